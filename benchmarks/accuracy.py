@@ -25,8 +25,8 @@ from whole.report import tables
 
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
-from planner.cost.uncertainty.memory import MEMORY_CLASSES, memory_class
-from planner.cost.uncertainty.runs import traits_of
+from planner.cost.uncertainty.memory_spread import MEMORY_CLASSES, memory_class
+from planner.cost.uncertainty.step_time_spread import traits_of
 from planner.evidence.backtest import Backtest, score
 from planner.evidence.residuals.table import Residual, write_table
 from planner.evidence.runs.run import RefusedRun, Run
@@ -217,7 +217,7 @@ def main(
     write_residuals(backtest.scores)
     text = report(backtest, items, unseen, len(rows), tables(data))
     (ROOT / "docs" / "accuracy.md").write_text(text, encoding="utf-8")
-    print(f"docs/accuracy.md, memory.toml and residuals of {len(items)} timed rows")
+    print(f"docs/accuracy.md, memory_spread.toml and residuals of {len(items)} timed rows")
 
 
 def write_memory(items: list[Score]) -> None:
@@ -236,7 +236,7 @@ def write_memory(items: list[Score]) -> None:
             f"num_sources = {sources}",
             *memory_distribution(items)[name],
         ]
-    path = ROOT / "planner" / "cost" / "uncertainty" / "memory.toml"
+    path = ROOT / "planner" / "cost" / "uncertainty" / "memory_spread.toml"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

@@ -10,9 +10,8 @@ from typing import Any, Self
 
 import tomlkit
 
+from planner.ask import QUESTIONS
 from planner.ask.answer import Answer
-from planner.ask.option import parameters
-from planner.ask.questions import QUESTIONS
 from planner.choose.job import JobSpec
 from planner.choose.plan import Plan
 from planner.choose.planning import TOP, estimate_job, plan_job, scenario_for, train_job
@@ -184,18 +183,7 @@ class JobQuestions:
         question = QUESTIONS.get(name.replace("_", "-"))
         if question is None:
             raise AttributeError(f"no question {name!r}; planner.ask has {', '.join(QUESTIONS)}")
-        job = self._job
-        takes_nodes = any(option.name == "nodes" for option in parameters(question))
-        return functools.partial(
-            question,
-            job.model,
-            job.machine,
-            workload=job.workload,
-            frameworks=job.frameworks,
-            tolerance=job.tolerance,
-            experience=job.experience,
-            **({"nodes": job.nodes} if takes_nodes else {}),
-        )
+        return functools.partial(question.of_job, self._job)
 
     def __dir__(self) -> list[str]:
         """The names of the questions."""

@@ -2,9 +2,8 @@
 
 python -m tests.docstrings             # how many formulas say what
 
-Formulas are the functions that a module of `planner.cost` or `planner.training` exports and that
-return numbers, plain or in dataclasses, and those of `planner.choose` that return numbers and
-nothing else. Looking up a constant, a name or a mask is none.
+Formulas are the public functions of `planner.cost` that return numbers, plain or in dataclasses.
+Looking up a constant, a name or a mask is none.
 """
 
 from __future__ import annotations
@@ -42,16 +41,12 @@ Formula = Callable[..., Any]
 
 def formulas() -> dict[str, Formula]:
     """The functions that keep the contract, by module and name."""
-    found: dict[str, Formula] = {}
-    for package in ("cost", "training", "choose"):
-        for path in sorted((ROOT / "planner" / package).rglob("*.py")):
-            for name, value in _exported(path):
-                returned = _returned(value)
-                if _only_numbers(returned) or (
-                    package != "choose" and _holds_numbers(returned, value.__module__)
-                ):
-                    found[f"{value.__module__.rpartition('.')[2]}.{name}"] = value
-    return found
+    return {
+        f"{function.__module__.rpartition('.')[2]}.{name}": function
+        for path in sorted((ROOT / "planner" / "cost").rglob("*.py"))
+        for name, function in _exported(path)
+        if _holds_numbers(_returned(function), function.__module__)
+    }
 
 
 def _exported(path: Path) -> Iterator[tuple[str, Formula]]:
@@ -102,13 +97,15 @@ def unknown_units(formula: Formula) -> set[str]:
     """What stands in brackets like a unit and is none of `UNITS`."""
     prose = re.sub(r"^\s*(>>>|\.\.\.).*$", "", inspect.getdoc(formula) or "", flags=re.MULTILINE)
     first = prose.split("\n\n")[0]
-    return {found for found in _BRACKETS.findall(first) if found not in UNITS}
+    return {unit for unit in _BRACKETS.findall(first) if unit not in UNITS}
 
 
 def incomplete() -> dict[str, list[str]]:
     """The formulas that break a rule, with the rules that they break."""
-    found = {name: lacks(formula) for name, formula in formulas().items()}
-    return {name: [rule for rule in RULES if rule in found[name]] for name in found if found[name]}
+    missing = {name: lacks(formula) for name, formula in formulas().items()}
+    return {
+        name: [rule for rule in RULES if rule in rules] for name, rules in missing.items() if rules
+    }
 
 
 def _returned(formula: Formula) -> str:
@@ -121,8 +118,8 @@ def _only_numbers(annotation: str) -> bool:
 
 def _holds_numbers(annotation: str, module: str) -> bool:
     """Whether it is numbers, or names a dataclass that has a field of them."""
-    known = vars(sys.modules[module])
-    named = (known.get(word) for word in _WORDS.findall(annotation))
+    namespace = vars(sys.modules[module])
+    named = (namespace.get(word) for word in _WORDS.findall(annotation))
     return _only_numbers(annotation) or any(
         _holds_numbers(str(field.type), kind.__module__)
         for kind in named
@@ -141,8 +138,8 @@ def _headings() -> set[str]:
 def totals() -> str:
     """How many formulas keep each rule."""
     broken, count = incomplete().values(), len(formulas())
-    kept = (f"{count - sum(rule in rules for rules in broken)} {rule}" for rule in RULES)
-    return f"of {count} formulas: {', '.join(kept)}"
+    complete = (f"{count - sum(rule in rules for rules in broken)} {rule}" for rule in RULES)
+    return f"of {count} formulas: {', '.join(complete)}"
 
 
 if __name__ == "__main__":

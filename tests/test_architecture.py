@@ -219,7 +219,7 @@ def numbers(table: dict[str, Any], where: str = "") -> Iterator[tuple[str, dict[
     [
         *sorted(folder("framework").glob("*.toml")),
         *sorted(folder("machine").glob("*.toml")),
-        *sorted(PACKAGE.rglob("constants.toml")),
+        *sorted(PACKAGE.rglob("*constants.toml")),
     ],
     ids=lambda path: f"{path.parent.name}/{path.stem}",
 )

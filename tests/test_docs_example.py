@@ -13,7 +13,7 @@ import pytest
 
 from planner.cli import main
 from planner.cost.estimate import Estimate, estimate_layouts
-from planner.cost.memory.moments import Worksheet
+from planner.cost.memory.phases import PeakInputs
 from planner.cost.network.collectives import all_reduce_s
 from planner.cost.network.groups import Groups
 from planner.cost.operators.operations import model_flop
@@ -21,7 +21,7 @@ from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.communication import data_traffic
 from planner.cost.step.compute import block_time, gemm_s
-from planner.cost.step.constants import constants
+from planner.cost.step.time_constants import constants
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block
 from tests.descriptions import scenario
@@ -108,7 +108,7 @@ def of_the_model() -> dict[str, float]:
 
 
 def of_memory(estimate: Estimate) -> dict[str, float]:
-    parts, sheet = estimate.memory_bytes, Worksheet.of(STAGES)
+    parts, sheet = estimate.memory_bytes, PeakInputs.of(STAGES)
     return {
         "weights": parts["weights"],
         "gradients": parts["gradients"],

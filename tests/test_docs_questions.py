@@ -11,8 +11,8 @@ import pytest
 
 import planner
 from planner.ask import QUESTIONS, Answer
-from planner.ask.asked import asked_of
 from planner.ask.option import parameters
+from planner.choose.job import JobSpec
 from tests.markdown import read
 from tests.questions import PAGE, call, command, parts, printed, rewritten, shown, written
 
@@ -26,9 +26,7 @@ def asked(question: Any, args: Any, given: dict[str, Any]) -> Any:
     """What a question is asked with: the job, and what it asks besides."""
     job = {name: given[name] for name in _JOB if name in given}
     own = {one.name: given.get(one.name, one.default) for one in parameters(question)}
-    described = asked_of(*args, job)  # type: ignore[arg-type]
-    names = [getattr(each, "name", each) for each in described.frameworks]
-    return described.at(frameworks=tuple(names)), own
+    return JobSpec(*args, **job), own
 
 
 def _same(part: str) -> None:

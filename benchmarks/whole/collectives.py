@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.cost.network.rooted import broadcast_s
-from planner.cost.network.switches import switch_all_reduce_s
-from planner.cost.network.table import OPERATIONS, bus_factor, group_of, whole_nodes
+from planner.cost.network.collective_table import OPERATIONS, bus_factor, group_of, whole_nodes
+from planner.cost.network.in_network_reduction import switch_all_reduce_s
+from planner.cost.network.rooted_collectives import broadcast_s
 from planner.cost.network.topology import group_view
 from planner.describe.catalogue import load_machine
 

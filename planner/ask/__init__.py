@@ -1,37 +1,31 @@
 """Questions that take many plans, answered at once: a sentence, a table, the reasons.
 
-Every question takes a model, a machine and a workload, as `planner.plan` does, and what it asks
-besides; every answer is an `Answer`, which JSON keeps.
+A question takes a model, a machine and a workload, as `planner.plan` does, and options of its own.
+It returns an `Answer`, which reads and writes JSON.
 
->>> import planner
->>> job = planner.Workload(sequence_length=1024, global_batch=64)
->>> planner.ask.largest_batch("gpt2", "polaris", workload=job).found
+>>> workload = Workload(sequence_length=1024, global_batch=64)
+>>> planner.ask.largest_batch("gpt2", "polaris", workload=workload).found
 True
 """
 
 from planner.ask.answer import Answer
-from planner.ask.causes.buckets import buckets
-from planner.ask.causes.data import data
-from planner.ask.causes.host import host
-from planner.ask.causes.memory import memory
-from planner.ask.causes.network import network
-from planner.ask.causes.offload import offload
-from planner.ask.causes.zero import zero
-from planner.ask.facts.change import change
-from planner.ask.facts.sensitivity import sensitivity
-from planner.ask.limits.batch import batch
-from planner.ask.limits.largest_batch import largest_batch
-from planner.ask.limits.learning_rate import learning_rate
-from planner.ask.limits.model import model
-from planner.ask.limits.sequence import sequence
-from planner.ask.questions import QUESTIONS
-from planner.ask.resources.cheapest import cheapest
-from planner.ask.resources.deadline import deadline
-from planner.ask.resources.machine import machine
-from planner.ask.resources.nodes import nodes
-from planner.ask.resources.scaling import scaling
-from planner.ask.training.checkpoints import checkpoints
-from planner.ask.training.startup import startup
+from planner.ask.layouts.gradient_buckets import buckets
+from planner.ask.layouts.memory_phases import host, memory
+from planner.ask.layouts.node_traffic import network
+from planner.ask.layouts.offload_rates import offload
+from planner.ask.layouts.sensitivity import sensitivity
+from planner.ask.layouts.zero_stages import zero
+from planner.ask.limits.batch_sizes import batch, largest_batch
+from planner.ask.limits.largest_jobs import model, sequence
+from planner.ask.limits.learning_rates import learning_rate
+from planner.ask.question import Question
+from planner.ask.resources.changes import change
+from planner.ask.resources.machines import machine
+from planner.ask.resources.node_counts import nodes, scaling
+from planner.ask.resources.training_time import cheapest, deadline
+from planner.ask.training.checkpoint_cost import checkpoints
+from planner.ask.training.input_data import data
+from planner.ask.training.startup_time import startup
 
 __all__ = [
     "QUESTIONS",
@@ -59,7 +53,17 @@ __all__ = [
     "zero",
 ]
 
+QUESTIONS: dict[str, Question[...]] = {
+    question.__name__.replace("_", "-"): question
+    for question in (
+        *(nodes, deadline, cheapest, scaling, machine, startup, checkpoints, model, sequence),
+        *(batch, largest_batch, learning_rate, change, sensitivity, memory, zero, offload),
+        *(buckets, host, data, network),
+    )
+}
+"""Every question by its name, in the order in which the command line lists them."""
+
 
 def __dir__() -> list[str]:
-    """What is asked, without the modules that it comes from: editors complete these names."""
+    """Names for completion: the questions, without the modules that hold them."""
     return __all__

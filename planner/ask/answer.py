@@ -1,4 +1,4 @@
-"""Answer: what a question was, what the answer is, and the table behind it."""
+"""Answer: one sentence, the table behind it, and the input of the question."""
 
 from __future__ import annotations
 
@@ -12,40 +12,35 @@ from planner.tables import Record, Table, Tabular
 __all__ = ["Answer", "Row"]
 
 Row = Record
-"""A record: texts, numbers, truth values or None by column; the name of a column ends in its
-unit."""
+"""A record: texts, numbers, truth values or None by column; a column's name ends in its unit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer(Tabular[Literal["rows"]]):
-    """The answer to a question, in plain data alone.
+    """The answer to a question as plain data.
 
-    Columns are in SI units by their suffix (`_s`, `_bytes`, `_bytes_per_s`); the 90 % interval of
-    `step_time_s` stands in `step_time_low_s` and `step_time_high_s`, and so for others; `reason`
-    says why. `planner.ask` has the questions.
+    Columns are in SI units by their suffix (`_s`, `_bytes`, `_bytes_per_s`). The 90 % interval of
+    `step_time_s` is `step_time_low_s` to `step_time_high_s`; other columns follow this pattern.
+    `reason` explains the row. `planner.ask` has the questions.
     """
 
     question: str
-    """Its name."""
+    """Name of the question."""
     asked: dict[str, Any]
-    """Everything that it was asked with; model, machine and frameworks by name where the catalogue
-    has them as they were, else whole."""
+    """Job and options of the question, then values that programs read from the answer. Model,
+    machine and frameworks stand by name where the catalogue has the same description, else in full.
+    """
     found: bool
-    """Whether there is an answer: something fits, or a limit can be kept."""
+    """True if there is an answer: something fits, or a limit can be met."""
     verdict: str
     """The answer in one sentence."""
     rows: tuple[Row, ...]
-    """What was looked at."""
+    """The options that were compared."""
     notes: tuple[str, ...] = ()
-    """How it was looked for, and what is left out."""
+    """Assumptions, and what is not counted."""
 
     def __str__(self) -> str:
-        """The sentence, and how it was looked for: `print` has no use for all fields.
-
-        >>> print(Answer("host", {}, True, "It is enough.", (), ("One node.",)))
-        It is enough.
-        - One node.
-        """
+        """Verdict and notes, one a line."""
         return "\n".join([self.verdict, *(f"- {note}" for note in self.notes)])
 
     def tables(self) -> dict[str, Table]:
@@ -53,19 +48,12 @@ class Answer(Tabular[Literal["rows"]]):
         return {"rows": Table(self.rows)}
 
     def to_json(self) -> str:
-        """The answer as JSON text.
-
-        >>> import planner
-        >>> job = planner.Workload(global_batch=64, sequence_length=1024)
-        >>> answer = planner.ask.host("gpt2", "polaris", workload=job)
-        >>> Answer.from_json(answer.to_json()) == answer
-        True
-        """
+        """The answer as JSON text, which `from_json` reads."""
         return json.dumps(asdict(self), indent=1, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Answer:
-        """The answer that `to_json` wrote; DescriptionError where the text is none."""
+        """Read the text of `to_json`; DescriptionError where it is no answer."""
         try:
             data = json.loads(text)
             if sorted(data) != sorted(field.name for field in fields(cls)):
@@ -79,5 +67,5 @@ class Answer(Tabular[Literal["rows"]]):
             ) from None
 
     def to_csv(self) -> str:
-        """The rows as CSV text; every column that any of them has."""
+        """Rows as CSV text, with every column that any row has."""
         return self.table().to_csv()

@@ -12,8 +12,9 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from planner.ask import QUESTIONS
 from planner.ask.option import Parameter, parameters
-from planner.ask.questions import QUESTIONS, said, summary
+from planner.ask.question import Question
 from planner.cli.exit_codes import FITS, NOTHING_FITS
 from planner.cli.options.job_options import JobOptions
 from planner.cli.options.option_groups import keyword, spread
@@ -27,27 +28,32 @@ _HELP = "Questions that take many plans: a sentence, a table, the reasons."
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
     group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=_HELP)
-    for name in QUESTIONS:
-        group.command(name, help=said(name), short_help=summary(name))(_command(name))
+    for name, question in QUESTIONS.items():
+        add_command = group.command(name, help=question.description, short_help=question.summary)
+        add_command(_command(question))
     app.add_typer(group, name="ask")
 
 
-def _command(name: str) -> Callable[..., int]:
-    """The command of a question."""
-    asked = parameters(QUESTIONS[name])
+def _command(question: Question[...]) -> Callable[..., int]:
+    """Make the command of a question."""
+    options = {each.name: each for each in parameters(question)}
+    nodes = options.pop("nodes", None)
 
     def command(
         *,
-        options: JobOptions,
+        options_of_job: JobOptions,
         as_json: AsJson = False,
         as_csv: AsCsv = False,
-        **own: Any,
+        **values: Any,
     ) -> int:
-        usual = {one.name: one.default for one in asked if one.name == "nodes"}
-        job, _ = options.load(**({} if options.states_nodes else usual))
-        question = getattr(job.ask, name.replace("-", "_"))
-        answer = question(
-            **{one.name: _value(one, own[one.name]) for one in asked if one.name != "nodes"}
+        usual = {} if nodes is None or options_of_job.states_nodes else {"nodes": nodes.default}
+        job, _ = options_of_job.load(**usual)
+        answer = question.of_job(
+            job,
+            **{
+                name: tuple(values[name] or ()) if each.repeats else values[name]
+                for name, each in options.items()
+            },
         )
         if as_json:
             print(answer.to_json())
@@ -59,46 +65,40 @@ def _command(name: str) -> Callable[..., int]:
             show_answer(answer, console())
         return FITS if answer.found else NOTHING_FITS
 
-    own = [_option(one) for one in asked if one.name != "nodes"]
-    plain = inspect.signature(command, eval_str=True).parameters.values()
-    first = [one for one in plain if one.kind is not inspect.Parameter.VAR_KEYWORD]
-    command.__signature__ = inspect.Signature([first[0], *own, *first[1:]])  # type: ignore[attr-defined]
-    spread_out = spread(command)
-    return spread_out if any(one.name == "nodes" for one in asked) else _without_nodes(spread_out)
+    job_options, *outputs, _ = inspect.signature(command, eval_str=True).parameters.values()
+    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [job_options, *map(_option, options.values()), *outputs]
+    )
+    return spread(command) if nodes else _without_nodes(spread(command))
 
 
-def _option(one: Parameter) -> inspect.Parameter:
-    """An option of a question as typer reads it."""
-    settings: dict[str, Any] = {"help": one.option.help}
-    if one.option.metavar:
-        settings["metavar"] = one.option.metavar
-    if one.kind in (int, float):
-        settings |= {"min": one.option.least, "max": one.option.most}
-    kind: Any = list[str] if one.repeats else one.kind
-    needed = one.default is inspect.Parameter.empty
-    default = None if one.repeats or needed else one.default
-    flag = f"--{one.name.replace('_', '-')}"
-    if one.kind is bool:
-        return keyword(one.name, Annotated[bool, typer.Option(flag, **settings)], default)
-    if needed:
-        option = Annotated[kind, typer.Option(flag, **settings)]
-        return keyword(one.name, option, inspect.Parameter.empty)
-    return keyword(one.name, Annotated[kind | None, typer.Option(flag, **settings)], default)
-
-
-def _value(one: Parameter, given: Any) -> Any:
-    return tuple(given or ()) if one.repeats else given
+def _option(parameter: Parameter) -> inspect.Parameter:
+    """Make the option that typer reads of a question's option."""
+    name, bounds = parameter.name, parameter.option
+    settings: dict[str, Any] = {"help": bounds.help}
+    if bounds.metavar:
+        settings["metavar"] = bounds.metavar
+    if parameter.kind in (int, float):
+        settings |= {"min": bounds.least, "max": bounds.most}
+    kind: Any = list[str] if parameter.repeats else parameter.kind
+    required = parameter.default is inspect.Parameter.empty
+    option = typer.Option(f"--{name.replace('_', '-')}", **settings)
+    if required:
+        return keyword(name, Annotated[kind, option], inspect.Parameter.empty)
+    if kind is not bool:
+        kind = kind | None
+    return keyword(name, Annotated[kind, option], None if parameter.repeats else parameter.default)
 
 
 def _without_nodes(command: Callable[..., int]) -> Callable[..., int]:
-    """The command without the option --nodes, of a question that varies them itself."""
+    """Remove the option --nodes from a question that varies the nodes itself."""
     signature = cast(Any, command).__signature__
-    known = {name: one for name, one in signature.parameters.items() if name != "nodes"}
+    options = {name: each for name, each in signature.parameters.items() if name != "nodes"}
 
     @functools.wraps(command)
     def called(**values: Any) -> int:
         return command(nodes=None, **values)
 
-    called.__signature__ = signature.replace(parameters=list(known.values()))  # type: ignore[attr-defined]
-    called.__annotations__ = {name: one.annotation for name, one in known.items()}
+    called.__signature__ = signature.replace(parameters=list(options.values()))  # type: ignore[attr-defined]
+    called.__annotations__ = {name: each.annotation for name, each in options.items()}
     return called

@@ -149,8 +149,8 @@ def _kind_of_file(name: str) -> str | None:
 
 def _show_constants(as_json: bool) -> int:
     """The numbers of the cost model that belong to no machine."""
-    from planner.cost.network.constants import constants as of_network
-    from planner.cost.step.constants import constants as of_step
+    from planner.cost.network.collective_constants import constants as of_network
+    from planner.cost.step.time_constants import constants as of_step
     from planner.show.report import console, show_constants
     from planner.training.constants import constants as of_training
     from planner.training.data.constants import constants as of_data
@@ -251,7 +251,7 @@ def _show_model(model: Model) -> None:
         if field not in ("convolutional", "traced"):
             print(f"{field}: {value}")
     print(f"num_params: {model.num_params:,}")
-    for stage, block in zip(net.placed() if net else (), weight_blocks(model), strict=False):
+    for stage, block in zip(net.sized_stages() if net else (), weight_blocks(model), strict=False):
         shapes = [(stage.in_channels, stage.in_places), (stage.out_channels, stage.out_places)]
         sizes = [" x ".join(map(str, (channels, *places))) for channels, places in shapes]
         times = f"{stage.stage.count} times " * (stage.stage.count > 1)

@@ -28,7 +28,7 @@ from planner.units import counted, parse_quantity
 from planner.validate.program import calibrate_command as measure_command
 
 if TYPE_CHECKING:
-    from planner.cost.network.table import Row
+    from planner.cost.network.collective_table import Row
     from planner.cost.network.topology import GroupView
     from planner.describe.machine import Machine
     from planner.evidence.calibration import Calibration
@@ -207,7 +207,7 @@ def _collectives(
     operation: str | None,
 ) -> tuple[GroupView, list[Row]]:
     """The group that was asked for, and the times of its collectives."""
-    from planner.cost.network.table import OPERATIONS, group_of, table, whole_nodes
+    from planner.cost.network.collective_table import OPERATIONS, group_of, table, whole_nodes
 
     if ranks is None and stride != 1:
         raise PlannerError(f"--stride {stride} goes with --ranks: of how many ranks is the group?")

@@ -20,7 +20,7 @@ D = TypeVar("D", bound=Description)
 def load(path: Path, cls: type[D]) -> D:
     """The constants in a TOML file, every one of them; raises DescriptionError where one is not.
 
-    >>> import planner.cost.network.constants as network
+    >>> import planner.cost.network.collective_constants as network
     >>> network.constants().simple.base_s.value
     8.4e-06
     """

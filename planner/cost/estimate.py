@@ -13,16 +13,16 @@ import numpy as np
 
 from planner.cost.arrays import Arrays, Float, in_pieces, shaped
 from planner.cost.memory.footprint import Footprints, check_figures, footprints_of
-from planner.cost.memory.moments import MOMENTS
+from planner.cost.memory.phases import MOMENTS
 from planner.cost.operators.operations import model_flop
 from planner.cost.parts import TIME_PARTS, part
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.split import kept_share
 from planner.cost.shards.stages import Stages
+from planner.cost.shards.tensor_split import kept_share
 from planner.cost.step.step import time_parts
-from planner.cost.uncertainty.memory import exceeding_probability, memory_outlook
-from planner.cost.uncertainty.runs import step_outlook
+from planner.cost.uncertainty.memory_spread import exceeding_probability, memory_outlook
+from planner.cost.uncertainty.step_time_spread import step_outlook
 from planner.describe.layout import Layout
 from planner.tables import Record, Table, Tabular
 

@@ -216,9 +216,9 @@ def explain(error: ValidationError, where: str) -> str:
     """
     first = error.errors(include_url=False)[0]
     field = shorten(".".join(str(part) for part in first["loc"]))
-    said = first["msg"].removeprefix("Value error, ")
+    message_text = first["msg"].removeprefix("Value error, ")
     words = _WORDS.get(first["type"])
-    message = words.format(**first.get("ctx", {})) if words else said
+    message = words.format(**first.get("ctx", {})) if words else message_text
     message = message[:1].lower() + message[1:]
     if first["type"] == "missing":
         return f"{where}: the field {field!r} is missing; add it"
@@ -276,11 +276,11 @@ def field_docs(cls: type[Description]) -> dict[str, str]:
     >>> field_docs(Quantity)["value"]
     'The number in SI units.'
     """
-    found = dict.fromkeys(cls.model_fields, "")
+    docs = dict.fromkeys(cls.model_fields, "")
     for base in reversed(cls.__mro__):
         if issubclass(base, Description):
-            found.update(_docs_of(base))
-    return found
+            docs.update(_docs_of(base))
+    return docs
 
 
 def _docs_of(cls: type[Description]) -> Iterator[tuple[str, str]]:

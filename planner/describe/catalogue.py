@@ -39,12 +39,13 @@ D = TypeVar("D", bound=Description)
 
 
 _OF_ITS_OWN = ("name", "like", "title", "labels", "source", "notes", "configuration", "searched")
-"""What a framework that is like another states itself."""
+"""Fields that a framework never takes from the one that it is like."""
 _PACKAGE = Path(__file__).parents[1]
 _FOLDERS = {
     "model": "models",
     "machine": "hardware_profiles",
     "framework": "frameworks",
+    "bundle": "bundles",
     "dataset": "datasets",
 }
 
@@ -52,7 +53,7 @@ _FOLDERS = {
 def folder(kind: str) -> Path:
     """Folder of a catalogue: in the package, in an installed wheel, or beside the package."""
     name = _FOLDERS[kind]
-    if kind in ("framework", "dataset"):
+    if kind in ("framework", "bundle", "dataset"):
         return Path(__file__).parent / name
     checkout = _PACKAGE.parent / name
     return checkout if checkout.is_dir() else _PACKAGE / "_catalogue" / name
@@ -146,8 +147,8 @@ def load_machine(
         machine = _load(Machine, Path(os.path.expanduser(name)))
     else:
         # other names stand inside the files, and reading them all takes time
-        known = name in names("machine")
-        machine = _named(Machine, "machine", name if known else aliases().get(name.lower(), name))
+        is_name = name in names("machine")
+        machine = _named(Machine, "machine", name if is_name else aliases().get(name.lower(), name))
     machine = reserve_memory(
         override_fields(machine, overrides) if overrides else machine, free_percent
     )
@@ -176,10 +177,10 @@ def load_framework(name: str) -> Framework:
     plain, switches = split_name(name)
     if is_path or plain.endswith(".toml"):
         path = Path(os.path.expanduser(plain))
-        found = _load(Framework, path).with_checked_switches()
+        framework = _load(Framework, path).with_checked_switches()
     else:
-        found = _named(Framework, "framework", plain)
-    return found.with_switches(*switches) if switches else found
+        framework = _named(Framework, "framework", plain)
+    return framework.with_switches(*switches) if switches else framework
 
 
 def load_dataset(name: str) -> Dataset:
@@ -209,16 +210,29 @@ def _load(cls: type[D], path: Path) -> D:
     fields = read_toml(path)
     fields.setdefault("name", path.stem)
     if "like" in cls.model_fields:
-        fields = _completed(fields)
+        fields = _complete(fields)
     return cls.described(fields, where=shorten(path.name))
 
 
-def _completed(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a framework, with those of the one that it is like where it states none."""
-    like = fields.get("like", "")
-    if not isinstance(like, str) or not like:
-        return fields
-    if like not in names("framework"):
-        raise UnknownNameError("framework", like, names("framework"))
-    whole = _completed(read_toml(folder("framework") / f"{like}.toml") | {"name": like})
-    return merged({k: v for k, v in whole.items() if k not in _OF_ITS_OWN}, fields)
+def _complete(fields: dict[str, Any]) -> dict[str, Any]:
+    """Fill in a framework's traits: of the framework that it is like, then of its bundles."""
+    base: dict[str, Any] = {}
+    if (like := fields.get("like", "")) and isinstance(like, str):
+        if like not in names("framework"):
+            raise UnknownNameError("framework", like, names("framework"))
+        base = _complete(read_toml(folder("framework") / f"{like}.toml") | {"name": like})
+    traits = {key: value for key, value in base.items() if key not in _OF_ITS_OWN}
+    bundles = fields.get("bundles", [])
+    if not isinstance(bundles, list):
+        raise DescriptionError(f"bundles = {shown(bundles)} is no list; write names in brackets")
+    for bundle in bundles:
+        traits = merged(traits, _read_bundle(bundle))
+    return merged(traits, {key: value for key, value in fields.items() if key != "bundles"})
+
+
+def _read_bundle(name: str) -> dict[str, Any]:
+    """The traits of a bundle, without its title."""
+    if name not in names("bundle"):
+        raise UnknownNameError("bundle", str(name), names("bundle"))
+    table = read_toml(folder("bundle") / f"{name}.toml")
+    return {key: value for key, value in table.items() if key != "title"}

@@ -257,9 +257,10 @@ class Layout(Sharding, Chunks, Description):
             "first_layers and last_layers": self.first_layers or self.last_layers,
             "split": self.split,
         }
-        said = [way for way, given in ways.items() if given]
-        if len(said) > 1:
-            raise ValueError(f"{' as well as '.join(said)} deal layers to stages; say one of them")
+        stated_ways = [way for way, is_stated in ways.items() if is_stated]
+        if len(stated_ways) > 1:
+            ways_in_words = " as well as ".join(stated_ways)
+            raise ValueError(f"{ways_in_words} deal layers to stages; say one of them")
         if self.split and len(self.chunk_layers) != self.pp * self.vpp:
             raise ValueError(
                 f"split = {shorten(self.split)} has {len(self.chunk_layers)} chunks, but "

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import tomlkit
 
-from planner.cost.network.table import OPERATIONS
+from planner.cost.network.collective_table import OPERATIONS
 from planner.describe.catalogue import folder
 from planner.describe.files import write_atomically
 from planner.describe.machine import Machine

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from pydantic import Field
 
-from planner.cost.network.table import OPERATIONS, whole_nodes
+from planner.cost.network.collective_table import OPERATIONS, whole_nodes
 from planner.cost.network.topology import GroupView
 from planner.describe.base import Description
 from planner.describe.files import read_text, read_toml

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from planner.cost.network.table import Row, bus_factor
+from planner.cost.network.collective_table import Row, bus_factor
 from planner.cost.network.topology import GroupView
 from planner.describe.machine import Machine
 from planner.units import counted, format_bytes, format_rate, format_seconds

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.scenario import Scenario
-from planner.cost.step.host import num_kernels
+from planner.cost.step.kernel_launch import num_kernels
 from planner.describe.layout import Layout
 from planner.describe.training_run import Evaluation
 

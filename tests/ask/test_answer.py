@@ -40,7 +40,7 @@ def test_every_question_is_tried() -> None:
 def test_json_keeps_an_answer(name: str, answers: dict[str, Answer]) -> None:
     answer = answers[name]
     assert Answer.from_json(answer.to_json()) == answer
-    assert answer.scenario == name
+    assert answer.question == name
     assert answer.found
 
 
@@ -150,8 +150,8 @@ def test_a_job_that_makes_no_sense_is_refused_before_any_search(
 
 BOUNDED = [
     (name, one)
-    for name, scenario in QUESTIONS.items()
-    for one in parameters(scenario)
+    for name, question in QUESTIONS.items()
+    for one in parameters(question)
     if one.choices or one.option.least is not None or one.option.above is not None
 ]
 

@@ -175,7 +175,7 @@ def test_the_highest_moment_is_the_peak() -> None:
 def test_what_does_not_fit_has_a_peak_too() -> None:
     answer = ask.memory("llama-3.1-70b", "workstation-1x4090", workload=SHORT)
     assert not answer.found
-    assert "does not fit; nearest to it is" in answer.verdict
+    assert "does not fit; closest to fitting is" in answer.verdict
     assert answer.rows[-1]["memory_bytes"] > 0
 
 
@@ -186,7 +186,10 @@ def test_buckets_of_every_size_are_told_of() -> None:
     assert more
     assert answer.verdict.count(" more than ZeRO-") == len(more)
     for row in more:
-        assert f"{row['bucket_elements'] / 1e6:.0f} M ZeRO-{row['zero_stage']}" in answer.verdict
+        assert (
+            f"{row['bucket_elements'] / 1e6:.0f} M elements ZeRO-{row['zero_stage']}"
+            in answer.verdict
+        )
 
 
 def test_a_batch_far_from_any_that_ranks_share_is_named() -> None:
@@ -217,7 +220,7 @@ def test_stages_that_estimates_cannot_tell_apart_are_told_of() -> None:
     first, *others = safe
     near = [row for row in others if row["step_time_s"] <= 1.05 * first["step_time_s"]]
     assert near
-    said = answer.verdict.partition("within 5 % of that")[0]
+    said = answer.verdict.partition("within 5 % of it")[0]
     for row in others:
         offload = row["offload"]
         name = f"ZeRO-{row['zero_stage']}" + (f" offload {offload}" * (offload != "none"))
@@ -233,7 +236,7 @@ def test_an_answer_on_one_node_is_good_english() -> None:
 def test_one_stage_is_not_compared_with_others() -> None:
     answer = ask.buckets("gpt2", "polaris", frameworks="horovod", workload=SHORT)
     assert {row["zero_stage"] for row in answer.rows} == {0}
-    assert "ZeRO-0 is all that it has; a device holds" in answer.verdict
+    assert "ZeRO-0 is its only stage; a device holds" in answer.verdict
     assert "every ZeRO stage" not in answer.verdict
 
 
@@ -249,5 +252,5 @@ def test_what_buckets_do_not_cause_is_not_laid_on_them() -> None:
     assert len(over) == 1
     assert over.pop() > 0
     whole = 2 * planner.load_model("gpt2").num_params / 2**20
-    assert "with buckets of every size looked at (20 M to 500 M elements): " in answer.verdict
+    assert "with every bucket size tried (20 M to 500 M elements): " in answer.verdict
     assert answer.verdict.endswith(f"gathered parameters {whole:.2f} MiB more.")

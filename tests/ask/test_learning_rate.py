@@ -26,18 +26,15 @@ def test_rows_are_plans_of_the_batches() -> None:
         assert row["linear_rate"] == pytest.approx(6e-4 * row["global_batch"] / 16)
         assert row["samples_factor"] == 1 + row["global_batch"] / 64
         assert row["warm_up_steps"] is None
-    assert "becomes 0.0012 for 64 by the square-root rule, the usual one with adamw" in (
-        answer.verdict
-    )
+    assert "rate of 0.0012 for a batch of 64: 0.0006 for a batch of 16, scaled by" in answer.verdict
+    assert "by the square-root rule, which is usual with adamw" in answer.verdict
 
 
 def test_sgd_takes_the_linear_rule_and_its_warm_up() -> None:
     job = SHORT.replaced(optimizer="sgd-momentum", tokens=0.0, samples=6400)
     answer = ask.learning_rate("gpt2", "polaris", base_batch=32, base_rate=0.1, workload=job)
-    assert "becomes 0.2 for 64 by the linear rule, the usual one with sgd-momentum" in (
-        answer.verdict
-    )
-    assert answer.verdict.endswith("500 steps of warm-up (5 epochs).")
+    assert "scaled by the linear rule, which is usual with sgd-momentum" in (answer.verdict)
+    assert answer.verdict.endswith("Warm up over 500 steps (5 epochs).")
 
 
 def test_published_trainings_of_the_model_are_named() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,9 +10,11 @@ import pytest
 import planner
 from planner import Workload, ask
 from planner.ask import Answer
-from planner.ask.asked import Points, asked_of
-from planner.ask.fewest import doublings, fewest, largest
-from planner.ask.resources.deadline import admitted, finished, sections
+from planner.ask.plan_point import plan_point
+from planner.ask.resources.job_chain import admitted_counts, chain_of, sections
+from planner.ask.rules import doublings, largest, smallest
+from planner.ask.scan import scan
+from planner.choose.job import JobSpec
 from planner.choose.plan import Plan
 from planner.choose.preferences import preferences
 from planner.describe.machine import Machine
@@ -92,7 +93,7 @@ def test_more_nodes_than_there_are_is_refused() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 7, 16, 17, 40, 560])
-def test_fewest_finds_any_threshold(count: int) -> None:
+def test_smallest_finds_any_threshold(count: int) -> None:
     for threshold in range(1, count + 1):
         asked: list[int] = []
 
@@ -100,14 +101,14 @@ def test_fewest_finds_any_threshold(count: int) -> None:
             seen.append(n)
             return n >= least
 
-        assert fewest(range(1, count + 1), holds) == threshold
-    assert fewest(range(1, count + 1), lambda n: n > count) is None
-    assert fewest([], lambda n: True) is None
+        assert smallest(range(1, count + 1), holds) == threshold
+    assert smallest(range(1, count + 1), lambda n: n > count) is None
+    assert smallest([], lambda n: True) is None
 
 
-def test_fewest_sees_holes_in_small_numbers() -> None:
+def test_smallest_sees_holes_in_small_numbers() -> None:
     for holes in ({3, 8}, {5, 7, 16}, {1}, {9, 16, 12}):
-        assert fewest(range(1, 17), lambda n, holes=holes: n in holes) == min(holes)
+        assert smallest(range(1, 17), lambda n, holes=holes: n in holes) == min(holes)
 
 
 def test_doublings_are_of_the_values() -> None:
@@ -153,21 +154,21 @@ def test_a_deadline_is_kept_by_the_fewest_nodes(every: dict[int, Plan], days: fl
 
 
 def test_the_interval_is_the_chance_to_be_late() -> None:
-    run = finished(asked_of("gpt2", "polaris", {"workload": SHORT}).on(1))
+    run = chain_of(plan_point(JobSpec("gpt2", "polaris", workload=SHORT)))
     assert run is not None
     expected, low, high = run.days
-    assert run.late(expected) == pytest.approx(0.5)
-    assert run.late(high) == pytest.approx(0.05)
-    assert run.late(low) == pytest.approx(0.95)
-    assert run.late(run.starting_s / 86400) == 1.0
-    chances = [run.late(expected * factor) for factor in (0.5, 0.8, 1.0, 1.3, 3.0)]
+    assert run.late_probability(expected) == pytest.approx(0.5)
+    assert run.late_probability(high) == pytest.approx(0.05)
+    assert run.late_probability(low) == pytest.approx(0.95)
+    assert run.late_probability(run.starting_s / 86400) == 1.0
+    chances = [run.late_probability(expected * factor) for factor in (0.5, 0.8, 1.0, 1.3, 3.0)]
     assert chances == sorted(chances, reverse=True)
 
 
 def test_an_impossible_deadline_names_the_best(every: dict[int, Plan]) -> None:
     answer = ask.deadline(MODEL, small_machine(), days=0.5, workload=JOB)
     assert not answer.found
-    assert "No number of nodes that was searched" in answer.verdict
+    assert "No node count that was planned" in answer.verdict
     fastest = min(row["days"] for row in answer.rows if row["fits"])
     assert f"takes {float(f'{fastest:.3g}'):g} days" in answer.verdict
     assert answer.rows[-1]["nodes"] == 10
@@ -197,7 +198,7 @@ def test_hundreds_of_short_jobs_are_no_answer_unless_they_are_asked_for() -> Non
     count = found.asked["fewest"]["sure"]
     assert count >= 10
     assert rows[count]["jobs"] <= 100
-    assert "At most 100 jobs in a row are taken (most_jobs)." in found.notes
+    assert "At most 100 jobs in a row (most_jobs)." in found.notes
     more = ask.deadline("llama-3-8b", "polaris", most_jobs=1000, **asked)
     fewer = more.asked["fewest"]["likely"]
     assert 5 <= fewer <= 9
@@ -206,7 +207,8 @@ def test_hundreds_of_short_jobs_are_no_answer_unless_they_are_asked_for() -> Non
     assert not none.found
     assert re.search(r"[5-9] nodes of polaris would, in \d{3} jobs of 1 h", none.verdict)
     cheapest = ask.cheapest("llama-3-8b", "polaris", **asked)
-    [taken] = [row for row in cheapest.rows if f"on {row['nodes']} nodes" in cheapest.verdict]
+    place = cheapest.verdict.split(" of polaris")[0]
+    [taken] = [row for row in cheapest.rows if f"{row['nodes']} nodes" == place]
     assert taken["jobs"] <= 100
     for row in cheapest.rows:
         if row["nodes"] in rows:
@@ -226,7 +228,7 @@ def test_nodes_that_a_queue_of_long_jobs_admits_are_not_passed_over() -> None:
     days = 1.1 * plan.duration_s(plan.recommended) / 86400
     found = ask.deadline(MODEL, own, days=days, workload=JOB, most_jobs=3)
     assert found.asked["fewest"]["likely"] <= 7
-    parts = sections(asked_of(MODEL, own, {"workload": JOB}), range(1, 33))
+    parts = sections(JobSpec(MODEL, own, workload=JOB), range(1, 33))
     assert [tuple(part) for part in parts] == [tuple(range(1, 8)), tuple(range(8, 33))]
 
 
@@ -255,15 +257,14 @@ def test_machines_are_compared_by_what_is_asked() -> None:
 def test_as_long_as_another_is_not_a_multiple_of_it() -> None:
     twin = planner.load_machine("polaris").replaced(name="twin")
     found = ask.machine("gpt2", twin, against="polaris", workload=SHORT)
-    assert found.verdict.endswith(" 1 node of polaris (4 devices) takes as long.")
+    assert found.verdict.endswith(" 1 node of polaris (4 devices) takes the same time.")
 
 
 def test_only_counts_that_queues_admit_are_taken() -> None:
-    asked = asked_of("gpt2", "polaris", {"workload": SHORT})
-    counts = admitted(asked, 560)
+    counts = admitted_counts(planner.load_machine("polaris"), 560)
     assert counts[-1] == 496
     assert 497 not in counts
-    assert list(admitted(replace(asked, machine=planner.load_machine("laptop")), 1)) == [1]
+    assert list(admitted_counts(planner.load_machine("laptop"), 1)) == [1]
 
 
 @pytest.mark.parametrize("days", [0.0, -1.0])
@@ -313,7 +314,7 @@ def test_the_cheapest_is_that_of_all_plans(every: dict[int, Plan]) -> None:
 def test_nodes_that_cost_about_as_much_are_told_of() -> None:
     answer = ask.cheapest(MODEL, small_machine(), workload=JOB)
     best = min(row["node_hours"] for row in answer.rows if row["fits"])
-    assert "within 5 % of that" in answer.verdict
+    assert "within 5 % of it" in answer.verdict
     told = re.search(r"\. ([\d, and]+) nodes? takes? (?:up to )?\S+, within", answer.verdict)
     assert told is not None
     near = [row["nodes"] for row in answer.rows if best < row["node_hours"] <= 1.05 * best]
@@ -434,7 +435,7 @@ def test_a_machine_without_the_precision_is_a_row_with_the_reason() -> None:
 
 
 def test_points_are_worked_out_once() -> None:
-    points = Points(asked_of("gpt2", "polaris", {"workload": SHORT}))
-    assert points(1) is points(1)
-    assert points(561).best is None
-    assert "exceeds the 560 nodes" in points(561).reason
+    points = scan(JobSpec("gpt2", "polaris", workload=SHORT), "nodes")
+    assert points[1] is points[1]
+    assert points[561].best is None
+    assert "exceeds the 560 nodes" in points[561].reason

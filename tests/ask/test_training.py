@@ -140,6 +140,6 @@ def test_rows_of_startup_are_the_formulas() -> None:
 
 
 def test_more_nodes_than_are_looked_at_are_refused() -> None:
-    for scenario in (ask.startup, ask.checkpoints):
+    for question in (ask.startup, ask.checkpoints):
         with pytest.raises(LayoutError, match="nodes = 4 exceeds most_nodes = 2"):
-            scenario("gpt2", MACHINE, nodes=4, most_nodes=2, workload=SHORT)
+            question("gpt2", MACHINE, nodes=4, most_nodes=2, workload=SHORT)

@@ -9,7 +9,7 @@ from planner.choose.legality import check
 from planner.choose.verdicts.unused_options import unused_recompute
 from planner.cost.estimate import estimate_layouts
 from planner.cost.memory.activations import stage_activations
-from planner.cost.memory.host import host_memory
+from planner.cost.memory.host_memory import host_memory
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages

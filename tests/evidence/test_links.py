@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from planner.choose.planning import estimate
-from planner.cost.network.table import OPERATIONS, whole_nodes
+from planner.cost.network.collective_table import OPERATIONS, whole_nodes
 from planner.describe.catalogue import load_machine, load_model
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.cost.network.table import OPERATIONS, group_of
+from planner.cost.network.collective_table import OPERATIONS, group_of
 from planner.cost.network.topology import group_view
 from planner.describe.catalogue import load_machine
 from planner.errors import CatalogueError

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from planner.choose.legality import check
-from planner.cost.memory.moments import MOMENTS, Worksheet
+from planner.cost.memory.phases import MOMENTS, PeakInputs
 from planner.cost.scenario import Scenario
 from planner.cost.shards.stages import Stages
 from planner.describe.catalogue import names
@@ -56,7 +56,7 @@ def moments() -> dict[str, dict[str, list[int]]]:
 
 
 def _moments(job: Scenario, layout: Layout) -> dict[str, list[int]]:
-    sheet = Worksheet.of(Stages.every(job, layout))
+    sheet = PeakInputs.of(Stages.every(job, layout))
     found = {}
     for name, moment in MOMENTS.items():
         alive = moment(sheet)

@@ -10,8 +10,7 @@ import pytest
 pytest.importorskip("plotly")
 
 import planner
-from planner.ask import Answer
-from planner.ask.questions import QUESTIONS
+from planner.ask import QUESTIONS, Answer
 from planner.describe.workload import Workload
 from planner.show.answers import answer_table
 from planner.show.figures.answers import drawn

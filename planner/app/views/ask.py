@@ -17,7 +17,6 @@ from planner.app.draw import draw
 from planner.app.markdown import escape
 from planner.ask import QUESTIONS, Answer
 from planner.ask.option import Parameter, parameters
-from planner.ask.questions import said, summary
 from planner.errors import PlannerError
 from planner.show.answers import answer_table
 from planner.show.figures.answers import drawn
@@ -61,9 +60,12 @@ def page(asked: Asked) -> None:
     if job is None:
         return
     name = st.selectbox(
-        "Scenario", list(QUESTIONS), key=_QUESTION, format_func=lambda n: f"{n}: {summary(n)}"
+        "Scenario",
+        list(QUESTIONS),
+        key=_QUESTION,
+        format_func=lambda n: f"{n}: {QUESTIONS[n].summary}",
     )
-    st.caption(escape(_as_labelled(" ".join(said(name).split()))))
+    st.caption(escape(_as_labelled(" ".join(QUESTIONS[name].description.split()))))
     own = _controls(name, job)
     task = f"{name} {own} {job.key}"
     st.button("Answer", type="primary", key="ask_start", on_click=_work, args=(task,))

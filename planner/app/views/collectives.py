@@ -11,7 +11,7 @@ from planner.app.controls.job import Asked, Job
 from planner.app.controls.panel import machine_box
 from planner.app.draw import draw
 from planner.app.markdown import escape
-from planner.cost.network.table import group_of
+from planner.cost.network.collective_table import group_of
 from planner.cost.network.topology import GroupView
 from planner.describe.catalogue import load_machine
 from planner.describe.machine import Machine

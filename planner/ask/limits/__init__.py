@@ -1,1 +1,1 @@
-"""How large a job: the model, the sequence, the batch."""
+"""The largest model, sequence and batch, and the best batch."""

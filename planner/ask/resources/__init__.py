@@ -1,1 +1,1 @@
-"""How much of which machine: nodes, deadlines, cost, scaling, and one machine or another."""
+"""Nodes, deadlines, costs, and one machine, framework or setting against another."""

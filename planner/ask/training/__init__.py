@@ -1,1 +1,1 @@
-"""What a training does besides its steps: its start, its checkpoints."""
+"""What a training takes besides its steps: input data, start-up, checkpoints."""

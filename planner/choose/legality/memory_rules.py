@@ -11,8 +11,8 @@ from planner.choose.legality.rule import Rule, coded
 from planner.cost.arrays import Float, Mask, among
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.scenario import Scenario
+from planner.cost.shards.layers_per_stage import chunk_counts
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.pipeline import chunk_counts
 from planner.describe.layout import DEALING, OFFLOAD, RECOMPUTE, RECOMPUTE_MODULES, Layout, divisors
 from planner.units import either
 

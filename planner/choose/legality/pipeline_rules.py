@@ -9,8 +9,8 @@ from planner.choose.legality.rule import Rule, coded
 from planner.cost.arrays import Mask, among
 from planner.cost.scenario import Scenario
 from planner.cost.schedules.bubble import defers_weight_gradients, fewest_micro_batches, interleaved
+from planner.cost.shards.layers_per_stage import layers_on_stage, told_deal
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.pipeline import layers_on_stage, told_deal
 from planner.describe.layout import DEALING, RECOMPUTE, SCHEDULES, Layout, divisors
 from planner.errors import shorten
 from planner.units import either

@@ -16,7 +16,7 @@ from planner.cost.arrays import Int, Mask
 from planner.cost.operators.backward import FREES_NOTHING, selective_frees_nothing
 from planner.cost.scenario import Scenario
 from planner.cost.schedules.bubble import interleaved
-from planner.cost.schedules.known import schedule_named
+from planner.cost.schedules.registry import schedule_named
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, divisors
 

@@ -12,13 +12,13 @@ from planner.cost.memory.in_flight import in_flight_on
 from planner.cost.memory.weights import gathered, resident, unfreed
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.scenario import Scenario
-from planner.cost.schedules.known import KNOWN
+from planner.cost.schedules.registry import KNOWN
 from planner.cost.schedules.schedule import Passes
+from planner.cost.shards.candidate_stages import candidate_stages
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.parted import stage_parts
+from planner.cost.shards.partial_recompute import stage_parts
 from planner.cost.shards.stages import Stages
-from planner.cost.shards.worst import candidate_stages
-from planner.cost.step.passes import block_passes
+from planner.cost.step.block_time import block_passes
 from planner.describe.layout import DEALING, RECOMPUTE
 
 __all__ = ["memory_lower_bound_bytes", "step_time_lower_bound_s"]

@@ -20,7 +20,7 @@ from planner.cost.schedules.simulate import simulate as played
 from planner.cost.schedules.timeline import Event, Timeline
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
-from planner.cost.uncertainty.memory import memory_outlook
+from planner.cost.uncertainty.memory_spread import memory_outlook
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine

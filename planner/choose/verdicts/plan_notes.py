@@ -20,7 +20,7 @@ from planner.cost.parts import part
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.optimizers import OPTIMIZERS
-from planner.cost.shards.split import kept_share
+from planner.cost.shards.tensor_split import kept_share
 from planner.describe.layout import Layout
 from planner.errors import shorten_path
 from planner.training.large_batch import LINEAR, SQUARE_ROOT, scaled_rate

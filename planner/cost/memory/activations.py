@@ -12,9 +12,9 @@ from planner.cost.memory.in_flight import InFlight, in_flight_on
 from planner.cost.scenario import Scenario
 from planner.cost.schedules.bubble import runs_forward_ahead
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.split import expert_load, split_over
 from planner.cost.shards.stages import Stages
 from planner.cost.shards.states import largest_matrix
+from planner.cost.shards.tensor_split import expert_load, split_over
 from planner.describe.layout import Module
 from planner.describe.model.block import Block, Saved, Split
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from planner.cost.arrays import Float
 from planner.cost.memory.activations import kept_bytes
-from planner.cost.memory.moments import MOMENTS, Worksheet
-from planner.cost.shards.parted import chunk_parts
+from planner.cost.memory.phases import MOMENTS, PeakInputs
+from planner.cost.shards.partial_recompute import chunk_parts
 from planner.cost.shards.stages import Stages
 
 __all__ = ["chunk_kept_bytes", "staying_bytes"]
@@ -50,7 +50,7 @@ def staying_bytes(stages: Stages) -> Float:
     >>> round(each, 1)                          # 2 + 4 + 12, and gradients not summed yet
     18.1
     """
-    sheet = Worksheet.of(stages)
+    sheet = PeakInputs.of(stages)
     alive = MOMENTS["backward"](sheet)
     found = alive.weights + alive.gradients + sheet.resident.optimizer_states
     return np.broadcast_to(found, stages.shape)

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.cost.arrays import Arrays, Float, Int, Mask, in_pieces, shaped
-from planner.cost.memory.host import disk_bytes, host_memory
+from planner.cost.memory.host_memory import disk_bytes, host_memory
 from planner.cost.memory.peak import Peak, device_memory
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
-from planner.cost.uncertainty.memory import memory_outlook
+from planner.cost.uncertainty.memory_spread import memory_outlook
 from planner.describe.layout import Layout
 from planner.errors import DescriptionError
 

@@ -10,7 +10,7 @@ import numpy as np
 from planner.cost.arrays import Float, Int, distinct
 from planner.cost.schedules.bubble import chunks_in_flight, chunks_waiting
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.parted import chunk_parts, parts_columns
+from planner.cost.shards.partial_recompute import chunk_parts, parts_columns
 from planner.cost.shards.stages import Stages
 
 __all__ = ["InFlight", "in_flight_on"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from planner.cost.arrays import Float, Int
-from planner.cost.memory.moments import MOMENTS, Alive, Worksheet
+from planner.cost.memory.phases import MOMENTS, LiveTensors, PeakInputs
 from planner.cost.parts import DEVICE_PARTS, recorded
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
@@ -40,7 +40,7 @@ def device_memory(stages: Stages) -> tuple[dict[str, Float], Int]:
 class Peak:
     """The peaks of stages, in figures that name their parts when they are asked [B]."""
 
-    sheet: Worksheet
+    sheet: PeakInputs
     alive: tuple[dict[str, Float], ...]
     """What comes and goes, at each of MOMENTS."""
     moment: Int
@@ -58,7 +58,7 @@ class Peak:
     @classmethod
     def of(cls, stages: Stages) -> Peak:
         """The peaks of stages."""
-        sheet, shape = Worksheet.of(stages), stages.shape
+        sheet, shape = PeakInputs.of(stages), stages.shape
         alive = tuple(_parts(moment(sheet)) for moment in MOMENTS.values())
         most, moment = np.zeros(shape), np.zeros(shape, dtype=np.int64)
         before = most
@@ -108,10 +108,10 @@ def _reserved(stages: Stages, allocated: Float, apart: Float, context: Float) ->
     return reserve + np.clip(apart - allocated, 0.0, np.maximum(room, 0.0))
 
 
-_NAMES = tuple(field.name for field in fields(Alive))
+_NAMES = tuple(field.name for field in fields(LiveTensors))
 
 
-def _parts(alive: Alive) -> dict[str, Float]:
+def _parts(alive: LiveTensors) -> dict[str, Float]:
     return {name: getattr(alive, name) for name in _NAMES}
 
 

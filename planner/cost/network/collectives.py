@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from planner.cost.network.constants import constants
+from planner.cost.network.collective_constants import constants
+from planner.cost.network.in_network_reduction import network_all_reduce_s, switch_all_reduce_s
 from planner.cost.network.messages import PROTOCOLS, SIMPLE, Protocol, inter_node_latency_s
-from planner.cost.network.switches import network_all_reduce_s, switch_all_reduce_s
 from planner.cost.network.topology import GroupView, adding
 
 __all__ = [
@@ -23,12 +23,12 @@ __all__ = [
     "all_reduce_s",
     "all_to_all_s",
     "forwarded_all_to_all_s",
-    "hand_on_s",
     "hierarchical_all_reduce_s",
+    "p2p_s",
     "phased_all_to_all_s",
     "reduce_scatter_s",
     "ring_all_reduce_s",
-    "send_s",
+    "ring_exchange_s",
     "tree_all_reduce_s",
 ]
 
@@ -292,29 +292,29 @@ def _hops_s(group: GroupView, size_bytes: ArrayLike) -> tuple[Float, Float]:
     )
 
 
-def send_s(group: GroupView, size_bytes: ArrayLike) -> Float:
-    """Every rank of a ring passes a message on to the next: the slowest of these transfers [s].
+def ring_exchange_s(group: GroupView, size_bytes: ArrayLike) -> Float:
+    """Send a message from every rank of a ring to the next; the slowest hop sets the pace [s].
 
     Counted: latency and transfer inside the node where two ranks of the group share one, between
     nodes where it spans several. Left out: other transfers on the same link. Hockney 1994;
     method.md#algorithms.
 
     >>> from planner.cost.network.topology import unit_view
-    >>> float(send_s(unit_view(2), 8.0))                        # 8 bytes at 1 B/s
+    >>> float(ring_exchange_s(unit_view(2), 8.0))                        # 8 bytes at 1 B/s
     8.0
     """
     return np.maximum(*_hops_s(group, size_bytes))
 
 
-def hand_on_s(group: GroupView, size_bytes: ArrayLike) -> Float:
-    """Handing a message from rank to rank of a chain, by the rank with the farthest neighbours [s].
+def p2p_s(group: GroupView, size_bytes: ArrayLike) -> Float:
+    """Send a message to the next rank of a chain, at the pace of the farthest neighbours [s].
 
-    Counted: as `send_s`; where the node holds several ranks of the chain, such a rank has one
-    neighbour there and one on another node, so that its transfers take the mean of both. Left out:
+    Counted: as `ring_exchange_s`; where a node holds several ranks of the chain, the rank at its
+    border has one neighbour on the node and one on the next: the mean of both transfers. Left out:
     other transfers on the same link. Hockney 1994; method.md#algorithms.
 
     >>> from planner.cost.network.topology import unit_view
-    >>> float(hand_on_s(unit_view(4), 8.0))                     # 8 bytes at 1 B/s
+    >>> float(p2p_s(unit_view(4), 8.0))                     # 8 bytes at 1 B/s
     8.0
     """
     inside, between = _hops_s(group, size_bytes)

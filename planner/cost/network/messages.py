@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from planner.cost.network.constants import ProtocolConstants, constants
+from planner.cost.network.collective_constants import ProtocolConstants, constants
 from planner.cost.network.topology import GroupView
 
 __all__ = ["LOW_LATENCY", "PROTOCOLS", "SIMPLE", "Protocol", "inter_node_latency_s"]
@@ -56,7 +56,7 @@ def inter_node_latency_s(group: GroupView, message_bytes: ArrayLike) -> Float:
     Counted: half the latency of a doubling (up and down a tree) for the smallest messages; that of
     a large one, which waits for a rendezvous and for the copy of a whole slice, from 512 KiB on;
     between them the cube root of the size. Left out: the transfer itself. method.md#algorithms;
-    fitted as `constants.toml` says.
+    fitted as `collective_constants.toml` says.
 
     >>> from planner.cost.network.topology import group_view
     >>> from planner.describe.catalogue import load_machine

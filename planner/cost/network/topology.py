@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from planner.cost.arrays import Arrays, Float, Int, distinct
-from planner.cost.network.constants import constants
+from planner.cost.network.collective_constants import constants
 from planner.cost.network.wiring import group_rate, wiring
 from planner.describe.machine import Curve, Machine
 

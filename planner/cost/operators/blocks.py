@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 
-from planner.cost.operators import ends
+from planner.cost.operators import embedding_and_head as ends
 from planner.cost.operators.adapters import trained
 from planner.cost.operators.attention import attention
 from planner.cost.operators.backward import (
@@ -22,10 +22,10 @@ from planner.cost.operators.backward import (
     working,
 )
 from planner.cost.operators.convolutions import stages
+from planner.cost.operators.custom_module import traced_blocks
 from planner.cost.operators.decoder import of_decoder
 from planner.cost.operators.feed_forward import dense, routed
 from planner.cost.operators.sizes import FP32, Operators, Sizes
-from planner.cost.operators.traced import traced_blocks
 from planner.cost.scenario import Scenario
 from planner.describe.framework.framework import Framework
 from planner.describe.model.block import Block, Pointwise, Saved

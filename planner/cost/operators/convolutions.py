@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from planner.cost.operators.sizes import FP32, Operators, Sizes
 from planner.describe.model.block import Block, Gemm, Pointwise, Saved
-from planner.describe.model.convolutional import Convolutional, Dense, Placed, PlacedStage
+from planner.describe.model.convolutional import Convolutional, Dense, SizedConvolution, SizedStage
 from planner.describe.model.weight_blocks import dense_widths, weight_blocks
 
 __all__ = ["stages"]
@@ -37,7 +37,7 @@ def stages(sizes: Sizes, net: Convolutional) -> tuple[Block, ...]:
     >>> round(sum(n * g.rows * g.n * g.k for n, g in products) / 1e9, 3)    # He et al., GMAC
     4.089
     """
-    placed, made = tuple(net.placed()), []
+    placed, made = tuple(net.sized_stages()), []
     for number, (stage, block) in enumerate(zip(placed, weight_blocks(sizes.model), strict=False)):
         found = _stage(sizes, stage, first=number == 0)
         gradient = _gradient(sizes, stage)
@@ -58,7 +58,7 @@ def stages(sizes: Sizes, net: Convolutional) -> tuple[Block, ...]:
     return (*(made if net.dense else made[:-1]), last)
 
 
-def _stage(sizes: Sizes, placed: PlacedStage, *, first: bool) -> Operators:
+def _stage(sizes: Sizes, placed: SizedStage, *, first: bool) -> Operators:
     """What a stage runs, and what it keeps of a sample besides its input."""
     e, stage, found = sizes.element, placed.stage, Operators()
     for number, convolution in enumerate(placed.convolutions):
@@ -83,11 +83,11 @@ def _stage(sizes: Sizes, placed: PlacedStage, *, first: bool) -> Operators:
     return found
 
 
-def _last(placed: PlacedStage) -> Placed:
+def _last(placed: SizedStage) -> SizedConvolution:
     return [conv for conv in placed.convolutions if not conv.shortcut][-1]
 
 
-def _convolution(sizes: Sizes, placed: Placed, *, first: bool) -> Operators:
+def _convolution(sizes: Sizes, placed: SizedConvolution, *, first: bool) -> Operators:
     """A product with its bias, norm, and change of memory order."""
     e, of, name = sizes.element, placed.of, placed.name
     inputs, outputs = placed.inputs, placed.outputs
@@ -108,7 +108,7 @@ def _convolution(sizes: Sizes, placed: Placed, *, first: bool) -> Operators:
     return Operators((_gemm(placed, first),), (), tuple(pointwise), tuple(saved))
 
 
-def _gemm(placed: Placed, first: bool) -> Gemm:
+def _gemm(placed: SizedConvolution, first: bool) -> Gemm:
     of, dimensions = placed.of, len(placed.in_places)
     taps, inside = of.taps(dimensions), placed.in_channels // of.groups
     if of.transposed:
@@ -128,13 +128,13 @@ def _gemm(placed: Placed, first: bool) -> Gemm:
     )
 
 
-def _is_small(placed: Placed) -> bool:
+def _is_small(placed: SizedConvolution) -> bool:
     of, plane = placed.of, len(placed.in_places) == 2
     plain = of.dilation == of.groups == 1 and not of.transposed
     return plane and plain and set(of.kernel) == {3} and set(of.stride) == {1}
 
 
-def _activation(sizes: Sizes, placed: Placed) -> Operators:
+def _activation(sizes: Sizes, placed: SizedConvolution) -> Operators:
     """A non-linearity: in place from its result, or leaky beside its input."""
     e, outputs, leaky = sizes.element, placed.outputs, placed.of.activation == "leaky-relu"
     saved = [Saved(f"{placed.name}.out", e * outputs, "replicated")]
@@ -152,7 +152,7 @@ def _element_wise(sizes: Sizes, name: str, elements: int) -> Pointwise:
     return Pointwise(f"{name}.activation", 2 * e * elements, 3 * e * elements, "replicated")
 
 
-def _added(sizes: Sizes, placed: PlacedStage) -> Operators:
+def _added(sizes: Sizes, placed: SizedStage) -> Operators:
     """The input of a stage added to its result, and the non-linearity behind it."""
     e, outputs = sizes.element, _last(placed).outputs
     moved = e * outputs if sizes.kernels.fused_residual else 3 * e * outputs
@@ -162,7 +162,7 @@ def _added(sizes: Sizes, placed: PlacedStage) -> Operators:
     return Operators(pointwise=(add, after), saved=(kept,))
 
 
-def _joined(sizes: Sizes, placed: Placed, channels: int) -> Operators:
+def _joined(sizes: Sizes, placed: SizedConvolution, channels: int) -> Operators:
     """Channels of another stage behind those of a convolution: a copy of both."""
     e, more = sizes.element, channels * math.prod(placed.out_places)
     both = placed.outputs + more
@@ -173,7 +173,7 @@ def _joined(sizes: Sizes, placed: Placed, channels: int) -> Operators:
     return Operators(pointwise=(join,), saved=(kept,))
 
 
-def _pooled(sizes: Sizes, placed: PlacedStage) -> Operators:
+def _pooled(sizes: Sizes, placed: SizedStage) -> Operators:
     """Pooling: the largest place remembered by its index, which backward scatters to."""
     e, stage, into = sizes.element, placed.stage, _last(placed).outputs
     assert stage.pool is not None
@@ -184,7 +184,7 @@ def _pooled(sizes: Sizes, placed: PlacedStage) -> Operators:
     return Operators(pointwise=(pool,), saved=(kept,))
 
 
-def _gradient(sizes: Sizes, placed: PlacedStage) -> tuple[Saved, ...]:
+def _gradient(sizes: Sizes, placed: SizedStage) -> tuple[Saved, ...]:
     """Gradients alive in the backward of a stage: of what leaves and enters its largest
     convolution, and of the input that goes around them."""
     e = sizes.element
@@ -196,7 +196,7 @@ def _gradient(sizes: Sizes, placed: PlacedStage) -> tuple[Saved, ...]:
     )
 
 
-def _dense(sizes: Sizes, net: Convolutional, last: PlacedStage) -> Block:
+def _dense(sizes: Sizes, net: Convolutional, last: SizedStage) -> Block:
     """The fully connected layers behind the last stage."""
     e, block = sizes.element, weight_blocks(sizes.model)[-1]
     widths = dense_widths(net, last)
@@ -236,7 +236,7 @@ def _dense_saved(
 
 
 def _loss(
-    sizes: Sizes, net: Convolutional, last: PlacedStage
+    sizes: Sizes, net: Convolutional, last: SizedStage
 ) -> tuple[Pointwise, Saved, tuple[Saved, ...]]:
     """Passes of the loss, what it keeps, and what its backward needs: fp32 softmax of every output;
     of every place also the other softmax and the classes in full of Dice, and the labels."""

@@ -81,7 +81,7 @@ def outlook(prior: Prior, known: Known | None, runs: Traits) -> Outlook:
     >>> from planner.cost.scenario import Scenario
     >>> from planner.cost.scenario.prior import priors
     >>> from planner.cost.shards.layouts import Layouts
-    >>> from planner.cost.uncertainty.runs import traits_of
+    >>> from planner.cost.uncertainty.step_time_spread import traits_of
     >>> model, machine = load_model("gpt2"), load_machine("polaris")
     >>> job = Scenario(model, machine, Workload(), load_framework("ddp"))
     >>> runs = traits_of(job, Layouts.broadcast(dp=[4, 4, 4, 4]), {})
@@ -109,7 +109,7 @@ def telling(prior: Prior, runs: Traits, known: Known | None = None) -> int:
     >>> from planner.cost.scenario import Scenario
     >>> from planner.cost.shards.layouts import Layouts
     >>> from planner.cost.scenario.prior import priors
-    >>> from planner.cost.uncertainty.runs import traits_of
+    >>> from planner.cost.uncertainty.step_time_spread import traits_of
     >>> model, machine = load_model("gpt2"), load_machine("polaris")
     >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
     >>> layouts = Layouts.broadcast(dp=[16, 8, 4], tp=[1, 2, 4])
@@ -165,7 +165,7 @@ def likelihoods(prior: Prior, known: Known) -> Likelihoods:
     >>> from planner.cost.scenario import Scenario
     >>> from planner.cost.scenario.prior import priors
     >>> from planner.cost.shards.layouts import Layouts
-    >>> from planner.cost.uncertainty.runs import traits_of
+    >>> from planner.cost.uncertainty.step_time_spread import traits_of
     >>> model, machine = load_model("gpt2"), load_machine("polaris")
     >>> job = Scenario(model, machine, Workload(), load_framework("ddp"))
     >>> runs = traits_of(job, Layouts.broadcast(dp=[4, 4, 4, 4]), {})
@@ -208,7 +208,7 @@ def predicted(prior: Prior, known: Known, runs: Traits) -> tuple[Float, Float]:
     >>> from planner.cost.scenario import Scenario
     >>> from planner.cost.scenario.prior import priors
     >>> from planner.cost.shards.layouts import Layouts
-    >>> from planner.cost.uncertainty.runs import traits_of
+    >>> from planner.cost.uncertainty.step_time_spread import traits_of
     >>> model, machine = load_model("gpt2"), load_machine("polaris")
     >>> job = Scenario(model, machine, Workload(), load_framework("ddp"))
     >>> runs = traits_of(job, Layouts.broadcast(dp=[4, 4, 4, 4]), {})

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from planner.cost.arrays import Float, Int, Mask
-from planner.cost.schedules.known import KNOWN
+from planner.cost.schedules.registry import KNOWN
 from planner.cost.schedules.schedule import Around, idle_s
 from planner.cost.shards.layouts import Layouts
 

@@ -16,11 +16,11 @@ from numpy.typing import ArrayLike
 from planner.cost.arrays import Arrays, Float, Int, Mask, distinct
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.scenario import Scenario
+from planner.cost.shards.candidate_stages import candidate_stages
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.optimizers import OPTIMIZERS, moment_bytes
-from planner.cost.shards.parted import model_parts, parted, parts_columns, stage_parts
+from planner.cost.shards.partial_recompute import model_parts, parted, parts_columns, stage_parts
 from planner.cost.shards.states import StageParams, stage_params, without_frozen
-from planner.cost.shards.worst import candidate_stages
 from planner.describe.framework.memory_traits import States
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block

@@ -18,11 +18,11 @@ from planner.cost.network.collectives import (
     all_gather_s,
     all_reduce_s,
     all_to_all_s,
-    hand_on_s,
     hierarchical_all_reduce_s,
+    p2p_s,
     phased_all_to_all_s,
     reduce_scatter_s,
-    send_s,
+    ring_exchange_s,
 )
 from planner.cost.network.groups import Groups
 from planner.cost.network.topology import GroupView
@@ -31,7 +31,7 @@ from planner.cost.shards.buckets import num_buckets, num_units
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.shards.states import expert_share
-from planner.cost.step.constants import constants
+from planner.cost.step.time_constants import constants
 from planner.describe.model.block import Block
 
 __all__ = [
@@ -208,11 +208,11 @@ def context_s(
         elements = tokens * width / spread
         size = elements * float(workload.compute_bytes)
         if exchange == "pass":
-            ahead = (n - 1) * send_s(group, size)
+            ahead = (n - 1) * ring_exchange_s(group, size)
             back = 2 * ahead
         else:
             ahead = all_gather_s(group, n * size)
-            passed = n * send_s(group, _FP32 * elements)
+            passed = n * ring_exchange_s(group, _FP32 * elements)
             reduced = reduce_scatter_s(group, n * size)
             back = ahead + (passed if exchange == "gather-pass" else reduced)
         forward, backward = forward + ahead, backward + back
@@ -269,7 +269,7 @@ def send_stage_s(scenario: Scenario, layouts: Layouts, groups: Groups) -> Float:
     4.0
     """
     size = _stream(scenario, layouts) / layouts.tp
-    return _where(layouts.piped, lambda: hand_on_s(groups.pipeline, size))
+    return _where(layouts.piped, lambda: p2p_s(groups.pipeline, size))
 
 
 def transfer_wait_s(scenario: Scenario, layouts: Layouts) -> Float:

@@ -16,8 +16,8 @@ from planner.cost.arrays import Arrays, Float, distinct
 from planner.cost.operators.operations import attention_flop
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.split import expert_load, split_over
-from planner.cost.step.constants import constants
+from planner.cost.shards.tensor_split import expert_load, split_over
+from planner.cost.step.time_constants import constants
 from planner.describe.framework.framework import Framework
 from planner.describe.model.block import Attention, Block, Gemm, Pointwise
 from planner.describe.workload import Workload

@@ -12,7 +12,7 @@ from planner.cost.arrays import Float
 from planner.cost.memory.activations import moved_bytes
 from planner.cost.shards.optimizers import moment_bytes
 from planner.cost.shards.stages import Stages
-from planner.cost.step.constants import constants
+from planner.cost.step.time_constants import constants
 
 __all__ = [
     "activation_transfer_s",

@@ -7,7 +7,7 @@ import numpy as np
 from planner.cost.arrays import Float
 from planner.cost.shards.optimizers import moment_bytes
 from planner.cost.shards.stages import Stages
-from planner.cost.step.constants import constants
+from planner.cost.step.time_constants import constants
 
 __all__ = ["device_optimizer_s", "update_bytes"]
 

@@ -16,13 +16,13 @@ from planner.cost.parts import TIME_PARTS, recorded
 from planner.cost.schedules.bubble import bubble_s
 from planner.cost.schedules.schedule import Around, Passes
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.parted import around_parts
+from planner.cost.shards.partial_recompute import around_parts
 from planner.cost.shards.stages import Stages
+from planner.cost.step.block_time import Pass, Transfer, block_passes, stage_transfer
 from planner.cost.step.communication import DataTraffic, data_traffic
 from planner.cost.step.offload import offload_step_s
 from planner.cost.step.optimizer import device_optimizer_s
 from planner.cost.step.overlap import Exposed, exposed_traffic
-from planner.cost.step.passes import Pass, Transfer, block_passes, stage_transfer
 from planner.describe.framework.framework import Framework
 
 __all__ = ["StageWorth", "smaller_step_s", "stage_worth", "time_parts"]

@@ -24,7 +24,7 @@ from planner.cost.step.communication import (
     send_stage_s,
     tensor_s,
 )
-from planner.cost.step.experts import expert_s, split_expert_s
+from planner.cost.step.expert_parallel import expert_s, split_expert_s
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 

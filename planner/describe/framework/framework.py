@@ -202,9 +202,9 @@ class Framework(Description):
         plain = self.model_dump()
         for name, switch in self.switches.items():
             where = f"switches.{name}"
-            for other in (*switch.needs, *switch.excludes):
-                if other not in self.switches:
-                    raise UnknownNameError("switch", other, self.switches, f"of {where}")
+            for partner in (*switch.needs, *switch.excludes):
+                if partner not in self.switches:
+                    raise UnknownNameError("switch", partner, self.switches, f"of {where}")
             for path in switch.takes:
                 check_path(plain, path, where)
             type(self).described(merged(plain, switch.changes), where=f"{where}.changes")
@@ -256,19 +256,20 @@ class Framework(Description):
     @property
     def switch_arguments(self) -> tuple[str, ...]:
         """What its files are told for the switches that are on, in the recipe's own words."""
-        return tuple(
-            line for word, one in self.active_switches.items() for line in one.fill_arguments(word)
-        )
+        active = self.active_switches.items()
+        return tuple(line for word, switch in active for line in switch.fill_arguments(word))
 
     @property
     def unwritable(self) -> tuple[str, ...]:
         """Switches that are on and that its files cannot be told."""
-        return tuple(word for word, one in self.active_switches.items() if one.arguments is None)
+        active = self.active_switches.items()
+        return tuple(word for word, switch in active if switch.arguments is None)
 
     @property
     def environment(self) -> dict[str, str]:
         """Variables of the job's environment for the switches that are on."""
-        return {k: v for one in self.active_switches.values() for k, v in one.environment.items()}
+        active = self.active_switches.values()
+        return {name: value for switch in active for name, value in switch.environment.items()}
 
     @property
     def _switch_suffix(self) -> str:
@@ -356,7 +357,7 @@ class Framework(Description):
         >>> [blockwise.states(precision).master_bytes for precision in ("bf16", "fp8")]
         [2.0, 4.0]
         """
-        found: States = getattr(self, self.states_of(precision))
-        if precision == "fp8" and found.whole_in_fp8:
-            return found.replaced(master_bytes=4, copies_narrow_gradients=True)
-        return found
+        table: States = getattr(self, self.states_of(precision))
+        if precision == "fp8" and table.whole_in_fp8:
+            return table.replaced(master_bytes=4, copies_narrow_gradients=True)
+        return table

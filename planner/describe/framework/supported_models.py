@@ -97,10 +97,11 @@ class SupportedModels(Description):
         >>> [SupportedModels().lacks(load_model(name), 4096) for name in ("mistral-7b", "gpt2")]
         ['', 'has learned positions']
         """
-        tests = {**self._whole(model), **self._parts(model, sequence_length)}
-        return next((what for what, found in tests.items() if found), "")
+        differences = self._model_differences(model)
+        differences |= self._layer_differences(model, sequence_length)
+        return next((difference for difference, differs in differences.items() if differs), "")
 
-    def _whole(self, model: Model) -> dict[str, bool]:
+    def _model_differences(self, model: Model) -> dict[str, bool]:
         """What may set the model as a whole apart."""
         return {
             f"is no decoder but {model.kind}": model.kind != "decoder",
@@ -117,7 +118,7 @@ class SupportedModels(Description):
             ),
         }
 
-    def _parts(self, model: Model, sequence_length: int) -> dict[str, bool]:
+    def _layer_differences(self, model: Model, sequence_length: int) -> dict[str, bool]:
         """What may set attention or feed-forward apart."""
         layers = model.num_window_layers
         windowed = 0 < model.sliding_window < sequence_length and layers > 0

@@ -98,9 +98,9 @@ class Switch(Description):
 
     def refuses(self, device: Device) -> str:
         """Why it is not for a device; empty where it is."""
-        known = "" if not self.devices else f"; it is for {', '.join(self.devices)}"
+        suffix = "" if not self.devices else f"; it is for {', '.join(self.devices)}"
         fits = device.is_of(self.devices) and device.runtime in self.runtimes
-        return "" if fits else f"does nothing on {device.name}{known}"
+        return "" if fits else f"does nothing on {device.name}{suffix}"
 
     def refuses_workload(self, workload: Workload, model: Model | None = None) -> str:
         """Why it is not for a workload, or not for its model; empty where it is.
@@ -114,18 +114,18 @@ class Switch(Description):
             "optimizer": self.optimizers,
             "base_format": self.base_formats,
         }
-        for field, known in rules.items():
-            if (value := getattr(workload, field)) not in known:
-                return f"is for {field} {either(known)}, not {value}"
+        for field, allowed in rules.items():
+            if (value := getattr(workload, field)) not in allowed:
+                return f"is for {field} {either(allowed)}, not {value}"
         if model is not None and self.of_experts and model.experts is None:
             return f"is for experts, and {model.name} has none"
         if model is not None and self.feed_forwards:
-            found = non_linearity(model)
-            if found not in self.feed_forwards:
-                return f"is for feed-forwards with {either(self.feed_forwards)}, not {found}"
+            activation = non_linearity(model)
+            if activation not in self.feed_forwards:
+                return f"is for feed-forwards with {either(self.feed_forwards)}, not {activation}"
         return ""
 
-    def word_for(self, name: str, different: Mapping[str, Any], stated: Mapping[str, Any]) -> str:
+    def word_for(self, name: str, different: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
         """Its word where it says just what a file states otherwise; empty where it does not.
 
         `different` are the stated traits, dotted, that the framework has otherwise.
@@ -137,7 +137,7 @@ class Switch(Description):
         ('no-overlap', '')
         """
         changes = self.dotted
-        if not all(stated.get(path, value) == value for path, value in changes.items()):
+        if not all(settings.get(path, value) == value for path, value in changes.items()):
             return ""
         if not self.takes:
             return name if changes.keys() & different.keys() else ""
@@ -181,17 +181,17 @@ def family(name: str) -> str:
     return split_name(name)[0].partition(" ")[0]
 
 
-def merged(whole: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
+def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """Tables with what a part of them states otherwise.
 
     >>> merged({"code": {"a": 1, "b": 2}, "tp": 1}, {"code": {"b": 3}})
     {'code': {'a': 1, 'b': 3}, 'tp': 1}
     """
-    found = {**whole, **part}
-    for key in whole.keys() & part.keys():
-        if isinstance(whole[key], dict) and isinstance(part[key], dict):
-            found[key] = merged(whole[key], part[key])
-    return found
+    result = {**base, **changes}
+    for key in base.keys() & changes.keys():
+        if isinstance(base[key], dict) and isinstance(changes[key], dict):
+            result[key] = merged(base[key], changes[key])
+    return result
 
 
 def switched(fields: dict[str, Any], words: tuple[str, ...]) -> dict[str, Any]:
@@ -202,7 +202,7 @@ def switched(fields: dict[str, Any], words: tuple[str, ...]) -> dict[str, Any]:
     """
     offered: dict[str, Any] = fields.get("switches", {})
     names = [word.partition("=")[0] for word in words]
-    found = dict(fields)
+    result = dict(fields)
     if words and not offered:
         raise DescriptionError(
             f"{fields['name']} has no switches; write it without +{shorten(words[0])}"
@@ -219,29 +219,29 @@ def switched(fields: dict[str, Any], words: tuple[str, ...]) -> dict[str, Any]:
             )
         switch = offered[name]
         _check_pair(name, switch, names)
-        found = merged(found, _changes(word, switch))
-    return {**found, "name": "+".join((fields["name"], *words)), "switched": tuple(words)}
+        result = merged(result, _changes(word, switch))
+    return {**result, "name": "+".join((fields["name"], *words)), "switched": tuple(words)}
 
 
 def check_path(fields: dict[str, Any], path: str, where: str) -> None:
     """Raise UnknownNameError where a framework has no trait of a dotted name."""
     table: Any = fields
     for part in path.split("."):
-        known = table if isinstance(table, dict) else {}
-        if part not in known:
-            raise UnknownNameError("trait", path, known, f"`takes` of {where}")
-        table = known[part]
+        traits = table if isinstance(table, dict) else {}
+        if part not in traits:
+            raise UnknownNameError("trait", path, traits, f"`takes` of {where}")
+        table = traits[part]
 
 
 def _check_pair(name: str, switch: dict[str, Any], names: list[str]) -> None:
     if names.count(name) > 1:
         raise DescriptionError(f"switch {name!r} is named twice; name it once")
-    against = [other for other in switch.get("excludes", ()) if other in names]
+    against = [partner for partner in switch.get("excludes", ()) if partner in names]
     if against:
         raise DescriptionError(
             f"switch {name!r} does not go with {against[0]!r}; leave one of them out"
         )
-    lacking = [other for other in switch.get("needs", ()) if other not in names]
+    lacking = [partner for partner in switch.get("needs", ()) if partner not in names]
     if lacking:
         raise DescriptionError(
             f"switch {name!r} goes only with {lacking[0]!r}; write {lacking[0]}+{name}"

@@ -70,8 +70,8 @@ class Device(Description):
 
     def best_product(self, precision: str) -> float:
         """Best fraction of a precision's peak that a large library GEMM sustains [1]."""
-        stated = {str(name): best for name, best in self.gemm_efficiencies.items()}
-        return stated.get(precision, self.gemm_efficiency).value
+        efficiencies = {str(name): best for name, best in self.gemm_efficiencies.items()}
+        return efficiencies.get(precision, self.gemm_efficiency).value
 
     def is_of(self, names: tuple[str, ...]) -> bool:
         """Whether its name has one of some parts; without any, all devices are meant."""

@@ -90,9 +90,9 @@ class Machine(Description):
 
     @model_validator(mode="after")
     def _networks_have_names(self) -> Machine:
-        every = [network.name for network in self.all_networks]
-        if self.networks and (len(set(every)) < len(every) or "" in every):
-            raise ValueError(f"networks are called {every}; give each a name of its own")
+        network_names = [network.name for network in self.all_networks]
+        if self.networks and (len(set(network_names)) < len(network_names) or "" in network_names):
+            raise ValueError(f"networks are called {network_names}; give each a name of its own")
         return self
 
     @model_validator(mode="after")
@@ -134,9 +134,8 @@ class Machine(Description):
             )
         if name not in networks:
             raise UnknownNameError("network", name, networks, f"those of {self.name}")
-        others = [n.replaced(frameworks=()).model_dump() for k, n in networks.items() if k != name]
-        chosen = networks[name].replaced(frameworks=()).model_dump()
-        return self.replaced(network=chosen, networks=others)
+        fields = {key: n.replaced(frameworks=()).model_dump() for key, n in networks.items()}
+        return self.replaced(network=fields.pop(name), networks=[*fields.values()])
 
     def network_of(self, framework: str) -> Machine:
         """The machine on the network that jobs of a framework run on, unless one was chosen."""
@@ -152,12 +151,12 @@ class Machine(Description):
 
         Raises UnknownNameError for a name that the machine does not list.
         """
-        known = {system.name: system for system in self.file_systems}
-        if name and name not in known:
+        systems = {system.name: system for system in self.file_systems}
+        if name and name not in systems:
             listing = f"`planner show {self.name}` lists them"
-            raise UnknownNameError("file system", name, known, listing)
+            raise UnknownNameError("file system", name, systems, listing)
         if name:
-            return known[name]
+            return systems[name]
         rated = [system for system in self.file_systems if system.reading]
         return next(iter([*rated, *self.file_systems]), None)
 

@@ -29,18 +29,18 @@ def reserve_memory(machine: Machine, percent: float) -> Machine:
             f"free_percent = {percent:g} must lie between 0 and {MAX_FREE_PERCENT}; give the "
             "percent of every device's memory that is to be left free"
         )
-    whole = machine.device.memory_bytes.value
+    installed = machine.device.memory_bytes.value
     fields = machine.model_dump()
     fields["device"]["memory_bytes"] = {
-        "value": whole * (1 - percent / 100),
+        "value": installed * (1 - percent / 100),
         "kind": "assumed",
-        "source": f"the user leaves {percent:g} % of {format_bytes(whole)} free",
+        "source": f"the user leaves {percent:g} % of {format_bytes(installed)} free",
     }
     return Machine.described(fields, where="memory left free")
 
 
 _SHARED = ("num_cores", "host_memory_bytes", "host_memory_bytes_per_s", "power_watts")
-_DEVICES_ASKED = re.compile(r"(--gres=gpu:(?:\w+:)?|--gpus-per-node=|--gpus=)(\d+)")
+_DEVICE_COUNT = re.compile(r"(--gres=gpu:(?:\w+:)?|--gpus-per-node=|--gpus=)(\d+)")
 
 
 def take_devices(machine: Machine, devices: int) -> Machine:
@@ -53,17 +53,17 @@ def take_devices(machine: Machine, devices: int) -> Machine:
     >>> half.num_devices, half.node.num_cores.value, half.scheduler.launch.directives
     (1, 64.0, ('--gres=gpu:1',))
     """
-    whole = machine.node.num_devices
-    if not 1 <= devices <= whole:
+    node_devices = machine.node.num_devices
+    if not 1 <= devices <= node_devices:
         raise DescriptionError(
-            f"{devices} devices are no part of a node of {machine.name}, which has {whole}; "
-            f"give 1 to {whole}, or nodes"
+            f"{devices} devices are no part of a node of {machine.name}, which has {node_devices}; "
+            f"give 1 to {node_devices}, or nodes"
         )
-    if devices == whole and machine.num_nodes.value == 1:
+    if devices == node_devices and machine.num_nodes.value == 1:
         return machine
     fields = machine.model_dump()
-    node, said = fields["node"], f"{devices} of {whole} devices of a node of {machine.name}"
-    fields["num_nodes"] = {"value": 1, "kind": "assumed", "source": f"the job is on {said}"}
+    node, part = fields["node"], f"{devices} of {node_devices} devices of a node of {machine.name}"
+    fields["num_nodes"] = {"value": 1, "kind": "assumed", "source": f"the job is on {part}"}
     node["num_devices"] = devices
     node["devices_per_card"] = min(node["devices_per_card"], devices)
     nics = sorted(set(node["nic_of_device"][:devices]))
@@ -72,23 +72,22 @@ def take_devices(machine: Machine, devices: int) -> Machine:
     wires = node["fabric"]["wires"]
     node["fabric"]["wires"] = [wire for wire in wires if max(wire["devices"]) < devices]
     launch = fields["scheduler"]["launch"]
+    directives = launch["directives"] if launch else []
     if launch:
-        launch["directives"] = [
-            _DEVICES_ASKED.sub(rf"\g<1>{devices}", asked) for asked in launch["directives"]
-        ]
-    asked = launch["directives"] if launch else []
-    if machine.scheduler.kind in ("slurm", "kubernetes") and "--exclusive" not in asked:
-        _share(fields, devices / whole, said)
+        directives = [_DEVICE_COUNT.sub(rf"\g<1>{devices}", line) for line in directives]
+        launch["directives"] = directives
+    if machine.scheduler.kind in ("slurm", "kubernetes") and "--exclusive" not in directives:
+        _share(fields, devices / node_devices, part)
     return Machine.described(fields, where="part of a node")
 
 
-def _share(fields: dict[str, Any], share: float, said: str) -> None:
+def _share(fields: dict[str, Any], share: float, part: str) -> None:
     """Leave a part of what all jobs of a node share."""
     node = fields["node"]
     shared = [node[name] for name in _SHARED if node[name]]
     for quantity in [*shared, *(node["local_disk"] or {}).values()]:
         quantity["value"] *= share
-        quantity |= {"kind": "assumed", "source": f"the part of {said}; {quantity['source']}"}
+        quantity |= {"kind": "assumed", "source": f"the part of {part}; {quantity['source']}"}
     launch = fields["scheduler"]["launch"]
     if launch and launch["cpus"]:
         launch["cpus"] = max(int(launch["cpus"] * share), 1)
@@ -137,15 +136,15 @@ def _inside(table: Any, part: str, key: str) -> list[Any]:
 
 def _check_field(table: Any, name: str, key: str) -> None:
     if not isinstance(table, dict) or name not in table:
-        known = table if isinstance(table, dict) else []
-        raise UnknownNameError("field", key, known, "`planner show` lists them")
+        fields = table if isinstance(table, dict) else []
+        raise UnknownNameError("field", key, fields, "`planner show` lists them")
 
 
 def _replace(table: dict[str, Any], last: str, key: str, text: str) -> None:
     """Write an override's value; what has a source gets that of the user."""
-    old, stated = table[last], {"kind": "assumed", "source": "set by the user"}
-    if old is None or (isinstance(old, dict) and set(old) == {"value", *stated}):
-        table[last] = {"value": parse_quantity(text), **stated}
+    old, origin = table[last], {"kind": "assumed", "source": "set by the user"}
+    if old is None or (isinstance(old, dict) and set(old) == {"value", *origin}):
+        table[last] = {"value": parse_quantity(text), **origin}
     elif isinstance(old, dict):
         raise DescriptionError(
             f"{key} is a section, not a value; name a field in it: {', '.join(sorted(old))}"
@@ -157,5 +156,5 @@ def _replace(table: dict[str, Any], last: str, key: str, text: str) -> None:
             table[last] = json.loads(text)
         except (ValueError, RecursionError):
             table[last] = parse_quantity(text)
-        if set(stated) <= set(table):
-            table |= stated
+        if set(origin) <= set(table):
+            table |= origin

@@ -1,7 +1,7 @@
-"""Convolutional: a network of convolutions as stages, with the size of what each of them sees.
+"""Convolutional networks: stages of convolutions, and the spatial size that each of them sees.
 
-A token of such a model is a whole sample: sequences have one. The size of a picture goes through
-the stages, so that a description states kernels and strides and never a size twice.
+A token of such a model is a whole sample. A description states the size of a sample and the
+kernels and strides; all later sizes follow.
 """
 
 from __future__ import annotations
@@ -15,7 +15,15 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from planner.describe.base import Description, Width
 
-__all__ = ["ConvStage", "Convolution", "Convolutional", "Dense", "Placed", "PlacedStage", "Pool"]
+__all__ = [
+    "ConvStage",
+    "Convolution",
+    "Convolutional",
+    "Dense",
+    "Pool",
+    "SizedConvolution",
+    "SizedStage",
+]
 
 _Edge = Annotated[int, Field(ge=1, le=100_000)]
 
@@ -25,7 +33,7 @@ def _tuple(value: object) -> object:
 
 
 Edges = Annotated[tuple[_Edge, ...], BeforeValidator(_tuple), Field(min_length=1, max_length=3)]
-"""An edge for all dimensions, or one for each."""
+"""One edge for all dimensions, or one for each dimension."""
 
 
 def _at(edges: tuple[int, ...], axis: int) -> int:
@@ -33,19 +41,19 @@ def _at(edges: tuple[int, ...], axis: int) -> int:
 
 
 class Pool(Description):
-    """A pooling behind the convolutions of a stage."""
+    """Pooling at the end of a stage."""
 
     kind: Literal["max", "average"] = "max"
-    """Which of the places it takes."""
+    """Largest or mean value of the window."""
     kernel: Edges
-    """Edge of its window."""
+    """Edge of the window."""
     stride: Edges
-    """Places by which the window moves."""
+    """Stride of the window."""
     padding: int = Field(default=0, ge=0, le=1000)
-    """Places added at every border."""
+    """Padding at every border."""
 
     def after(self, places: tuple[int, ...]) -> tuple[int, ...]:
-        """The size behind it.
+        """Spatial size of the output.
 
         >>> Pool(kernel=3, stride=2, padding=1).after((112, 112))
         (56, 56)
@@ -57,35 +65,35 @@ class Pool(Description):
 
 
 class Convolution(Description):
-    """A convolution with the normalisation and the non-linearity behind it."""
+    """A convolution, its normalisation and its activation."""
 
     out_channels: Width = Field(ge=1)
     """Output channels."""
     kernel: Edges
-    """Edge of its kernel, or its edges."""
+    """Edge of the kernel, or one edge for each dimension."""
     stride: Edges = (1,)
-    """Places by which the kernel moves; of a transposed convolution by which the output grows."""
+    """Stride; a transposed convolution enlarges its input by it."""
     padding: int | None = Field(default=None, ge=0, le=1000)
-    """Places added at every border; none stated: what keeps the size with an odd kernel."""
+    """Padding at every border; None: as an odd kernel needs to keep the size."""
     dilation: int = Field(default=1, ge=1, le=1000)
-    """Distance of the places that the kernel reads."""
+    """Dilation of the kernel."""
     groups: Width = Field(default=1, ge=1)
-    """Groups of channels that see each other alone."""
+    """Groups of channels."""
     transposed: bool = False
-    """Whether it is a transposed convolution, which enlarges."""
+    """Whether it is a transposed convolution."""
     bias: bool = False
     """Whether it has a bias."""
     norm: Literal["batch", "instance", "none"] = "batch"
-    """Normalisation with scale and shift behind it."""
+    """Normalisation after the convolution, with scale and shift."""
     activation: Literal["relu", "leaky-relu", "none"] = "relu"
-    """Non-linearity behind that; a leaky one is not computed in place and keeps its input."""
+    """Activation after the normalisation; leaky-relu is not in place and keeps its input."""
 
     def taps(self, dimensions: int) -> int:
-        """Places that the kernel reads at once."""
+        """Elements of the kernel for one pair of channels."""
         return math.prod(_at(self.kernel, i) for i in range(dimensions))
 
     def after(self, places: tuple[int, ...]) -> tuple[int, ...]:
-        """The size behind it.
+        """Spatial size of the output.
 
         >>> Convolution(out_channels=64, kernel=7, stride=2).after((224, 224))
         (112, 112)
@@ -104,37 +112,37 @@ class Convolution(Description):
 
 
 class ConvStage(Description):
-    """`count` equal blocks of convolutions, one after the other."""
+    """`count` equal blocks of convolutions in a row."""
 
     name: str = Field(min_length=1, max_length=100)
-    """What it is called."""
+    """Name of the stage."""
     convolutions: tuple[Convolution, ...] = Field(min_length=1, max_length=100)
-    """Its convolutions in order."""
+    """Convolutions of one block, in order."""
     count: int = Field(default=1, ge=1, le=100_000)
-    """How many such blocks; of several each leaves the shape as it is."""
+    """Number of equal blocks; with several, a block must keep the shape of its input."""
     residual: bool = False
-    """Whether its input is added before the last non-linearity, through a convolution of one place
-    with a normalisation where channels or size change."""
+    """Whether the input is added before the last activation (residual connection), through a 1 x 1
+    convolution with normalisation where channels or size change."""
     joins: str = ""
-    """Earlier stage whose output is joined, as more channels, to that of the first convolution."""
+    """Earlier stage whose output is concatenated to the output of the first convolution."""
     pool: Pool | None = None
-    """Pooling at its end."""
+    """Pooling at the end of the stage."""
 
 
 class Dense(Description):
-    """A fully connected layer behind the stages."""
+    """A fully connected layer after the stages."""
 
     outputs: Width = Field(ge=1)
-    """Outputs."""
+    """Width of the output."""
     activation: Literal["relu", "leaky-relu", "tanh", "none"] = "none"
-    """Non-linearity."""
+    """Activation."""
     dropout: bool = False
-    """Whether a dropout follows."""
+    """Whether dropout follows."""
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
-    """A convolution with what enters it and what leaves it."""
+class SizedConvolution:
+    """A convolution with the sizes of its input and its output."""
 
     name: str
     of: Convolution
@@ -142,45 +150,45 @@ class Placed:
     in_places: tuple[int, ...]
     out_places: tuple[int, ...]
     shortcut: bool = False
-    """Whether it stands beside the others of its stage."""
+    """Whether it is the shortcut of a residual connection."""
 
     @property
     def inputs(self) -> int:
-        """Elements of a sample that enter it."""
+        """Input elements of one sample."""
         return self.in_channels * math.prod(self.in_places)
 
     @property
     def outputs(self) -> int:
-        """Elements of a sample that leave it."""
+        """Output elements of one sample."""
         return self.of.out_channels * math.prod(self.out_places)
 
     @property
     def fan_in(self) -> int:
-        """Elements of which an output is a sum."""
+        """Products that are summed for one output element."""
         return self.in_channels // self.of.groups * self.of.taps(len(self.in_places))
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedStage:
-    """A stage with the sizes of all that it computes."""
+class SizedStage:
+    """A stage with the sizes of its input, its convolutions and its output."""
 
     stage: ConvStage
     in_channels: int
     in_places: tuple[int, ...]
-    convolutions: tuple[Placed, ...]
+    convolutions: tuple[SizedConvolution, ...]
     joined: int
-    """Channels that another stage joins to it."""
+    """Channels concatenated from another stage."""
     out_channels: int
     out_places: tuple[int, ...]
 
     @property
     def inputs(self) -> int:
-        """Elements of a sample that enter it."""
+        """Input elements of one sample."""
         return self.in_channels * math.prod(self.in_places)
 
     @property
     def outputs(self) -> int:
-        """Elements of a sample that leave it."""
+        """Output elements of one sample."""
         return self.out_channels * math.prod(self.out_places)
 
 
@@ -192,23 +200,24 @@ class Convolutional(Description):
     in_channels: Width = Field(ge=1)
     """Channels of a sample."""
     size: Edges
-    """Edges of a sample: one for all dimensions, or one for each [places]."""
+    """Spatial size of a sample: one edge for all dimensions, or one for each."""
     stages: tuple[ConvStage, ...] = Field(min_length=2, max_length=10_000)
     """Stages in order."""
     pooled: bool = False
-    """Whether the mean over all places enters the first fully connected layer, not all of them."""
+    """Whether global average pooling precedes the first fully connected layer."""
     dense: tuple[Dense, ...] = Field(default=(), max_length=100)
     """Fully connected layers, each with a bias."""
     loss: Literal["classes", "places", "values"] = "classes"
-    """classes: cross entropy of a sample; places: of every place, with Dice; values: regression."""
+    """classes: cross entropy per sample; places: cross entropy per voxel, with Dice; values:
+    regression."""
 
     @model_validator(mode="after")
     def _check(self) -> Convolutional:
-        list(self.placed())
+        list(self.sized_stages())
         return self
 
-    def placed(self) -> Iterator[PlacedStage]:
-        """Its stages with the sizes that go through them; ValueError where one cannot be."""
+    def sized_stages(self) -> Iterator[SizedStage]:
+        """Yield the stages with their sizes; raise ValueError if a stage does not fit its input."""
         channels, places = self.in_channels, self._places(self.size)
         outputs: dict[str, tuple[int, tuple[int, ...]]] = {}
         for stage in self.stages:
@@ -217,9 +226,9 @@ class Convolutional(Description):
                     f"joins = {stage.joins!r} of stage {stage.name!r} is no stage before it; "
                     f"use one of {', '.join(outputs) or 'none, as it is the first'}"
                 )
-            found = _placed(stage, channels, places, outputs.get(stage.joins))
-            yield found
-            shape = (found.out_channels, found.out_places)
+            sized = _size_stage(stage, channels, places, outputs.get(stage.joins))
+            yield sized
+            shape = (sized.out_channels, sized.out_places)
             if stage.count > 1 and shape != (channels, places):
                 raise ValueError(
                     f"count = {stage.count} of stage {stage.name!r}: its blocks change the shape; "
@@ -231,15 +240,16 @@ class Convolutional(Description):
         return tuple(_at(size, axis) for axis in range(self.dimensions))
 
 
-def _placed(
+def _size_stage(
     stage: ConvStage,
     channels: int,
     places: tuple[int, ...],
     joined: tuple[int, tuple[int, ...]] | None,
-) -> PlacedStage:
-    """A stage that such a shape enters."""
-    found, entering, width, size = [], (channels, places), channels, places
-    more = joined[0] if joined else 0
+) -> SizedStage:
+    """Compute the sizes of a stage from the shape of its input."""
+    sized: list[SizedConvolution] = []
+    input_shape, width, size = (channels, places), channels, places
+    joined_channels = joined[0] if joined else 0
     for number, convolution in enumerate(stage.convolutions):
         if width % convolution.groups or convolution.out_channels % convolution.groups:
             raise ValueError(
@@ -252,7 +262,8 @@ def _placed(
                 f"stage {stage.name!r}: a kernel of {convolution.kernel[0]} does not go into "
                 f"{size[0]} places; enlarge the size of samples"
             )
-        found.append(Placed(f"{stage.name}.{number + 1}", convolution, width, size, after))
+        name = f"{stage.name}.{number + 1}"
+        sized.append(SizedConvolution(name, convolution, width, size, after))
         width, size = convolution.out_channels, after
         if joined and number == 0:
             if joined[1] != size:
@@ -260,11 +271,12 @@ def _placed(
                     f"stage {stage.name!r} joins {stage.joins!r} of {joined[1]} places to {size}; "
                     "they must be alike"
                 )
-            width += more
-    if stage.residual and entering != (width, size):
+            width += joined_channels
+    if stage.residual and input_shape != (width, size):
         stride = tuple(before // after for before, after in zip(places, size, strict=True))
-        one = Convolution(out_channels=width, kernel=(1,), stride=stride, activation="none")
-        found.append(Placed(f"{stage.name}.shortcut", one, *entering, size, shortcut=True))
+        projection = Convolution(out_channels=width, kernel=(1,), stride=stride, activation="none")
+        name = f"{stage.name}.shortcut"
+        sized.append(SizedConvolution(name, projection, *input_shape, size, shortcut=True))
     if stage.pool is not None:
         size = stage.pool.after(size)
-    return PlacedStage(stage, channels, places, tuple(found), more, width, size)
+    return SizedStage(stage, channels, places, tuple(sized), joined_channels, width, size)

@@ -55,12 +55,12 @@ def traced_fields(name: str, *, run: bool) -> dict[str, Any]:
             f"{shorten_path(Path(path).name)}:build, whose build() returns (module, sample)"
         )
     try:
-        stated = os.stat(path)
+        status = os.stat(path)
     except (OSError, ValueError):
         raise DescriptionError(
             f"cannot read {shorten_path(path)}: there is no such file; check the path"
         ) from None
-    traced = _traced(str(Path(path).resolve()), path, function, stated.st_mtime_ns, stated.st_size)
+    traced = _traced(str(Path(path).resolve()), path, function, status.st_mtime_ns, status.st_size)
     layers = sum(block["count"] for block in traced["blocks"] if block["role"] == "repeated")
     return {
         "name": f"{Path(path).name}:{function}",
@@ -78,7 +78,7 @@ def _traced(resolved: str, path: str, function: str, *version: int) -> dict[str,
     del version
     request = json.dumps({"module": resolved, "said": path, "function": function})
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, *WORKER],
             input=request + "\n",
             capture_output=True,
@@ -91,12 +91,12 @@ def _traced(resolved: str, path: str, function: str, *version: int) -> dict[str,
             f"{shorten_path(path)}:{shorten(function)} took longer than {_LIMIT_S:.0f} s to trace; "
             "build a smaller module"
         ) from None
-    line = done.stdout.strip()
+    line = process.stdout.strip()
     if not line:
-        said = done.stderr.strip().splitlines()[-1:] or ["no message"]
+        messages = process.stderr.strip().splitlines()[-1:] or ["no message"]
         raise DescriptionError(
             f"{shorten_path(path)}:{shorten(function)} ended the process that traces it "
-            f"({shorten(said[0], 200)}); let the file only build its module"
+            f"({shorten(messages[0], 200)}); let the file only build its module"
         )
     answer: dict[str, Any] = json.loads(line)
     if "error" in answer:

@@ -123,8 +123,8 @@ class TracedBlock(Description):
     @property
     def num_params(self) -> int:
         """Parameters of one of them, shared ones left to their owner."""
-        own = (weight for weight in self.weights if not weight.shared)
-        return sum(weight.rows * weight.columns * weight.count for weight in own)
+        owned = (weight for weight in self.weights if not weight.shared)
+        return sum(weight.rows * weight.columns * weight.count for weight in owned)
 
 
 class Traced(Description):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from planner.describe.model.block import Block, Matrix, Part, Weight
-from planner.describe.model.convolutional import Convolutional, Placed, PlacedStage
+from planner.describe.model.convolutional import Convolutional, SizedConvolution, SizedStage
 from planner.describe.model.traced_module import traced_weights
 
 if TYPE_CHECKING:
@@ -280,7 +280,7 @@ def _head_weights(model: Model) -> tuple[Weight, ...]:
     return weights
 
 
-def _convolution_weights(placed: Placed) -> tuple[Weight, ...]:
+def _convolution_weights(placed: SizedConvolution) -> tuple[Weight, ...]:
     """A kernel with its bias, and the scale and shift of the norm behind it."""
     of = placed.of
     weights: tuple[Weight, ...] = (
@@ -293,7 +293,7 @@ def _convolution_weights(placed: Placed) -> tuple[Weight, ...]:
     return weights
 
 
-def dense_widths(net: Convolutional, last: PlacedStage) -> tuple[tuple[int, int], ...]:
+def dense_widths(net: Convolutional, last: SizedStage) -> tuple[tuple[int, int], ...]:
     """Inputs and outputs of the fully connected layers behind the last stage."""
     widths = (last.out_channels if net.pooled else last.outputs, *(d.outputs for d in net.dense))
     return tuple(itertools.pairwise(widths))
@@ -302,7 +302,7 @@ def dense_widths(net: Convolutional, last: PlacedStage) -> tuple[tuple[int, int]
 def _stage_blocks(net: Convolutional) -> tuple[Block, ...]:
     """Blocks of a convolutional network: its first stage stands for the embedding, its fully
     connected layers, or else its last stage, for the head."""
-    stages = tuple(net.placed())
+    stages = tuple(net.sized_stages())
     blocks = []
     for number, placed in enumerate(stages):
         last = number == len(stages) - 1 and not net.dense

@@ -43,12 +43,12 @@ def pieces(lengths: Sequence[int], longest: int) -> tuple[tuple[int, int], ...]:
     >>> pieces((100, 2500), 1024)
     ((100, 1), (452, 1), (1024, 2))
     """
-    found: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     for length in lengths:
-        whole, rest = divmod(length, longest)
-        found[longest] += whole
-        found[rest] += 1
-    return tuple(sorted((length, times) for length, times in found.items() if length and times))
+        full_sequences, rest = divmod(length, longest)
+        counts[longest] += full_sequences
+        counts[rest] += 1
+    return tuple(sorted((length, times) for length, times in counts.items() if length and times))
 
 
 def condensed(lengths: Sequence[int]) -> tuple[int, ...]:
@@ -74,7 +74,7 @@ def parse_documents(text: str) -> tuple[int, ...]:
     >>> parse_documents("600"), parse_documents("100, 2k"), parse_documents("")
     ((600,), (100, 2000), ())
     """
-    return condensed([_whole(word) for word in text.split(",") if word.strip()])
+    return condensed([_parse_token_count(word) for word in text.split(",") if word.strip()])
 
 
 def read_documents(text: str) -> tuple[int, ...]:
@@ -118,18 +118,18 @@ def _lengths(content: str, path: Path) -> Iterator[int]:
     names = [cell.strip().lower() for cell in rows[0]] if rows else []
     column = next((names.index(name) for name in _NAMES if name in names), None)
     for row in rows[column is not None :]:
-        yield _whole(row[column or 0], path.name)
+        yield _parse_token_count(row[column or 0], path.name)
 
 
 def _of_json(content: str, path: Path) -> Iterator[int]:
     try:
         lines = [content] if path.suffix == ".json" else content.splitlines()
-        found = [json.loads(line) for line in lines if line.strip()]
+        items = [json.loads(line) for line in lines if line.strip()]
     except (ValueError, RecursionError):
         raise DescriptionError(
             f"{path.name} is no {path.suffix[1:].upper()}; give a list of lengths"
         ) from None
-    for item in found:
+    for item in items:
         for entry in item if isinstance(item, list) else [item]:
             yield _entry(entry, path.name)
 
@@ -139,10 +139,10 @@ def _entry(entry: Any, where: str) -> int:
         entry = next((entry[name] for name in _NAMES if name in entry), None)
     if isinstance(entry, list):
         return len(entry)
-    return _whole(str(entry), where)
+    return _parse_token_count(str(entry), where)
 
 
-def _whole(text: str, where: str = "") -> int:
+def _parse_token_count(text: str, where: str = "") -> int:
     try:
         value = parse_quantity(text.strip())
     except DescriptionError:

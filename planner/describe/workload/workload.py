@@ -143,8 +143,8 @@ class Workload(Description):
         if set(self.frozen) == set(get_args(FrozenPart)) and not self.lora_rank:
             raise ValueError("everything is frozen, nothing is trained; unfreeze a part")
         for name in ("dora", "lora_dropout", "lora_targets"):
-            told = getattr(self, name) != type(self).model_fields[name].default
-            if told and not self.lora_rank:
+            is_set = getattr(self, name) != type(self).model_fields[name].default
+            if is_set and not self.lora_rank:
                 raise ValueError(
                     f"{name} is a property of adapters, and there are none; set lora_rank"
                 )
@@ -275,13 +275,13 @@ class Workload(Description):
         >>> Workload(sequence_length=1000, ramp="2M:16,5M:32", tokens=4e6).ramp_steps
         ((16, 125), (32, 63))
         """
-        found, done, length = [], 0.0, self.tokens_per_step / self.global_batch
+        counts, done, length = [], 0.0, self.tokens_per_step / self.global_batch
         for until, batch in parse_ramp(self.ramp):
             left = (min(until, self.all_tokens) if self.all_tokens else until) - done
             steps = max(math.ceil(left / (batch * length)), 0)
-            found.append((batch, steps))
+            counts.append((batch, steps))
             done += steps * batch * length
-        return tuple((batch, steps) for batch, steps in found if steps)
+        return tuple((batch, steps) for batch, steps in counts if steps)
 
     @property
     def steps(self) -> int:
@@ -333,7 +333,7 @@ def parse_ramp(text: str) -> tuple[tuple[float, int], ...]:
     >>> parse_ramp("250B:768, 500B:1536")
     ((250000000000.0, 768), (500000000000.0, 1536))
     """
-    found: list[tuple[float, int]] = []
+    bounds: list[tuple[float, int]] = []
     for part in text.split(",") if text.strip() else ():
         bound, colon, batch = part.partition(":")
         try:
@@ -341,7 +341,7 @@ def parse_ramp(text: str) -> tuple[tuple[float, int], ...]:
         except DescriptionError:
             until = 0.0
         size = batch.strip()
-        further = until > (found[-1][0] if found else 0.0)
+        further = until > (bounds[-1][0] if bounds else 0.0)
         if not (colon and further and size.isascii() and size.isdigit() and len(size) < 8):
             raise ValueError(
                 f"ramp = {shorten(text)!r} is none; write rising tokens, each with the sequences "
@@ -349,10 +349,10 @@ def parse_ramp(text: str) -> tuple[tuple[float, int], ...]:
             )
         if not int(size):
             raise ValueError(f"ramp = {shorten(text)!r} has steps of no sequence; use 1 or more")
-        if found and int(size) <= found[-1][1]:
+        if bounds and int(size) <= bounds[-1][1]:
             raise ValueError(
-                f"ramp = {shorten(text)!r} has {size} sequences a step after {found[-1][1]}; write "
-                "batches that rise"
+                f"ramp = {shorten(text)!r} has {size} sequences a step after {bounds[-1][1]}; "
+                "write batches that rise"
             )
-        found.append((until, int(size)))
-    return tuple(found)
+        bounds.append((until, int(size)))
+    return tuple(bounds)

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from planner.cost.shards.layers_per_stage import layers_on_stage, told_deal
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.pipeline import layers_on_stage, told_deal
 from planner.describe.layout import Layout
 from planner.describe.workload import parse_ramp
 from planner.emitters.batch_job import CHECKPOINTS, BatchJob

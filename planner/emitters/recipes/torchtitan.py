@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from typing import Any, TypeAlias
 
-from planner.cost.shards.pipeline import Deal, layers_on_stage, told_deal
+from planner.cost.shards.layers_per_stage import Deal, layers_on_stage, told_deal
 from planner.describe.model.model import Model
 from planner.emitters.batch_job import CHECKPOINTS, BatchJob
 from planner.emitters.limits import TORCH_DTYPES, Says, Words

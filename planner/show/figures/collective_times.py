@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from planner.cost.network.table import ALGORITHMS, bus_factor, group_of
-from planner.cost.network.table import OPERATIONS as ESTIMATED
+from planner.cost.network.collective_table import ALGORITHMS, bus_factor, group_of
+from planner.cost.network.collective_table import OPERATIONS as ESTIMATED
 from planner.cost.network.topology import GroupView
 from planner.describe.machine import Machine
 from planner.errors import PlannerError

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from planner.cost.arrays import Arrays, Float, shaped
 from planner.cost.network.collectives import all_gather_s
-from planner.cost.network.rooted import broadcast_s
+from planner.cost.network.rooted_collectives import broadcast_s
 from planner.cost.network.topology import group_view
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.scenario import Scenario

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from planner.cost.network.table import OPERATIONS as ESTIMATED
-from planner.cost.network.table import bus_factor
+from planner.cost.network.collective_table import OPERATIONS as ESTIMATED
+from planner.cost.network.collective_table import bus_factor
 from planner.validate.measure.fitting import alpha_beta
 from planner.validate.ranks.rank import Rank, RankError, external_rank
 

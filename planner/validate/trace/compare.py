@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from planner.cost.memory.activations import stage_activations
-from planner.cost.memory.moments import MOMENTS
 from planner.cost.memory.peak import device_memory
+from planner.cost.memory.phases import MOMENTS
 from planner.cost.memory.weights import resident
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts

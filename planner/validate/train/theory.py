@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from planner.cost.network.table import bus_factor
+from planner.cost.network.collective_table import bus_factor
 from planner.describe.model.block import Block
 from planner.describe.model.weight_blocks import weight_blocks
 from planner.errors import PlannerError

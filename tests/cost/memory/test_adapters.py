@@ -10,7 +10,7 @@ from planner.choose.legality import check
 from planner.cost.memory.activations import stage_activations
 from planner.cost.memory.footprint import stage_memory
 from planner.cost.memory.gradients import reduction
-from planner.cost.memory.host import host_memory
+from planner.cost.memory.host_memory import host_memory
 from planner.cost.memory.weights import resident
 from planner.cost.scenario import Scenario
 from planner.cost.shards.stages import Stages

@@ -15,7 +15,7 @@ from planner.cost.estimate import estimate_layouts
 from planner.cost.memory.activations import stage_activations
 from planner.cost.memory.footprint import stage_memory
 from planner.cost.memory.gradients import reduction
-from planner.cost.memory.host import host_memory
+from planner.cost.memory.host_memory import host_memory
 from planner.cost.memory.weights import resident
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.parts import DEVICE_PARTS

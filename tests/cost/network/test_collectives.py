@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner.cost.network.collective_table import bus_factor
 from planner.cost.network.collectives import (
     all_gather_s,
     all_reduce_s,
@@ -17,14 +18,13 @@ from planner.cost.network.collectives import (
     hierarchical_all_reduce_s,
     reduce_scatter_s,
     ring_all_reduce_s,
-    send_s,
+    ring_exchange_s,
     tree_all_reduce_s,
 )
-from planner.cost.network.table import bus_factor
 from planner.cost.network.topology import GroupView, group_view
 from planner.describe.catalogue import load_machine
 
-ALL = [all_gather_s, all_reduce_s, all_to_all_s, reduce_scatter_s, send_s]
+ALL = [all_gather_s, all_reduce_s, all_to_all_s, reduce_scatter_s, ring_exchange_s]
 MEASURES = (2**10, 2**20, 2**30)
 
 

@@ -111,7 +111,7 @@ def test_sizes_go_through_strides_pools_and_joins() -> None:
     def shapes(name: str) -> list[tuple[int, ...]]:
         net = load_model(name).convolutional
         assert net is not None
-        return [(stage.out_channels, *stage.out_places) for stage in net.placed()]
+        return [(stage.out_channels, *stage.out_places) for stage in net.sized_stages()]
 
     assert shapes("resnet-50")[-1] == (2048, 7, 7)
     assert shapes("cosmoflow")[-1] == (512, 4, 4, 4)
@@ -143,7 +143,7 @@ def test_one_convolution_is_torch_s(fields: dict[str, Any], layer: dict[str, Any
     module = nn.Conv2d(16, 24, padding=padding, bias=False, device="meta", **layer)
     with FlopCounterMode(display=False) as counted:
         out = module(torch.empty(1, 16, 30, 40, device="meta"))
-    assert list(net.placed())[1].out_places == tuple(out.shape[2:])
+    assert list(net.sized_stages())[1].out_places == tuple(out.shape[2:])
     assert 2 * gemm.rows * gemm.n * gemm.k == counted.get_total_flops()
     groups = fields.get("groups", 1)
     assert groups * gemm.n * gemm.k == sum(p.numel() for p in module.parameters())
@@ -203,7 +203,7 @@ def test_channels_last_spares_turns_on_matrix_units_alone() -> None:
 
     q = scenario("resnet-50")
     rate = q.machine.device.memory_bytes_per_s.value * q.machine.device.memory_efficiency.value
-    convs = next(stage for stage in q.model.convolutional.placed() if stage.stage.residual)  # type: ignore[union-attr]
+    convs = next(stage for stage in q.model.convolutional.sized_stages() if stage.stage.residual)  # type: ignore[union-attr]
     elements = sum(conv.inputs + conv.outputs for conv in convs.convolutions)
     # three products, each of which turns operands and result: read and written
     assert gained("bf16") == pytest.approx(64 * 3 * 2 * 2 * elements / rate)

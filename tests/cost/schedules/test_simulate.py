@@ -14,7 +14,7 @@ from planner.cost.schedules.bubble import (
     chunks_waiting,
     in_flight,
 )
-from planner.cost.schedules.known import KNOWN
+from planner.cost.schedules.registry import KNOWN
 from planner.cost.schedules.schedule import Task
 from planner.cost.schedules.simulate import StageTime, simulate
 from planner.cost.schedules.timeline import Event, Timeline

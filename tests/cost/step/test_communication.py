@@ -20,6 +20,7 @@ from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.shards.states import expert_share
+from planner.cost.step.block_time import Transfer, block_passes, stage_transfer
 from planner.cost.step.communication import (
     context_s,
     data_traffic,
@@ -28,8 +29,7 @@ from planner.cost.step.communication import (
     tensor_s,
     transfer_wait_s,
 )
-from planner.cost.step.experts import expert_s
-from planner.cost.step.passes import Transfer, block_passes, stage_transfer
+from planner.cost.step.expert_parallel import expert_s
 from planner.describe.catalogue import load_framework, load_machine
 from planner.describe.layout import Layout
 from tests import descriptions

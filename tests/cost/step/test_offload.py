@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from planner.cost.estimate import estimate_layouts
-from planner.cost.memory.host import host_memory
+from planner.cost.memory.host_memory import host_memory
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
-from planner.cost.step.constants import constants
 from planner.cost.step.offload import (
     gradient_transfer_s,
     host_update_bytes,
@@ -20,6 +19,7 @@ from planner.cost.step.offload import (
     parameter_transfer_s,
 )
 from planner.cost.step.optimizer import device_optimizer_s
+from planner.cost.step.time_constants import constants
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import OFFLOAD, Layout
 from tests import descriptions

@@ -14,6 +14,7 @@ from planner.cost.operators.blocks import blocks_of
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
+from planner.cost.step.block_time import block_passes
 from planner.cost.step.communication import (
     column_backward_s,
     context_s,
@@ -22,9 +23,8 @@ from planner.cost.step.communication import (
     send_stage_s,
     tensor_s,
 )
-from planner.cost.step.experts import expert_s
+from planner.cost.step.expert_parallel import expert_s
 from planner.cost.step.overlap import exposed_traffic
-from planner.cost.step.passes import block_passes
 from planner.describe.catalogue import load_machine
 from planner.describe.layout import Layout
 from tests.descriptions import scenario

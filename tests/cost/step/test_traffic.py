@@ -11,7 +11,7 @@ from planner.cost.operators.blocks import blocks_of
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
-from planner.cost.step.passes import block_passes
+from planner.cost.step.block_time import block_passes
 from planner.cost.step.traffic import step_traffic
 from planner.describe.catalogue import load_framework, load_machine, load_model
 

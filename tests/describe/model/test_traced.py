@@ -13,7 +13,7 @@ from planner.describe.model.traced_module import Traced
 from planner.describe.model.weight_blocks import weight_blocks
 from planner.errors import PlannerError
 from planner.show.catalogue.modules import model_toml
-from tests.cost.operators.test_traced import NET, traced_model
+from tests.cost.operators.test_custom_module import NET, traced_model
 
 
 def test_parameters_are_those_of_all_blocks_shared_ones_once() -> None:

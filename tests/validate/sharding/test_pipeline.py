@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner.cost.schedules.known import KNOWN
+from planner.cost.schedules.registry import KNOWN
 from planner.describe.layout import Layout
 
 pytest.importorskip("torch")

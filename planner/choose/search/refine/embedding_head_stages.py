@@ -18,7 +18,7 @@ from planner.cost.memory.footprint import Footprints
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.parted import stage_parts
+from planner.cost.shards.partial_recompute import stage_parts
 from planner.describe.layout import SCHEDULES
 
 __all__ = ["count_embedding_and_head"]

@@ -112,18 +112,20 @@ def _text_tower(fields: dict[str, Any], name: str) -> tuple[dict[str, Any], tupl
 
 
 def _family(fields: dict[str, Any], name: str) -> str:
-    known = ", ".join(sorted(FAMILIES))
+    family_names = ", ".join(sorted(FAMILIES))
     family = fields.get("model_type")
     if family is None:
         raise CatalogueError(
             f"{_printable(name)} has no model_type; give the config.json that transformers "
-            f"wrote, with one of {known}"
+            f"wrote, with one of {family_names}"
         )
     if not isinstance(family, str):
-        raise DescriptionError(f"model_type = {shown(family)} is not a name; use one of {known}")
+        raise DescriptionError(
+            f"model_type = {shown(family)} is not a name; use one of {family_names}"
+        )
     family = _TEXT_TOWERS.get(family, family)
     if family not in FAMILIES:
-        raise UnknownNameError("model_type", family, FAMILIES, f"known are {known}")
+        raise UnknownNameError("model_type", family, FAMILIES, f"known are {family_names}")
     return family
 
 

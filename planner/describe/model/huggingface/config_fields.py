@@ -60,8 +60,8 @@ def activation_of(name: object) -> str:
     """
     if not isinstance(name, str):
         return ""
-    known = {"silu": "silu", "swish": "silu", "relu": "relu", "relu2": "squared-relu"}
-    return known.get(name, "gelu" if "gelu" in name else "")
+    activations = {"silu": "silu", "swish": "silu", "relu": "relu", "relu2": "squared-relu"}
+    return activations.get(name, "gelu" if "gelu" in name else "")
 
 
 class Fields:
@@ -145,8 +145,8 @@ class Fields:
     def activation(self, key: str) -> str:
         """gelu, relu, silu or squared-relu: what matters for kernels and for what is saved."""
         value = self.raw(key)
-        if known := activation_of(self.defaults.get(key) if value is None else value):
-            return known
+        if name := activation_of(self.defaults.get(key) if value is None else value):
+            return name
         raise self.error(f"{key} = {shown(value)} is not known; use gelu, relu, relu2 or silu")
 
     def written_activation(self) -> str:

@@ -38,10 +38,10 @@ def parse_hub_name(name: str) -> tuple[str, str | None] | None:
     >>> [parse_hub_name(name) for name in ("org/name@v1.0", "org/name", "./name", "a/b/c")]
     [('org/name', 'v1.0'), ('org/name', None), None, None]
     """
-    found = _NAME.fullmatch(name)
-    if found is None or found[1].endswith((".json", ".toml")):
+    match = _NAME.fullmatch(name)
+    if match is None or match[1].endswith((".json", ".toml")):
         return None
-    return found[1], found[2]
+    return match[1], match[2]
 
 
 def is_from_hub(model: Model) -> bool:
@@ -120,8 +120,8 @@ def _fetched(repository: str, file: str, revision: str | None) -> Path:
     """A small file of a repository; out of the cache where the hub cannot be reached."""
     from huggingface_hub import constants, errors, get_hf_file_metadata, hf_hub_download, hf_hub_url
 
-    stated = constants.HF_HUB_ETAG_TIMEOUT != constants.DEFAULT_ETAG_TIMEOUT
-    patience = float(constants.HF_HUB_ETAG_TIMEOUT) if stated else _TIMEOUT_S
+    has_own_timeout = constants.HF_HUB_ETAG_TIMEOUT != constants.DEFAULT_ETAG_TIMEOUT
+    patience = float(constants.HF_HUB_ETAG_TIMEOUT) if has_own_timeout else _TIMEOUT_S
     fetched = functools.partial(
         hf_hub_download, repository, file, revision=revision, etag_timeout=patience
     )

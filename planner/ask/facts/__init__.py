@@ -1,1 +1,0 @@
-"""What an answer depends on: one change, and every number."""

@@ -1,0 +1,218 @@
+"""Largest jobs: the largest model of a family, and the longest sequence."""
+
+from __future__ import annotations
+
+from typing import Annotated, Unpack
+
+from planner.ask.option import Nodes, Option
+from planner.ask.plan_point import DAY_S, PlanPoint, plan_or_reason, plan_point
+from planner.ask.question import Findings, JobFields, needs_tokens, question
+from planner.ask.rules import largest
+from planner.ask.scan import Scan, scan
+from planner.ask.sentences import nodes_of, within_days
+from planner.choose.job import JobSpec
+from planner.describe.catalogue import load_model, names
+from planner.describe.model.model import Model
+from planner.errors import LayoutError, UnknownNameError
+from planner.units import counted, format_count
+
+__all__ = ["families", "model", "sequence"]
+
+_LONGEST = 4_194_304
+# four times the longest context that models are trained for
+_GRAIN = 1024
+
+
+def families() -> dict[str, list[Model]]:
+    """Models of the catalogue by family, smallest first."""
+    models: dict[str, list[Model]] = {}
+    for each in map(load_model, names("model")):
+        models.setdefault(each.family, []).append(each)
+    return {family: sorted(models[family], key=_size) for family in sorted(models)}
+
+
+def _size(model: Model) -> tuple[int, str]:
+    return model.num_params, model.name
+
+
+@question("The largest model of a family that fits, or trains in time")
+def model(
+    job: JobSpec,
+    *,
+    nodes: Nodes = 1,
+    family: Annotated[
+        str | None, Option("Family of the models; the model's own by default.")
+    ] = None,
+    among: Annotated[
+        tuple[str, ...], Option("A model to compare instead of a family (repeatable).")
+    ] = (),
+    days: Annotated[
+        float | None, Option("Time limit of the training in days.", above=0, metavar="DAYS")
+    ] = None,
+    **_: Unpack[JobFields],
+) -> Findings:
+    """Find the largest model of a family, or of those named, that some nodes can train.
+
+    Its layout is safe in memory, and in common use if any model's is. With `days`, the workload's
+    tokens must also be trained in that time by the estimate.
+    """
+    if days is not None:
+        needs_tokens(job, "whether it is done in time")
+    models = _models(job, family, among)
+    points = [(each, plan_or_reason(job, model=each, nodes=nodes)) for each in reversed(models)]
+    limit_s = float("inf") if days is None else days * DAY_S
+    accepted = [pair for pair in points if pair[1].safe and pair[1].seconds <= limit_s]
+    best = next((pair for pair in accepted if pair[1].common), accepted[0] if accepted else None)
+    source = f"the {counted(len(models), 'model')} named" if among else f"family {models[0].family}"
+    return Findings(
+        _model_verdict(job, source, points, best, nodes, days),
+        [
+            {"model": each.name, "num_params": each.num_params, **point.row()}
+            for each, point in points
+        ],
+        notes=["A model fits if its out-of-memory risk is at most 5 %."],
+        success=best is not None,
+    )
+
+
+def _models(job: JobSpec, family: str | None, among: tuple[str, ...]) -> list[Model]:
+    """The models to compare, smallest first."""
+    if among:
+        return sorted(map(load_model, dict.fromkeys(among)), key=_size)
+    catalogue = families()
+    name = job.model.family if family is None else family
+    if name not in catalogue:
+        raise UnknownNameError(
+            "family", name, catalogue, "`planner models` lists them with the models"
+        )
+    if name != job.model.family:
+        return catalogue[name]
+    others = [each for each in catalogue[name] if each.name != job.model.name]
+    return sorted([job.model, *others], key=_size)
+
+
+def _model_verdict(
+    job: JobSpec,
+    source: str,
+    points: list[tuple[Model, PlanPoint]],
+    best: tuple[Model, PlanPoint] | None,
+    nodes: int,
+    days: float | None,
+) -> str:
+    place = nodes_of(job.machine, nodes)
+    in_time = "" if days is None else f" and trains in {within_days(days)}"
+    if best is None:
+        model, point = points[-1]
+        reason = point.reason
+        if point.fits:
+            reason = f"{point.describe()}; {point.seconds / DAY_S:.3g} days"
+        return f"No model of {source} fits {place}{in_time}: the smallest, {model.name}: {reason}."
+    model, point = best
+    uncommon = f" ({'; '.join(point.uncommon_features)})" if point.uncommon_features else ""
+    sentence = (
+        f"{model.name} ({format_count(model.num_params)} parameters) is the largest of {source} "
+        f"that fits {place}{in_time}{uncommon}: {point.describe()}"
+    )
+    larger = [pair for pair in points if pair[0].num_params > model.num_params]
+    if not larger:
+        return f"{sentence}; there is no larger one."
+    next_model, next_point = larger[-1]
+    if not next_point.fits:
+        return f"{sentence}. The next, {next_model.name}, does not fit: {next_point.reason}."
+    drawbacks = list(next_point.uncommon_features)
+    drawbacks += [f"it takes {next_point.seconds / DAY_S:.3g} days"] if days is not None else []
+    return f"{sentence}. The next, {next_model.name}, fits, but: {'; '.join(drawbacks)}."
+
+
+@question("The longest sequence that fits")
+def sequence(
+    job: JobSpec,
+    *,
+    nodes: Nodes = 1,
+    grain: Annotated[
+        int, Option("Lengths are multiples of this number of tokens.", least=1, most=1_000_000)
+    ] = _GRAIN,
+    **_: Unpack[JobFields],
+) -> Findings:
+    """Find the longest sequence with a common layout, and the longest that is safe in memory.
+
+    The global batch keeps its number of sequences. Lengths are multiples of `grain` up to 4 Mi
+    tokens, bisected to a 64th. A model's usual length is a limit only where its positions are a
+    table.
+    """
+    job = job.replaced(nodes=nodes)
+    _check_grain(job.model, grain)
+    stated = job.workload.sequence_length
+    lengths = scan(job, "sequence_length")
+    lengths.points[stated] = plan_point(job)
+    start = max(stated // grain, 1) * grain
+    longest = largest(start, _LONGEST, grain, lambda length: lengths[length].safe)
+    if longest:
+        largest(start, longest, grain, lambda length: lengths[length].common)
+    # bisection may have passed a longer one that holds
+    safe = max(lengths.values_where(lambda point: point.safe), default=None)
+    common = max(lengths.values_where(lambda point: point.common), default=None)
+    usual = job.model.longest_sequence
+    notes = [
+        f"{counted(len(lengths), 'length')} planned: the {stated:,} tokens of the workload, and "
+        f"multiples of {grain:,} by doubling and bisection; the batch stays at "
+        f"{job.workload.global_batch:,} sequences.",
+    ]
+    if usual and safe is not None and safe > usual:
+        notes.insert(0, f"{job.model.name} was made for sequences of at most {usual:,} tokens.")
+    return Findings(
+        _sequence_verdict(job, lengths, safe, common, grain),
+        lengths.rows("sequence_length"),
+        notes,
+        success=safe is not None,
+        values={"longest": {"safe": safe, "sensible": common}},
+    )
+
+
+def _check_grain(model: Model, grain: int) -> None:
+    """Raise LayoutError where no multiple of a grain is a sequence of the model."""
+    longest = model.longest_sequence
+    if model.counts_samples:
+        raise LayoutError(
+            f"model = {model.name}: its samples are of one size and no sequences; ask for "
+            "the largest batch instead"
+        )
+    if model.position == "learned" and longest and grain > longest:
+        raise LayoutError(
+            f"grain = {grain} exceeds the {longest} learned positions of {model.name}, so none of "
+            f"its multiples is a sequence; use a grain of {longest} or less"
+        )
+
+
+def _sequence_verdict(
+    job: JobSpec, lengths: Scan[int], safe: int | None, common: int | None, grain: int
+) -> str:
+    model = job.model.name
+    if safe is None:
+        shortest = lengths[grain]
+        return (
+            f"No multiple of {counted(grain, 'token')} is a safe sequence of {model} on "
+            f"{shortest.place}: {shortest.reason}."
+        )
+    best = lengths[common or safe]
+    if safe < grain:
+        # only the workload's own length lies below the grain
+        return (
+            f"{model} is safe on {best.place} with the {safe:,} tokens of the workload, and with "
+            f"no multiple of {grain:,}: {best.describe()}. Use a smaller grain for lengths between."
+        )
+    length = best.workload.sequence_length
+    unbounded = " or more" if length + grain > _LONGEST else ""
+    uncommon = "; ".join(lengths[safe].uncommon_features)
+    if common is None:
+        return (
+            f"{length:,} tokens{unbounded} is the longest safe sequence of {model} on "
+            f"{best.place}, and no length has a common layout ({uncommon}): {best.describe()}."
+        )
+    sentence = (
+        f"{length:,} tokens{unbounded} is the longest sequence of {model} on {best.place} with a "
+        f"layout in common use: {best.describe()}."
+    )
+    if common == safe:
+        return sentence
+    return f"{sentence} Up to {safe:,} tokens are safe with more effort ({uncommon})."

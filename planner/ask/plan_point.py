@@ -1,0 +1,265 @@
+"""PlanPoint: the recommended layout of a job, as a row of a table and with its reason."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+from planner.ask.answer import Row
+from planner.ask.sentences import nodes_of, percent, step_time
+from planner.choose.job import JobSpec
+from planner.choose.job_search import JobCandidates, search_job
+from planner.choose.preferences import preferences
+from planner.choose.recommendation import likely_stalls, recommend
+from planner.choose.search import Candidates, SearchScope, is_common, is_deep_pipeline
+from planner.choose.verdicts.fixes import closest_to_fitting, shortage_sentence
+from planner.cost.estimate import Estimate, timed
+from planner.cost.memory.footprint import Footprints
+from planner.cost.parts import part
+from planner.cost.scenario import Scenario
+from planner.cost.shards.layouts import Layouts
+from planner.describe.machine import Machine
+from planner.describe.workload import Workload
+from planner.errors import PlannerError
+from planner.training.steps import training_time
+
+__all__ = [
+    "DAY_S",
+    "NO_TOKENS_STEPS",
+    "Infeasible",
+    "PlanPoint",
+    "closest_layout",
+    "estimate_row",
+    "is_safe",
+    "largest_parts",
+    "plan_or_reason",
+    "plan_point",
+    "point_of",
+    "recommended_layout",
+    "search_every_layout",
+    "search_top_layouts",
+]
+
+DAY_S = 86400.0
+NO_TOKENS_STEPS = 1000
+"""Steps that node-hours are of where the workload states no tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanPoint:
+    """The recommended layout of a job, or why there is none."""
+
+    nodes: int
+    machine: Machine
+    workload: Workload
+    """The job's own, or with the nearest batch where the job's own has no layout."""
+    reason: str
+    """What decides the step time, or why nothing fits."""
+    best: Estimate | None = None
+    """The recommended layout; None where nothing fits."""
+    scenario: Scenario | None = None
+    """The job under the framework of that layout."""
+    uncommon_features: tuple[str, ...] = ()
+    """What is uncommon about the layout, such as offload or a very deep pipeline."""
+
+    @property
+    def fits(self) -> bool:
+        """True if a layout fits."""
+        return self.best is not None
+
+    @property
+    def safe(self) -> bool:
+        """True if the out-of-memory risk of the recommended layout is acceptable."""
+        return self.best is not None and is_safe(self.best)
+
+    @property
+    def common(self) -> bool:
+        """True if the recommended layout is safe and in common use."""
+        return self.safe and not self.uncommon_features
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Throughput; 0 where nothing fits [tokens/s]."""
+        return self.best.tokens_per_s if self.best else 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Time for all tokens, or for a thousand steps; infinite where nothing fits [s]."""
+        if self.best is None:
+            return float("inf")
+        return training_time(self.workload, self.best) or NO_TOKENS_STEPS * self.best.step_time_s
+
+    @property
+    def node_hours(self) -> float:
+        """Node-hours of that time; infinite where nothing fits."""
+        return self.nodes * self.seconds / 3600
+
+    @property
+    def devices(self) -> int:
+        """Devices of the nodes."""
+        return self.nodes * self.machine.node.num_devices
+
+    @property
+    def place(self) -> str:
+        """Nodes and machine, for a sentence."""
+        return nodes_of(self.machine, self.nodes)
+
+    def describe(self) -> str:
+        """Layout, framework and step time, for a sentence."""
+        assert self.best is not None
+        return f"{self.best.layout} [{self.best.framework}], {step_time(self.best)}"
+
+    def row(self, **columns: Any) -> Row:
+        """A record: the place, the estimate, other columns, and the reason last."""
+        place = {"nodes": self.nodes, "devices": self.devices, "fits": self.fits}
+        if self.best is None:
+            return {**place, **columns, "reason": self.reason}
+        low, high = (end / self.best.step_time_s for end in self.best.interval_step_time_s)
+        duration = {
+            "node_hours": self.node_hours,
+            "node_hours_low": low * self.node_hours,
+            "node_hours_high": high * self.node_hours,
+        }
+        if self.workload.all_tokens:
+            days = self.seconds / DAY_S
+            duration |= {"days": days, "days_low": low * days, "days_high": high * days}
+        estimate = estimate_row(self.best)
+        return {**place, **estimate, **duration, **columns, "reason": self.reason}
+
+
+def is_safe(estimate: Estimate) -> bool:
+    """True if a layout fits with an acceptable out-of-memory risk."""
+    return estimate.fits and estimate.out_of_memory_probability <= preferences().risk
+
+
+class Infeasible(Exception):
+    """Raised where no layout of a job fits; carries the plan point with the reason."""
+
+    def __init__(self, point: PlanPoint) -> None:
+        super().__init__(point.reason)
+        self.point = point
+
+
+def search_top_layouts(job: JobSpec) -> JobCandidates:
+    """Search a job for its recommended layout."""
+    return search_job(job, SearchScope(near_factor=1 + job.tolerance, top=1))
+
+
+def search_every_layout(job: JobSpec) -> JobCandidates:
+    """Estimate every layout of a job."""
+    return search_job(job, SearchScope(exhaustive_up_to=sys.maxsize))
+
+
+def plan_point(job: JobSpec) -> PlanPoint:
+    """Plan a job."""
+    return point_of(job, search_top_layouts(job))
+
+
+def plan_or_reason(job: JobSpec, **changes: Any) -> PlanPoint:
+    """Plan a job with other fields, its own or its workload's; an error is why nothing fits."""
+    names = {field.name for field in fields(JobSpec)}
+    job_changes = {name: value for name, value in changes.items() if name in names}
+    workload_changes = {name: value for name, value in changes.items() if name not in names}
+    try:
+        if workload_changes:
+            job_changes["workload"] = job.workload.replaced(**workload_changes)
+        return plan_point(job.replaced(**job_changes))
+    except PlannerError as error:
+        nodes, machine = (changes.get(name, getattr(job, name)) for name in ("nodes", "machine"))
+        return PlanPoint(nodes, machine, job.workload, error.plain)
+
+
+def recommended_layout(job: JobSpec) -> tuple[Scenario, Estimate]:
+    """Find the recommended layout of a job; raise Infeasible where nothing fits."""
+    point = plan_point(job)
+    if point.scenario is None or point.best is None:
+        raise Infeasible(point)
+    return point.scenario, point.best
+
+
+def point_of(job: JobSpec, candidates: JobCandidates) -> PlanPoint:
+    """The plan point of a job whose layouts were searched."""
+    parts, workload = candidates.by_framework, candidates.workload
+    best = recommend(parts.values(), job.tolerance)
+    if best is None:
+        return PlanPoint(job.nodes, job.machine, workload, _infeasible_reason(parts.values()))
+    scenario = parts[best.framework].scenario
+    uncommon = tuple(_uncommon_features(scenario, best))
+    reason = "; ".join([*uncommon, largest_parts(best)])
+    if workload.global_batch != job.workload.global_batch:
+        reason = f"batch {workload.global_batch:,}; {reason}"
+    return PlanPoint(job.nodes, scenario.machine, workload, reason, best, scenario, uncommon)
+
+
+def _uncommon_features(scenario: Scenario, best: Estimate) -> Iterator[str]:
+    """List what teams do only when nothing else fits."""
+    layout, layouts = best.layout, Layouts.stack([best.layout])
+    if best.out_of_memory_probability > preferences().risk:
+        yield f"out-of-memory risk {percent(best.out_of_memory_probability)}"
+    if layout.offload != "none":
+        yield f"offload {layout.offload}"
+    if is_deep_pipeline(scenario.model, layout.pp):
+        yield f"a pipeline of {layout.pp} stages"
+    if not is_common(scenario, layouts)[0]:
+        crosses_nodes = layout.tp > scenario.machine.wired_devices
+        yield (
+            f"tp {layout.tp} leaves the node"
+            if crosses_nodes
+            else (f"cp {layout.cp} cuts sequences into short slices")
+        )
+    if likely_stalls(scenario, layouts)[0]:
+        yield "similar runs usually stalled"
+
+
+def closest_layout(
+    parts: Iterable[Candidates],
+) -> tuple[Scenario, Estimate, Footprints] | None:
+    """Find the layout that exceeds its memory by the smallest share; None if no layout is legal."""
+    closest = [(*closest_to_fitting(each), each.scenario) for each in parts if len(each.footprints)]
+    if not closest:
+        return None
+    _, footprints, scenario = min(closest, key=lambda each: each[0])
+    return scenario, timed(scenario, footprints)[0], footprints
+
+
+def _infeasible_reason(parts: Iterable[Candidates]) -> str:
+    """Say by how much the closest layout does not fit, or which rule leaves no layout."""
+    parts = list(parts)
+    closest = closest_layout(parts)
+    if closest is not None:
+        _, estimate, footprints = closest
+        return f"{estimate.layout} [{estimate.framework}] {shortage_sentence(estimate, footprints)}"
+    rejected = [item for each in parts for item in each.dropped.items()]
+    rule = (
+        max(rejected, key=lambda item: item[1])[0] if rejected else "no framework can run it here"
+    )
+    return f"no legal layout: {rule}"
+
+
+def estimate_row(estimate: Estimate) -> Row:
+    """Columns of an estimate."""
+    return {
+        "framework": estimate.framework,
+        "layout": str(estimate.layout),
+        "step_time_s": estimate.step_time_s,
+        "step_time_low_s": estimate.interval_step_time_s[0],
+        "step_time_high_s": estimate.interval_step_time_s[1],
+        "tokens_per_s": estimate.tokens_per_s,
+        "mfu": estimate.mfu,
+        "memory_bytes": estimate.memory_bytes["total"],
+        "memory_low_bytes": estimate.interval_memory_bytes[0],
+        "memory_high_bytes": estimate.interval_memory_bytes[1],
+        "out_of_memory_probability": estimate.out_of_memory_probability,
+    }
+
+
+def largest_parts(estimate: Estimate, count: int = 3) -> str:
+    """Name the largest parts of the step time, with their shares."""
+    parts = sorted(estimate.step_time_parts_s.items(), key=lambda item: -item[1])[:count]
+    return ", ".join(
+        f"{part(name).label} {100 * seconds / estimate.step_time_s:.0f} %"
+        for name, seconds in parts
+        if seconds > 0.02 * estimate.step_time_s
+    )

@@ -1,0 +1,355 @@
+"""Checkpoint cost: size and time of checkpoints, how often to save, and what failures cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Unpack
+
+from planner.ask.answer import Row
+from planner.ask.option import Nodes, Option
+from planner.ask.plan_point import PlanPoint, plan_point
+from planner.ask.question import Findings, JobFields, question
+from planner.ask.resources.node_counts import count_range
+from planner.ask.rules import doublings
+from planner.ask.scan import scan
+from planner.choose.job import JobSpec
+from planner.cost.scenario import Scenario
+from planner.cost.shards.layouts import Layouts
+from planner.describe.training_run import Checkpoints, Failures
+from planner.training.resilience.checkpoints import (
+    Checkpoint,
+    bounds_s,
+    checkpoint_of,
+    constants,
+    nodes_of,
+    saved_bytes,
+)
+from planner.training.resilience.failures import (
+    Losses,
+    detection_s,
+    mean_time_between_failures_s,
+    useful,
+)
+from planner.training.resilience.start import restart_s
+from planner.units import counted, format_bytes, format_rate, format_seconds
+
+__all__ = ["checkpoints"]
+
+_MONTH_S = 30 * 86400.0
+"""Training time where the workload states no tokens; shares of it hardly depend on it."""
+_FILE_SYSTEMS = 2
+"""Number of file systems that are compared: the fastest ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Assumptions:
+    """Failures, the interval between checkpoints, and the job's share of the file system."""
+
+    failures: Failures
+    interval_s: float | None
+    file_system_share: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Saving:
+    """A way to save checkpoints, and what it costs."""
+
+    name: str
+    settings: Checkpoints
+    saved: Checkpoint
+    restart_s: float
+    losses: Losses
+
+    @property
+    def wait_s(self) -> float:
+        """Time that steps wait for a checkpoint [s]."""
+        return float(self.saved.blocking_s)
+
+    @property
+    def useful_share(self) -> float:
+        """Share of the time that is work that is kept."""
+        return float(self.losses.fraction)
+
+
+@dataclass(frozen=True, slots=True)
+class _SavedLayout:
+    """The recommended layout of a plan point, and the ways to save its checkpoints."""
+
+    point: PlanPoint
+    scenario: Scenario
+    layouts: Layouts
+    mtbf_s: float
+    """Mean time between failures of the job [s]."""
+    savings: tuple[_Saving, ...]
+
+    @property
+    def best(self) -> _Saving:
+        """The way that loses least; ties keep their order."""
+        return max(self.savings, key=lambda saving: saving.useful_share)
+
+
+@question("Size and time of checkpoints, how often to save, and what failures cost")
+def checkpoints(
+    job: JobSpec,
+    *,
+    nodes: Nodes = 1,
+    most_nodes: Annotated[
+        int | None,
+        Option("Look at doublings of the nodes up to this; at nodes alone by default.", least=1),
+    ] = None,
+    interval_minutes: Annotated[
+        float | None,
+        Option(
+            "Minutes of work between two checkpoints; by default the interval that loses least.",
+            least=0.01,
+            most=1e7,
+        ),
+    ] = None,
+    device_mtbf_hours: Annotated[
+        float | None,
+        Option(
+            "Mean hours between failures of the job for each of its devices; by default Llama 3's.",
+            least=1,
+            most=1e12,
+        ),
+    ] = None,
+    detection_minutes: Annotated[
+        float,
+        Option("Minutes until a failure is noticed and nodes are back.", least=0, most=1e5),
+    ] = 10.0,
+    share: Annotated[
+        float, Option("Percent of the file system's rate that the job gets.", least=0.001, most=100)
+    ] = 100.0,
+    **_: Unpack[JobFields],
+) -> Findings:
+    """Show the size of a checkpoint, how long steps wait for it, how often to save, and the losses.
+
+    Of the recommended layout: to the fastest shared file systems, synchronous and asynchronous, to
+    the nodes' own disks and from there to the file system, and gathered by one rank. Without
+    `interval_minutes` the interval is the one that loses least by Daly's formula. With `most_nodes`
+    also on doublings of the nodes.
+    """
+    failure_rate = None if device_mtbf_hours is None else 1 / device_mtbf_hours
+    assumptions = _Assumptions(
+        Failures(per_device_hour=failure_rate, detection_s=60 * detection_minutes),
+        None if interval_minutes is None else 60 * interval_minutes,
+        share / 100,
+    )
+    points = scan(job, "nodes")
+    if most_nodes in (None, nodes):
+        points.points[nodes] = plan_point(job.replaced(nodes=nodes))
+    else:
+        points.plan_all(doublings(count_range(job, nodes, most_nodes)))
+    layouts = {point.nodes: _saved_layout(point, assumptions) for point in points.fitting()}
+    first = next(iter(layouts.values()), None)
+    last = points[max(points.points)]
+    return Findings(
+        f"Nothing of {job.model.name} fits on {last.place}: {last.reason}."
+        if first is None
+        else _verdict(job, first, assumptions),
+        [
+            row
+            for count, point in points.by_value()
+            for row in (_rows(layouts[count]) if point.fits else [_place(point)])
+        ],
+        notes=[*(_advice(first, assumptions) if first else ()), *_notes(assumptions)],
+        success=first is not None,
+    )
+
+
+def _saved_layout(point: PlanPoint, assumptions: _Assumptions) -> _SavedLayout:
+    """Estimate every way to save that the machine has."""
+    assert point.best is not None
+    assert point.scenario is not None
+    scenario, layouts = point.scenario, Layouts.of(point.best.layout)
+    failures = assumptions.failures
+    mtbf_s = float(mean_time_between_failures_s(point.devices, failures))
+    work_s = point.seconds if point.workload.all_tokens else _MONTH_S
+    savings = []
+    for name, settings in _settings(scenario, layouts, assumptions.file_system_share):
+        saved = checkpoint_of(scenario, layouts, settings)
+        again_s = restart_s(scenario, layouts, failures=failures, checkpoints=settings)
+        interval_s = assumptions.interval_s
+        losses = useful(work_s, saved.blocking_s, mtbf_s, again_s, interval_s, saved.behind_s)
+        savings.append(_Saving(name, settings, saved, float(again_s), losses))
+    return _SavedLayout(point, scenario, layouts, mtbf_s, tuple(savings))
+
+
+def _settings(
+    scenario: Scenario, layouts: Layouts, share: float
+) -> Iterator[tuple[str, Checkpoints]]:
+    """Ways to save, with their names."""
+    machine = scenario.machine
+    rates = {s.name: s.bytes_per_s.value for s in machine.file_systems if s.bytes_per_s is not None}
+    fastest = sorted(rates, key=lambda name: -rates[name])[:_FILE_SYSTEMS] or [""]
+    for name in fastest:
+        settings = Checkpoints(file_system=name, share=share)
+        yield name or "files", settings
+        yield f"{name or 'files'}, asynchronous", settings.replaced(asynchronous=True)
+    first = Checkpoints(file_system=fastest[0], share=share)
+    first_name = fastest[0] or "files"
+    if machine.node.local_disk is not None:
+        yield f"local disks, then {first_name}", first.replaced(storage="local-disk")
+    if layouts.world > 1 and checkpoint_of(scenario, layouts).writers > 1:
+        yield f"{first_name}, whole by one rank", first.replaced(full=True)
+
+
+def _place(point: PlanPoint) -> Row:
+    columns = {"nodes": point.nodes, "devices": point.devices, "fits": point.fits}
+    return columns if point.fits else {**columns, "reason": point.reason}
+
+
+def _rows(layout: _SavedLayout) -> list[Row]:
+    """A record for each way to save."""
+    best = layout.point.best
+    assert best is not None
+    weights = saved_bytes(layout.scenario, layout.layouts, "weights")["weights"]
+    return [
+        {
+            **_place(layout.point),
+            "way": saving.name,
+            "framework": best.framework,
+            "layout": str(best.layout),
+            "checkpoint_bytes": float(saving.saved.total_bytes),
+            "weights_alone_bytes": float(weights),
+            "files": int(saving.saved.files),
+            "wait_s": saving.wait_s,
+            "behind_s": float(saving.saved.behind_s),
+            "mtbf_s": layout.mtbf_s,
+            "restart_s": saving.restart_s,
+            "interval_s": float(saving.losses.interval_s),
+            "saving_share": float(saving.losses.checkpoints_s / saving.losses.total_s),
+            "lost_share": float(saving.losses.lost_s / saving.losses.total_s),
+            "restarts_share": float(saving.losses.restarts_s / saving.losses.total_s),
+            "useful_share": saving.useful_share,
+            "reason": _bottleneck(layout, saving),
+        }
+        for saving in layout.savings
+    ]
+
+
+def _bottleneck(layout: _SavedLayout, saving: _Saving) -> str:
+    """Name what limits the rate of writing."""
+    machine, saved, settings = layout.scenario.machine, saving.saved, saving.settings
+    nodes = min(float(nodes_of(machine, layout.layouts)), float(saved.writers))
+    rate = constants().writer_bytes_per_s.value
+    limits = bounds_s(
+        machine, settings, saved.total_bytes, saved.most_bytes, nodes, process_bytes_per_s=rate
+    )
+    slowest = max(limits, key=lambda name: float(limits[name]))
+    system = machine.file_system(settings.file_system)
+    words = {
+        "process": f"a process writes {format_rate(rate)}",
+        "interfaces": f"nodes' interfaces, {format_rate(machine.node_bytes_per_s)} each",
+        "file_system": f"{system.name if system else 'file system'} as a whole",
+    }
+    if settings.asynchronous:
+        return f"waits for the copy to the host; then {words[slowest]}"
+    disk = machine.node.local_disk
+    if settings.storage == "local-disk" and disk is not None:
+        disk_s = float(saved.total_bytes) / nodes / disk.write_bytes_per_s.value
+        by_process = f"{words['process']} to its node's disk"
+        return "waits for the nodes' disks" if disk_s > float(limits["process"]) else by_process
+    return words[slowest]
+
+
+def _verdict(job: JobSpec, layout: _SavedLayout, assumptions: _Assumptions) -> str:
+    first, best = layout.savings[0], layout.best
+    weights = float(saved_bytes(layout.scenario, layout.layouts, "weights")["weights"])
+    sentence = (
+        f"A checkpoint of {job.model.name} on {layout.point.place} is "
+        f"{format_bytes(float(first.saved.total_bytes))} in "
+        f"{counted(int(first.saved.files), 'file')} ({format_bytes(weights)} of weights); steps "
+        f"wait {format_seconds(first.wait_s)} for it ({first.name})"
+    )
+    if best.name != first.name:
+        sentence += f", {format_seconds(best.wait_s)} with {best.name}"
+    interval = format_seconds(float(best.losses.interval_s))
+    least = "" if assumptions.interval_s else ", the interval that loses least"
+    return (
+        f"{sentence}. Saved every {interval}{least}, with a failure every "
+        f"{format_seconds(layout.mtbf_s)}, {_percent(best.useful_share)} of the time is work that "
+        "is kept."
+    )
+
+
+def _percent(share: float) -> str:
+    """A share with enough digits to differ from 100 %.
+
+    >>> _percent(0.918), _percent(0.99997)
+    ('91.8 %', '99.997 %')
+    """
+    digits = 1
+    while digits < 6 and f"{100 * share:.{digits}f}" == f"{100:.{digits}f}":
+        digits += 1
+    return f"{100 * share:.{digits}f} %"
+
+
+def _notes(assumptions: _Assumptions) -> list[str]:
+    """The assumptions, what a checkpoint must hold, what is not counted."""
+    source = (
+        "as of Llama 3 405B, 419 interruptions in 54 days on 16,384 H100"
+        if assumptions.failures.per_device_hour is None
+        else "as stated"
+    )
+    return [
+        f"Failures come at a constant rate per device, {source}; a restart takes "
+        f"{format_seconds(detection_s(assumptions.failures))} until it is noticed, and a start "
+        "that reads the checkpoint.",
+        "To resume exactly, a checkpoint also holds the step, the schedule, the random states and "
+        "the position of the data loader, with the epoch that seeds a DistributedSampler; else "
+        "samples repeat. These are small and not counted.",
+        "Not counted: other jobs on the file system, metadata, stripes, opening many files.",
+    ]
+
+
+def _advice(layout: _SavedLayout, assumptions: _Assumptions) -> list[str]:
+    """Compare the other ways to save with the first, and name the cost of a queue's time limit."""
+    first, *others = layout.savings
+    lines = [line for saving in others if (line := _alternative(layout, first, saving))]
+    return [*lines, *_time_limit_cost(layout, assumptions)]
+
+
+def _alternative(layout: _SavedLayout, first: _Saving, saving: _Saving) -> str:
+    """One way to save beside the first; empty where it brings nothing."""
+    wait, first_wait = format_seconds(saving.wait_s), format_seconds(first.wait_s)
+    behind = format_seconds(float(saving.saved.behind_s))
+    if saving.settings.full:
+        factor = saving.wait_s / max(first.wait_s, 1e-9)
+        return (
+            f"Sharded checkpoints are {factor:.3g} times as fast as one rank that gathers and "
+            f"writes all of it ({wait})."
+        )
+    if saving.wait_s >= first.wait_s or saving.settings.file_system != first.settings.file_system:
+        return ""
+    if saving.settings.asynchronous:
+        devices = layout.scenario.machine.node.num_devices
+        host = format_bytes(float(saving.saved.most_bytes) * devices)
+        return (
+            f"Asynchronous checkpoints wait {wait} instead of {first_wait}, take up to {host} of a "
+            f"node's memory, and cannot follow each other closer than {behind}."
+        )
+    return (
+        f"Checkpoints on the nodes' own disks wait {wait} instead of {first_wait}; until they are "
+        f"drained, {behind} later, they are lost with their node."
+    )
+
+
+def _time_limit_cost(layout: _SavedLayout, assumptions: _Assumptions) -> list[str]:
+    """What the time limit of the longest queue costs."""
+    nodes, best = layout.point.nodes, layout.best
+    queues = layout.scenario.machine.scheduler.queues
+    admitting = [q for q in queues if not q.on_request and q.min_nodes <= nodes <= q.max_nodes]
+    if not admitting:
+        return []
+    longest = max(admitting, key=lambda q: q.max_hours)
+    limit_s = 3600 * longest.max_hours
+    start_s = best.restart_s - detection_s(assumptions.failures)
+    lost_s = min(float(best.losses.interval_s), limit_s) / 2
+    return [
+        f"In jobs of {longest.max_hours:g} h ({longest.name}) starting takes "
+        f"{100 * start_s / limit_s:.1f} % of the time, and an end without a checkpoint loses "
+        f"{format_seconds(lost_s)} of work on average; with a signal before the limit it loses one "
+        f"checkpoint, {format_seconds(best.wait_s)}."
+    ]

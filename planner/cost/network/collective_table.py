@@ -1,0 +1,196 @@
+"""Collective table: the time of every operation and algorithm on a machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from planner.cost.network.collectives import (
+    all_gather_s,
+    all_reduce_s,
+    all_to_all_s,
+    hierarchical_all_reduce_s,
+    reduce_scatter_s,
+    ring_all_reduce_s,
+    ring_exchange_s,
+    tree_all_reduce_s,
+)
+from planner.cost.network.in_network_reduction import network_all_reduce_s, switch_all_reduce_s
+from planner.cost.network.messages import LOW_LATENCY, SIMPLE
+from planner.cost.network.rooted_collectives import (
+    broadcast_s,
+    chain_broadcast_s,
+    gather_s,
+    reduce_s,
+    scatter_s,
+    tree_broadcast_s,
+)
+from planner.cost.network.topology import GroupView, adding, group_view
+from planner.describe.machine import Machine
+from planner.errors import LayoutError
+from planner.units import counted
+
+__all__ = ["ALGORITHMS", "OPERATIONS", "Row", "bus_factor", "group_of", "table", "whole_nodes"]
+
+Time = Callable[[GroupView, Any], Any]
+
+OPERATIONS: dict[str, Time] = {
+    "all_reduce": all_reduce_s,
+    "all_gather": all_gather_s,
+    "reduce_scatter": reduce_scatter_s,
+    "broadcast": broadcast_s,
+    "reduce": reduce_s,
+    "scatter": scatter_s,
+    "gather": gather_s,
+    "all_to_all": all_to_all_s,
+    "send_recv": ring_exchange_s,
+}
+"""Operations as nccl-tests names them, each in what the library chooses."""
+
+ALGORITHMS: dict[str, dict[str, Time]] = {
+    "all_reduce": {
+        "ring, Simple": lambda group, size: ring_all_reduce_s(adding(group), size, SIMPLE),
+        "ring, LL": lambda group, size: ring_all_reduce_s(adding(group), size, LOW_LATENCY),
+        "tree, Simple": lambda group, size: tree_all_reduce_s(adding(group), size, SIMPLE),
+        "tree, LL": lambda group, size: tree_all_reduce_s(adding(group), size, LOW_LATENCY),
+        "switches (NVLS)": lambda group, size: switch_all_reduce_s(adding(group), size),
+        "network (SHARP)": lambda group, size: network_all_reduce_s(adding(group), size),
+        "hierarchical": hierarchical_all_reduce_s,
+    },
+    "all_gather": {"ring": all_gather_s},
+    "reduce_scatter": {"ring": reduce_scatter_s},
+    "broadcast": {
+        "chain, Simple": lambda group, size: chain_broadcast_s(group, size, SIMPLE),
+        "chain, LL": lambda group, size: chain_broadcast_s(group, size, LOW_LATENCY),
+        "binary tree": tree_broadcast_s,
+    },
+    "reduce": {
+        "chain, Simple": lambda group, size: chain_broadcast_s(adding(group), size, SIMPLE),
+        "chain, LL": lambda group, size: chain_broadcast_s(adding(group), size, LOW_LATENCY),
+        "binary tree": lambda group, size: tree_broadcast_s(adding(group), size),
+    },
+    "scatter": {"sends of the root": scatter_s},
+    "gather": {"sends to the root": gather_s},
+    "all_to_all": {"sends to all": all_to_all_s},
+    "send_recv": {"to the next rank": ring_exchange_s},
+}
+"""What is modelled of each operation; infinite where a machine has no such switch."""
+
+_COMPARED = ("hierarchical", "binary tree")
+"""What NCCL and RCCL have not, and the estimate therefore does not take."""
+
+_PARTS_SENT = {
+    "all_reduce": 2.0,
+    "all_gather": 1.0,
+    "reduce_scatter": 1.0,
+    "all_to_all": 1.0,
+    "scatter": 1.0,
+    "gather": 1.0,
+}
+_WHOLE_BUFFER = ("broadcast", "reduce", "send_recv")
+
+
+def bus_factor(operation: str, size: float) -> float:
+    """Bus bandwidth over algorithm bandwidth in a group of `size` ranks [1].
+
+    Counted: what one rank of a ring sends, as a part of the full buffer. Left out: latency.
+    Definition: nccl-tests, doc/PERFORMANCE.md. Raises LayoutError for an operation without one.
+
+    >>> bus_factor("all_reduce", 4), bus_factor("all_gather", 4), bus_factor("broadcast", 4)
+    (1.5, 0.75, 1.0)
+    """
+    if operation in _WHOLE_BUFFER:
+        return 1.0
+    if operation not in _PARTS_SENT:
+        known = ", ".join([*_PARTS_SENT, *_WHOLE_BUFFER])
+        raise LayoutError(f"operation {operation!r} has no bus bandwidth; use one of {known}")
+    return _PARTS_SENT[operation] * (size - 1) / size
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One operation in one algorithm."""
+
+    operation: str
+    algorithm: str
+    time_s: float
+    bus_bytes_per_s: float
+    """Bus bandwidth as nccl-tests defines it."""
+    used: bool
+    """Whether the library would take this algorithm."""
+
+
+def whole_nodes(machine: Machine, nodes: int) -> GroupView:
+    """The group of all devices of some nodes.
+
+    Counted: ranks in the order of devices, node by node. Left out: where the nodes stand in the
+    network. method.md#what-a-group-sees. Raises LayoutError where the machine has fewer.
+
+    >>> from planner.describe.catalogue import load_machine
+    >>> float(whole_nodes(load_machine("polaris"), 2).size)     # 2 nodes of 4
+    8.0
+    """
+    if not 1 <= nodes <= machine.num_nodes.value:
+        raise LayoutError(
+            f"nodes = {nodes} is not between 1 and the {machine.num_nodes.value:.0f} nodes of "
+            f"{machine.name}; choose another number"
+        )
+    return group_view(machine, nodes * machine.node.num_devices, 1)
+
+
+def group_of(machine: Machine, ranks: int, apart: int = 1) -> GroupView:
+    """The group of every `apart`-th device from the first of a node on, as many as `ranks`.
+
+    Counted: other such groups on the same nodes are busy too, so that they share interfaces.
+    Left out: where the nodes stand in the network. method.md#what-a-group-sees. Raises LayoutError
+    where the machine has no such group.
+
+    >>> from planner.describe.catalogue import load_machine
+    >>> view = group_of(load_machine("dgx-h200"), 5)            # 5 of the 8 devices of a node
+    >>> float(view.local), float(view.nodes)
+    (5.0, 1.0)
+    """
+    if ranks < 2 or apart < 1:
+        raise LayoutError(
+            f"ranks = {ranks}, stride = {apart}: a collective is of 2 ranks or more, 1 or more "
+            "apart; give such numbers"
+        )
+    if (ranks - 1) * apart >= machine.num_devices:
+        there = counted(machine.num_devices, "device")
+        raise LayoutError(
+            f"{ranks:,} ranks that are {apart:,} apart exceed the {there} of {machine.name}; "
+            "give fewer ranks, or a smaller stride"
+        )
+    return group_view(machine, ranks, apart, first=True)
+
+
+def table(group: GroupView, size_bytes: float) -> list[Row]:
+    """Times of all operations over a group, in every algorithm that its machine has.
+
+    Counted: a full buffer of `size_bytes`; marked is what the library would take. Left out: other
+    jobs on the network. method.md#algorithms. Raises LayoutError for a size of 0.
+
+    >>> from planner.describe.catalogue import load_machine
+    >>> eight = whole_nodes(load_machine("polaris"), 8)
+    >>> [row.algorithm for row in table(eight, 2**28) if row.used][0]
+    'ring, Simple'
+    """
+    if not 0 < size_bytes < math.inf:
+        raise LayoutError(f"size = {size_bytes:g} bytes must be above 0; give for example 64MiB")
+    return [row for name in OPERATIONS for row in _of_operation(group, name, size_bytes)]
+
+
+def _of_operation(group: GroupView, name: str, size: float) -> list[Row]:
+    """One operation in every algorithm there is for it; the fastest that libraries have is used."""
+    n = float(group.size)
+    times = {way: float(np.asarray(f(group, size))) for way, f in ALGORITHMS[name].items()}
+    used = min((t, way) for way, t in times.items() if way not in _COMPARED)[1] if n > 1 else ""
+    return [
+        Row(name, way, t, size * bus_factor(name, n) / t if t > 0 else 0.0, way == used)
+        for way, t in times.items()
+        if t < math.inf
+    ]

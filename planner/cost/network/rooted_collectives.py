@@ -1,0 +1,140 @@
+"""Rooted collectives: broadcast and reduce, scatter and gather.
+
+Sizes are those of the full buffer: what every rank ends with in a broadcast, what every rank
+starts with in a reduce, what the root holds in a scatter or a gather.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from planner.cost.network.collective_constants import constants
+from planner.cost.network.messages import PROTOCOLS, SIMPLE, Protocol, inter_node_latency_s
+from planner.cost.network.topology import GroupView, adding
+
+__all__ = [
+    "broadcast_s",
+    "chain_broadcast_s",
+    "gather_s",
+    "reduce_s",
+    "scatter_s",
+    "tree_broadcast_s",
+]
+
+Float = NDArray[np.float64]
+
+
+def chain_broadcast_s(
+    group: GroupView, size_bytes: ArrayLike, protocol: Protocol = SIMPLE
+) -> Float:
+    """Broadcast along a chain of all ranks: the buffer in pieces through its slowest link [s].
+
+    Counted: the base, the latency of n - 1 hops, of which nodes - 1 cross the network, and the
+    buffer at the rate of the chain's slowest part (in phases: inside the nodes and then between
+    them). Left out: how long the first piece itself takes over each hop, congestion. NVIDIA/nccl,
+    src/graph/tuning.cc; method.md#rooted-collectives.
+
+    >>> from planner.cost.network.topology import unit_view
+    >>> round(float(chain_broadcast_s(unit_view(8), 8.0)), 3)   # the buffer passes every rank once
+    8.0
+    """
+    size_bytes, m = np.asarray(size_bytes, dtype=float), group.nodes
+    hops = (group.size - m) * protocol.ring_inside * group.local_latency_s
+    hops = hops + (m - 1) * inter_node_latency_s(group, size_bytes)
+    inside = np.where(group.local > 1, size_bytes / group.local_bytes_per_s, 0.0)
+    between = np.where(m > 1, size_bytes / group.network_bytes_per_s, 0.0)
+    once = np.where(group.in_phases > 0, inside + between, np.maximum(inside, between))
+    return protocol.base_s + hops + once / protocol.rate
+
+
+def tree_broadcast_s(group: GroupView, size_bytes: ArrayLike, protocol: Protocol = SIMPLE) -> Float:
+    """Broadcast down a binary tree of nodes, along a chain in each, in pieces [s].
+
+    Counted: the base, the latency of the levels and of the chain, and the buffer: from three nodes
+    on an inner node sends it to two others. Left out: that MPI libraries scatter and gather large
+    buffers instead; NCCL has no such tree, so it stands in tables for comparison. Thakur et al.
+    2005; method.md#rooted-collectives.
+
+    >>> from planner.cost.network.topology import unit_view
+    >>> round(float(tree_broadcast_s(unit_view(8), 8.0)), 3)    # an inner rank sends 8 bytes twice
+    16.0
+    """
+    size_bytes, m = np.asarray(size_bytes, dtype=float), group.nodes
+    piece = size_bytes / constants().inter_node.tree_pieces.value
+    levels = np.ceil(np.log2(np.maximum(m, 1))) * inter_node_latency_s(group, piece)
+    chain = (group.local - 1) * protocol.tree_inside * group.local_latency_s
+    inside = np.where(group.local > 1, size_bytes / group.local_bytes_per_s, 0.0)
+    children = np.where(m > 2, 2.0, m - 1)
+    between = children * size_bytes / group.network_bytes_per_s
+    once = np.where(group.in_phases > 0, inside + between, np.maximum(inside, between))
+    return protocol.base_s + levels + chain + once / protocol.rate
+
+
+def _faster(
+    broadcast: Callable[[GroupView, ArrayLike, Protocol], Float], group: GroupView, size: ArrayLike
+) -> Float:
+    """A broadcast in the faster protocol; 0 for one rank [s]."""
+    best = np.minimum(*(broadcast(group, size, protocol) for protocol in PROTOCOLS))
+    return np.where(group.size > 1, best, 0.0)
+
+
+def broadcast_s(group: GroupView, size_bytes: ArrayLike) -> Float:
+    """Broadcast along a chain in the faster protocol, NCCL's and RCCL's only way [s].
+
+    Counted: as `chain_broadcast_s`; 0 for one rank. Left out: trees of MPI and oneCCL.
+    NVIDIA/nccl, src/graph/tuning.cc; method.md#rooted-collectives.
+
+    >>> from planner.cost.network.topology import unit_view
+    >>> round(float(broadcast_s(unit_view(8), 8.0)), 3)         # 8 bytes at 1 B/s
+    8.0
+    """
+    return _faster(chain_broadcast_s, group, size_bytes)
+
+
+def reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
+    """Reduce to one rank; the mirror image of broadcast [s].
+
+    Counted: as `broadcast_s`, at the rate between nodes that reductions reach. Left out: the
+    additions inside a node. NVIDIA/nccl, src/graph/tuning.cc; method.md#rooted-collectives.
+
+    >>> from planner.cost.network.topology import unit_view
+    >>> round(float(reduce_s(unit_view(8), 8.0)), 3)            # 8 bytes at 1 B/s
+    8.0
+    """
+    return broadcast_s(adding(group), size_bytes)
+
+
+def scatter_s(group: GroupView, size_bytes: ArrayLike) -> Float:
+    """Scatter: the root sends each of the other n - 1 ranks its n-th, links at once [s].
+
+    Counted: one message per peer after the other, and the slower of what goes to ranks of its node
+    and of what leaves through its own interface, or its share of one. Left out: the interfaces of
+    its neighbours, which NCCL can reach over NVLink (PXN); protocols. As nccl-tests does it, in
+    sends and receives; method.md#rooted-collectives.
+
+    >>> from planner.cost.network.topology import unit_view
+    >>> float(scatter_s(unit_view(8), 8.0))                     # 7 of 8 bytes at 1 B/s
+    7.0
+    """
+    size_bytes = np.asarray(size_bytes, dtype=float)
+    n, g = group.size, group.local
+    inside = np.where(g > 1, (g - 1) / n * size_bytes / group.local_pairwise_bytes_per_s, 0.0)
+    between = (n - g) / n * size_bytes / group.hop_bytes_per_s
+    latency = (g - 1) * group.local_latency_s + (n - g) * group.network_latency_s
+    return np.where(n > 1, latency + np.maximum(inside, between), 0.0)
+
+
+def gather_s(group: GroupView, size_bytes: ArrayLike) -> Float:
+    """Gather: the root receives the n-th of each other rank; the mirror image of scatter [s].
+
+    Counted: as `scatter_s`, the root's interface receiving. Left out: as there.
+    method.md#rooted-collectives.
+
+    >>> from planner.cost.network.topology import unit_view
+    >>> float(gather_s(unit_view(8), 8.0))                      # 7 of 8 bytes at 1 B/s
+    7.0
+    """
+    return scatter_s(group, size_bytes)

@@ -1,0 +1,140 @@
+"""Experts: how tokens reach the ranks of their experts, and what that adds to a step."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from planner.cost.arrays import Float
+from planner.cost.network.collectives import (
+    all_gather_s,
+    all_to_all_s,
+    forwarded_all_to_all_s,
+    reduce_scatter_s,
+)
+from planner.cost.network.groups import Groups
+from planner.cost.scenario import Scenario
+from planner.cost.shards.layouts import Layouts
+from planner.cost.shards.tensor_split import expert_load
+from planner.describe.model.block import Block
+from planner.describe.model.model import Model
+
+__all__ = ["crossing_part", "expert_s", "exposed_experts_s", "split_expert_s"]
+
+
+def expert_s(
+    scenario: Scenario, block: Block, layouts: Layouts, groups: Groups
+) -> tuple[Float, Float]:
+    """Dispatch and combine of expert layers: two all-to-alls forward, two backward [s].
+
+    Counted: the stream times top_k, its part on a rank with sequence parallelism, evenly spread;
+    where a framework sends tokens once per node, what crosses the network as `crossing_part`.
+    Counted beside it: uneven routing (`expert_load`), the size of elements on their way. Left out:
+    overlap, what ranks that split an expert gather (`split_expert_s`). Lepikhin et al. 2020,
+    arXiv:2006.16668.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.cost.operators.blocks import blocks_of
+    >>> model, machine = load_model("mixtral-8x7b"), load_machine("polaris")
+    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> layouts, (_, layer, _) = Layouts.of(Layout(dp=8, ep=8)), blocks_of(job)
+    >>> sent, _ = expert_s(job, layer, layouts, Groups.unit(layouts))       # seconds are bytes
+    >>> float(sent) / 2**20                                 # 2 * 7/8 * top 2 of a 16 MiB stream
+    56.0
+    """
+    size, rules = _sent_bytes(scenario, block, layouts), scenario.framework.communication
+    # dispatch forward and the gradient of combine backward may travel in fewer bytes
+    narrow = rules.dispatch_bytes / scenario.workload.compute_bytes or 1.0
+    ways, network = 1 + narrow, scenario.machine.network
+    # nodes of one NVLink domain forward nothing: every rank reaches every other
+    alike = network is None or network.domain_nodes > 1
+    if alike or not rules.experts_once_per_node:
+        forward = ways * all_to_all_s(groups.expert, size)
+    else:
+        crossing = crossing_part(scenario.model, groups.expert.nodes)
+        forward = ways * forwarded_all_to_all_s(groups.expert, size, crossing)
+    return forward, forward
+
+
+def _sent_bytes(scenario: Scenario, block: Block, layouts: Layouts) -> Float:
+    """What a rank's tokens are on their way to the experts, or those that come to it [B]."""
+    workload = scenario.workload
+    tokens = layouts.tokens(workload.sequence_length) * block.dispatch_top_k
+    size = tokens * scenario.model.hidden_size * float(workload.compute_bytes)
+    size = size * expert_load(workload, layouts)
+    return size / np.where(layouts.splits_sequence, layouts.tp, 1)
+
+
+def split_expert_s(
+    scenario: Scenario, block: Block, layouts: Layouts, groups: Groups
+) -> tuple[Float, Float]:
+    """Gathering tokens at an expert over the ranks that split it, and summing its results [s].
+
+    Counted: a gather and a reduce-scatter of the dispatched tokens forward, both again backward,
+    where ranks route their own tokens; elsewhere the stream was gathered before (`tensor_s`). Left
+    out: overlap. Liu et al. 2025, arXiv:2504.14960, section 3; method.md#experts.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.cost.operators.blocks import blocks_of
+    >>> model, machine = load_model("mixtral-8x7b"), load_machine("polaris")
+    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> layer = blocks_of(job)[1]
+    >>> for etp in (0, 1):                      # 2 * 3/4 * top 2 of a 16 MiB stream; nothing
+    ...     layouts = Layouts.of(Layout(tp=4, dp=2, ep=2, etp=etp, sequence_parallel=True))
+    ...     round(float(split_expert_s(job, layer, layouts, Groups.unit(layouts))[0]) / 2**20)
+    48
+    0
+    """
+    if not scenario.framework.communication.routes_own_tokens:
+        nothing = np.zeros(np.shape(layouts.tp))
+        return nothing, nothing
+    gathered = _sent_bytes(scenario, block, layouts) * layouts.expert_tp
+    group = groups.expert_tensor
+    both = all_gather_s(group, gathered) + reduce_scatter_s(group, gathered)
+    return both, both
+
+
+def crossing_part(model: Model, nodes: ArrayLike) -> Float:
+    """Copies of a token that leave its node, of all, where it goes to every node once [1].
+
+    Counted: nodes that top_k experts lie on, chosen evenly, but no more than those of the groups
+    that the router picks (node-limited routing); the token's own node. Left out: uneven routing.
+    DeepSeek-AI 2024, arXiv:2412.19437, section 2.1.2.
+
+    >>> from planner import load_model
+    >>> float(crossing_part(load_model("deepseek-v3"), 8))      # 4 of 8 nodes, 7/8 of them others
+    0.4375
+    >>> round(float(crossing_part(load_model("qwen3-235b-a22b"), 4)), 3)   # 3.6 of 4 for 8 copies
+    0.337
+    """
+    experts, nodes = model.experts, np.asarray(nodes, dtype=float)
+    assert experts is not None
+    reached = nodes * (1 - (1 - 1 / nodes) ** experts.top_k)
+    limit = experts.top_groups * np.maximum(nodes / experts.num_groups, 1)
+    if experts.num_groups > 1:
+        reached = np.minimum(reached, limit)
+    return reached * (nodes - 1) / nodes / experts.top_k
+
+
+def exposed_experts_s(
+    scenario: Scenario, layouts: Layouts, traffic_s: Float, compute_s: Float
+) -> Float:
+    """What dispatch and combine of a block add to its computation, forward and backward [s].
+
+    Counted: all of it, or where it runs behind another micro-batch's computation what that does
+    not hide, and contention. Left out: computation that waits for the exchange. Megatron-LM,
+    transformer_config.py: overlap_moe_expert_parallel_comm; method.md#traffic-per-axis-and-overlap.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> model, machine = load_model("mixtral-8x7b"), load_machine("polaris")
+    >>> plain = load_framework("megatron-lm")
+    >>> both = plain.communication.replaced(overlap_experts=True).model_dump()
+    >>> job = Scenario(model, machine, Workload(), plain.replaced(communication=both))
+    >>> layout, second = Layout(dp=8, ep=8, grad_accumulation=4), np.asarray(1.0)
+    >>> float(exposed_experts_s(job, Layouts.of(layout), second, 3 * second))   # contention alone
+    0.2
+    """
+    framework = scenario.framework
+    left = np.maximum(traffic_s - compute_s, 0.0)
+    left = left + framework.communication.contention.value * np.minimum(traffic_s, compute_s)
+    return np.where(layouts.merges_passes(framework), left, traffic_s)
