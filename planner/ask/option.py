@@ -63,7 +63,7 @@ class Parameter:
     kind: Any
     """Its type, without None."""
     default: Any
-    option: Option
+    bounds: Option
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -91,7 +91,7 @@ class Parameter:
 
     @property
     def _meaning(self) -> str:
-        return self.option.help[:1].lower() + self.option.help[1:].rstrip(".")
+        return self.bounds.help[:1].lower() + self.bounds.help[1:].rstrip(".")
 
     def _several(self, value: Any) -> tuple[Any, ...]:
         kind = typing.get_args(self.kind)[0]
@@ -117,7 +117,7 @@ class Parameter:
             number = math.inf
         if not math.isfinite(number):
             raise LayoutError(f"{self.name} = {text} is not finite: {self._meaning}")
-        if bound := self.option.broken_bound(number):
+        if bound := self.bounds.broken_bound(number):
             raise LayoutError(f"{self.name} = {number:g} must {bound}: {self._meaning}")
         return self.kind(value)
 

@@ -74,7 +74,7 @@ def _command(question: Question[...]) -> Callable[..., int]:
 
 def _option(parameter: Parameter) -> inspect.Parameter:
     """Make the option that typer reads of a question's option."""
-    name, bounds = parameter.name, parameter.option
+    name, bounds = parameter.name, parameter.bounds
     settings: dict[str, Any] = {"help": bounds.help}
     if bounds.metavar:
         settings["metavar"] = bounds.metavar

@@ -152,16 +152,16 @@ BOUNDED = [
     (name, one)
     for name, question in QUESTIONS.items()
     for one in parameters(question)
-    if one.choices or one.option.least is not None or one.option.above is not None
+    if one.choices or one.bounds.least is not None or one.bounds.above is not None
 ]
 
 
 @pytest.mark.parametrize(("name", "one"), BOUNDED, ids=lambda each: getattr(each, "name", each))
 def test_what_is_beyond_an_option_is_refused(name: str, one: Parameter) -> None:
     beyond = ["sideways", None] if one.choices else [-1, "three", True, 10**400, math.nan]
-    beyond += [0.0] if one.option.above == 0 else []
+    beyond += [0.0] if one.bounds.above == 0 else []
     beyond += [math.inf] if one.kind is float else []
-    beyond += [2 * one.option.most] if one.option.most else []
+    beyond += [2 * one.bounds.most] if one.bounds.most else []
     beyond += [2.5] if one.kind is int else []
     for value in beyond:
         with pytest.raises(LayoutError, match=f"^{one.name} = "):

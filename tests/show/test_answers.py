@@ -13,7 +13,7 @@ import planner
 from planner.ask import QUESTIONS, Answer
 from planner.describe.workload import Workload
 from planner.show.answers import answer_table
-from planner.show.figures.answers import drawn
+from planner.show.figures.answers import answer_figure
 
 pytestmark = pytest.mark.slow
 JOB = Workload(sequence_length=1024, global_batch=64, tokens=1e9)
@@ -32,7 +32,7 @@ WITH_FIGURE = {
 @pytest.mark.parametrize("name", WITH_FIGURE)
 def test_a_figure_shows_the_rows(name: str) -> None:
     answer = QUESTIONS[name]("gpt2", "polaris", workload=JOB, **WITH_FIGURE[name])
-    drawing = drawn(answer)
+    drawing = answer_figure(answer)
     assert drawing is not None
     json.loads(drawing.figure.to_json())
     assert "NaN" not in drawing.figure.to_json()
@@ -48,7 +48,7 @@ def test_a_figure_shows_the_rows(name: str) -> None:
 
 def test_intervals_of_a_figure_are_those_of_the_rows() -> None:
     answer = planner.ask.nodes("gpt2", "polaris", workload=JOB, most_nodes=4)
-    drawing = drawn(answer)
+    drawing = answer_figure(answer)
     assert drawing is not None
     [trace] = drawing.figure.data
     for row, y, more, less in zip(
@@ -59,9 +59,9 @@ def test_intervals_of_a_figure_are_those_of_the_rows() -> None:
 
 
 def test_other_answers_are_read() -> None:
-    assert drawn(planner.ask.host("gpt2", "polaris", workload=JOB)) is None
+    assert answer_figure(planner.ask.host("gpt2", "polaris", workload=JOB)) is None
     nothing = planner.ask.nodes("llama-3.1-405b", "workstation-1x4090", workload=JOB)
-    assert drawn(nothing) is None
+    assert answer_figure(nothing) is None
 
 
 def test_a_table_leaves_out_what_says_nothing() -> None:

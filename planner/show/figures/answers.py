@@ -1,4 +1,4 @@
-"""Answer figures: what was looked at as a curve with its interval, or as bars about nothing."""
+"""Answer figures: the rows of an answer as a curve with its interval, or as bars around zero."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from planner.show.answers import column_text, column_title
 from planner.show.figures.frame import Drawing, framed, log_ticks, named_rows, plain
 from planner.show.figures.palette import HUES
 
-__all__ = ["drawn"]
+__all__ = ["answer_figure"]
 
 _MOST_BARS = 12
 _MOST_MARKS = 12
-# of so many values each has room for its number
+"""Largest number of values for which every value is labelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ _CURVES = {
 _BARS = {"change": ("change", "gain"), "sensitivity": ("fact", "step_elasticity")}
 
 
-def drawn(answer: Answer) -> Drawing | None:
-    """The answer's rows as a figure; None where they are better read."""
+def answer_figure(answer: Answer) -> Drawing | None:
+    """Draw the rows of an answer; None where a table shows them better."""
     if answer.question in _CURVES:
         return _curve(answer, _CURVES[answer.question])
     if answer.question in _BARS:
@@ -52,9 +52,9 @@ def _curve(answer: Answer, columns: _Curve) -> Drawing | None:
         return None
     y, title = columns.y, column_title(columns.y)
     figure = framed(height=350, x=column_title(columns.x), y=title, legend=False)
-    at, values = [row[columns.x] for row in rows], [row[y] for row in rows]
+    positions, values = [row[columns.x] for row in rows], [row[y] for row in rows]
     figure.add_scatter(
-        x=at,
+        x=positions,
         y=values,
         mode="lines+markers",
         line={"color": HUES[0], "width": 2},
@@ -63,7 +63,7 @@ def _curve(answer: Answer, columns: _Curve) -> Drawing | None:
         customdata=[[column_text(y, row[y]), plain(str(row.get("layout", "")))] for row in rows],
         hovertemplate="%{x}: %{customdata[0]}<br>%{customdata[1]}<extra></extra>",
     )
-    marks = at if len(at) <= _MOST_MARKS else log_ticks(at)
+    marks = positions if len(positions) <= _MOST_MARKS else log_ticks(positions)
     figure.update_xaxes(type="log", tickvals=marks, ticktext=[f"{mark:,.0f}" for mark in marks])
     ticks = log_ticks(values) if columns.log else None
     if ticks:
@@ -71,17 +71,14 @@ def _curve(answer: Answer, columns: _Curve) -> Drawing | None:
         figure.update_yaxes(type="log", tickvals=ticks, ticktext=texts)
     elif y == "efficiency":
         figure.update_yaxes(rangemode="tozero", tickformat=".0%")
-    said = ", ".join(
-        f"{row[columns.x]:,} {column_text(y, value)}"
-        for row, value in zip(rows, values, strict=True)
-    )
+    points = ", ".join(f"{row[columns.x]:,} {column_text(y, row[y])}" for row in rows)
     interval = " The bars are 90 % intervals." if _interval(rows, y) else ""
     head = f"{title[0].upper()}{title[1:]} against {column_title(columns.x)}"
-    return Drawing(figure, f"{head}: {said}.{interval}")
+    return Drawing(figure, f"{head}: {points}.{interval}")
 
 
 def _interval(rows: list[Row], name: str) -> dict[str, Any] | None:
-    """Error bars of a column whose rows have an interval."""
+    """Error bars of a column; None where the rows have no interval."""
     low, high = (
         f"{name.removesuffix('_s')}_{end}{'_s' * name.endswith('_s')}" for end in ("low", "high")
     )
@@ -121,6 +118,6 @@ def _bars(answer: Answer, name: str, value: str) -> Drawing | None:
     figure.update_xaxes(range=[least, most if any(row[value] > 0 for row in rows) else 0.15 * most])
     if value == "gain":
         figure.update_xaxes(tickformat="+.0%")
-    said = ", ".join(f"{row[name]} {column_text(value, row[value])}" for row in rows[::-1])
+    bars = ", ".join(f"{row[name]} {column_text(value, row[value])}" for row in rows[::-1])
     head = column_title(value)
-    return Drawing(figure, f"{head[0].upper()}{head[1:]}: {said}.")
+    return Drawing(figure, f"{head[0].upper()}{head[1:]}: {bars}.")
