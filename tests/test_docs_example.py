@@ -19,8 +19,9 @@ from planner.cost.network.groups import Groups
 from planner.cost.operators.operations import model_flop
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
-from planner.cost.step.communication import data_traffic
-from planner.cost.step.compute import block_time, gemm_s
+from planner.cost.step.communication.data_parallel import data_traffic
+from planner.cost.step.compute.block_time import block_time
+from planner.cost.step.compute.gemm import gemm_s
 from planner.cost.step.time_constants import constants
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block

@@ -40,7 +40,7 @@ def test_units_are_those_of_the_nomenclature(name: str) -> None:
 def test_formulas_return_numbers() -> None:
     names = set(formulas())
     numbers = {"collectives.ring_exchange_s", "states.expert_share"}
-    held = {"weights.resident", "block_time.block_passes", "feed_forward.dense"}
+    held = {"weights.resident", "block_pass.block_passes", "feed_forward.dense"}
     assert numbers | held <= names
     looked_up = {
         "time_constants.constants",

@@ -14,7 +14,17 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Arrays", "Float", "Int", "Mask", "among", "distinct", "in_pieces", "shaped"]
+__all__ = [
+    "Arrays",
+    "Float",
+    "Int",
+    "Mask",
+    "among",
+    "distinct",
+    "in_pieces",
+    "shaped",
+    "where_any",
+]
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -140,6 +150,17 @@ def shaped(values: Float, shape: tuple[int, ...]) -> Float:
     (3, 2)
     """
     return values if np.shape(values) == shape else np.broadcast_to(values, shape)
+
+
+def where_any(condition: Mask, compute: Callable[[], Float]) -> Float:
+    """Computed values where a condition holds, 0 elsewhere; skips terms that no row uses [1].
+
+    Counted: values of rows that the condition selects. Left out: the others. Definition.
+
+    >>> where_any(np.array([True, False]), lambda: np.array([1.0, 2.0])).tolist()
+    [1.0, 0.0]
+    """
+    return np.where(condition, compute(), 0.0) if condition.any() else np.zeros(condition.shape)
 
 
 def among(column: Int, few: Collection[int]) -> Mask:

@@ -16,7 +16,8 @@ from planner.cost.estimate import Estimates, timed
 from planner.cost.memory.footprint import footprints
 from planner.cost.operators.backward import FREES_NOTHING
 from planner.cost.scenario import Scenario
-from planner.cost.shards.layouts import Layouts, module_bits
+from planner.cost.shards.layout_codes import module_bits
+from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import RECOMPUTE, Layout
 from planner.describe.machine.variants import override_fields

@@ -16,7 +16,7 @@ from planner.cost.scenario.experience import Experience
 from planner.cost.schedules.simulate import simulate
 from planner.cost.schedules.timeline import Timeline
 from planner.cost.shards.layouts import Layouts
-from planner.cost.step.traffic import AxisTraffic, step_traffic
+from planner.cost.step.communication.bytes_per_axis import AxisTraffic, step_traffic
 from planner.describe.catalogue import load_framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine

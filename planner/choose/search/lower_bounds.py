@@ -18,7 +18,7 @@ from planner.cost.shards.candidate_stages import candidate_stages
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.partial_recompute import stage_parts
 from planner.cost.shards.stages import Stages
-from planner.cost.step.block_time import block_passes
+from planner.cost.step.block_pass import block_passes
 from planner.describe.layout import DEALING, RECOMPUTE
 
 __all__ = ["memory_lower_bound_bytes", "step_time_lower_bound_s"]

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from planner.cost.arrays import Arrays, Float
-from planner.cost.memory.activations import Activations, LayerActivations, stage_activations
+from planner.cost.memory.activations import Activations, stage_activations
 from planner.cost.memory.deferred_weight_gradients import Deferred, deferred
 from planner.cost.memory.gradients import Reduction, Unreduced
+from planner.cost.memory.layer_activations import LayerActivations
 from planner.cost.memory.weights import (
     GatheredWeights,
     Resident,

@@ -6,7 +6,6 @@ is said once, by a mask with a name.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
@@ -14,13 +13,13 @@ from typing import Any, Self
 import numpy as np
 
 from planner.cost.arrays import Arrays, Float, Int, Mask, among, distinct
+from planner.cost.shards.layout_codes import decode_layout, encode_layout, module_bits
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import (
     DEALING,
     OFFLOAD,
     PAIRED,
     RECOMPUTE,
-    RECOMPUTE_MODULES,
     SCHEDULES,
     V_SHAPED,
     Chunks,
@@ -29,7 +28,7 @@ from planner.describe.layout import (
     Sharding,
 )
 
-__all__ = ["Layouts", "module_bits"]
+__all__ = ["Layouts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +73,12 @@ class Layouts(Sharding, Chunks, Arrays):
         >>> Layouts.of(Layout(tp=4)).tp
         array(4)
         """
-        return cls.broadcast(**_coded(layout))
+        return cls.broadcast(**encode_layout(layout))
 
     @classmethod
     def stack(cls, layouts: Iterable[Layout]) -> Self:
         """The 1-d case of explicit layouts."""
-        rows = [_coded(layout) for layout in layouts]
+        rows = [encode_layout(layout) for layout in layouts]
         return cls(
             **{
                 field.name: np.array([row[field.name] for row in rows], dtype=np.int64)
@@ -90,7 +89,7 @@ class Layouts(Sharding, Chunks, Arrays):
     @classmethod
     def broadcast(cls, **columns: Any) -> Self:
         """Columns broadcast against each other; absent ones take `Layout`'s defaults."""
-        defaults = {**_coded(Layout()), "dp_shard": 0}
+        defaults = {**encode_layout(Layout()), "dp_shard": 0}
         names = [field.name for field in fields(cls)]
         assert set(columns) <= set(names), f"no columns of a layout: {set(columns) - set(names)}"
         arrays = np.broadcast_arrays(
@@ -109,7 +108,7 @@ class Layouts(Sharding, Chunks, Arrays):
         return int(np.size(self.dp))
 
     def __getitem__(self, index: int) -> Layout:
-        return _layout(tuple(int(getattr(self, name).flat[index]) for name in _NAMES))
+        return decode_layout(_NAMES, tuple(int(getattr(self, name).flat[index]) for name in _NAMES))
 
     @property
     def dealt_by_hand(self) -> Mask:
@@ -388,67 +387,5 @@ class Layouts(Sharding, Chunks, Arrays):
 
 _NAMES = tuple(field.name for field in fields(Layouts))
 
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "recompute": RECOMPUTE,
-    "schedule": SCHEDULES,
-    "offload": OFFLOAD,
-}
-
-
-_TRUTHS = ("sequence_parallel", "offload_activations")
-
-
-@functools.lru_cache(maxsize=4096)
-def _layout(numbers: tuple[int, ...]) -> Layout:
-    """The layout of a row: searches come back to the same ones."""
-    values: dict[str, Any] = dict(zip(_NAMES, numbers, strict=True))
-    return Layout(
-        **{
-            **values,
-            "dp_shard": values["dp_shard"] if values["dp_shard"] != values["dp"] else 0,
-            **{name: bool(values[name]) for name in _TRUTHS},
-            "recompute_modules": _named(values["recompute_modules"]),
-            **{name: table[values[name]] for name, table in _CHOICES.items()},
-            "split": _SPLITS[values["split"]],
-        }
-    )
-
-
-def module_bits(names: Iterable[Module]) -> int:
-    """A set of RECOMPUTE_MODULES as one number, a bit for each [1].
-
-    Counted: each once. Left out: nothing. Definition.
-
-    >>> module_bits(("core_attn", "layernorm"))             # the first and the third
-    5
-    """
-    return sum(1 << RECOMPUTE_MODULES.index(name) for name in set(names))
-
-
-def _named(bits: int) -> tuple[Module, ...]:
-    return tuple(name for i, name in enumerate(RECOMPUTE_MODULES) if bits >> i & 1)
-
-
 _FROM_BELOW = ("embedding_slots", "head_slots")
 """Columns that start at -1."""
-
-_SPLITS: list[str] = [""]
-"""Splits by their code: users write them, so that no list of them stands anywhere."""
-
-
-def _interned(split: str) -> int:
-    if split not in _SPLITS:
-        _SPLITS.append(split)
-    return _SPLITS.index(split)
-
-
-def _coded(layout: Layout) -> dict[str, int]:
-    """A layout's fields as whole numbers, in any order."""
-    plain = {name: getattr(layout, name) for name in type(layout).model_fields}
-    plain["recompute_modules"] = module_bits(layout.recompute_modules)
-    return {
-        **{name: int(plain[name]) for name in plain.keys() - _CHOICES.keys() - {"split"}},
-        "split": _interned(layout.split),
-        "dp_shard": layout.dp_shard or layout.dp,
-        **{name: table.index(plain[name]) for name, table in _CHOICES.items()},
-    }

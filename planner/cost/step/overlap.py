@@ -13,7 +13,7 @@ import numpy as np
 
 from planner.cost.arrays import Arrays, Float, among
 from planner.cost.shards.stages import Stages
-from planner.cost.step.communication import DataTraffic
+from planner.cost.step.communication.data_parallel import DataTraffic
 from planner.cost.step.offload import offload_pass_s
 
 __all__ = ["Exposed", "exposed_traffic"]

@@ -18,8 +18,9 @@ from planner.cost.schedules.schedule import Around, Passes
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.partial_recompute import around_parts
 from planner.cost.shards.stages import Stages
-from planner.cost.step.block_time import Pass, Transfer, block_passes, stage_transfer
-from planner.cost.step.communication import DataTraffic, data_traffic
+from planner.cost.step.block_pass import Pass, block_passes
+from planner.cost.step.communication.data_parallel import DataTraffic, data_traffic
+from planner.cost.step.communication.pipeline_p2p import Transfer, stage_transfer
 from planner.cost.step.offload import offload_step_s
 from planner.cost.step.optimizer import device_optimizer_s
 from planner.cost.step.overlap import Exposed, exposed_traffic

@@ -15,7 +15,7 @@ from tomlkit.items import InlineTable, Table
 
 from planner.cost.network.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
 from planner.cost.network.topology import GroupView
-from planner.cost.step.compute import gemm_s
+from planner.cost.step.compute.gemm import gemm_s
 from planner.describe.machine import Machine
 from planner.errors import PlannerError
 
@@ -117,7 +117,7 @@ def _sustained(
 
 
 def _attention(kernels: dict[str, Any], best: dict[str, float]) -> tuple[float, float]:
-    """Efficiency of fused attention in the form that `planner.cost.step.compute` uses."""
+    """Efficiency of fused attention, as `planner.cost.step.compute.attention_core` defines it."""
     found = []
     for row in kernels["attention"]:
         reach = min(1.0, row["dim"] / 128) ** 0.25 * row["sequence"] / (row["sequence"] + 512)

@@ -13,7 +13,7 @@ from planner.cost.network.groups import Groups
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
-from planner.cost.step.communication import data_traffic
+from planner.cost.step.communication.data_parallel import data_traffic
 from planner.describe.catalogue import load_framework, load_model
 from planner.describe.layout import Layout
 from planner.errors import DescriptionError, LayoutError

@@ -9,7 +9,7 @@ from planner.cost.operators.adapters import stored_bytes
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
-from planner.cost.step.compute import block_time
+from planner.cost.step.compute.block_time import block_time
 from planner.cost.step.time_constants import constants
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block

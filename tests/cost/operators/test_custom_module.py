@@ -10,7 +10,7 @@ from planner.cost.operators.blocks import blocks
 from planner.cost.operators.operations import model_flop
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
-from planner.cost.step.compute import block_time
+from planner.cost.step.compute.block_time import block_time
 from planner.describe.model.block import Attention, Block, Gemm
 from planner.describe.model.model import Model
 from planner.describe.model.traced_module import (

@@ -11,7 +11,7 @@ from planner.cost.operators.blocks import blocks_of
 from planner.cost.operators.decoder import of_decoder
 from planner.cost.operators.operations import model_flop
 from planner.cost.shards.layouts import Layouts
-from planner.cost.step.compute import block_time
+from planner.cost.step.compute.block_time import block_time
 from planner.describe.catalogue import load_model
 from planner.describe.layout import Layout
 from tests import descriptions

@@ -20,16 +20,17 @@ from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.shards.states import expert_share
-from planner.cost.step.block_time import Transfer, block_passes, stage_transfer
-from planner.cost.step.communication import (
-    context_s,
-    data_traffic,
-    repeated_tensor_s,
+from planner.cost.step.block_pass import block_passes
+from planner.cost.step.communication.context_parallel import context_s
+from planner.cost.step.communication.data_parallel import data_traffic
+from planner.cost.step.communication.expert_parallel import expert_s
+from planner.cost.step.communication.pipeline_p2p import (
+    Transfer,
     send_stage_s,
-    tensor_s,
+    stage_transfer,
     transfer_wait_s,
 )
-from planner.cost.step.expert_parallel import expert_s
+from planner.cost.step.communication.tensor_parallel import repeated_tensor_s, tensor_s
 from planner.describe.catalogue import load_framework, load_machine
 from planner.describe.layout import Layout
 from tests import descriptions

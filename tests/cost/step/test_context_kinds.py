@@ -8,10 +8,10 @@ import pytest
 from planner.cost.network.groups import Groups
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.shards.layouts import Layouts
-from planner.cost.step.block_time import block_passes
-from planner.cost.step.communication import context_s, heads_s
-from planner.cost.step.compute import block_time
-from planner.cost.step.traffic import step_traffic
+from planner.cost.step.block_pass import block_passes
+from planner.cost.step.communication.bytes_per_axis import step_traffic
+from planner.cost.step.communication.context_parallel import context_s, heads_s
+from planner.cost.step.compute.block_time import block_time
 from planner.describe.catalogue import load_framework
 from planner.describe.layout import Layout
 from tests.descriptions import scenario

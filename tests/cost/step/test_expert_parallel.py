@@ -12,13 +12,13 @@ from planner.cost.operators.blocks import blocks_of
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
-from planner.cost.step.expert_parallel import (
+from planner.cost.step.communication.bytes_per_axis import step_traffic
+from planner.cost.step.communication.expert_parallel import (
     crossing_part,
     expert_s,
     exposed_experts_s,
     split_expert_s,
 )
-from planner.cost.step.traffic import step_traffic
 from planner.describe.catalogue import load_framework, load_model
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout

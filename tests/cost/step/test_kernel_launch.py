@@ -12,7 +12,7 @@ from planner.cost.network.groups import Groups
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
-from planner.cost.step.block_time import block_passes
+from planner.cost.step.block_pass import block_passes
 from planner.cost.step.kernel_launch import awaited_s, host_pass_s, num_kernels
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import Layout

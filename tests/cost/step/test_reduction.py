@@ -11,7 +11,7 @@ from planner.cost.network.topology import group_view
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
-from planner.cost.step.communication import data_traffic
+from planner.cost.step.communication.data_parallel import data_traffic
 from planner.describe.catalogue import load_framework, load_machine, load_model
 
 LAYOUT = planner.Layout(dp=64, micro_batch=32)

@@ -13,8 +13,8 @@ from planner.cost.network.topology import group_view
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
-from planner.cost.step.communication import data_traffic
-from planner.cost.step.traffic import step_traffic
+from planner.cost.step.communication.bytes_per_axis import step_traffic
+from planner.cost.step.communication.data_parallel import data_traffic
 from planner.describe.catalogue import load_framework, load_machine
 from planner.describe.layout import Layout
 from tests.descriptions import scenario

@@ -14,16 +14,16 @@ from planner.cost.operators.blocks import blocks_of
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
-from planner.cost.step.block_time import block_passes
-from planner.cost.step.communication import (
+from planner.cost.step.block_pass import block_passes
+from planner.cost.step.communication.context_parallel import context_s
+from planner.cost.step.communication.data_parallel import data_traffic
+from planner.cost.step.communication.expert_parallel import expert_s
+from planner.cost.step.communication.pipeline_p2p import send_stage_s
+from planner.cost.step.communication.tensor_parallel import (
     column_backward_s,
-    context_s,
-    data_traffic,
     repeated_tensor_s,
-    send_stage_s,
     tensor_s,
 )
-from planner.cost.step.expert_parallel import expert_s
 from planner.cost.step.overlap import exposed_traffic
 from planner.describe.catalogue import load_machine
 from planner.describe.layout import Layout

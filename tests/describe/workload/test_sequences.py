@@ -14,7 +14,7 @@ from planner.cost.estimate import estimate_layouts
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.operators.operations import sequence_flop
 from planner.cost.shards.layouts import Layouts
-from planner.cost.step.compute import block_time
+from planner.cost.step.compute.block_time import block_time
 from planner.describe.layout import Layout
 from planner.describe.model.block import Attention
 from planner.describe.workload import Workload, parse_documents, read_documents

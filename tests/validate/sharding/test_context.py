@@ -7,7 +7,7 @@ import pytest
 from planner.cost.network.groups import Groups
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.shards.layouts import Layouts
-from planner.cost.step.communication import heads_s
+from planner.cost.step.communication.context_parallel import heads_s
 from planner.describe.catalogue import load_model
 from planner.describe.layout import Layout
 from planner.validate.ranks.launch import launch

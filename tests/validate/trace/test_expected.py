@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner import Workload, estimate, load_machine
-from planner.cost.step.traffic import step_traffic
+from planner.cost.step.communication.bytes_per_axis import step_traffic
 from planner.describe.layout import Layout
 from planner.validate.trace.expected import expected_collectives
 from tests.descriptions import scenario

@@ -11,7 +11,7 @@ from planner.choose.search.candidates import Candidates
 from planner.cost.arrays import Float
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.shards.layouts import Layouts
-from planner.cost.step.block_time import block_passes
+from planner.cost.step.block_pass import block_passes
 from planner.describe.layout import Layout, divisors
 
 __all__ = ["exchange_heads", "keep_weights_near", "shard_in_groups"]

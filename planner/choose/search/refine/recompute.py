@@ -16,7 +16,8 @@ from planner.cost.estimate import step_times
 from planner.cost.memory.footprint import Footprints, footprints
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.scenario import Scenario
-from planner.cost.shards.layouts import Layouts, module_bits
+from planner.cost.shards.layout_codes import module_bits
+from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import RECOMPUTE, Layout
 
 __all__ = ["reduce_recompute"]

@@ -16,15 +16,11 @@ from planner.cost.network.topology import group_view
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
-from planner.cost.step.communication import (
-    context_s,
-    data_traffic,
-    heads_s,
-    repeated_tensor_s,
-    send_stage_s,
-    tensor_s,
-)
-from planner.cost.step.expert_parallel import expert_s, split_expert_s
+from planner.cost.step.communication.context_parallel import context_s, heads_s
+from planner.cost.step.communication.data_parallel import data_traffic
+from planner.cost.step.communication.expert_parallel import expert_s, split_expert_s
+from planner.cost.step.communication.pipeline_p2p import send_stage_s
+from planner.cost.step.communication.tensor_parallel import repeated_tensor_s, tensor_s
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 

@@ -11,8 +11,8 @@ from planner.cost.operators.blocks import blocks_of
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
-from planner.cost.step.block_time import block_passes
-from planner.cost.step.traffic import step_traffic
+from planner.cost.step.block_pass import block_passes
+from planner.cost.step.communication.bytes_per_axis import step_traffic
 from planner.describe.catalogue import load_framework, load_machine, load_model
 
 _POLARIS = load_machine("polaris")

@@ -14,7 +14,8 @@ from planner.cost.operators.blocks import blocks_of
 from planner.cost.operators.operations import attention_flop, model_flop
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.tensor_split import split_over
-from planner.cost.step.compute import block_time, gemm_s
+from planner.cost.step.compute.block_time import block_time
+from planner.cost.step.compute.gemm import gemm_s
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import Layout
 from planner.describe.model.block import Attention, Block, Gemm

@@ -1,4 +1,4 @@
-"""Experts: how tokens reach the ranks of their experts, and what that adds to a step."""
+"""Expert parallelism: dispatch and combine of tokens, and expert tensor parallelism."""
 
 from __future__ import annotations
 

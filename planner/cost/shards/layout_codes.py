@@ -1,0 +1,79 @@
+"""Layout codes: fields of a layout as whole numbers, and back."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from typing import Any
+
+from planner.describe.layout import OFFLOAD, RECOMPUTE, RECOMPUTE_MODULES, SCHEDULES, Layout, Module
+
+__all__ = ["decode_layout", "encode_layout", "module_bits"]
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "recompute": RECOMPUTE,
+    "schedule": SCHEDULES,
+    "offload": OFFLOAD,
+}
+
+_BOOLEANS = ("sequence_parallel", "offload_activations")
+
+
+def encode_layout(layout: Layout) -> dict[str, int]:
+    """Fields of a layout as whole numbers, in any order [1].
+
+    Counted: every field; choices as places in their tuples, modules as bits. Left out: fields that
+    no estimate reads. Definition.
+
+    >>> encode_layout(Layout(tp=4, recompute="full"))["recompute"]
+    2
+    """
+    plain = {name: getattr(layout, name) for name in type(layout).model_fields}
+    plain["recompute_modules"] = module_bits(layout.recompute_modules)
+    return {
+        **{name: int(plain[name]) for name in plain.keys() - _CHOICES.keys() - {"split"}},
+        "split": _split_code(layout.split),
+        "dp_shard": layout.dp_shard or layout.dp,
+        **{name: table.index(plain[name]) for name, table in _CHOICES.items()},
+    }
+
+
+@functools.lru_cache(maxsize=4096)
+def decode_layout(names: tuple[str, ...], numbers: tuple[int, ...]) -> Layout:
+    """The layout of one row of codes, cached: searches come back to the same layouts."""
+    values: dict[str, Any] = dict(zip(names, numbers, strict=True))
+    return Layout(
+        **{
+            **values,
+            "dp_shard": values["dp_shard"] if values["dp_shard"] != values["dp"] else 0,
+            **{name: bool(values[name]) for name in _BOOLEANS},
+            "recompute_modules": _modules_of(values["recompute_modules"]),
+            **{name: table[values[name]] for name, table in _CHOICES.items()},
+            "split": _SPLITS[values["split"]],
+        }
+    )
+
+
+def module_bits(names: Iterable[Module]) -> int:
+    """A set of RECOMPUTE_MODULES as one number, a bit for each [1].
+
+    Counted: each once. Left out: nothing. Definition.
+
+    >>> module_bits(("core_attn", "layernorm"))             # the first and the third
+    5
+    """
+    return sum(1 << RECOMPUTE_MODULES.index(name) for name in set(names))
+
+
+def _modules_of(bits: int) -> tuple[Module, ...]:
+    return tuple(name for i, name in enumerate(RECOMPUTE_MODULES) if bits >> i & 1)
+
+
+_SPLITS: list[str] = [""]
+"""Splits by their code: users write them, so that no list of them stands anywhere."""
+
+
+def _split_code(split: str) -> int:
+    if split not in _SPLITS:
+        _SPLITS.append(split)
+    return _SPLITS.index(split)

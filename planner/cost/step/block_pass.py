@@ -1,0 +1,136 @@
+"""One micro-batch on one block: computation, exposed traffic, waiting for the host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from planner.cost.arrays import Arrays, Float, distinct
+from planner.cost.network.groups import Groups
+from planner.cost.scenario import Scenario
+from planner.cost.shards.layouts import Layouts
+from planner.cost.step.communication.block_traffic import block_traffic
+from planner.cost.step.communication.tensor_parallel import StreamTraffic
+from planner.cost.step.compute.block_time import BlockTime, block_time
+from planner.cost.step.kernel_launch import awaited_s
+from planner.describe.model.block import Block
+
+__all__ = ["Pass", "block_passes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pass(Arrays):
+    """One block and micro-batch: computation, and traffic that nothing hides [s]."""
+
+    compute: BlockTime
+    tensor_s: Float
+    context_s: Float
+    expert_s: Float
+    forward_traffic_s: Float
+    """What of the traffic stands in the forward pass."""
+    behind_forward_s: Float
+    """Traffic between nodes that runs behind the computation of the forward pass."""
+    behind_backward_s: Float
+    """The same of the backward pass, recompute included."""
+    host_s: Float
+    """Waiting for the host."""
+
+    @property
+    def total_s(self) -> Float:
+        """Everything that one micro-batch takes on the block [s]."""
+        compute = self.compute
+        return (
+            compute.forward_s
+            + compute.backward_s
+            + compute.recompute_s
+            + self.tensor_s
+            + self.context_s
+            + self.expert_s
+            + self.host_s
+        )
+
+    @property
+    def behind_s(self) -> Float:
+        """Traffic between nodes behind the computation of both passes [s]."""
+        return self.behind_forward_s + self.behind_backward_s
+
+    @property
+    def drawn_forward_s(self) -> Float:
+        """The forward pass with its traffic and its share of waiting for the host [s]."""
+        # it stretches whatever runs
+        busy = np.maximum(self.total_s - self.host_s, np.finfo(float).tiny)
+        return (self.compute.forward_s + self.forward_traffic_s) * (1 + self.host_s / busy)
+
+
+_SHAPES = (
+    "micro_batch",
+    "tp",
+    "cp",
+    "ulysses",
+    "ep",
+    "etp",
+    "sequence_parallel",
+    "recompute",
+    "recompute_layers",
+    "recompute_every",
+    "recompute_span",
+    "recompute_modules",
+)
+"""Columns that decide what a rank does in one pass of a block."""
+
+
+def block_passes(scenario: Scenario, blocks: tuple[Block, ...], layouts: Layouts) -> list[Pass]:
+    """Time of each block, worked out once per distinct shape of a rank's work [s].
+
+    Counted: computation, traffic of layers that nothing hides, waiting for the host. Left out:
+    data-parallel traffic, transfers between stages. method.md#computation;
+    method.md#traffic-per-axis-and-overlap.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.cost.network.collectives import all_reduce_s
+    >>> from planner.cost.operators.blocks import blocks_of
+    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
+    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> layouts = Layouts.of(Layout(tp=4))
+    >>> _, layer, _ = block_passes(job, blocks_of(job), layouts)
+    >>> reduce_s = all_reduce_s(Groups.of(layouts, machine).tensor, 2**24)  # a stream of 16 MiB
+    >>> round(float(layer.tensor_s / reduce_s), 3)    # two awaited, two hidden but a fifth
+    2.4
+    """
+    settled = layouts.settled(scenario.framework)
+    columns = [getattr(settled, name) for name in _SHAPES]
+    # of the pipeline and the number of passes no more than this
+    columns += [settled.piped, settled.num_microbatches > 1]
+    parted = any(block.kept_whole for block in blocks)
+    seen = (settled, settled.keeping()) if parted else (settled,)
+    merges = [each.merges_passes(scenario.framework) for each in seen]
+    first, index = distinct(*columns, *merges)
+    few = settled.map(np.ravel).take(first) if len(first) < len(settled) else settled
+    groups = Groups.of(few, scenario.machine)
+    kept = few.keeping() if parted else few
+    stream = StreamTraffic.of(scenario, few, groups)
+    passes = [
+        _block_pass(scenario, block, kept if block.kept_whole else few, groups, stream)
+        for block in blocks
+    ]
+    return passes if few is settled else [work.take(index) for work in passes]
+
+
+def _block_pass(
+    scenario: Scenario, block: Block, layouts: Layouts, groups: Groups, stream: StreamTraffic
+) -> Pass:
+    compute = block_time(scenario, block, layouts)
+    axes = block_traffic(scenario, block, layouts, groups, compute, stream)
+    tensor, ring, expert = axes
+    busy = Pass(
+        compute=compute,
+        tensor_s=tensor.forward_s + tensor.backward_s,
+        context_s=ring.forward_s + ring.backward_s,
+        expert_s=expert.forward_s + expert.backward_s,
+        forward_traffic_s=tensor.forward_s + ring.forward_s + expert.forward_s,
+        behind_forward_s=np.asarray(sum(axis.behind_forward_s for axis in axes)),
+        behind_backward_s=np.asarray(sum(axis.behind_backward_s for axis in axes)),
+        host_s=np.zeros_like(tensor.forward_s),
+    )
+    return replace(busy, host_s=awaited_s(scenario, block, layouts, groups, busy.total_s))

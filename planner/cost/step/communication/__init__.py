@@ -1,0 +1,1 @@
+"""Collectives of every parallel axis, and the part that computation does not hide."""

@@ -1,0 +1,159 @@
+"""Traffic of one block over tensor, context and expert ranks, and its exposed part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.cost.arrays import Arrays, Float
+from planner.cost.network.groups import Groups
+from planner.cost.network.topology import GroupView
+from planner.cost.scenario import Scenario
+from planner.cost.shards.layouts import Layouts
+from planner.cost.step.communication.context_parallel import context_s, heads_s
+from planner.cost.step.communication.expert_parallel import (
+    expert_s,
+    exposed_experts_s,
+    split_expert_s,
+)
+from planner.cost.step.communication.tensor_parallel import StreamTraffic, repeated_tensor_s
+from planner.cost.step.compute.block_time import BlockTime
+from planner.describe.model.block import Block
+
+__all__ = ["AxisTime", "block_traffic"]
+
+
+@dataclass(frozen=True, slots=True)
+class AxisTime(Arrays):
+    """Traffic of one axis in a block: what nothing hides, and what leaves the node behind
+    computation; recompute's with the backward pass [s]."""
+
+    forward_s: Float
+    backward_s: Float
+    behind_forward_s: Float
+    behind_backward_s: Float
+    sent_forward_s: Float
+    """All of it, hidden or not."""
+    sent_backward_s: Float
+
+    @classmethod
+    def nothing(cls, compute: BlockTime) -> AxisTime:
+        """That of an axis which sends nothing."""
+        return cls(*[np.zeros_like(compute.forward_s)] * 6)
+
+    @classmethod
+    def split(
+        cls, group: GroupView, sent: tuple[Float, Float], left: tuple[Float, Float]
+    ) -> AxisTime:
+        """Of what is `sent` forward and backward, what is `left` over beside computation."""
+        across = group.nodes > 1
+        ahead, back = (
+            np.where(across, whole - part, 0.0) for whole, part in zip(sent, left, strict=True)
+        )
+        return cls(*left, ahead, back, *sent)
+
+
+def block_traffic(
+    scenario: Scenario,
+    block: Block,
+    layouts: Layouts,
+    groups: Groups,
+    compute: BlockTime,
+    stream: StreamTraffic | None = None,
+) -> tuple[AxisTime, AxisTime, AxisTime]:
+    """Traffic of one block and micro-batch over tensor, context and expert axes [s].
+
+    `layouts` are as the block sees them, `stream` is what all blocks share where it is known.
+    Counted: what runs beside `compute`, and what nothing hides. Left out: data-parallel
+    traffic, transfers between stages. method.md#traffic-per-axis-and-overlap.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.cost.operators.blocks import blocks_of
+    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
+    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> layouts, layer = Layouts.of(Layout(tp=4)), blocks_of(job)[1]
+    >>> compute, groups = block_time(job, layer, layouts), Groups.of(layouts, machine)
+    >>> tensor, _, _ = block_traffic(job, layer, layouts, groups, compute)
+    >>> round(float(tensor.backward_s / tensor.sent_backward_s), 3)     # a fifth of it contends
+    0.2
+    """
+    stream = stream or StreamTraffic.of(scenario, layouts, groups)
+    return (
+        _tensor_parallel(scenario, block, layouts, groups.tensor, stream, compute),
+        _context_parallel(scenario, block, layouts, groups, compute),
+        _expert_parallel(scenario, block, layouts, groups, compute),
+    )
+
+
+def _tensor_parallel(
+    scenario: Scenario,
+    block: Block,
+    layouts: Layouts,
+    group: GroupView,
+    stream: StreamTraffic,
+    compute: BlockTime,
+) -> AxisTime:
+    """Tensor-parallel traffic: what no product of a column-parallel layer hides, and a part of the
+    rest where the framework overlaps it otherwise."""
+    rules = scenario.framework.communication
+    visible = 1 - rules.overlap_tensor.value
+    forward, backward = stream.tensor_s(scenario, block, layouts)
+    backward = backward + repeated_tensor_s(scenario, block, layouts, forward)
+    left = backward
+    if rules.overlap_tensor_backward:
+        gather, reduce = stream.column_backward_s(scenario, block, layouts)
+        hidden = np.minimum(gather, compute.column_input_s)
+        hidden = hidden + np.minimum(reduce, compute.column_weight_s)
+        left = backward - (1 - rules.contention.value) * hidden
+    both = (visible * forward, visible * left)
+    return AxisTime.split(group, (forward, backward), both)
+
+
+def _context_parallel(
+    scenario: Scenario, block: Block, layouts: Layouts, groups: Groups, compute: BlockTime
+) -> AxisTime:
+    """Keys and values that pass around behind attention to those that are there: all but one of
+    the pieces; behind the first of them, or none, where they are gathered at once. Exchanging
+    tokens for heads has nothing to hide behind."""
+    if not np.any(layouts.cp > 1):
+        return AxisTime.nothing(compute)
+    sent = context_s(scenario, block, layouts, groups)
+    one, others = 1 / layouts.ring, 1 - 1 / layouts.ring
+    core = (compute.core_forward_s, compute.core_backward_s)
+    exchange = scenario.framework.kernels.context_exchange
+    if exchange == "pass":
+        ahead = np.maximum(sent[0] - others * core[0], 0.0)
+        back = np.maximum(sent[1] - others * core[1], 0.0)
+    elif exchange == "gather-pass":
+        # gradients are passed on behind the next piece, those of the last behind none
+        passed = sent[1] - sent[0]
+        ahead = np.maximum(sent[0] - one * core[0], 0.0)
+        back = np.maximum(sent[0] - one * core[1], 0.0)
+        back = back + one * passed + np.maximum(others * (passed - core[1]), 0.0)
+    else:
+        # nothing is attended to before all is there
+        ahead, back = sent
+    exchanged = heads_s(scenario, block, layouts, groups)
+    repeated = layouts.attends_again(scenario.framework)
+    first = sent[0] + exchanged[0]
+    both = (first, sent[1] + exchanged[1] + np.where(repeated, first, 0.0))
+    ahead, back = ahead + exchanged[0], back + exchanged[1]
+    return AxisTime.split(groups.context, both, (ahead, back + np.where(repeated, ahead, 0.0)))
+
+
+def _expert_parallel(
+    scenario: Scenario, block: Block, layouts: Layouts, groups: Groups, compute: BlockTime
+) -> AxisTime:
+    """Dispatch and combine, with what ranks that split an expert gather, behind another
+    micro-batch's computation or behind none."""
+    if not block.dispatch_top_k:
+        return AxisTime.nothing(compute)
+    ahead, back = expert_s(scenario, block, layouts, groups)
+    inside = split_expert_s(scenario, block, layouts, groups)
+    ahead, back = ahead + inside[0], back + inside[1]
+    back = back + np.where(layouts.exchanges_again, ahead, 0.0)
+    sent, busy_s = ahead + back, compute.forward_s + compute.backward_s
+    left = exposed_experts_s(scenario, layouts, sent, busy_s)
+    part = left / np.maximum(sent, np.finfo(float).tiny)
+    return AxisTime.split(groups.expert, (ahead, back), (part * ahead, part * back))

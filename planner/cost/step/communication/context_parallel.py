@@ -1,0 +1,99 @@
+"""Context parallelism: ring attention, gathered keys and values, Ulysses all-to-alls."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.cost.arrays import Float
+from planner.cost.network.collectives import (
+    all_gather_s,
+    all_to_all_s,
+    reduce_scatter_s,
+    ring_exchange_s,
+)
+from planner.cost.network.groups import Groups
+from planner.cost.scenario import Scenario
+from planner.cost.shards.layouts import Layouts
+from planner.describe.model.block import Block
+
+__all__ = ["context_s", "heads_s"]
+
+_FP32 = 4.0
+"""Bytes of an element of gradients that are summed in fp32."""
+
+
+def context_s(
+    scenario: Scenario, block: Block, layouts: Layouts, groups: Groups
+) -> tuple[Float, Float]:
+    """Keys and values travel between context ranks, and their gradients back [s].
+
+    Counted: n - 1 transfers of a rank's keys and values around n of them forward, twice that
+    backward, each as slow as the ring's slowest hop; or (`context_exchange`) one gather of them
+    either way, and n transfers of their fp32 gradients or their reduction; of heads that are
+    divided (Ulysses) a rank's own alone. Left out: overlap with attention. Liu et al. 2023,
+    arXiv:2310.01889; Llama Team 2024, arXiv:2407.21783, section 3.3.2;
+    method.md#traffic-per-axis-and-overlap.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.cost.operators.blocks import blocks_of
+    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
+    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> layouts, (_, layer, _) = Layouts.of(Layout(cp=4)), blocks_of(job)   # 512 tokens a rank
+    >>> sent = context_s(job, layer, layouts, Groups.unit(layouts))         # seconds are bytes
+    >>> [float(direction) / 2**20 for direction in sent]    # 3 * 512 tokens * 8 heads * 256 * 2 B
+    [6.0, 12.0]
+    """
+    workload, group, n = scenario.workload, groups.ring, layouts.ring
+    tokens = layouts.tokens(workload.sequence_length) * layouts.ulysses
+    exchange = scenario.framework.kernels.context_exchange
+    forward, backward = np.zeros(np.shape(tokens)), np.zeros(np.shape(tokens))
+    for attention in block.attentions:
+        width = attention.num_kv_heads * (attention.qk_dim + attention.v_dim)
+        spread = np.minimum(layouts.tp * layouts.ulysses, attention.num_kv_heads)
+        elements = tokens * width / spread
+        size = elements * float(workload.compute_bytes)
+        if exchange == "pass":
+            ahead = (n - 1) * ring_exchange_s(group, size)
+            back = 2 * ahead
+        else:
+            ahead = all_gather_s(group, n * size)
+            passed = n * ring_exchange_s(group, _FP32 * elements)
+            reduced = reduce_scatter_s(group, n * size)
+            back = ahead + (passed if exchange == "gather-pass" else reduced)
+        forward, backward = forward + ahead, backward + back
+    return forward, backward
+
+
+def heads_s(
+    scenario: Scenario, block: Block, layouts: Layouts, groups: Groups
+) -> tuple[Float, Float]:
+    """Context ranks exchange their tokens for heads before attention, and back after it [s].
+
+    Counted: four all-to-alls forward, of queries, keys, values and output, and four backward;
+    keys and values of fewer heads than ranks once for each rank, or of all heads where the
+    framework repeats them. Left out: overlap, copies before and after. Jacobs et al. 2023,
+    arXiv:2309.14509, section 3.2; method.md#traffic-per-axis-and-overlap.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.cost.operators.blocks import blocks_of
+    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
+    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> layouts, (_, layer, _) = Layouts.of(Layout(cp=4, ulysses=4)), blocks_of(job)
+    >>> sent, _ = heads_s(job, layer, layouts, Groups.unit(layouts))        # seconds are bytes
+    >>> float(sent) / 2**20     # 3/4 of 512 tokens * (32 + 8 + 8 + 32) heads * 256 B
+    7.5
+    """
+    workload, group = scenario.workload, groups.heads
+    element = float(workload.compute_bytes)
+    tokens, tp = layouts.tokens(workload.sequence_length), layouts.tp
+    sent = np.zeros(np.shape(tokens))
+    for attention in block.attentions:
+        heads = attention.num_heads / np.minimum(tp, attention.num_heads)
+        own = attention.num_kv_heads / np.minimum(tp, attention.num_kv_heads)
+        repeats = scenario.framework.kernels.repeats_kv_heads
+        keys = heads if repeats else np.maximum(own, layouts.ulysses)
+        for count, width in ((heads, attention.qk_dim), (keys, attention.qk_dim)):
+            sent = sent + all_to_all_s(group, tokens * count * width * element)
+        for count in (keys, heads):
+            sent = sent + all_to_all_s(group, tokens * count * attention.v_dim * element)
+    return sent, sent

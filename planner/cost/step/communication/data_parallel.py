@@ -1,0 +1,189 @@
+"""Data parallelism: gradient reduction, and weight gathers of ZeRO and FSDP."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from planner.cost.arrays import Arrays, Float, among, where_any
+from planner.cost.network.collectives import (
+    all_gather_s,
+    all_reduce_s,
+    hierarchical_all_reduce_s,
+    phased_all_to_all_s,
+    reduce_scatter_s,
+)
+from planner.cost.network.groups import Groups
+from planner.cost.network.topology import GroupView
+from planner.cost.shards.buckets import num_buckets, num_units
+from planner.cost.shards.stages import Stages
+from planner.cost.shards.states import expert_share
+
+__all__ = ["DataTraffic", "data_traffic"]
+
+Collective = Callable[[GroupView, ArrayLike], Float]
+
+
+@dataclass(frozen=True, slots=True)
+class DataTraffic(Arrays):
+    """Data-parallel traffic of one stage, before overlap [s]."""
+
+    gradients_s: Float
+    """One reduction of the gradients."""
+    parameters_s: Float
+    """Gathering updated parameters after the step (ZeRO-1 and 2, in buckets)."""
+    before_forward_s: Float
+    """Gathering the stage's weights for a forward pass (ZeRO-3, and below it where every layer is
+    a unit)."""
+    before_later_forward_s: Float
+    """The same for those of a step's passes that follow the first."""
+    before_backward_s: Float
+    """Gathering them again for the backward pass (ZeRO-3)."""
+    after_backward_s: Float
+    """Reducing and scattering the stage's gradients after it (ZeRO-3)."""
+    around_loss_s: Float
+    """A step's further gatherings of the head's weights for a loss in pieces."""
+
+
+def data_traffic(stages: Stages, groups: Groups) -> DataTraffic:
+    """Data-parallel collectives of a stage; expert weights reduce over their own replicas [s].
+
+    Counted: one collective per bucket of gradients, per layer of ZeRO-3 and where every layer is a
+    unit; each pays its latency. After the step ZeRO-1 and 2 gather what was trained. Where weights
+    stay sharded over fewer ranks after a forward pass, they are gathered from these; what is
+    quantised for its way counts as it is sent. Left out: overlap with computation, quantising.
+    Rajbhandari et al. 2020, arXiv:1910.02054; Zhao et al. 2023, arXiv:2304.11277; Wang et al. 2023,
+    arXiv:2306.10209; method.md#traffic-per-axis-and-overlap.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
+    >>> job = Scenario(model, machine, Workload(), load_framework("ddp"))
+    >>> stages = Stages.of(job, Layouts.of(Layout(dp=8)), 0)
+    >>> sent = data_traffic(stages, Groups.unit(stages.layouts)).gradients_s    # seconds are bytes
+    >>> round(float(sent) / (2 * 7 / 8 * model.num_params), 2)                  # fp32 gradients
+    4.0
+    """
+    scenario, params, layouts = stages.scenario, stages.params, stages.layouts
+    buffers, rules = scenario.framework.buffers, scenario.framework.communication
+    buckets = _pieces(stages, buffers.reduce_bucket_elements) + _first_bucket(stages)
+    gradients = _reduced_s(stages, groups, buckets)
+    first, units = (groups.shard, groups.expert_shard), num_units(stages)
+    by_layer = layouts.gathers_updates & rules.every_layer_alone
+    ahead, fraction = layouts.shards_weights | by_layer, rules.gather_fraction.value
+    ahead_s = again_s = where_any(ahead, lambda: _weights_s(stages, first, units) / fraction)
+    if np.any(layouts.reshard):
+        second = (groups.second_shard, groups.expert_second_shard)
+        again_s = where_any(ahead, lambda: _weights_s(stages, second, units) / fraction)
+    bucket = 0.0 if rules.gathers_updates_whole else buffers.gather_bucket_elements
+    trained = params.trainable * stages.element
+    freed = layouts.shards_weights
+    return DataTraffic(
+        gradients_s=np.where(freed, 0.0, gradients),
+        parameters_s=where_any(
+            layouts.gathers_updates & ~by_layer,
+            lambda: _gathered_s(stages, first, _pieces(stages, bucket), trained),
+        ),
+        before_forward_s=ahead_s,
+        before_later_forward_s=np.where(
+            layouts.keeps_second_shards(scenario.framework), again_s, ahead_s
+        ),
+        before_backward_s=np.where(freed, again_s, 0.0),
+        after_backward_s=np.where(freed, gradients / fraction, 0.0),
+        around_loss_s=_head_s(stages, groups) / fraction,
+    )
+
+
+def _head_s(stages: Stages, groups: Groups) -> Float:
+    """A step's further gatherings of the head's weights for a loss in pieces [s]."""
+    times = stages.layouts.gathers_head_more(stages.scenario.framework)
+    size = stages.params.head * stages.element
+    return where_any(times > 0, lambda: times * _times(1.0, all_gather_s, groups.shard, size))
+
+
+def _times(count: Float | float, collective: Collective, group: GroupView, amount: Float) -> Float:
+    """`count` collectives of `amount` bytes together; none where there is nothing to send [s]."""
+    if not np.any(group.size > 1):
+        return np.zeros(np.shape(amount))
+    return np.where(amount > 0, count * collective(group, amount / count), 0.0)
+
+
+def _routed(stages: Stages) -> Float:
+    """Part of a rank's parameters that has replicas of its own: experts spread over ranks."""
+    spread = stages.layouts.spreads_experts
+    return np.where(spread, expert_share(stages.blocks, stages.layouts), 0.0)
+
+
+def _gathered_s(
+    stages: Stages, groups: tuple[GroupView, GroupView], count: Float, amount: Float
+) -> Float:
+    """Gathering `amount` bytes of weights in `count` collectives, over the groups of dense weights
+    and of experts [s]."""
+    routed = _routed(stages)
+    dense = _times(count, all_gather_s, groups[0], amount * (1 - routed))
+    if not np.any(routed):
+        return dense
+    return dense + _times(count, all_gather_s, groups[1], amount * routed)
+
+
+def _weights_s(stages: Stages, groups: tuple[GroupView, GroupView], count: Float) -> Float:
+    """Gathering a stage's weights for a pass, in as few bytes as the framework sends [s]."""
+    sent = stages.scenario.framework.communication.gather_bytes or stages.element
+    return _gathered_s(stages, groups, count, stages.params.unsharded * sent)
+
+
+def _reduced_s(stages: Stages, groups: Groups, count: Float) -> Float:
+    """Reducing the gradients of a stage once, in `count` collectives [s]."""
+    amount, routed = stages.params.trainable * stages.states.reduce_bytes, _routed(stages)
+    rules = stages.scenario.framework.communication
+    sent = rules.scatter_bytes / stages.states.reduce_bytes
+    # of every reduction's share where replicas sum up but once a step
+    often = stages.layouts.reductions_per_step(stages.scenario.framework)
+    often = often if rules.replicas_once else np.ones_like(often)
+    alike = among(stages.layouts.zero_stage, rules.all_reduced_stages)
+    scattered = stages.layouts.shards_states & ~alike
+    phased = stages.scenario.framework.reduction.hierarchical
+    reduce_s = hierarchical_all_reduce_s if phased else all_reduce_s
+
+    def in_parts(size: Float, shard: GroupView, replica: GroupView) -> Float:
+        """Each rank sums up its shard, and what replicas have of it."""
+        scatter = _times(count, reduce_scatter_s, shard, size)
+        if sent:
+            # only where it leaves the node
+            phased = _times(count, phased_all_to_all_s, shard, size * sent)
+            far = stages.layouts.shards_weights & (shard.nodes > 1)
+            scatter = np.where(far, phased, scatter)
+        return scatter + _times(count, all_reduce_s, replica, size / shard.size) / often
+
+    found = np.zeros(amount.shape)
+    for part, every, shard, replica in (
+        (1 - routed, groups.data, groups.shard, groups.replica),
+        (routed, groups.expert_data, groups.expert_shard, groups.expert_replica),
+    ):
+        if not np.any(part):
+            continue
+        size = amount * part
+        whole = functools.partial(_times, count, reduce_s, every, size)
+        split = functools.partial(in_parts, size, shard, replica)
+        found = found + where_any(~scattered, whole) + where_any(scattered, split)
+    return found
+
+
+def _pieces(stages: Stages, bucket: float) -> Float:
+    """Into how many collectives gradients or updated parameters are cut.
+
+    ZeRO-3 gathers and reduces layer by layer, and so does what makes every layer a unit.
+    """
+    alone = stages.scenario.framework.communication.every_layer_alone
+    by_layer = stages.layouts.shards_weights | alone
+    return np.where(by_layer, num_units(stages), num_buckets(stages, bucket))
+
+
+def _first_bucket(stages: Stages) -> Float:
+    """A collective more where the first bucket of gradients closes before others do [1]."""
+    first = stages.scenario.framework.reduction.first_bucket_elements
+    more = (first > 0) & ~stages.layouts.shards_weights & (stages.params.trainable > first)
+    return np.where(more, 1.0, 0.0)

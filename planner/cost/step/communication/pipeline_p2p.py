@@ -1,0 +1,114 @@
+"""Pipeline point-to-point: transfers of activations and gradients between stages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.cost.arrays import Arrays, Float, Int, where_any
+from planner.cost.network.collectives import p2p_s
+from planner.cost.network.groups import Groups
+from planner.cost.scenario import Scenario
+from planner.cost.shards.layouts import Layouts
+from planner.cost.step.communication.tensor_parallel import stream_bytes
+
+__all__ = ["Transfer", "send_stage_s", "stage_transfer", "transfer_wait_s"]
+
+
+def send_stage_s(scenario: Scenario, layouts: Layouts, groups: Groups) -> Float:
+    """One transfer of a micro-batch's activations to the next stage [s].
+
+    Counted: every tensor-parallel rank sends its slice of the tokens (scatter/gather, Narayanan
+    et al. 2021, arXiv:2104.04473, section 4.1), at the pace of the stage whose neighbours are
+    farthest. Left out: gathering the slices, overlap.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
+    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> layouts = Layouts.of(Layout(tp=4, pp=2))
+    >>> float(send_stage_s(job, layouts, Groups.unit(layouts))) / 2**20     # a fourth of 16 MiB
+    4.0
+    """
+    size = stream_bytes(scenario, layouts) / layouts.tp
+    return where_any(layouts.piped, lambda: p2p_s(groups.pipeline, size))
+
+
+def transfer_wait_s(scenario: Scenario, layouts: Layouts) -> Float:
+    """What each transfer between stages waits besides, where runs on the machine showed it [s].
+
+    Counted: the profile's `transfer_delays`, by nodes of the job, linear in their logarithm. Left
+    out: the message itself. method.md#traffic-per-axis-and-overlap.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> model, machine = load_model("llama-3-8b"), load_machine("h100-cluster")
+    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> float(transfer_wait_s(job, Layouts.of(Layout(dp=64, pp=8))))        # 64 nodes of 8
+    0.25
+    """
+    machine = scenario.machine
+    delays = machine.network.transfer_delays if machine.network else None
+    if delays is None:
+        return np.zeros(np.shape(layouts.pp))
+    nodes = np.maximum(layouts.world / machine.node.num_devices, 1)
+    wait = np.interp(np.log(nodes), np.log(delays.num_nodes), delays.seconds)
+    return np.where(layouts.piped, wait, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer(Arrays):
+    """Handing one chunk's activations, or their gradient, to the neighbouring stage [s]."""
+
+    arrives_s: Float
+    """Until they are there."""
+    fills: Int
+    """How often a pipeline waits for that, to fill and once more to drain."""
+    blocks_s: Float
+    """While the stage can do nothing else; less where transfers run behind computation."""
+    behind_s: Float
+    """The part that leaves the node behind computation."""
+
+
+def stage_transfer(scenario: Scenario, layouts: Layouts, groups: Groups, free_s: Float) -> Transfer:
+    """One transfer between stages, as it delays the next stage and its own [s].
+
+    `free_s` is the time of one micro-batch on the stage, both ways, less what else leaves the node
+    behind it. Counted: the message, and the wait that runs on the machine have shown; behind
+    computation, where the framework overlaps those of stages with several chunks, what a chunk's
+    pass does not cover. Left out: latency of launching it. method.md#pipeline.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
+    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> layouts = Layouts.of(Layout(tp=4, pp=2))
+    >>> transfer = stage_transfer(job, layouts, Groups.of(layouts, machine), np.asarray(0.1))
+    >>> round(1e6 * float(transfer.arrives_s))              # 160 us + 4 MiB at 9 GB/s
+    626
+    """
+    if not layouts.piped.any():
+        nothing = np.zeros(free_s.shape)
+        return Transfer(nothing, layouts.pp - 1, nothing, nothing)
+    one, wait = send_stage_s(scenario, layouts, groups), transfer_wait_s(scenario, layouts)
+    # both directions of a link move at once; waits follow each other, at each neighbour of a stage
+    awaited = one + wait * np.minimum(layouts.pp - 1, 2)
+    hides = scenario.framework.communication.overlap_pipeline & (layouts.vpp > 1)
+    left = np.maximum(one - free_s / (2 * layouts.vpp), 0.0)
+    across = hides & (groups.pipeline.nodes > 1)
+    return Transfer(
+        arrives_s=one + wait,
+        # the first micro-batch passes all chunks before its backward pass; where stages await
+        # their transfers, those of their own passes last as long as its way round
+        fills=np.where(hides, _hops(layouts), layouts.pp - 1),
+        blocks_s=np.where(hides, left, awaited),
+        behind_s=np.where(across, one - left, 0.0),
+    )
+
+
+def _hops(layouts: Layouts) -> Int:
+    """Transfers that a pipeline waits for to fill, and again to drain, behind whose chunks others
+    run: of all chunks, but not at the turn of a V; there many micro-batches pass the first chunks
+    once more in the middle, but in pairs. Left out: pairs that wait for transfers in the middle,
+    where no stage is slower than its neighbours."""
+    whole = layouts.pp * layouts.vpp - 1
+    again = np.where((layouts.num_microbatches > layouts.pp) & ~layouts.paired, layouts.pp - 2, 0)
+    return np.where(layouts.v_shaped, whole - 1 + again, whole)

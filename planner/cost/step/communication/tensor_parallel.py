@@ -1,0 +1,148 @@
+"""Tensor parallelism: all-reduces, or all-gathers and reduce-scatters, of the residual stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.cost.arrays import Float, where_any
+from planner.cost.network.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
+from planner.cost.network.groups import Groups
+from planner.cost.scenario import Scenario
+from planner.cost.shards.layouts import Layouts
+from planner.cost.step.time_constants import constants
+from planner.describe.model.block import Block
+
+__all__ = ["StreamTraffic", "column_backward_s", "repeated_tensor_s", "stream_bytes", "tensor_s"]
+
+
+def stream_bytes(scenario: Scenario, layouts: Layouts) -> Float:
+    """Residual stream of one micro-batch on a context rank [B].
+
+    Counted: tokens of the rank, times the hidden size, in the precision that computes. Left out:
+    its split over tensor-parallel ranks. Definition.
+
+    >>> float(stream_bytes(scenario, Layouts.of(Layout()))) / 2**20     # 2048 tokens, 4096 wide
+    16.0
+    """
+    tokens = layouts.tokens(scenario.workload.sequence_length)
+    return tokens * scenario.model.hidden_size * float(scenario.workload.compute_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTraffic:
+    """Collectives of one micro-batch's residual stream over tensor-parallel ranks [s].
+
+    The stream is as wide in every block, so that all of them share these.
+    """
+
+    reduce_s: Float
+    """Where norms are not split along the sequence; the others where they are."""
+    gather_s: Float
+    scatter_s: Float
+
+    @classmethod
+    def of(cls, scenario: Scenario, layouts: Layouts, groups: Groups) -> StreamTraffic:
+        """Those of a model."""
+        group, size, split = groups.tensor, stream_bytes(scenario, layouts), layouts.splits_sequence
+        return cls(
+            where_any(~split, lambda: all_reduce_s(group, size)),
+            where_any(split, lambda: all_gather_s(group, size)),
+            where_any(split, lambda: reduce_scatter_s(group, size)),
+        )
+
+    def tensor_s(self, scenario: Scenario, block: Block, layouts: Layouts) -> tuple[Float, Float]:
+        """What the function `tensor_s` returns [s]."""
+        pair, sequence = self.gather_s + self.scatter_s, layouts.splits_sequence
+        forward = np.where(sequence, pair, self.reduce_s) * block.num_tp_collectives
+        again = 0.0 if scenario.framework.kernels.saves_gathered else self.gather_s
+        backward = np.where(sequence, pair + again, self.reduce_s) * block.num_tp_collectives
+        return forward, backward
+
+    def column_backward_s(
+        self, scenario: Scenario, block: Block, layouts: Layouts
+    ) -> tuple[Float, Float]:
+        """What the function `column_backward_s` returns [s]."""
+        sequence, regions = layouts.splits_sequence, block.num_tp_collectives
+        gather = np.where(sequence, self.gather_s, 0.0)
+        again = np.zeros_like(gather) if scenario.framework.kernels.saves_gathered else gather
+        reduced = np.where(sequence, self.scatter_s, self.reduce_s)
+        return again * regions, reduced * regions
+
+
+def tensor_s(
+    scenario: Scenario, block: Block, layouts: Layouts, groups: Groups
+) -> tuple[Float, Float]:
+    """Tensor-parallel traffic of one block and micro-batch: forward, backward [s].
+
+    Counted: each region is one all-reduce of the stream, forward and backward; with sequence
+    parallelism an all-gather and a reduce-scatter of the same size, plus a second all-gather
+    in backward where the gathered input was not kept. Left out: overlap. Shoeybi et al. 2019,
+    arXiv:1909.08053; Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.cost.operators.blocks import blocks_of
+    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
+    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> layouts, (_, layer, _) = Layouts.of(Layout(tp=4)), blocks_of(job)   # a stream of 16 MiB
+    >>> sent = tensor_s(job, layer, layouts, Groups.unit(layouts))          # seconds are bytes
+    >>> [round(float(direction) / 2**20) for direction in sent]             # 2 * 2 * 3/4 * 16 MiB
+    [48, 48]
+    """
+    return StreamTraffic.of(scenario, layouts, groups).tensor_s(scenario, block, layouts)
+
+
+def column_backward_s(
+    scenario: Scenario, block: Block, layouts: Layouts, groups: Groups
+) -> tuple[Float, Float]:
+    """Part of a block's tensor-parallel traffic that backward passes of column-parallel products
+    send: gathering their input again, reducing its gradient [s].
+
+    Counted: one of either a region, as in `tensor_s`; no gather without sequence parallelism or
+    where the gathered input was kept. Left out: overlap. Korthikanti et al. 2022,
+    arXiv:2205.05198, section 4.2.2; method.md#traffic-per-axis-and-overlap.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.cost.operators.blocks import blocks_of
+    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
+    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> layouts = Layouts.of(Layout(tp=4, sequence_parallel=True))
+    >>> sent = column_backward_s(job, blocks_of(job)[1], layouts, Groups.unit(layouts))
+    >>> [round(float(part) / 2**20) for part in sent]       # of 72 MiB, as two are of the others
+    [24, 24]
+    """
+    return StreamTraffic.of(scenario, layouts, groups).column_backward_s(scenario, block, layouts)
+
+
+def repeated_tensor_s(
+    scenario: Scenario, block: Block, layouts: Layouts, forward_s: Float
+) -> Float:
+    """Tensor-parallel traffic of recompute: what it repeats of the forward's [s].
+
+    Counted: with full recompute the forward's traffic, without the layer's last reduction where
+    gathered inputs are kept and recompute stops at the last of them; with selective recompute then
+    its gathers. Left out: overlap. method.md#traffic-per-axis-and-overlap.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.cost.operators.blocks import blocks_of
+    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
+    >>> job = Scenario(model, machine, Workload(), load_framework("fsdp2"))
+    >>> layouts, (_, layer, _) = Layouts.of(Layout(tp=4, recompute="full")), blocks_of(job)
+    >>> float(repeated_tensor_s(job, layer, layouts, np.asarray(48.0)))   # to the layer's end
+    48.0
+    """
+    if block.kind != "layer":
+        return np.zeros_like(forward_s)
+    full, selective = layouts.recomputes_layers, layouts.recomputes_selectively
+    kernels = scenario.framework.kernels
+    if not kernels.saves_gathered:
+        half = layouts.recomputes_module(("moe",) if block.dispatch_top_k else ("mlp",))
+        one = np.where(selective & half, 1 / max(block.num_tp_collectives, 1), 0.0)
+        return np.where(full, 1.0, one) * forward_s
+    # recompute stops at the last tensor it needs, before the layer's last reduction, unless it
+    # runs to the end; kept products spare the reductions but not the gathers
+    last = 0.0 if kernels.repeats_to_end else 1 / (2 * max(block.num_tp_collectives, 1))
+    part = 1 - last
+    gathers = constants().recompute.gathers_repeated_fraction.value
+    return np.where(full, part * forward_s, np.where(selective, gathers * forward_s, 0.0))

@@ -1,0 +1,1 @@
+"""Compute time of products, attention and memory-bound kernels on one device."""

@@ -1,0 +1,252 @@
+"""Matrix products: roofline with tile and wave quantisation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from planner.cost.arrays import Float, distinct
+from planner.cost.scenario import Scenario
+from planner.cost.shards.layouts import Layouts
+from planner.cost.shards.tensor_split import expert_load, split_over
+from planner.cost.step.compute.device_rates import DeviceRates
+from planner.cost.step.time_constants import constants
+from planner.describe.framework.framework import Framework
+from planner.describe.model.block import Gemm
+
+__all__ = ["gemm_s", "gemm_times"]
+
+_SPLITS = np.array([1.0, 2.0, 4.0, 8.0])
+"""Into how many pieces libraries cut the inner dimension."""
+
+
+def gemm_s(
+    m: ArrayLike,
+    n: ArrayLike,
+    k: ArrayLike,
+    *,
+    flop_per_s: ArrayLike,
+    bytes_per_s: float,
+    num_units: float,
+    element_bytes: float = 2,
+    output_bytes: float = 2,
+    batch: ArrayLike = 1,
+    spared_bytes: ArrayLike = 0,
+    overlapped: ArrayLike = False,
+) -> Float:
+    """Time of `batch` products (m, k) x (k, n) [s].
+
+    `spared_bytes`: of operands and result, those that are moved once for several rows;
+    `overlapped`: products of so many tiles that the start of one runs beside the end of another.
+
+    Counted: roofline of the rate that the best library product sustains and the memory bandwidth;
+    tiles that run in waves of `num_units`, of which the last may be part empty, unless the inner
+    dimension is split as libraries do for few tiles. Left out: which kernel the library takes,
+    clock changes, padding beyond tiles. Williams et al. 2009, doi:10.1145/1498765.1498785;
+    method.md#matrix-products.
+
+    >>> t = gemm_s(8192, 8192, 8192, flop_per_s=271e12, bytes_per_s=1.4e12, num_units=108)
+    >>> 0.90 < 2 * 8192**3 / float(t) / 271e12 <= 1
+    True
+    """
+    m, n, k, batch = (np.asarray(x, dtype=float) for x in np.broadcast_arrays(m, n, k, batch))
+    unit_rate = np.asarray(flop_per_s, dtype=float) / num_units
+    found = constants().gemm
+    overhead = np.where(overlapped, 0.0, found.tile_overhead.value)
+    # every way to split the inner dimension at once, on an axis of its own
+    splits = _SPLITS.reshape(-1, *[1] * m.ndim)
+    depth = k / splits + overhead + (splits > 1) * overhead
+    every = np.full(depth.shape, np.inf)
+    for tile in found.tiles:
+        tiles = np.ceil(m / tile.rows) * np.ceil(n / tile.columns) * batch
+        seconds = tiles * splits
+        seconds /= num_units
+        np.ceil(seconds, out=seconds)
+        seconds *= 2 * tile.rows * tile.columns
+        seconds *= depth
+        seconds /= unit_rate * tile.reach.value
+        np.minimum(every, seconds, out=every)
+    best = np.min(every, axis=0)
+    moved = batch * (element_bytes * (m * k + k * n) + output_bytes * m * n) - spared_bytes
+    return np.maximum(best, moved / bytes_per_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _LocalGemm:
+    """A product (m, k) x (k, n) on one rank, `batch` of them, and the rate that they reach."""
+
+    m: Float
+    n: Float
+    k: Float
+    batch: Float
+    rate: ArrayLike
+
+    @classmethod
+    def of(
+        cls, scenario: Scenario, gemm: Gemm, tokens: Float, layouts: Layouts, rates: DeviceRates
+    ) -> _LocalGemm:
+        tp = np.minimum(layouts.tp, gemm.units) if gemm.units else layouts.tp
+        tp = layouts.expert_tp if gemm.experts else tp
+        n = gemm.n / tp if gemm.split == "column" else np.full(tokens.shape, float(gemm.n))
+        k = gemm.k / tp if gemm.split == "row" else np.full(tokens.shape, float(gemm.k))
+        batch: Float = np.ones_like(tokens)
+        m = tokens * gemm.rows
+        if gemm.copies:
+            batch, m = tokens * gemm.copies, np.full(tokens.shape, float(gemm.rows))
+        if gemm.experts:
+            batch = np.maximum(gemm.experts / layouts.ep, 1.0)
+            m = m * gemm.top_k / split_over("dispatched", layouts) / batch
+            m = m * expert_load(scenario.workload, layouts)
+        rate: ArrayLike = rates.gemm if gemm.quantizable else rates.head
+        if gemm.convolution:
+            rate = rates.convolution * (rates.winograd if gemm.small_kernel else 1.0)
+        if gemm.experts:
+            # one expert alone is an ordinary product
+            rate = np.where(batch > 1, rates.grouped, rates.gemm)
+        return cls(m / gemm.pieces, n, k, batch, rate)
+
+
+def gemm_times(
+    scenario: Scenario, gemms: tuple[Gemm, ...], tokens: Float, layouts: Layouts, rates: DeviceRates
+) -> list[tuple[Float, Float, Float]]:
+    """Output, input-gradient and weight-gradient time of every product of a block [s].
+
+    Counted: the three products of each, with casts, dequantisation and gradient accumulation
+    around them. Left out: attention. method.md#matrix-products.
+
+    >>> gemm = Gemm("mlp.up", n=8192, k=2048)
+    >>> layouts, rates = Layouts.of(Layout()), DeviceRates.of(scenario)
+    >>> (times,) = gemm_times(scenario, (gemm,), np.asarray(8192.0), layouts, rates)
+    >>> [round(1e3 * float(time), 2) for time in times]     # 2 m n k / 222 TFLOP/s = 1.24 ms
+    [1.3, 1.32, 1.3]
+    """
+    if not gemms:
+        return []
+    framework, element = scenario.framework, float(scenario.workload.compute_bytes)
+    # a fused kernel adds into the gradient; otherwise it is written and added separately
+    # (nowhere wider than fp32: what is more are 16-bit ones beside it)
+    added = 2 * min(float(framework.states(scenario.workload.precision).gradient_bytes), 4.0)
+    fused = framework.kernels.fused_gradient_accumulation
+    found = [_LocalGemm.of(scenario, gemm, tokens, layouts, rates) for gemm in gemms]
+    sides = [
+        side
+        for p, whole in zip(found, (fused and not g.convolution for g in gemms), strict=True)
+        for side in (
+            (p.m, p.n, p.k, p.batch, p.rate, element),
+            (p.m, p.k, p.n, p.batch, p.rate, element),
+            (p.n, p.m, p.k, p.batch, p.rate, added if whole else element),
+        )
+    ]
+    # recompute, and how norms are split, change no product
+    first, which = distinct(layouts.micro_batch, layouts.cp, layouts.tp, layouts.ep, layouts.etp)
+    table = _stack_operands(sides, tokens.shape)
+    if len(first) < tokens.size:
+        table = table.reshape(*table.shape[:2], -1)[..., first]
+    m, n, k, batch, rate, output = table
+    seconds = gemm_s(
+        m,
+        n,
+        k,
+        flop_per_s=rate,
+        bytes_per_s=rates.memory,
+        num_units=rates.units,
+        element_bytes=rates.element,
+        output_bytes=output,
+        batch=batch,
+        **_convolution_savings(gemms, m, k, rates.element),
+    )
+    if len(first) < tokens.size:
+        seconds = seconds[:, which]
+    return [
+        _with_surrounding_kernels(
+            scenario, gemm, product, layouts, rates, seconds[3 * i : 3 * i + 3], added
+        )
+        for i, (gemm, product) in enumerate(zip(gemms, found, strict=True))
+    ]
+
+
+def _convolution_savings(
+    gemms: tuple[Gemm, ...], m: Float, k: Float, element: float
+) -> dict[str, ArrayLike]:
+    """What convolutions among products spare: bytes of what rows share, starts of tiles."""
+    if not any(gemm.convolution or gemm.inputs for gemm in gemms):
+        return {}
+    # the operand (m, k) of the forward product is in the two others too
+    operand = np.repeat(m[::3] * k[::3], 3, axis=0)
+    shared = [1 - min(g.inputs / (g.rows * g.k), 1.0) if g.inputs else 0.0 for g in gemms]
+    whole = [gemm.convolution for gemm in gemms]
+    shape = (-1, *[1] * (m.ndim - 1))
+    return {
+        "spared_bytes": element * operand * np.repeat(shared, 3).reshape(shape),
+        "overlapped": np.repeat(whole, 3).reshape(shape),
+    }
+
+
+def _stack_operands(rows: Sequence[Sequence[ArrayLike]], shape: tuple[int, ...]) -> Float:
+    """Rows of columns that broadcast to a shape, as one array (columns, rows, *shape)."""
+    table = np.empty((len(rows[0]), len(rows), *shape))
+    for number, row in enumerate(rows):
+        for column, values in enumerate(row):
+            table[column, number] = values
+    return table
+
+
+def _with_surrounding_kernels(
+    scenario: Scenario,
+    gemm: Gemm,
+    product: _LocalGemm,
+    layouts: Layouts,
+    rates: DeviceRates,
+    seconds: Float,
+    added: float,
+) -> tuple[Float, Float, Float]:
+    """The three times (3, ...) of a product with the kernels around it [s]."""
+    framework, element = scenario.framework, float(scenario.workload.compute_bytes)
+    m, n, k, batch = product.m, product.n, product.k, product.batch
+    whole = batch * n * k / rates.memory
+    eight_bit = rates.element == 1 and gemm.quantizable
+    casts = _fp8_cast_times(
+        framework, batch * m * n, batch * m * k, batch * n * k, rates, eight_bit
+    )
+    unpack = gemm.unpacked_bytes / constants().gemm.unpack_fraction.value * whole
+    forward = seconds[0] + casts[0] + unpack + gemm.norm_bytes * whole
+    dgrad = seconds[1] + casts[1] if gemm.input_gradient else np.zeros_like(forward)
+    dgrad = dgrad + unpack * gemm.input_gradient
+    forward, dgrad = gemm.pieces * forward, gemm.pieces * dgrad
+    if not gemm.weight_gradient:
+        return forward, dgrad, np.zeros_like(forward)
+    wgrad = gemm.pieces * (seconds[2] + casts[2])
+    if framework.kernels.fused_gradient_accumulation or gemm.copies:
+        return forward, dgrad, wgrad
+    accumulate = batch * n * k * (element + added) / rates.memory
+    sums = gemm.pieces * (gemm.pieces > 1) + (layouts.num_microbatches > 1)
+    return forward, dgrad, wgrad + sums * accumulate
+
+
+def _fp8_cast_times(
+    framework: Framework,
+    output: Float,
+    inputs: Float,
+    weight: Float,
+    rates: DeviceRates,
+    eight_bit: bool,
+) -> tuple[Float, Float, Float]:
+    """What converts operands of the output's, the input gradient's and the weight gradient's
+    8-bit product, and scales the results of both gradients', by their elements [s]."""
+    if not eight_bit:
+        return (np.zeros_like(output),) * 3
+    kernels = framework.kernels
+    along, across, scaled = (
+        moved / rates.memory
+        for moved in (kernels.fp8_cast_bytes, kernels.across_cast_bytes, kernels.fp8_rescale_bytes)
+    )
+    # weights are converted once a step where their 8-bit copies are kept
+    made = weight * (kernels.fp8_weight_bytes == 0)
+    return (
+        along * (inputs + made),
+        along * output + across * made + scaled * inputs,
+        across * (inputs + output) + scaled * weight,
+    )
