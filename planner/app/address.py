@@ -18,87 +18,96 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from planner.errors import PlannerError, shorten
 
-__all__ = ["Reading", "Wishes", "arrivals", "begin", "link", "now", "query", "wish"]
+__all__ = [
+    "Query",
+    "QueryReader",
+    "arrivals",
+    "begin",
+    "link",
+    "request",
+    "requested",
+    "stated_query",
+]
 
-Wishes = dict[str, str]
+Query = dict[str, str]
 """What is asked, by name, as an address writes it."""
 
-_WISHES, _SHOWN, _ARRIVALS = "asked", "shown", "arrivals"
-_STATED, _TOLD, _PAGE = "stated", "told", "page"
+_QUERY, _SHOWN, _ARRIVALS = "asked", "shown", "arrivals"
+_PARAMETERS, _ADDRESS, _PAGE = "stated", "told", "page"
 _MOST_SAID = 12
 _LONGEST = 20_000
 
 
 @dataclass(slots=True)
-class Reading:
-    """Wishes as values for widgets; one that cannot be is said, and another value taken."""
+class QueryReader:
+    """Query as values for widgets; one that cannot be is said, and another value taken."""
 
-    wishes: Wishes
+    query: Query
     values: dict[str, Any] = field(default_factory=dict)
     """What widgets show, by their key."""
-    usual: dict[str, Any] = field(default_factory=dict)
+    defaults: dict[str, Any] = field(default_factory=dict)
     """What they would show if nothing were asked."""
-    said: list[str] = field(default_factory=list)
-    """Sentences about wishes that cannot be."""
+    messages: list[str] = field(default_factory=list)
+    """Sentences about query that cannot be."""
     keys: list[str] = field(default_factory=list)
     """Names that the address of this page may state."""
 
     def text(self, key: str, usual: str = "") -> str:
         """A wish as it stands."""
         self.keys.append(key)
-        self.usual[key] = usual
-        self.values[key] = self.wishes.get(key, usual)
+        self.defaults[key] = usual
+        self.values[key] = self.query.get(key, usual)
         return str(self.values[key])
 
     def packed(self, key: str) -> str:
         """A wish that no widget shows."""
         self.keys.append(key)
-        return self.wishes.get(key, "")
+        return self.query.get(key, "")
 
     def choice(self, key: str, options: Sequence[str], usual: str) -> str:
         """One of some words."""
         wish = self.text(key, usual)
         if wish not in options:
-            self._instead(key, wish, _possible(wish, [word for word in options if word]), usual)
+            self._replace(key, wish, _possible(wish, [word for word in options if word]), usual)
         return str(self.values[key])
 
     def truth(self, key: str, usual: bool) -> bool:
         """Yes or no."""
-        found = self.choice(key, ("True", "False"), str(usual)) == "True"
-        self.values[key], self.usual[key] = found, usual
-        return found
+        value = self.choice(key, ("True", "False"), str(usual)) == "True"
+        self.values[key], self.defaults[key] = value, usual
+        return value
 
     def words(self, key: str, options: Sequence[str], usual: Sequence[str] = ()) -> list[str]:
         """Some of some words."""
-        asked = [word for word in self.text(key, ",".join(usual)).split(",") if word]
-        self.usual[key] = list(usual)
-        self.values[key] = found = [word for word in asked if word in options]
-        for word in asked:
-            if word not in found:
+        requested = [word for word in self.text(key, ",".join(usual)).split(",") if word]
+        self.defaults[key] = list(usual)
+        self.values[key] = accepted = [word for word in requested if word in options]
+        for word in requested:
+            if word not in accepted:
                 self._say(f"{_named(key)}: {word!r} was asked, {_possible(word, options)}")
-        return found
+        return accepted
 
     def number(
         self, key: str, least: float, most: float, usual: float | None, kind: type = int
     ) -> Any:
         """A number between two others, or the nearest of them."""
         wish = self.text(key)
-        self.usual[key] = self.values[key] = usual
-        if key not in self.wishes:
+        self.defaults[key] = self.values[key] = usual
+        if key not in self.query:
             return usual
         try:
             value = kind(wish)
             int(value)  # neither infinite nor no number at all
         except (ValueError, OverflowError):
-            what = "whole number" if kind is int else "number"
-            self._instead(key, wish, f"which is no {what}", usual)
+            kind_name = "whole number" if kind is int else "number"
+            self._replace(key, wish, f"which is no {kind_name}", usual)
             return usual
         self.values[key] = value
         if not least <= value <= most:
             nearest = kind(least if value < least else most)
             possible = f"{least:,} to {most:,}" if least < most else f"only {least:,}"
             possible += " is possible"
-            self._instead(key, wish, possible, nearest)
+            self._replace(key, wish, possible, nearest)
         return self.values[key]
 
     def checked(self, key: str, check: Callable[[str], Any], usual: str = "") -> Any:
@@ -110,13 +119,13 @@ class Reading:
             self._say(f"{_named(key)}: {error.plain}; nothing of it is used")
             return check(usual)
 
-    def _instead(self, key: str, wish: str, possible: str, value: Any) -> None:
+    def _replace(self, key: str, wish: str, possible: str, value: Any) -> None:
         self.values[key] = value
         shown = "nothing" if value is None else f"{value:,}" if isinstance(value, int) else value
         self._say(f"{_named(key)}: {shorten(wish, 40)!r} was asked, {possible}; {shown} is shown")
 
     def _say(self, sentence: str) -> None:
-        self.said.append(shorten(sentence, 400).rstrip(".") + ".")
+        self.messages.append(shorten(sentence, 400).rstrip(".") + ".")
 
 
 def _named(key: str) -> str:
@@ -127,92 +136,96 @@ def _possible(wish: str, options: Sequence[str]) -> str:
     """What might have been meant, for a message."""
     if len(options) <= _MOST_SAID:
         return f"possible here is {', '.join(options) or 'none'}"
-    near = difflib.get_close_matches(wish[:80].lower(), options, n=3, cutoff=0.4)
-    return f"which is not known: did you mean {' or '.join(near)}?" if near else "which is unknown"
+    matches = difflib.get_close_matches(wish[:80].lower(), options, n=3, cutoff=0.4)
+    return (
+        f"which is not known: did you mean {' or '.join(matches)}?"
+        if matches
+        else "which is unknown"
+    )
 
 
 def begin(
-    page: str, read: Callable[[Reading], None], follow: Callable[[Wishes, set[str]], None]
-) -> Reading:
+    page: str, read: Callable[[QueryReader], None], follow: Callable[[Query, set[str]], None]
+) -> QueryReader:
     """What this run is about; the page's widgets and the address are brought to say the same.
 
-    `read` turns wishes into values; `follow` changes wishes after the user changed some.
+    `read` turns query into values; `follow` changes query after the user changed some.
     """
     state = st.session_state
-    fresh = state.get(_PAGE) != page or _travelled()
+    fresh = state.get(_PAGE) != page or _is_history_navigation()
     incoming = {key: ",".join(st.query_params.get_all(key))[:_LONGEST] for key in st.query_params}
-    known: Wishes | None = state.get(_WISHES)
-    if known is None or _travelled():
-        reading = Reading(incoming)
-        read(reading)
+    before: Query | None = state.get(_QUERY)
+    if before is None or _is_history_navigation():
+        reader = QueryReader(incoming)
+        read(reader)
         state[_ARRIVALS] = arrivals() + 1
-        elsewhere = {k: v for k, v in (known or {}).items() if k not in reading.keys}
-        state[_WISHES] = {**elsewhere, **incoming}
-        stated = incoming
+        elsewhere = {k: v for k, v in (before or {}).items() if k not in reader.keys}
+        state[_QUERY] = {**elsewhere, **incoming}
+        query_to_show = incoming
     else:
-        wishes, changed = _after_widgets(known)
+        query, changed = _apply_widgets(before)
         if changed:
-            follow(wishes, changed)
-        reading = Reading(wishes)
-        read(reading)
-        for key in changed & set(reading.usual):
-            if reading.values[key] == reading.usual[key]:
-                wishes.pop(key, None)
-        state[_WISHES] = wishes
-        stated = query(reading.keys)
+            follow(query, changed)
+        reader = QueryReader(query)
+        read(reader)
+        for key in changed & set(reader.defaults):
+            if reader.values[key] == reader.defaults[key]:
+                query.pop(key, None)
+        state[_QUERY] = query
+        query_to_show = stated_query(reader.keys)
     state[_PAGE] = page
-    state[_STATED] = reading.keys
-    state[_SHOWN] = reading.values
-    for key, value in reading.values.items():
+    state[_PARAMETERS] = reader.keys
+    state[_SHOWN] = reader.values
+    for key, value in reader.values.items():
         # setting a value again would disturb a user who is just typing another
         if fresh or key not in state or state[key] != value:
             state[key] = value
-    _tell(stated, incoming)
-    return reading
+    _write_address(query_to_show, incoming)
+    return reader
 
 
-def _tell(stated: Wishes, incoming: Wishes) -> None:
+def _write_address(query_to_show: Query, incoming: Query) -> None:
     """Make the browser's address say what is stated; comes last, as sending may end this run.
 
     The browser asked for this run with the `incoming` address, and may have heard of that of the
     run before only then: it is told again unless both agree.
     """
-    told = st.session_state.get(_TOLD, incoming)
-    st.session_state[_TOLD] = stated
-    if not stated == incoming == told:
-        st.query_params.from_dict(stated)
+    shown_before = st.session_state.get(_ADDRESS, incoming)
+    st.session_state[_ADDRESS] = query_to_show
+    if not query_to_show == incoming == shown_before:
+        st.query_params.from_dict(query_to_show)
 
 
-def _travelled() -> bool:
+def _is_history_navigation() -> bool:
     """Whether the browser's Back or Forward led here."""
     context = get_script_run_ctx()
     return bool(getattr(context, "is_history_navigation", False))
 
 
-def _after_widgets(known: Wishes) -> tuple[Wishes, set[str]]:
-    """Wishes with what the user changed on the page, and the names of it."""
-    state, wishes, changed = st.session_state, dict(known), set()
+def _apply_widgets(before: Query) -> tuple[Query, set[str]]:
+    """Query with what the user changed on the page, and the names of it."""
+    state, query, changed = st.session_state, dict(before), set()
     for key, shown in state[_SHOWN].items():
         value = state.get(key, shown)
         if value == shown:
             continue
         changed.add(key)
         if value is None:
-            wishes.pop(key, None)
+            query.pop(key, None)
         else:
-            wishes[key] = ",".join(value) if isinstance(value, list) else str(value)
-    return wishes, changed
+            query[key] = ",".join(value) if isinstance(value, list) else str(value)
+    return query, changed
 
 
-def now(key: str) -> str:
+def requested(key: str) -> str:
     """What is asked under a name; empty where nothing is."""
-    return str(st.session_state.get(_WISHES, {}).get(key, ""))
+    return str(st.session_state.get(_QUERY, {}).get(key, ""))
 
 
-def wish(**changes: str | None) -> None:
+def request(**changes: str | None) -> None:
     """Ask, from the next run on, for something that no widget shows; None takes a wish back."""
-    wishes = {**st.session_state.get(_WISHES, {}), **changes}
-    st.session_state[_WISHES] = {key: value for key, value in wishes.items() if value}
+    query = {**st.session_state.get(_QUERY, {}), **changes}
+    st.session_state[_QUERY] = {key: value for key, value in query.items() if value}
 
 
 def arrivals() -> int:
@@ -223,10 +236,12 @@ def arrivals() -> int:
     return int(st.session_state.get(_ARRIVALS, 0))
 
 
-def query(keys: Sequence[str] = ()) -> Wishes:
+def stated_query(keys: Sequence[str] = ()) -> Query:
     """The address of a page that states some names, or those of the present page."""
-    wishes: Wishes = st.session_state.get(_WISHES, {})
-    return {key: wishes[key] for key in keys or st.session_state.get(_STATED, ()) if key in wishes}
+    query: Query = st.session_state.get(_QUERY, {})
+    return {
+        key: query[key] for key in keys or st.session_state.get(_PARAMETERS, ()) if key in query
+    }
 
 
 def link(path: str, paths: Sequence[str]) -> str:
@@ -234,5 +249,5 @@ def link(path: str, paths: Sequence[str]) -> str:
     base = (st.context.url or "").split("?")[0].split("#")[0].rstrip("/")
     head, _, last = base.rpartition("/")
     base = head if last in paths else base
-    asked = urllib.parse.urlencode(query())
-    return f"{base}/{path}" + (f"?{asked}" if asked else "")
+    encoded = urllib.parse.urlencode(stated_query())
+    return f"{base}/{path}" + (f"?{encoded}" if encoded else "")

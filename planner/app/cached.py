@@ -11,10 +11,10 @@ from typing import Any
 import streamlit as st
 
 from planner.app import link
-from planner.app.controls.job import Job
+from planner.app.controls.job import PageJob
 from planner.ask import QUESTIONS, Answer
 from planner.choose.plan import Plan
-from planner.choose.planning import estimate, plan, whole_training
+from planner.choose.planning import estimate, plan_job, whole_training
 from planner.choose.plots.anatomy import Axis, PlayedStep, parallel_axes, play_step, scenario_of
 from planner.choose.plots.layout_space import LayoutSpace, layout_space
 from planner.cost.estimate import Estimate
@@ -38,27 +38,18 @@ __all__ = [
     "training_of",
 ]
 
-_HASH: dict[Any, Any] = {Job: lambda job: job.key}
+_HASH: dict[Any, Any] = {PageJob: lambda job: job.key}
 _SCALING_TOP = 1
 
 
 @st.cache_data(max_entries=64, show_spinner="Searching all layouts ...", hash_funcs=_HASH)
-def plan_of(job: Job) -> Plan:
+def plan_of(job: PageJob) -> Plan:
     """The plan of a job."""
-    return plan(
-        job.model,
-        job.machine,
-        nodes=job.nodes,
-        workload=job.workload,
-        frameworks=job.frameworks,
-        top=job.top,
-        tolerance=job.tolerance / 100,
-        experience=job.experience,
-    )
+    return plan_job(job, job.top)
 
 
 @st.cache_data(max_entries=32, show_spinner="Collecting all layouts ...", hash_funcs=_HASH)
-def space_of(job: Job) -> LayoutSpace:
+def space_of(job: PageJob) -> LayoutSpace:
     """All candidates of a job, condensed."""
     return layout_space(
         job.model,
@@ -71,7 +62,7 @@ def space_of(job: Job) -> LayoutSpace:
 
 
 @st.cache_data(max_entries=128, show_spinner=False, hash_funcs=_HASH)
-def estimate_of(job: Job, packed: str) -> Estimate:
+def estimate_of(job: PageJob, packed: str) -> Estimate:
     """The estimate of a layout that an address or a form names."""
     layout, framework = link.unpack_layout(packed)
     return estimate(
@@ -85,7 +76,7 @@ def estimate_of(job: Job, packed: str) -> Estimate:
 
 
 @st.cache_data(max_entries=64, show_spinner=False, hash_funcs=_HASH)
-def training_of(job: Job, packed: str, asked: str) -> WholeTraining:
+def training_of(job: PageJob, packed: str, training_json: str) -> WholeTraining:
     """The whole training on a layout; `asked` is what it does besides its steps, as JSON."""
     layout, framework = link.unpack_layout(packed)
     return whole_training(
@@ -94,33 +85,33 @@ def training_of(job: Job, packed: str, asked: str) -> WholeTraining:
         layout,
         framework=framework or None,
         workload=job.workload.replaced(global_batch=layout.global_batch),
-        training=Training.described(json.loads(asked), where="training"),
+        training=Training.described(json.loads(training_json), where="training"),
         experience=job.experience,
     )
 
 
 @st.cache_data(max_entries=64, show_spinner=False, hash_funcs=_HASH)
-def played_of(job: Job, packed: str) -> PlayedStep:
+def played_of(job: PageJob, packed: str) -> PlayedStep:
     """The step of a layout, event by event."""
     return play_step(job.model, job.machine, job.workload, estimate_of(job, packed), job.experience)
 
 
 @st.cache_data(max_entries=64, show_spinner=False, hash_funcs=_HASH)
-def axes_of(job: Job, packed: str) -> list[Axis]:
+def axes_of(job: PageJob, packed: str) -> list[Axis]:
     """Parallel axes of a layout and what they carry."""
     return parallel_axes(job.model, job.machine, job.workload, estimate_of(job, packed))
 
 
 @st.cache_data(max_entries=64, show_spinner=False, hash_funcs=_HASH)
-def stage_memory_of(job: Job, packed: str) -> list[dict[str, float]]:
+def stage_memory_of(job: PageJob, packed: str) -> list[dict[str, float]]:
     """Memory by part on every stage of a layout."""
-    found = estimate_of(job, packed)
-    scenario = scenario_of(job.model, job.machine, job.workload, found, job.experience)
-    return stage_memory(scenario, found.layout)
+    estimated = estimate_of(job, packed)
+    scenario = scenario_of(job.model, job.machine, job.workload, estimated, job.experience)
+    return stage_memory(scenario, estimated.layout)
 
 
 @st.cache_data(max_entries=64, show_spinner=False, hash_funcs=_HASH)
-def files_of(job: Job, packed: str) -> tuple[bytes, str]:
+def files_of(job: PageJob, packed: str) -> tuple[bytes, str]:
     """The files that run a layout as a ZIP archive, or the sentence that refuses them."""
     try:
         files = emit_estimate(
@@ -132,32 +123,24 @@ def files_of(job: Job, packed: str) -> tuple[bytes, str]:
 
 
 @st.cache_data(max_entries=64, show_spinner="Working it out ...", hash_funcs=_HASH)
-def answer_of(job: Job, scenario: str, own: str) -> Answer:
+def answer_of(job: PageJob, question: str, options: str) -> Answer:
     """The answer to a question about a job; `own` is what it asks besides, as JSON."""
-    return QUESTIONS[scenario](
+    return QUESTIONS[question](
         job.model,
         job.machine,
         workload=job.workload,
         frameworks=job.frameworks,
-        tolerance=job.tolerance / 100,
+        tolerance=job.tolerance,
         experience=job.experience,
-        **{k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(own).items()},
+        **{k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(options).items()},
     )
 
 
 @st.cache_data(max_entries=256, show_spinner=False, hash_funcs=_HASH)
-def scale_point(job: Job) -> ScalePoint:
+def scale_point(job: PageJob) -> ScalePoint:
     """The best layout of a job on its nodes, as one point of a scaling curve."""
     try:
-        answer = plan(
-            job.model,
-            job.machine,
-            nodes=job.nodes,
-            workload=job.workload,
-            frameworks=job.frameworks,
-            top=_SCALING_TOP,
-            experience=job.experience,
-        )
+        answer = plan_job(job, top=_SCALING_TOP)
     except PlannerError as error:
         return ScalePoint(job.nodes, None, 0.0, 0.0, error.plain)
     return ScalePoint.of(answer)

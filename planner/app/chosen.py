@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from planner.app import cached
-from planner.app.controls.job import Job
+from planner.app.controls.job import PageJob
 from planner.app.markdown import escape
 from planner.choose.plan import Plan
 from planner.cost.estimate import Estimate
@@ -16,16 +16,16 @@ from planner.units import counted
 __all__ = ["chosen", "closest", "kept_batch"]
 
 
-def chosen(job: Job, plan: Plan) -> Estimate | None:
+def chosen(job: PageJob, plan: Plan) -> Estimate | None:
     """The layout of the job, else the recommended one; says where it is of another size."""
     if not job.layout:
         return plan.recommended
     try:
-        found = cached.estimate_of(job, job.layout)
+        estimated = cached.estimate_of(job, job.layout)
     except PlannerError as error:
         st.warning(escape(f"The chosen layout cannot be used: {error.plain}; another is shown."))
         return plan.recommended
-    layout, batch = found.layout, job.workload.global_batch
+    layout, batch = estimated.layout, job.workload.global_batch
     if layout.global_batch != batch:
         st.warning(
             f"This layout trains {layout.global_batch:,} sequences per step, the job "
@@ -36,7 +36,7 @@ def chosen(job: Job, plan: Plan) -> Estimate | None:
             f"The layout has {counted(layout.world, 'rank')}, the job "
             f"{counted(job.num_devices, 'device')}."
         )
-    return found
+    return estimated
 
 
 def closest(plan: Plan) -> Estimate | None:
@@ -53,9 +53,9 @@ def kept_batch(layout: Layout, batch: int) -> Layout:
     """
     once = layout.dp * layout.micro_batch
     if batch % once:
-        near = [n for n in (batch // once * once, (batch // once + 1) * once) if n]
+        candidates = [n for n in (batch // once * once, (batch // once + 1) * once) if n]
         raise LayoutError(
             f"a batch of {batch:,} is no multiple of dp * micro_batch = {once:,}; use other "
-            f"degrees or a batch of {' or '.join(f'{n:,}' for n in near)}"
+            f"degrees or a batch of {' or '.join(f'{n:,}' for n in candidates)}"
         )
     return layout.replaced(grad_accumulation=batch // once)

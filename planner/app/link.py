@@ -23,7 +23,7 @@ from planner.describe.model.model import Model
 from planner.errors import CatalogueError, LayoutError, shorten
 
 __all__ = [
-    "Own",
+    "OwnDescription",
     "of",
     "pack_layout",
     "pack_own",
@@ -112,7 +112,7 @@ def _decoded(data: bytes, remedy: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
+class OwnDescription:
     """A description that a user gave: a config.json, or a TOML file as the catalogues hold."""
 
     name: str
@@ -140,19 +140,23 @@ class Own:
         return Machine.described(fields, where=self.name)
 
 
-def read_own(data: bytes, file_name: str) -> Own:
+def read_own(data: bytes, file_name: str) -> OwnDescription:
     """A description from an uploaded or edited file, under a harmless name that says what it is."""
     if file_name.lower().endswith(".toml"):
         text = _decoded(data, "a description has a few kB: give a profile of the catalogue's form")
         lines = (line.rstrip() for line in text.splitlines())
-        kept = "\n".join(line for line in lines if line and not line.lstrip().startswith("#"))
-        return Own(_safe(file_name), kept)
+        significant = "\n".join(
+            line for line in lines if line and not line.lstrip().startswith("#")
+        )
+        return OwnDescription(_safe(file_name), significant)
     fields = parse_config(data)
-    said = str(fields.get("_name_or_path") or "").rstrip("/").rpartition("/")[2]
+    stated_name = str(fields.get("_name_or_path") or "").rstrip("/").rpartition("/")[2]
     stem = _safe(file_name)
     if stem.lower() in ("config", "uploaded"):
-        stem = _safe(said) if said else _safe(f"own-{fields.get('model_type', 'model')}")
-    return Own(stem, {key: value for key, value in fields.items() if _is_shape(value)})
+        stem = (
+            _safe(stated_name) if stated_name else _safe(f"own-{fields.get('model_type', 'model')}")
+        )
+    return OwnDescription(stem, {key: value for key, value in fields.items() if _is_shape(value)})
 
 
 def _is_shape(value: Any) -> bool:
@@ -171,9 +175,9 @@ def _safe(name: str) -> str:
     return stem[:40] or "uploaded"
 
 
-def pack_own(own: Own) -> str:
+def pack_own(description: OwnDescription) -> str:
     """A description as one word for an address, compressed."""
-    text = json.dumps([_safe(own.name), own.fields], separators=(",", ":"))
+    text = json.dumps([_safe(description.name), description.fields], separators=(",", ":"))
     packed = base64.urlsafe_b64encode(zlib.compress(text.encode(), 9)).decode()
     if len(packed) > _MAX_LINK:
         raise CatalogueError(
@@ -183,7 +187,7 @@ def pack_own(own: Own) -> str:
     return packed
 
 
-def unpack_own(packed: str) -> Own:
+def unpack_own(packed: str) -> OwnDescription:
     """The description that `pack_own` put into an address."""
     try:
         data = base64.urlsafe_b64decode(packed[:_MAX_LINK].encode("ascii"))
@@ -196,4 +200,4 @@ def unpack_own(packed: str) -> Own:
         ) from None
     if not isinstance(fields, (dict, str)):
         raise CatalogueError("the description in the address is damaged; upload the file again")
-    return Own(_safe(str(name)), fields)
+    return OwnDescription(_safe(str(name)), fields)

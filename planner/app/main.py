@@ -14,7 +14,7 @@ from streamlit.navigation.page import Page
 
 from planner.app import address
 from planner.app.controls import job, own_runs
-from planner.app.controls.job import Asked
+from planner.app.controls.job import PageRequest
 from planner.app.controls.panel import ROW
 from planner.app.draw import FIGURES
 from planner.app.markdown import escape
@@ -82,8 +82,8 @@ def main() -> None:
     st.html(_WAITING, unsafe_allow_javascript=True)
     # the page that opens has the address /, and is there under its own name as well
     pages = {path: _page(path, "start" if path == FIRST else path) for path in PAGES}
-    again = _page(FIRST, FIRST)
-    chosen = st.navigation([*pages.values(), again], position="hidden")
+    first_by_name = _page(FIRST, FIRST)
+    chosen = st.navigation([*pages.values(), first_by_name], position="hidden")
     # not run as a page: a link brings along what was just typed into widgets of this script only
     open_page(chosen.url_path or FIRST, pages)
 
@@ -101,42 +101,42 @@ def _page(path: str, url: str) -> Page:
 
 def open_page(path: str, pages: Mapping[str, Page] | None = None) -> None:
     """One page, for what the address asks, below links to `pages`."""
-    asked, keys = _begin(path)
+    request, keys = _begin(path)
     if pages:
         with st.container(horizontal=True, vertical_alignment="center"):
             st.markdown(f":material/hub: **{NAME}**", width="content", help=_PURPOSE)
-            for other, page in pages.items():
-                st.page_link(page, query_params=address.query(keys[other]))
+            for path_shown, page in pages.items():
+                st.page_link(page, query_params=address.stated_query(keys[path_shown]))
     st.caption(_PURPOSE)
-    if asked.reading.said:
-        st.warning(escape(" ".join(asked.reading.said)))
-    PAGES[path].page(asked)
+    if request.reader.messages:
+        st.warning(escape(" ".join(request.reader.messages)))
+    PAGES[path].page(request)
     st.caption("Link to exactly this page:")
     link = address.link("" if path == FIRST else path, tuple(PAGES))
     st.code(link, language=None, wrap_lines=True)
 
 
-def _begin(path: str) -> tuple[Asked, dict[str, list[str]]]:
+def _begin(path: str) -> tuple[PageRequest, dict[str, list[str]]]:
     """What this run is about, and which names every page states."""
-    found: list[Asked] = []
+    requests: list[PageRequest] = []
     jobs: list[str] = []
 
-    def read(reading: address.Reading) -> None:
-        found.append(own_runs.known(job.read(reading)))
-        jobs[:] = reading.keys
-        _asks(path, reading, found[-1])
+    def read(reader: address.QueryReader) -> None:
+        requests.append(own_runs.with_own_runs(job.read(reader)))
+        jobs[:] = reader.keys
+        _asks(path, reader, requests[-1])
 
     address.begin(path, read, job.follow)
-    stated = {}
-    for other in PAGES:
-        alone = address.Reading(found[-1].reading.wishes)
-        _asks(other, alone, found[-1])
-        stated[other] = [*jobs, *alone.keys]
-    return found[-1], stated
+    parameters = {}
+    for page in PAGES:
+        reader = address.QueryReader(requests[-1].reader.query)
+        _asks(page, reader, requests[-1])
+        parameters[page] = [*jobs, *reader.keys]
+    return requests[-1], parameters
 
 
-def _asks(path: str, reading: address.Reading, asked: Asked) -> None:
+def _asks(path: str, reader: address.QueryReader, request: PageRequest) -> None:
     """Read what only one page asks for."""
     asks = getattr(PAGES[path], "asks", None)
     if asks is not None:
-        asks(reading, asked.job)
+        asks(reader, request.job)

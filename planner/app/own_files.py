@@ -8,7 +8,7 @@ from typing import Any
 import streamlit as st
 
 from planner.app import address, link
-from planner.app.controls.job import SHORT, Job
+from planner.app.controls.job import SHORT_NAMES, PageJob
 from planner.app.markdown import escape
 from planner.choose.planning import estimate
 from planner.choose.user_layouts.completion import complete_layout
@@ -18,7 +18,7 @@ from planner.describe.configurations.document import MAX_BYTES
 from planner.describe.configurations.reading import read_configuration_text
 from planner.errors import CatalogueError, PlannerError, shorten
 
-__all__ = ["offer", "wishes_of"]
+__all__ = ["offer", "query_of_files"]
 
 _READ = "files_read"
 _NOT_CARRIED = (
@@ -27,22 +27,22 @@ _NOT_CARRIED = (
 )
 
 
-def offer(job: Job) -> None:
+def offer(job: PageJob) -> None:
     """Ask for files; say how the last ones were read while their layout is shown."""
     with st.expander("Start from configuration files of yours"), st.form("files", border=False):
-        given = st.file_uploader(
+        uploads = st.file_uploader(
             "Files of one job: DeepSpeed, Accelerate, torchtitan, Megatron, nanotron, nanoGPT or "
             "Hugging Face Trainer",
             accept_multiple_files=True,
         )
-        if st.form_submit_button("Read") and given:
+        if st.form_submit_button("Read") and uploads:
             try:
-                wishes, notes = wishes_of({f.name: _text(f) for f in given}, job)
+                query, notes = query_of_files({f.name: _text(f) for f in uploads}, job)
             except PlannerError as error:
                 st.error(escape(error.plain), title="These files describe no job yet")
             else:
-                st.session_state[_READ] = wishes["layout"], notes
-                address.wish(**wishes)
+                st.session_state[_READ] = query["layout"], notes
+                address.request(**query)
                 st.rerun()
     packed, notes = st.session_state.get(_READ, ("", ()))
     if packed and packed == job.layout:
@@ -64,41 +64,47 @@ def _text(file: Any) -> str:
         raise CatalogueError(f"{name} is not UTF-8 text; save it as UTF-8") from None
 
 
-def wishes_of(texts: Mapping[str, str], job: Job) -> tuple[address.Wishes, tuple[str, ...]]:
+def query_of_files(texts: Mapping[str, str], job: PageJob) -> tuple[address.Query, tuple[str, ...]]:
     """What a page must ask for to show the job of files, and how they were read.
 
     The page's job says what the files leave open. Raises PlannerError where they are none, or
     their layout is not allowed.
     """
     files = joined([read_configuration_text(text, name) for name, text in texts.items()])
-    stated = {*files.layout, *files.workload, *files.usual}
-    workload = {k: v for k, v in dict(job.workload).items() if k not in stated}
+    stated_fields = {*files.layout, *files.workload, *files.usual}
+    workload = {k: v for k, v in dict(job.workload).items() if k not in stated_fields}
     notes = []
-    if {"micro_batch", "grad_accumulation"} <= stated:
+    if {"micro_batch", "grad_accumulation"} <= stated_fields:
         workload.pop("global_batch", None)
     layout = {}
-    if "micro_batch" not in stated:
+    if "micro_batch" not in stated_fields:
         layout = {"micro_batch": 1}
         notes.append("micro-batches of one sequence, because the files state none")
     nodes = None if files.world or "dp" in files.layout else job.nodes
-    found = complete_layout(
+    completed = complete_layout(
         job.model, job.machine, files, nodes=nodes, layout=layout, workload=workload
     )
     shown = estimate(
         job.model,
         job.machine,
-        found.layout,
-        workload=found.workload,
-        framework=found.framework,
+        completed.layout,
+        workload=completed.workload,
+        framework=completed.framework,
         experience=job.experience,
     )
-    if found.framework is not None and found.framework != load_framework(found.framework.name):
+    if completed.framework is not None and completed.framework != load_framework(
+        completed.framework.name
+    ):
         notes.append(_NOT_CARRIED)
     devices = job.machine.node.num_devices
-    wishes = {SHORT.get(k, k): _word(v) for k, v in dict(found.workload).items() if v is not None}
-    wishes["nodes"] = str(-(-found.layout.world // devices))
-    wishes["layout"] = link.pack_layout(found.layout, shown.framework)
-    return wishes, (*found.notes, *notes)
+    query = {
+        SHORT_NAMES.get(k, k): _word(v)
+        for k, v in dict(completed.workload).items()
+        if v is not None
+    }
+    query["nodes"] = str(-(-completed.layout.world // devices))
+    query["layout"] = link.pack_layout(completed.layout, shown.framework)
+    return query, (*completed.notes, *notes)
 
 
 def _word(value: Any) -> str:

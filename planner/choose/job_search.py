@@ -48,8 +48,8 @@ def search_job(job: JobSpec, scope: SearchScope = SearchScope()) -> JobCandidate
         nearest = _nearest_batch(job, batches, best)
         if nearest is not None:
             workload = job.workload.replaced(global_batch=nearest)
-            others = {name: replace(s, workload=workload) for name, s in scenarios.items()}
-            return JobCandidates(workload, _search_all(others, job.num_devices, scope), batches)
+            nearby = {name: replace(s, workload=workload) for name, s in scenarios.items()}
+            return JobCandidates(workload, _search_all(nearby, job.num_devices, scope), batches)
         if best is not None:
             break
     return JobCandidates(job.workload, candidates)

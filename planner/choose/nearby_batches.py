@@ -70,20 +70,20 @@ def offered(
     only where they are much faster.
     """
     first = next(iter(scenarios.values()))
-    world, asked = nodes * first.machine.node.num_devices, first.workload.global_batch
+    world, batch = nodes * first.machine.node.num_devices, first.workload.global_batch
     if answer is not None and answer.layout.pp * answer.layout.cp == 1:
         return ()
-    sharing = [_sharing(nodes, asked), _sharing(world, asked), *([] if answer else [world])]
-    sizes = sorted({size for ranks in sharing for size in nearest_batches(asked, ranks)})
-    found = []
+    sharing = [_sharing(nodes, batch), _sharing(world, batch), *([] if answer else [world])]
+    sizes = sorted({size for ranks in sharing for size in nearest_batches(batch, ranks)})
+    nearest = []
     for side in (
-        [size for size in reversed(sizes) if size < asked],
-        [size for size in sizes if size > asked],
+        [size for size in reversed(sizes) if size < batch],
+        [size for size in sizes if size > batch],
     ):
         worth = _worth(scenarios, world, side, answer)
         # where there is no layout, the nearest that has one is enough
-        found.append(list(worth if answer else itertools.islice(worth, 1)))
-    return tuple(_nearest(side) for side in found if side)
+        nearest.append(list(worth if answer else itertools.islice(worth, 1)))
+    return tuple(_nearest(side) for side in nearest if side)
 
 
 def _nearest(side: Sequence[Batch]) -> Batch:
@@ -107,29 +107,29 @@ def _worth(
 ) -> Iterator[Batch]:
     """Of some batches those that are worth a change."""
     first = next(iter(scenarios.values()))
-    asked, per_node = first.workload.global_batch, first.machine.node.num_devices
+    batch, per_node = first.workload.global_batch, first.machine.node.num_devices
     # where there is no layout at all, or no sequence for each device, every axis may help
-    axes = _AXES if answer and asked >= world else ()
+    axes = _AXES if answer and batch >= world else ()
 
     def no_worse(x: Layouts) -> Mask:
         """Without what is no better than the cut layers that it is to replace."""
         return np.asarray((x.tp <= per_node) & (x.keeps_states | (answer is None)))
 
     for size in sizes:
-        if answer and abs(size - asked) > preferences().offers.batch_change.value * asked:
+        if answer and abs(size - batch) > preferences().offers.batch_change.value * batch:
             continue
-        some = [_with_batch(scenario, size, axes) for scenario in _runnable(scenarios)]
-        found = recommend(search(scenario, world).only(no_worse) for scenario in some)
-        if found is None:
+        resized = [_with_batch(scenario, size, axes) for scenario in _runnable(scenarios)]
+        best = recommend(search(scenario, world).only(no_worse) for scenario in resized)
+        if best is None:
             continue
         if answer is None:
-            yield Batch(size, found, None)
+            yield Batch(size, best, None)
             continue
-        speedup = found.tokens_per_s / answer.tokens_per_s
-        theirs, ours = (_effort(scenarios, one) for one in (found, answer))
+        speedup = best.tokens_per_s / answer.tokens_per_s
+        theirs, ours = (_effort(scenarios, candidate) for candidate in (best, answer))
         tolerance = preferences().tolerance
         if speedup >= (1 / (1 + tolerance) if theirs < ours else 1 + tolerance):
-            yield Batch(size, found, speedup)
+            yield Batch(size, best, speedup)
 
 
 def _runnable(scenarios: Mapping[str, Scenario]) -> list[Scenario]:
@@ -142,12 +142,12 @@ def _runnable(scenarios: Mapping[str, Scenario]) -> list[Scenario]:
     return parts or list(scenarios.values())
 
 
-def _effort(scenarios: Mapping[str, Scenario], one: Estimate) -> float:
+def _effort(scenarios: Mapping[str, Scenario], estimate: Estimate) -> float:
     """What a layout costs the people who run it, its framework included."""
-    scenario = scenarios[one.framework]
+    scenario = scenarios[estimate.framework]
     if scenario.framework.code.lacks(scenario.model, scenario.workload):
         return math.inf
-    return setup_effort(Layouts.of(one.layout)).item() + scenario.framework.effort
+    return setup_effort(Layouts.of(estimate.layout)).item() + scenario.framework.effort
 
 
 def _with_batch(scenario: Scenario, size: int, axes: Sequence[str]) -> Scenario:

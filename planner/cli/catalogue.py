@@ -110,7 +110,7 @@ def frameworks_command(as_json: AsJson = False) -> int:
 
     for framework in frameworks:
         print(f"{framework.name:20} {framework.title}")
-        switches = [spelled(*one) for one in framework.switches.items()]
+        switches = [spelled(*each) for each in framework.switches.items()]
         if switches:
             print(textwrap.fill(" ".join(switches), 100, **_INDENTED))
     return 0
@@ -120,10 +120,10 @@ def datasets_command(as_json: AsJson = False) -> int:
     """List the datasets that are described (`planner ask data --dataset NAME`)."""
     datasets = [load_dataset(name) for name in names("dataset")]
     if as_json:
-        print(json.dumps([one.model_dump(mode="json") for one in datasets], indent=1))
+        print(json.dumps([dataset.model_dump(mode="json") for dataset in datasets], indent=1))
         return 0
-    for one in datasets:
-        print(f"{one.name:20} {format_bytes(one.total_bytes):>11}  {one.title}")
+    for dataset in datasets:
+        print(f"{dataset.name:20} {format_bytes(dataset.total_bytes):>11}  {dataset.title}")
     return 0
 
 
@@ -215,9 +215,9 @@ def show_command(
     elif name in names("model") or kind == "model":
         described = load_model(name)
     else:
-        known = {*names("machine"), *aliases()}
-        if name.lower() not in known and kind is None:
-            everything = [*known, *names("model"), *names("framework")]
+        kinds = {*names("machine"), *aliases()}
+        if name.lower() not in kinds and kind is None:
+            everything = [*kinds, *names("model"), *names("framework")]
             raise UnknownNameError(
                 "name", name, everything, "`planner machines`, `models`, `frameworks`"
             )

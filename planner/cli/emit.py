@@ -82,10 +82,10 @@ def _files(job: Job, answer: Plan, rank: int | None, settings: dict[str, Any]) -
     try:
         return job.emit(rank, answer=answer, **settings)
     except EmitError as refusal:
-        for other in range(1, len(answer.ranked) + 1):
+        for number in range(1, len(answer.ranked) + 1):
             with contextlib.suppress(EmitError):
-                job.emit(other, answer=answer, **settings)
-                raise EmitError(f"{refusal}; --rank {other} can be written") from None
+                job.emit(number, answer=answer, **settings)
+                raise EmitError(f"{refusal}; --rank {number} can be written") from None
         raise
 
 

@@ -49,21 +49,19 @@ def estimate_command(
     from planner.choose.user_layouts.configuration_estimate import faster_layout
     from planner.show.lessons import LearnedAnswer
 
-    model, machine, stated = options.completed()
+    model, machine, setup = options.completed()
     learned = options.learned()
     experience = experience_of(learned)
-    job = job_of_layout(
-        model, machine, stated.layout, stated.workload, stated.framework, experience
-    )
-    answer, scenario = estimate_job(job, stated.layout), scenario_for(job, stated.layout)
+    job = job_of_layout(model, machine, setup.layout, setup.workload, setup.framework, experience)
+    answer, scenario = estimate_job(job, setup.layout), scenario_for(job, setup.layout)
     report = _Report(
         scenario,
         answer,
         LearnedAnswer(learned, [(scenario, answer)]),
         _training(scenario, answer, tokens, training),
         read_files=bool(options.files),
-        better=faster_layout(model, machine, stated, answer, experience) if options.files else None,
-        notes=stated.notes,
+        better=faster_layout(model, machine, setup, answer, experience) if options.files else None,
+        notes=setup.notes,
     )
     if as_json:
         print(report.to_json())

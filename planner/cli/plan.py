@@ -34,7 +34,9 @@ def plan_command(
     job, learned = options.load(training=training.fields())
     answer = job.plan(top)
     answered = job.replaced(workload=answer.workload)
-    lessons = LearnedAnswer(learned, [(answered.scenario_of(one), one) for one in answer.listed])
+    lessons = LearnedAnswer(
+        learned, [(answered.scenario_of(candidate), candidate) for candidate in answer.listed]
+    )
     if as_json:
         print(lessons.to_json(answer.as_dict()))
     elif as_csv:

@@ -148,15 +148,15 @@ def _fail(message: str) -> NoReturn:
     sys.exit(WRONG_USE)
 
 
-def _plain(said: str) -> str:
+def _plain(message: str) -> str:
     """A complaint of the options in the words of all others.
 
     >>> _plain("Invalid value for '--zero': Value error, 'x' is not one of 'a', 'b'.")
     "Invalid value for '--zero': 'x' is not one of 'a', 'b'."
     """
     for words, plain in _WORDS.items():
-        said = said.replace(words, plain)
-    return said
+        message = message.replace(words, plain)
+    return message
 
 
 def _named(context: Any) -> str:
@@ -189,11 +189,11 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         _fail(f"the answer cannot be written: {error.strerror}; make room, or write it elsewhere")
     except Exception as error:
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):
-            said = error.format_message()
-            if said.startswith("Usage:"):  # a group of commands without one
-                print(said, file=sys.stderr)
+            message = error.format_message()
+            if message.startswith("Usage:"):  # a group of commands without one
+                print(message, file=sys.stderr)
                 sys.exit(WRONG_USE)
             command = _named(getattr(error, "ctx", None))
-            _fail(f"{shorten(_plain(said), _LONGEST)} (`{command} --help` shows the options)")
+            _fail(f"{shorten(_plain(message), _LONGEST)} (`{command} --help` shows the options)")
         raise
     sys.exit(code if isinstance(code, int) else FITS)

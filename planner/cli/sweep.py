@@ -93,7 +93,7 @@ def _show_first(path: Path) -> int:
     from planner.sweeps import dry_run
 
     questions, first = dry_run(path)
-    print(f"{counted(len(questions.asked), 'question')}: {_ONE[questions.kind]} each. The first:")
+    print(f"{counted(len(questions.asked), 'question')}: {_KIND_NOUNS[questions.kind]} each. The first:")
     for name, value in first.items():
         print(f"  {name} = {value}")
     if (repeated := questions.num_stated - len(questions.asked)) > 0:
@@ -101,7 +101,7 @@ def _show_first(path: Path) -> int:
     return FITS
 
 
-_ONE = {"plan": "a plan", "estimate": "an estimate", "trace": "a trace"}
+_KIND_NOUNS = {"plan": "a plan", "estimate": "an estimate", "trace": "a trace"}
 
 
 def _summary(result: Swept, into: Path, progress: Progress) -> str:

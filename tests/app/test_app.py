@@ -18,7 +18,7 @@ from streamlit.testing.v1 import AppTest
 
 from planner.app import link
 from planner.app.chosen import kept_batch
-from planner.app.controls.job import SHORT, YOURS, Job, moved
+from planner.app.controls.job import SHORT_NAMES, YOURS, PageJob, move_job
 from planner.app.main import PAGES
 from planner.app.markdown import escape
 from planner.app.views.log import _object
@@ -358,7 +358,7 @@ def test_wrong_uploads_get_one_sentence(data: bytes, said: str) -> None:
         link.parse_config(data)
 
 
-def _own(fields: dict[str, Any], name: str) -> link.Own:
+def _own(fields: dict[str, Any], name: str) -> link.OwnDescription:
     return link.read_own(json.dumps(fields).encode(), name)
 
 
@@ -531,7 +531,7 @@ def test_controls_ask_every_field_of_the_workload_and_of_a_layout() -> None:
     app = _app()
     kinds = ("number_input", "selectbox", "text_input", "multiselect", "text_area", "checkbox")
     shown = {item.key for kind in kinds for item in app.get(kind)}
-    fields = {SHORT.get(name, name) for name in Workload.model_fields}
+    fields = {SHORT_NAMES.get(name, name) for name in Workload.model_fields}
     assert fields | {"model", "machine", "nodes", "frameworks", "set", "top"} <= shown
     app = _app("layout")
     labels = {item.label for kind in kinds for item in app.get(kind)}
@@ -691,7 +691,7 @@ def test_memory_is_left_free_as_on_the_command_line(capsys: pytest.CaptureFixtur
         load_machine("aurora"),
     )
     assert job["free"] == 50
-    half, _ = moved(Job(load_model("gpt2"), load_machine("polaris"), 1, Workload(), free=50), other)
+    half, _ = move_job(PageJob(load_model("gpt2"), load_machine("polaris"), free=50), other)
     assert half.machine.device.memory_bytes.value == other.device.memory_bytes.value / 2
 
 

@@ -20,7 +20,7 @@ class Kind(enum.Enum):
 
     CHOICE = "one word"
     WORDS = "some words"
-    WHOLE = "whole number"
+    INTEGER = "whole number"
     REAL = "number"
     TRUTH = "yes or no"
     TEXT = "what one writes"
@@ -28,7 +28,7 @@ class Kind(enum.Enum):
     @property
     def number(self) -> type:
         """The type of a number of this kind."""
-        return int if self is Kind.WHOLE else float
+        return int if self is Kind.INTEGER else float
 
 
 def kind_of(description: type[Description], name: str) -> Kind:
@@ -47,7 +47,7 @@ def kind_of(description: type[Description], name: str) -> Kind:
         return Kind.TRUTH
     if annotation is str:
         return Kind.TEXT
-    return Kind.WHOLE if annotation is int else Kind.REAL
+    return Kind.INTEGER if annotation is int else Kind.REAL
 
 
 def options_of(description: type[Description], name: str) -> tuple[str, ...]:

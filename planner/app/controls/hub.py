@@ -16,10 +16,10 @@ _AGAIN_S = 60
 
 def hub_model(name: str) -> Model:
     """The model of a name; CatalogueError where it cannot be had."""
-    found = _answer(name)
-    if isinstance(found, str):
-        raise CatalogueError(found)
-    return found
+    result = _answer(name)
+    if isinstance(result, str):
+        raise CatalogueError(result)
+    return result
 
 
 @st.cache_data(ttl=_AGAIN_S, max_entries=64, show_spinner="Asking the Hugging Face hub ...")

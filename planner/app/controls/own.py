@@ -8,8 +8,8 @@ from __future__ import annotations
 import streamlit as st
 
 from planner.app import address, link
-from planner.app.controls.job import OWN, YOURS, Job
-from planner.app.link import Own
+from planner.app.controls.job import OWN_PARAMETER, YOURS, PageJob
+from planner.app.link import OwnDescription
 from planner.app.markdown import escape
 from planner.describe.catalogue import folder
 from planner.describe.model.huggingface.hub import fetch_config, parse_hub_name
@@ -17,7 +17,7 @@ from planner.emitters.batch_job import slug
 from planner.errors import PlannerError
 from planner.units import format_count
 
-__all__ = ["changes", "owned"]
+__all__ = ["changes", "own_description"]
 
 _FILES = {
     "model": ("Your own model: a Hugging Face config.json, or a TOML file", ["json", "toml"]),
@@ -25,18 +25,20 @@ _FILES = {
 }
 
 
-def owned(kind: str) -> Own | None:
+def own_description(kind: str) -> OwnDescription | None:
     """The description that the user gave, in use or put aside."""
-    packed = address.now(OWN[kind]) or address.now(f"kept_{OWN[kind]}")
+    packed = address.requested(OWN_PARAMETER[kind]) or address.requested(
+        f"kept_{OWN_PARAMETER[kind]}"
+    )
     try:
         return link.unpack_own(packed) if packed else None
     except PlannerError:
         return None
 
 
-def changes(job: Job | None) -> None:
+def changes(job: PageJob | None) -> None:
     """Upload a description, change the one in use, or remove it."""
-    for column, kind in zip(st.columns(2), OWN, strict=True):
+    for column, kind in zip(st.columns(2), OWN_PARAMETER, strict=True):
         with column:
             _upload(kind)
             _present(kind, job)
@@ -70,41 +72,57 @@ def _uploaded(kind: str, key: str) -> None:
         st.session_state[f"{kind}_complaint"] = error.plain
 
 
-def use(kind: str, own: Own) -> None:
+def use(kind: str, description: OwnDescription) -> None:
     """Plan with a description; PlannerError where it describes nothing."""
     # a file that is called like everything else gets a name that says what it is
     if kind == "model":
-        found = own.model()
-        if own.name.startswith("own-"):
-            count = format_count(found.num_params).replace(" ", "")
-            own = Own(f"own-{found.family}-{count}", own.fields)
+        described_model = description.model()
+        if description.name.startswith("own-"):
+            count = format_count(described_model.num_params).replace(" ", "")
+            description = OwnDescription(
+                f"own-{described_model.family}-{count}", description.fields
+            )
     else:
-        own.machine()
-    packed = link.pack_own(own)
-    address.wish(**{kind: None, OWN[kind]: packed, f"kept_{OWN[kind]}": None, "layout": None})
+        description.machine()
+    packed = link.pack_own(description)
+    address.request(
+        **{
+            kind: None,
+            OWN_PARAMETER[kind]: packed,
+            f"kept_{OWN_PARAMETER[kind]}": None,
+            "layout": None,
+        }
+    )
 
 
-def _present(kind: str, job: Job | None) -> None:
+def _present(kind: str, job: PageJob | None) -> None:
     """What is in use, with buttons to change or remove it."""
-    own = owned(kind)
+    description = own_description(kind)
     in_use = st.session_state.get(kind) == YOURS
-    shown = f"Your {kind}: {own.name}" if own else f"In use is {st.session_state.get(kind)}"
+    shown = (
+        f"Your {kind}: {description.name}"
+        if description
+        else f"In use is {st.session_state.get(kind)}"
+    )
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.caption(escape(shown + ("" if in_use or not own else " (not in use)") + "."))
+        st.caption(escape(shown + ("" if in_use or not description else " (not in use)") + "."))
         if st.button("Change its numbers", key=f"{kind}_edit", disabled=job is None):
-            _edit(kind, own if in_use and own else _catalogued(kind))
-        if own:
+            _edit(kind, description if in_use and description else _catalogued(kind))
+        if description:
             st.button("Remove", key=f"{kind}_remove", on_click=_remove, args=(kind,))
 
 
 def _remove(kind: str) -> None:
-    changes: dict[str, str | None] = {OWN[kind]: None, f"kept_{OWN[kind]}": None}
-    if address.now(OWN[kind]):
+    changes: dict[str, str | None] = {
+        OWN_PARAMETER[kind]: None,
+        f"kept_{OWN_PARAMETER[kind]}": None,
+    }
+    if address.requested(OWN_PARAMETER[kind]):
         changes["layout"] = None
-    address.wish(**changes)
+    address.request(**changes)
 
 
-def _catalogued(kind: str) -> Own:
+def _catalogued(kind: str) -> OwnDescription:
     """The catalogue's own file, or that of the hub, as a start for changes."""
     name = str(st.session_state[kind])
     if kind == "model" and parse_hub_name(name):
@@ -113,18 +131,18 @@ def _catalogued(kind: str) -> Own:
     return link.read_own(data, f"{name}-changed.toml")
 
 
-def _edit(kind: str, own: Own) -> None:
+def _edit(kind: str, description: OwnDescription) -> None:
     """Ask for changes in a window of its own."""
 
     @st.dialog(f"Numbers of your {kind}", width="large")
     def window() -> None:
-        name = st.text_input("Name", own.name, max_chars=40, key=f"{kind}_edit_name")
-        text = st.text_area("Description", own.text, height=420, key=f"{kind}_edit_text")
+        name = st.text_input("Name", description.name, max_chars=40, key=f"{kind}_edit_name")
+        text = st.text_area("Description", description.text, height=420, key=f"{kind}_edit_text")
         if not st.button("Use these numbers", type="primary", key=f"{kind}_edit_use"):
             return
-        ending = ".toml" if isinstance(own.fields, str) else ".json"
+        ending = ".toml" if isinstance(description.fields, str) else ".json"
         try:
-            use(kind, link.read_own(text.encode(), (name or own.name) + ending))
+            use(kind, link.read_own(text.encode(), (name or description.name) + ending))
         except PlannerError as error:
             st.error(escape(error.plain))
         else:

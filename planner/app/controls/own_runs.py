@@ -11,7 +11,7 @@ from typing import Any
 
 import streamlit as st
 
-from planner.app.controls.job import Asked, Job
+from planner.app.controls.job import PageJob, PageRequest
 from planner.app.markdown import escape
 from planner.choose.plots.anatomy import scenario_of
 from planner.cost.estimate import Estimate
@@ -21,7 +21,7 @@ from planner.errors import PlannerError
 from planner.evidence.learning import Learned, Taught, learn_from_text, taught
 from planner.show.lessons import corrected, lessons
 
-__all__ = ["in_use", "known", "present", "said", "use"]
+__all__ = ["in_use", "present", "show_lessons", "use", "with_own_runs"]
 
 _KEY = "own_runs"
 _HASH: dict[Any, Any] = {Machine: lambda machine: machine.model_dump_json()}
@@ -41,22 +41,22 @@ def in_use() -> str:
     return str(st.session_state.get(_KEY, ("", ""))[1])
 
 
-def known(asked: Asked) -> Asked:
+def with_own_runs(request: PageRequest) -> PageRequest:
     """What is asked, after what the user's own runs teach."""
-    job = asked.job
+    job = request.job
     if job is None or not in_use():
-        return asked
+        return request
     name, text = st.session_state[_KEY]
     try:
-        learned = _learned(text, name, _whole(job))
+        learned = _learned(text, name, _whole_machine(job))
     except PlannerError as error:
-        asked.reading.said.append(f"Your own runs are left out: {error.plain}.")
-        return asked
+        request.reader.messages.append(f"Your own runs are left out: {error.plain}.")
+        return request
     digest = hashlib.sha256(text.encode()).hexdigest()
-    return dataclasses.replace(asked, job=dataclasses.replace(job, runs=digest, learned=learned))
+    return dataclasses.replace(request, job=job.replaced(runs=digest, learned=learned))
 
 
-def _whole(job: Job) -> Machine:
+def _whole_machine(job: PageJob) -> Machine:
     """The job's machine, of which the job may have a part of a node alone."""
     name = job.machine.name
     return load_machine(name) if job.devices and name in names("machine") else job.machine
@@ -67,7 +67,7 @@ def _learned(text: str, name: str, machine: Machine) -> Learned:
     return learn_from_text(text, name, machine)
 
 
-def present(job: Job | None) -> None:
+def present(job: PageJob | None) -> None:
     """What the estimates are corrected by, with a button that ends it."""
     if job is None or job.learned is None:
         return
@@ -81,14 +81,14 @@ def present(job: Job | None) -> None:
         st.button("Remove", key="own_runs_remove", on_click=_remove)
 
 
-def said(job: Job, found: Estimate | None = None) -> None:
+def show_lessons(job: PageJob, estimate: Estimate | None = None) -> None:
     """What the runs taught, of an estimate or in all."""
     if job.learned is None:
         return
     changes = Taught(None, None)
-    if found is not None:
-        scenario = scenario_of(job.model, job.machine, job.workload, found, job.experience)
-        changes = taught(scenario, found)
+    if estimate is not None:
+        scenario = scenario_of(job.model, job.machine, job.workload, estimate, job.experience)
+        changes = taught(scenario, estimate)
     lines = lessons(job.learned, changes)
     if lines:
         st.caption(escape(" ".join(lines)))

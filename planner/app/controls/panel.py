@@ -15,14 +15,14 @@ from planner.app.controls.fields import widget
 from planner.app.controls.job import (
     MOST_LAYOUTS,
     MOST_TOLERANCE,
-    SHORT,
+    SHORT_NAMES,
     YOURS,
-    Asked,
-    Job,
+    PageJob,
+    PageRequest,
     precisions,
     running_on,
 )
-from planner.app.controls.own import changes, owned
+from planner.app.controls.own import changes, own_description
 from planner.app.controls.switches import SWITCHES, help_of, offered
 from planner.app.markdown import escape
 from planner.describe.catalogue import names
@@ -70,7 +70,7 @@ _MOST_NODES = 1_000_000
 _MOST_DEVICES = 1024
 
 
-def controls(asked: Asked) -> Job | None:
+def controls(request: PageRequest) -> PageJob | None:
     """Draw the controls; None, with a message, where they describe no job."""
     with st.container(border=True):
         with st.container(key=ROW):
@@ -88,15 +88,15 @@ def controls(asked: Asked) -> Job | None:
         for column, name in zip(first[3:], _FIRST, strict=True):
             _workload(column, name)
         with st.expander("More about the job"):
-            _details(asked)
+            _details(request)
         with st.expander("Your own model or machine"):
-            changes(asked.job)
-        if asked.job is None:
-            st.error(escape(asked.trouble), title="This job makes no sense yet")
+            changes(request.job)
+        if request.job is None:
+            st.error(escape(request.problem), title="This job makes no sense yet")
             return None
-        _summary(asked.job)
-    own_runs.present(asked.job)
-    return asked.job
+        _summary(request.job)
+    own_runs.present(request.job)
+    return request.job
 
 
 def machine_box(place: Any) -> None:
@@ -105,8 +105,8 @@ def machine_box(place: Any) -> None:
 
 
 def _box(place: Any, kind: str) -> None:
-    own = owned(kind)
-    options = (YOURS, *names(kind)) if own else names(kind)
+    description = own_description(kind)
+    options = (YOURS, *names(kind)) if description else names(kind)
     now = str(st.session_state[kind])
     place.selectbox(
         kind.capitalize(),
@@ -114,14 +114,16 @@ def _box(place: Any, kind: str) -> None:
         key=kind,
         accept_new_options=kind == "model",
         help=_HUB if kind == "model" else None,
-        format_func=lambda name: f"{own.name} (yours)" if own and name == YOURS else name,
+        format_func=lambda name: (
+            f"{description.name} (yours)" if description and name == YOURS else name
+        ),
     )
 
 
 def _workload(place: Any, name: str, **more: Any) -> None:
     """The control of a field of the workload."""
     label = _LABELS.get(name, name.replace("_", " ").capitalize())
-    key = SHORT.get(name, name)
+    key = SHORT_NAMES.get(name, name)
     if name in _WRITTEN:
         label, most, example, help_text = _WRITTEN[name]
         place.text_input(label, key=key, max_chars=most, placeholder=example, help=help_text)
@@ -129,8 +131,8 @@ def _workload(place: Any, name: str, **more: Any) -> None:
         widget(place, Workload, name, label, key=key, **more)
 
 
-def _details(asked: Asked) -> None:
-    machine = asked.job.machine if asked.job else None
+def _details(request: PageRequest) -> None:
+    machine = request.job.machine if request.job else None
     names_left = [name for name in Workload.model_fields if name not in _FIRST]
     for start in range(0, len(names_left), 4):
         for column, name in zip(st.columns(4), names_left[start : start + 4], strict=False):
@@ -144,8 +146,8 @@ def _details(asked: Asked) -> None:
         placeholder="all that run on the machine",
         help="Which training frameworks to search; none chosen means the usual ones.",
     )
-    if asked.job:
-        _switches(asked.job)
+    if request.job:
+        _switches(request.job)
     part.number_input(
         "Devices of one node",
         min_value=0,
@@ -165,12 +167,14 @@ def _details(asked: Asked) -> None:
         "It is `--tolerance` of the command line.",
     )
     if machine and machine.networks:
-        others = {network.name: network.topology for network in machine.all_networks}
+        topologies = {network.name: network.topology for network in machine.all_networks}
         st.selectbox(
             "Network",
-            ("", *sorted(others)),
+            ("", *sorted(topologies)),
             key="network",
-            format_func=lambda name: f"{name}: {others[name]}" if name else "the framework's own",
+            format_func=lambda name: (
+                f"{name}: {topologies[name]}" if name else "the framework's own"
+            ),
             help="What the software makes of the wires between nodes. It is `--network` of the "
             "command line.",
         )
@@ -203,36 +207,36 @@ def _details(asked: Asked) -> None:
     )
 
 
-def _switches(job: Job) -> None:
+def _switches(job: PageJob) -> None:
     """What is turned on of the frameworks that are chosen."""
-    asked = job.machine, job.model, job.workload
+    scope = job.machine, job.model, job.workload
     chosen = [name for name in st.session_state["frameworks"] if name in running_on(job.machine)]
-    options = offered(chosen, *asked)
-    known = [word for word in st.session_state.get(SWITCHES, []) if word not in options]
+    options = offered(chosen, *scope)
+    typed = [word for word in st.session_state.get(SWITCHES, []) if word not in options]
     st.multiselect(
         "Switches of these frameworks",
-        [*options, *known],
+        [*options, *typed],
         key=SWITCHES,
         placeholder="nothing more is turned on" if chosen else "choose frameworks first",
         disabled=not chosen,
         accept_new_options=True,
-        help=help_of(chosen, *asked),
+        help=help_of(chosen, *scope),
     )
 
 
-def _summary(job: Job) -> None:
+def _summary(job: PageJob) -> None:
     machine, longest = job.machine, job.model.longest_sequence
     length, unit = job.workload.sequence_length, job.workload.unit
     batch = f"{job.workload.global_batch:,} {job.workload.batch_unit}"
-    kept = f" ({job.free} % less than there is: left free)" if job.free else ""
-    said = (
+    reserved = f" ({job.free} % less than there is: left free)" if job.free else ""
+    summary = (
         f"{job.model.name}: {format_count(job.model.num_params)} parameters. "
         f"{job.nodes:,} of {machine.num_nodes.value:,.0f} nodes of {machine.title}, "
         f"{job.num_devices:,} devices ({machine.device.name}) with "
-        f"{format_bytes(machine.device.memory_bytes.value)} each{kept}. "
+        f"{format_bytes(machine.device.memory_bytes.value)} each{reserved}. "
         f"{format_count(job.workload.tokens_per_step)} {unit} per step: "
         f"{batch}{f' of {length:,} tokens' * (unit == 'tokens')}, {job.workload.precision}."
     )
     if longest and length > longest:
-        said += f" {job.model.name} was made for sequences of at most {longest:,} tokens."
-    st.caption(escape(said))
+        summary += f" {job.model.name} was made for sequences of at most {longest:,} tokens."
+    st.caption(escape(summary))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from planner.app.address import Reading
+from planner.app.address import QueryReader
 from planner.describe.catalogue import load_framework
 from planner.describe.framework.switches import split_name
 from planner.describe.machine import Machine
@@ -54,41 +54,48 @@ def help_of(
     """What the control says of them."""
     if not frameworks:
         return "What users of a framework turn on, such as torch.compile: choose frameworks first."
-    said = [f"- `{word}`: {does}" for word, does in _offered(frameworks, machine, model, workload)]
+    lines = [
+        f"- `{word}`: {effect}" for word, effect in _offered(frameworks, machine, model, workload)
+    ]
     about = (
         "What is turned on, as `-f FRAMEWORK+SWITCH` of the command line; another value is typed."
     )
-    return "\n".join([about, "", *said]) if said else "None of these frameworks has switches."
+    return "\n".join([about, "", *lines]) if lines else "None of these frameworks has switches."
 
 
 def switched(
-    reading: Reading,
+    reader: QueryReader,
     frameworks: Sequence[str],
     machine: Machine,
     model: Model,
     workload: Workload | None,
 ) -> tuple[str, ...]:
     """The chosen frameworks, each with its switches; what cannot be is said and left out."""
-    wish = reading.wishes.get(SWITCHES, "")
+    wish = reader.query.get(SWITCHES, "")
     # a plus that was typed into an address is a blank there
-    asked = [word.strip().replace(" ", "+") for word in wish.split(",") if word.strip()]
+    requested = [word.strip().replace(" ", "+") for word in wish.split(",") if word.strip()]
     if wish:
-        reading.wishes[SWITCHES] = ",".join(asked)
-    fine = [word for word in asked if split_name(word)[0] in frameworks and _is_fine(word)]
-    known = [*offered(frameworks, machine, model, workload), *fine]
-    words = reading.words(SWITCHES, list(dict.fromkeys(known)))
-    whole = {name: _whole(name, words) for name in frameworks}
+        reader.query[SWITCHES] = ",".join(requested)
+    fine = [word for word in requested if split_name(word)[0] in frameworks and _is_fine(word)]
+    accepted = [*offered(frameworks, machine, model, workload), *fine]
+    words = reader.words(SWITCHES, list(dict.fromkeys(accepted)))
+    full_names = {name: _full_name(name, words) for name in frameworks}
     return tuple(
-        name if _refused(reading, name, text, machine, model, workload) else text
-        for name, text in whole.items()
+        name if _refused(reader, name, text, machine, model, workload) else text
+        for name, text in full_names.items()
     )
 
 
 def _is_fine(word: str) -> bool:
     """Whether a framework has such a switch, alone or with those that it needs."""
     name, switches = split_name(word)
-    known = load_framework(name).switches
-    needed = [other for one in switches if one in known for other in known[one].needs]
+    catalogue = load_framework(name).switches
+    needed = [
+        dependency
+        for switch in switches
+        if switch in catalogue
+        for dependency in catalogue[switch].needs
+    ]
     try:
         load_framework("+".join([name, *needed, *switches]))
     except PlannerError:
@@ -96,27 +103,27 @@ def _is_fine(word: str) -> bool:
     return bool(switches)
 
 
-def _whole(name: str, words: Sequence[str]) -> str:
+def _full_name(name: str, words: Sequence[str]) -> str:
     """A framework with all its switches."""
     mine = [switch for word in words if split_name(word)[0] == name for switch in _of(word)]
     return "+".join([name, *mine])
 
 
 def _refused(
-    reading: Reading,
+    reader: QueryReader,
     name: str,
-    whole: str,
+    full_name: str,
     machine: Machine,
     model: Model,
     workload: Workload | None,
 ) -> bool:
     """Whether its switches do not go together or not with the job, which is said."""
     try:
-        refused = load_framework(whole).refuses(machine, workload, model)
+        refused = load_framework(full_name).refuses(machine, workload, model)
     except PlannerError as error:
         refused = error.plain
     if refused:
-        reading.said.append(f"Switches: {refused}; {name} is searched without any.")
+        reader.messages.append(f"Switches: {refused}; {name} is searched without any.")
     return bool(refused)
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import streamlit as st
 
 from planner.app import cached
-from planner.app.address import Reading
-from planner.app.controls.job import Asked, Job
+from planner.app.address import QueryReader
+from planner.app.controls.job import PageJob, PageRequest
 from planner.app.controls.panel import controls
 from planner.app.draw import draw
 from planner.app.markdown import escape
@@ -37,26 +37,26 @@ _MOST = 1e9
 _COLUMNS = 4
 
 
-def asks(reading: Reading, job: Job | None) -> None:
+def asks(reader: QueryReader, job: PageJob | None) -> None:
     """Read the question and its options from the address; nodes are the job's."""
-    name = reading.choice(_QUESTION, tuple(QUESTIONS), _FIRST)
+    name = reader.choice(_QUESTION, tuple(QUESTIONS), _FIRST)
     for option in _options(name):
         key, initial = _key(option), _initial_value(option)
         if option.choices:
-            reading.choice(key, option.choices, initial)
+            reader.choice(key, option.choices, initial)
         elif option.kind is bool:
-            reading.truth(key, initial)
+            reader.truth(key, initial)
         elif option.kind in (int, float):
             least, most = option.bounds.least or 0, option.bounds.most or _MOST
-            reading.number(key, least, most, initial, option.kind)
+            reader.number(key, least, most, initial, option.kind)
         else:
-            reading.text(key, initial or "")
+            reader.text(key, initial or "")
 
 
-def page(asked: Asked) -> None:
+def page(request: PageRequest) -> None:
     """Draw job and question, then the answer."""
     st.title(TITLE, anchor=False)
-    job = controls(asked)
+    job = controls(request)
     if job is None:
         return
     name = st.selectbox(
@@ -101,7 +101,7 @@ def _as_labelled(text: str) -> str:
     return re.sub("`([a-z_]+)`", lambda match: match[1].replace("_", " "), text)
 
 
-def _controls(name: str, job: Job) -> str:
+def _controls(name: str, job: PageJob) -> str:
     """Draw the question's controls, and return their values as JSON."""
     values: dict[str, Any] = {}
     options = _options(name)
@@ -136,7 +136,7 @@ def _start(task: str) -> None:
     st.session_state[_TASK] = task
 
 
-def _show(answer: Answer, job: Job) -> None:
+def _show(answer: Answer, job: PageJob) -> None:
     (st.success if answer.found else st.error)(escape(answer.verdict))
     drawing = answer_figure(answer)
     if drawing is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import streamlit as st
 
 from planner.app import address
-from planner.app.controls.job import Asked, Job
+from planner.app.controls.job import PageJob, PageRequest
 from planner.app.controls.panel import machine_box
 from planner.app.draw import draw
 from planner.app.markdown import escape
@@ -36,76 +36,76 @@ _APART = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Group:
     machine: Machine
     operation: str
     ranks: int
     stride: int
 
 
-def asks(reading: address.Reading, job: Job | None) -> None:
+def asks(reader: address.QueryReader, job: PageJob | None) -> None:
     """What only this page asks; the machine is the job's."""
     operations = list(figures.OPERATIONS)
-    reading.choice("op", operations, operations[0])
+    reader.choice("op", operations, operations[0])
     devices = job.machine.num_devices if job else _RANKS
-    reading.number("ranks", 2, _MOST_RANKS, max(min(_RANKS, devices), 2))
-    reading.number("apart", 1, _MOST_APART, 1)
-    reading.choice("size", _SIZES, _SIZE)
+    reader.number("ranks", 2, _MOST_RANKS, max(min(_RANKS, devices), 2))
+    reader.number("apart", 1, _MOST_APART, 1)
+    reader.choice("size", _SIZES, _SIZE)
 
 
-def page(job_asked: Asked) -> None:
+def page(job_asked: PageRequest) -> None:
     """Operation, machine, ranks and size on top; figures below."""
     st.title(TITLE, anchor=False)
     machine = job_asked.job.machine if job_asked.job else load_machine("polaris")
-    asked, size = _controls(machine)
-    if (asked.ranks - 1) * asked.stride >= machine.num_devices:
-        needed = (asked.ranks - 1) * asked.stride + 1
-        said = f"{asked.ranks} ranks, {asked.stride} apart, need {needed:,} devices"
+    group, size = _controls(machine)
+    if (group.ranks - 1) * group.stride >= machine.num_devices:
+        needed = (group.ranks - 1) * group.stride + 1
+        message = f"{group.ranks} ranks, {group.stride} apart, need {needed:,} devices"
         has = f"{machine.name} has {machine.num_devices:,}"
-        st.error(escape(f"{said}; {has}. Use fewer ranks."))
+        st.error(escape(f"{message}; {has}. Use fewer ranks."))
         return
-    drawing = figures.data_picture(asked.operation)
+    drawing = figures.data_picture(group.operation)
     st.header("What it does to each rank's data", anchor=False)
     draw(drawing, key="picture")
     st.caption(escape(drawing.alt))
-    view = group_of(machine, asked.ranks, asked.stride)
+    view = group_of(machine, group.ranks, group.stride)
     st.caption(escape(f"The group spans {seen_text(view)}."))
     left, right = st.columns(2)
     with left:
         st.header("Time against size", anchor=False)
         draw(
-            figures.times(asked.machine, asked.operation, asked.ranks, asked.stride, size),
+            figures.times(group.machine, group.operation, group.ranks, group.stride, size),
             key="times",
         )
     with right:
         st.header("Bus bandwidth, as nccl-tests defines it", anchor=False)
         draw(
-            figures.bandwidth(asked.machine, asked.operation, asked.ranks, asked.stride),
+            figures.bandwidth(group.machine, group.operation, group.ranks, group.stride),
             key="bandwidth",
         )
-    _table(asked, view, size)
+    _table(group, view, size)
 
 
-def _controls(machine: Machine) -> tuple[_Asked, int]:
+def _controls(machine: Machine) -> tuple[_Group, int]:
     columns = st.columns([2, 2, 1, 1, 2], vertical_alignment="bottom")
     operation = columns[0].selectbox("Operation", list(figures.OPERATIONS), key="op")
     machine_box(columns[1])
     ranks = columns[2].number_input("Ranks", 2, _MOST_RANKS, step=1, key="ranks")
     stride = columns[3].number_input("Apart", 1, _MOST_APART, step=1, key="apart", help=_APART)
     size = columns[4].select_slider("Size of the full buffer", _SIZES, key="size")
-    return _Asked(machine, operation, int(ranks), int(stride)), _BYTES[size]
+    return _Group(machine, operation, int(ranks), int(stride)), _BYTES[size]
 
 
-def _table(asked: _Asked, view: GroupView, size: int) -> None:
+def _table(group: _Group, view: GroupView, size: int) -> None:
     column = f"time for {format_bytes(size)}"
     rows = [
         {"algorithm": name, column: format_seconds(float(timer(view, size)))}
-        for name, timer in figures.algorithms_of(asked.operation, view).items()
+        for name, timer in figures.algorithms_of(group.operation, view).items()
     ]
     st.dataframe(rows, hide_index=True, key="algorithms", alt="Time by algorithm.")
-    per_node = asked.machine.node.num_devices
-    row = published_for(asked.machine.name, asked.operation, asked.ranks, per_node)
-    if row is not None and asked.stride == 1:
+    per_node = group.machine.node.num_devices
+    row = published_for(group.machine.name, group.operation, group.ranks, per_node)
+    if row is not None and group.stride == 1:
         st.caption(escape(f"Measured: {row.library}, {row.nodes} nodes; {row.source}."))
     else:
         st.caption(

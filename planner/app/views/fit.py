@@ -10,7 +10,7 @@ import streamlit as st
 from planner.app import address, cached, link
 from planner.app.chosen import chosen
 from planner.app.controls import own_runs
-from planner.app.controls.job import Asked, Job
+from planner.app.controls.job import PageJob, PageRequest
 from planner.app.controls.panel import controls
 from planner.app.draw import draw
 from planner.app.markdown import escape
@@ -39,16 +39,16 @@ _VIEWS = (
 )
 
 
-def asks(reading: address.Reading, _: Job | None) -> None:
+def asks(reader: address.QueryReader, _: PageJob | None) -> None:
     """What only this page asks."""
-    reading.choice("view", _VIEWS, _VIEWS[0])
-    training.asks(reading)
+    reader.choice("view", _VIEWS, _VIEWS[0])
+    training.asks(reader)
 
 
-def page(asked: Asked) -> None:
+def page(request: PageRequest) -> None:
     """Verdict first, then memory by strategy, then layouts and what lies behind them."""
     st.title(TITLE, anchor=False)
-    job = controls(asked)
+    job = controls(request)
     if job is None:
         return
     try:
@@ -56,28 +56,28 @@ def page(asked: Asked) -> None:
     except PlannerError as error:
         st.error(escape(error.plain), title="This job cannot be planned")
         return
-    found = chosen(job, plan)
-    _verdict(plan, job, found)
+    shown = chosen(job, plan)
+    _verdict(plan, job, shown)
     _strategies(plan, job)
     if plan.ranked:
         _ranked(plan, job)
-    _views(plan, job, found)
-    _take_away(plan, job, found)
+    _views(plan, job, shown)
+    _take_away(plan, job, shown)
 
 
-def _verdict(plan: Plan, job: Job, found: Estimate | None) -> None:
+def _verdict(plan: Plan, job: PageJob, shown: Estimate | None) -> None:
     tight = plan.recommended is not None and plan.recommended.tight
     say = (st.warning if tight else st.success) if plan.fits else st.error
     say(escape(words.verdict(plan)))
     _batches(plan)
-    if found is None:
+    if shown is None:
         return
-    own_runs.said(job, found)
+    own_runs.show_lessons(job, shown)
     limit = job.machine.device.memory_bytes.value
     # always a line, so that nothing below moves when a layout is found
-    which = "chosen" if job.layout else "recommended"
-    st.caption(escape(f"Numbers of the {which} layout: {found.layout} with {found.framework}."))
-    rows = words.metrics(plan, found, limit)
+    role = "chosen" if job.layout else "recommended"
+    st.caption(escape(f"Numbers of the {role} layout: {shown.layout} with {shown.framework}."))
+    rows = words.metrics(plan, shown, limit)
     with st.container(horizontal=True):
         for label, value, small in rows:
             st.metric(
@@ -89,7 +89,7 @@ def _verdict(plan: Plan, job: Job, found: Estimate | None) -> None:
                 border=True,
                 width="stretch",
             )
-    st.caption(escape(words.queues(plan, found)))
+    st.caption(escape(words.queues(plan, shown)))
 
 
 def _batches(plan: Plan) -> None:
@@ -101,12 +101,12 @@ def _batches(plan: Plan) -> None:
             size = offer.global_batch
             st.button(
                 f"Take a batch of {size:,}",
-                on_click=functools.partial(address.wish, batch=str(size), layout=None),
+                on_click=functools.partial(address.request, batch=str(size), layout=None),
                 key=f"batch_{size}",
             )
 
 
-def _strategies(plan: Plan, job: Job) -> None:
+def _strategies(plan: Plan, job: PageJob) -> None:
     st.header("Memory and step, by strategy", anchor=False)
     if any(verdict.estimate for verdict in plan.strategies):
         _bars(plan, job)
@@ -118,7 +118,7 @@ def _strategies(plan: Plan, job: Job) -> None:
         st.table(rows, hide_index=True)
 
 
-def _bars(plan: Plan, job: Job) -> None:
+def _bars(plan: Plan, job: PageJob) -> None:
     draw(memory_bars.strategy_bars(plan.strategies, job.machine), key="strategies")
     st.caption(
         "Bold is the step time. Strategies are the classic ones, each with its best layout; the "
@@ -132,7 +132,7 @@ def _bars(plan: Plan, job: Job) -> None:
     )
 
 
-def _ranked(plan: Plan, job: Job) -> None:
+def _ranked(plan: Plan, job: PageJob) -> None:
     st.header("Layouts that fit, one of a kind", anchor=False)
     limit = job.machine.device.memory_bytes.value
     shown = plan.listed
@@ -177,31 +177,31 @@ def _ranked(plan: Plan, job: Job) -> None:
 def _select(key: str, packed: list[str]) -> None:
     """Take the selected row's layout; no row is the recommended one."""
     rows = st.session_state[key]["selection"]["rows"]
-    address.wish(layout=packed[rows[0]] if rows else None)
+    address.request(layout=packed[rows[0]] if rows else None)
 
 
-def _role(found: Estimate, plan: Plan) -> str:
+def _role(estimate: Estimate, plan: Plan) -> str:
     roles = {"recommended": plan.recommended, "fastest": plan.best}
-    return ", ".join(role for role, one in roles.items() if one == found)
+    return ", ".join(role for role, candidate in roles.items() if candidate == estimate)
 
 
-def _row(found: Estimate, limit: float, role: str, rate: str) -> dict[str, object]:
-    parts = found.step_time_parts_s
+def _row(estimate: Estimate, limit: float, role: str, rate: str) -> dict[str, object]:
+    parts = estimate.step_time_parts_s
     return {
         "": role,
-        "framework": found.framework,
-        "layout": str(found.layout),
-        "step [s]": found.step_time_s,
-        "MFU [%]": 100 * found.mfu,
-        rate: round(found.tokens_per_s),
-        "memory [GiB]": found.memory_bytes["total"] / GIB,
-        "of the device [%]": 100 * found.memory_bytes["total"] / limit,
-        "out of memory": words.probability(found.out_of_memory_probability),
+        "framework": estimate.framework,
+        "layout": str(estimate.layout),
+        "step [s]": estimate.step_time_s,
+        "MFU [%]": 100 * estimate.mfu,
+        rate: round(estimate.tokens_per_s),
+        "memory [GiB]": estimate.memory_bytes["total"] / GIB,
+        "of the device [%]": 100 * estimate.memory_bytes["total"] / limit,
+        "out of memory": words.probability(estimate.out_of_memory_probability),
         "slowest part": part(max(parts, key=lambda k: parts[k])).label,
     }
 
 
-def _views(plan: Plan, job: Job, found: Estimate | None) -> None:
+def _views(plan: Plan, job: PageJob, shown: Estimate | None) -> None:
     # only the open tab is worked out, so a change of a control stays quick
     tabs = st.tabs(_VIEWS, key="view", on_change="rerun")
     limit = job.machine.device.memory_bytes.value
@@ -210,28 +210,28 @@ def _views(plan: Plan, job: Job, found: Estimate | None) -> None:
             continue
         with tab:
             if name == "Step time":
-                _step(found)
+                _step(shown)
             elif name == "Whole training":
-                training.whole(job, found)
+                training.show_training(job, shown)
             elif name == "Heatmap tp x pp":
                 draw(candidates.heatmap(cached.space_of(job), limit), key="heatmap")
                 st.caption(
                     "Where nothing fits, the cell says how much memory the best layout lacks."
                 )
             elif name == "Memory against time":
-                draw(candidates.pareto(cached.space_of(job), limit, found), key="pareto")
+                draw(candidates.pareto(cached.space_of(job), limit, shown), key="pareto")
             elif name == "Scaling":
                 scaling(job)
             else:
                 _notes(plan)
 
 
-def _step(found: Estimate | None) -> None:
-    if found is None:
+def _step(shown: Estimate | None) -> None:
+    if shown is None:
         st.info("Nothing fits, so there is no step to take apart.")
         return
-    st.caption(escape(f"{found.layout} with {found.framework}"))
-    draw(time_bars.waterfall(found), key="waterfall")
+    st.caption(escape(f"{shown.layout} with {shown.framework}"))
+    draw(time_bars.waterfall(shown), key="waterfall")
 
 
 def _notes(plan: Plan) -> None:
@@ -246,7 +246,7 @@ def _notes(plan: Plan) -> None:
     )
 
 
-def _take_away(plan: Plan, job: Job, found: Estimate | None) -> None:
+def _take_away(plan: Plan, job: PageJob, shown: Estimate | None) -> None:
     st.header("Take it away", anchor=False)
     with st.container(horizontal=True):
         st.download_button(
@@ -266,16 +266,16 @@ def _take_away(plan: Plan, job: Job, found: Estimate | None) -> None:
                 key="get_csv",
                 on_click="ignore",
             )
-        if found is not None:
+        if shown is not None:
             st.download_button(
                 "Layout (JSON)",
-                found.layout.model_dump_json(indent=1),
+                shown.layout.model_dump_json(indent=1),
                 f"{job.file_name}-layout.json",
                 "application/json",
                 key="get_layout",
                 on_click="ignore",
             )
-            archive, refusal = cached.files_of(job, link.of(found))
+            archive, refusal = cached.files_of(job, link.of(shown))
             if archive:
                 st.download_button(
                     "Files to run it (ZIP)",
@@ -285,20 +285,20 @@ def _take_away(plan: Plan, job: Job, found: Estimate | None) -> None:
                     key="get_files",
                     on_click="ignore",
                 )
-    if found is not None and refusal:
+    if shown is not None and refusal:
         st.caption(escape(f"No files to run this layout: {refusal}."))
         _with_files(plan, job)
 
 
-def _with_files(plan: Plan, job: Job) -> None:
+def _with_files(plan: Plan, job: PageJob) -> None:
     """Offer the first layout of the list that files can be written for."""
-    for other in plan.listed:
-        if cached.files_of(job, link.of(other))[0]:
-            said = f"{other.layout} with {other.framework}"
+    for candidate in plan.listed:
+        if cached.files_of(job, link.of(candidate))[0]:
+            layout_name = f"{candidate.layout} with {candidate.framework}"
             st.button(
-                escape(f"Take the first that has files: {said}"),
+                escape(f"Take the first that has files: {layout_name}"),
                 key="take_files",
-                on_click=address.wish,
-                kwargs={"layout": link.of(other)},
+                on_click=address.request,
+                kwargs={"layout": link.of(candidate)},
             )
             return

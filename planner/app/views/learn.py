@@ -9,7 +9,7 @@ import streamlit as st
 
 from planner.app import address
 from planner.app.chosen import kept_batch
-from planner.app.controls.job import Asked, Job
+from planner.app.controls.job import PageJob, PageRequest
 from planner.app.controls.panel import controls
 from planner.app.draw import draw
 from planner.app.markdown import escape
@@ -61,16 +61,16 @@ class _Subject:
         return self.machine.device.memory_bytes.value
 
 
-def asks(reading: address.Reading, _: Job | None) -> None:
+def asks(reader: address.QueryReader, _: PageJob | None) -> None:
     """What only this page asks."""
-    reading.choice("idea", list(_IDEAS), next(iter(_IDEAS)))
-    reading.choice("of", (_JOB, _EXAMPLE), _JOB)
+    reader.choice("idea", list(_IDEAS), next(iter(_IDEAS)))
+    reader.choice("of", (_JOB, _EXAMPLE), _JOB)
 
 
-def page(asked: Asked) -> None:
+def page(request: PageRequest) -> None:
     """One tab per idea; only the open one is worked out."""
     st.title(TITLE, anchor=False)
-    job = controls(asked)
+    job = controls(request)
     st.radio("Figures of", (_JOB, _EXAMPLE), key="of", horizontal=True)
     if st.session_state["of"] == _EXAMPLE:
         job = None
@@ -88,28 +88,28 @@ _Answers = list[tuple[str, Estimate]]
 
 
 def _compared(
-    job: Job | None,
+    job: PageJob | None,
     example: _Subject,
     answers: Callable[[_Subject], _Answers],
     order: tuple[str, str] = ("memory", "time"),
 ) -> None:
     """Memory and time of some layouts: of the job, else of the example."""
-    subject, found = example, []
+    subject, estimates = example, []
     if job is not None:
         try:
             subject = _Subject(job.model, job.machine, job.workload)
-            found = answers(subject)
+            estimates = answers(subject)
         except PlannerError as error:
             st.caption(escape(f"Not of the job: {error.plain}. Shown is an example."))
             subject = example
-    found = found or answers(example)
+    estimates = estimates or answers(example)
     st.caption(escape(str(subject)))
-    for column, what in zip(st.columns(2), order, strict=True):
+    for column, quantity in zip(st.columns(2), order, strict=True):
         with column:
-            if what == "memory":
-                draw(memory_bars.memory_bars(found, subject.memory_bytes), key="idea_memory")
+            if quantity == "memory":
+                draw(memory_bars.memory_bars(estimates, subject.memory_bytes), key="idea_memory")
             else:
-                draw(time_bars.time_bars(found), key="idea_time")
+                draw(time_bars.time_bars(estimates), key="idea_time")
 
 
 @st.cache_data(max_entries=256, show_spinner=False, hash_funcs={_Subject: repr})
@@ -122,8 +122,8 @@ def _estimated(subject: _Subject, layout: str, framework: str) -> Estimate:
 
 def _of(subject: _Subject, layout: Layout, framework: str) -> Estimate:
     """A layout that trains the subject's batch."""
-    kept = kept_batch(layout, subject.workload.global_batch)
-    return _estimated(subject, kept.model_dump_json(), framework)
+    resized = kept_batch(layout, subject.workload.global_batch)
+    return _estimated(subject, resized.model_dump_json(), framework)
 
 
 def _small(model: str, batch: int) -> _Subject:
@@ -131,13 +131,13 @@ def _small(model: str, batch: int) -> _Subject:
     return _Subject(load_model(model), load_machine(_MACHINE), workload)
 
 
-def _place(job: Job | None, ranks: int) -> Machine:
+def _place(job: PageJob | None, ranks: int) -> Machine:
     """The job's machine where it has so many devices, else one that has."""
     fits = job is not None and job.machine.num_devices >= ranks
     return job.machine if job is not None and fits else load_machine(_MACHINE)
 
 
-def _data(job: Job | None) -> None:
+def _data(job: PageJob | None) -> None:
     st.markdown(
         "Every device holds the **whole model** and works on its own part of the batch; gradients "
         "are summed over all devices at the end of each step. The step gets shorter, but the "
@@ -151,7 +151,7 @@ def _data(job: Job | None) -> None:
     _compared(job, _small(_SMALL, 64), answers, ("time", "memory"))
 
 
-def _collectives(job: Job | None) -> None:
+def _collectives(job: PageJob | None) -> None:
     st.markdown(
         "Devices talk in **collectives**: every rank of a group calls the same operation. A letter "
         "is where data came from, a number which part it is. All-reduce is a reduce-scatter "
@@ -166,7 +166,7 @@ def _collectives(job: Job | None) -> None:
     draw(collective_times.times(place, operation, _RANKS, 1, 2.0**26), key="learn_times")
 
 
-def _zero(job: Job | None) -> None:
+def _zero(job: PageJob | None) -> None:
     st.markdown(
         "Data parallelism keeps the same weights, gradients and optimizer states on every device. "
         "**ZeRO** keeps a part on each: stage 1 shards the optimizer states, stage 2 the gradients "
@@ -187,7 +187,7 @@ def _zero(job: Job | None) -> None:
     _compared(job, _small(_SMALL, 32), answers)
 
 
-def _tensor(job: Job | None) -> None:
+def _tensor(job: PageJob | None) -> None:
     st.markdown(
         "**Tensor parallelism** cuts every matrix product over a group of devices. Weights *and* "
         "activations shrink, but each layer waits for collectives of its activations. Inside a "
@@ -204,7 +204,7 @@ def _tensor(job: Job | None) -> None:
     _compared(job, _small(_LARGER, 64), answers)
 
 
-def _pipeline(_: Job | None) -> None:
+def _pipeline(_: PageJob | None) -> None:
     st.markdown(
         "**Pipeline parallelism** gives each device a run of layers and sends micro-batches "
         "through. While the pipeline fills and drains, stages idle: the *bubble*. More "
@@ -217,19 +217,19 @@ def _pipeline(_: Job | None) -> None:
     stages = columns[1].slider("Stages", 2, 8, 4, key="pipe_stages")
     groups = columns[2].slider("Micro-batches per stage", 1, 8, 2, key="pipe_groups")
     chunks = columns[3].slider("Chunks (interleaved)", 2, 4, 2, key="pipe_chunks")
-    known = schedule_named(schedule)
-    number = chunks if known.interleaves else 2 if known.v_shaped else 1
+    rules = schedule_named(schedule)
+    number = chunks if rules.interleaves else 2 if rules.v_shaped else 1
     timeline = simulate([StageTime(1.0, 2.0, 0.0, 1.0)] * stages, stages * groups, schedule, number)
     draw(step_timeline.gantt(PlayedStep.whole(timeline), schedule), key="pipe_gantt")
-    held = max(max(timeline.in_flight(stage)[1]) for stage in range(stages))
+    micro_batches = max(max(timeline.in_flight(stage)[1]) for stage in range(stages))
     st.caption(
         f"Forward 1 s, backward 2 s. The step takes {timeline.makespan_s:.2f} s, stages idle "
-        f"{100 * timeline.idle_fraction:.1f} % of it; the fullest stage holds {held:g} "
+        f"{100 * timeline.idle_fraction:.1f} % of it; the fullest stage holds {micro_batches:g} "
         "micro-batches."
     )
 
 
-def _three(job: Job | None) -> None:
+def _three(job: PageJob | None) -> None:
     st.markdown(
         "**3D parallelism** multiplies the three: tensor inside the node, where links are fastest; "
         "pipeline between nodes, because it sends least; data parallel with what is left."
@@ -245,7 +245,7 @@ def _three(job: Job | None) -> None:
     st.caption(escape(drawing.alt))
 
 
-def _offload(job: Job | None) -> None:
+def _offload(job: PageJob | None) -> None:
     st.markdown(
         "**Offload** keeps optimizer states, or the weights too, in the host's memory or on NVMe. "
         "It buys memory with time: all of it passes through the link to the host in every step."
@@ -274,7 +274,7 @@ def _offload(job: Job | None) -> None:
     _compared(job, _small(_LARGER, 64), answers)
 
 
-def _choosing(job: Job | None) -> None:
+def _choosing(job: PageJob | None) -> None:
     st.markdown(
         "1. Fits one device? Plain data parallelism.\n"
         "2. Not quite? Recompute, a smaller micro-batch, ZeRO-1 or 2.\n"
@@ -286,7 +286,7 @@ def _choosing(job: Job | None) -> None:
     )
     if job is None:
         example = _small(_LARGER, 64)
-        job = Job(example.model, example.machine, 1, example.workload)
+        job = PageJob(example.model, example.machine, workload=example.workload)
     scenario = Scenario(job.model, job.machine, job.workload, load_framework("fsdp2"))
     st.info(
         escape(
@@ -303,7 +303,7 @@ def _choosing(job: Job | None) -> None:
     )
 
 
-_IDEAS: dict[str, Callable[[Job | None], None]] = {
+_IDEAS: dict[str, Callable[[PageJob | None], None]] = {
     "Data parallel": _data,
     "Collectives": _collectives,
     "ZeRO": _zero,

@@ -10,7 +10,7 @@ from typing import Any
 
 import streamlit as st
 
-from planner.app.controls.job import Job
+from planner.app.controls.job import PageJob
 from planner.app.markdown import escape
 from planner.describe.catalogue import load_machine, names
 from planner.describe.model.huggingface.hub import is_from_hub
@@ -33,15 +33,15 @@ _HELP = (
 )
 
 
-def log(job: Job | None) -> None:
+def log(job: PageJob | None) -> None:
     """What the run is of, its file, and the comparison."""
     st.header("Your own log against its estimate", anchor=False)
     columns = st.columns([2, 2, 3, 3])
-    every = names("machine")
-    usual = job.machine.name if job and job.machine.name in every else "polaris"
-    machine = columns[0].selectbox("Machine", every, index=every.index(usual), key="log_on")
-    asked = {job.model.name: job.model} if job and is_from_hub(job.model) else {}
-    options = (_AS_LOGGED, *asked, *names("model"))
+    machines = names("machine")
+    usual = job.machine.name if job and job.machine.name in machines else "polaris"
+    machine = columns[0].selectbox("Machine", machines, index=machines.index(usual), key="log_on")
+    own_models = {job.model.name: job.model} if job and is_from_hub(job.model) else {}
+    options = (_AS_LOGGED, *own_models, *names("model"))
     model = columns[1].selectbox("Model", options, key="log_model")
     layout = columns[2].text_input(
         "Layout, where the log does not say",
@@ -65,14 +65,14 @@ def log(job: Job | None) -> None:
         return
     try:
         chosen = chosen_columns([words for words in named.split(",") if words.strip()])
-        found = read_upload(upload.getvalue(), upload.name, chosen)
+        comparison = read_upload(upload.getvalue(), upload.name, chosen)
         logged = read_job(
-            found,
+            comparison,
             load_machine(machine),
             _object(layout),
-            model=None if model == _AS_LOGGED else asked.get(model, model),
+            model=None if model == _AS_LOGGED else own_models.get(model, model),
         )
-        st.code(comparison_text(compare(found, logged)), language=None, wrap_lines=True)
+        st.code(comparison_text(compare(comparison, logged)), language=None, wrap_lines=True)
     except PlannerError as error:
         st.error(escape(error.plain), title="This log cannot be compared yet")
 
@@ -90,17 +90,17 @@ def read_upload(data: bytes, name: str, columns: dict[str, str] | None = None) -
             return read_log(path, columns)
         except PlannerError as error:
             # users of the page know the file by its name, and no options of a command
-            said = error.plain.replace(f"{folder}/", "").replace("as in --column", "such as")
-            raise LogError(said) from None
+            message = error.plain.replace(f"{folder}/", "").replace("as in --column", "such as")
+            raise LogError(message) from None
 
 
 def _object(text: str) -> dict[str, Any] | None:
     if not text.strip():
         return None
     try:
-        found = json.loads(text)
+        data = json.loads(text)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        data = None
+    if not isinstance(data, dict):
         raise CatalogueError('the layout is no JSON object; write for example {"dp": 4, "tp": 2}')
-    return found
+    return data

@@ -7,7 +7,7 @@ from typing import Any
 import streamlit as st
 
 from planner.app import address, cached
-from planner.app.controls.job import Asked, Job, moved
+from planner.app.controls.job import PageJob, PageRequest, move_job
 from planner.app.controls.panel import controls
 from planner.app.draw import draw
 from planner.app.markdown import escape
@@ -26,20 +26,20 @@ __all__ = ["TITLE", "page"]
 
 TITLE = "Machines"
 
-_OTHERS = ("aurora", "polaris")
+_SECOND_MACHINES = ("aurora", "polaris")
 
 
-def asks(reading: address.Reading, job: Job | None) -> None:
+def asks(reader: address.QueryReader, job: PageJob | None) -> None:
     """What only this page asks."""
-    taken = job.machine.name if job else ""
-    usual = next(name for name in _OTHERS if name != taken)
-    reading.choice("with", names("machine"), usual)
+    job_machine = job.machine.name if job else ""
+    usual = next(name for name in _SECOND_MACHINES if name != job_machine)
+    reader.choice("with", names("machine"), usual)
 
 
-def page(asked: Asked) -> None:
+def page(request: PageRequest) -> None:
     """The job's machine in full, then another for the same job."""
     st.title(TITLE, anchor=False)
-    job = controls(asked)
+    job = controls(request)
     if job is None:
         return
     machine = job.machine
@@ -141,9 +141,9 @@ def _spelled(source: str, machine: Machine) -> str:
     return f"{source} ({long})" if long else source
 
 
-def _compare(job: Job) -> None:
+def _compare(job: PageJob) -> None:
     st.header("The same job on another machine", anchor=False)
-    other = load_machine(
+    second_machine = load_machine(
         st.selectbox(
             "Compare with",
             names("machine"),
@@ -151,15 +151,15 @@ def _compare(job: Job) -> None:
             help="It gets as many whole nodes as the job's devices need.",
         )
     )
-    there, said = moved(job, other)
-    if said:
-        st.caption(escape(said))
+    second_job, message = move_job(job, second_machine)
+    if message:
+        st.caption(escape(message))
     plans = []
-    for asked in (job, there):
+    for compared_job in (job, second_job):
         try:
-            plan = cached.plan_of(asked)
+            plan = cached.plan_of(compared_job)
         except PlannerError as error:
-            st.warning(escape(f"{asked.machine.name}: {error.plain}"))
+            st.warning(escape(f"{compared_job.machine.name}: {error.plain}"))
             continue
         if plan.recommended is None:
             st.warning(escape(words.verdict(plan)))

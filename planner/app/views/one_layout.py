@@ -10,7 +10,7 @@ import streamlit as st
 from planner.app import address, cached, link, own_files
 from planner.app.chosen import chosen, closest, kept_batch
 from planner.app.controls.fields import widget
-from planner.app.controls.job import Asked, Job
+from planner.app.controls.job import PageJob, PageRequest
 from planner.app.controls.panel import controls
 from planner.app.draw import draw
 from planner.app.markdown import escape
@@ -30,32 +30,32 @@ TITLE = "One layout"
 _AXES = ("tp", "cp", "dp", "pp")
 
 
-def page(asked: Asked) -> None:
+def page(request: PageRequest) -> None:
     """A layout from the plan, from the address, or changed by hand."""
     st.title(TITLE, anchor=False)
-    job = controls(asked)
+    job = controls(request)
     if job is None:
         return
     own_files.offer(job)
     try:
         plan = cached.plan_of(job)
-        found = chosen(job, plan) or closest(plan)
-        if found is None:
+        shown = chosen(job, plan) or closest(plan)
+        if shown is None:
             st.info("No strategy has a legal layout for this job; change the job above.")
             return
-        _choice(plan, found)
-        _change(found, job)
+        _choice(plan, shown)
+        _change(shown, job)
     except PlannerError as error:
         st.error(escape(error.plain), title="This layout cannot be estimated")
         return
-    packed = link.of(found)
-    _fate(found, job)
-    _where(found, job)
-    _carried(found, job, packed)
-    _when(found, job, packed)
+    packed = link.of(shown)
+    _fate(shown, job)
+    _where(shown, job)
+    _carried(shown, job, packed)
+    _when(shown, job, packed)
 
 
-def _choice(plan: Plan, found: Estimate) -> None:
+def _choice(plan: Plan, shown: Estimate) -> None:
     """The layouts to study: those of the plan, and the one in use."""
     labels: dict[str, str] = {}
     for number, e in enumerate(plan.listed, 1):
@@ -70,8 +70,8 @@ def _choice(plan: Plan, found: Estimate) -> None:
                 f"{verdict.name}: {e.layout} [{e.framework}]"
                 + ("" if verdict.fits else ", does not fit"),
             )
-    current = link.of(found)
-    labels.setdefault(current, f"{found.layout} [{found.framework}], changed by hand or sent")
+    current = link.of(shown)
+    labels.setdefault(current, f"{shown.layout} [{shown.framework}], changed by hand or sent")
     # another layout in the address is a new widget: it would else keep the choice before
     key = f"pick_{current}"
     st.selectbox(
@@ -86,16 +86,16 @@ def _choice(plan: Plan, found: Estimate) -> None:
 
 
 def _pick(key: str) -> None:
-    address.wish(layout=st.session_state[key])
+    address.request(layout=st.session_state[key])
 
 
 _FOLLOWS = ("grad_accumulation",)
 """Fields of a layout that follow from the others and the job's batch."""
 
 
-def _change(found: Estimate, job: Job) -> None:
+def _change(shown: Estimate, job: PageJob) -> None:
     """A form that changes the layout; it is estimated when the form is sent."""
-    layout, packed = found.layout, link.of(found)
+    layout, packed = shown.layout, link.of(shown)
     names = [name for name in Layout.model_fields if name not in _FOLLOWS]
     with st.expander("Change this layout"), st.form(f"change_{packed}", border=False):
         st.caption(
@@ -109,10 +109,10 @@ def _change(found: Estimate, job: Job) -> None:
                 value, key = getattr(layout, name), f"set_{name}_{packed}"
                 fields[name] = widget(column, Layout, name, key=key, value=value)
         if st.form_submit_button("Estimate"):
-            _use(layout.replaced(**fields), found.framework, job)
+            _use(layout.replaced(**fields), shown.framework, job)
 
 
-def _use(layout: Layout, framework: str, job: Job) -> None:
+def _use(layout: Layout, framework: str, job: PageJob) -> None:
     """Choose a changed layout, or say why it cannot be."""
     if layout.pp == 1 or layout.schedule == "none":
         layout = layout.replaced(schedule="none" if layout.pp == 1 else "1f1b")
@@ -122,30 +122,30 @@ def _use(layout: Layout, framework: str, job: Job) -> None:
     except PlannerError as error:
         st.error(escape(error.plain), title="This layout cannot be estimated")
         return
-    address.wish(layout=packed)
+    address.request(layout=packed)
     st.rerun()
 
 
-def _fate(found: Estimate, job: Job) -> None:
-    say = (st.warning if found.tight else st.success) if found.fits else st.error
+def _fate(shown: Estimate, job: PageJob) -> None:
+    say = (st.warning if shown.tight else st.success) if shown.fits else st.error
     say(
         escape(
-            f"{words.fate(found, job.machine)}. {words.layout_words(found.layout)} with "
-            f"{found.framework}: {format_seconds(found.step_time_s)} per step, "
-            f"{format_bytes(found.memory_bytes['total'])} per device."
+            f"{words.fate(shown, job.machine)}. {words.layout_words(shown.layout)} with "
+            f"{shown.framework}: {format_seconds(shown.step_time_s)} per step, "
+            f"{format_bytes(shown.memory_bytes['total'])} per device."
         )
     )
 
 
-def _where(found: Estimate, job: Job) -> None:
+def _where(shown: Estimate, job: PageJob) -> None:
     st.header("Which rank sits where", anchor=False)
-    layout = found.layout
+    layout = shown.layout
     present = [axis for axis in _AXES if getattr(layout, axis) > 1] or ["dp"]
     axis = st.segmented_control(
         "Colour by axis",
         present,
         default=present[0],
-        key=f"axis_{link.of(found)}",
+        key=f"axis_{link.of(shown)}",
         help="Cells with one number share their place on this axis.",
     )
     drawing = layouts.rank_map(layout, job.machine, axis or present[0])
@@ -153,7 +153,7 @@ def _where(found: Estimate, job: Job) -> None:
     st.caption(drawing.alt)
 
 
-def _carried(found: Estimate, job: Job, packed: str) -> None:
+def _carried(shown: Estimate, job: PageJob, packed: str) -> None:
     st.header("What each link carries", anchor=False)
     carried = cached.axes_of(job, packed)
     rows = [
@@ -171,7 +171,7 @@ def _carried(found: Estimate, job: Job, packed: str) -> None:
             "a rank sends": format_bytes(row.traffic.device_bytes),
             "leaves a node": format_bytes(row.traffic.node_bytes),
             "exposed time": format_seconds(row.time_s),
-            "of the step [%]": 100 * row.time_s / found.step_time_s,
+            "of the step [%]": 100 * row.time_s / shown.step_time_s,
         }
         for row in carried
     ]
@@ -185,19 +185,19 @@ def _carried(found: Estimate, job: Job, packed: str) -> None:
         alt="Per axis: ranks, distance, path, rate, latency, bytes of a step and exposed time.",
         column_config={"of the step [%]": st.column_config.NumberColumn(format="%.1f")},
     )
-    draw(layouts.link_loads(carried, job.machine, found.step_time_s), key="links")
+    draw(layouts.link_loads(carried, job.machine, shown.step_time_s), key="links")
     st.caption("All bytes of one step, hidden behind computation or not.")
     st.header("Where the step's time goes", anchor=False)
-    draw(time_bars.waterfall(found), key="parts")
+    draw(time_bars.waterfall(shown), key="parts")
 
 
-def _when(found: Estimate, job: Job, packed: str) -> None:
+def _when(shown: Estimate, job: PageJob, packed: str) -> None:
     st.header("What happens when", anchor=False)
     limit = job.machine.device.memory_bytes.value
     stages, step = cached.stage_memory_of(job, packed), cached.played_of(job, packed)
-    drawing = step_timeline.gantt(step, found.layout.schedule)
+    drawing = step_timeline.gantt(step, shown.layout.schedule)
     draw(drawing, key="gantt")
-    waiting = words.waiting(found, step_timeline.has_numbers(drawing))
+    waiting = words.waiting(shown, step_timeline.has_numbers(drawing))
     st.caption(f"{waiting} {step_timeline.whats_drawn(step)}")
     st.header("Memory over the step", anchor=False)
     draw(step_timeline.memory_over_step(step, stages, limit), key="over_step")
@@ -205,4 +205,4 @@ def _when(found: Estimate, job: Job, packed: str) -> None:
         st.header("Memory by stage", anchor=False)
         draw(memory_bars.stage_bars(stages, limit), key="stages")
     st.header("Memory of the host", anchor=False)
-    draw(memory_bars.host_bars(found, job.machine.node.host_memory_bytes.value), key="host")
+    draw(memory_bars.host_bars(shown, job.machine.node.host_memory_bytes.value), key="host")

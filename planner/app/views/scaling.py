@@ -6,13 +6,11 @@ can be stopped; what is worked out is kept.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from planner.app import cached
-from planner.app.controls.job import Job
+from planner.app.controls.job import PageJob
 from planner.app.draw import draw
 from planner.show.figures.time_bars import scaling as drawn
 from planner.show.scaling import ScalePoint, above_one
@@ -28,12 +26,12 @@ def node_counts(most: int, around: int) -> list[int]:
     [16, 32, 64, 128, 256, 512]
     """
     powers = [2**i for i in range(int(most).bit_length()) if 2**i <= most]
-    near = [p for p in powers if around / 8 <= p <= around * 4]
-    return sorted({*near, around})[:7]
+    neighbours = [p for p in powers if around / 8 <= p <= around * 4]
+    return sorted({*neighbours, around})[:7]
 
 
 @st.fragment
-def scaling(job: Job) -> None:
+def scaling(job: PageJob) -> None:
     """The scaling view of page 1."""
     columns = st.columns([2, 1, 1, 3], vertical_alignment="bottom")
     weak = (
@@ -55,45 +53,45 @@ def scaling(job: Job) -> None:
     columns[2].button(
         "Stop", key="scale_stop", on_click=_work, args=("",), help="Keeps the points that are done."
     )
-    known: dict[str, ScalePoint] = st.session_state.setdefault("scale_points", {})
-    missing = [sized for sized in jobs if sized.key not in known]
+    computed: dict[str, ScalePoint] = st.session_state.setdefault("scale_points", {})
+    missing = [sized for sized in jobs if sized.key not in computed]
     working = bool(missing) and st.session_state.get("scale_task") == task
     if working:
         done = 1 - len(missing) / len(jobs)
         st.progress(done, text=f"Searching {missing[0].nodes:,} nodes ...")
-    points = [known[sized.key] for sized in jobs if sized.key in known]
+    points = [computed[sized.key] for sized in jobs if sized.key in computed]
     if points:
         _show(points, job)
     elif not working:
         st.info(f"Searches {len(jobs)} node counts one by one; each is shown when it is done.")
     if working:
         # one point a run: Streamlit hears of a button only between two runs
-        known[missing[0].key] = cached.scale_point(missing[0])
-        st.rerun(scope="fragment" if _alone() else "app")
+        computed[missing[0].key] = cached.scale_point(missing[0])
+        st.rerun(scope="fragment" if _is_fragment() else "app")
 
 
 def _work(task: str) -> None:
     st.session_state["scale_task"] = task
 
 
-def _alone() -> bool:
+def _is_fragment() -> bool:
     """Whether this run is of the fragment alone, not of the page."""
     return bool(getattr(get_script_run_ctx(), "fragment_ids_this_run", None))
 
 
-def _sized(job: Job, nodes: int, weak: bool) -> Job:
+def _sized(job: PageJob, nodes: int, weak: bool) -> PageJob:
     batch = job.workload.global_batch
     if weak:
         batch = max(round(batch * nodes / job.nodes), 1)
-    return replace(job, nodes=nodes, workload=job.workload.replaced(global_batch=batch))
+    return job.replaced(nodes=nodes, workload=job.workload.replaced(global_batch=batch))
 
 
-def _show(points: list[ScalePoint], job: Job) -> None:
+def _show(points: list[ScalePoint], job: PageJob) -> None:
     shown = {"time": "Step time", "efficiency": "Efficiency", "node-hours": "Node-hours"}
-    for column, (what, title) in zip(st.columns(3), shown.items(), strict=True):
+    for column, (quantity, title) in zip(st.columns(3), shown.items(), strict=True):
         with column:
             st.subheader(title, anchor=False)
-            draw(drawn(points, what), key=f"scale_{what}")
+            draw(drawn(points, quantity), key=f"scale_{quantity}")
     rows = []
     for point in points:
         queues = [
@@ -115,5 +113,5 @@ def _show(points: list[ScalePoint], job: Job) -> None:
         alt="Per number of nodes: step time, node-hours, queues and best layout.",
     )
     unit = "the tokens asked for" if job.workload.all_tokens else "1,000 steps"
-    said = f"Node-hours are for {unit}. The dotted line is perfect scaling. {above_one(points)}"
-    st.caption(said.strip())
+    note = f"Node-hours are for {unit}. The dotted line is perfect scaling. {above_one(points)}"
+    st.caption(note.strip())

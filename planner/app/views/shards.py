@@ -42,10 +42,10 @@ class _Running:
         """Its results; None where it printed none."""
         self.output.seek(0)
         try:
-            found = json.loads(self.output.read())
+            data = json.loads(self.output.read())
         except ValueError:
             return None
-        return found if isinstance(found, dict) else None
+        return data if isinstance(data, dict) else None
 
 
 @st.cache_resource
@@ -129,8 +129,8 @@ def _show(mine: _Running, running: bool) -> None:
         return
     results = mine.results()
     if results is None:
-        said = lines[-1] if lines else "it ended without a word"
-        st.warning(escape(f"Stopped: {said}"))
+        reason = lines[-1] if lines else "it ended without a word"
+        st.warning(escape(f"Stopped: {reason}"))
         return
     rows = []
     for case in results.get("cases", []):

@@ -8,8 +8,8 @@ from typing import Any, get_args
 import streamlit as st
 
 from planner.app import cached, link
-from planner.app.address import Reading
-from planner.app.controls.job import Job
+from planner.app.address import QueryReader
+from planner.app.controls.job import PageJob
 from planner.app.draw import draw
 from planner.app.markdown import escape
 from planner.cost.estimate import Estimate
@@ -21,10 +21,10 @@ from planner.show.figures.time_bars import whole_training
 from planner.show.training import facts, rows, summary
 from planner.units import parse_power, parse_quantity
 
-__all__ = ["asked", "asks", "whole"]
+__all__ = ["asks", "show_training", "stated_training"]
 
 _NO_DATASET = "not stated"
-_KEPT = get_args(Staging)
+_STAGING = get_args(Staging)
 _MOST, _MOST_WORKERS = 10**9, 1024
 _WRITTEN = {
     "failures": ("Interruptions per device and hour", "2e-5 as Llama 3's"),
@@ -47,16 +47,16 @@ _STEPS = {
 }
 
 
-def asks(reading: Reading) -> None:
+def asks(reader: QueryReader) -> None:
     """What is asked of the training besides its steps."""
-    reading.choice("dataset", (_NO_DATASET, *names("dataset")), _NO_DATASET)
-    reading.choice("staging", _KEPT, _KEPT[0])
-    reading.number("workers", 0, _MOST_WORKERS, Loader().workers)
+    reader.choice("dataset", (_NO_DATASET, *names("dataset")), _NO_DATASET)
+    reader.choice("staging", _STAGING, _STAGING[0])
+    reader.number("workers", 0, _MOST_WORKERS, Loader().workers)
     for key in _STEPS:
-        reading.number(key, 0, _MOST, 0)
-    reading.truth("async", False)
+        reader.number(key, 0, _MOST, 0)
+    reader.truth("async", False)
     for key in _WRITTEN:
-        reading.checked(key, _reader(key))
+        reader.checked(key, _reader(key))
 
 
 def _reader(key: str) -> Callable[[str], float | None]:
@@ -76,7 +76,7 @@ def _reader(key: str) -> Callable[[str], float | None]:
     return read
 
 
-def asked() -> Training:
+def stated_training() -> Training:
     """The training that the controls describe."""
     state = st.session_state
     written = {key: _value(key) for key in _WRITTEN}
@@ -105,17 +105,17 @@ def _value(key: str) -> float | None:
         return None
 
 
-def whole(job: Job, found: Estimate | None) -> None:
+def show_training(job: PageJob, estimate: Estimate | None) -> None:
     """The view of page 1: controls, the sentence, the waterfall, the table."""
     if not job.workload.all_tokens:
         st.info("How long the training is, is not said: write tokens into *Train on* above.")
         return
-    if found is None:
+    if estimate is None:
         st.info("Nothing fits, so there is no training.")
         return
     _controls()
     try:
-        answer = cached.training_of(job, link.of(found), asked().model_dump_json())
+        answer = cached.training_of(job, link.of(estimate), stated_training().model_dump_json())
     except PlannerError as error:
         st.error(escape(error.plain), title="This training makes no sense yet")
         return
@@ -133,7 +133,10 @@ def _controls() -> None:
     first = st.columns(4, vertical_alignment="bottom")
     first[0].selectbox("Dataset", (_NO_DATASET, *names("dataset")), key="dataset")
     first[1].selectbox(
-        "A node keeps of it", _KEPT, key="staging", help="Nothing, on its own disk, or in memory."
+        "A node keeps of it",
+        _STAGING,
+        key="staging",
+        help="Nothing, on its own disk, or in memory.",
     )
     first[2].number_input(
         "Workers of a rank",

@@ -9,7 +9,7 @@ from typing import Any
 import streamlit as st
 
 from planner.app.controls import own_runs
-from planner.app.controls.job import Asked, Job
+from planner.app.controls.job import PageJob, PageRequest
 from planner.app.draw import draw
 from planner.app.markdown import escape
 from planner.app.views.log import log
@@ -54,13 +54,13 @@ _SPREADS = (
 _MAX_BYTES = 5_000_000
 
 
-def page(asked: Asked) -> None:
+def page(request: PageRequest) -> None:
     """All that is known of the estimates' errors, then the user's own runs, and real shards."""
     st.title(TITLE, anchor=False)
     _evidence()
     _intervals()
-    _runs(asked.job)
-    log(asked.job)
+    _runs(request.job)
+    log(request.job)
     shards()
     report = next((path for path in _REPORTS if path.is_file()), None)
     if report is not None:
@@ -74,15 +74,15 @@ def _evidence() -> None:
     """Every run that this version was scored on; the total first."""
     st.header("All measured runs", anchor=False)
     rows = residuals()
-    found = summary([row for row in rows if not row.seen])
-    if found is None:
+    scores = summary([row for row in rows if not row.seen])
+    if scores is None:
         return
     with st.container(horizontal=True):
         for label, value, small in (
-            ("unseen runs", f"{found.num_runs:,}", counted(found.num_sources, "source")),
-            ("median error", f"{100 * found.median:.1f} %", "of the step time"),
-            ("mean error", f"{100 * found.mape:.1f} %", "without its sign"),
-            ("bias", f"{100 * found.bias:+.1f} %", "estimate over measurement"),
+            ("unseen runs", f"{scores.num_runs:,}", counted(scores.num_sources, "source")),
+            ("median error", f"{100 * scores.median:.1f} %", "of the step time"),
+            ("mean error", f"{100 * scores.mape:.1f} %", "without its sign"),
+            ("bias", f"{100 * scores.bias:+.1f} %", "estimate over measurement"),
         ):
             st.metric(
                 label,
@@ -93,10 +93,10 @@ def _evidence() -> None:
                 border=True,
                 width="stretch",
             )
-    what = st.segmented_control(
+    quantity = st.segmented_control(
         "Errors of", ("step time", "memory"), default="step time", key="evidence_of"
     )
-    drawing = accuracy.spread(rows, "memory" if what == "memory" else "step_time")
+    drawing = accuracy.spread(rows, "memory" if quantity == "memory" else "step_time")
     draw(drawing, key="evidence")
     st.caption(escape(drawing.alt))
 
@@ -122,12 +122,12 @@ def _intervals() -> None:
         classes = [
             {
                 "class of run": name,
-                "from": f"{found.low:.2f} x estimate",
-                "to": f"{found.high:.2f} x estimate",
-                "runs behind it": found.num_runs,
-                "sources": found.num_sources,
+                "from": f"{memory_class.low:.2f} x estimate",
+                "to": f"{memory_class.high:.2f} x estimate",
+                "runs behind it": memory_class.num_runs,
+                "sources": memory_class.num_sources,
             }
-            for name, found in memory_classes().items()
+            for name, memory_class in memory_classes().items()
         ]
         st.table(classes, hide_index=True)
         st.caption(
@@ -137,11 +137,11 @@ def _intervals() -> None:
         )
 
 
-def _runs(job: Job | None) -> None:
+def _runs(job: PageJob | None) -> None:
     st.header("Your own runs against their estimates", anchor=False)
     own_runs.present(job)
     if job is not None:
-        own_runs.said(job)
+        own_runs.show_lessons(job)
     upload = st.file_uploader(
         "Your runs: a CSV with one run per row",
         type=["csv", "tsv"],

@@ -17,6 +17,7 @@ from planner.cost.arrays import Float, Int, Mask
 from planner.cost.estimate import timed
 from planner.cost.memory.footprint import Footprints
 from planner.cost.scenario.experience import Experience
+from planner.describe.framework.framework import Framework
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
@@ -63,7 +64,7 @@ def layout_space(
     machine: Machine,
     nodes: int,
     workload: Workload,
-    frameworks: Sequence[str] = (),
+    frameworks: Sequence[str | Framework] = (),
     *,
     cloud: int = 400,
     experience: Experience = Experience(),

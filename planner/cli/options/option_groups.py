@@ -64,11 +64,13 @@ class FieldsOf:
         settings["show_default"] = self.defaults.get(name, shown or False)
         return kind, {**settings, **style.settings}
 
-    def given(self, values: dict[str, Any]) -> dict[str, Any]:
+    def stated_values(self, values: dict[str, Any]) -> dict[str, Any]:
         """The fields that the user gave, among the values of all options."""
-        stated = {name: values[name] for name in self.names() if values[name] not in (None, [])}
-        styles = {name: STYLES.get(name, OptionStyle()) for name in stated}
-        return {name: styles[name].value(value) for name, value in stated.items()}
+        given_values = {
+            name: values[name] for name in self.names() if values[name] not in (None, [])
+        }
+        styles = {name: STYLES.get(name, OptionStyle()) for name in given_values}
+        return {name: styles[name].value(value) for name, value in given_values.items()}
 
 
 def _plain_type(annotation: Any) -> Any:
@@ -143,7 +145,7 @@ def _call(group: Callable[..., Any], values: dict[str, Any]) -> Any:
     arguments = {}
     for parameter, fields in _parameters(group):
         if fields is not None:
-            arguments[parameter.name] = fields.given(values)
+            arguments[parameter.name] = fields.stated_values(values)
         elif dataclasses.is_dataclass(parameter.annotation):
             arguments[parameter.name] = _call(parameter.annotation, values)  # type: ignore[arg-type]
         else:

@@ -36,9 +36,9 @@ class OptionStyle:
     convert: Callable[[Any], Any] | None = None
     """The field's value from the option's."""
 
-    def value(self, given: Any) -> Any:
+    def value(self, option_value: Any) -> Any:
         """The field's value from what the user gave."""
-        return given if self.convert is None else self.convert(given)
+        return option_value if self.convert is None else self.convert(option_value)
 
 
 def complete_framework(incomplete: str) -> list[str]:

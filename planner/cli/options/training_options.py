@@ -105,18 +105,18 @@ class TrainingOptions:
         fields = {} if self.training is None else read_toml(Path(self.training))
         if self.dataset is not None:
             fields["dataset"] = load_dataset(self.dataset).model_dump()
-        for name, given in self._given().items():
-            stated = {key: value for key, value in given.items() if value is not None}
+        for name, values in self._values_by_table().items():
+            set_values = {key: value for key, value in values.items() if value is not None}
             before = fields.get(name, {})
-            if stated and not isinstance(before, Mapping):
+            if set_values and not isinstance(before, Mapping):
                 raise DescriptionError(
                     f"{self.training}: {name} = {before!r} is no table; write [{name}]"
                 )
-            if stated:
-                fields[name] = {**before, **stated}
+            if set_values:
+                fields[name] = {**before, **set_values}
         return fields
 
-    def _given(self) -> dict[str, dict[str, Any]]:
+    def _values_by_table(self) -> dict[str, dict[str, Any]]:
         watts = None if self.node_power is None else parse_power(self.node_power)
         return {
             "loader": {"staging": self.staging, "workers": self.workers},
