@@ -93,7 +93,8 @@ def _show_first(path: Path) -> int:
     from planner.sweeps import dry_run
 
     questions, first = dry_run(path)
-    print(f"{counted(len(questions.asked), 'question')}: {_KIND_NOUNS[questions.kind]} each. The first:")
+    number = counted(len(questions.asked), "question")
+    print(f"{number}: {_KIND_NOUNS[questions.kind]} each. The first:")
     for name, value in first.items():
         print(f"  {name} = {value}")
     if (repeated := questions.num_stated - len(questions.asked)) > 0:
