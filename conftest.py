@@ -8,13 +8,32 @@ import numpy as np
 import pytest
 
 import planner
+from planner.cost.network.groups import Groups
+from planner.cost.network.topology import group_view, unit_view
+from planner.cost.operators.blocks import blocks_of
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
+from planner.cost.shards.stages import Stages
+
+
+def make_scenario(
+    model: str = "llama-3-8b",
+    framework: str = "megatron-lm",
+    machine: str = "polaris",
+    **workload: Any,
+) -> Scenario:
+    """A scenario of catalogue entries by name, and fields of its workload."""
+    return Scenario(
+        planner.load_model(model),
+        planner.load_machine(machine),
+        planner.Workload(**workload),
+        planner.load_framework(framework),
+    )
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _doctest_names(doctest_namespace: dict[str, Any]) -> None:
-    """The catalogue's loaders, the descriptions, and one prepared scenario."""
+    """The catalogue's loaders, descriptions, one prepared scenario and the maker of others."""
     doctest_namespace |= {
         "planner": planner,
         "np": np,
@@ -25,10 +44,11 @@ def _doctest_names(doctest_namespace: dict[str, Any]) -> None:
         "load_framework": planner.load_framework,
         "load_machine": planner.load_machine,
         "load_model": planner.load_model,
-        "scenario": Scenario(
-            planner.load_model("llama-3-8b"),
-            planner.load_machine("polaris"),
-            planner.Workload(),
-            planner.load_framework("megatron-lm"),
-        ),
+        "scenario": make_scenario(),
+        "make_scenario": make_scenario,
+        "blocks_of": blocks_of,
+        "Stages": Stages,
+        "Groups": Groups,
+        "group_view": group_view,
+        "unit_view": unit_view,
     }

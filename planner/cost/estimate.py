@@ -184,11 +184,9 @@ def estimate_layouts(scenario: Scenario, layouts: Layouts) -> Estimates:
     Counted: see DEVICE_PARTS, HOST_PARTS and TIME_PARTS. Left out: evaluation, checkpoints,
     data loading, stragglers. method.md#method.
 
-    >>> from planner import Workload, load_framework, load_machine, load_model
-    >>> model, job = load_model("gpt2-xl"), Workload(global_batch=64)
-    >>> scenario = Scenario(model, load_machine("polaris"), job, load_framework("megatron-lm"))
+    >>> scenario = make_scenario("gpt2-xl", global_batch=64)
     >>> found = estimate_layouts(scenario, Layouts.of(Layout(dp=8, grad_accumulation=8)))[0]
-    >>> found.memory_bytes["optimizer_states"] / model.num_params       # fp32 copy and moments
+    >>> found.memory_bytes["optimizer_states"] / scenario.model.num_params       # fp32 copy and moments
     12.0
     >>> round(sum(found.step_time_parts_s.values()) / found.step_time_s, 6)
     1.0
@@ -214,9 +212,7 @@ def fitting(scenario: Scenario, layouts: Layouts) -> tuple[Footprints, Estimates
 
     Counted: as `estimate_layouts`. Left out: the time of what does not fit. method.md#search.
 
-    >>> from planner import Workload, load_framework, load_machine, load_model
-    >>> model, job = load_model("gpt2-xl"), Workload(global_batch=64)
-    >>> scenario = Scenario(model, load_machine("polaris"), job, load_framework("ddp"))
+    >>> scenario = make_scenario("gpt2-xl", "ddp", global_batch=64)
     >>> taken, found = fitting(scenario, Layouts.broadcast(dp=64, micro_batch=[1, 64]))
     >>> taken.fits.tolist(), len(found)
     ([True, False], 1)
@@ -237,10 +233,8 @@ def timed(scenario: Scenario, known: Footprints) -> Estimates:
 
     Counted: TIME_PARTS. Left out: nothing of `estimate_layouts`. method.md#search.
 
-    >>> from planner import Workload, load_framework, load_machine, load_model
     >>> from planner.cost.memory.footprint import footprints
-    >>> model, job = load_model("gpt2-xl"), Workload(global_batch=64)
-    >>> scenario = Scenario(model, load_machine("polaris"), job, load_framework("megatron-lm"))
+    >>> scenario = make_scenario("gpt2-xl", global_batch=64)
     >>> layouts = Layouts.broadcast(dp=[8, 4], grad_accumulation=[8, 16])
     >>> later = timed(scenario, footprints(scenario, layouts)).step_time_s
     >>> bool(np.all(later == estimate_layouts(scenario, layouts).step_time_s))
@@ -256,9 +250,7 @@ def step_times(scenario: Scenario, layouts: Layouts) -> Float:
 
     Counted: TIME_PARTS. Left out: memory. method.md#search.
 
-    >>> from planner import Workload, load_framework, load_machine, load_model
-    >>> model, job = load_model("gpt2-xl"), Workload(global_batch=64)
-    >>> scenario = Scenario(model, load_machine("polaris"), job, load_framework("megatron-lm"))
+    >>> scenario = make_scenario("gpt2-xl", global_batch=64)
     >>> layouts = Layouts.broadcast(dp=[8, 4], grad_accumulation=[8, 16])
     >>> found = estimate_layouts(scenario, layouts).step_time_s
     >>> bool(np.all(step_times(scenario, layouts) == found))

@@ -65,7 +65,6 @@ def stage_activations(stages: Stages) -> Activations:
     Counted: what autograd keeps, operator by operator (Korthikanti et al. 2022,
     arXiv:2205.05198, section 4), for all micro-batches in flight. Left out: gathered weights.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> model, job = load_model("gpt3-175b"), Workload(attention="eager")
     >>> megatron = load_framework("megatron-lm-2021")
     >>> scenario = Scenario(model, load_machine("polaris"), job, megatron)
@@ -170,12 +169,9 @@ def kept_bytes(scenario: Scenario, block: Block, layouts: Layouts) -> Float:
     Counted: everything or what recompute leaves. Left out: the head, whose loss follows at once.
     method.md#activations.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.operators.blocks import blocks_of
-    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(sequence_length=1), load_framework("fsdp2"))
-    >>> layer, again = blocks_of(job)[1], Layouts.of(Layout(recompute="full"))
-    >>> float(kept_bytes(job, layer, again))                # its input: 4096 of two bytes
+    >>> scenario = make_scenario("llama-3-8b", "fsdp2", sequence_length=1)
+    >>> layer, again = blocks_of(scenario)[1], Layouts.of(Layout(recompute="full"))
+    >>> float(kept_bytes(scenario, layer, again))                # its input: 4096 of two bytes
     8192.0
     """
     if block.kind == "head":
@@ -191,11 +187,9 @@ def moved_bytes(stages: Stages) -> Float:
     Counted: what its layers keep, where activations are offloaded. Left out: embedding and head,
     whose backward is far off or at once. method.md#host-memory-loading-offload.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("deepspeed"))
+    >>> scenario = make_scenario("llama-3-8b", "deepspeed")
     >>> layout = Layout(recompute="full", offload_activations=True)
-    >>> moved_bytes(Stages.every(job, layout)).item() / 2048        # 32 inputs, 4096 of two bytes
+    >>> moved_bytes(Stages.every(scenario, layout)).item() / 2048  # 32 inputs, 4096 of two bytes
     262144.0
     """
     if not np.any(stages.layouts.offloads_activations):

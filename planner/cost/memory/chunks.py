@@ -19,12 +19,9 @@ def chunk_kept_bytes(stages: Stages) -> Float:
     Shape (chunks, S). Counted: activations of embedding and layers on the device. Left out: the
     head, whose loss follows at once; receive buffers. method.md#activations.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.scenario import Scenario
-    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(sequence_length=1), load_framework("megatron-lm"))
+    >>> scenario = make_scenario("llama-3-8b", sequence_length=1)
     >>> layout = Layout(pp=2, vpp=2, recompute="full", schedule="interleaved-1f1b")
-    >>> kept = chunk_kept_bytes(Stages.every(job, layout))
+    >>> kept = chunk_kept_bytes(Stages.every(scenario, layout))
     >>> np.round(kept / 8192, 1)                # inputs of 8 layers, 4096 of two bytes
     array([[8., 8.],
            [8., 8.]])
@@ -41,11 +38,8 @@ def staying_bytes(stages: Stages) -> Float:
     out: activations, temporaries and buffers of a pass, what the driver and the allocator hold.
     method.md#memory-per-device.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.scenario import Scenario
-    >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
-    >>> stages = Stages.every(job, Layout())
+    >>> scenario = make_scenario("gpt2-xl")
+    >>> stages = Stages.every(scenario, Layout())
     >>> each = staying_bytes(stages).item() / stages.params.unsharded.item()
     >>> round(each, 1)                          # 2 + 4 + 12, and gradients not summed yet
     18.1

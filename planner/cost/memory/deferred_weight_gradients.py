@@ -45,13 +45,10 @@ def deferred(stages: Stages) -> Deferred:
     2.13, pipelining/_backward.py: stage_backward_input; fsdp/_fully_shard/_fsdp_param_group.py:
     post_backward; method.md#memory-per-device.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.scenario import Scenario
-    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("fsdp2"))
+    >>> scenario = make_scenario("llama-3-8b", "fsdp2")
     >>> layout = Layout(pp=2, vpp=2, schedule="zero-bubble-v", grad_accumulation=8, zero_stage=2)
-    >>> found = deferred(Stages.every(job, layout))
-    >>> layer = 2 * sum(w.num_params for w in Stages.every(job, layout).blocks[1].weights)
+    >>> found = deferred(Stages.every(scenario, layout))
+    >>> layer = 2 * sum(w.num_params for w in Stages.every(scenario, layout).blocks[1].weights)
     >>> (found.pending[1] / layer).item()           # 17 layers, each of 16 bits
     17.0
     """

@@ -87,11 +87,9 @@ def footprints(scenario: Scenario, layouts: Layouts) -> Footprints:
 
     Counted: DEVICE_PARTS and HOST_PARTS. Left out: the page cache. method.md#memory-per-device.
 
-    >>> from planner import Workload, load_framework, load_machine, load_model
-    >>> model, job = load_model("gpt2-xl"), Workload(global_batch=64)
-    >>> scenario = Scenario(model, load_machine("polaris"), job, load_framework("megatron-lm"))
+    >>> scenario = make_scenario("gpt2-xl", global_batch=64)
     >>> found = footprints(scenario, Layouts.broadcast(dp=[8, 8], grad_accumulation=8))
-    >>> found.memory_parts_bytes["optimizer_states"] / model.num_params     # fp32 copy, moments
+    >>> found.memory_parts_bytes["optimizer_states"] / scenario.model.num_params  # fp32 copy
     array([12., 12.])
     >>> found.fits
     array([ True,  True])
@@ -106,11 +104,9 @@ def footprints_of(stages: Stages) -> Footprints:
 
     Counted: as `footprints`. Left out: the step time. method.md#memory-per-device.
 
-    >>> from planner import Workload, load_framework, load_machine, load_model
-    >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("ddp"))
-    >>> found = footprints_of(Stages.candidates(job, Layouts.broadcast(dp=[4])))
-    >>> found.memory_parts_bytes["optimizer_states"] / model.num_params         # moments in fp32
+    >>> scenario = make_scenario("gpt2-xl", "ddp")
+    >>> found = footprints_of(Stages.candidates(scenario, Layouts.broadcast(dp=[4])))
+    >>> found.memory_parts_bytes["optimizer_states"] / scenario.model.num_params  # moments in fp32
     array([8.])
     """
     scenario, layouts = stages.scenario, stages.stated
@@ -175,10 +171,7 @@ def stage_memory(scenario: Scenario, layout: Layout) -> list[dict[str, float]]:
 
     Counted: everything in DEVICE_PARTS. Left out: host memory. method.md#memory-per-device.
 
-    >>> from planner import Workload, load_framework, load_machine, load_model
-    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
-    >>> stages = stage_memory(job, Layout(pp=4))
+    >>> stages = stage_memory(scenario, Layout(pp=4))
     >>> [round(parts["weights"] / 1e9, 2) for parts in stages]      # 8 layers of 0.436 GB; the ends
     [4.54, 3.49, 3.49, 4.54]
     """

@@ -60,12 +60,9 @@ def reduction(stages: Stages, kept: Activations, gradients: Float) -> Reduction:
     reductions, buckets. Left out: what is freed between two gradients of one layer.
     method.md#memory-per-device.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.cost.memory.activations import stage_activations
-    >>> from planner.cost.scenario import Scenario
-    >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("deepspeed"))
-    >>> stages = Stages.every(job, Layout(dp=4, zero_stage=3))
+    >>> scenario = make_scenario("gpt2-xl", "deepspeed")
+    >>> stages = Stages.every(scenario, Layout(dp=4, zero_stage=3))
     >>> found = reduction(stages, stage_activations(stages), np.zeros(()))
     >>> found.buckets.item()                                # one of 5e8 elements in 16 bits
     1000000000.0

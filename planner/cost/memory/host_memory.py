@@ -27,12 +27,9 @@ def host_memory(stages: Stages, device_bytes: Float | float = 0.0) -> dict[str, 
     is taken instead; where one does, making the model in shards. Ren et al. 2021, arXiv:2101.06840;
     method.md#host-memory-loading-offload.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.scenario import Scenario
-    >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("deepspeed"))
-    >>> stages = Stages.every(job, Layout(dp=4, zero_stage=3, offload="optimizer-cpu"))
-    >>> host_memory(stages)["offloaded_states"].item() / model.num_params   # 12, gradients 4 and 2
+    >>> scenario = make_scenario("gpt2-xl", "deepspeed")
+    >>> stages = Stages.every(scenario, Layout(dp=4, zero_stage=3, offload="optimizer-cpu"))
+    >>> host_memory(stages)["offloaded_states"].item() / scenario.model.num_params  # 12 + 4 + 2
     18.0
     """
     load, step = host_moments(stages, device_bytes)
@@ -48,12 +45,9 @@ def host_moments(
     Counted: what `host_memory` counts, which is the worse of the two. Left out: what it leaves out.
     method.md#host-memory-loading-offload.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.scenario import Scenario
-    >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("deepspeed"))
-    >>> load, _ = host_moments(Stages.every(job, Layout(dp=4, zero_stage=3)))
-    >>> load["checkpoint_load"].item() / model.num_params       # 4 ranks read it whole in 16 bits
+    >>> scenario = make_scenario("gpt2-xl", "deepspeed")
+    >>> load, _ = host_moments(Stages.every(scenario, Layout(dp=4, zero_stage=3)))
+    >>> load["checkpoint_load"].item() / scenario.model.num_params  # 4 ranks, 16 bits
     8.0
     """
     device = stages.scenario.machine.device
@@ -161,12 +155,9 @@ def disk_bytes(stages: Stages) -> Float:
     checkpoints and data. Rajbhandari et al. 2021, arXiv:2104.07857;
     method.md#host-memory-loading-offload.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.scenario import Scenario
-    >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("deepspeed"))
-    >>> stages = Stages.every(job, Layout(dp=4, zero_stage=3, offload="all-nvme"))
-    >>> disk_bytes(stages).item() / model.num_params    # fp32 states and gradients 16, weights 2
+    >>> scenario = make_scenario("gpt2-xl", "deepspeed")
+    >>> stages = Stages.every(scenario, Layout(dp=4, zero_stage=3, offload="all-nvme"))
+    >>> disk_bytes(stages).item() / scenario.model.num_params  # states 16, weights 2
     18.0
     """
     if not np.any(stages.layouts.states_on_disk | stages.layouts.weights_on_disk):

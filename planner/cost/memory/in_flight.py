@@ -95,8 +95,6 @@ def in_flight_on(stages: Stages) -> InFlight:
     more where those of neighbouring micro-batches run together. Left out: passes in backward.
     Megatron-LM, schedules.py: num_warmup_microbatches; method.md#pipeline.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.scenario import Scenario
     >>> model, machine = load_model("llama-3-8b").replaced(num_layers=14), load_machine("polaris")
     >>> job = Scenario(model, machine, Workload(), load_framework("fsdp2"))
     >>> layout = Layout(pp=4, vpp=2, schedule="interleaved-1f1b", grad_accumulation=8)

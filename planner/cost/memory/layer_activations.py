@@ -61,7 +61,6 @@ def layer_activations(scenario: Scenario, block: Block, layouts: Layouts) -> Lay
     activations and gradients at the peak of either half of backward. Left out: other layers.
     method.md#activations.
 
-    >>> from planner.cost.operators.blocks import blocks_of
     >>> layer, layouts = blocks_of(scenario)[1], Layouts.of(Layout(recompute="full"))
     >>> float(layer_activations(scenario, layer, layouts).kept) / 2**20     # its input
     16.0

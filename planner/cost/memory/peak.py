@@ -24,12 +24,9 @@ def device_memory(stages: Stages) -> tuple[dict[str, Float], Int]:
     Counted: everything in DEVICE_PARTS. Left out: memory of other jobs on the device.
     method.md#memory-per-device.
 
-    >>> from planner import Layout, Workload, load_framework, load_model, load_machine
-    >>> from planner.cost.scenario import Scenario
-    >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
-    >>> parts, moment = device_memory(Stages.every(job, Layout()))
-    >>> parts["optimizer_states"].item() / model.num_params, tuple(MOMENTS)[moment.item()]
+    >>> scenario = make_scenario("gpt2-xl")
+    >>> parts, moment = device_memory(Stages.every(scenario, Layout()))
+    >>> parts["optimizer_states"].item() / scenario.model.num_params, tuple(MOMENTS)[moment.item()]
     (12.0, 'loss')
     """
     peak = Peak.of(stages)
@@ -131,7 +128,6 @@ def communicators(layouts: Layouts) -> Float:
     norm of gradients. Left out: that the ends of a pipeline have one neighbour, unless tied tables
     pair them; groups that share buffers (ncclCommSplit, splitShare). method.md#memory-per-device.
 
-    >>> from planner import Layout
     >>> float(communicators(Layouts.of(Layout(dp=4))))
     1.0
     >>> float(communicators(Layouts.of(Layout(dp=4, tp=4, pp=12))))   # 2 axes, 2 pairs, all ranks

@@ -21,12 +21,9 @@ def saved_bytes(scenario: Scenario, items: tuple[Saved, ...], layouts: Layouts) 
     Counted: their bytes per token, over the ranks that split them. Left out: how many layers keep
     them. method.md#memory-per-device.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.describe.model.block import Saved
-    >>> asked = load_model("llama-3-8b"), load_machine("polaris"), Workload()
-    >>> job = Scenario(*asked, load_framework("megatron-lm"))       # sequences of 2048 tokens
-    >>> queries = Saved("queries", 2 * 4096, "sharded")
-    >>> float(saved_bytes(job, (queries,), Layouts.of(Layout(tp=4)))) / 2**20
+    >>> queries = Saved("queries", 2 * 4096, "sharded")             # sequences of 2048 tokens
+    >>> float(saved_bytes(scenario, (queries,), Layouts.of(Layout(tp=4)))) / 2**20
     4.0
     """
     workload, gathered = scenario.workload, scenario.framework.kernels.saves_gathered
@@ -62,7 +59,6 @@ def always_saved(block: Block) -> tuple[Saved, ...]:
     Counted: all but those that exist with selective recompute only. Left out: ranks that split
     them. Definition.
 
-    >>> from planner.cost.operators.blocks import blocks_of
     >>> any(item.selective_only for item in always_saved(blocks_of(scenario)[1]))
     False
     """

@@ -38,14 +38,11 @@ def resident(stages: Stages) -> Resident:
     Counted: what is resident in the middle of a step. Left out: layers gathered for a while.
     Rajbhandari et al. 2020, arXiv:1910.02054, figure 1, with the framework's bytes.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.scenario import Scenario
-    >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("deepspeed"))
-    >>> stay = resident(Stages.every(job, Layout()))        # 2 + 2 + 12 bytes per parameter
-    >>> [part.item() / model.num_params for part in (stay.weights, stay.gradients)]
+    >>> scenario = make_scenario("gpt2-xl", "deepspeed")
+    >>> stay = resident(Stages.every(scenario, Layout()))        # 2 + 2 + 12 bytes per parameter
+    >>> [part.item() / scenario.model.num_params for part in (stay.weights, stay.gradients)]
     [2.0, 2.0]
-    >>> stay.optimizer_states.item() / model.num_params
+    >>> stay.optimizer_states.item() / scenario.model.num_params
     12.0
     """
     size, params, layouts = stages.states, stages.params, stages.layouts
@@ -98,11 +95,8 @@ def frozen(stages: Stages) -> Float:
     Counted: the weights themselves and, where a framework computes with gathered copies of its
     shards, these copies. Left out: weights that train. method.md#memory-per-device.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.scenario import Scenario
-    >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(lora_rank=8), load_framework("ddp"))
-    >>> frozen(Stages.every(job, Layout(dp=4))).item() / model.num_params    # DDP's others have 4
+    >>> scenario = make_scenario("gpt2-xl", "ddp", lora_rank=8)
+    >>> frozen(Stages.every(scenario, Layout(dp=4))).item() / scenario.model.num_params  # not 4
     2.0
     """
     params, size, layouts = stages.params, stages.states, stages.layouts
@@ -127,11 +121,7 @@ def eight_bit_copies(stages: Stages) -> Float:
     copy by columns on Blackwell.
     Transformer Engine @d0067d0d, module/linear.py: quantize_weight; method.md#states-per-framework.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.scenario import Scenario
-    >>> model, machine = load_model("llama-3-8b"), load_machine("dgx-h100")
-    >>> asked = Workload(precision="fp8"), load_framework("megatron-lm")
-    >>> stages = Stages.every(Scenario(model, machine, *asked), Layout())
+    >>> stages = Stages.every(make_scenario(machine="dgx-h100", precision="fp8"), Layout())
     >>> eight_bit_copies(stages).item() / 2 / 32            # a layer of Llama 3 8B
     218112000.0
     """
@@ -150,13 +140,10 @@ def second_shard_bytes(stages: Stages, size: Float) -> Float:
     the ranks of the group that have the same ones. Left out: padding. Wang et al. 2023,
     arXiv:2306.10209, section 3.2; method.md#memory-per-device.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.scenario import Scenario
-    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("deepspeed"))
-    >>> stages = Stages.every(job, Layout(dp=64, zero_stage=3, reshard=4))
+    >>> scenario = make_scenario("llama-3-8b", "deepspeed")
+    >>> stages = Stages.every(scenario, Layout(dp=64, zero_stage=3, reshard=4))
     >>> size = 2.0 * stages.params.unsharded
-    >>> second_shard_bytes(stages, size).item() / model.num_params      # 2 / 4
+    >>> second_shard_bytes(stages, size).item() / scenario.model.num_params      # 2 / 4
     0.5
     """
     layouts = stages.layouts
@@ -190,11 +177,8 @@ def unfreed(stages: Stages, weights: Float) -> ResidentWeights:
     pass, after which sums over several passes are reduced. Left out: weights gathered for a while.
     method.md#memory-per-device.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.scenario import Scenario
-    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("fsdp2"))
-    >>> stages = Stages.every(job, Layout(dp=8, zero_stage=2))
+    >>> scenario = make_scenario("llama-3-8b", "fsdp2")
+    >>> stages = Stages.every(scenario, Layout(dp=8, zero_stage=2))
     >>> there = unfreed(stages, resident(stages).weights)
     >>> (there.all - there.without_head).item()             # 2 bytes of the table and the norm
     1050681344.0
@@ -247,11 +231,8 @@ def gathered(stages: Stages, busy: Float) -> GatheredWeights:
     the others' second shards, from a forward pass to its backward pass. Left out: resident weights.
     method.md#memory-per-device.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.scenario import Scenario
-    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("fsdp2"))
-    >>> stages = Stages.every(job, Layout(dp=8, zero_stage=3))
+    >>> scenario = make_scenario("llama-3-8b", "fsdp2")
+    >>> stages = Stages.every(scenario, Layout(dp=8, zero_stage=3))
     >>> window = gathered(stages, np.zeros(())).window      # 16 bits of a layer and of the next
     >>> window.item() / (2 * 218_112_000)
     2.0

@@ -130,7 +130,6 @@ def whole_nodes(machine: Machine, nodes: int) -> GroupView:
     Counted: ranks in the order of devices, node by node. Left out: where the nodes stand in the
     network. method.md#what-a-group-sees. Raises LayoutError where the machine has fewer.
 
-    >>> from planner.describe.catalogue import load_machine
     >>> float(whole_nodes(load_machine("polaris"), 2).size)     # 2 nodes of 4
     8.0
     """
@@ -149,7 +148,6 @@ def group_of(machine: Machine, ranks: int, apart: int = 1) -> GroupView:
     Left out: where the nodes stand in the network. method.md#what-a-group-sees. Raises LayoutError
     where the machine has no such group.
 
-    >>> from planner.describe.catalogue import load_machine
     >>> view = group_of(load_machine("dgx-h200"), 5)            # 5 of the 8 devices of a node
     >>> float(view.local), float(view.nodes)
     (5.0, 1.0)
@@ -174,7 +172,6 @@ def table(group: GroupView, size_bytes: float) -> list[Row]:
     Counted: a full buffer of `size_bytes`; marked is what the library would take. Left out: other
     jobs on the network. method.md#algorithms. Raises LayoutError for a size of 0.
 
-    >>> from planner.describe.catalogue import load_machine
     >>> eight = whole_nodes(load_machine("polaris"), 8)
     >>> [row.algorithm for row in table(eight, 2**28) if row.used][0]
     'ring, Simple'

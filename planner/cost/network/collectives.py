@@ -87,7 +87,6 @@ def ring_all_reduce_s(
     and the protocol's base once. Left out: congestion. Thakur et al. 2005; bus bandwidth as
     nccl-tests defines it; method.md#algorithms.
 
-    >>> from planner.cost.network.topology import unit_view
     >>> round(float(ring_all_reduce_s(unit_view(8), 8.0)), 3)   # 2 * 7/8 of 8 bytes at 1 B/s
     14.0
     """
@@ -105,7 +104,6 @@ def tree_all_reduce_s(
     2009, "Two-tree algorithms for full bandwidth broadcast, reduction and scan";
     method.md#algorithms.
 
-    >>> from planner.cost.network.topology import unit_view
     >>> round(float(tree_all_reduce_s(unit_view(8), 8.0)), 3)   # 8 bytes up and down at 1 B/s
     16.0
     """
@@ -138,8 +136,6 @@ def hierarchical_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     latency of every step. Left out: protocols and their base; no layout uses it, it stands in the
     table for comparison. method.md#algorithms.
 
-    >>> from planner.cost.network.topology import group_view
-    >>> from planner.describe.catalogue import load_machine
     >>> node = group_view(load_machine("polaris"), 4, 1)        # 222 GB/s per device
     >>> round(1e3 * float(hierarchical_all_reduce_s(node, 2**30)), 2)   # 2 * 3/4 GiB
     7.27
@@ -161,8 +157,6 @@ def all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     Counted: latency, transfer and base of each; 0 for one rank. Left out: LL128, congestion.
     NVIDIA/nccl, src/graph/tuning.cc; method.md#algorithms.
 
-    >>> from planner.describe.catalogue import load_machine
-    >>> from planner.cost.network.topology import group_view
     >>> pair = group_view(load_machine("polaris"), 8, 1)        # 2 nodes of 4
     >>> 0.045 < float(all_reduce_s(pair, 2**30)) < 0.060        # measured 0.0521 s
     True
@@ -186,7 +180,6 @@ def all_gather_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     Counted: (n - 1)/n of the buffer, the latency of n - 1 steps, the base; 0 for one rank. Left
     out: trees, congestion. Thakur et al. 2005; method.md#algorithms.
 
-    >>> from planner.cost.network.topology import unit_view
     >>> round(float(all_gather_s(unit_view(8), 8.0)), 3)        # 7/8 of 8 bytes at 1 B/s
     7.0
     """
@@ -203,7 +196,6 @@ def reduce_scatter_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     additions inside a node. Thakur et al. 2005;
     method.md#algorithms.
 
-    >>> from planner.cost.network.topology import unit_view
     >>> round(float(reduce_scatter_s(unit_view(8), 8.0)), 3)    # 7/8 of 8 bytes at 1 B/s
     7.0
     """
@@ -223,7 +215,6 @@ def all_to_all_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     on the node. Left out: protocols, congestion beyond `pairwise_bytes_per_s`.
     method.md#algorithms.
 
-    >>> from planner.cost.network.topology import unit_view
     >>> float(all_to_all_s(unit_view(8), 8.0))                  # 7 of 8 bytes to others at 1 B/s
     7.0
     """
@@ -244,7 +235,6 @@ def forwarded_all_to_all_s(group: GroupView, size_bytes: ArrayLike, crossing: Ar
     rank; one message per node and per rank of a node. Left out: as `all_to_all_s`; forwarding that
     waits for the network. DeepEP V1, docs/legacy.md; method.md#algorithms.
 
-    >>> from planner.cost.network.topology import unit_view
     >>> float(forwarded_all_to_all_s(unit_view(8), 8.0, 7 / 8))     # as far as the other
     7.0
     """
@@ -265,7 +255,6 @@ def phased_all_to_all_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     of the buffer each; one message per peer. Left out: as `all_to_all_s`; adding up. Wang et al.
     2023, arXiv:2306.10209, section 3.3; method.md#algorithms.
 
-    >>> from planner.cost.network.topology import unit_view
     >>> float(phased_all_to_all_s(unit_view(8), 8.0))           # 7 of 8 bytes to others at 1 B/s
     7.0
     """
@@ -299,7 +288,6 @@ def ring_exchange_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     nodes where it spans several. Left out: other transfers on the same link. Hockney 1994;
     method.md#algorithms.
 
-    >>> from planner.cost.network.topology import unit_view
     >>> float(ring_exchange_s(unit_view(2), 8.0))                        # 8 bytes at 1 B/s
     8.0
     """
@@ -313,7 +301,6 @@ def p2p_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     border has one neighbour on the node and one on the next: the mean of both transfers. Left out:
     other transfers on the same link. Hockney 1994; method.md#algorithms.
 
-    >>> from planner.cost.network.topology import unit_view
     >>> float(p2p_s(unit_view(4), 8.0))                     # 8 bytes at 1 B/s
     8.0
     """

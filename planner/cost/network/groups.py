@@ -36,7 +36,6 @@ def geometry(layouts: Layouts) -> dict[str, tuple[Int, Int]]:
     Counted: every axis, with tp fastest, then cp, dp and pp; those of experts with etp fastest,
     then ep and replicas. Left out: other orders of ranks. method.md#what-a-group-sees.
 
-    >>> from planner.describe.layout import Layout
     >>> size, stride = geometry(Layouts.of(Layout(tp=4, dp=8, pp=2)))["data"]
     >>> int(size), int(stride)
     (8, 4)

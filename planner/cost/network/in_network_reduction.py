@@ -47,8 +47,6 @@ def switch_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     doi:10.1109/ISCA45697.2020.00085; NVIDIA/nccl, src/graph/tuning.cc;
     method.md#switches-that-add-up.
 
-    >>> from planner.cost.network.topology import group_view
-    >>> from planner.describe.catalogue import load_machine
     >>> node = group_view(load_machine("dgx-h200"), 8, 1)       # bus bandwidth, measured 482 GB/s
     >>> round(2 * 7 / 8 * 2**34 / float(switch_all_reduce_s(node, 2**34)) / 1e9)
     489
@@ -77,7 +75,6 @@ def network_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     method.md#switches-that-add-up.
 
     >>> from dataclasses import replace
-    >>> from planner.cost.network.topology import unit_view
     >>> reducing = replace(unit_view(8), network_part=1.0)      # 8 nodes, 1 B/s
     >>> round(float(network_all_reduce_s(reducing, 8e3)))       # 8 kB once, not 2 * 7/8 of it
     8000

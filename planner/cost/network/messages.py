@@ -58,8 +58,6 @@ def inter_node_latency_s(group: GroupView, message_bytes: ArrayLike) -> Float:
     between them the cube root of the size. Left out: the transfer itself. method.md#algorithms;
     fitted as `collective_constants.toml` says.
 
-    >>> from planner.cost.network.topology import group_view
-    >>> from planner.describe.catalogue import load_machine
     >>> pair = group_view(load_machine("polaris"), 8, 1)        # 160 us for a large message
     >>> [round(1e6 * float(inter_node_latency_s(pair, size))) for size in (2**16, 2**19, 2**30)]
     [80, 160, 160]

@@ -37,7 +37,6 @@ def chain_broadcast_s(
     them). Left out: how long the first piece itself takes over each hop, congestion. NVIDIA/nccl,
     src/graph/tuning.cc; method.md#rooted-collectives.
 
-    >>> from planner.cost.network.topology import unit_view
     >>> round(float(chain_broadcast_s(unit_view(8), 8.0)), 3)   # the buffer passes every rank once
     8.0
     """
@@ -58,7 +57,6 @@ def tree_broadcast_s(group: GroupView, size_bytes: ArrayLike, protocol: Protocol
     buffers instead; NCCL has no such tree, so it stands in tables for comparison. Thakur et al.
     2005; method.md#rooted-collectives.
 
-    >>> from planner.cost.network.topology import unit_view
     >>> round(float(tree_broadcast_s(unit_view(8), 8.0)), 3)    # an inner rank sends 8 bytes twice
     16.0
     """
@@ -87,7 +85,6 @@ def broadcast_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     Counted: as `chain_broadcast_s`; 0 for one rank. Left out: trees of MPI and oneCCL.
     NVIDIA/nccl, src/graph/tuning.cc; method.md#rooted-collectives.
 
-    >>> from planner.cost.network.topology import unit_view
     >>> round(float(broadcast_s(unit_view(8), 8.0)), 3)         # 8 bytes at 1 B/s
     8.0
     """
@@ -100,7 +97,6 @@ def reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     Counted: as `broadcast_s`, at the rate between nodes that reductions reach. Left out: the
     additions inside a node. NVIDIA/nccl, src/graph/tuning.cc; method.md#rooted-collectives.
 
-    >>> from planner.cost.network.topology import unit_view
     >>> round(float(reduce_s(unit_view(8), 8.0)), 3)            # 8 bytes at 1 B/s
     8.0
     """
@@ -115,7 +111,6 @@ def scatter_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     its neighbours, which NCCL can reach over NVLink (PXN); protocols. As nccl-tests does it, in
     sends and receives; method.md#rooted-collectives.
 
-    >>> from planner.cost.network.topology import unit_view
     >>> float(scatter_s(unit_view(8), 8.0))                     # 7 of 8 bytes at 1 B/s
     7.0
     """
@@ -133,7 +128,6 @@ def gather_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     Counted: as `scatter_s`, the root's interface receiving. Left out: as there.
     method.md#rooted-collectives.
 
-    >>> from planner.cost.network.topology import unit_view
     >>> float(gather_s(unit_view(8), 8.0))                      # 7 of 8 bytes at 1 B/s
     7.0
     """

@@ -100,7 +100,6 @@ def group_view(
     of them alone, which begins a node. Left out: other jobs, routing, near and far interfaces of a
     device. method.md#what-a-group-sees.
 
-    >>> from planner.describe.catalogue import load_machine
     >>> view = group_view(load_machine("polaris"), 8, 4)     # one rank on each of 8 nodes
     >>> float(view.nodes), float(view.local)
     (8.0, 1.0)
@@ -146,7 +145,6 @@ def adding(group: GroupView) -> GroupView:
     Counted: the part of the rate between nodes that reductions reach. Left out: additions inside a
     node. method.md#algorithms.
 
-    >>> from planner.describe.catalogue import load_machine
     >>> both = group_view(load_machine("aurora"), 3072, 1)       # 256 nodes of 12
     >>> round(float(both.network_bytes_per_s / adding(both).network_bytes_per_s), 1)
     13.3

@@ -81,7 +81,6 @@ def build_graph(machine: Machine) -> networkx.Graph:
     Edges carry `bytes_per_s` per direction and the `link`'s kind. A device carries `bytes_per_s`
     where it can send less into the fabric than its links there could take.
 
-    >>> from planner.describe.catalogue import load_machine
     >>> graph = build_graph(load_machine("polaris"))
     >>> graph.edges[("device", 0), ("device", 1)]["bytes_per_s"]
     100000000000.0
@@ -120,7 +119,6 @@ def wiring(node: Node) -> Wiring:
     Counted: links of the fabric and to the host, with their rates. Left out: interfaces to the
     network, which groups share (`group_view`). method.md#what-a-group-sees.
 
-    >>> from planner.describe.catalogue import load_machine
     >>> polaris = wiring(load_machine("polaris").node)      # a mesh of 100 GB/s links
     >>> polaris.fabric["device", 0]["device", 1] / 1e9
     100.0
@@ -152,7 +150,6 @@ def group_rate(node: Wiring, size: int, stride: int) -> float:
     Left out: the fabric's efficiency, islands slower than their weakest member.
     method.md#what-a-group-sees.
 
-    >>> from planner.describe.catalogue import load_machine
     >>> polaris = wiring(load_machine("polaris").node)      # a mesh of 100 GB/s links
     >>> [group_rate(polaris, size, 1) / 1e9 for size in (2, 3, 4)]
     [100.0, 200.0, 300.0]

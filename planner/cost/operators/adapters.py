@@ -42,7 +42,6 @@ def trained(block: Block, workload: Workload, kernels: Kernels) -> Block:
     keep, unpacking before both products. Left out: inputs that a program casts for its adapters.
     method.md#frozen-weights-and-adapters.
 
-    >>> from planner import Workload, load_framework, load_model
     >>> from planner.cost.operators.blocks import blocks
     >>> model, job = load_model("llama-3-8b"), Workload(lora_rank=16, lora_targets=("query",))
     >>> layer = blocks(model, job, load_framework("fsdp2"))[1]

@@ -23,7 +23,6 @@ def attention(sizes: Sizes, kind: LayerKind, *, cross: bool = False) -> Operator
     values, output and softmax statistics, or the scores. Left out: the norm before. Korthikanti et
     al. 2022, arXiv:2205.05198, section 4.1; method.md#activations.
 
-    >>> from planner import Workload, load_framework, load_model
     >>> from planner.describe.model.weight_blocks import layer_kinds
     >>> llama = load_model("llama-3-8b")                    # h = 4096, a fourth as many keys
     >>> sizes = Sizes(llama, Workload(), load_framework("megatron-lm"))

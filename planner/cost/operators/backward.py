@@ -39,7 +39,6 @@ def kept_selectively(sizes: Sizes, saved: tuple[Saved, ...], kind: LayerKind) ->
     kept before its reduction, whole on every rank; what a reduce-scatter or an all-to-all gives
     is kept too. Left out: how much is repeated (`block_time`). method.md#recompute.
 
-    >>> from planner import Workload, load_framework, load_model
     >>> from planner.describe.model.weight_blocks import layer_kinds
     >>> llama = load_model("llama-3-8b")                    # h = 4096, f = 3.5 h, a fourth the keys
     >>> sizes = Sizes(llama, Workload(), load_framework("fsdp2"))
@@ -118,7 +117,6 @@ def working(sizes: Sizes, experts: Experts | None) -> tuple[tuple[Saved, ...], .
     then: the last product's input. Left out: activations that are repeated.
     method.md#memory-per-device.
 
-    >>> from planner import Workload, load_framework, load_model
     >>> sizes = Sizes(load_model("llama-3-8b"), Workload(), load_framework("megatron-lm"))
     >>> ffn, attention = working(sizes, None)               # 4 h and 2 * 2 f; 4 h and 4 * 2 h
     >>> [sum(item.bytes_per_token for item in items) / 4096 for items in (ffn, attention)]
@@ -144,7 +142,6 @@ def repeating(sizes: Sizes) -> tuple[Saved, ...]:
     for the reduce-scatter, its sum, the norm's output, the gradient that waits for them. Left out:
     where the sequence is not split, gradients are larger. method.md#memory-per-device.
 
-    >>> from planner import Workload, load_framework, load_model
     >>> sizes = Sizes(load_model("llama-3-8b"), Workload(), load_framework("fsdp2"))
     >>> [(item.bytes_per_token / 4096, item.split) for item in repeating(sizes)]
     [(4.0, 'whole'), (6.0, 'scattered')]
@@ -164,7 +161,6 @@ def after_ffn(sizes: Sizes, experts: Experts | None) -> tuple[Saved, ...]:
     Counted: bytes per token when the gradients of the feed-forward's weights are complete. Left
     out: activations that are still there. method.md#memory-per-device.
 
-    >>> from planner import Workload, load_framework, load_model
     >>> sizes = Sizes(load_model("llama-3-8b"), Workload(), load_framework("megatron-lm"))
     >>> sum(item.bytes_per_token for item in after_ffn(sizes, None)) / 4096     # 2 * 2 h
     4.0
@@ -188,9 +184,7 @@ def deferred(sizes: Sizes, gemms: tuple[Gemm, ...], norms: int) -> tuple[Saved, 
     and keys. torch 2.13, pipelining/_backward.py: stage_backward_input;
     method.md#memory-per-device.
 
-    >>> from planner import Workload, load_framework, load_model
-    >>> from planner.cost.operators.blocks import blocks
-    >>> layer = blocks(load_model("llama-3-8b"), Workload(), load_framework("fsdp2"))[1]
+    >>> layer = blocks_of(make_scenario("llama-3-8b", "fsdp2"))[1]
     >>> sum(item.bytes_per_token for item in layer.deferred)    # 2 (2 f + 5 h + 2 kv)
     102400.0
     """

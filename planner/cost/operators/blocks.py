@@ -42,10 +42,8 @@ def blocks_of(scenario: Scenario) -> tuple[Block, ...]:
     Counted: as `blocks`. Left out: the machine, which they do not depend on.
     method.md#activations.
 
-    >>> from planner import load_framework, load_machine, load_model
-    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("fsdp2"))
-    >>> [block.count for block in blocks_of(job)]           # embedding, layers, head
+    >>> scenario = make_scenario("llama-3-8b", "fsdp2")
+    >>> [block.count for block in blocks_of(scenario)]           # embedding, layers, head
     [1, 32, 1]
     """
     return blocks(scenario.model, scenario.workload, scenario.framework)
@@ -58,8 +56,7 @@ def blocks(model: Model, workload: Workload, framework: Framework) -> tuple[Bloc
     Counted: every layer, with adapters and frozen parts. Left out: layouts; buffers of the model.
     method.md#activations, method.md#parameters.
 
-    >>> from planner.describe.catalogue import load_framework, load_model
-    >>> llama = blocks(load_model("llama-3-8b"), Workload(), load_framework("fsdp2"))
+    >>> llama = blocks_of(make_scenario("llama-3-8b", "fsdp2"))
     >>> [(block.name, block.count) for block in llama]
     [('embedding', 1), ('dense layer', 32), ('head', 1)]
     >>> sum(block.count * block.num_params for block in llama)

@@ -29,7 +29,6 @@ def stages(sizes: Sizes, net: Convolutional) -> tuple[Block, ...]:
     matrix units. Left out: workspaces of the library, augmentation of pictures. He et al. 2015,
     arXiv:1512.03385, table 1; method.md#convolutions.
 
-    >>> from planner import Workload, load_framework, load_model
     >>> resnet = load_model("resnet-50")
     >>> sizes = Sizes(resnet, Workload(), load_framework("ddp"))
     >>> found = stages(sizes, resnet.convolutional)

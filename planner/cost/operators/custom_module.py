@@ -27,10 +27,8 @@ def traced_blocks(sizes: Sizes, traced: Traced) -> tuple[Block, ...]:
     that a compiler makes one of several; buffers, and what a batch keeps whatever its size.
     method.md#modules-of-your-own.
 
-    >>> from planner import load_framework
     >>> from planner.describe.model.model import Model
     >>> from planner.describe.model.traced_module import TracedWeight
-    >>> from planner.describe.workload import Workload
     >>> product = TracedOperation(kind="product", rows=196, n=64, k=32)
     >>> weights = (TracedWeight(rows=64, columns=32),)
     >>> net = Traced(blocks=(

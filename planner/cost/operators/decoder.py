@@ -18,7 +18,6 @@ def of_decoder(model: Model, block: Block) -> Block:
     Raffel et al. 2019, arXiv:1910.10683, section 3.1.4: 512 tokens, 114 of targets;
     method.md#activations.
 
-    >>> from planner import Workload, load_framework, load_model
     >>> from planner.cost.operators.blocks import blocks
     >>> model, job = load_model("t5-3b-nemo"), Workload(sequence_length=512)
     >>> _, encoder, decoder, _ = blocks(model, job, load_framework("megatron-lm"))

@@ -17,7 +17,6 @@ def embedding(sizes: Sizes, block: Block) -> Block:
     Counted: bytes moved and kept per token, the product of patches, one reduction of a split
     table. Left out: padding of the vocabulary. method.md#memory-bound-kernels.
 
-    >>> from planner import Workload, load_framework, load_model
     >>> from planner.describe.model.weight_blocks import weight_blocks
     >>> llama = load_model("llama-3-8b")
     >>> sizes = Sizes(llama, Workload(), load_framework("megatron-lm"))
@@ -57,7 +56,6 @@ def head(sizes: Sizes, block: Block) -> Block:
     Counted: the product, bytes moved and kept per token, what the loss needs in backward. Left
     out: metrics beyond `loss_metrics`. method.md#activations.
 
-    >>> from planner import Workload, load_framework, load_model
     >>> from planner.describe.model.weight_blocks import weight_blocks
     >>> llama = load_model("llama-3-8b")
     >>> sizes = Sizes(llama, Workload(), load_framework("megatron-lm"))

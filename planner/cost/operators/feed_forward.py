@@ -23,7 +23,6 @@ def dense(sizes: Sizes, width: int) -> Operators:
     Counted: both products, the non-linearity, bytes per token that backward needs. Left out: the
     norm before. Korthikanti et al. 2022, arXiv:2205.05198, section 4.1; method.md#activations.
 
-    >>> from planner import Workload, load_framework, load_model
     >>> sizes = Sizes(load_model("llama-3-8b"), Workload(), load_framework("megatron-lm"))
     >>> found = dense(sizes, 14336)
     >>> [(gemm.n, gemm.k) for gemm in found.gemms]          # gate and up in one
@@ -44,7 +43,6 @@ def routed(sizes: Sizes, experts: Experts) -> Operators:
     token that backward needs. Left out: uneven routing (`expert_load`). method.md#matrix-products,
     method.md#activations.
 
-    >>> from planner import Workload, load_framework, load_model
     >>> mixtral = load_model("mixtral-8x7b")                # 2 of 8 experts, f = 14336
     >>> sizes = Sizes(mixtral, Workload(), load_framework("megatron-lm"))
     >>> found = routed(sizes, mixtral.experts)

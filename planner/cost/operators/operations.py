@@ -73,7 +73,6 @@ def model_flop(blocks: tuple[Block, ...], workload: Workload, kept_share: ArrayL
     (Chowdhery et al. 2022, arXiv:2204.02311, appendix B) and of nanoGPT. Left out: everything else.
     method.md#operations-and-utilisation.
 
-    >>> from planner import load_framework, load_model
     >>> from planner.cost.operators.blocks import blocks
     >>> job = Workload(sequence_length=1024)
     >>> gpt2 = blocks(load_model("gpt2"), job, load_framework("ddp"))       # 12 layers, h = 768

@@ -77,14 +77,10 @@ def outlook(prior: Prior, known: Known | None, runs: Traits) -> Outlook:
     which lean to the slow side; after that those of a Gaussian. Left out: stalls.
     method.md#intervals.
 
-    >>> from planner import Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.scenario import Scenario
     >>> from planner.cost.scenario.prior import priors
-    >>> from planner.cost.shards.layouts import Layouts
     >>> from planner.cost.uncertainty.step_time_spread import traits_of
-    >>> model, machine = load_model("gpt2"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("ddp"))
-    >>> runs = traits_of(job, Layouts.broadcast(dp=[4, 4, 4, 4]), {})
+    >>> scenario = make_scenario("gpt2", "ddp")
+    >>> runs = traits_of(scenario, Layouts.broadcast(dp=[4, 4, 4, 4]), {})
     >>> slow = Known(runs, np.log([1.1, 1.1, 1.1, 1.1]))
     >>> bool(1.05 < outlook(priors().step_time, slow, runs).expected[0] < 1.1)
     True
@@ -105,15 +101,11 @@ def telling(prior: Prior, runs: Traits, known: Known | None = None) -> int:
     Counted: the covariance of the runs, after those that are known. Left out: that something may
     be odd. Cohn 1996, Neural Networks 9; method.md#intervals.
 
-    >>> from planner import Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.scenario import Scenario
-    >>> from planner.cost.shards.layouts import Layouts
     >>> from planner.cost.scenario.prior import priors
     >>> from planner.cost.uncertainty.step_time_spread import traits_of
-    >>> model, machine = load_model("gpt2"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> scenario = make_scenario("gpt2")
     >>> layouts = Layouts.broadcast(dp=[16, 8, 4], tp=[1, 2, 4])
-    >>> telling(priors().step_time, traits_of(job, layouts, {}))        # the one in the middle
+    >>> telling(priors().step_time, traits_of(scenario, layouts, {}))        # the one in the middle
     1
     """
     shared = prior.covariance(runs, runs)
@@ -161,14 +153,10 @@ def likelihoods(prior: Prior, known: Known) -> Likelihoods:
     entry of the diagonal: Sherman and Morrison 1950). Left out: two odd runs, the constant
     n log(2 pi) / 2. Rasmussen and Williams 2006, equation 2.30; method.md#intervals.
 
-    >>> from planner import Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.scenario import Scenario
     >>> from planner.cost.scenario.prior import priors
-    >>> from planner.cost.shards.layouts import Layouts
     >>> from planner.cost.uncertainty.step_time_spread import traits_of
-    >>> model, machine = load_model("gpt2"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("ddp"))
-    >>> runs = traits_of(job, Layouts.broadcast(dp=[4, 4, 4, 4]), {})
+    >>> scenario = make_scenario("gpt2", "ddp")
+    >>> runs = traits_of(scenario, Layouts.broadcast(dp=[4, 4, 4, 4]), {})
     >>> found = likelihoods(priors().step_time, Known(runs, np.log([1.0, 6.0, 1.1, 1.0])))
     >>> [round(float(chance)) for chance in found.odd_runs]
     [0, 1, 0, 0]
@@ -204,14 +192,10 @@ def predicted(prior: Prior, known: Known, runs: Traits) -> tuple[Float, Float]:
     itself. Left out: two odd runs among those that are known. Rasmussen and Williams 2006,
     equations 2.25 and 2.26; method.md#intervals.
 
-    >>> from planner import Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.scenario import Scenario
     >>> from planner.cost.scenario.prior import priors
-    >>> from planner.cost.shards.layouts import Layouts
     >>> from planner.cost.uncertainty.step_time_spread import traits_of
-    >>> model, machine = load_model("gpt2"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("ddp"))
-    >>> runs = traits_of(job, Layouts.broadcast(dp=[4, 4, 4, 4]), {})
+    >>> scenario = make_scenario("gpt2", "ddp")
+    >>> runs = traits_of(scenario, Layouts.broadcast(dp=[4, 4, 4, 4]), {})
     >>> _, variance = predicted(priors().step_time, Known(runs, np.zeros(4)), runs)
     >>> bool(np.all(variance < priors().step_time.variance(runs) / 2))
     True

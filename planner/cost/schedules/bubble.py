@@ -90,7 +90,6 @@ def bubble_s(layouts: Layouts, around: Around) -> Float:
     schedule does meanwhile; the ways through unlike stages, where the schedule knows them. Left
     out: the optimizer. method.md#pipeline.
 
-    >>> from planner import Layout
     >>> from planner.cost.schedules.schedule import Passes
     >>> layouts = Layouts.of(Layout(pp=4, schedule="1f1b", grad_accumulation=8))
     >>> one, before, four = (Passes(*(n * np.array([3.0, 1.0, 1.0])[:, None])) for n in (1, 3, 4))

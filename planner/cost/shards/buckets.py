@@ -18,12 +18,9 @@ def num_units(stages: Stages) -> Float:
     Counted: parameters over those of the largest layer. Left out: layers of several sizes.
     method.md#traffic-per-axis-and-overlap.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.scenario import Scenario
-    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("fsdp2"))
-    >>> units = num_units(Stages.every(job, Layout(dp=4)))[0]
-    >>> round(float(units), 1), round(model.num_params / 218_112_000, 1)    # a layer's
+    >>> scenario = make_scenario("llama-3-8b", "fsdp2")
+    >>> units = num_units(Stages.every(scenario, Layout(dp=4)))[0]
+    >>> round(float(units), 1), round(scenario.model.num_params / 218_112_000, 1)    # a layer's
     (36.8, 36.8)
     """
     largest, elements = stages.params.largest_layer, stages.params.unsharded
@@ -40,11 +37,8 @@ def num_buckets(stages: Stages, bucket: float) -> Float:
     vectors, the order of matrices. torch 2.13, compute_bucket_assignment_by_size; Feller 1971,
     "An introduction to probability theory" II, XI.4; method.md#traffic-per-axis-and-overlap.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.scenario import Scenario
-    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("nanotron"))
-    >>> stages = Stages.every(job, Layout(tp=4))            # a layer: 6.3, 4.2, 29.4 and 14.7 M
+    >>> scenario = make_scenario("llama-3-8b", "nanotron")
+    >>> stages = Stages.every(scenario, Layout(tp=4))  # a layer: 6.3, 4.2, 29.4 and 14.7 M
     >>> round(float(num_buckets(stages, 12.5 * 2**20)[0]))  # torch: 66, two a layer and the ends
     68
     """

@@ -22,7 +22,6 @@ def candidate_stages(blocks: tuple[Block, ...], layouts: Layouts, framework: Fra
     last stage, the first and the last of those that hold the same, and the last that sends both
     ways. Left out: what the last stage need not send. method.md#pipeline.
 
-    >>> from planner import Layout, Workload, load_framework, load_model
     >>> from planner.cost.operators.blocks import blocks
     >>> megatron = load_framework("megatron-lm")
     >>> llama = blocks(load_model("llama-3-8b"), Workload(), megatron)

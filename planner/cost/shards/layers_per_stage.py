@@ -83,7 +83,6 @@ def chunk_counts(
     Counted: chunks dealt as the stages of a pipeline as long as all of them. Left out: nothing;
     what a layout has fewer chunks of stands at 0. method.md#pipeline.
 
-    >>> from planner import Layout, Workload, load_framework, load_model
     >>> from planner.cost.operators.blocks import blocks
     >>> titan = load_framework("fsdp2")
     >>> llama = blocks(load_model("llama-3-8b"), Workload(), titan)         # 32 layers and 2 ends
@@ -113,7 +112,6 @@ def deal_columns(layouts: Layouts) -> tuple[Int | Mask, ...]:
     Counted: degrees, the way in which chunks go, what users tell of the deal. Left out: what the
     framework does unasked, which is the same for all. method.md#pipeline.
 
-    >>> from planner import Layout
     >>> some = Layouts.stack([Layout(pp=4), Layout(pp=4, embedding_slots=1)])
     >>> [column.tolist() for column in deal_columns(some)]
     [[4, 4], [1, 1], [False, False], [-1, 1], [-1, -1], [0, 0], [0, 0], [0, 0]]

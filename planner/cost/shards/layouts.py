@@ -353,7 +353,6 @@ class Layouts(Sharding, Chunks, Arrays):
         whole layer, or that part of it (Megatron-LM's _checkpointed_attention_forward).
 
         >>> one = Layouts.of(Layout(recompute="selective", recompute_modules=("mlp",)))
-        >>> from planner import load_framework
         >>> one.attends_again(load_framework("megatron-lm")).item()
         False
         """

@@ -57,7 +57,6 @@ def moment_bytes(optimizer: OptimizerName, states: States) -> float:
     Counted: moments in the framework's formats; those in 8 bits with their scales. Left out: what
     is counted per tensor. Definition.
 
-    >>> from planner.describe.catalogue import load_framework
     >>> plain = load_framework("megatron-lm")
     >>> narrow = plain.with_switches("precision-aware", "fp8-moments")
     >>> [moment_bytes("adamw", framework.states("bf16")) for framework in (plain, narrow)]

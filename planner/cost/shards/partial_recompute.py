@@ -33,9 +33,7 @@ def parted(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
     Counted: the same layers, none of them left yet. Left out: how many either is, which
     `chunk_parts` says of a stage. method.md#recompute.
 
-    >>> from planner import Workload, load_framework, load_model
-    >>> from planner.cost.operators.blocks import blocks
-    >>> llama = blocks(load_model("llama-3-8b"), Workload(), load_framework("megatron-lm"))
+    >>> llama = blocks_of(scenario)
     >>> [(block.kind, block.kept_whole, block.count) for block in parted(llama)][1:3]
     [('layer', False, 32), ('layer', True, 0)]
     """
@@ -52,7 +50,6 @@ def parts_columns(layouts: Layouts) -> tuple[Int, Int]:
     Counted: `recompute_layers` and `recompute_every` where they are told. Left out: layers a
     checkpoint spans, of which all are repeated. method.md#recompute.
 
-    >>> from planner import Layout
     >>> some = Layouts.of(Layout(recompute="full", recompute_layers=2))
     >>> [int(column) for column in parts_columns(some)]
     [2, 1]
@@ -68,7 +65,6 @@ def repeated_of(layouts: Layouts, layers: Float) -> Float:
     Counted: the first ones (Megatron's block method), or every n-th, from the n-th on. Left out:
     nothing; all of them with full recompute of all. method.md#recompute.
 
-    >>> from planner import Layout
     >>> some = Layouts.of(Layout(recompute="full", recompute_every=2))
     >>> float(repeated_of(some, np.asarray(5.0)))
     2.0
@@ -86,7 +82,6 @@ def chunk_parts(
     Counted: as `chunk_counts`; where blocks are parted, layers that are repeated and left, in the
     order in which kinds of layers follow each other. Left out: nothing. method.md#recompute.
 
-    >>> from planner import Layout, Workload, load_framework, load_model
     >>> from planner.cost.operators.blocks import blocks
     >>> megatron = load_framework("megatron-lm")
     >>> llama = parted(blocks(load_model("llama-3-8b"), Workload(), megatron))
@@ -117,7 +112,6 @@ def stage_parts(
 
     Counted: the blocks of its chunks, as `chunk_parts`. Left out: nothing. method.md#pipeline.
 
-    >>> from planner import Layout, Workload, load_framework, load_model
     >>> from planner.cost.operators.blocks import blocks
     >>> megatron = load_framework("megatron-lm")
     >>> llama = blocks(load_model("llama-3-8b"), Workload(), megatron)      # 32 layers
@@ -141,9 +135,7 @@ def distinct_parts(
     Counted: how layers are dealt, and where blocks are parted, which of them are repeated. Left
     out: all else that layouts differ in. method.md#pipeline.
 
-    >>> from planner import Layout, Workload, load_framework, load_model
-    >>> from planner.cost.operators.blocks import blocks
-    >>> llama = blocks(load_model("llama-3-8b"), Workload(), load_framework("megatron-lm"))
+    >>> llama = blocks_of(scenario)
     >>> some = Layouts.stack([Layout(pp=4, dp=2), Layout(pp=2), Layout(pp=4)])
     >>> few, stages, which = distinct_parts(llama, some, 1)
     >>> few.pp.tolist(), stages.tolist(), which.tolist()
@@ -164,7 +156,6 @@ def model_parts(blocks: tuple[Block, ...], layouts: Layouts, framework: Framewor
     Counted: where blocks are parted, layers that are repeated and left, chunk by chunk. Left out:
     nothing. method.md#recompute.
 
-    >>> from planner import Layout, Workload, load_framework, load_model
     >>> from planner.cost.operators.blocks import blocks
     >>> megatron = load_framework("megatron-lm")
     >>> llama = parted(blocks(load_model("llama-3-8b"), Workload(), megatron))
@@ -190,7 +181,6 @@ def around_parts(
     Counted: in the order of the model, as `chunk_parts` deals it. Left out: what lies between the
     stage's own chunks. method.md#pipeline.
 
-    >>> from planner import Layout, Workload, load_framework, load_model
     >>> from planner.cost.operators.blocks import blocks
     >>> megatron = load_framework("megatron-lm")
     >>> llama = blocks(load_model("llama-3-8b"), Workload(), megatron)      # 32 layers

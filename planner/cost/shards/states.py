@@ -83,12 +83,9 @@ def largest_matrix(scenario: Scenario, block: Block, layouts: Layouts, names: st
     `names` is "stored" for those that are stored in fewer bits, "targeted" for the others.
     Counted: one expert of a layer's, split over tp. Left out: sharding. Definition.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.operators.blocks import blocks_of
-    >>> job = Workload(lora_rank=8, base_format="nf4")
-    >>> asked = load_model("llama-3-8b"), load_machine("polaris"), job, load_framework("ddp")
-    >>> layer = blocks_of(Scenario(*asked))[1]
-    >>> matrix = largest_matrix(Scenario(*asked), layer, Layouts.of(Layout()), "stored")
+    >>> scenario = make_scenario(framework="ddp", lora_rank=8, base_format="nf4")
+    >>> layer, layouts = blocks_of(scenario)[1], Layouts.of(Layout())
+    >>> matrix = largest_matrix(scenario, layer, layouts, "stored")
     >>> matrix.item() == 4096 * 14336
     True
     """
@@ -141,15 +138,11 @@ def local_params(scenario: Scenario, block: Block, layouts: Layouts) -> LocalPar
     Counted: every tensor, split over tp, ep and the ranks that shard. Left out: what a pipeline
     stage holds of other blocks. method.md#parameters.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.operators.blocks import blocks_of
-    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
-    >>> _, layer, _ = blocks_of(job)
-    >>> norms = 2 * model.hidden_size                       # whole on every rank
+    >>> _, layer, _ = blocks_of(scenario)
+    >>> norms = 2 * scenario.model.hidden_size                       # whole on every rank
     >>> (layer.num_params - norms) / 4 + norms
     54534144.0
-    >>> float(local_params(job, layer, Layouts.of(Layout(tp=4))).unsharded)
+    >>> float(local_params(scenario, layer, Layouts.of(Layout(tp=4))).unsharded)
     54534144.0
     """
     framework, layouts = scenario.framework, layouts.settled(scenario.framework)
@@ -227,12 +220,9 @@ def stage_params(
     Counted: a tied output projection once without a pipeline; with one the last stage keeps its
     own copy, as Megatron-LM does. Left out: buffers. method.md#parameters.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.operators.blocks import blocks_of
-    >>> model, machine = load_model("gpt2"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
-    >>> whole = [np.asarray(float(block.count)) for block in blocks_of(job)]
-    >>> float(stage_params(job, blocks_of(job), Layouts.of(Layout()), whole).unsharded)
+    >>> scenario = make_scenario("gpt2")
+    >>> whole = [np.asarray(float(block.count)) for block in blocks_of(scenario)]
+    >>> float(stage_params(scenario, blocks_of(scenario), Layouts.of(Layout()), whole).unsharded)
     124439808.0
     """
     shape = np.shape(counts[0])
@@ -285,9 +275,7 @@ def untied(block: Block) -> Block:
 
     Counted: the block's own tensors. Left out: tied ones. Definition.
 
-    >>> from planner import Workload, load_framework, load_model
-    >>> from planner.cost.operators.blocks import blocks
-    >>> *_, head = blocks(load_model("gpt2"), Workload(), load_framework("ddp"))
+    >>> *_, head = blocks_of(make_scenario("gpt2", "ddp"))
     >>> [weight.num_params for weight in head.weights]      # its norm; the embedding's table
     [1536, 38597376]
     >>> [weight.num_params for weight in untied(head).weights]
@@ -301,7 +289,6 @@ def without_frozen(block: Block) -> Block:
 
     Counted: adapters, and weights that are not frozen. Left out: the others. Definition.
 
-    >>> from planner import Workload, load_framework, load_model
     >>> from planner.cost.operators.blocks import blocks
     >>> job = Workload(lora_rank=8, lora_targets=("query",))
     >>> _, layer, _ = blocks(load_model("gpt2"), job, load_framework("ddp"))
@@ -318,7 +305,6 @@ def expert_share(blocks: Sequence[Block], layouts: Layouts) -> Float:
     Counted: all blocks, experts divided by ep, and by their own tp beside that of the rest. Left
     out: what tp does not split, pipeline stages; the share is the model's. Definition.
 
-    >>> from planner import Layout, Workload, load_framework, load_model
     >>> from planner.cost.operators.blocks import blocks
     >>> model = load_model("mixtral-8x7b")
     >>> layers = blocks(model, Workload(), load_framework("megatron-lm"))

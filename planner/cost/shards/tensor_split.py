@@ -20,7 +20,6 @@ def split_over(split: Split, layouts: Layouts, *, gathered: bool = False) -> Flo
     does not exist is infinitely small. Left out: data parallelism, rounding to heads.
     method.md#activations.
 
-    >>> from planner.describe.layout import Layout
     >>> spread = Layouts.of(Layout(tp=4, sequence_parallel=True))
     >>> [float(split_over(word, spread)) for word in ("sharded", "residual", "replicated")]
     [4.0, 4.0, 1.0]
@@ -45,7 +44,6 @@ def expert_load(workload: Workload, layouts: Layouts) -> Float:
     it where they are padded to it. Left out: unevenness among the experts of one rank. Lepikhin et
     al. 2020, arXiv:2006.16668, section 2.2; method.md#experts.
 
-    >>> from planner.describe.layout import Layout
     >>> alone, spread = Layouts.of(Layout(dp=8)), Layouts.of(Layout(dp=8, ep=8))
     >>> uneven = Workload(expert_imbalance=1.5)
     >>> float(expert_load(uneven, alone)), float(expert_load(uneven, spread))
@@ -68,7 +66,6 @@ def kept_share(workload: Workload, layouts: Layouts) -> Float:
     one rank, which drops more. Lepikhin et al. 2020, arXiv:2006.16668, section 2.2;
     method.md#experts.
 
-    >>> from planner.describe.layout import Layout
     >>> spread, even = Layouts.of(Layout(dp=8, ep=8)), Workload(expert_capacity=0.5)
     >>> float(kept_share(even, spread))
     0.5

@@ -87,14 +87,10 @@ def block_passes(scenario: Scenario, blocks: tuple[Block, ...], layouts: Layouts
     data-parallel traffic, transfers between stages. method.md#computation;
     method.md#traffic-per-axis-and-overlap.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.cost.network.collectives import all_reduce_s
-    >>> from planner.cost.operators.blocks import blocks_of
-    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
     >>> layouts = Layouts.of(Layout(tp=4))
-    >>> _, layer, _ = block_passes(job, blocks_of(job), layouts)
-    >>> reduce_s = all_reduce_s(Groups.of(layouts, machine).tensor, 2**24)  # a stream of 16 MiB
+    >>> _, layer, _ = block_passes(scenario, blocks_of(scenario), layouts)
+    >>> reduce_s = all_reduce_s(Groups.of(layouts, scenario.machine).tensor, 2**24)  # stream: 16 MiB
     >>> round(float(layer.tensor_s / reduce_s), 3)    # two awaited, two hidden but a fifth
     2.4
     """

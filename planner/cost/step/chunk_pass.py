@@ -53,11 +53,9 @@ def chunk_passes(stages: Stages, passes: list[Pass]) -> ChunkPass:
     to what waits). Left out: data-parallel traffic, transfers between stages, the optimizer.
     method.md#pipeline.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
-    >>> stages = Stages.every(job, Layout(pp=4))
-    >>> found = chunk_passes(stages, block_passes(job, stages.blocks, stages.layouts))
+    >>> from planner.cost.step.block_pass import block_passes
+    >>> stages = Stages.every(scenario, Layout(pp=4))
+    >>> found = chunk_passes(stages, block_passes(scenario, stages.blocks, stages.layouts))
     >>> np.round(1e3 * found.drawn_forward_s)[0]        # 8 layers of 4.9 ms; the head
     array([39., 39., 39., 56.])
     """

@@ -22,9 +22,7 @@ def num_kernels(block: Block, attention: str) -> int:
     Counted: matrix products, attention (three kernels where it is not fused), memory-bound kernels.
     Left out: views, copies, what a library splits or adds. method.md#host.
 
-    >>> from planner import Workload, load_framework, load_model
-    >>> from planner.cost.operators.blocks import blocks
-    >>> _, layer, _ = blocks(load_model("llama-3-8b"), Workload(), load_framework("megatron-lm"))
+    >>> _, layer, _ = blocks_of(scenario)
     >>> num_kernels(layer, "flash")     # 4 products, attention, 2 norms, 2 additions, 2 rotary, 1
     12
     """
@@ -40,14 +38,11 @@ def host_pass_s(scenario: Scenario, block: Block, layouts: Layouts, groups: Grou
     host of their group where they are awaited. Left out: collectives of other axes, what selective
     recompute repeats by a framework's own policy. method.md#host.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.operators.blocks import blocks_of
-    >>> model, machine = load_model("gpt2"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("ddp"))
-    >>> layouts, (_, layer, _) = Layouts.of(Layout()), blocks_of(job)
-    >>> time = host_pass_s(job, layer, layouts, Groups.of(layouts, machine))
-    >>> kernels, ratio = num_kernels(layer, "flash"), job.framework.host.dispatch_ratio.value
-    >>> round(float(time) / (3 * kernels * ratio * machine.device.launch_s.value), 6)
+    >>> scenario = make_scenario("gpt2", "ddp")
+    >>> layouts, (_, layer, _) = Layouts.of(Layout()), blocks_of(scenario)
+    >>> time = host_pass_s(scenario, layer, layouts, Groups.of(layouts, scenario.machine))
+    >>> kernels, ratio = num_kernels(layer, "flash"), scenario.framework.host.dispatch_ratio.value
+    >>> round(float(time) / (3 * kernels * ratio * scenario.machine.device.launch_s.value), 6)
     1.0
     """
     host, device = scenario.framework.host, scenario.machine.device
@@ -116,13 +111,10 @@ def awaited_s(
     every launch waits for its kernel, or where the layer's routing empties the queue. Left out:
     other such waits. method.md#host.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.operators.blocks import blocks_of
-    >>> model, machine = load_model("gpt2"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("ddp"))
-    >>> layouts, (_, layer, _) = Layouts.of(Layout()), blocks_of(job)
-    >>> groups = Groups.of(layouts, machine)
-    >>> float(awaited_s(job, layer, layouts, groups, np.asarray(1.0)))      # a second's work
+    >>> scenario = make_scenario("gpt2", "ddp")
+    >>> layouts, (_, layer, _) = Layouts.of(Layout()), blocks_of(scenario)
+    >>> groups = Groups.of(layouts, scenario.machine)
+    >>> float(awaited_s(scenario, layer, layouts, groups, np.asarray(1.0)))      # a second's work
     0.0
     """
     least = host_pass_s(scenario, block, layouts, groups)

@@ -31,11 +31,8 @@ def host_update_bytes(stages: Stages) -> float:
     the 16-bit copy where the framework does them apart; one kernel per operation where it is not
     fused. Left out: caches. Ren et al. 2021, arXiv:2101.06840, section 5.1; method.md#optimizer.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.scenario import Scenario
-    >>> model, machine = load_model("gpt2"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("deepspeed"))
-    >>> host_update_bytes(Stages.every(job, Layout()))      # 4 + 2 (4 + 8), and 14 around it
+    >>> scenario = make_scenario("gpt2", "deepspeed")
+    >>> host_update_bytes(Stages.every(scenario, Layout()))      # 4 + 2 (4 + 8), and 14 around it
     42.0
     """
     size, framework = stages.states, stages.scenario.framework
@@ -58,14 +55,11 @@ def offload_step_s(stages: Stages) -> Float:
     2021 (ZeRO-Offload, arXiv:2101.06840); Rajbhandari et al. 2021 (ZeRO-Infinity,
     arXiv:2104.07857).
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.scenario import Scenario
-    >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("deepspeed"))
+    >>> scenario = make_scenario("gpt2-xl", "deepspeed")
     >>> layout = Layout(dp=4, zero_stage=2, offload="optimizer-cpu")
-    >>> round(offload_step_s(Stages.every(job, layout)).item(), 3)
+    >>> round(offload_step_s(Stages.every(scenario, layout)).item(), 3)
     0.774
-    >>> round(model.num_params * (2 / 4 / 25e9 + 42 / (0.43 * 204.8e9)), 3)
+    >>> round(scenario.model.num_params * (2 / 4 / 25e9 + 42 / (0.43 * 204.8e9)), 3)
     0.774
     """
     workload, node = stages.scenario.workload, stages.scenario.machine.node
@@ -94,13 +88,10 @@ def gradient_transfer_s(stages: Stages) -> Float:
     the last pass, as its share. Left out: overlap with backward; adding on the CPU (FSDP2). Read
     in DeepSpeed 0.19.8, stage3.py: partition_grads; method.md#host-memory-loading-offload.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.scenario import Scenario
-    >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("deepspeed"))
+    >>> scenario = make_scenario("gpt2-xl", "deepspeed")
     >>> layout = Layout(dp=4, zero_stage=3, grad_accumulation=8, offload="optimizer-cpu")
-    >>> sent = gradient_transfer_s(Stages.every(job, layout)).item()
-    >>> round(8 * sent * 25e9 * 4 / model.num_params)       # bytes: 8 (2 down + 2 up) + 4
+    >>> sent = gradient_transfer_s(Stages.every(scenario, layout)).item()
+    >>> round(8 * sent * 25e9 * 4 / scenario.model.num_params)       # bytes: 8 (2 down + 2 up) + 4
     36
     """
     layouts, moves = stages.layouts, stages.scenario.framework.offloading
@@ -120,12 +111,9 @@ def parameter_transfer_s(stages: Stages) -> Float:
     ranks share. Left out: overlap with computation. Rajbhandari et al. 2021, arXiv:2104.07857;
     method.md#host-memory-loading-offload.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.scenario import Scenario
-    >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("deepspeed"))
+    >>> scenario = make_scenario("gpt2-xl", "deepspeed")
     >>> layout = Layout(dp=4, zero_stage=3, offload="all-cpu")
-    >>> round(parameter_transfer_s(Stages.every(job, layout)).item(), 4)    # a fourth at 25 GB/s
+    >>> round(parameter_transfer_s(Stages.every(scenario, layout)).item(), 4)  # a fourth at 25 GB/s
     0.0312
     """
     layouts, node = stages.layouts, stages.scenario.machine.node
@@ -147,12 +135,9 @@ def activation_transfer_s(stages: Stages) -> Float:
     tensors too small to be moved. torchtune 0.6, training/_activation_offloading.py;
     method.md#host-memory-loading-offload.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.scenario import Scenario
-    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("deepspeed"))
+    >>> scenario = make_scenario("llama-3-8b", "deepspeed")
     >>> layout = Layout(recompute="full", offload_activations=True)
-    >>> seconds = activation_transfer_s(Stages.every(job, layout)).item()
+    >>> seconds = activation_transfer_s(Stages.every(scenario, layout)).item()
     >>> round(1e3 * seconds, 1)                             # 0.54 GB at 25 GB/s
     21.5
     """
@@ -166,8 +151,6 @@ def offload_pass_s(stages: Stages, forward_s: Float, backward_s: Float) -> Float
     behind the passes where the framework does not wait for them. Left out: kernels queued before a
     copy that is waited for. method.md#host-memory-loading-offload.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.scenario import Scenario
     >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
     >>> layout, second = Layout(dp=4, zero_stage=3, offload="all-cpu"), np.asarray(1.0)
     >>> for name in ("deepspeed", "fsdp2"):     # twice 16 bits of weights; fp32 gradients

@@ -18,11 +18,8 @@ def update_bytes(stages: Stages) -> float:
     Counted: read gradient, fp32 copy and states; write copy, states and the 16-bit weight. Left
     out: the norm of the gradients. method.md#optimizer.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.scenario import Scenario
-    >>> model, machine = load_model("gpt2"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
-    >>> update_bytes(Stages.every(job, Layout()))       # 4 + 2 (4 + 8) + 2
+    >>> scenario = make_scenario("gpt2")
+    >>> update_bytes(Stages.every(scenario, Layout()))       # 4 + 2 (4 + 8) + 2
     30.0
     """
     size = stages.states
@@ -39,13 +36,10 @@ def device_optimizer_s(stages: Stages) -> Float:
     optimizer and more often by others; one read of the gradients for the norm. Left out: Muon's
     matrix products. method.md#optimizer.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.scenario import Scenario
-    >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
-    >>> round(device_optimizer_s(Stages.every(job, Layout())).item(), 3)
+    >>> scenario = make_scenario("gpt2-xl")
+    >>> round(device_optimizer_s(Stages.every(scenario, Layout())).item(), 3)
     0.04
-    >>> round((4 + 2 * 12 + 2 + 4) * model.num_params / (0.85 * 1.555e12), 3)
+    >>> round((4 + 2 * 12 + 2 + 4) * scenario.model.num_params / (0.85 * 1.555e12), 3)
     0.04
     """
     device = stages.scenario.machine.device

@@ -48,11 +48,8 @@ def exposed_traffic(
     that looks for gradients, quantising. Left out: traffic of layers and between stages, what ranks
     tell each other before they reduce. method.md#traffic-per-axis-and-overlap.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.scenario import Scenario
-    >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("deepspeed"))
-    >>> stages, none = Stages.every(job, Layout(dp=4, zero_stage=1)), np.zeros(())
+    >>> scenario = make_scenario("gpt2-xl", "deepspeed")
+    >>> stages, none = Stages.every(scenario, Layout(dp=4, zero_stage=1)), np.zeros(())
     >>> traffic = DataTraffic(np.asarray(0.5), *[none] * 6)
     >>> left = exposed_traffic(stages, traffic, np.asarray(1.0), np.asarray(2.0))
     >>> round(left.gradients_s.item(), 2)   # 0.5 (1 of 3.1 buckets + 0.2)

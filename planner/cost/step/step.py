@@ -36,12 +36,8 @@ def time_parts(stages: Stages) -> dict[str, Float]:
     for all micro-batches, traffic that nothing hides, the pipeline's bubble, optimizer and
     offload. Left out: data loading, evaluation, checkpoints, stragglers. method.md#method.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.scenario import Scenario
-    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
     >>> layouts = Layouts.of(Layout(pp=4, grad_accumulation=256, schedule="1f1b"))
-    >>> round(float(time_parts(Stages.candidates(job, layouts))["forward"]), 1)     # 256 * 55.6 ms
+    >>> round(float(time_parts(Stages.candidates(scenario, layouts))["forward"]), 1)  # 256 x 56 ms
     14.2
     """
     layouts, framework = stages.alone, stages.scenario.framework
@@ -83,12 +79,8 @@ def stage_worth(stages: Stages, passes: list[Pass]) -> StageWorth:
     Counted: as `time_parts`, of every stage and not of the slowest alone. Left out: passes, and
     waiting for other stages. method.md#pipeline.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.scenario import Scenario
-    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
-    >>> stages = Stages.every(job, Layout(pp=4, schedule="1f1b"))
-    >>> worth = stage_worth(stages, block_passes(job, stages.blocks, stages.layouts))
+    >>> stages = Stages.every(scenario, Layout(pp=4, schedule="1f1b"))
+    >>> worth = stage_worth(stages, block_passes(scenario, stages.blocks, stages.layouts))
     >>> np.round(1e3 * worth.optimizer_s)       # the tables at both ends
     array([58., 45., 45., 58.])
     """

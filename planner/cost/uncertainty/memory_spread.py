@@ -68,7 +68,6 @@ def memory_classes() -> dict[str, MemoryClass]:
 def memory_class(framework: Framework) -> str:
     """The class of a run where memory is concerned.
 
-    >>> from planner.describe.catalogue import load_framework
     >>> memory_class(load_framework("ddp"))
     'any other framework'
     """
@@ -83,10 +82,8 @@ def memory_outlook(scenario: Scenario, layouts: Layouts) -> Outlook:
     that runs of one source are alike. Vovk et al. 2005; Lei et al. 2018, arXiv:1604.04173;
     method.md#intervals.
 
-    >>> from planner import Workload, load_framework, load_machine, load_model
-    >>> model, machine = load_model("gpt2"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("ddp"))
-    >>> low, high = memory_outlook(job, Layouts.broadcast(dp=[4])).around()
+    >>> scenario = make_scenario("gpt2", "ddp")
+    >>> low, high = memory_outlook(scenario, Layouts.broadcast(dp=[4])).around()
     >>> low < 1 < high
     True
     """
@@ -106,11 +103,9 @@ def exceeding_probability(scenario: Scenario, layouts: Layouts, room: ArrayLike)
     beyond all of them as often as one further run would lie there; with runs measured before a
     Gaussian of the logarithm. Left out: that runs of one source are alike. method.md#intervals.
 
-    >>> from planner import Workload, load_framework, load_machine, load_model
-    >>> model, machine = load_model("gpt2"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("ddp"))
+    >>> scenario = make_scenario("gpt2", "ddp")
     >>> layouts = Layouts.broadcast(dp=[4, 4, 4])
-    >>> [round(float(p)) for p in exceeding_probability(job, layouts, [2, 1, 0.5])]
+    >>> [round(float(p)) for p in exceeding_probability(scenario, layouts, [2, 1, 0.5])]
     [0, 1, 1]
     """
     if scenario.experience.memory is not None:

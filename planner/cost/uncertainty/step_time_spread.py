@@ -35,11 +35,9 @@ def traits_of(
     Counted: what the covariance of `planner.cost.scenario.prior` asks for. Left out: the
     number format, which has rates of its own. method.md#intervals.
 
-    >>> from planner import Workload, load_framework, load_machine, load_model
-    >>> model, machine = load_model("gpt2"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("ddp"))
+    >>> scenario = make_scenario("gpt2", "ddp")
     >>> parts_s = {"forward": [3.0, 3.0], "gradient_reduction": [1.0, 3.0]}
-    >>> traits_of(job, Layouts.broadcast(dp=[8, 32]), parts_s).shares[:, 1]      # traffic
+    >>> traits_of(scenario, Layouts.broadcast(dp=[8, 32]), parts_s).shares[:, 1]      # traffic
     array([0.25, 0.5 ])
     """
     model, machine, framework = scenario.model, scenario.machine, scenario.framework
@@ -95,11 +93,9 @@ def step_outlook(
     Counted: what estimates of published runs missed, and what runs measured before say. Left out:
     stalls, which have a share of their own. method.md#intervals.
 
-    >>> from planner import Workload, load_framework, load_machine, load_model
-    >>> model, machine = load_model("gpt2"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("ddp"))
+    >>> scenario = make_scenario("gpt2", "ddp")
     >>> parts_s = {"forward": [3.0, 3.0], "gradient_reduction": [1.0, 3.0]}
-    >>> near, far = step_outlook(job, Layouts.broadcast(dp=[8, 32]), parts_s).spread
+    >>> near, far = step_outlook(scenario, Layouts.broadcast(dp=[8, 32]), parts_s).spread
     >>> bool(near < far)                                    # more traffic is less sure
     True
     """

@@ -68,13 +68,10 @@ def block_traffic(
     Counted: what runs beside `compute`, and what nothing hides. Left out: data-parallel
     traffic, transfers between stages. method.md#traffic-per-axis-and-overlap.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.operators.blocks import blocks_of
-    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
-    >>> layouts, layer = Layouts.of(Layout(tp=4)), blocks_of(job)[1]
-    >>> compute, groups = block_time(job, layer, layouts), Groups.of(layouts, machine)
-    >>> tensor, _, _ = block_traffic(job, layer, layouts, groups, compute)
+    >>> from planner.cost.step.compute.block_time import block_time
+    >>> layouts, layer = Layouts.of(Layout(tp=4)), blocks_of(scenario)[1]
+    >>> compute, groups = block_time(scenario, layer, layouts), Groups.of(layouts, scenario.machine)
+    >>> tensor, _, _ = block_traffic(scenario, layer, layouts, groups, compute)
     >>> round(float(tensor.backward_s / tensor.sent_backward_s), 3)     # a fifth of it contends
     0.2
     """

@@ -51,8 +51,6 @@ def step_traffic(scenario: Scenario, layout: Layout) -> dict[str, AxisTraffic]:
     hidden or not. Left out: gradient norms, metrics, headers of messages.
     method.md#traffic-per-axis-and-overlap.
 
-    >>> from planner import Workload
-    >>> from planner.describe.catalogue import load_framework, load_machine, load_model
     >>> model = load_model("gpt2-xl")
     >>> job = Scenario(model, load_machine("polaris"), Workload(), load_framework("ddp"))
     >>> sent = step_traffic(job, Layout(dp=8))["dp"]

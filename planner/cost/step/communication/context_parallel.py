@@ -34,12 +34,8 @@ def context_s(
     arXiv:2310.01889; Llama Team 2024, arXiv:2407.21783, section 3.3.2;
     method.md#traffic-per-axis-and-overlap.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.operators.blocks import blocks_of
-    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
-    >>> layouts, (_, layer, _) = Layouts.of(Layout(cp=4)), blocks_of(job)   # 512 tokens a rank
-    >>> sent = context_s(job, layer, layouts, Groups.unit(layouts))         # seconds are bytes
+    >>> layouts, (_, layer, _) = Layouts.of(Layout(cp=4)), blocks_of(scenario)   # 512 tokens a rank
+    >>> sent = context_s(scenario, layer, layouts, Groups.unit(layouts))         # seconds are bytes
     >>> [float(direction) / 2**20 for direction in sent]    # 3 * 512 tokens * 8 heads * 256 * 2 B
     [6.0, 12.0]
     """
@@ -74,12 +70,8 @@ def heads_s(
     framework repeats them. Left out: overlap, copies before and after. Jacobs et al. 2023,
     arXiv:2309.14509, section 3.2; method.md#traffic-per-axis-and-overlap.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.operators.blocks import blocks_of
-    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
-    >>> layouts, (_, layer, _) = Layouts.of(Layout(cp=4, ulysses=4)), blocks_of(job)
-    >>> sent, _ = heads_s(job, layer, layouts, Groups.unit(layouts))        # seconds are bytes
+    >>> layouts, (_, layer, _) = Layouts.of(Layout(cp=4, ulysses=4)), blocks_of(scenario)
+    >>> sent, _ = heads_s(scenario, layer, layouts, Groups.unit(layouts))        # seconds are bytes
     >>> float(sent) / 2**20     # 3/4 of 512 tokens * (32 + 8 + 8 + 32) heads * 256 B
     7.5
     """

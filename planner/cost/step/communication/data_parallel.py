@@ -59,12 +59,10 @@ def data_traffic(stages: Stages, groups: Groups) -> DataTraffic:
     Rajbhandari et al. 2020, arXiv:1910.02054; Zhao et al. 2023, arXiv:2304.11277; Wang et al. 2023,
     arXiv:2306.10209; method.md#traffic-per-axis-and-overlap.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("ddp"))
-    >>> stages = Stages.of(job, Layouts.of(Layout(dp=8)), 0)
+    >>> scenario = make_scenario("gpt2-xl", "ddp")
+    >>> stages = Stages.of(scenario, Layouts.of(Layout(dp=8)), 0)
     >>> sent = data_traffic(stages, Groups.unit(stages.layouts)).gradients_s    # seconds are bytes
-    >>> round(float(sent) / (2 * 7 / 8 * model.num_params), 2)                  # fp32 gradients
+    >>> round(float(sent) / (2 * 7 / 8 * scenario.model.num_params), 2)  # fp32 gradients
     4.0
     """
     scenario, params, layouts = stages.scenario, stages.params, stages.layouts

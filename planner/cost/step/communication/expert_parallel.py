@@ -33,12 +33,9 @@ def expert_s(
     overlap, what ranks that split an expert gather (`split_expert_s`). Lepikhin et al. 2020,
     arXiv:2006.16668.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.operators.blocks import blocks_of
-    >>> model, machine = load_model("mixtral-8x7b"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
-    >>> layouts, (_, layer, _) = Layouts.of(Layout(dp=8, ep=8)), blocks_of(job)
-    >>> sent, _ = expert_s(job, layer, layouts, Groups.unit(layouts))       # seconds are bytes
+    >>> scenario = make_scenario("mixtral-8x7b")
+    >>> layouts, (_, layer, _) = Layouts.of(Layout(dp=8, ep=8)), blocks_of(scenario)
+    >>> sent, _ = expert_s(scenario, layer, layouts, Groups.unit(layouts))       # seconds are bytes
     >>> float(sent) / 2**20                                 # 2 * 7/8 * top 2 of a 16 MiB stream
     56.0
     """
@@ -74,14 +71,11 @@ def split_expert_s(
     where ranks route their own tokens; elsewhere the stream was gathered before (`tensor_s`). Left
     out: overlap. Liu et al. 2025, arXiv:2504.14960, section 3; method.md#experts.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.operators.blocks import blocks_of
-    >>> model, machine = load_model("mixtral-8x7b"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
-    >>> layer = blocks_of(job)[1]
+    >>> scenario = make_scenario("mixtral-8x7b")
+    >>> layer = blocks_of(scenario)[1]
     >>> for etp in (0, 1):                      # 2 * 3/4 * top 2 of a 16 MiB stream; nothing
     ...     layouts = Layouts.of(Layout(tp=4, dp=2, ep=2, etp=etp, sequence_parallel=True))
-    ...     round(float(split_expert_s(job, layer, layouts, Groups.unit(layouts))[0]) / 2**20)
+    ...     round(float(split_expert_s(scenario, layer, layouts, Groups.unit(layouts))[0]) / 2**20)
     48
     0
     """
@@ -101,7 +95,6 @@ def crossing_part(model: Model, nodes: ArrayLike) -> Float:
     that the router picks (node-limited routing); the token's own node. Left out: uneven routing.
     DeepSeek-AI 2024, arXiv:2412.19437, section 2.1.2.
 
-    >>> from planner import load_model
     >>> float(crossing_part(load_model("deepseek-v3"), 8))      # 4 of 8 nodes, 7/8 of them others
     0.4375
     >>> round(float(crossing_part(load_model("qwen3-235b-a22b"), 4)), 3)   # 3.6 of 4 for 8 copies
@@ -125,7 +118,6 @@ def exposed_experts_s(
     not hide, and contention. Left out: computation that waits for the exchange. Megatron-LM,
     transformer_config.py: overlap_moe_expert_parallel_comm; method.md#traffic-per-axis-and-overlap.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> model, machine = load_model("mixtral-8x7b"), load_machine("polaris")
     >>> plain = load_framework("megatron-lm")
     >>> both = plain.communication.replaced(overlap_experts=True).model_dump()

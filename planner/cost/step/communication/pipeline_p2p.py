@@ -23,11 +23,8 @@ def send_stage_s(scenario: Scenario, layouts: Layouts, groups: Groups) -> Float:
     et al. 2021, arXiv:2104.04473, section 4.1), at the pace of the stage whose neighbours are
     farthest. Left out: gathering the slices, overlap.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
     >>> layouts = Layouts.of(Layout(tp=4, pp=2))
-    >>> float(send_stage_s(job, layouts, Groups.unit(layouts))) / 2**20     # a fourth of 16 MiB
+    >>> float(send_stage_s(scenario, layouts, Groups.unit(layouts))) / 2**20  # a fourth of 16 MiB
     4.0
     """
     size = stream_bytes(scenario, layouts) / layouts.tp
@@ -40,10 +37,8 @@ def transfer_wait_s(scenario: Scenario, layouts: Layouts) -> Float:
     Counted: the profile's `transfer_delays`, by nodes of the job, linear in their logarithm. Left
     out: the message itself. method.md#traffic-per-axis-and-overlap.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> model, machine = load_model("llama-3-8b"), load_machine("h100-cluster")
-    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
-    >>> float(transfer_wait_s(job, Layouts.of(Layout(dp=64, pp=8))))        # 64 nodes of 8
+    >>> scenario = make_scenario("llama-3-8b", machine="h100-cluster")
+    >>> float(transfer_wait_s(scenario, Layouts.of(Layout(dp=64, pp=8))))        # 64 nodes of 8
     0.25
     """
     machine = scenario.machine
@@ -77,11 +72,9 @@ def stage_transfer(scenario: Scenario, layouts: Layouts, groups: Groups, free_s:
     computation, where the framework overlaps those of stages with several chunks, what a chunk's
     pass does not cover. Left out: latency of launching it. method.md#pipeline.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
     >>> layouts = Layouts.of(Layout(tp=4, pp=2))
-    >>> transfer = stage_transfer(job, layouts, Groups.of(layouts, machine), np.asarray(0.1))
+    >>> groups = Groups.of(layouts, scenario.machine)
+    >>> transfer = stage_transfer(scenario, layouts, groups, np.asarray(0.1))
     >>> round(1e6 * float(transfer.arrives_s))              # 160 us + 4 MiB at 9 GB/s
     626
     """

@@ -81,12 +81,8 @@ def tensor_s(
     in backward where the gathered input was not kept. Left out: overlap. Shoeybi et al. 2019,
     arXiv:1909.08053; Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.operators.blocks import blocks_of
-    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
-    >>> layouts, (_, layer, _) = Layouts.of(Layout(tp=4)), blocks_of(job)   # a stream of 16 MiB
-    >>> sent = tensor_s(job, layer, layouts, Groups.unit(layouts))          # seconds are bytes
+    >>> layouts, (_, layer, _) = Layouts.of(Layout(tp=4)), blocks_of(scenario)  # a stream of 16 MiB
+    >>> sent = tensor_s(scenario, layer, layouts, Groups.unit(layouts))          # seconds are bytes
     >>> [round(float(direction) / 2**20) for direction in sent]             # 2 * 2 * 3/4 * 16 MiB
     [48, 48]
     """
@@ -103,12 +99,8 @@ def column_backward_s(
     where the gathered input was kept. Left out: overlap. Korthikanti et al. 2022,
     arXiv:2205.05198, section 4.2.2; method.md#traffic-per-axis-and-overlap.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.operators.blocks import blocks_of
-    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
     >>> layouts = Layouts.of(Layout(tp=4, sequence_parallel=True))
-    >>> sent = column_backward_s(job, blocks_of(job)[1], layouts, Groups.unit(layouts))
+    >>> sent = column_backward_s(scenario, blocks_of(scenario)[1], layouts, Groups.unit(layouts))
     >>> [round(float(part) / 2**20) for part in sent]       # of 72 MiB, as two are of the others
     [24, 24]
     """
@@ -124,12 +116,9 @@ def repeated_tensor_s(
     gathered inputs are kept and recompute stops at the last of them; with selective recompute then
     its gathers. Left out: overlap. method.md#traffic-per-axis-and-overlap.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.operators.blocks import blocks_of
-    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("fsdp2"))
-    >>> layouts, (_, layer, _) = Layouts.of(Layout(tp=4, recompute="full")), blocks_of(job)
-    >>> float(repeated_tensor_s(job, layer, layouts, np.asarray(48.0)))   # to the layer's end
+    >>> scenario = make_scenario("llama-3-8b", "fsdp2")
+    >>> layouts, (_, layer, _) = Layouts.of(Layout(tp=4, recompute="full")), blocks_of(scenario)
+    >>> float(repeated_tensor_s(scenario, layer, layouts, np.asarray(48.0)))   # to the layer's end
     48.0
     """
     if block.kind != "layer":

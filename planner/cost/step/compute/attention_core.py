@@ -26,7 +26,6 @@ def attention_times(
     the scores again; Dao 2023, arXiv:2307.08691, section 4); eager products of (s, d) x (d, s),
     masked half included. Left out: softmax and dropout of eager attention, memory-bound kernels.
 
-    >>> from planner.cost.operators.blocks import blocks_of
     >>> layer, layouts = blocks_of(scenario)[1], Layouts.of(Layout())
     >>> rates, (attention,) = DeviceRates.of(scenario), layer.attentions
     >>> times = attention_times(scenario, attention, np.asarray(2048.0), layouts, rates)

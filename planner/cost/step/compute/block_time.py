@@ -47,12 +47,8 @@ def block_time(scenario: Scenario, block: Block, layouts: Layouts) -> BlockTime:
     named (selective).
     method.md#computation.
 
-    >>> from planner import Layout, load_framework, load_machine, load_model
-    >>> from planner.cost.operators.blocks import blocks_of
-    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
-    >>> _, layer, _ = blocks_of(job)
-    >>> time = block_time(job, layer, Layouts.of(Layout()))
+    >>> _, layer, _ = blocks_of(scenario)
+    >>> time = block_time(scenario, layer, Layouts.of(Layout()))
     >>> round(2 * 2048 * layer.num_params / 222e12, 4)      # its products alone, at 222 TFLOP/s
     0.004
     >>> round(float(time.forward_s), 4), round(float(time.backward_s), 4)
