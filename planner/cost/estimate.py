@@ -186,7 +186,7 @@ def estimate_layouts(scenario: Scenario, layouts: Layouts) -> Estimates:
 
     >>> scenario = make_scenario("gpt2-xl", global_batch=64)
     >>> found = estimate_layouts(scenario, Layouts.of(Layout(dp=8, grad_accumulation=8)))[0]
-    >>> found.memory_bytes["optimizer_states"] / scenario.model.num_params       # fp32 copy and moments
+    >>> found.memory_bytes["optimizer_states"] / scenario.model.num_params
     12.0
     >>> round(sum(found.step_time_parts_s.values()) / found.step_time_s, 6)
     1.0

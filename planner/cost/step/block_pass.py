@@ -90,7 +90,7 @@ def block_passes(scenario: Scenario, blocks: tuple[Block, ...], layouts: Layouts
     >>> from planner.cost.network.collectives import all_reduce_s
     >>> layouts = Layouts.of(Layout(tp=4))
     >>> _, layer, _ = block_passes(scenario, blocks_of(scenario), layouts)
-    >>> reduce_s = all_reduce_s(Groups.of(layouts, scenario.machine).tensor, 2**24)  # stream: 16 MiB
+    >>> reduce_s = all_reduce_s(Groups.of(layouts, scenario.machine).tensor, 2**24)
     >>> round(float(layer.tensor_s / reduce_s), 3)    # two awaited, two hidden but a fifth
     2.4
     """
