@@ -13,54 +13,53 @@ __all__ = ["CoreTime", "Dataset", "Loader", "SampleBytes", "Samples", "Staging"]
 
 
 class Samples(Quantity):
-    """How many samples there are."""
+    """A number of samples."""
 
     value: float = Field(ge=1e-6, le=1e16)
-    """A number of samples; less than 1 a file where a sample is spread over several."""
+    """Samples; below 1 per file if a sample is spread over several files."""
 
 
 class SampleBytes(Quantity):
-    """What one sample takes."""
+    """Size of one sample."""
 
     value: float = Field(ge=0, le=1e13)
     """Bytes [B]."""
 
 
 class CoreTime(Quantity):
-    """Work of one core of the host."""
+    """Processor time of one core of the host."""
 
     value: float = Field(ge=0, le=1e5)
-    """Seconds of one core [s]."""
+    """Core time [s]."""
 
 
 class Dataset(Description):
-    """The samples that a training reads, as they lie in files."""
+    """The samples that a training reads, as stored in files."""
 
     name: str
     """Name on the command line."""
     title: str
-    """What it is, and of which benchmark."""
+    """Full name, and the benchmark that uses it."""
     unit: Literal["sample", "token"] = "sample"
-    """What is counted below: samples as they are read, or tokens, which `of_sequences` joins."""
+    """Unit of the counts below: samples, or tokens, which `of_sequences` joins."""
     num_samples: Samples
     """Samples of one epoch."""
     sample_bytes: SampleBytes
-    """What one takes in its file, the mean [B]."""
+    """Mean size of a sample in its file [B]."""
     spread_bytes: SampleBytes | None = None
-    """Standard deviation of that; none where all are alike [B]."""
+    """Standard deviation of the size; None: all samples are equal [B]."""
     samples_per_file: Samples
-    """How many lie in one file; less than 1 where one is spread over several."""
+    """Samples per file; below 1 if a sample is spread over several files."""
     order: Literal["random", "sequential"] = "random"
-    """How files are made to be read: any sample by itself, or one after the other, as the records
-    of TFRecord and WebDataset."""
+    """Access that the files are made for: random, or sequential as in TFRecord and WebDataset."""
     decoded_bytes: SampleBytes | None = None
-    """What one takes once decoded, on its way to the device; as in the file if not stated [B]."""
+    """Size of a decoded sample, as copied to the device; None: as in the file [B]."""
     compressed: bool = False
-    """Whether the files hold samples that the host has to decompress, as JPEG and gzip."""
+    """Whether the host must decompress samples (JPEG, gzip)."""
     decode_s: CoreTime
-    """What decoding and augmenting one takes of one core [s]."""
+    """Core time to decode and augment one sample [s]."""
     sources: dict[str, str] = Field(default_factory=dict)
-    """Source ids used in the quantities, spelled out."""
+    """Full references of the source ids used in the quantities."""
     notes: tuple[str, ...] = ()
     """Doubts and disagreements between sources."""
 
@@ -72,23 +71,23 @@ class Dataset(Description):
 
     @property
     def total_bytes(self) -> float:
-        """All its files [B]."""
+        """Size of all files [B]."""
         return self.num_samples.value * self.sample_bytes.value
 
     @property
     def num_files(self) -> float:
-        """How many files it lies in."""
+        """Number of files."""
         return max(self.num_samples.value / self.samples_per_file.value, 1.0)
 
     @property
     def host_bytes(self) -> float:
-        """What one sample takes once decoded [B]."""
+        """Size of one decoded sample [B]."""
         return (self.decoded_bytes or self.sample_bytes).value
 
     def of_sequences(self, length: int) -> Dataset:
-        """The dataset in sequences of some tokens; one of samples stays as it is.
+        """Convert a dataset of tokens to sequences of `length` tokens; keep one of samples.
 
-        Raises DescriptionError where there are fewer tokens than one sequence has.
+        Raises DescriptionError if the dataset has fewer tokens than one sequence.
         """
         if self.unit == "sample":
             return self
@@ -114,23 +113,21 @@ Staging = Literal["none", "local-disk", "memory"]
 
 
 class Loader(Description):
-    """How a training reads its dataset. The defaults are those of torch's DataLoader and a stripe
-    count of one, but for the workers."""
+    """Data loader of a training. Defaults are those of torch's DataLoader, with four workers and
+    unstriped files."""
 
     workers: int = Field(default=4, ge=0, le=1024)
-    """Processes or threads of every rank that read and decode; 0: the rank itself does it, between
-    its steps."""
+    """Loader processes or threads per rank; 0: the rank itself reads between its steps."""
     prefetch: int = Field(default=2, ge=0, le=10_000)
-    """Batches that every worker has ready beforehand; 0: none, a step waits for its batch."""
+    """Batches that every worker prefetches; 0: every step waits for its batch."""
     order: Literal["random", "sequential"] | None = None
-    """How samples are read inside a file, each by itself or one after the other; as the dataset's
-    files are made for where it is not said."""
+    """Access inside a file; None: the access that the dataset's files are made for."""
     sharded: bool = False
-    """Whether a node reads the same part of the dataset in every epoch, and not any part of it."""
+    """Whether a node reads the same part of the dataset in every epoch."""
     staging: Staging = "none"
-    """What a node keeps: nothing; the dataset (or its shard) on its own disk, copied there before
-    the first step; or in memory what it has read, as the page cache does."""
+    """Copy of the data on a node. none: no copy; local-disk: copied there before the first step;
+    memory: kept once read, as in the page cache."""
     stripe_count: int = Field(default=1, ge=1, le=100_000)
-    """Storage targets over which every file is spread."""
+    """Storage targets over which every file is striped."""
     file_system: str = Field(default="", max_length=100)
-    """Shared file system that the dataset lies on; the machine's first where it is not said."""
+    """Shared file system of the dataset; empty: the machine's first one."""

@@ -2,12 +2,12 @@
 
     world = dp * tp * pp * cp        global_batch = micro_batch * grad_accumulation * dp
 
-Experts lie on the same ranks in degrees of their own: `etp` ranks split each expert, `ep` ranks
-hold different ones, and ep * etp divides dp * cp * tp. `dp_shard` is the group over which ZeRO or
-FSDP shards (dp, or less with hybrid sharding), `reshard` the one over which weights stay sharded
-between forward and backward. `ulysses` of the cp ranks deal heads out; keys and values travel
-between such groups. Ranks are numbered with tp fastest, then cp, dp and pp, the order of
-Megatron-LM and torchtitan's mesh; a group's stride follows from that.
+Experts use the same ranks with degrees of their own: `etp` ranks split each expert, `ep` ranks
+hold different experts, and ep * etp divides dp * cp * tp. `dp_shard` is the group over which ZeRO
+or FSDP shards (dp, or less with hybrid sharding); `reshard` is the group over which weights stay
+sharded between forward and backward. `ulysses` of the cp ranks exchange tokens for heads; keys and
+values travel between such groups. Ranks are numbered with tp fastest, then cp, dp and pp, as in
+Megatron-LM and in torchtitan's mesh.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from planner.describe.base import Description
 from planner.errors import shorten
 
 __all__ = [
-    "DEALING",
     "OFFLOAD",
     "PAIRED",
     "RECOMPUTE",
     "RECOMPUTE_MODULES",
     "SCHEDULES",
+    "STAGE_FIELDS",
     "V_SHAPED",
     "Chunks",
     "Context",
@@ -44,14 +44,14 @@ __all__ = [
 ]
 
 Recompute = Literal["none", "selective", "full"]
-"""What is computed again in backward instead of kept."""
+"""Activation recompute: none, part of each layer, or whole layers."""
 
 Module = Literal["core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts"]
-"""Parts of a layer that selective recompute may repeat, by the names of Megatron Core."""
+"""Parts of a layer that selective recompute can repeat, with the names of Megatron Core."""
 
 Context = Literal["ring", "ulysses", "two-level"]
-"""How context ranks attend to each other's tokens: keys and values travel (passed on, or gathered);
-tokens are exchanged for heads; or that among neighbours, around whom keys and values travel."""
+"""Context parallelism. ring: keys and values travel (passed on or gathered); ulysses: all-to-alls
+exchange tokens for heads; two-level: Ulysses among neighbours, a ring around them."""
 
 Schedule = Literal[
     "none", "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "zero-bubble-v", "dualpipe-v"
@@ -59,28 +59,28 @@ Schedule = Literal[
 """Pipeline schedules; `none` without a pipeline."""
 
 V_SHAPED: tuple[Schedule, ...] = ("zero-bubble-v", "dualpipe-v")
-"""Schedules of two chunks a stage, through which the model runs down the stages and back up."""
+"""Schedules with two chunks a stage: the model runs down the stages and back up."""
 
 PAIRED: tuple[Schedule, ...] = ("dualpipe-v",)
-"""Schedules that run a forward and a backward pass of other micro-batches together."""
+"""Schedules that run a forward and a backward pass of different micro-batches together."""
 
 Offload = Literal["none", "optimizer-cpu", "optimizer-nvme", "all-cpu", "all-nvme"]
-"""What lives off the device: nothing, optimizer states, or states and parameters."""
+"""Offloading: nothing, optimizer states, or optimizer states and parameters."""
 
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
 RECOMPUTE_MODULES: tuple[Module, ...] = get_args(Module)
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 OFFLOAD: tuple[Offload, ...] = get_args(Offload)
 
-DEALING = ("embedding_slots", "head_slots", "first_layers", "last_layers", "split")
-"""Fields of a layout that say how layers are dealt to stages."""
+STAGE_FIELDS = ("embedding_slots", "head_slots", "first_layers", "last_layers", "split")
+"""Fields of a layout that place layers on pipeline stages."""
 
 _PART = re.compile(r"(\d{1,5})(?:\*(\d{1,6}))?")
 _MOST_CHUNKS = 100_000
 
 
 class Sharding:
-    """What a ZeRO stage shards over the replicas, for one layout or for an array of them.
+    """Tensors that a ZeRO stage shards over the replicas, for one layout or an array of layouts.
 
     Rajbhandari et al. 2020, arXiv:1910.02054. FSDP's full shard is stage 3.
     """
@@ -91,29 +91,29 @@ class Sharding:
 
     @property
     def shards_states(self) -> Any:
-        """Optimizer states are sharded: ZeRO-1 and up."""
+        """Whether optimizer states are sharded: ZeRO-1 and up."""
         return self.zero_stage >= 1
 
     @property
     def shards_gradients(self) -> Any:
-        """Gradients are sharded as well: ZeRO-2 and up."""
+        """Whether gradients are sharded: ZeRO-2 and up."""
         return self.zero_stage >= 2
 
     @property
     def shards_weights(self) -> Any:
-        """Weights are sharded as well, and gathered for use: ZeRO-3, FSDP's full shard."""
+        """Whether weights are sharded and gathered for use: ZeRO-3, FSDP's full shard."""
         return self.zero_stage >= 3
 
     @property
     def gathers_updates(self) -> Any:
-        """Updated weights are gathered once after the step: ZeRO-1 and 2."""
+        """Whether updated weights are gathered once after the step: ZeRO-1 and 2."""
         return self.shards_states & (self.zero_stage < 3)
 
 
 class Chunks:
-    """Where the chunks of pipeline stages lie in the model, for one layout or for an array of them.
+    """Order of the chunks of pipeline stages, for one layout or an array of layouts.
 
-    They go round the stages, or down and back up them: Qi et al. 2024, arXiv:2405.15362, figure 2.
+    Chunks go round the stages, or down and back up: Qi et al. 2024, arXiv:2405.15362, figure 2.
     """
 
     __slots__ = ()
@@ -123,11 +123,11 @@ class Chunks:
 
     @property
     def v_shaped(self) -> Any:
-        """The model turns at the last stage: the first one holds both of its ends."""
+        """Whether the model turns at the last stage, so that the first holds embedding and head."""
         raise NotImplementedError
 
     def chunk(self, stage: Any, number: Any) -> Any:
-        """Place in the model of a stage's chunk, from 0.
+        """Position in the model of the `number`-th chunk of a stage, from 0.
 
         >>> [Layout(pp=4, vpp=2, schedule="zero-bubble-v").chunk(i, 1) for i in range(4)]
         [7, 6, 5, 4]
@@ -136,7 +136,7 @@ class Chunks:
         return number * self.pp + stage + turned * (self.pp - 1 - 2 * stage)
 
     def stage_of(self, chunk: Any) -> Any:
-        """The stage that holds a chunk, by its place in the model.
+        """Stage that holds the chunk at a position in the model.
 
         >>> [Layout(pp=4, vpp=2, schedule="zero-bubble-v").stage_of(i) for i in (3, 4, 7)]
         [3, 3, 0]
@@ -146,16 +146,16 @@ class Chunks:
 
 
 class Layout(Sharding, Chunks, Description):
-    """One layout. `Layout(tp=4, dp=8)` is 32 ranks."""
+    """One parallel layout. `Layout(tp=4, dp=8)` has 32 ranks."""
 
     dp: int = Field(default=1, ge=1, le=10_000_000)
     """Data-parallel degree."""
     dp_shard: int = Field(default=0, ge=0, le=10_000_000)
-    """Ranks over which ZeRO/FSDP shards; 0 means dp (no hybrid sharding)."""
+    """Ranks over which ZeRO/FSDP shards; 0: dp (no hybrid sharding)."""
     tp: int = Field(default=1, ge=1, le=100_000)
     """Tensor-parallel degree."""
     sequence_parallel: bool = False
-    """Whether norms and dropouts are split over the tp group."""
+    """Sequence parallelism: norms and dropout are split over the tp group."""
     pp: int = Field(default=1, ge=1, le=100_000)
     """Pipeline stages."""
     vpp: int = Field(default=1, ge=1, le=100_000)
@@ -163,53 +163,53 @@ class Layout(Sharding, Chunks, Description):
     cp: int = Field(default=1, ge=1, le=100_000)
     """Context-parallel degree."""
     ulysses: int = Field(default=1, ge=1, le=100_000)
-    """Context ranks that exchange their tokens for heads (Ulysses): all cp of them, or groups of
-    neighbours that pass keys and values on (two-level); 1: keys and values alone travel."""
+    """Context ranks that exchange tokens for heads (Ulysses): cp, or less for groups of neighbours
+    with a ring around them (two-level); 1: ring only."""
     ep: int = Field(default=1, ge=1, le=100_000)
     """Expert-parallel degree."""
     etp: int = Field(default=0, ge=0, le=100_000)
-    """Tensor-parallel degree inside each expert; 0: as the framework does unasked."""
+    """Tensor-parallel degree inside each expert; 0: the framework's default."""
     zero_stage: int = Field(default=0, ge=0, le=3)
     """ZeRO stage; FSDP full shard is 3."""
     reshard: int = Field(default=0, ge=0, le=10_000_000)
-    """Ranks over which weights stay sharded between a forward pass and its backward pass (ZeRO-3:
-    reshard_after_forward = N, ZeRO++'s hpZ); 0: all that share them."""
+    """Ranks over which ZeRO-3 weights stay sharded between forward and backward
+    (reshard_after_forward = N, ZeRO++ hpZ); 0: all ranks that share them."""
     micro_batch: int = Field(default=1, ge=1, le=1_000_000)
-    """Sequences per replica and pass."""
+    """Sequences per replica and forward pass."""
     grad_accumulation: int = Field(default=1, ge=1, le=100_000_000)
-    """Passes per step."""
+    """Micro-batches per replica and step."""
     recompute: Recompute = "none"
-    """Activation recompute."""
+    """Activation recompute (checkpointing)."""
     recompute_layers: int = Field(default=0, ge=0, le=10_000)
-    """Layers of every stage's chunk that full recompute repeats, the first ones; 0: all."""
+    """First layers of each chunk that full recompute repeats; 0: all layers."""
     recompute_every: int = Field(default=1, ge=1, le=10_000)
-    """Full recompute repeats every n-th layer of a stage; 1: all."""
+    """Full recompute repeats every n-th layer of a stage; 1: all layers."""
     recompute_span: int = Field(default=1, ge=1, le=10_000)
-    """Layers that full recompute repeats from one checkpoint."""
+    """Layers between two checkpoints of full recompute."""
     recompute_modules: tuple[Module, ...] = ()
-    """What selective recompute repeats; empty: what the framework's policy names."""
+    """Modules that selective recompute repeats; empty: the framework's own policy."""
     offload_activations: bool = False
-    """Whether activations of layers wait for backward in host memory."""
+    """Whether the activations of layers wait for backward in host memory."""
     schedule: Schedule = "none"
     """Pipeline schedule."""
     offload: Offload = "none"
-    """What lives off the device."""
+    """Tensors kept off the device: optimizer states, or states and parameters, on host or NVMe."""
     tiles: int = Field(default=1, ge=1, le=65536)
-    """Tiles into which the largest matrix is split (memory-centric tiling)."""
+    """Tiles of the largest matrix (memory-centric tiling)."""
     embedding_slots: int = Field(default=-1, ge=-1, le=64)
-    """Layers that the embedding counts for when stages are dealt; -1: as the framework does it."""
+    """Layers that the embedding counts as when stages are balanced; -1: the framework's default."""
     head_slots: int = Field(default=-1, ge=-1, le=64)
-    """Layers that head and loss count for when stages are dealt; -1: as the framework does it."""
+    """Layers that head and loss count as when stages are balanced; -1: the framework's default."""
     first_layers: int = Field(default=0, ge=0, le=100_000)
-    """Layers of the first pipeline stage, where it is told; the others share the rest."""
+    """Layers of the first pipeline stage; 0: balanced."""
     last_layers: int = Field(default=0, ge=0, le=100_000)
-    """Layers of the last pipeline stage, where it is told; the others share the rest."""
+    """Layers of the last pipeline stage; 0: balanced."""
     split: str = Field(default="", max_length=2000)
-    """Layers of every chunk in the order of the model, such as 7,8*14,7; empty: dealt."""
+    """Layers of every chunk in model order, such as 7,8*14,7; empty: balanced."""
 
     @field_validator("split")
     @classmethod
-    def _written_alike(cls, text: str) -> str:
+    def _normalise_split(cls, text: str) -> str:
         return format_split(parse_split(text))
 
     @model_validator(mode="after")
@@ -220,11 +220,11 @@ class Layout(Sharding, Chunks, Description):
                 f"{', '.join(map(str, divisors(self.dp)))}"
             )
         self._check_groups()
-        self._check_dealing()
+        self._check_stage_fields()
         return self
 
     def _check_groups(self) -> None:
-        """Refuse groups that do not divide the ranks that they are of."""
+        """Refuse groups that do not divide their ranks."""
         if self.cp % self.ulysses:
             raise ValueError(
                 f"ulysses = {self.ulysses} must divide cp = {self.cp}; use one of "
@@ -239,18 +239,18 @@ class Layout(Sharding, Chunks, Description):
 
     @field_validator("recompute_modules", mode="before")
     @classmethod
-    def _apart(cls, names: Any) -> Any:
-        """Words of an address: layernorm+mlp."""
+    def _split_words(cls, names: Any) -> Any:
+        """Split the words of an address, such as layernorm+mlp."""
         return tuple(names.split("+")) if isinstance(names, str) else names
 
     @field_validator("recompute_modules")
     @classmethod
-    def _once(cls, names: tuple[Module, ...]) -> tuple[Module, ...]:
-        """A set: each once, in the order of the table."""
+    def _sort_modules(cls, names: tuple[Module, ...]) -> tuple[Module, ...]:
+        """Keep each module once, in the order of RECOMPUTE_MODULES."""
         return tuple(name for name in RECOMPUTE_MODULES if name in names)
 
-    def _check_dealing(self) -> None:
-        """Stages are dealt in one way."""
+    def _check_stage_fields(self) -> None:
+        """Refuse two ways to place layers on stages, and a split of the wrong length."""
         ends = max(self.embedding_slots, self.head_slots) >= 0
         ways = {
             "embedding_slots and head_slots": ends,
@@ -260,7 +260,7 @@ class Layout(Sharding, Chunks, Description):
         stated_ways = [way for way, is_stated in ways.items() if is_stated]
         if len(stated_ways) > 1:
             ways_in_words = " as well as ".join(stated_ways)
-            raise ValueError(f"{ways_in_words} deal layers to stages; say one of them")
+            raise ValueError(f"{ways_in_words} place layers on stages; set only one of them")
         if self.split and len(self.chunk_layers) != self.pp * self.vpp:
             raise ValueError(
                 f"split = {shorten(self.split)} has {len(self.chunk_layers)} chunks, but "
@@ -269,7 +269,7 @@ class Layout(Sharding, Chunks, Description):
 
     @property
     def chunk_layers(self) -> tuple[int, ...]:
-        """Layers of every chunk in the order of the model; nothing where they are dealt.
+        """Layers of every chunk in model order; empty if stages are balanced.
 
         >>> Layout(pp=4, split="7,8*2,7").chunk_layers
         (7, 8, 8, 7)
@@ -278,12 +278,12 @@ class Layout(Sharding, Chunks, Description):
 
     @property
     def v_shaped(self) -> bool:
-        """The model turns at the last stage: the first one holds both of its ends."""
+        """Whether the model turns at the last stage, so that the first holds embedding and head."""
         return self.schedule in V_SHAPED
 
     @property
     def recomputed(self) -> str:
-        """What is computed again, in words; empty where nothing is.
+        """Recompute in words; empty without recompute.
 
         >>> Layout(recompute="full", recompute_layers=3).recomputed
         'full recompute of 3 layers'
@@ -303,7 +303,7 @@ class Layout(Sharding, Chunks, Description):
 
     @property
     def world(self) -> int:
-        """Ranks."""
+        """Number of ranks."""
         return self.dp * self.tp * self.pp * self.cp
 
     @property
@@ -338,7 +338,7 @@ class Layout(Sharding, Chunks, Description):
             parts.append("offload activations")
         if self.tiles > 1:
             parts.append(f"{self.tiles} tiles")
-        for name in DEALING:
+        for name in STAGE_FIELDS:
             if (value := getattr(self, name)) != type(self).model_fields[name].default:
                 parts.append(f"{name.partition('_')[0]}{value}")
         return " ".join(parts)

@@ -28,27 +28,26 @@ Storage = Literal["file-system", "local-disk"]
 
 
 class Checkpoints(Description):
-    """What a training saves, and how."""
+    """Checkpoints of a training: contents, writers, place and interval."""
 
     contents: Contents = "states"
-    """states: all that training goes on from, weights and the optimizer's states; weights: the
-    weights alone, in the precision that computes."""
+    """states: weights and optimizer states, from which training resumes; weights: weights only, in
+    the compute precision."""
     full: bool = False
-    """Whether one rank gathers and writes the whole of it (a full state dict), where ranks could
-    each write what they own."""
+    """Whether one rank gathers and writes everything (a full state dict); else each rank writes its
+    shard."""
     asynchronous: bool = False
-    """Whether ranks only copy what they save to the host's memory, and write it while steps go
-    on."""
+    """Whether ranks copy to host memory and write in the background, while training goes on."""
     storage: Storage = "file-system"
-    """What is written to while ranks wait: a shared file system, or the nodes' own disks."""
+    """Storage that ranks wait for: the shared file system, or the local disks of the nodes."""
     file_system: str = Field(default="", max_length=100)
-    """Shared file system; the machine's first of known rate where it is not said."""
+    """Shared file system; empty: the machine's first one with a known rate."""
     share: float = Field(default=1.0, gt=0, le=1)
-    """Part of the file system's rate that the job gets."""
+    """Share of the file system's bandwidth that the job gets."""
     interval_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
-    """Work between two checkpoints; None: what loses least by Daly's formula [s]."""
+    """Training time between two checkpoints; None: the optimum by Daly's formula [s]."""
     every_steps: int = Field(default=0, ge=0, le=10**9)
-    """The same in steps, with all that comes between them; 0: as interval_s says."""
+    """Steps between two checkpoints; 0: use interval_s."""
 
     @model_validator(mode="after")
     def _one_interval(self) -> Checkpoints:
@@ -61,32 +60,31 @@ class Checkpoints(Description):
 
 
 class Evaluation(Description):
-    """Forward passes without gradients, and text that is generated, every some steps."""
+    """Evaluation between steps: forward passes and generated text."""
 
     every_steps: int = Field(default=0, ge=0, le=10**9)
-    """Steps between two evaluations; 0 for none."""
+    """Steps between two evaluations; 0: no evaluation."""
     sequences: int = Field(default=0, ge=0, le=10**12)
-    """Sequences (samples) of one evaluation, of all its sets together."""
+    """Sequences (samples) of one evaluation, over all its data sets."""
     ranks: Literal["all", "first"] = "all"
-    """Who computes it: all replicas share the sequences, or the first one has them all while the
+    """all: replicas share the sequences; first: the first replica computes them all while the
     others wait (nanoGPT, wordplay)."""
     generated_tokens: int = Field(default=0, ge=0, le=10**9)
-    """Tokens generated at each evaluation, one by one, by one rank; 0 for none."""
+    """Tokens that one rank generates at each evaluation, one by one; 0: none."""
 
 
 _FailureSeconds = Annotated[float, Field(ge=0, le=1e7)]
 
 
 class Failures(Description):
-    """What interrupts a training; what is not stated is as published trainings had it."""
+    """Interruptions of a training; defaults are those of published trainings."""
 
     per_device_hour: float | None = Field(default=None, ge=0, le=1)
-    """Interruptions of the whole job per device and hour of it; None: what Llama 3 405B had."""
+    """Interruptions of the job per device-hour; None: the rate of Llama 3 405B."""
     detection_s: _FailureSeconds | None = None
-    """Until an interruption is noticed and the job is ended; None: the time after which torch gives
-    up a collective [s]."""
+    """Time until a failure is detected and the job ended; None: torch's collective timeout [s]."""
     queue_s: _FailureSeconds = 0.0
-    """Until the nodes are there again: repair, spare nodes, waiting in the queue [s]."""
+    """Time until nodes are available again: repair, spare nodes, queue [s]."""
 
 
 Environment = Literal["file-system", "local-disk", "nfs"]
@@ -96,55 +94,55 @@ _StartUpSeconds = Annotated[float, Field(ge=0, le=1e6)]
 
 
 class StartUp(Description):
-    """What a job does before its first step."""
+    """Start-up of a job, before its first step."""
 
     environment: Environment = "file-system"
-    """Where the Python environment lies: on the parallel file system; on the nodes' own disks or in
-    their memory, brought there before as one file (sbcast, an image, a container); on NFS."""
+    """Where the Python environment lies: parallel file system; local disk or memory of the nodes,
+    copied there as one file (sbcast, an image, a container); NFS."""
     loading: Loading = "none"
-    """How it gets weights: made at random and, without sharding, broadcast from rank 0; each rank
-    reads what it owns of a checkpoint; rank 0 reads all of it and broadcasts; every rank reads all
-    of it."""
+    """Origin of the weights. none: random, broadcast from rank 0 if not sharded; sharded: each rank
+    reads its shard; rank-0: rank 0 reads everything and broadcasts; every-rank: every rank reads
+    everything."""
     ordered_groups: bool = True
-    """Whether a process group is made by its own ranks alone; if not, all ranks of the job wait for
-    each other at every group (torch's new_group without use_local_synchronization)."""
+    """Whether only its own ranks create a process group; else all ranks of the job synchronise at
+    every group (torch's new_group without use_local_synchronization)."""
     compile_s: _StartUpSeconds = 0.0
-    """What compiling the model takes, of torch.compile or of kernels built at first use [s]."""
+    """Compile time: torch.compile, kernels built at first use [s]."""
     data_index_s: _StartUpSeconds = 0.0
-    """What building or reading the index of the dataset takes [s]."""
+    """Time to build or read the index of the dataset [s]."""
     warm_up_s: _StartUpSeconds = 0.0
-    """What the first steps take longer than others [s]."""
+    """Extra time of the first steps [s]."""
 
 
 class Charges(Description):
-    """What a node-hour draws, costs and emits."""
+    """Power, price and emissions of a node-hour."""
 
     node_power_watts: float | None = Field(default=None, gt=0, le=1e6)
-    """What a node draws while it trains [W]; None: worked out from the machine's power."""
+    """Power of a node in training [W]; None: estimated from the machine's rated power."""
     pue: float = Field(default=1.0, ge=1, le=10)
-    """Power usage effectiveness: what the whole centre draws over what its nodes draw."""
+    """Power usage effectiveness: power of the whole centre / power of its nodes."""
     carbon_g_per_kwh: float | None = Field(default=None, ge=0, le=10_000)
-    """Carbon intensity of the electricity [g CO2e/kWh]; None: not told."""
+    """Carbon intensity of the electricity [g CO2e/kWh]; None: unknown."""
     price_per_node_hour: float | None = Field(default=None, ge=0, le=1e9)
-    """Price of a node-hour, in a currency of the user's; None: not told."""
+    """Price of a node-hour, in the user's currency; None: unknown."""
     price_per_kwh: float | None = Field(default=None, ge=0, le=1e6)
-    """Price of a kWh, in the same currency; None: not told."""
+    """Price of a kWh, in the same currency; None: unknown."""
 
 
 class Training(Description):
-    """All that a training does besides its steps, and what it is charged."""
+    """A training besides its steps: data, evaluation, checkpoints, failures, start-up, charges."""
 
     dataset: Dataset | None = None
-    """What it reads; None: its data are there as fast as they are asked for."""
+    """Dataset; None: data are never waited for."""
     loader: Loader = Loader()
-    """How it reads that."""
+    """Data loader."""
     evaluation: Evaluation = Evaluation()
-    """What is computed between steps."""
+    """Evaluation between steps."""
     checkpoints: Checkpoints = Checkpoints()
-    """What is saved, how often and to where."""
+    """Checkpoints."""
     failures: Failures = Failures()
-    """What interrupts it."""
+    """Failures."""
     start_up: StartUp = StartUp()
-    """What every job does before its first step."""
+    """Start-up of every job."""
     charges: Charges = Charges()
-    """What a node-hour draws, costs and emits."""
+    """Power, price and emissions of a node-hour."""

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 from planner.choose.legality import check
 from planner.cost.scenario import Scenario
 from planner.describe.framework.supported_models import SupportedModels
-from planner.describe.layout import DEALING, Layout
+from planner.describe.layout import STAGE_FIELDS, Layout
 from planner.emitters.batch_job import BatchJob
 from planner.errors import EmitError, LayoutError, shorten
 
@@ -108,7 +108,7 @@ class Says:
             raise not_written(f"ulysses = {layout.ulysses}", framework, "ulysses = 1")
         if layout.tiles > 1 and not self.tiles:
             raise not_written(f"tiles = {layout.tiles}", framework, "tiles = 1")
-        told = layout.model_dump(include=set(DEALING), exclude_defaults=True)
+        told = layout.model_dump(include=set(STAGE_FIELDS), exclude_defaults=True)
         for name, value in told.items():
             if not self.stages:
                 raise not_written(f"{name} = {shorten(str(value))}", framework, "none")

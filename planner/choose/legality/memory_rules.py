@@ -13,7 +13,14 @@ from planner.cost.operators.blocks import blocks_of
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layers_per_stage import chunk_counts
 from planner.cost.shards.layouts import Layouts
-from planner.describe.layout import DEALING, OFFLOAD, RECOMPUTE, RECOMPUTE_MODULES, Layout, divisors
+from planner.describe.layout import (
+    OFFLOAD,
+    RECOMPUTE,
+    RECOMPUTE_MODULES,
+    STAGE_FIELDS,
+    Layout,
+    divisors,
+)
 from planner.units import either
 
 __all__ = ["OFFLOADED", "RECOMPUTED", "TRACED", "chunk_layers"]
@@ -187,7 +194,7 @@ def _traced(q: Scenario, x: Layouts) -> Mask:
     return np.asarray((x.recompute != _SELECTIVE) | (q.model.traced is None))
 
 
-_SPANNED = ("recompute_span", "pp", "vpp", "schedule", *DEALING)
+_SPANNED = ("recompute_span", "pp", "vpp", "schedule", *STAGE_FIELDS)
 
 RECOMPUTED: tuple[Rule, ...] = (
     coded("recompute", RECOMPUTE, "recompute", "none"),

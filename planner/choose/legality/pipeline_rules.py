@@ -11,7 +11,7 @@ from planner.cost.scenario import Scenario
 from planner.cost.schedules.bubble import defers_weight_gradients, fewest_micro_batches, interleaved
 from planner.cost.shards.layers_per_stage import layers_on_stage, told_deal
 from planner.cost.shards.layouts import Layouts
-from planner.describe.layout import DEALING, RECOMPUTE, SCHEDULES, Layout, divisors
+from planner.describe.layout import RECOMPUTE, SCHEDULES, STAGE_FIELDS, Layout, divisors
 from planner.errors import shorten
 from planner.units import either
 
@@ -44,7 +44,7 @@ def _told_message(q: Scenario, x: Layout) -> str:
 
 def _deal_of(x: Layout) -> str:
     """What a layout says of its stages, as it is asked."""
-    given = x.model_dump(include=set(DEALING), exclude_defaults=True)
+    given = x.model_dump(include=set(STAGE_FIELDS), exclude_defaults=True)
     return ", ".join(f"{name} = {shorten(str(value))}" for name, value in given.items())
 
 
@@ -53,7 +53,7 @@ def _filled(q: Scenario, x: Layouts) -> Mask:
     told = np.ravel(x.counts_ends | x.dealt_by_hand)
     holds = np.ones(len(told), dtype=np.bool_)
     if np.any(told):
-        few, which = x.distinct("pp", "vpp", "schedule", *DEALING)
+        few, which = x.distinct("pp", "vpp", "schedule", *STAGE_FIELDS)
         fits = [_is_filled(q, few[row]) for row in range(len(few))]
         holds = ~told | np.array(fits)[np.ravel(which)]
     return holds.reshape(np.shape(x.pp))
@@ -141,9 +141,9 @@ def _deferred_message(q: Scenario, x: Layout) -> str:
 
 
 STAGES: tuple[Rule, ...] = (
-    Rule("stages cannot be told how layers are dealt", ("pp", *DEALING), _told, _told_message),
+    Rule("stages cannot be told how layers are dealt", ("pp", *STAGE_FIELDS), _told, _told_message),
     Rule("stages do not divide the layers", ("pp", "vpp"), _stages, _stages_message),
-    Rule("a stage holds no layer", ("pp", "vpp", *DEALING), _filled, _filled_message),
+    Rule("a stage holds no layer", ("pp", "vpp", *STAGE_FIELDS), _filled, _filled_message),
 )
 
 SCHEDULED: tuple[Rule, ...] = (

@@ -19,11 +19,11 @@ from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.partial_recompute import stage_parts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.block_pass import block_passes
-from planner.describe.layout import DEALING, RECOMPUTE
+from planner.describe.layout import RECOMPUTE, STAGE_FIELDS
 
 __all__ = ["memory_lower_bound_bytes", "step_time_lower_bound_s"]
 
-_SPLIT = ("pp", "vpp", "schedule", *DEALING)
+_SPLIT = ("pp", "vpp", "schedule", *STAGE_FIELDS)
 _EXPERTS = ("ep", "etp")
 _STATES = (
     *("dp", "dp_shard", "tp", "cp", *_EXPERTS, "zero_stage", "offload", "reshard", "tiles"),

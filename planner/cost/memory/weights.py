@@ -251,8 +251,8 @@ def _gathered(stages: Stages) -> GatheredWeights:
     everything = params.all_gathered * element
     layer = params.largest_layer * stages.layer_element / layouts.tiles
     head, tied = np.minimum(params.head * element, everything), params.tied * element
-    # a tied table is used at both ends and stays gathered between them
-    window = np.minimum(layer * (1 + buffers.num_prefetched_layers) + tied, everything)
+    # one layer is prefetched; a tied table is used at both ends and stays gathered between them
+    window = np.minimum(layer * 2 + tied, everything)
     if buffers.live_elements:
         live = np.minimum(buffers.live_elements * element, everything)
         head = window = np.maximum(live, layer)

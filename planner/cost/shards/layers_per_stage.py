@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from planner.cost.arrays import Float, Int, Mask
 from planner.cost.shards.layouts import Layouts
 from planner.describe.framework.framework import Framework
-from planner.describe.layout import DEALING, Layout
+from planner.describe.layout import STAGE_FIELDS, Layout
 from planner.describe.model.block import Block
 
 __all__ = [
@@ -117,7 +117,7 @@ def deal_columns(layouts: Layouts) -> tuple[Int | Mask, ...]:
     [[4, 4], [1, 1], [False, False], [-1, 1], [-1, -1], [0, 0], [0, 0], [0, 0]]
     """
     told = layouts.dealt_by_hand | layouts.counts_ends
-    how = [getattr(layouts, name) for name in DEALING] if told.any() else []
+    how = [getattr(layouts, name) for name in STAGE_FIELDS] if told.any() else []
     return (layouts.pp, layouts.vpp, layouts.v_shaped, *how)
 
 

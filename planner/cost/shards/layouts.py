@@ -16,11 +16,11 @@ from planner.cost.arrays import Arrays, Float, Int, Mask, among, distinct
 from planner.cost.shards.layout_codes import decode_layout, encode_layout, module_bits
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import (
-    DEALING,
     OFFLOAD,
     PAIRED,
     RECOMPUTE,
     SCHEDULES,
+    STAGE_FIELDS,
     V_SHAPED,
     Chunks,
     Layout,
@@ -123,7 +123,7 @@ class Layouts(Sharding, Chunks, Arrays):
     @property
     def dealing(self) -> tuple[Int, ...]:
         """What is told of how layers are dealt to stages, as numbers from 0."""
-        return tuple(getattr(self, name) + (name in _FROM_BELOW) for name in DEALING)
+        return tuple(getattr(self, name) + (name in _FROM_BELOW) for name in STAGE_FIELDS)
 
     def distinct_deals(self) -> tuple[Self, Int]:
         """As `distinct`, in how layers are dealt: where some are told, to which chunks too."""

@@ -64,8 +64,6 @@ class Buffers(Description):
     """Whether a bucket is allocated whole, however small the model (DeepSpeed)."""
     gather_bucket_elements: Elements = 0
     """Elements of one parameter-gathering bucket (ZeRO-1 and 2 after the step)."""
-    num_prefetched_layers: int = Field(default=1, ge=0, le=8)
-    """Gathered layers alive beside the computing one (ZeRO-3)."""
     live_elements: Elements = 0
     """Elements that stay gathered where the limit is a size and not a number of layers
     (DeepSpeed's stage3_max_live_parameters)."""

@@ -1,4 +1,4 @@
-"""Device: one accelerator as the framework sees it, its memory, peaks and efficiencies."""
+"""Device: one accelerator as a framework sees it: memory, peaks, efficiencies."""
 
 from __future__ import annotations
 
@@ -25,59 +25,58 @@ Runtime = Literal["cuda", "rocm", "xpu", "cpu"]
 
 
 class Device(Description):
-    """One accelerator as the framework sees it (or a whole CPU node)."""
+    """One accelerator as a framework sees it, or a whole CPU node."""
 
     name: str
     """Product name."""
     runtime: Runtime
-    """Programming runtime; decides library names and the size of the context."""
+    """Programming runtime."""
     memory_bytes: Memory
     """Usable memory before the runtime context is created [B]."""
     context_bytes: ByteCount
-    """Memory that runtime context, kernels and library workspaces take [B]."""
+    """Memory of the runtime context, kernels and library workspaces [B]."""
     communicator_bytes: ByteCount
-    """Memory that one communicator (NCCL, RCCL, oneCCL) takes for its buffers [B]."""
+    """Buffers of one communicator (NCCL, RCCL, oneCCL) [B]."""
     is_apu: bool = False
-    """Whether its memory is the host's, as that of an APU; a CPU's always is."""
+    """Whether device and host share one memory (APU); a CPU always does."""
     memory_bytes_per_s: Rate
     """Peak memory bandwidth [B/s]."""
     peak_flop_per_s: dict[Precision, Rate]
-    """Peak dense rate per precision; a precision that is absent is not supported [FLOP/s]."""
+    """Peak dense rate per precision; absent precisions are not supported [FLOP/s]."""
     num_units: Count
     """Streaming multiprocessors, compute units or Xe cores: the width of one GEMM wave."""
     gemm_efficiency: Fraction
-    """Best fraction of the 16-bit peak that a large library GEMM sustains."""
+    """Fraction of the 16-bit peak that a large library GEMM reaches."""
     gemm_efficiencies: dict[Precision, Fraction] = Field(default_factory=dict)
-    """The same of other precisions' peaks, whose units differ; `gemm_efficiency` where none is
-    stated."""
+    """The same for the peaks of other precisions; default `gemm_efficiency`."""
     sustained_fraction: Fraction
-    """What the GEMMs of a training step sustain of `gemm_efficiency`: power limits, shapes that
-    suit the library less, other kernels between."""
+    """Fraction of `gemm_efficiency` that the GEMMs of a training step reach: power limits, worse
+    shapes, other kernels between."""
     grouped_gemm_fraction: Fraction
-    """Rate of grouped products of experts relative to one large product."""
+    """Rate of the grouped GEMMs of experts / rate of one large GEMM."""
     convolution_fraction: Fraction = Fraction(
         value=0.65, kind="assumed", source="as calibrated on A100"
     )
-    """Rate of convolutions on matrix units relative to one large product."""
+    """Rate of convolutions on matrix units / rate of one large GEMM."""
     attention_efficiency: Fraction
-    """Fraction of the 16-bit peak that fused attention forward sustains on long sequences."""
+    """Fraction of the 16-bit peak that fused attention (forward) reaches on long sequences."""
     memory_efficiency: Fraction
-    """Fraction of the memory bandwidth that streaming kernels sustain."""
+    """Fraction of the memory bandwidth that streaming kernels reach."""
     launch_s: Duration
     """Host time to launch one kernel from an eager framework [s]."""
     power_watts: Power | None = None
-    """What it draws at most, its thermal design power [W]."""
+    """Thermal design power [W]."""
 
     def best_product(self, precision: str) -> float:
-        """Best fraction of a precision's peak that a large library GEMM sustains [1]."""
+        """Fraction of a precision's peak that a large library GEMM reaches [1]."""
         efficiencies = {str(name): best for name, best in self.gemm_efficiencies.items()}
         return efficiencies.get(precision, self.gemm_efficiency).value
 
     def is_of(self, names: tuple[str, ...]) -> bool:
-        """Whether its name has one of some parts; without any, all devices are meant."""
+        """Whether its name contains one of `names`; True for no names."""
         return not names or any(name in self.name for name in names)
 
     @property
     def uses_host_memory(self) -> bool:
-        """Whether there is one memory and not two: nothing can be offloaded from it to the host."""
+        """Whether device and host share one memory, so that nothing can be offloaded."""
         return self.is_apu or self.runtime == "cpu"

@@ -1,7 +1,7 @@
-"""Machine: what a hardware profile describes, from the device to the queue.
+"""Machine: a hardware profile, from the device to the queue.
 
-A *device* is what has its own rank and its own memory: an A100, one tile of a PVC card, one
-GCD of an MI250X module. All link rates are per direction. Peaks are dense (no sparsity).
+A *device* has its own rank and its own memory: an A100, one tile of a PVC card, one GCD of an
+MI250X module. All link rates are per direction. Peaks are dense (no sparsity).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["FileSystem", "Machine", "OperationRate", "Requirements"]
 
 
 class OperationRate(Quantity):
-    """Operations in a second."""
+    """File operations per second."""
 
     value: float = Field(ge=1, le=1e12)
     """Rate [1/s]."""
@@ -29,7 +29,7 @@ class FileSystem(Description):
     """A shared file system."""
 
     name: str
-    """Name as used in job scripts."""
+    """Name in job scripts."""
     kind: str
     """Lustre, GPFS, DAOS, ..."""
     capacity_bytes: Storage | None = None
@@ -37,18 +37,18 @@ class FileSystem(Description):
     bytes_per_s: Rate | None = None
     """Aggregate bandwidth, the slower of reading and writing [B/s]."""
     read_bytes_per_s: Rate | None = None
-    """Aggregate bandwidth of reading, where a source tells it from writing [B/s]."""
+    """Aggregate read bandwidth, if known separately [B/s]."""
     client_bytes_per_s: Rate | None = None
-    """What one node reads at most; all that its interfaces carry where it is not known [B/s]."""
+    """Read bandwidth of one node; None: the rate of its interfaces [B/s]."""
     num_targets: Count | None = None
-    """Storage targets (OSTs of Lustre) over which files are spread."""
+    """Storage targets (OSTs of Lustre) over which files are striped."""
     opens_per_s: OperationRate | None = None
-    """Files of one directory that are opened in a second, by all nodes together; a directory lies
-    on one metadata server unless it was spread [1/s]."""
+    """Files of one directory that all nodes together open per second, from one metadata server
+    [1/s]."""
 
     @property
     def reading(self) -> Rate | None:
-        """Aggregate bandwidth of reading; None where no source states any [B/s]."""
+        """Aggregate read bandwidth; None: unknown [B/s]."""
         return self.read_bytes_per_s or self.bytes_per_s
 
 
@@ -63,12 +63,12 @@ class Machine(Description):
     title: str
     """Full name and site."""
     aliases: tuple[str, ...] = ()
-    """Other names that mean this machine."""
+    """Other names of this machine."""
     labels: tuple[str, ...] = ()
-    """Words by which tables of runs call it, in lower case with single blanks; machines may share
-    one, and the device and its memory then tell which."""
+    """Names in tables of measured runs, in lower case; the device tells machines of one name
+    apart."""
     num_nodes: Count
-    """Nodes in all."""
+    """Number of nodes."""
     device: Device
     """The accelerator."""
     node: Node
@@ -76,27 +76,27 @@ class Machine(Description):
     network: Network | None = None
     """The network; absent on a single workstation."""
     networks: tuple[Network, ...] = ()
-    """The same wires as other software drives them, each with its own curve and variables."""
+    """The same wires under other software, with their own curves and variables."""
     file_systems: tuple[FileSystem, ...] = ()
     """Shared file systems."""
     scheduler: Scheduler = Scheduler(kind="none")
     """The batch system."""
     sources: dict[str, str] = Field(default_factory=dict)
-    """Source ids used in the quantities, spelled out."""
+    """Full references of the source ids used in the quantities."""
     notes: tuple[str, ...] = ()
     """Doubts and disagreements between sources."""
     evidence: str = ""
-    """Which measured runs stand behind estimates for it, in one line."""
+    """Measured runs behind its estimates, in one line."""
 
     @model_validator(mode="after")
-    def _networks_have_names(self) -> Machine:
+    def _check_network_names(self) -> Machine:
         network_names = [network.name for network in self.all_networks]
         if self.networks and (len(set(network_names)) < len(network_names) or "" in network_names):
             raise ValueError(f"networks are called {network_names}; give each a name of its own")
         return self
 
     @model_validator(mode="after")
-    def _consistent(self) -> Machine:
+    def _check_parts(self) -> Machine:
         node = self.node
         if self.num_nodes.value > 1 and self.network is None:
             raise ValueError(f"{self.num_nodes.value:.0f} nodes need a [network]; describe it")
@@ -116,16 +116,16 @@ class Machine(Description):
 
     @property
     def num_devices(self) -> int:
-        """Devices of the whole machine."""
+        """Number of devices of the machine."""
         return int(self.num_nodes.value) * self.node.num_devices
 
     @property
     def all_networks(self) -> tuple[Network, ...]:
-        """The network of this description, then the others."""
+        """All networks, the default one first."""
         return (*((self.network,) if self.network else ()), *self.networks)
 
     def on_network(self, name: str) -> Machine:
-        """The machine on one of its networks, whatever the framework."""
+        """Choose one of the machine's networks for every framework."""
         networks = {network.name: network for network in self.all_networks if network.name}
         if not networks:
             raise DescriptionError(
@@ -138,18 +138,16 @@ class Machine(Description):
         return self.replaced(network=fields.pop(name), networks=[*fields.values()])
 
     def network_of(self, framework: str) -> Machine:
-        """The machine on the network that jobs of a framework run on, unless one was chosen."""
+        """Choose the network on which jobs of a framework run, unless one was chosen."""
         for network in self.networks:
             if framework in network.frameworks:
                 return self.on_network(network.name)
         return self
 
     def file_system(self, name: str = "") -> FileSystem | None:
-        """The shared file system of a name; without one the first of known rate, else the first.
+        """The shared file system of a name; by default the first one with a known rate.
 
-        None where the machine has none. Profiles list first what the site gives to all jobs.
-
-        Raises UnknownNameError for a name that the machine does not list.
+        None if the machine has none. Raises UnknownNameError for an unknown name.
         """
         systems = {system.name: system for system in self.file_systems}
         if name and name not in systems:
@@ -162,17 +160,17 @@ class Machine(Description):
 
     @property
     def wired_devices(self) -> int:
-        """Devices that are wired to each other: of a node, or of a domain of nodes (NVL72)."""
+        """Devices with direct links: those of a node, or of a domain of nodes (NVL72)."""
         return self.node.num_devices * (self.network.domain_nodes if self.network else 1)
 
     @property
     def node_bytes_per_s(self) -> float:
-        """What one node can inject into the network, all interfaces [B/s]."""
+        """Injection rate of one node, over all interfaces [B/s]."""
         rate = self.node.nic_bytes_per_s
         return self.node.num_nics * rate.value if rate else 0.0
 
     def peak(self, precision: str) -> float:
-        """Dense peak of a precision [FLOP/s]; DescriptionError where the device has none."""
+        """Dense peak of a precision [FLOP/s]. Raises DescriptionError if it is not supported."""
         peaks = self.device.peak_flop_per_s
         if precision not in peaks:
             raise DescriptionError(
@@ -183,17 +181,17 @@ class Machine(Description):
 
 
 class Requirements(Description):
-    """What a machine must have for a piece of software, besides devices that run it."""
+    """Requirements of a piece of software on a machine, besides its devices."""
 
     networks: tuple[NetworkKind, ...] = ()
-    """Kinds of network between the nodes; empty: any, or none."""
+    """Allowed kinds of network between the nodes; empty: any, or none."""
     wired: bool = False
-    """Whether the devices of a node have links of their own, such as NVLink."""
+    """Whether the devices of a node need direct links, such as NVLink."""
     units: Precision | None = None
-    """A precision for which the devices have units: fp8 tells Hopper from Ampere."""
+    """Precision that the matrix units must support: fp8 means Hopper or later."""
 
     def met_by(self, machine: Machine) -> bool:
-        """Whether a machine has all of it."""
+        """Whether a machine meets all requirements."""
         kind = machine.network.kind if machine.network else None
         return (
             (not self.networks or kind in self.networks)

@@ -14,20 +14,20 @@ NetworkKind = Literal["infiniband", "roce", "slingshot", "omni-path", "efa", "et
 
 Nodes = Annotated[int, Field(ge=1, le=1_000_000)]
 OfInjection = Annotated[float, Field(ge=1e-6, le=2)]
-"""Bus bandwidth over a node's injection rate: above 1 where a tree of two nodes was measured."""
+"""Bus bandwidth / injection rate of a node; above 1 for a tree of two nodes."""
 Wait = Annotated[float, Field(ge=0, le=60)]
-"""What one transfer waits on top of its own time [s]."""
+"""Extra wait of one transfer [s]."""
 
 
 class Curve(Description):
-    """A measured fraction that falls with the number of nodes (interpolated in log nodes)."""
+    """A fraction by number of nodes (interpolated in log nodes)."""
 
     num_nodes: tuple[Nodes, ...] = Field(min_length=1, max_length=1000)
     """Node counts, rising."""
     fraction: tuple[OfInjection, ...] = Field(min_length=1)
-    """Bus bandwidth over the node's injection rate at each count."""
+    """Bus bandwidth / injection rate of a node, at each count."""
     kind: Literal["datasheet", "measured", "calibrated", "assumed"]
-    """How the curve came to be known."""
+    """Kind of evidence."""
     source: str
     """Where it was read."""
 
@@ -41,14 +41,14 @@ class Curve(Description):
 
 
 class Delays(Description):
-    """A measured wait that depends on the number of nodes (interpolated in log nodes)."""
+    """A wait by number of nodes (interpolated in log nodes)."""
 
     num_nodes: tuple[Nodes, ...] = Field(min_length=1, max_length=1000)
     """Node counts, rising."""
     seconds: tuple[Wait, ...] = Field(min_length=1)
     """Wait at each count [s]."""
     kind: Literal["datasheet", "measured", "calibrated", "assumed"]
-    """How it came to be known."""
+    """Kind of evidence."""
     source: str
     """Where it was read."""
 
@@ -65,49 +65,47 @@ class Network(Description):
     """The network between nodes, as one library drives it."""
 
     name: str = ""
-    """What `--network NAME` calls it, where the machine has others."""
+    """Name for `--network NAME`, if the machine has several."""
     note: str = ""
-    """What to know before one runs on it or trusts its curve, in one sentence."""
+    """Warning before one uses it or trusts its curve, in one sentence."""
     frameworks: tuple[str, ...] = ()
-    """Frameworks whose jobs run on it though it is not the machine's first."""
+    """Frameworks that use it though it is not the machine's default."""
     environment: dict[str, str] = Field(default_factory=dict)
-    """Variables that a job exports to run on it."""
+    """Environment variables that a job exports to use it."""
     setup: tuple[str, ...] = ()
-    """Shell lines of a job that runs on it, before the launch."""
+    """Shell lines of a job before the launch."""
     topology: str
     """Name and shape, such as "Slingshot-11 dragonfly"."""
     kind: NetworkKind | None = None
-    """What it speaks; none where that is not known."""
+    """Protocol; None: unknown."""
     latency_s: Duration
-    """What each doubling of the nodes adds to a small all-reduce [s]."""
+    """Time that each doubling of the nodes adds to a small all-reduce [s]."""
     large_message_latency_s: Duration | None = None
-    """Latency of one large message of a collective from node to node, however fast the link;
-    where it is not known, NCCL's ratio to `latency_s` is taken [s]."""
+    """Latency of one large message of a collective between nodes; None: NCCL's ratio to
+    `latency_s` [s]."""
     in_phases: bool = False
-    """Whether collectives finish inside the nodes before they go on between them, as oneCCL's
-    do; a ring of NCCL or RCCL does both at once."""
+    """Whether collectives run inside the nodes first and then between them (oneCCL); a ring of NCCL
+    or RCCL does both at once."""
     pairwise_fraction: Fraction | None = None
-    """Part of a ring's rate between nodes that all-to-alls reach; all of it where nothing is
-    known."""
+    """Rate of all-to-alls between nodes / rate of a ring; None: 1."""
     switch_reduction: Fraction | None = None
-    """Part of a ring's rate between nodes at which the network's switches add up all-reduces
-    themselves (SHARP), so that a node sends its buffer once; absent where they do not."""
+    """Rate of all-reduces in the network's switches (SHARP), where a node sends its buffer once /
+    rate of a ring; None: no such switches."""
     efficiency: Curve
-    """Fraction of the node's injection rate that large collectives reach, by node count."""
+    """Bus bandwidth of large collectives / injection rate of a node, by node count."""
     reducing: Curve | None = None
-    """The same of collectives that add up what they bring (all-reduce, reduce-scatter), where they
-    reach less than those that only bring it."""
+    """The same for collectives that reduce (all-reduce, reduce-scatter), if they reach less."""
     transfer_delays: Delays | None = None
-    """What each transfer between pipeline stages waits on top of its own time, by nodes of the
-    job; only on machines where measured runs show such a wait."""
+    """Extra wait of each transfer between pipeline stages, by nodes of the job, if measured runs
+    show one."""
     domain_nodes: Nodes = 1
-    """Nodes whose interfaces reach each other at their full rate, such as a rack of NVLink
-    switches; 1 where they reach every node so."""
+    """Nodes with full bandwidth to each other, such as a rack with NVLink switches; 1: all nodes
+    have it."""
     domain_exit_bytes_per_s: Rate | None = None
-    """What one device has towards other domains, per direction [B/s]."""
+    """Rate of one device towards other domains, per direction [B/s]."""
 
     @model_validator(mode="after")
-    def _domain_has_an_exit(self) -> Network:
+    def _check_domain(self) -> Network:
         if (self.domain_nodes > 1) != (self.domain_exit_bytes_per_s is not None):
             raise ValueError("domain_nodes above 1 and domain_exit_bytes_per_s go together")
         return self

@@ -1,4 +1,4 @@
-"""Scheduler: the batch system of a machine, its queues, and how jobs are written there."""
+"""Scheduler: the batch system of a machine, its queues, and its job scripts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Queue(Description):
     """A queue or partition with its limits."""
 
     name: str
-    """Name given to the scheduler."""
+    """Name in the scheduler."""
     min_nodes: int = Field(default=1, ge=1, le=1_000_000)
     """Fewest nodes of a job."""
     max_nodes: int = Field(ge=1, le=1_000_000)
@@ -23,53 +23,51 @@ class Queue(Description):
     max_hours: float = Field(gt=0, le=100_000)
     """Longest wall time [h]."""
     max_jobs: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Most jobs that one user may have there, waiting or running; None where none is stated."""
+    """Most jobs of one user in the queue, waiting or running; None: no stated limit."""
     note: str = ""
-    """What else the site says about it."""
+    """Other rules of the site."""
     directives: tuple[str, ...] = ()
-    """How a job script asks for it; empty: `-q NAME` (PBS, LSF), `--partition=NAME` (Slurm),
+    """Directives that select the queue; empty: `-q NAME` (PBS, LSF), `--partition=NAME` (Slurm),
     `--queue=NAME` (Flux)."""
     on_request: bool = False
-    """Whether it is left alone unless a user names it: by permission, interactive, killable."""
+    """Whether it is used only by name: restricted, interactive or preemptible queues."""
 
 
 class Launch(Description):
-    """How the site says a job is written and started."""
+    """Job script and launcher, as the site documents them."""
 
     directives: tuple[str, ...] = ()
-    """Directives that every job script carries, without the prefix."""
+    """Directives of every job script, without the prefix."""
     account: bool = False
-    """Whether a job is refused without an account or project."""
+    """Whether a job needs an account or project."""
     tasks: Literal["device", "node"] = "node"
-    """What the launcher starts: one process per device, or one `torchrun` per node."""
+    """Processes of the launcher: one per device, or one `torchrun` per node."""
     cpus: int | None = Field(default=None, ge=1, le=1_000_000)
-    """CPUs of a node that the job's processes share, as the scheduler counts them: cores or
-    threads; None: the cores of the node."""
+    """CPUs of a node as the scheduler counts them (cores or threads); None: the cores."""
     mpi: Literal["pals", "openmpi"] = "pals"
-    """Whose launcher starts processes where the scheduler has none of its own (PBS)."""
+    """MPI launcher, if the scheduler has none of its own (PBS)."""
     options: tuple[str, ...] = ()
-    """Options of the launcher with one process per device, such as its binding."""
+    """Launcher options with one process per device, such as binding."""
     node_options: tuple[str, ...] = ()
-    """Options with one process per node."""
+    """Launcher options with one process per node."""
     rank_variables: tuple[str, str] | None = None
-    """Where a process finds its rank and its rank on the node; None where that is not known."""
+    """Variables with the rank and the rank on the node; None: unknown."""
     one_device_each: bool = False
-    """Whether a process sees only its own device, which is then number 0."""
+    """Whether a process sees only its own device, as number 0."""
     setup: tuple[str, ...] = ()
     """Shell lines before the launch, such as modules."""
     environment: dict[str, str] = Field(default_factory=dict)
     """Variables to export."""
     device_environment: dict[str, str] = Field(default_factory=dict)
-    """Variables to export where the site's launcher starts every rank, besides; they are removed
-    where one process a node starts them, whatever a module has set."""
+    """Further variables with one process per device; unset with one process per node."""
     node_environment: dict[str, str] = Field(default_factory=dict)
-    """Variables to export where one process a node starts the ranks, besides."""
+    """Further variables with one process per node."""
     local_disk: str = ""
     """Folder of the node-local disk."""
     notes: tuple[str, ...] = ()
-    """What the site warns of."""
+    """Warnings of the site."""
     source: str = Field(min_length=2)
-    """Where this was read."""
+    """Where the launch was read."""
 
 
 class Scheduler(Description):
@@ -80,8 +78,8 @@ class Scheduler(Description):
     queues: tuple[Queue, ...] = ()
     """Queues with their limits."""
     kind_of_limits: Literal["datasheet", "measured", "assumed"] = "datasheet"
-    """How the limits came to be known."""
+    """Kind of evidence of the limits."""
     source: str = ""
     """Where the limits were read."""
     launch: Launch | None = None
-    """How jobs are written; absent where that is not known."""
+    """Job script and launcher; None: unknown."""

@@ -1,4 +1,4 @@
-"""Documents: the lengths of what a data set's sequences are made of, and how users say them."""
+"""Documents: their lengths in a data set, as numbers or files of users state them."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from planner.errors import DescriptionError, shorten
 from planner.units import parse_quantity
 
 __all__ = [
-    "MOST_LENGTHS",
-    "MOST_TOKENS",
-    "condensed",
+    "MAX_DOCUMENT_TOKENS",
+    "MAX_LENGTHS",
     "parse_documents",
-    "pieces",
     "read_documents",
+    "reduce_lengths",
+    "split_documents",
 ]
 
-MOST_LENGTHS = 256
-"""Lengths that stand for a distribution."""
-MOST_TOKENS = 10**9
-"""Tokens of one document, fifty times the longest sequence: what is longer was no length."""
+MAX_LENGTHS = 256
+"""Most lengths of a distribution."""
+MAX_DOCUMENT_TOKENS = 10**9
+"""Most tokens of one document: fifty times the longest sequence."""
 _MOST_BYTES = 20_000_000
-"""Of a file of lengths: some million of them."""
+"""Largest file of lengths: some millions of them."""
 
 _NAMES = ("length", "lengths", "tokens", "num_tokens", "input_length")
-"""Columns and keys under which a table of documents has their lengths."""
+"""Columns and keys that hold the lengths in a table of documents."""
 
 
-def pieces(lengths: Sequence[int], longest: int) -> tuple[tuple[int, int], ...]:
-    """Documents cut where they are longer than a sequence [elements], and how many of each.
+def split_documents(lengths: Sequence[int], longest: int) -> tuple[tuple[int, int], ...]:
+    """Cut documents that are longer than a sequence; pairs of length [tokens] and count.
 
-    Counted: whole pieces and what is left over. Left out: documents that a sequence's end cuts,
-    which depends on their order. Definition.
+    Counted: full sequences and remainders. Left out: documents cut at the end of a sequence, which
+    depends on their order. Definition.
 
-    >>> pieces((100, 2500), 1024)
+    >>> split_documents((100, 2500), 1024)
     ((100, 1), (452, 1), (1024, 2))
     """
     counts: Counter[int] = Counter()
@@ -51,36 +51,36 @@ def pieces(lengths: Sequence[int], longest: int) -> tuple[tuple[int, int], ...]:
     return tuple(sorted((length, times) for length, times in counts.items() if length and times))
 
 
-def condensed(lengths: Sequence[int]) -> tuple[int, ...]:
-    """At most `MOST_LENGTHS` lengths that stand for any number of them [elements].
+def reduce_lengths(lengths: Sequence[int]) -> tuple[int, ...]:
+    """Reduce lengths to at most `MAX_LENGTHS` quantile means [tokens].
 
-    Counted: the mean of each of as many equal parts of the sorted lengths. Left out: how lengths
-    differ inside a part. Definition.
+    Counted: the mean of each of `MAX_LENGTHS` equal parts of the sorted lengths. Left out: the
+    spread inside a part. Definition.
 
-    >>> condensed([3, 1, 2]), len(condensed(range(1, 100_000)))
+    >>> reduce_lengths([3, 1, 2]), len(reduce_lengths(range(1, 100_000)))
     ((1, 2, 3), 256)
     """
     ordered = sorted(lengths)
-    if len(ordered) <= MOST_LENGTHS:
+    if len(ordered) <= MAX_LENGTHS:
         return tuple(ordered)
-    edges = [number * len(ordered) // MOST_LENGTHS for number in range(MOST_LENGTHS + 1)]
+    edges = [number * len(ordered) // MAX_LENGTHS for number in range(MAX_LENGTHS + 1)]
     parts = (ordered[a:b] for a, b in itertools.pairwise(edges))
     return tuple(max(round(sum(part) / len(part)), 1) for part in parts)
 
 
 def parse_documents(text: str) -> tuple[int, ...]:
-    """Lengths of documents: a mean, or several numbers. DescriptionError where it is none.
+    """Parse lengths of documents: a mean, or several numbers. Raises DescriptionError.
 
     >>> parse_documents("600"), parse_documents("100, 2k"), parse_documents("")
     ((600,), (100, 2000), ())
     """
-    return condensed([_parse_token_count(word) for word in text.split(",") if word.strip()])
+    return reduce_lengths([_parse_token_count(word) for word in text.split(",") if word.strip()])
 
 
 def read_documents(text: str) -> tuple[int, ...]:
-    """The same, or what a CSV, JSON or JSONL file of that name holds.
+    """Parse lengths, or read them from the CSV, JSON or JSONL file that `text` names.
 
-    For a user's own machine: it reads whatever file is named.
+    Only for the command line: it reads any file.
     """
     try:
         return parse_documents(text)
@@ -88,15 +88,15 @@ def read_documents(text: str) -> tuple[int, ...]:
         path = Path(text.strip())
     if not _exists(path):
         raise DescriptionError(
-            f"{shorten(text)!r} is neither a length up to {MOST_TOKENS:,} nor a file; write a mean "
-            "length such as 600, or name a CSV, JSON or JSONL file of lengths"
+            f"{shorten(text)!r} is neither a length up to {MAX_DOCUMENT_TOKENS:,} nor a file; "
+            "write a mean length such as 600, or name a CSV, JSON or JSONL file of lengths"
         )
     lengths = list(_lengths(read_text(path, _MOST_BYTES, "give a part of the lengths"), path))
     if not lengths:
         raise DescriptionError(
             f"{path.name} has no lengths; give one a line, or a column {_NAMES[0]!r}"
         )
-    return condensed(lengths)
+    return reduce_lengths(lengths)
 
 
 def _exists(path: Path) -> bool:
@@ -107,7 +107,7 @@ def _exists(path: Path) -> bool:
 
 
 def _lengths(content: str, path: Path) -> Iterator[int]:
-    """Lengths in a file, one a row."""
+    """Yield the lengths in a file, one per row."""
     if path.suffix in (".json", ".jsonl"):
         yield from _of_json(content, path)
         return
@@ -147,9 +147,9 @@ def _parse_token_count(text: str, where: str = "") -> int:
         value = parse_quantity(text.strip())
     except DescriptionError:
         value = 0.0
-    if not 1 <= value <= MOST_TOKENS:
+    if not 1 <= value <= MAX_DOCUMENT_TOKENS:
         raise DescriptionError(
             f"{shorten(text)!r}{f' in {where}' if where else ''} is no length of a document; give "
-            f"whole numbers of tokens from 1 to {MOST_TOKENS:,}"
+            f"whole numbers of tokens from 1 to {MAX_DOCUMENT_TOKENS:,}"
         )
     return round(value)

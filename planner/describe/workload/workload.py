@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from pydantic import Field, field_validator, model_validator
 
 from planner.describe.base import Description, shown
-from planner.describe.workload.documents import MOST_LENGTHS, MOST_TOKENS, pieces
+from planner.describe.workload.documents import MAX_DOCUMENT_TOKENS, MAX_LENGTHS, split_documents
 from planner.errors import DescriptionError, shorten
 from planner.units import parse_quantity
 
@@ -46,8 +46,8 @@ OptimizerName = Literal[
     "paged-adamw",
     "paged-adam-8bit",
 ]
-"""adam-8bit: moments in 8 bits by blocks; paged: in memory that moves to the host by pages where
-the device has no room (bitsandbytes)."""
+"""adam-8bit: block-wise 8-bit moments; paged: pages move to the host if the device is full
+(bitsandbytes)."""
 
 AttentionName = Literal["flash", "eager"]
 """flash: fused kernel that keeps no scores; eager: scores are written to memory."""
@@ -58,13 +58,13 @@ LoraTarget = Literal["query", "key", "value", "out", "gate", "up", "down"]
 FrozenPart = Literal["embedding", "layers", "head"]
 
 BaseFormat = Literal["computed", "nf4", "nf4-double", "int8", "fp8"]
-"""How the matrices of frozen layers are stored: as they compute; in 4 bits with a scale per 64 of
-them (nf4; fp4 takes as much), whose scales are in 8 bits themselves (nf4-double); in 8 bits with a
-scale per row."""
+"""Storage of frozen matrices. computed: in the compute precision; nf4: 4 bits with a scale per 64
+elements (fp4 takes as much); nf4-double: with 8-bit scales; int8, fp8: 8 bits with a scale per
+row."""
 
 Packing = Literal["packed", "padded"]
-"""packed: documents one after the other, each of which attends to itself alone; padded: a document
-a sequence, filled up to its end."""
+"""packed: documents share a sequence, and each attends only to itself; padded: one document per
+sequence, padded to its length."""
 
 PRECISIONS: tuple[TrainingPrecision, ...] = get_args(TrainingPrecision)
 OPTIMIZERS: tuple[OptimizerName, ...] = get_args(OptimizerName)
@@ -72,67 +72,68 @@ ATTENTIONS: tuple[AttentionName, ...] = get_args(AttentionName)
 
 _MAX_SEQUENCE = 20_000_000
 _MAX_BATCH = 1_000_000
-# twice the longest context trained so far, and ten times the largest batch of sequences
+# twice the longest context and ten times the largest batch that were ever trained
 
 
 class Workload(Description):
-    """One training job: sequence, batch, numbers, optimizer, what is trained."""
+    """Workload of a training: sequences, batch, precision, optimizer, trained parts."""
 
     sequence_length: int = Field(default=2048, ge=1, le=_MAX_SEQUENCE)
     """Tokens of one sequence."""
     global_batch: int = Field(default=256, ge=1, le=_MAX_BATCH)
-    """Sequences of one optimizer step, over all replicas."""
+    """Sequences per optimizer step, over all replicas."""
     precision: TrainingPrecision = "bf16"
     """Number format of the matrix products."""
     optimizer: OptimizerName = "adamw"
-    """Optimizer; decides the states kept per parameter."""
+    """Optimizer; sets the states kept per parameter."""
     attention: AttentionName = "flash"
     """flash: fused kernel that keeps no scores; eager: scores are written to memory."""
     tokens: float = Field(default=0.0, ge=0, le=1e18)
-    """Tokens of the whole training, such as 300B or 2e12; 0 where not asked."""
+    """Tokens of the whole training, such as 300B or 2e12; 0: not given."""
     ramp: str = Field(default="", max_length=20_000)
-    """Smaller batches at first, such as 250B:768,500B:1536: 768 sequences a step until 250B tokens
-    are trained, 1,536 until 500B, then the global batch."""
+    """Batch-size ramp, such as 250B:768,500B:1536: 768 sequences a step up to 250B tokens, 1,536 up
+    to 500B, then the global batch."""
     samples: int = Field(default=0, ge=0, le=10**15)
-    """Samples of the data set, documents where their lengths are stated; 0 where not asked."""
+    """Samples of the data set (documents, if their lengths are given); 0: not given."""
     epochs: float = Field(default=1.0, gt=0, le=1e6)
-    """How often the training passes over its samples."""
+    """Passes over the samples."""
     document_lengths: tuple[int, ...] = ()
-    """Tokens of documents that make up the sequences, a mean or a distribution; empty: one each."""
+    """Lengths of the documents in the sequences, a mean or a distribution [tokens]; empty: one per
+    sequence."""
     packing: Packing = "packed"
-    """Whether documents share sequences, or each is padded to the length of one."""
+    """Whether documents share sequences (packed), or each is padded to a sequence."""
     lora_rank: int = Field(default=0, ge=0, le=65536)
-    """Rank of LoRA adapters; 0 trains the weights themselves."""
+    """Rank of LoRA adapters; 0: train the weights."""
     lora_targets: tuple[LoraTarget, ...] = ("query", "key", "value", "out")
-    """Matrices that get an adapter (with lora_rank > 0); `all-linear` for all."""
+    """Matrices with an adapter (with lora_rank > 0); `all-linear`: all of them."""
     lora_dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Dropout probability of what enters the adapters."""
+    """Dropout probability on the input of the adapters."""
     dora: bool = False
-    """Whether adapters learn a magnitude of every output as well (DoRA)."""
+    """DoRA: adapters also learn a magnitude for every output."""
     base_format: BaseFormat = "computed"
-    """How the matrices of frozen layers are stored: as they compute, or in 4 or 8 bits (QLoRA)."""
+    """Storage of frozen matrices: the compute precision, or 4 or 8 bits (QLoRA)."""
     frozen: tuple[FrozenPart, ...] = ()
-    """Parts without gradients."""
+    """Frozen parts, which get no gradients."""
     dropout: float | None = Field(default=None, ge=0, lt=1)
-    """Dropout probability; else the model's own."""
+    """Dropout probability; None: the model's own."""
     expert_imbalance: float = Field(default=1.0, ge=1, le=1024)
-    """Tokens that the fullest rank's experts get, over the mean of all ranks."""
+    """Tokens of the fullest expert rank / mean over the ranks."""
     expert_capacity: float = Field(default=0.0, ge=0, le=1024)
-    """Tokens that an expert takes at most, over the mean; others are dropped. 0: takes all."""
+    """Expert capacity factor: most tokens of an expert / mean; others are dropped. 0: no limit."""
     pad_experts: bool = False
-    """Whether experts with fewer tokens are padded to expert_capacity."""
+    """Whether experts are padded to expert_capacity."""
 
     @model_validator(mode="before")
     @classmethod
-    def _all_linear(cls, fields: Any) -> Any:
-        """The shorthand of programs for every matrix."""
+    def _expand_all_linear(cls, fields: Any) -> Any:
+        """Expand the shorthand `all-linear`."""
         if isinstance(fields, dict) and "all-linear" in (fields.get("lora_targets") or ()):
             return {**fields, "lora_targets": get_args(LoraTarget)}
         return fields
 
     @field_validator("ramp")
     @classmethod
-    def _rising(cls, text: str) -> str:
+    def _check_ramp(cls, text: str) -> str:
         parse_ramp(text)
         return text.replace(" ", "")
 
@@ -164,16 +165,16 @@ class Workload(Description):
     @model_validator(mode="after")
     def _check_data(self) -> Workload:
         lengths = self.document_lengths
-        if len(lengths) > MOST_LENGTHS:
+        if len(lengths) > MAX_LENGTHS:
             raise ValueError(
-                f"document_lengths are {len(lengths)} numbers, and at most {MOST_LENGTHS} are "
+                f"document_lengths are {len(lengths)} numbers, and at most {MAX_LENGTHS} are "
                 "taken; give quantiles"
             )
         for length in lengths:
-            if not 1 <= length <= MOST_TOKENS:
+            if not 1 <= length <= MAX_DOCUMENT_TOKENS:
                 raise ValueError(
                     f"document_lengths = {shown(length)} is no length of a document; give whole "
-                    f"numbers of tokens from 1 to {MOST_TOKENS:,}"
+                    f"numbers of tokens from 1 to {MAX_DOCUMENT_TOKENS:,}"
                 )
         if self.packing == "padded" and not lengths:
             raise ValueError(
@@ -192,22 +193,22 @@ class Workload(Description):
 
     @property
     def adapted(self) -> bool:
-        """Whether only adapters or some parts are trained."""
+        """Whether only adapters or some parts of the model are trained."""
         return bool(self.lora_rank or self.frozen)
 
     @property
     def quantized(self) -> bool:
-        """Whether frozen matrices are stored in fewer bits than they compute in."""
+        """Whether frozen matrices are stored in fewer bits than the compute precision."""
         return self.base_format != "computed"
 
     @property
     def compute_bytes(self) -> int:
-        """Bytes of one activation element: 4 in fp32 and tf32, else 2."""
+        """Bytes of one activation element: 4 in fp32 and tf32, else 2 [B]."""
         return 4 if self.precision in ("fp32", "tf32") else 2
 
     @property
     def base_precision(self) -> TrainingPrecision:
-        """Precision of everything but FP8 GEMMs, whose peak utilisation is measured against.
+        """Precision of everything but FP8 GEMMs; utilisation refers to its peak.
 
         >>> Workload(precision="fp8").base_precision, Workload(precision="tf32").base_precision
         ('bf16', 'tf32')
@@ -216,13 +217,12 @@ class Workload(Description):
 
     @property
     def documents(self) -> tuple[tuple[int, int], ...]:
-        """Tokens of documents, none longer than a sequence, and how many there are of each; empty
-        where each is a sequence."""
+        """Pairs of document length, at most a sequence, and count; empty if each is a sequence."""
         return documents_in(self.document_lengths, self.sequence_length, self.packing)
 
     @property
     def unit(self) -> str:
-        """What is counted by the second: tokens, or samples that are no sequences.
+        """Unit of the throughput: tokens, or samples without sequences.
 
         >>> Workload(sequence_length=1).unit
         'samples'
@@ -231,12 +231,12 @@ class Workload(Description):
 
     @property
     def batch_unit(self) -> str:
-        """What a batch is made of: sequences, or samples that are none."""
+        """Unit of a batch: sequences, or samples."""
         return "samples" if self.sequence_length == 1 else "sequences"
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens of one optimizer step that are trained on: padding does not count.
+        """Tokens trained per optimizer step, without padding.
 
         >>> Workload(sequence_length=4096, global_batch=64).tokens_per_step
         262144
@@ -250,7 +250,7 @@ class Workload(Description):
 
     @property
     def all_tokens(self) -> float:
-        """Tokens of the whole training, of all epochs; 0 where not asked.
+        """Tokens of the whole training, over all epochs; 0: not given.
 
         >>> Workload(sequence_length=1024, samples=52_000, epochs=3).all_tokens
         159744000.0
@@ -267,9 +267,9 @@ class Workload(Description):
 
     @property
     def ramp_steps(self) -> tuple[tuple[int, int], ...]:
-        """Sequences of the steps before the global batch, and how many such steps there are.
+        """Pairs of batch size and number of steps, before the global batch is reached.
 
-        Only those of the tokens that are asked for; a step that passes a bound is whole
+        Limited to the tokens of the training; a step that passes a bound is completed
         (Megatron-LM @d98e8a64, num_microbatches_calculator.py).
 
         >>> Workload(sequence_length=1000, ramp="2M:16,5M:32", tokens=4e6).ramp_steps
@@ -285,34 +285,34 @@ class Workload(Description):
 
     @property
     def steps(self) -> int:
-        """Steps for the tokens that are asked for, the ramp's included; 0 where none are.
+        """Steps of the whole training, with the ramp; 0 if its length is not given.
 
         >>> Workload(sequence_length=4096, global_batch=256, tokens=1e9).steps
         954
         """
         ramp, length = self.ramp_steps, self.tokens_per_step / self.global_batch
         rest = self.all_tokens - sum(batch * steps for batch, steps in ramp) * length
-        more = max(math.ceil(rest / self.tokens_per_step), 0)
-        return sum(steps for _, steps in ramp) + more if self.all_tokens else 0
+        full_steps = max(math.ceil(rest / self.tokens_per_step), 0)
+        return sum(steps for _, steps in ramp) + full_steps if self.all_tokens else 0
 
 
 @functools.lru_cache(maxsize=256)
 def documents_in(
     lengths: tuple[int, ...], sequence: int, packing: Packing
 ) -> tuple[tuple[int, int], ...]:
-    """Documents as sequences hold them: cut into pieces, or where padded at a sequence's end."""
+    """Cut documents into sequences; truncate them if padded."""
     if packing == "padded":
         return tuple((min(length, sequence), 1) for length in lengths)
-    return pieces(lengths, sequence)
+    return split_documents(lengths, sequence)
 
 
 def _mean(documents: tuple[tuple[int, int], ...]) -> float:
-    """Tokens of a document, on average."""
+    """Mean length of the documents [tokens]."""
     return sum(length * times for length, times in documents) / sum(n for _, n in documents)
 
 
 def parse_tokens(text: str) -> float:
-    """A number of tokens; `B` is billions here, not bytes. DescriptionError where it is none.
+    """Parse a number of tokens; `B` is billions, not bytes. Raises DescriptionError.
 
     >>> parse_tokens("300B"), parse_tokens("2e12"), parse_tokens("0.3 T")
     (300000000000.0, 2000000000000.0, 300000000000.0)
@@ -327,8 +327,7 @@ def parse_tokens(text: str) -> float:
 
 
 def parse_ramp(text: str) -> tuple[tuple[float, int], ...]:
-    """Bounds in tokens, and the sequences of a step up to each, both rising. ValueError where it is
-    no ramp.
+    """Parse a ramp into pairs of token bound and batch size, both rising. Raises ValueError.
 
     >>> parse_ramp("250B:768, 500B:1536")
     ((250000000000.0, 768), (500000000000.0, 1536))

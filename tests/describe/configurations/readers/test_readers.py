@@ -15,7 +15,7 @@ from planner.describe.catalogue import load_machine, load_model
 from planner.describe.configurations.configuration import WIDTH_SQUARED, Configuration, joined
 from planner.describe.configurations.document import Document
 from planner.describe.configurations.reading import read_configuration_text, readers
-from planner.describe.layout import DEALING
+from planner.describe.layout import STAGE_FIELDS
 from planner.describe.workload import Workload, parse_ramp
 from planner.errors import PlannerError
 
@@ -754,7 +754,7 @@ def test_stages_of_megatron_are_read(layers: int, pp: int, said: str, expected: 
         told = {"embedding_slots": told[0], "head_slots": told[1]}
     elif isinstance(told, str):
         told = {"split": told} if told else {}
-    assert {name: layout[name] for name in DEALING if layout.get(name)} == told
+    assert {name: layout[name] for name in STAGE_FIELDS if layout.get(name)} == told
     assert layout["vpp"] == chunks
 
 
@@ -848,7 +848,7 @@ def test_what_torchtitan_compiles(parts: str, switches: tuple[str, ...], words: 
 )
 def test_stages_of_torchtitan_are_read(said: str, told: dict[str, Any]) -> None:
     layout = read_configuration_text(_TITAN.format(said=said), "run.toml").layout
-    assert {name: layout[name] for name in DEALING if name in layout} == told
+    assert {name: layout[name] for name in STAGE_FIELDS if name in layout} == told
 
 
 def _megatron_job(said: str) -> dict[str, Any]:
