@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     from planner.evidence.learning import Learned as Learned
     from planner.evidence.learning import learn_from
     from planner.job import Job as Job
-    from planner.show.html import html as html
     from planner.sweeps import Swept as Swept
     from planner.sweeps import sweep as sweep
+    from planner.tables import html as html
     from planner.training.answer import WholeTraining as WholeTraining
 
     learn = learn_from
@@ -83,7 +83,7 @@ else:
         "emit": "planner.emitters",
         "estimate": "planner.choose.planning",
         "estimate_configuration": "planner.choose.user_layouts.configuration_estimate",
-        "html": "planner.show.html",
+        "html": "planner.tables",
         "learn": "planner.evidence.learning",
         "load_dataset": "planner.describe.catalogue",
         "load_framework": "planner.describe.catalogue",

@@ -1,15 +1,17 @@
 """Tables: records of results as CSV, frames of pandas or polars, and cells of text.
 
 A result lists its tables in `tables()`. A table that people read has columns, each with a title and
-a format; the terminal and notebooks print the same cells. `planner.show` registers how results look
-with `html`, because this module knows none of them.
+a format. `planner.show` registers the page of every result with `page`: notebooks show it as HTML,
+`planner.show.terminal` prints it.
 """
 
 from __future__ import annotations
 
 import csv
 import functools
+import importlib
 import io
+import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from html import escape
@@ -21,7 +23,21 @@ if TYPE_CHECKING:
     import pandas
     import polars
 
-__all__ = ["Column", "Library", "NotebookView", "Record", "Table", "Tabular", "csv_text", "html"]
+__all__ = [
+    "Block",
+    "Column",
+    "Library",
+    "Line",
+    "NotebookView",
+    "Notes",
+    "Record",
+    "Table",
+    "Tabular",
+    "csv_text",
+    "html",
+    "page",
+    "read_page",
+]
 
 Library = Literal["pandas", "polars"]
 """Libraries of frames."""
@@ -41,8 +57,6 @@ class Column:
     title: str
     format: Callable[[Any], str] = str
     """Write a value, unit included. A missing value is an empty cell."""
-    right: bool = True
-    """Figures stand on the right, texts on the left."""
     min_width: int = 0
     """Characters to which a narrow terminal may fold the column; 0: it may not."""
     style: Callable[[Any], str] | None = None
@@ -76,8 +90,13 @@ class Table:
     """Columns for people; CSV and frames have everything that the records have."""
     total: tuple[str, ...] = ()
     """Cells of a last row that sums the others up."""
-    notes: tuple[str, ...] = ()
-    """Sentences below the table."""
+    folded: bool = False
+    """Whether a notebook shows the table only when it is opened."""
+
+    @property
+    def titles(self) -> list[str]:
+        """Titles of the columns."""
+        return [column.title for column in self.columns]
 
     @property
     def names(self) -> list[str]:
@@ -87,6 +106,15 @@ class Table:
     def cells(self) -> list[list[str]]:
         """Write every record, without the total."""
         return [[column.cell(record) for column in self.columns] for record in self.records]
+
+    def text_records(self) -> list[dict[str, str]]:
+        """Write every record as cells by the title of their column."""
+        return [dict(zip(self.titles, row, strict=True)) for row in self.cells()]
+
+    def numeric(self) -> list[bool]:
+        """Tell which columns hold figures, which stand on the right: no cell is a word."""
+        cells = self.cells()
+        return [not any(_is_word(row[n]) for row in cells) for n in range(len(self.columns))]
 
     def to_csv(self) -> str:
         """Write the records as CSV; empty where there are none."""
@@ -131,6 +159,36 @@ class Table:
             if dtype is not None:
                 frame[name] = pandas.array(values, dtype=dtype)
         return frame
+
+
+def _is_word(cell: str) -> bool:
+    """Tell words from figures; a switch such as +compile is a word.
+
+    >>> [_is_word(cell) for cell in ("yes", "+compile", "< 1 %", "-")]
+    [True, True, False, False]
+    """
+    return cell.lstrip("+-<> ")[:1].isalpha()
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A sentence of a page."""
+
+    text: str
+    style: str = ""
+    """The terminal's style."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """Sentences beside an answer; a notebook shows them only when they are opened."""
+
+    lines: tuple[str, ...]
+    title: str = "Notes"
+
+
+Block = Line | Notes | Table
+"""What pages are made of."""
 
 
 def _nullable_dtype(values: list[Any]) -> Any:
@@ -210,11 +268,75 @@ class Tabular(NotebookView, Generic[T]):
         return self.table(table).to_frame(library)
 
 
+_PAGES = "planner.show.pages"
+"""The module that registers all pages. It stands above this one, and is named to load it late."""
+
+
 @functools.singledispatch
+def page(value: object) -> list[Block]:
+    """Return what people read of a result or a description, from top to bottom."""
+    return [Line(repr(value))]
+
+
+def read_page(value: object) -> list[Block]:
+    """Return the page of a result or a description; the first call loads all pages."""
+    importlib.import_module(_PAGES)
+    return page(value)
+
+
 def html(value: object) -> str:
-    """Write a result or a description as HTML for a notebook, readable on light and dark pages.
+    """Write a result or a description as HTML for a notebook.
+
+    There are no scripts and no colours: the notebook's theme decides. Every text is escaped.
 
     >>> html("<b>")
-    '<pre>&#x27;&lt;b&gt;&#x27;</pre>'
+    '<div style="overflow-x:auto"><div style="margin:.2em 0">&#x27;&lt;b&gt;&#x27;</div></div>'
     """
-    return f"<pre>{escape(repr(value))}</pre>"
+    parts = []
+    for tables, blocks in itertools.groupby(read_page(value), _is_open_table):
+        inner = "".join(map(_block_html, blocks))
+        parts.append(f'<div style="{_SIDE_BY_SIDE}">{inner}</div>' if tables else inner)
+    return f'<div style="overflow-x:auto">{"".join(parts)}</div>'
+
+
+_LEFT = "text-align:left;vertical-align:top"
+_RIGHT = "text-align:right;vertical-align:top;white-space:nowrap"
+_SIDE_BY_SIDE = "display:flex;flex-wrap:wrap;gap:1.5em;align-items:flex-start"
+
+
+def _is_open_table(block: Block) -> bool:
+    return isinstance(block, Table) and not block.folded
+
+
+def _block_html(block: Block) -> str:
+    if isinstance(block, Line):
+        text = escape(block.text)
+        strong = f"<strong>{text}</strong>" if "bold" in block.style else text
+        return f'<div style="margin:.2em 0">{strong}</div>'
+    if isinstance(block, Notes):
+        items = "".join(f"<li>{escape(line)}</li>" for line in block.lines)
+        return _folded_html(block.title, f"<ul>{items}</ul>") if items else ""
+    if block.folded:
+        return _folded_html(block.title, _table_html(block))
+    title = f"<div>{escape(block.title)}</div>" if block.title else ""
+    return f"<div>{title}{_table_html(block)}</div>"
+
+
+def _folded_html(title: str, inner: str) -> str:
+    return f"<details><summary>{escape(title)}</summary>{inner}</details>"
+
+
+def _table_html(table: Table) -> str:
+    styles = [_RIGHT if numeric else _LEFT for numeric in table.numeric()]
+
+    def row(cells: Iterable[str], tag: str) -> str:
+        inner = (
+            f'<{tag} style="{style}">{escape(cell)}</{tag}>'
+            for cell, style in zip(cells, styles, strict=True)
+        )
+        return f"<tr>{''.join(inner)}</tr>"
+
+    head = f"<thead>{row(table.titles, 'th')}</thead>" if any(table.titles) else ""
+    body = "".join(row(cells, "td") for cells in table.cells())
+    total = row(table.total, "th") if table.total else ""
+    return f'<table style="margin:.2em 0">{head}<tbody>{body}{total}</tbody></table>'

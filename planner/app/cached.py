@@ -17,13 +17,13 @@ from planner.choose.plan import Plan
 from planner.choose.planning import estimate, plan_job, whole_training
 from planner.choose.plots.anatomy import Axis, PlayedStep, parallel_axes, play_step, scenario_of
 from planner.choose.plots.layout_space import LayoutSpace, layout_space
+from planner.choose.plots.scaling import ScalePoint
 from planner.cost.estimate import Estimate
 from planner.cost.memory.footprint import stage_memory
 from planner.describe.training_run import Training
 from planner.emitters import emit_estimate
 from planner.emitters.folder import zip_bytes
 from planner.errors import PlannerError
-from planner.show.scaling import ScalePoint
 from planner.training.answer import WholeTraining
 
 __all__ = [

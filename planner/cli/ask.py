@@ -60,9 +60,9 @@ def _command(question: Question[...]) -> Callable[..., int]:
         elif as_csv:
             print(answer.to_csv(), end="")
         else:
-            from planner.show.report import console, show_answer
+            from planner.show.terminal import console, show
 
-            show_answer(answer, console())
+            show(answer, console())
         return FITS if answer.found else NOTHING_FITS
 
     job_options, *outputs, _ = inspect.signature(command, eval_str=True).parameters.values()

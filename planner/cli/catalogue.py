@@ -106,7 +106,7 @@ def frameworks_command(as_json: AsJson = False) -> int:
         ]
         print(json.dumps(listed, indent=1))
         return 0
-    from planner.show.catalogue.frameworks import spelled
+    from planner.show.catalogue.descriptions import spelled
 
     for framework in frameworks:
         print(f"{framework.name:20} {framework.title}")
@@ -151,7 +151,8 @@ def _show_constants(as_json: bool) -> int:
     """The numbers of the cost model that belong to no machine."""
     from planner.cost.network.collective_constants import constants as of_network
     from planner.cost.step.time_constants import constants as of_step
-    from planner.show.report import console, show_constants
+    from planner.show.catalogue.quantities import constants_page
+    from planner.show.terminal import console, print_page
     from planner.training.constants import constants as of_training
     from planner.training.data.constants import constants as of_data
     from planner.training.resilience.checkpoints import constants as of_checkpoints
@@ -170,14 +171,15 @@ def _show_constants(as_json: bool) -> int:
     if as_json:
         print(json.dumps({key: value.model_dump(mode="json") for key, value in sections.items()}))
     else:
-        show_constants(sections, console())
+        print_page(constants_page(sections), console())
     return 0
 
 
 def _show_preferences(as_json: bool) -> int:
     """The judgements that decide what is searched, recommended and offered."""
     from planner.choose.preferences import preferences, user_file
-    from planner.show.report import console, quantity_table
+    from planner.show.catalogue.quantities import quantity_table
+    from planner.show.terminal import console, print_table
 
     if as_json:
         print(preferences().model_dump_json(indent=1))
@@ -185,7 +187,7 @@ def _show_preferences(as_json: bool) -> int:
     out = console()
     changes = f", with those of {path}" if (path := user_file()) else ""
     out.print(f"preferences{changes}:", style="bold", highlight=False)
-    out.print(quantity_table(preferences()))
+    print_table(quantity_table(preferences()), out)
     return 0
 
 
@@ -230,15 +232,10 @@ def show_command(
         print(model_toml(described), end="")
     elif as_json:
         print(described.model_dump_json(indent=1))
-    elif hasattr(described, "node"):
-        from planner.show.report import console, show_machine
+    elif hasattr(described, "node") or hasattr(described, "switches"):
+        from planner.show.terminal import console, show
 
-        show_machine(described, console())
-    elif hasattr(described, "switches"):
-        from planner.show.catalogue.frameworks import show_framework
-        from planner.show.report import console
-
-        show_framework(described, console())
+        show(described, console())
     else:
         _show_model(described)
     return 0
@@ -259,7 +256,7 @@ def _show_model(model: Model) -> None:
     for number, dense in enumerate(net.dense if net else ()):
         print(f"dense {number + 1}: {dense.outputs:,} outputs")
     if model.traced is not None:
-        from planner.show.catalogue.modules import show_traced
-        from planner.show.report import console
+        from planner.show.catalogue.modules import traced_page
+        from planner.show.terminal import console, print_page
 
-        show_traced(model.traced, console())
+        print_page(traced_page(model.traced), console())

@@ -52,8 +52,8 @@ def backtest_command(
     as_json: AsJson = False,
 ) -> int:
     """Score estimates against measured runs, every row; exit 3 where rows were refused."""
-    from planner.show.backtest import main
-    from planner.show.report import console
+    from planner.show.evidence.backtest import main
+    from planner.show.terminal import console
 
     return main(runs, as_json, [word.strip() for word in group_by.split(",")], console())
 

@@ -20,7 +20,7 @@ from planner.errors import PlannerError
 if TYPE_CHECKING:
     from planner.cost.estimate import Estimate
     from planner.cost.scenario import Scenario
-    from planner.show.lessons import LearnedAnswer
+    from planner.show.evidence.lessons import LearnedAnswer
     from planner.training.answer import WholeTraining
 
 __all__ = ["register"]
@@ -47,7 +47,7 @@ def estimate_command(
     """
     from planner.choose.planning import estimate_job, job_of_layout, scenario_for
     from planner.choose.user_layouts.configuration_estimate import faster_layout
-    from planner.show.lessons import LearnedAnswer
+    from planner.show.evidence.lessons import LearnedAnswer
 
     model, machine, setup = options.completed()
     learned = options.learned()
@@ -124,22 +124,17 @@ class _Report:
         """Print the report."""
         from planner.choose.verdicts.plan_notes import evidence_notes, utilisation_notes
         from planner.cost.memory.footprint import stage_memory
-        from planner.show.report import (
-            console,
-            show_estimate,
-            show_notes,
-            show_reading,
-            show_training,
-        )
+        from planner.show.report import show_estimate, show_reading
+        from planner.show.terminal import console, print_notes, show
 
         out, nodes = console(), _nodes(self.scenario, self.answer)
         stages = stage_memory(self.scenario, self.answer.layout)
         show_estimate(self.answer, self.scenario.machine, stages, out)
         if self.training is not None:
-            show_training(self.training, out)
-        show_notes(self.lessons.lines(), out)
+            show(self.training, out)
+        print_notes(self.lessons.lines(), out)
         notes = utilisation_notes(self.scenario, self.answer)
-        show_notes([*notes, *evidence_notes(self.scenario, nodes)], out)
+        print_notes([*notes, *evidence_notes(self.scenario, nodes)], out)
         if self.read_files:
             show_reading(self.answer, self.better, self.notes, out)
 
@@ -176,8 +171,8 @@ def simulate_command(
     if as_json:
         print(json.dumps(step.to_dict(), indent=1, allow_nan=False))
     else:
-        from planner.show.report import console
-        from planner.show.simulation import show_simulation
+        from planner.show.report import show_simulation
+        from planner.show.terminal import console
 
         show_simulation(step, machine, console())
         if trace is not None:

@@ -28,8 +28,9 @@ def plan_command(
     as_csv: AsCsv = False,
 ) -> int:
     """Search every layout: which strategy fits, how much memory, how long a step."""
-    from planner.show.lessons import LearnedAnswer
-    from planner.show.report import console, show_plan
+    from planner.show.evidence.lessons import LearnedAnswer
+    from planner.show.report import show_plan
+    from planner.show.terminal import console
 
     job, learned = options.load(training=training.fields())
     answer = job.plan(top)

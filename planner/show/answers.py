@@ -8,6 +8,7 @@ from typing import Any
 from planner.ask.answer import Answer, Row
 from planner.show.catalogue.quantities import format_quantity
 from planner.show.words import probability
+from planner.tables import Block, Column, Line, Notes, Table, page
 from planner.units import (
     format_amount,
     format_bytes,
@@ -16,7 +17,7 @@ from planner.units import (
     format_seconds,
 )
 
-__all__ = ["answer_table", "column_text", "column_title"]
+__all__ = ["answer_page", "answer_table", "column_text", "column_title"]
 
 _FORMS: tuple[tuple[str, Callable[[float], str]], ...] = (
     ("bytes_per_s", format_rate),
@@ -63,6 +64,8 @@ _TITLES = {
     "staging_s": "copied in",
     "delivery_s": "arrives in",
 }
+_MIN_WIDTHS = {"reason": 24, "layout": 16, "recommendation": 14, "measure next": 14}
+"""Titles of columns that a narrow terminal folds, and their least width."""
 _LEFT_OUT = (
     "framework",
     "devices",
@@ -81,19 +84,32 @@ _INTERVALS = ("step_time_s", "days")
 """Columns with whose intervals a table has room."""
 
 
-def answer_table(answer: Answer) -> tuple[list[str], list[list[str]]]:
-    """Titles and rows of an answer as a person reads them: units written out, intervals joined.
+@page.register
+def answer_page(answer: Answer) -> list[Block]:
+    """Return the sentence, the table and the notes of an answer."""
+    verdict = Line(answer.verdict, "bold green" if answer.found else "bold red")
+    tables = [answer_table(answer)] if answer.rows else []
+    return [verdict, *tables, Notes(answer.notes)]
+
+
+def answer_table(answer: Answer) -> Table:
+    """Return the table of an answer as people read it: units written out, intervals joined.
 
     >>> rows = ({"nodes": 4, "step_time_s": 2.0, "step_time_low_s": 1.5, "step_time_high_s": 3.0},)
-    >>> answer_table(Answer("nodes", {}, True, "", rows))
+    >>> table = answer_table(Answer("nodes", {}, True, "", rows))
+    >>> table.titles, table.cells()
     (['nodes', 'step'], [['4', '2 s (1.5-3)']])
     """
-    names = _names(answer.rows)
-    shown = [name for name in names if _is_shown(answer.rows, name)]
-    titles = [column_title(name) for name in shown]
-    if answer.asked.get("workload", {}).get("sequence_length") == 1:
-        titles = [title.replace("tokens/s", "samples/s") for title in titles]
-    return titles, [[_cell(row, name) for name in shown] for row in answer.rows]
+    names = [name for name in _names(answer.rows) if _is_shown(answer.rows, name)]
+    samples = answer.asked.get("workload", {}).get("sequence_length") == 1
+    return Table(answer.rows, columns=tuple(_column(name, samples) for name in names))
+
+
+def _column(name: str, samples: bool) -> Column:
+    title = column_title(name)
+    if samples:
+        title = title.replace("tokens/s", "samples/s")
+    return Column("", title, lambda row: _cell(row, name), min_width=_MIN_WIDTHS.get(title, 0))
 
 
 def _names(rows: Sequence[Row]) -> list[str]:

@@ -1,87 +1,103 @@
-"""Training: the answer about a whole training in words, and the rows of its table."""
+"""Whole trainings as people read them: the sentence, the bill, and the parts of the time."""
 
 from __future__ import annotations
 
+from planner.tables import Block, Column, Line, Notes, Table, page
 from planner.training.answer import DAY_S, Amount, WholeTraining
 from planner.training.parts import part
 from planner.units import counted, format_amount, format_bytes, format_seconds
 
-__all__ = ["amount", "bill", "facts", "rows", "span", "summary"]
+__all__ = ["amount", "bill", "facts", "summary", "training_table"]
 
-_RARE = 0.05
-# of an interruption: below, none is spoken of
-
-
-def summary(found: WholeTraining) -> str:
-    """How long it takes and what it costs, in one sentence."""
-    steps = found.part_s("steps")
-    said = f"The whole training takes {_time(found.time)}: {counted(found.steps, 'step')} "
-    said += f"{format_seconds(steps)}, all else {format_seconds(found.time.expected - steps)}"
-    jobs = f", in {counted(found.jobs, 'job')} of {found.queue}" if found.jobs > 1 else ""
-    return f"{said}{jobs}. It takes {', '.join(bill(found))}."
+_RARE_INTERRUPTIONS = 0.05
+"""Expected interruptions below which none is mentioned."""
 
 
-def bill(found: WholeTraining) -> list[str]:
-    """Node-hours, energy, emissions and price, each with its range, as far as they are known."""
-    taken = found.bill
-    lines = [amount(taken.node_hours, "node-hours")]
-    if taken.energy_kwh is not None:
-        lines.append(_energy(taken.energy_kwh))
-    if taken.carbon_kg is not None:
-        lines.append(amount(taken.carbon_kg.times(1e-3), "t CO2e"))
-    if taken.price is not None:
-        lines.append(f"a price of {amount(taken.price, '')}".rstrip())
+@page.register
+def training_page(training: WholeTraining) -> list[Block]:
+    """Return the sentence, the parts and the notes of a whole training."""
+    return [
+        Line(summary(training), "bold"),
+        training_table(training),
+        Line(f"{facts(training)}."),
+        Notes(training.notes),
+    ]
+
+
+def training_table(training: WholeTraining) -> Table:
+    """Return the parts of a training's time that are longer than nothing, and their sum."""
+    total = training.time
+    records = (
+        {"part": item.name, "time": item.time_s, "share": item.time_s.expected / total.expected}
+        for item in training.parts
+        if item.time_s.expected > 0
+    )
+    columns = (
+        Column("part", "part", lambda name: part(name).label),
+        Column("time", "time", lambda time: format_seconds(time.expected)),
+        Column("share", "share", lambda share: f"{100 * share:.1f} %"),
+        Column("time", "90 % between", _range),
+        Column("part", "what it counts", lambda name: part(name).meaning, min_width=30),
+    )
+    sums = ("total", format_seconds(total.expected), "", _range(total), "")
+    return Table(tuple(records), "Its time, by part", columns, sums)
+
+
+def summary(training: WholeTraining) -> str:
+    """Say in one sentence how long a training takes and what it costs."""
+    steps_s = training.part_s("steps")
+    other = format_seconds(training.time.expected - steps_s)
+    jobs = f", in {counted(training.jobs, 'job')} of {training.queue}" if training.jobs > 1 else ""
+    return (
+        f"The whole training takes {_duration(training.time)}: {counted(training.steps, 'step')} "
+        f"{format_seconds(steps_s)}, all else {other}{jobs}. It takes {', '.join(bill(training))}."
+    )
+
+
+def bill(training: WholeTraining) -> list[str]:
+    """Write node-hours, energy, emissions and price with their ranges, as far as they are known."""
+    costs = training.bill
+    lines = [amount(costs.node_hours, "node-hours")]
+    if costs.energy_kwh is not None:
+        lines.append(_energy(costs.energy_kwh))
+    if costs.carbon_kg is not None:
+        lines.append(amount(costs.carbon_kg.times(1e-3), "t CO2e"))
+    if costs.price is not None:
+        lines.append(f"a price of {amount(costs.price, '')}".rstrip())
     return lines
 
 
 def amount(value: Amount, unit: str) -> str:
-    """A value with its range.
+    """Write a value with its range.
 
     >>> amount(Amount(1200.0, 1000.0, 1500.0), "kWh")
     '1,200 kWh (90 % between 1,000 and 1,500)'
     """
     low, high = format_amount(value.low), format_amount(value.high)
-    said = f"{format_amount(value.expected)} {unit}".rstrip()
-    return f"{said} (90 % between {low} and {high})"
+    expected = f"{format_amount(value.expected)} {unit}".rstrip()
+    return f"{expected} (90 % between {low} and {high})"
 
 
 def _energy(value: Amount) -> str:
-    """In MWh where there are thousands of kWh."""
+    """Write an energy in kWh, from 10,000 kWh on in MWh."""
     return amount(value.times(1e-3), "MWh") if value.expected >= 1e4 else amount(value, "kWh")
 
 
-def _time(value: Amount) -> str:
+def _duration(value: Amount) -> str:
+    """Write a duration, from two days on in days."""
     if value.expected < 2 * DAY_S:
-        low, high = format_seconds(value.low), format_seconds(value.high)
-        return f"{format_seconds(value.expected)} (90 % between {low} and {high})"
+        return f"{format_seconds(value.expected)} (90 % between {_range(value)})"
     return amount(value.times(1 / DAY_S), "days")
 
 
-def rows(found: WholeTraining) -> list[tuple[str, ...]]:
-    """Part, time, share, range and what it counts, of every part that there is."""
-    whole_s = found.time.expected
-    return [
-        (
-            part(one.name).label,
-            format_seconds(one.time_s.expected),
-            f"{100 * one.time_s.expected / whole_s:.1f} %",
-            span(one.time_s),
-            part(one.name).meaning,
-        )
-        for one in found.parts
-        if one.time_s.expected > 0
-    ]
+def facts(training: WholeTraining) -> str:
+    """Say how many checkpoints of which size are written, and how many interruptions to expect."""
+    checkpoints = counted(max(round(training.checkpoints), 1), "checkpoint")
+    written = f"{checkpoints} of {format_bytes(training.checkpoint_bytes)}"
+    if training.failures < _RARE_INTERRUPTIONS:
+        return f"{written}; no interruption is to be expected"
+    return f"{written}; {format_amount(training.failures)} interruptions are to be expected"
 
 
-def facts(found: WholeTraining) -> str:
-    """How many checkpoints of which size, and how many interruptions."""
-    saved = f"{counted(max(round(found.checkpoints), 1), 'checkpoint')} of "
-    saved += format_bytes(found.checkpoint_bytes)
-    if found.failures < _RARE:
-        return f"{saved}; an interruption is not to be expected"
-    return f"{saved}; {format_amount(found.failures)} interruptions are to be expected"
-
-
-def span(value: Amount) -> str:
-    """Between which times a part lies."""
+def _range(value: Amount) -> str:
     return f"{format_seconds(value.low)} and {format_seconds(value.high)}"

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planner.choose.plan import Plan
 from planner.choose.verdicts.fixes import shortage_summary
 from planner.choose.verdicts.strategy_verdicts import Verdict
 from planner.cost.estimate import Estimate
-from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.workload import Workload
-from planner.errors import shorten
+from planner.show.catalogue.layouts import layout_words
 from planner.units import counted, either, format_amount, format_bytes, format_count, format_seconds
 
 __all__ = [
-    "CODE",
     "alternative",
     "beside_fastest",
     "cost",
     "decided",
     "doubt",
     "fate",
+    "figures",
     "fits",
     "instead",
     "interval",
     "job",
-    "layout_words",
     "memory_interval",
     "metrics",
     "nearest",
@@ -34,85 +30,9 @@ __all__ = [
     "probability",
     "queues",
     "rate_unit",
-    "strategies",
     "verdict",
     "waiting",
 ]
-
-_AXES = {"dp": "data", "tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}
-
-
-def layout_words(layout: Layout) -> str:
-    """A layout for someone who has never seen one.
-
-    >>> layout_words(Layout(dp=4, tp=4, zero_stage=1, grad_accumulation=8))
-    '4 x data, 4 x tensor parallel, ZeRO-1, micro-batch 1 x 8'
-    """
-    degrees = [
-        f"{getattr(layout, a)} x {word}" for a, word in _AXES.items() if getattr(layout, a) > 1
-    ]
-    words = [", ".join(degrees) + " parallel" if degrees else "one device"]
-    if layout.ulysses > 1:
-        words.append(f"heads dealt to {layout.ulysses} context ranks")
-    if layout.sequence_parallel:
-        words.append("sequence parallel")
-    if layout.etp:
-        words.append("whole experts" if layout.etp == 1 else f"experts split over {layout.etp}")
-    if layout.vpp > 1:
-        words.append(f"{layout.vpp} chunks per stage")
-    if layout.zero_stage:
-        hybrid = layout.dp_shard not in (0, layout.dp)
-        within = f" within {layout.dp_shard} replicas" if hybrid else ""
-        kept = f" with second shards over {layout.reshard} ranks" if layout.reshard else ""
-        words.append(f"ZeRO-{layout.zero_stage}{within}{kept}")
-    words.append(f"micro-batch {layout.micro_batch} x {layout.grad_accumulation}")
-    if layout.recomputed:
-        words.append(layout.recomputed)
-    if layout.schedule not in ("none", "1f1b", "interleaved-1f1b"):
-        words.append(f"{layout.schedule} schedule")
-    if layout.offload != "none":
-        words.append(f"offload ({layout.offload})")
-    if layout.offload_activations:
-        words.append("offload of activations")
-    if layout.tiles > 1:
-        words.append(f"{layout.tiles} tiles")
-    words += _dealt(layout)
-    return ", ".join(words)
-
-
-def _dealt(layout: Layout) -> Iterator[str]:
-    """How layers are dealt to stages, where it is told.
-
-    >>> list(_dealt(Layout(pp=4, first_layers=7)))
-    ['7 layers on the first stage']
-    """
-    for name in ("embedding", "head"):
-        if (slots := getattr(layout, f"{name}_slots")) >= 0:
-            yield f"{name} dealt as {counted(slots, 'layer')}"
-    for name in ("first", "last"):
-        if layers := getattr(layout, f"{name}_layers"):
-            yield f"{counted(layers, 'layer')} on the {name} stage"
-    if layout.split:
-        yield f"layers of chunks {shorten(layout.split)}"
-
-
-CODE = {
-    "dp4": "4 replicas of the model, each with its part of the batch (data parallel)",
-    "(shard 8)": "ZeRO or FSDP shards over groups of 8 of them (hybrid)",
-    "tp4": "every matrix is cut over 4 devices (tensor parallel)",
-    "sp": "norms and dropouts are cut over the tensor-parallel group too (sequence parallel)",
-    "pp8": "8 pipeline stages",
-    "vpp2": "2 chunks of layers per stage (interleaved schedule)",
-    "cp2": "every sequence is cut over 2 devices (context parallel)",
-    "(ulysses 2)": "which exchange their tokens for heads around attention",
-    "ep8": "experts are spread over 8 devices (expert parallel)",
-    "zero1": "the ZeRO stage: 0 shards nothing, 1 optimizer states, 2 gradients too, 3 weights too",
-    "embedding1 head1": "embedding and head count as a layer each when stages get their layers",
-    "first7 last5": "layers of the first and the last stage; the others share the rest",
-    "split7,8*2,7": "layers of every chunk of the pipeline, in the order of the model",
-    "mb2x32": "micro-batches of 2 sequences, 32 of them per step and replica",
-}
-"""The code in which layouts are written, by example."""
 
 
 def _place(plan: Plan) -> str:
@@ -307,27 +227,6 @@ def _either(sizes: list[int]) -> str:
     return either(f"{size:,}" for size in sizes)
 
 
-def strategies(plan: Plan) -> list[dict[str, str]]:
-    """What became of every classic strategy, and what would help, one row each."""
-    rows = []
-    for entry in plan.strategies:
-        found = entry.estimate
-        fate = "no"
-        if entry.fits and found is not None:
-            fate = "tight" if found.tight else "yes"
-        rows.append(
-            {
-                "strategy": entry.name,
-                "fits": fate,
-                "step": format_seconds(found.step_time_s) if found and entry.fits else "",
-                "layout": f"{found.layout} [{found.framework}]" if found else "",
-                "why": entry.why,
-                "cheapest fix": entry.fix,
-            }
-        )
-    return rows
-
-
 def fits(estimate: Estimate) -> str:
     """Whether one layout fits, in a word or two."""
     if not estimate.fits:
@@ -347,6 +246,15 @@ def fate(estimate: Estimate, machine: Machine) -> str:
     if estimate.fits:
         return f"Fits: {format_bytes(limit - total)} free per device"
     return f"Does not fit: {shortage_summary(estimate, machine)}"
+
+
+def figures(estimate: Estimate) -> str:
+    """Write step time, utilisation and throughput of an estimate."""
+    return (
+        f"step {format_seconds(estimate.step_time_s)} ({interval(estimate)}), "
+        f"MFU {100 * estimate.mfu:.1f} %, "
+        f"{format_amount(estimate.tokens_per_s)} {rate_unit(estimate)}/s"
+    )
 
 
 def waiting(estimate: Estimate, numbered: bool) -> str:

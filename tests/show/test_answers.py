@@ -69,9 +69,9 @@ def test_a_table_leaves_out_what_says_nothing() -> None:
         {"nodes": 1, "fits": True, "gathered_bytes": 0.0, "reason": "one"},
         {"nodes": 2, "fits": False, "reason": "two"},
     )
-    titles, cells = answer_table(Answer("host", {}, True, "It is.", rows))
-    assert titles == ["nodes", "fits", "reason"]
-    assert cells == [["1", "yes", "one"], ["2", "no", "two"]]
+    table = answer_table(Answer("host", {}, True, "It is.", rows))
+    assert table.titles == ["nodes", "fits", "reason"]
+    assert table.cells() == [["1", "yes", "one"], ["2", "no", "two"]]
 
 
 def test_a_fact_stands_in_its_own_unit() -> None:
@@ -83,7 +83,7 @@ def test_a_fact_stands_in_its_own_unit() -> None:
         "model.vocab_size": (128256, "128,256"),
     }
     rows = tuple({"fact": f, "value": v, "reason": "-"} for f, (v, _) in facts.items())
-    _, cells = answer_table(Answer("sensitivity", {}, True, "It is.", rows))
+    cells = answer_table(Answer("sensitivity", {}, True, "It is.", rows)).cells()
     assert [row[1] for row in cells] == [said for _, said in facts.values()]
 
 

@@ -17,6 +17,7 @@ import planner
 from planner.choose.plan import Plan
 from planner.choose.plots.anatomy import PlayedStep, parallel_axes, play_step, rank_axes
 from planner.choose.plots.layout_space import layout_space
+from planner.choose.plots.scaling import ScalePoint, above_one
 from planner.cost.estimate import Estimate
 from planner.cost.memory.footprint import stage_memory
 from planner.cost.parts import DEVICE_PARTS, HOST_PARTS, TIME_PARTS
@@ -40,7 +41,6 @@ from planner.show.figures import (
     time_bars,
 )
 from planner.show.figures.frame import Drawing, log_ticks, plain
-from planner.show.scaling import ScalePoint, above_one
 from planner.units import GIB, format_seconds
 from tests.descriptions import scenario
 

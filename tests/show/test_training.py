@@ -9,8 +9,8 @@ from rich.console import Console
 
 import planner
 from planner.show.figures.time_bars import whole_training as drawn
-from planner.show.report import show_training
-from planner.show.training import bill, facts, rows, summary
+from planner.show.terminal import show
+from planner.show.training import bill, facts, summary, training_table
 from planner.training.answer import WholeTraining
 
 
@@ -34,16 +34,16 @@ def test_the_sentence_has_what_it_takes(found: WholeTraining) -> None:
 
 
 def test_rows_are_the_parts_that_there_are(found: WholeTraining) -> None:
-    shown = [row[0] for row in rows(found)]
+    shown = [row[0] for row in training_table(found).cells()]
     assert shown[:2] == ["start-up", "steps"]
     assert "waiting for data" not in shown  # no dataset was stated
-    shares = [float(row[2].removesuffix(" %")) for row in rows(found)]
+    shares = [float(row[2].removesuffix(" %")) for row in training_table(found).cells()]
     assert sum(shares) == pytest.approx(100, abs=0.05 * len(shares))
 
 
 def test_the_table_says_what_is_not_counted(found: WholeTraining) -> None:
     out = Console(file=io.StringIO(), width=160)
-    show_training(found, out)
+    show(found, out)
     text = out.file.getvalue()  # type: ignore[attr-defined]
     assert "No dataset is stated" in text
     assert "Interruptions are as frequent" in text

@@ -13,6 +13,8 @@ from planner.describe.catalogue import load_machine
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 from planner.show import words
+from planner.show.catalogue.layouts import layout_words
+from planner.show.plan_tables import strategies_table
 from planner.show.report import verdict
 from planner.units import format_seconds
 
@@ -139,7 +141,7 @@ def test_a_layout_that_fits_by_the_estimate_alone_is_tight(tight: Plan) -> None:
     assert "No layout is faster." in said
     assert "Fits, but tight" in verdict(forced).plain
     assert words.fate(best, load_machine("vsc-5")).startswith("Fits, but tight")
-    fates = {row["strategy"]: row["fits"] for row in words.strategies(tight)}
+    fates = {row["strategy"]: row["fits"] for row in strategies_table(tight).records}
     assert {"yes", "tight", "no"} == set(fates.values())
 
 
@@ -170,10 +172,10 @@ def test_rows_of_a_plan_have_names_of_their_own(tight: Plan) -> None:
     for answer in (usual, tight):
         names = [(estimate.framework, str(estimate.layout)) for estimate in answer.ranked]
         assert len(set(names)) == len(names)
-        said = [(e.framework, words.layout_words(e.layout)) for e in answer.ranked]
+        said = [(e.framework, layout_words(e.layout)) for e in answer.ranked]
         assert len(set(said)) == len(said)
     sharded = Layout(dp=8, dp_shard=4, zero_stage=3)
-    assert words.layout_words(sharded) != words.layout_words(sharded.replaced(dp_shard=0))
+    assert layout_words(sharded) != layout_words(sharded.replaced(dp_shard=0))
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from planner.describe.catalogue import load_machine, names
 from planner.describe.machine import Machine
 from planner.errors import PlannerError
 from planner.evidence.learning import Learned, Taught, learn_from_text, taught
-from planner.show.lessons import corrected, lessons
+from planner.show.evidence.lessons import corrected, lessons
 
 __all__ = ["in_use", "present", "show_lessons", "use", "with_own_runs"]
 

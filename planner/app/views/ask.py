@@ -142,9 +142,8 @@ def _show(answer: Answer, job: PageJob) -> None:
     if drawing is not None:
         draw(drawing, key="ask_figure")
     if answer.rows:
-        titles, rows = answer_table(answer)
         st.dataframe(
-            [dict(zip(titles, row, strict=True)) for row in rows],
+            answer_table(answer).text_records(),
             hide_index=True,
             key="ask_table",
             alt="Options that were compared for the answer, a row each, with the reason.",

@@ -21,7 +21,9 @@ from planner.cost.estimate import Estimate
 from planner.cost.parts import part
 from planner.errors import PlannerError
 from planner.show import words
+from planner.show.catalogue.layouts import CODE
 from planner.show.figures import candidates, memory_bars, time_bars
+from planner.show.plan_tables import strategies_table
 from planner.tables import Table
 from planner.units import GIB
 
@@ -113,7 +115,10 @@ def _strategies(plan: Plan, job: PageJob) -> None:
     else:
         st.info("No classic strategy has a layout for this job; why is said of each below.")
     # empty columns would only take room
-    rows = [{k: escape(v) for k, v in row.items()} for row in words.strategies(plan)]
+    rows = [
+        {title: escape(cell) for title, cell in record.items()}
+        for record in strategies_table(plan).text_records()
+    ]
     with st.expander("Every strategy: layout, why, and the cheapest change that makes it fit"):
         st.table(rows, hide_index=True)
 
@@ -169,9 +174,7 @@ def _ranked(plan: Plan, job: PageJob) -> None:
         "the fastest is here. Select one to study it below and on the page *One layout*."
     )
     with st.expander("How to read a layout"):
-        st.table(
-            [{"code": code, "means": means} for code, means in words.CODE.items()], hide_index=True
-        )
+        st.table([{"code": code, "means": means} for code, means in CODE.items()], hide_index=True)
 
 
 def _select(key: str, packed: list[str]) -> None:

@@ -19,6 +19,7 @@ from planner.cost.estimate import Estimate
 from planner.describe.layout import Layout
 from planner.errors import PlannerError
 from planner.show import words
+from planner.show.catalogue.layouts import layout_words
 from planner.show.figures import memory_bars, step_timeline, time_bars
 from planner.show.figures import rank_layout as layouts
 from planner.units import format_bytes, format_rate, format_seconds
@@ -130,7 +131,7 @@ def _fate(shown: Estimate, job: PageJob) -> None:
     say = (st.warning if shown.tight else st.success) if shown.fits else st.error
     say(
         escape(
-            f"{words.fate(shown, job.machine)}. {words.layout_words(shown.layout)} with "
+            f"{words.fate(shown, job.machine)}. {layout_words(shown.layout)} with "
             f"{shown.framework}: {format_seconds(shown.step_time_s)} per step, "
             f"{format_bytes(shown.memory_bytes['total'])} per device."
         )

@@ -18,7 +18,7 @@ from planner.describe.dataset import Loader, Staging
 from planner.describe.training_run import Charges, Training
 from planner.errors import DescriptionError, PlannerError
 from planner.show.figures.time_bars import whole_training
-from planner.show.training import facts, rows, summary
+from planner.show.training import facts, summary, training_table
 from planner.units import parse_power, parse_quantity
 
 __all__ = ["asks", "show_training", "stated_training"]
@@ -122,9 +122,11 @@ def show_training(job: PageJob, estimate: Estimate | None) -> None:
     st.markdown(f"**{escape(summary(answer))}**")
     draw(whole_training(answer), key="whole_training")
     with st.expander("Every part, and what it counts"):
-        columns = ("part", "time", "share", "90 % between", "what it counts")
-        named = [dict(zip(columns, map(escape, row), strict=True)) for row in rows(answer)]
-        st.table(named, hide_index=True)
+        rows = [
+            {title: escape(cell) for title, cell in record.items()}
+            for record in training_table(answer).text_records()
+        ]
+        st.table(rows, hide_index=True)
     for line in (f"{facts(answer)}.", *answer.notes):
         st.markdown("- " + escape(line))
 

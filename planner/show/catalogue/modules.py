@@ -5,61 +5,57 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
 from planner.describe.model.model import Model
-from planner.describe.model.traced_module import Traced
+from planner.describe.model.traced_module import Traced, TracedBlock
+from planner.tables import Block, Column, Line, Record, Table
 from planner.units import format_bytes, format_count
 
-__all__ = ["model_toml", "show_traced"]
-
-_COLUMNS = (
-    "block",
-    "count",
-    "parameters",
-    "products",
-    "kernels",
-    "kept",
-    "autocast",
-    "16 bits",
-    "working",
-)
+__all__ = ["model_toml", "traced_page"]
 
 
-def show_traced(traced: Traced, out: Console) -> None:
-    """Print the blocks of a traced module, every figure of one block and one sample."""
-    table = Table(*_COLUMNS, box=box.SIMPLE)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for block in traced.blocks:
-        table.add_row(
-            block.name,
-            f"{block.count}",
-            f"{block.num_params:,}",
-            f"{format_count(sum(one.flop for one in block.operations) / 2)} MAC",
-            format_bytes(block.forward.fp32 + block.backward.fp32),
-            format_bytes(block.saved.fp32),
-            format_bytes(block.saved.autocast),
-            format_bytes(block.saved.cast),
-            format_bytes(block.working.fp32),
-        )
-    out.print("blocks; figures of one of them and one sample, in fp32 where nothing else is said:")
-    out.print(table)
-    for line in (
-        "products: multiply-adds of products, convolutions and attention in a forward pass",
-        "kernels: bytes that memory-bound kernels move, forward and backward",
-        "kept: from forward to backward, in fp32, under autocast, and with weights of 16 bits"
-        + (" (half of fp32: it does not run with them)" if traced.cast_by_half else ""),
-        "working: at most alive in its backward beyond what is kept",
-    ):
-        out.print(line, highlight=False, markup=False)
-    print(f"forward: {traced.flop / 2:,.0f} multiply-adds a sample")
-    print(f"buffers: {format_bytes(traced.buffer_bytes)}, not in the estimates")
-    print(
-        f"kept for a batch of any size: {format_bytes(traced.constant_bytes)}, not in them either"
+def traced_page(traced: Traced) -> list[Block]:
+    """Return the blocks of a traced module, every figure of one block and one sample."""
+    columns = (
+        Column("name", "block"),
+        Column("count", "count"),
+        Column("num_params", "parameters", "{:,}".format),
+        Column("products", "products", lambda count: f"{format_count(count)} MAC"),
+        Column("kernel_bytes", "kernels", format_bytes),
+        Column("saved_bytes", "kept", format_bytes),
+        Column("autocast_bytes", "autocast", format_bytes),
+        Column("cast_bytes", "16 bits", format_bytes),
+        Column("working_bytes", "working", format_bytes),
     )
+    half = " (half of fp32: it does not run with them)" if traced.cast_by_half else ""
+    constant = format_bytes(traced.constant_bytes)
+    return [
+        Line("blocks; figures of one of them and one sample, in fp32 where nothing else is said:"),
+        Table(tuple(map(_block_record, traced.blocks)), columns=columns),
+        Line("products: multiply-adds of products, convolutions and attention in a forward pass"),
+        Line("kernels: bytes that memory-bound kernels move, forward and backward"),
+        Line(
+            "kept: from forward to backward, in fp32, under autocast, and with weights of 16 bits"
+            + half
+        ),
+        Line("working: at most alive in its backward beyond what is kept"),
+        Line(f"forward: {traced.flop / 2:,.0f} multiply-adds a sample"),
+        Line(f"buffers: {format_bytes(traced.buffer_bytes)}, not in the estimates"),
+        Line(f"kept for a batch of any size: {constant}, not in the estimates either"),
+    ]
+
+
+def _block_record(block: TracedBlock) -> Record:
+    return {
+        "name": block.name,
+        "count": block.count,
+        "num_params": block.num_params,
+        "products": sum(operation.flop for operation in block.operations) / 2,
+        "kernel_bytes": block.forward.fp32 + block.backward.fp32,
+        "saved_bytes": block.saved.fp32,
+        "autocast_bytes": block.saved.autocast,
+        "cast_bytes": block.saved.cast,
+        "working_bytes": block.working.fp32,
+    }
 
 
 def model_toml(model: Model) -> str:

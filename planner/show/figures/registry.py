@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar
 from planner.choose.plan import Plan
 from planner.choose.plots.anatomy import Axis, PlayedStep, parallel_axes, play_step, scenario_of
 from planner.choose.plots.layout_space import LayoutSpace, layout_space
+from planner.choose.plots.scaling import ScalePoint
 from planner.choose.verdicts.strategy_verdicts import Verdict
 from planner.cost.estimate import Estimate
 from planner.cost.memory.footprint import stage_memory
@@ -26,7 +27,6 @@ from planner.describe.model.model import Model
 from planner.errors import PlannerError
 from planner.evidence.scores import Score
 from planner.show.figures.frame import Drawing
-from planner.show.scaling import ScalePoint
 from planner.training.answer import WholeTraining
 from planner.units import counted
 

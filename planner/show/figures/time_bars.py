@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from planner.choose.plots.scaling import ScalePoint
 from planner.cost.estimate import Estimate
 from planner.show.figures.frame import (
     Drawing,
@@ -20,7 +21,6 @@ from planner.show.figures.frame import (
 )
 from planner.show.figures.palette import GREY, HUES, LIMIT, label
 from planner.show.figures.registry import figure_of
-from planner.show.scaling import ScalePoint
 from planner.show.training import summary
 from planner.training.answer import WholeTraining
 from planner.units import counted, format_amount, format_seconds

@@ -34,7 +34,7 @@ from planner.evidence.runs.machines import machine_of
 from planner.evidence.runs.reading import assumed, guessed, stated, together
 from planner.evidence.runs.run import RefusedRun, Run
 from planner.evidence.runs.table import read_runs
-from planner.show.backtest import main, render
+from planner.show.evidence.backtest import backtest_page, main
 from tests import ROOT
 from tests.evidence.tables import narayanan_rows, row, write
 
@@ -815,7 +815,7 @@ def test_unknown_groups_and_empty_tables(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="unknown group 'sauce'"):
         main(path, group_by=("sauce",))
     with pytest.raises(PlannerError, match="no rows"):
-        render(Backtest(()), ("source",), Console(quiet=True))
+        backtest_page(Backtest(()), ("source",))
 
 
 def test_rows_are_estimated_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from planner.describe.catalogue import names
 from planner.describe.configurations.reading import read_configuration_text
 from planner.evidence.learning import learn_from_text
 from planner.show import words
+from planner.show.catalogue.layouts import layout_words
 from planner.units import format_bytes, format_seconds
 
 _HOSTILE = '<img src=x onerror="alert(1)">&amp;'
@@ -144,7 +145,7 @@ def test_a_machine_shows_numbers_with_their_sources() -> None:
 
 def test_descriptions_show_what_is_not_as_usual() -> None:
     layout = planner.Layout(dp=8, tp=4, zero_stage=1)
-    assert words.layout_words(layout) in _read(layout).text
+    assert layout_words(layout) in _read(layout).text
     text = _read(planner.Workload(sequence_length=4096, optimizer="lion")).text
     assert "4,096" in text
     assert "lion" in text

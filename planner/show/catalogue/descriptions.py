@@ -1,0 +1,211 @@
+"""Descriptions as people read them: machines, frameworks, models, layouts, configuration files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from planner.describe.base import Description, Quantity, shown
+from planner.describe.configurations.configuration import Configuration
+from planner.describe.framework.framework import Framework
+from planner.describe.framework.switches import Switch
+from planner.describe.layout import Layout
+from planner.describe.machine import Machine
+from planner.describe.model.model import Model
+from planner.errors import shorten
+from planner.show.catalogue.layouts import layout_words
+from planner.show.catalogue.quantities import format_quantity, quantities, quantity_table
+from planner.tables import Block, Column, Line, Notes, Record, Table, page
+from planner.units import counted, format_bytes, format_count
+
+__all__ = ["spelled", "written"]
+
+_MAX_LENGTH = 160
+
+
+@page.register
+def description_page(description: Description) -> list[Block]:
+    """Return the fields of a description that differ from their defaults."""
+    name = str(getattr(description, "name", ""))
+    title = f"{type(description).__name__} {name}".rstrip()
+    return [Line(title, "bold"), _field_table(description)]
+
+
+@page.register
+def layout_page(layout: Layout) -> list[Block]:
+    """Return the code of a layout, its meaning, and its fields."""
+    meaning = (
+        f"{layout}: {layout_words(layout)}; {counted(layout.world, 'rank')}, "
+        f"{layout.global_batch:,} sequences a step"
+    )
+    fields = replace(_field_table(layout), title="Fields without their defaults", folded=True)
+    return [Line(meaning, "bold"), fields]
+
+
+@page.register
+def model_page(model: Model) -> list[Block]:
+    """Return the number of parameters and the shapes of a model."""
+    head = f"{model.name}: {format_count(model.num_params)} parameters"
+    return [Line(head, "bold"), _field_table(model)]
+
+
+@page.register
+def configuration_page(configuration: Configuration) -> list[Block]:
+    """Return the contents of configuration files, and how they were read."""
+    head = f"{configuration.name} ({', '.join(configuration.kinds)}): {configuration.framework}"
+    fields = {
+        "layout": configuration.layout,
+        "workload": configuration.workload,
+        "model": configuration.shape,
+    }
+    records = (
+        {"kind": kind, "field": name, "value": shown(value)}
+        for kind, values in fields.items()
+        for name, value in values.items()
+    )
+    columns = (Column("kind", ""), Column("field", "field"), Column("value", "value"))
+    notes = Notes(tuple(configuration.notes), "How they were read")
+    return [Line(head, "bold"), Table(tuple(records), columns=columns), notes]
+
+
+def spelled(name: str, switch: Switch) -> str:
+    """Write a switch as it is named behind a framework.
+
+    >>> switches = load_framework("deepspeed").switches
+    >>> [spelled(name, switches[name]) for name in ("liger", "bucket")]
+    ['+liger', '+bucket=VALUE']
+    """
+    return f"+{name}=VALUE" if switch.takes else f"+{name}"
+
+
+def written(switch: Switch) -> str:
+    """Write the arguments and variables that a switch puts into files."""
+    if switch.arguments is None:
+        return "estimated only: no file is told"
+    variables = [f"{key}={value}" for key, value in switch.environment.items()]
+    return ", ".join([*switch.arguments, *variables]) or "the settings that it changes"
+
+
+@page.register
+def framework_page(framework: Framework) -> list[Block]:
+    """Return the switches of a framework, and its traits that differ from their defaults."""
+    blocks: list[Block] = [Line(f"{framework.name}: {framework.title}", "bold")]
+    if framework.switches:
+        example = spelled(*next(iter(framework.switches.items())))
+        blocks += [
+            Line(f"switches, as -f {framework.family}{example}; several are added up:"),
+            _switch_table(framework),
+        ]
+    traits = (record for record in _fields(framework) if not record["field"].startswith("switch"))
+    columns = (Column("field", "field"), Column("value", "value", min_width=30))
+    return [*blocks, Table(tuple(traits), "Traits", columns, folded=True)]
+
+
+def _switch_table(framework: Framework) -> Table:
+    active = {word.partition("=")[0]: word for word in framework.switched}
+    records = []
+    for name, switch in framework.switches.items():
+        effect = switch.does
+        effect += f"; goes with {', '.join(switch.needs)}" if switch.needs else ""
+        effect += "; saves memory" if switch.saves_memory else ""
+        word = f"+{active[name]} (on)" if name in active else spelled(name, switch)
+        records.append({"switch": word, "effect": effect, "files": written(switch)})
+    columns = (
+        Column("switch", "switch"),
+        Column("effect", "what it does", min_width=24),
+        Column("files", "what files are told", min_width=20),
+    )
+    return Table(tuple(records), "Switches", columns, folded=True)
+
+
+@page.register
+def machine_page(machine: Machine) -> list[Block]:
+    """Return every number of a machine with kind and source, its networks, queues and notes."""
+    numbers = quantity_table(machine)
+    assumed = sum(quantity.kind == "assumed" for _, quantity in quantities(machine))
+    blocks: list[Block] = [
+        Line(f"{machine.name}: {machine.title}", "bold"),
+        Line(
+            f"{counted(machine.num_nodes.value, 'node')} x "
+            f"{counted(machine.node.num_devices, 'device')} ({machine.device.name}) = "
+            f"{counted(machine.num_devices, 'device')} with "
+            f"{format_bytes(machine.device.memory_bytes.value)} each"
+        ),
+    ]
+    if machine.evidence:
+        blocks.append(Line(f"measured runs: {machine.evidence}"))
+    return [
+        *blocks,
+        replace(
+            numbers,
+            records=(*numbers.records, *_efficiency_records(machine)),
+            title=f"{len(numbers.records)} numbers, of which {assumed} are assumed",
+            folded=True,
+        ),
+        *map(Line, _system_lines(machine)),
+        *(Line(f"source {name}: {text}", "dim") for name, text in machine.sources.items()),
+        *(Line(f"note: {note}") for note in machine.notes),
+        Line(f"{assumed} values are assumed: override them with --set", "yellow"),
+    ]
+
+
+def _efficiency_records(machine: Machine) -> Iterator[Record]:
+    """Yield the efficiency of every network by number of nodes."""
+    for network in machine.all_networks:
+        curve = network.efficiency
+        points = zip(curve.num_nodes, curve.fraction, strict=True)
+        yield {
+            "quantity": f"network.efficiency by nodes {network.name}".rstrip(),
+            "value": ", ".join(f"{fraction:.2f} at {nodes}" for nodes, fraction in points),
+            "kind": curve.kind,
+            "source": curve.source,
+        }
+
+
+def _system_lines(machine: Machine) -> Iterator[str]:
+    """Yield a line for every network, file system and queue of a machine."""
+    for network in machine.all_networks if machine.networks else ():
+        users = " and ".join(network.frameworks)
+        users = users or ("all other jobs" if network is machine.network else "none unless asked")
+        note = f"; {network.note}" if network.note else ""
+        option = f"network {network.name} (--network {network.name})"
+        yield f"{option}: {network.topology}; used by {users}{note}"
+    for system in machine.file_systems:
+        yield f"file system {system.name} ({system.kind})"
+    for queue in machine.scheduler.queues:
+        note = f" ({queue.note})" if queue.note else ""
+        nodes = f"{queue.min_nodes:,}-{queue.max_nodes:,} nodes"
+        yield f"queue {queue.name}: {nodes}, {queue.max_hours:g} h{note}"
+
+
+def _field_table(description: Description) -> Table:
+    columns = (Column("field", "field"), Column("value", "value", _shortened, min_width=30))
+    return Table(tuple(_fields(description)), columns=columns)
+
+
+def _shortened(value: str) -> str:
+    return shorten(value, _MAX_LENGTH)
+
+
+def _fields(description: Description, prefix: str = "") -> Iterator[Record]:
+    """Yield the fields that differ from their defaults; nested ones have dotted names."""
+    for name, field in type(description).model_fields.items():
+        value = getattr(description, name)
+        if value == field.default:
+            continue
+        key = f"{prefix}{name}"
+        if isinstance(value, Quantity):
+            yield {"field": key, "value": f"{format_quantity(key, value.value)} ({value.kind})"}
+        elif isinstance(value, Description):
+            yield from _fields(value, f"{key}.")
+        else:
+            yield {"field": key, "value": _text(value)}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, (tuple, list)):
+        return ", ".join(map(_text, value))
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {_text(item)}" for key, item in value.items())
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -1,0 +1,1 @@
+"""Evidence: how well estimates match measured runs, and what those runs teach."""

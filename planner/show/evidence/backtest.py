@@ -1,0 +1,203 @@
+"""The backtest as tables for people, and as the command `planner backtest`."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from planner.errors import PlannerError, UnknownNameError, shorten
+from planner.evidence.backtest import GROUP_KEYS, Backtest, score
+from planner.evidence.runs.table import read_runs
+from planner.evidence.scores import Score
+from planner.evidence.statistics import MISSING_RANKS, Group, ranks_are_known
+from planner.show.terminal import print_page
+from planner.tables import Block, Column, Line, Table
+from planner.units import format_bytes, format_seconds
+
+__all__ = ["backtest_page", "main"]
+
+_NUM_WORST = 10
+_NUM_REASONS = 20
+_ROWS_REFUSED = 3
+"""Exit code where rows were refused."""
+
+
+def main(
+    path: str | Path,
+    json_output: bool = False,
+    group_by: Sequence[str] = ("source",),
+    console: Console | None = None,
+) -> int:
+    """Score the runs of a CSV and print the result; 0, or 3 where rows were refused."""
+    keys = _checked(group_by)
+    backtest = score(read_runs(path))
+    if json_output:
+        json.dump(backtest.to_json(keys), sys.stdout, indent=2, allow_nan=False)
+        sys.stdout.write("\n")
+        if not ranks_are_known():
+            print(MISSING_RANKS, file=sys.stderr)
+    else:
+        print_page(backtest_page(backtest, keys), console or Console())
+    return _ROWS_REFUSED if backtest.refused else 0
+
+
+def _checked(group_by: Sequence[str]) -> tuple[str, ...]:
+    keys = tuple(key.strip() for key in group_by if key.strip()) or ("source",)
+    for key in keys:
+        if key not in GROUP_KEYS:
+            raise UnknownNameError("group", key, GROUP_KEYS, f"use {', '.join(GROUP_KEYS)}")
+    return keys
+
+
+def backtest_page(backtest: Backtest, keys: Sequence[str]) -> list[Block]:
+    """Return step times and memory by group, the worst rows, and the refused rows by reason."""
+    if not backtest.rows:
+        raise PlannerError("the table has no rows below its header; add runs")
+    scored, refused = len(backtest.scores), len(backtest.refused)
+    groups, group_title = backtest.groups(keys), ", ".join(keys)
+    blocks: list[Block] = [
+        Line(f"{scored} runs scored, {refused} refused; errors are estimate over measurement"),
+        _time_table(groups, group_title),
+        Line(_LEGEND if ranks_are_known() else f"{_LEGEND}; {MISSING_RANKS}"),
+        _memory_table(groups, group_title),
+    ]
+    if worst := _worst(backtest.scores):
+        blocks.append(_worst_table(worst))
+    if backtest.refused:
+        blocks.append(_refused_table(backtest))
+    return blocks
+
+
+_LEGEND = (
+    "bias: geometric mean; covered: share in the 90 % interval; spread: standard deviation of "
+    "log(estimate / measured); rank: Spearman; job: the same training measured in several "
+    "layouts; regret: time of the layout ranked first over the best measured"
+)
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+def _signed_percent(value: float) -> str:
+    return f"{100 * value:+.1f} %"
+
+
+def _group_column(title: str) -> Column:
+    return Column("group", title, lambda group: shorten(group.name, 60), min_width=16)
+
+
+def _group_columns(*columns: tuple[str, str, Callable[[Any], str]]) -> tuple[Column, ...]:
+    """Return columns of groups by attribute, title and format."""
+    return tuple(
+        Column("group", title, functools.partial(_group_text, name, text))
+        for name, title, text in columns
+    )
+
+
+def _group_text(name: str, text: Callable[[Any], str], group: Group) -> str:
+    """Write a figure of a group; one that is not known is a dash."""
+    value = getattr(group, name)
+    return "-" if value is None else text(value)
+
+
+def _time_table(groups: Sequence[Group], group_title: str) -> Table:
+    columns = _group_columns(
+        ("num_times", "runs", str),
+        ("mape", "MAPE", _percent),
+        ("bias", "bias", _signed_percent),
+        ("median_error", "median", _signed_percent),
+        ("log_spread", "spread", "{:.2f}".format),
+        ("coverage", "covered", _percent),
+        ("rank_correlation", "rank", "{:.2f}".format),
+        ("num_jobs", "jobs", str),
+        ("job_rank_correlation", "rank in job", "{:.2f}".format),
+        ("regret", "regret", _percent),
+    )
+    worst = Column("group", "worst row", _worst_text, min_width=14)
+    records = tuple({"group": group} for group in groups if group.num_times)
+    return Table(records, "Step time", (_group_column(group_title), *columns, worst))
+
+
+def _worst_text(group: Group) -> str:
+    return f"{group.worst_row} {_group_text('worst_error', _signed_percent, group)}"
+
+
+def _memory_table(groups: Sequence[Group], group_title: str) -> Table:
+    columns = _group_columns(
+        ("num_runs", "runs", str),
+        ("num_memories", "with memory", str),
+        ("memory_mape", "MAPE", _percent),
+        ("memory_bias", "bias", _signed_percent),
+        ("fit_recall", "ran and fits", _percent),
+        ("oom_recall", "failed and does not fit", _percent),
+        ("oom_precision", "does not fit and failed", _percent),
+    )
+    records = tuple({"group": group} for group in groups)
+    return Table(records, "Memory and fit", (_group_column(group_title), *columns))
+
+
+def _worst(scores: Sequence[Score]) -> list[Score]:
+    """Return the scores with the largest errors."""
+    timed = [score for score in scores if score.error is not None]
+
+    def ratio(score: Score) -> float:
+        quotient = score.estimate.step_time_s / (score.run.step_time_s or 1.0)
+        return max(quotient, 1 / quotient)
+
+    return sorted(timed, key=lambda score: (-ratio(score), score.run.row_id))[:_NUM_WORST]
+
+
+def _worst_table(worst: Sequence[Score]) -> Table:
+    columns = (
+        Column("row", "row", min_width=12),
+        Column("model", "model"),
+        Column("machine", "machine", min_width=12),
+        Column("layout", "layout", min_width=24),
+        Column("measured_s", "measured", format_seconds),
+        Column("estimated_s", "estimated", format_seconds),
+        Column("error", "error", _signed_percent),
+        Column("memory_bytes", "memory", format_bytes),
+    )
+    records = (
+        {
+            "row": score.run.row_id,
+            "model": shorten(score.run.model.name, 24),
+            "machine": score.run.machine_label,
+            "layout": str(score.run.layout),
+            "measured_s": score.run.step_time_s or 0.0,
+            "estimated_s": score.estimate.step_time_s,
+            "error": score.error,
+            "memory_bytes": score.estimated_memory_bytes,
+        }
+        for score in worst
+    )
+    return Table(tuple(records), f"The {len(worst)} worst rows", columns)
+
+
+def _refused_table(backtest: Backtest) -> Table:
+    """Return the reasons of refused rows, the commonest first, each with its first row."""
+    counts: Counter[str] = Counter()
+    examples: dict[str, str] = {}
+    for row in backtest.refused:
+        # rows that differ only in a number share their reason
+        reason = re.sub(r"\b\d[\d,.]*\b", "#", row.reason)
+        counts[reason] += 1
+        examples.setdefault(reason, f"{row.row_id}: {row.reason}")
+    ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    records = [
+        {"reason": examples[reason], "rows": count} for reason, count in ordered[:_NUM_REASONS]
+    ]
+    if rest := ordered[_NUM_REASONS:]:
+        rows = sum(count for _, count in rest)
+        records.append({"reason": f"{len(rest)} other reasons", "rows": rows})
+    columns = (Column("reason", "reason (first such row)", min_width=40), Column("rows", "rows"))
+    return Table(tuple(records), "Refused rows", columns)
