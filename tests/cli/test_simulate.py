@@ -66,7 +66,7 @@ def test_wrong_use_is_one_sentence(capsys: Captured, tmp_path: Path) -> None:
     assert err.startswith("planner: cannot write the trace to ")
     code, out, err = run(capsys, "simulate", *JOB[:-1], "524288")
     assert (code, out) == (WRONG_USE, "")
-    assert "too long to be played" in err
+    assert "too long to simulate" in err
     code, _, err = run(capsys, "simulate", *JOB, "--tp", "3")
     assert code == WRONG_USE
     assert err.startswith("planner: ")

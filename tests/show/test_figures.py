@@ -323,8 +323,8 @@ def test_the_fullest_stage_is_among_those_drawn() -> None:
 
 
 def test_numbers_are_explained_where_there_are_some() -> None:
-    few = PlayedStep.whole(simulate([StageTime(1, 2)] * 2, 4, "1f1b"))
-    many = PlayedStep.whole(simulate([StageTime(1, 2)] * 2, 400, "1f1b"))
+    few = PlayedStep.of_schedule(simulate([StageTime(1, 2)] * 2, 4, "1f1b"))
+    many = PlayedStep.of_schedule(simulate([StageTime(1, 2)] * 2, 400, "1f1b"))
     assert step_timeline.has_numbers(step_timeline.gantt(few))
     assert not step_timeline.has_numbers(step_timeline.gantt(many))
 
@@ -332,7 +332,7 @@ def test_numbers_are_explained_where_there_are_some() -> None:
 def test_the_gantt_says_what_the_step_waits_for() -> None:
     # three micro-batches on a slow second stage: 1 + 3 (2 + 4) + 2 s, and a transfer each way
     stages = [StageTime(1, 2, send_s=0.5), StageTime(2, 4, send_s=0.5)]
-    drawing = step_timeline.gantt(PlayedStep.whole(simulate(stages, 3, "1f1b")))
+    drawing = step_timeline.gantt(PlayedStep.of_schedule(simulate(stages, 3, "1f1b")))
     _check(drawing)
     assert drawing.alt.endswith(
         "Critical path: 82 % on stage 1 (backward 55 %, forward 27 %), 14 % on 1 other stage, "

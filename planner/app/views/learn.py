@@ -220,7 +220,7 @@ def _pipeline(_: PageJob | None) -> None:
     rules = schedule_named(schedule)
     number = chunks if rules.interleaves else 2 if rules.v_shaped else 1
     timeline = simulate([StageTime(1.0, 2.0, 0.0, 1.0)] * stages, stages * groups, schedule, number)
-    draw(step_timeline.gantt(PlayedStep.whole(timeline), schedule), key="pipe_gantt")
+    draw(step_timeline.gantt(PlayedStep.of_schedule(timeline), schedule), key="pipe_gantt")
     micro_batches = max(max(timeline.in_flight(stage)[1]) for stage in range(stages))
     st.caption(
         f"Forward 1 s, backward 2 s. The step takes {timeline.makespan_s:.2f} s, stages idle "

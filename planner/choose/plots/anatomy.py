@@ -1,4 +1,4 @@
-"""Anatomy: one layout taken apart: its step played event by event, its axes and what they carry."""
+"""Anatomy of one layout: its step event by event, and what its parallel axes carry."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 _MOST_TASKS = 8_000
-# passes of a played step: half a second of work; what the middle repeats beyond is left out
+"""Passes to play, which takes half a second; further repetitions of the middle are left out."""
 
 
 def scenario_of(
@@ -43,7 +43,7 @@ def scenario_of(
     estimate: Estimate,
     experience: Experience = Experience(),
 ) -> Scenario:
-    """The scenario that an estimate answers; its framework is that of the catalogue."""
+    """The scenario of an estimate, with the framework of the catalogue."""
     return Scenario(model, machine, workload, load_framework(estimate.framework), experience)
 
 
@@ -51,20 +51,20 @@ def scenario_of(
 class PlayedStep:
     """The step of an estimate, event by event, and as long as the estimate says.
 
-    Events last what the estimate says. A schedule that is played is a little longer or shorter
-    than its closed form where stages differ; that, and micro-batches that are not played, are
-    made up for in the middle of the passes, where the schedule repeats itself.
+    The played schedule is a little longer or shorter than its closed form where stages differ, and
+    may play fewer micro-batches. Both are made up for in the middle of the passes, where the
+    schedule repeats itself.
     """
 
     timeline: Timeline
     micro_batches: int
-    """Of the step; the timeline may play fewer."""
+    """Micro-batches of the step; the timeline may play fewer."""
     step_s: float
     """Length of the step, as estimated [s]."""
 
     @classmethod
-    def whole(cls, timeline: Timeline) -> PlayedStep:
-        """A schedule on its own."""
+    def of_schedule(cls, timeline: Timeline) -> PlayedStep:
+        """A schedule without an estimate."""
         return cls(timeline, timeline.num_micro_batches, timeline.makespan_s)
 
     @functools.cached_property
@@ -74,25 +74,25 @@ class PlayedStep:
 
     @functools.cached_property
     def middle_s(self) -> float:
-        """Where in the timeline the difference to the estimate is made up for [s]."""
+        """Instant of the timeline at which the difference to the estimate is made up for [s]."""
         return self.timeline.passes_s / 2
 
     def instant_s(self, time_s: float) -> float:
-        """When in the step an instant of the timeline is [s]."""
-        moved = self.step_s - self.played_s
-        return time_s if time_s <= self.middle_s else time_s + moved
+        """Instant of the step that an instant of the timeline stands for [s]."""
+        difference_s = self.step_s - self.played_s
+        return time_s if time_s <= self.middle_s else time_s + difference_s
 
     @functools.cached_property
     def idle_s(self) -> float:
-        """Waiting of the stage that works longest [s]."""
+        """Idle time of the busiest stage [s]."""
         repeats = self.micro_batches / self.timeline.num_micro_batches
-        worked = [
+        busy_s = [
             sum(event.duration_s for event in self.timeline.computed(stage))
             for stage in range(self.timeline.num_stages)
         ]
-        longest = max(range(len(worked)), key=worked.__getitem__)
-        closing = [e.duration_s for e in self.timeline.occupied(longest) if not e.in_passes]
-        return self.step_s - repeats * worked[longest] - sum(closing)
+        busiest = max(range(len(busy_s)), key=busy_s.__getitem__)
+        closing = [e.duration_s for e in self.timeline.occupied(busiest) if not e.in_passes]
+        return self.step_s - repeats * busy_s[busiest] - sum(closing)
 
 
 def play_step(
@@ -102,34 +102,34 @@ def play_step(
     estimate: Estimate,
     experience: Experience = Experience(),
 ) -> PlayedStep:
-    """The step of an estimate, event by event."""
+    """Play the step of an estimate, event by event."""
     layout = estimate.layout
     scenario = scenario_of(model, machine, workload, estimate, experience)
-    works = stage_work(scenario, layout, measured_factor(scenario, estimate))
+    work = stage_work(scenario, layout, measured_factor(scenario, estimate))
     count, per_batch = layout.grad_accumulation, 2 * layout.pp * layout.vpp
     if count * per_batch > _MOST_TASKS:
         rounds = max(_MOST_TASKS // per_batch // layout.pp, 2)
         count = min(rounds * layout.pp, count)
-    timeline = simulate(works, count, layout.schedule, layout.vpp)
+    timeline = simulate(work, count, layout.schedule, layout.vpp)
     return PlayedStep(timeline, layout.grad_accumulation, estimate.step_time_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One parallel axis of a layout: its groups, what they see and what they carry."""
+    """One parallel axis of a layout: its groups of ranks, their links and their traffic."""
 
     name: str
     size: int
     stride: int
     nodes: int
     bytes_per_s: float
-    """Rate per rank on the slowest part of the way; infinite where the group is one rank [B/s]."""
+    """Bandwidth per rank of the slowest link; infinite for a group of one rank [B/s]."""
     latency_s: float
     carries: str
     traffic: AxisTraffic
     """Bytes of one step, hidden or not."""
     time_s: float
-    """Part of the step that stays exposed for it [s]."""
+    """Exposed communication of the axis in a step [s]."""
 
 
 _CARRIES = {
@@ -143,13 +143,13 @@ _CARRIES = {
     ),
     "pp": ("activations, stage to stage", ("pipeline_transfer",)),
 }
-"""What each axis carries, and its parts of the step, fastest axis first."""
+"""Data of each axis, and its parts of the step; fastest axis first."""
 
 
 def parallel_axes(
     model: Model, machine: Machine, workload: Workload, estimate: Estimate
 ) -> list[Axis]:
-    """The parallel axes of a layout that have more than one rank, fastest first."""
+    """List the parallel axes of a layout with more than one rank, fastest first."""
     layout = estimate.layout
     scenario = scenario_of(model, machine, workload, estimate)
     traffic = step_traffic(scenario, layout)
@@ -183,7 +183,7 @@ def _slowest(view: GroupView) -> float:
 
 
 def rank_axes(layout: Layout, rank: int) -> dict[str, int]:
-    """Where a rank stands on every axis [1].
+    """Coordinates of a rank on every axis [1].
 
     Counted: tp fastest, then cp, dp, pp. Left out: the expert axis, which lies inside dp and cp.
     method.md#what-a-group-sees.

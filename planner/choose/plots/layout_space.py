@@ -1,21 +1,19 @@
-"""Space: all candidates of a job, condensed: best per tp and pp, the Pareto front, a sample."""
+"""Layout space: the best layout per tp and pp, the Pareto front and a sample of all layouts."""
 
 from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from planner.choose.job import JobSpec
 from planner.choose.job_search import search_job
 from planner.choose.search import Candidates, SearchScope
-from planner.cost.arrays import Float, Int, Mask
+from planner.cost.arrays import Int
 from planner.cost.estimate import timed
-from planner.cost.memory.footprint import Footprints
 from planner.cost.scenario.experience import Experience
 from planner.describe.framework.framework import Framework
 from planner.describe.machine import Machine
@@ -32,9 +30,9 @@ class Cell:
     tp: int
     pp: int
     step_time_s: float
-    """The fastest that fits; infinite where none does."""
+    """The fastest that fits; infinite if none does."""
     memory_bytes: float
-    """Of that layout, or of the smallest where none fits."""
+    """Of that layout, or of the smallest if none fits."""
     text: str
 
 
@@ -49,13 +47,13 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class LayoutSpace:
-    """All candidates of a job, condensed."""
+    """All layouts of a job, condensed."""
 
     cells: tuple[Cell, ...]
     front: tuple[Point, ...]
-    """Of what fits, the layouts that no other beats in both memory and time, smallest first."""
+    """The layouts that fit and that no other beats in both memory and time, smallest first."""
     cloud: tuple[Point, ...]
-    """A deterministic sample of all, what does not fit included."""
+    """A deterministic sample of all layouts, those that do not fit included."""
     num_candidates: int
 
 
@@ -69,7 +67,7 @@ def layout_space(
     cloud: int = 400,
     experience: Experience = Experience(),
 ) -> LayoutSpace:
-    """The candidates of a job: best per tp and pp, the Pareto front, a sample."""
+    """Condense all layouts of a job: the best per tp and pp, the Pareto front, a sample."""
     job = JobSpec(
         model,
         machine,
@@ -78,78 +76,83 @@ def layout_space(
         frameworks=frameworks,
         experience=experience,
     )
-    everything = search_job(job, SearchScope(sys.maxsize)).by_framework
-    found = [part for part in everything.values() if len(part.footprints)]
-    if not found:
+    by_framework = search_job(job, SearchScope(sys.maxsize)).by_framework
+    parts = [part for part in by_framework.values() if len(part.footprints)]
+    if not parts:
         return LayoutSpace((), (), (), 0)
-
-    def all_of(values: Callable[[Footprints], Any]) -> Any:
-        return np.concatenate([values(part.footprints) for part in found])
-
-    memory, fits = all_of(lambda taken: taken.memory_bytes), all_of(lambda taken: taken.fits)
-    tp, pp = all_of(lambda taken: taken.layouts.tp), all_of(lambda taken: taken.layouts.pp)
-    time = np.full(len(fits), np.inf)
-    time[fits] = np.concatenate([part.estimates.step_time_s for part in found])
-    starts = np.cumsum([0, *(len(part.footprints) for part in found)])
-
-    def place(index: int) -> tuple[Candidates, int]:
-        number = int(np.searchsorted(starts, index, side="right")) - 1
-        return found[number], index - int(starts[number])
-
-    def text(index: int) -> str:
-        part, row = place(index)
-        return f"{part.footprints.layouts[row]} [{part.scenario.framework.name}]"
-
-    def point(index: int) -> Point:
-        return Point(float(memory[index]), float(time[index]), text(index))
-
-    step = max(len(time) // cloud, 1)
-    sample = np.arange(0, len(time), step)
-    time[sample] = np.concatenate(
-        [
-            timed(part.scenario, part.footprints.take(sample[inside] - start)).step_time_s
-            for part, (start, end) in zip(found, itertools.pairwise(starts), strict=True)
-            if len(inside := np.flatnonzero((sample >= start) & (sample < end)))
-        ]
-    )
+    table = _Table(parts)
+    sample = np.arange(0, len(table), max(len(table) // cloud, 1))
+    table.estimate(sample)
     return LayoutSpace(
-        cells=tuple(_cells(tp, pp, time, memory, fits, text)),
-        front=tuple(point(int(i)) for i in _front(memory, time, fits)),
-        cloud=tuple(point(int(i)) for i in sample),
-        num_candidates=len(time),
+        cells=tuple(_cells(table)),
+        front=tuple(table.point(int(row)) for row in _front(table)),
+        cloud=tuple(table.point(int(row)) for row in sample),
+        num_candidates=len(table),
     )
 
 
-def _front(memory: Float, time: Float, fits: Mask) -> Int:
-    """Indices of what fits and nothing beats in both, by rising memory."""
-    order = np.lexsort((time, memory))
-    order = order[fits[order]]
-    best = np.minimum.accumulate(np.concatenate([[np.inf], time[order]]))
-    return np.asarray(order[time[order] < best[:-1] - 1e-12])
+class _Table:
+    """The layouts of all frameworks as columns."""
+
+    def __init__(self, parts: Sequence[Candidates]) -> None:
+        self.parts = parts
+        self._starts = np.cumsum([0, *(len(part.footprints) for part in parts)])
+        footprints = [part.footprints for part in parts]
+        self.memory_bytes = np.concatenate([each.memory_bytes for each in footprints])
+        self.fits = np.concatenate([each.fits for each in footprints])
+        self.tp = np.concatenate([each.layouts.tp for each in footprints])
+        self.pp = np.concatenate([each.layouts.pp for each in footprints])
+        self.time_s = np.full(len(self), np.inf)
+        """Infinite for layouts that do not fit, unless they are estimated."""
+        for part, start in zip(parts, self._starts, strict=False):
+            rows = start + np.flatnonzero(part.footprints.fits)
+            self.time_s[rows] = part.estimates.step_time_s
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def estimate(self, rows: Int) -> None:
+        """Estimate the step time of layouts, whether they fit or not."""
+        for part, (start, end) in zip(self.parts, itertools.pairwise(self._starts), strict=True):
+            own = rows[(rows >= start) & (rows < end)]
+            if len(own):
+                estimates = timed(part.scenario, part.footprints.take(own - start))
+                self.time_s[own] = estimates.step_time_s
+
+    def text(self, row: int) -> str:
+        """A layout and its framework."""
+        number = int(np.searchsorted(self._starts, row, side="right")) - 1
+        part = self.parts[number]
+        layout = part.footprints.layouts[row - int(self._starts[number])]
+        return f"{layout} [{part.scenario.framework.name}]"
+
+    def point(self, row: int) -> Point:
+        """A layout as memory and time."""
+        return Point(float(self.memory_bytes[row]), float(self.time_s[row]), self.text(row))
 
 
-def _cells(
-    tp: Int,
-    pp: Int,
-    time: Float,
-    memory: Float,
-    fits: Mask,
-    text: Callable[[int], str],
-) -> list[Cell]:
-    cells = []
-    key = tp * (int(pp.max()) + 1) + pp
-    # the fastest fitting first; where none fits, the smallest
-    order = np.lexsort((np.where(fits, time, memory), ~fits, key))
+def _front(table: _Table) -> Int:
+    """Rows of the layouts that fit and that nothing beats in both, by rising memory."""
+    order = np.lexsort((table.time_s, table.memory_bytes))
+    order = order[table.fits[order]]
+    time_s = table.time_s[order]
+    best_s = np.minimum.accumulate(np.concatenate([[np.inf], time_s]))
+    return np.asarray(order[time_s < best_s[:-1] - 1e-12])
+
+
+def _cells(table: _Table) -> list[Cell]:
+    key = table.tp * (int(table.pp.max()) + 1) + table.pp
+    # the fastest that fits first; if none fits, the smallest
+    figure = np.where(table.fits, table.time_s, table.memory_bytes)
+    order = np.lexsort((figure, ~table.fits, key))
     _, firsts = np.unique(key[order], return_index=True)
-    for index in order[firsts]:
-        i = int(index)
-        cells.append(
-            Cell(
-                int(tp[i]),
-                int(pp[i]),
-                float(time[i]) if fits[i] else float("inf"),
-                float(memory[i]),
-                text(i),
-            )
+    return [
+        Cell(
+            int(table.tp[row]),
+            int(table.pp[row]),
+            float(table.time_s[row]) if table.fits[row] else float("inf"),
+            float(table.memory_bytes[row]),
+            table.text(row),
         )
-    return cells
+        for row in map(int, order[firsts])
+    ]

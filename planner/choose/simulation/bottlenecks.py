@@ -1,7 +1,7 @@
-"""Widening: what a step gains where one stage or one link of the machine were faster.
+"""Bottlenecks: the gain of a step if one stage or one link of the machine were faster.
 
-Every figure is that of the step played once more, with the faster stage or link; links are widened
-in the machine's description, so that the cost model says what of their traffic is then hidden.
+Every gain is that of the step simulated again. Links are made faster in the machine's description,
+so that the cost model decides how much of their traffic is then hidden.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from planner.describe.machine import Machine
 __all__ = ["SPEEDUP", "Bottleneck", "find_bottlenecks"]
 
 SPEEDUP = 0.1
-"""By how much a stage or a link is taken to be faster."""
-_MOST_STAGES = 16
+"""Share by which a stage or link is made faster."""
+_MAX_STAGES = 16
+"""Stages to simulate: those with the most time on the critical path."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """What the step gains where one thing were faster."""
+    """The gain of a step if one thing were faster."""
 
     name: str
     kind: Literal["stage", "machine"]
@@ -38,45 +39,43 @@ class Bottleneck:
 def find_bottlenecks(
     scenario: Scenario, estimate: Estimate, timeline: Timeline, path_s: Mapping[int, float]
 ) -> tuple[Bottleneck, ...]:
-    """The gains of all stages and links that have any, the most first.
+    """Simulate the step with every stage and link faster, and rank the gains.
 
-    `path_s` are the seconds of the critical path by stage. A stage gains at most its share of
-    these, so the stages with the longest are played, and those with none gain nothing.
+    `path_s` is the time of each stage on the critical path. A stage gains at most its share of
+    that, so those with the most are simulated.
     """
     layout, factor = estimate.layout, measured_factor(scenario, estimate)
-    works = stage_work(scenario, layout, factor)
-    found = []
+    work = stage_work(scenario, layout, factor)
+    bottlenecks = []
     if layout.pp > 1:
-        for stage in sorted(path_s, key=lambda s: (-path_s[s], s))[:_MOST_STAGES]:
-            faster = (*works[:stage], works[stage].faster(SPEEDUP), *works[stage + 1 :])
-            gain = timeline.makespan_s - _length(faster, layout)
-            found.append(Bottleneck(f"stage {stage}", "stage", gain))
-    for name, widen in _LINKS.items():
-        machine = widen(scenario.machine)
-        if machine == scenario.machine:
-            continue
-        asked = replace(scenario, machine=machine)
-        gain = timeline.makespan_s - _length(stage_work(asked, layout, factor), layout)
-        found.append(Bottleneck(name, "machine", gain))
-    return tuple(sorted(found, key=lambda one: -one.gain_s))
+        for stage in sorted(path_s, key=lambda stage: (-path_s[stage], stage))[:_MAX_STAGES]:
+            faster = (*work[:stage], work[stage].faster(SPEEDUP), *work[stage + 1 :])
+            gain_s = timeline.makespan_s - _makespan_s(faster, layout)
+            bottlenecks.append(Bottleneck(f"stage {stage}", "stage", gain_s))
+    for name, speed_up in _LINKS.items():
+        machine = speed_up(scenario.machine)
+        if machine != scenario.machine:
+            faster = stage_work(replace(scenario, machine=machine), layout, factor)
+            gain_s = timeline.makespan_s - _makespan_s(faster, layout)
+            bottlenecks.append(Bottleneck(name, "machine", gain_s))
+    return tuple(sorted(bottlenecks, key=lambda bottleneck: -bottleneck.gain_s))
 
 
-def _length(works: tuple[StageWork, ...], layout: Layout) -> float:
-    played = simulate(works, layout.grad_accumulation, layout.schedule, layout.vpp)
-    return played.makespan_s
+def _makespan_s(work: tuple[StageWork, ...], layout: Layout) -> float:
+    return simulate(work, layout.grad_accumulation, layout.schedule, layout.vpp).makespan_s
 
 
 # --- the machine with one thing faster ------------------------------------------------------------
 
 
 def _faster(described: Description, *names: str) -> dict[str, Quantity]:
-    """The rates of a description that it states, faster."""
-    found = {}
-    for name in names:
-        rate = getattr(described, name)
-        if rate is not None:
-            found[name] = rate.replaced(value=rate.value * (1 + SPEEDUP))
-    return found
+    """The rates that a description states, faster."""
+    rates = {name: getattr(described, name) for name in names}
+    return {
+        name: rate.replaced(value=rate.value * (1 + SPEEDUP))
+        for name, rate in rates.items()
+        if rate is not None
+    }
 
 
 def _compute(machine: Machine) -> Machine:

@@ -1,4 +1,4 @@
-"""Trace: a timeline in the Trace Event Format, which Perfetto and chrome://tracing open.
+"""Chrome trace: a timeline in the Trace Event Format, for Perfetto and chrome://tracing.
 
 Stages are processes, streams threads, memory is a counter; arrows follow what stages send each
 other, and a process of its own shows the critical path. Times are microseconds. Source: Google,
@@ -15,9 +15,9 @@ from planner.cost.schedules.timeline import ASIDE, STREAMS, Event, Timeline
 __all__ = ["chrome_trace"]
 
 _PATH = 0
-"""Process of the critical path; those of stages follow it."""
+"""Process of the critical path; the stages follow."""
 _LANES = 8
-"""Threads that a stream may take, where transfers are on their way beside each other."""
+"""Threads of a stream, for transfers that overlap each other."""
 
 Counter = Sequence[tuple[float, dict[str, float]]]
 
@@ -28,10 +28,10 @@ def chrome_trace(
     counters: Sequence[Counter],
     names: Sequence[str],
 ) -> dict[str, Any]:
-    """A timeline as a trace: by stage its name, and its memory as instants and amounts [B]."""
+    """Write a timeline as a trace, with the name and memory of each stage [B]."""
     critical = {id(event) for event in path}
     lanes = _lanes(timeline)
-    records = [_slice(e, e.stage + 1, lanes[n], id(e) in critical) for n, e in _drawn(timeline)]
+    records = [_slice(e, e.stage + 1, lanes[n], id(e) in critical) for n, e in _visible(timeline)]
     records += [_slice(e, _PATH, 0, True) for e in path if _us(e.end_s) > _us(e.start_s)]
     records += _arrows(timeline, lanes)
     for stage, counter in enumerate(counters):
@@ -48,26 +48,26 @@ def chrome_trace(
 
 
 def _us(seconds: float) -> float:
-    """Microseconds, to the nanosecond, so that what follows another never begins before its end."""
+    """Microseconds to the nanosecond, so that no event begins before an earlier one ends."""
     return round(1e6 * seconds, 3)
 
 
-def _drawn(timeline: Timeline) -> list[tuple[int, Event]]:
-    """Events that take any time, with their positions."""
+def _visible(timeline: Timeline) -> list[tuple[int, Event]]:
+    """Events that take time, with their numbers."""
     return [(n, e) for n, e in enumerate(timeline.events) if _us(e.end_s) > _us(e.start_s)]
 
 
 def _lanes(timeline: Timeline) -> dict[int, int]:
-    """The thread of every event: its stream's, or one more where that is still busy."""
-    free: dict[tuple[int, str], list[float]] = {}
-    found = {}
-    for number, event in sorted(_drawn(timeline), key=lambda item: item[1].start_s):
-        ends = free.setdefault((event.stage, event.stream), [])
+    """The thread of every event: its stream's first one that is idle."""
+    busy_until: dict[tuple[int, str], list[float]] = {}
+    lanes = {}
+    for number, event in sorted(_visible(timeline), key=lambda item: item[1].start_s):
+        ends = busy_until.setdefault((event.stage, event.stream), [])
         start = _us(event.start_s)
         lane = next((i for i, end in enumerate(ends) if end <= start), len(ends))
         ends[lane:] = [_us(event.end_s), *ends[lane + 1 :]]
-        found[number] = STREAMS.index(event.stream) * _LANES + lane
-    return found
+        lanes[number] = STREAMS.index(event.stream) * _LANES + lane
+    return lanes
 
 
 def _slice(event: Event, process: int, thread: int, critical: bool) -> dict[str, Any]:
@@ -96,30 +96,31 @@ def _slice(event: Event, process: int, thread: int, critical: bool) -> dict[str,
 
 
 def _arrows(timeline: Timeline, lanes: dict[int, int]) -> list[dict[str, Any]]:
-    """From what is sent to the pass that waits for it."""
-    found: list[dict[str, Any]] = []
+    """Arrows from transfers to the passes that wait for them."""
+    arrows: list[dict[str, Any]] = []
     for after, waits in enumerate(timeline.waits):
         for before in waits:
             sent, event = timeline.events[before], timeline.events[after]
             if sent.kind != ASIDE or before not in lanes or after not in lanes:
                 continue
-            both = {"cat": "sent", "name": "sent", "id": before}
-            ends: tuple[tuple[Event, int, str, dict[str, str]], ...]
-            ends = ((sent, before, "s", {}), (event, after, "f", {"bp": "e"}))
-            found += [
-                {**both, **more, "ph": phase, "pid": e.stage + 1, "tid": lanes[n]}
-                | {"ts": _us(e.start_s)}
-                for e, n, phase, more in ends
-            ]
-    return found
+            common = {"cat": "sent", "name": "sent", "id": before}
+            start = {"ph": "s", **_place(sent, lanes[before])}
+            end = {"bp": "e", "ph": "f", **_place(event, lanes[after])}
+            arrows += [{**common, **start}, {**common, **end}]
+    return arrows
+
+
+def _place(event: Event, lane: int) -> dict[str, Any]:
+    """Process, thread and start of an event."""
+    return {"pid": event.stage + 1, "tid": lane, "ts": _us(event.start_s)}
 
 
 def _threads(
     timeline: Timeline, lanes: dict[int, int], names: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Names of processes and threads, in the order in which they are shown."""
+    """Names of processes and threads, in display order."""
     processes = ["critical path", *names]
-    found = [
+    records = [
         {"ph": "M", "name": key, "pid": pid, "tid": 0, "args": args}
         for pid, name in enumerate(processes)
         for key, args in (
@@ -132,7 +133,7 @@ def _threads(
         stream, number = divmod(lane, _LANES)
         name = "critical path" if pid == _PATH else STREAMS[stream]
         args = {"name": f"{name} {number + 1}" if number else name}
-        found += [
+        records += [
             {"ph": "M", "name": "thread_name", "pid": pid, "tid": lane, "args": args},
             {
                 "ph": "M",
@@ -142,4 +143,4 @@ def _threads(
                 "args": {"sort_index": lane},
             },
         ]
-    return found
+    return records

@@ -1,4 +1,4 @@
-"""Simulation: one step of a layout, event by event, beside its estimate."""
+"""Simulate one step of a layout event by event, beside its estimate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from planner.cost.memory.chunks import chunk_kept_bytes, staying_bytes
 from planner.cost.memory.footprint import stage_memory
 from planner.cost.scenario import Scenario
 from planner.cost.scenario.experience import Experience
-from planner.cost.schedules.simulate import simulate as played
+from planner.cost.schedules.simulate import simulate as run_schedule
 from planner.cost.schedules.timeline import Event, Timeline
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
@@ -32,10 +32,10 @@ from planner.tables import NotebookView
 __all__ = ["MOST_PASSES", "Simulation", "StageMemory", "simulate", "simulate_scenario"]
 
 MOST_PASSES = 60_000
-"""Passes of a step that are played, all stages and chunks together: some seconds of work."""
+"""Passes of a step to simulate, of all stages and chunks together: some seconds of work."""
 
-_NOTHING = 1e-9
-"""Share of a step below which a part of it is what rounding leaves."""
+_ROUNDING = 1e-9
+"""Share of a step below which a part of it is a rounding error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,33 +45,32 @@ class StageMemory:
     times_s: tuple[float, ...]
     """Instants at which it changes."""
     activations_bytes: tuple[float, ...]
-    """Activations held from each of them on."""
+    """Activations from each instant on."""
     states_bytes: float
-    """Weights, gradients and optimizer states, which stay."""
+    """Weights, gradients and optimizer states, which do not change."""
     estimated_bytes: float
-    """The estimate's peak of the stage: with temporaries and buffers of a pass, what driver and
-    allocator hold, and moments at which no activations are held."""
+    """The estimated peak of the stage, with temporaries, buffers, driver and allocator."""
 
     @property
     def peak_bytes(self) -> float:
-        """The most that states and activations take together [B]."""
+        """Highest sum of states and activations [B]."""
         return self.states_bytes + max(self.activations_bytes)
 
 
 @dataclass(frozen=True)
 class Simulation(NotebookView):
-    """One step of a layout, event by event. Ranks of one stage do the same: one stands for all."""
+    """One step of a layout, event by event; one rank stands for all of a stage."""
 
     scenario: Scenario = field(repr=False)
     estimate: Estimate
-    """What the closed forms say of the same layout."""
+    """The closed-form estimate of the same layout."""
     timeline: Timeline = field(repr=False)
     memory: tuple[StageMemory, ...] = field(repr=False)
     """By stage."""
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """Everything that happens; none stands before one that it waits for."""
+        """All events, in an order in which none precedes one that it waits for."""
         return self.timeline.events
 
     @property
@@ -81,12 +80,12 @@ class Simulation(NotebookView):
 
     @property
     def difference(self) -> float:
-        """By how much the step is longer than estimated, as a share of the estimate."""
+        """Difference of the step to its estimate, as a share of the estimate."""
         return self.makespan_s / self.estimate.step_time_s - 1
 
     @functools.cached_property
     def idle_s(self) -> tuple[float, ...]:
-        """Time in which each stage waits for others [s]."""
+        """Idle time of each stage [s]."""
         stages = range(self.timeline.num_stages)
         return tuple(self.makespan_s - self.timeline.busy_s(stage) for stage in stages)
 
@@ -98,22 +97,23 @@ class Simulation(NotebookView):
     def critical_s(self, by: str) -> dict[Any, float]:
         """Seconds of the critical path by "stage", "stream" or "kind", the longest first [s]."""
         sums = _sums((getattr(event, by), event.duration_s) for event in self.critical_path)
-        return {name: s for name, s in sums.items() if s > _NOTHING * self.makespan_s}
+        return {name: s for name, s in sums.items() if s > _ROUNDING * self.makespan_s}
 
     @functools.cached_property
     def bottlenecks(self) -> tuple[Bottleneck, ...]:
-        """What the step gains where one stage or one link of the machine were 10 % faster, the
-        most first."""
+        """Gains of the step if one stage or one link were 10 % faster, the largest first."""
         return find_bottlenecks(
             self.scenario, self.estimate, self.timeline, self.critical_s("stage")
         )
 
     def to_trace(self) -> dict[str, Any]:
         """The step in the Trace Event Format, for Perfetto and chrome://tracing."""
-        return chrome_trace(self.timeline, self.critical_path, self._counters(), self._names())
+        return chrome_trace(
+            self.timeline, self.critical_path, self._memory_counters(), self._stage_names()
+        )
 
     def to_dict(self) -> dict[str, Any]:
-        """What it says in plain numbers, without the events."""
+        """The simulation in plain numbers, without the events."""
         return {
             "layout": str(self.estimate.layout),
             "framework": self.estimate.framework,
@@ -133,26 +133,27 @@ class Simulation(NotebookView):
             ],
             "memory_bytes": [
                 {
-                    "states": held.states_bytes,
-                    "activations": max(held.activations_bytes),
-                    "simulated": held.peak_bytes,
-                    "estimated": held.estimated_bytes,
+                    "states": stage.states_bytes,
+                    "activations": max(stage.activations_bytes),
+                    "simulated": stage.peak_bytes,
+                    "estimated": stage.estimated_bytes,
                 }
-                for held in self.memory
+                for stage in self.memory
             ],
         }
 
-    def _counters(self) -> list[list[tuple[float, dict[str, float]]]]:
+    def _memory_counters(self) -> list[list[tuple[float, dict[str, float]]]]:
+        """Memory by stage, as instants with the bytes from then on."""
         return [
             [
-                (time, {"states": held.states_bytes, "activations": amount})
-                for time, amount in zip(held.times_s, held.activations_bytes, strict=True)
+                (time, {"states": stage.states_bytes, "activations": activations})
+                for time, activations in zip(stage.times_s, stage.activations_bytes, strict=True)
             ]
-            for held in self.memory
+            for stage in self.memory
         ]
 
-    def _names(self) -> list[str]:
-        """What stands for a stage: its first rank, and how many do the same."""
+    def _stage_names(self) -> list[str]:
+        """The first rank of each stage, and how many do the same."""
         layout, each = self.estimate.layout, self.estimate.layout.world // self.estimate.layout.pp
         same = f" and {each - 1} like it" if each > 1 else ""
         return [f"stage {i}: rank {i * each}{same}" for i in range(layout.pp)]
@@ -167,10 +168,10 @@ def simulate(
     framework: str | Framework | None = None,
     experience: Experience = Experience(),
 ) -> Simulation:
-    """One step of one layout, event by event: what waits for what, and what to widen.
+    """Simulate one step of one layout event by event: its critical path and bottlenecks.
 
-    Arguments are those of `estimate`, whose seconds are played. Raises LayoutError where no
-    framework allows the layout, or where its step has more passes than can be played.
+    Arguments are those of `estimate`, whose times the events have. Raises LayoutError where no
+    framework allows the layout, or its step has too many passes.
 
     >>> layout = Layout(pp=4, dp=4, grad_accumulation=8, schedule="1f1b", zero_stage=1)
     >>> step = simulate("llama-3-8b", "polaris", layout, framework="megatron-lm")
@@ -182,35 +183,37 @@ def simulate(
 
 
 def simulate_scenario(scenario: Scenario, layout: Layout) -> Simulation:
-    """One step of a legal layout, event by event."""
+    """Simulate one step of a legal layout, event by event."""
     passes = 2 * layout.pp * layout.vpp * layout.grad_accumulation
     if passes > MOST_PASSES:
         most = max(MOST_PASSES // (2 * layout.pp * layout.vpp) // layout.pp, 1) * layout.pp
         raise LayoutError(
-            f"a step of {passes:,} passes is too long to be played, at most {MOST_PASSES:,} are; "
-            f"take fewer micro-batches than {layout.grad_accumulation:,} (--grad-accumulation or "
-            f"--global-batch), {most:,} say: the middle of a step repeats itself"
+            f"a step of {passes:,} passes is too long to simulate, the most are {MOST_PASSES:,}; "
+            f"take {most:,} micro-batches instead of {layout.grad_accumulation:,} "
+            "(--grad-accumulation or --global-batch): the middle of a step repeats itself"
         )
-    found = estimate_layouts(scenario, Layouts.stack([layout]))[0]
-    works = stage_work(scenario, layout, measured_factor(scenario, found))
-    timeline = played(works, layout.grad_accumulation, layout.schedule, layout.vpp)
-    return Simulation(scenario, found, timeline, _memory(scenario, layout, timeline))
+    estimate = estimate_layouts(scenario, Layouts.stack([layout]))[0]
+    work = stage_work(scenario, layout, measured_factor(scenario, estimate))
+    timeline = run_schedule(work, layout.grad_accumulation, layout.schedule, layout.vpp)
+    return Simulation(scenario, estimate, timeline, _stage_memory(scenario, layout, timeline))
 
 
-def _memory(scenario: Scenario, layout: Layout, timeline: Timeline) -> tuple[StageMemory, ...]:
+def _stage_memory(
+    scenario: Scenario, layout: Layout, timeline: Timeline
+) -> tuple[StageMemory, ...]:
     """States and activations of every stage over the step."""
     stages = Stages.every(scenario, layout)
-    kept, stay = chunk_kept_bytes(stages), staying_bytes(stages)
+    saved, states = chunk_kept_bytes(stages), staying_bytes(stages)
     factor = float(memory_outlook(scenario, Layouts.stack([layout])).expected[0])
-    whole = [sum(parts.values()) for parts in stage_memory(scenario, layout)]
-    found = []
-    for stage in range(layout.pp):
-        each = [factor * float(kept[chunk, stage]) for chunk in range(layout.vpp)]
-        times, amounts = timeline.held(stage, each)
-        found.append(
-            StageMemory(tuple(times), tuple(amounts), factor * float(stay[stage]), whole[stage])
+    memory = []
+    for stage, parts in enumerate(stage_memory(scenario, layout)):
+        per_chunk = [factor * float(saved[chunk, stage]) for chunk in range(layout.vpp)]
+        times, activations = timeline.held(stage, per_chunk)
+        states_bytes = factor * float(states[stage])
+        memory.append(
+            StageMemory(tuple(times), tuple(activations), states_bytes, sum(parts.values()))
         )
-    return tuple(found)
+    return tuple(memory)
 
 
 def _sums(parts: Iterable[tuple[Any, float]]) -> dict[Any, float]:

@@ -1,4 +1,4 @@
-"""Works: what every pipeline stage of a layout does in a step, as the cost model has it."""
+"""Tasks of every pipeline stage in a step, with the times of the cost model."""
 
 from __future__ import annotations
 
@@ -26,35 +26,32 @@ _AXES: tuple[Drawn, ...] = ("tensor_parallel", "context_parallel", "expert_paral
 
 
 def stage_work(scenario: Scenario, layout: Layout, factor: float = 1.0) -> tuple[StageWork, ...]:
-    """What every stage of a layout does in a step, for `simulate` to play [s].
+    """The work of every stage of a layout in a step, for `simulate` [s].
 
-    `factor` is what measured runs say that every part takes, over its estimate. Counted: all parts
-    of the step but the bubble, which follows from them. Left out: nothing of `time_parts`; what
-    stands where in a pass is an assumption, how long it takes is not.
+    `factor` is the ratio of measured to estimated times. Counted: all parts of the step but the
+    bubble, which follows from them. Times of parts are estimated, their place in a pass is assumed.
     """
     stages = Stages.every(scenario, layout)
     passes = block_passes(scenario, stages.blocks, stages.layouts)
     chunks = chunk_passes(stages, passes).map(lambda values: factor * values)
-    worth = stage_worth(stages, passes).map(lambda values: factor * values)
-    times = _Times(
+    costs = stage_worth(stages, passes).map(lambda values: factor * values)
+    counts = _Counts(
         passes=layout.grad_accumulation,
         reductions=int(stages.layouts.reductions_per_step(scenario.framework)),
         gathers=int(stages.layouts.gathers_per_step(scenario.framework)),
-        gathers_again=int(stages.layouts.gathers_again_per_step(scenario.framework)),
+        backward_gathers=int(stages.layouts.gathers_again_per_step(scenario.framework)),
     )
-    return tuple(_Stage(chunks, worth, layout, times, i).work() for i in range(layout.pp))
+    return tuple(_Stage(chunks, costs, layout, counts, stage).work() for stage in range(layout.pp))
 
 
 def measured_factor(scenario: Scenario, estimate: Estimate) -> float:
-    """What runs measured before say that every part of a step takes, over its estimate [1].
+    """Ratio of measured to estimated step times, from the scenario's experience [1].
 
     Counted: runs of the scenario's experience. Left out: memory. Definition.
 
-    >>> from planner import Workload, load_framework, load_machine, load_model
     >>> from planner.cost.estimate import estimate_layouts
-    >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("ddp"))
-    >>> measured_factor(job, estimate_layouts(job, Layouts.stack([Layout()]))[0])   # no runs
+    >>> estimate = estimate_layouts(scenario, Layouts.stack([Layout(tp=4)]))[0]
+    >>> measured_factor(scenario, estimate)                          # no runs
     1.0
     """
     if scenario.experience.step_time is None:
@@ -64,139 +61,154 @@ def measured_factor(scenario: Scenario, estimate: Estimate) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _Times:
-    """How often a step does what."""
+class _Counts:
+    """How often a step does things."""
 
     passes: int
     reductions: int
     gathers: int
-    gathers_again: int
+    backward_gathers: int
 
 
 class _Stage:
-    """One stage of them."""
+    """One stage; exposed communication and offload of the stage are shared by its chunks."""
 
     def __init__(
-        self, chunks: ChunkPass, worth: StageWorth, layout: Layout, times: _Times, stage: int
+        self, chunks: ChunkPass, costs: StageWorth, layout: Layout, counts: _Counts, stage: int
     ) -> None:
         self._chunks = chunks.take((..., stage))
-        self._worth = worth.take((..., stage))
-        self._count, self._times, self._passes = layout.vpp, times, times.passes
-        self._every_time = times.reductions > 1
-        whole = self._chunks.drawn_forward_s + self._chunks.drawn_backward_s
-        self._share: Float = whole / max(float(np.sum(whole)), float(np.finfo(float).tiny))
-        """Of what a stage sends and waits for as a whole, what stands beside each chunk."""
+        self._costs = costs.take((..., stage))
+        self._exposed, self._sent = self._costs.exposed, self._costs.sent
+        self._num_chunks, self._counts, self._passes = layout.vpp, counts, counts.passes
+        self._reduces_always = counts.reductions > 1
+        drawn_s = self._chunks.drawn_forward_s + self._chunks.drawn_backward_s
+        self._shares: Float = drawn_s / max(float(np.sum(drawn_s)), float(np.finfo(float).tiny))
+        """Of the stage's communication, the share beside each chunk."""
 
     def work(self) -> StageWork:
-        """What it does."""
-        worth, exposed = self._worth, self._worth.exposed
-        once = 0.0 if self._every_time else float(exposed.gradients_s)
+        """The work of the stage."""
+        costs, exposed = self._costs, self._exposed
+        at_end = 0.0 if self._reduces_always else float(exposed.gradients_s)
         return StageWork(
-            chunks=tuple(self._chunk(number) for number in range(self._count)),
-            send_s=float(worth.transfer.arrives_s),
-            blocked_s=float(worth.transfer.blocks_s),
-            before=_spans([("parameter_gathering", self._first())]),
-            after=_spans([("gradient_reduction", once)]),
+            chunks=tuple(self._chunk(number) for number in range(self._num_chunks)),
+            send_s=float(costs.transfer.arrives_s),
+            blocked_s=float(costs.transfer.blocks_s),
+            before=_spans([("parameter_gathering", self._first_gather_s())]),
+            after=_spans([("gradient_reduction", at_end)]),
             closing=_spans(
                 [
-                    ("optimizer", float(worth.optimizer_s)),
-                    ("offload", float(worth.offload_step_s)),
+                    ("optimizer", float(costs.optimizer_s)),
+                    ("offload", float(costs.offload_step_s)),
                     ("parameter_update_gathering", float(exposed.updates_s)),
                 ]
             ),
         )
 
     def _chunk(self, number: int) -> ChunkWork:
-        share, exposed = float(self._share[number]), self._worth.exposed
-        forward, backward = self._gathers()
-        hidden = self._hidden()
-        reduced = float(exposed.gradients_s) / self._passes if self._every_time else 0.0
-        last = self._backward(number, share, backward, reduced)
-        at_end: tuple[Drawn, float] = ("gradient_reduction", self._hidden_reduction())
+        share = float(self._shares[number])
+        forward_s, backward_s = self._pass_gathers_s()
+        first_hidden_s, hidden_s = self._hidden_gathers_s()
+        reduction_s = float(self._exposed.gradients_s) / self._passes * self._reduces_always
+        forward_s += self._other_gathers_s()
+        backward = self._backward(number, share, backward_s, reduction_s)
+        reduction: tuple[Drawn, float] = ("gradient_reduction", self._hidden_reduction_s())
         return ChunkWork(
-            forward=self._forward(number, share, forward + self._rest(), hidden[1]),
-            first_forward=self._forward(number, share, forward + self._rest(), hidden[0]),
-            backward=last + (_beside([at_end]) if self._every_time else ()),
-            last_backward=last + _beside([at_end]),
+            forward=self._forward(number, share, forward_s, hidden_s),
+            first_forward=self._forward(number, share, forward_s, first_hidden_s),
+            backward=backward + (_hidden([reduction]) if self._reduces_always else ()),
+            last_backward=backward + _hidden([reduction]),
             weights_s=float(self._chunks.weight_gradient_s[number]),
         )
 
-    def _gathers(self) -> tuple[float, float]:
-        """What a later forward pass and a backward pass wait for, of a stage as a whole."""
-        exposed, often = self._worth.exposed, self._times.gathers > 1
-        later = float(exposed.before_later_forward_s) if often else 0.0
-        return later, float(exposed.around_backward_s)
+    # --- weights and gradients of the stage -------------------------------------------------------
 
-    def _first(self) -> float:
-        """What the first forward pass waits for besides, of a stage as a whole: weights need no
-        other stage, and are gathered while it waits for one."""
-        return max(float(self._worth.exposed.before_forward_s) - self._gathers()[0], 0.0)
+    def _pass_gathers_s(self) -> tuple[float, float]:
+        """Exposed gathers of a later forward pass and of a backward pass."""
+        repeats = self._counts.gathers > 1
+        later = float(self._exposed.before_later_forward_s) if repeats else 0.0
+        return later, float(self._exposed.around_backward_s)
 
-    def _rest(self) -> float:
-        """The step's other waiting for weights, spread over its passes."""
-        known = self._first() + self._passes * sum(self._gathers())
-        return (float(self._worth.exposed.gather_s) - known) / self._passes
+    def _first_gather_s(self) -> float:
+        """Exposed gathers of the first forward pass beyond those of later ones.
 
-    def _hidden(self) -> tuple[float, float]:
-        """Gathers behind the first forward pass, and behind a later one, of a stage as a whole."""
-        sent, exposed = self._worth.sent, self._worth.exposed
+        Weights come from no other stage, and are gathered while the stage waits for one.
+        """
+        return max(float(self._exposed.before_forward_s) - self._pass_gathers_s()[0], 0.0)
+
+    def _other_gathers_s(self) -> float:
+        """The step's other exposed gathers, per pass."""
+        counted_s = self._first_gather_s() + self._passes * sum(self._pass_gathers_s())
+        return (float(self._exposed.gather_s) - counted_s) / self._passes
+
+    def _hidden_gathers_s(self) -> tuple[float, float]:
+        """Gathers hidden behind the first forward pass, and behind a later one."""
+        sent, exposed = self._sent, self._exposed
         later = float(sent.before_later_forward_s - exposed.before_later_forward_s)
         return (
             float(sent.before_forward_s - exposed.before_forward_s),
-            later if self._times.gathers > 1 else 0.0,
+            later if self._counts.gathers > 1 else 0.0,
         )
 
-    def _hidden_around_backward(self) -> float:
-        """Gathers and reductions of ZeRO-3 behind a backward pass, of a stage as a whole."""
-        sent, times = self._worth.sent, self._times
-        again = float(sent.before_backward_s) * times.gathers_again
-        reduced = float(sent.after_backward_s) * times.reductions
-        return (again + reduced) / times.passes - float(self._worth.exposed.around_backward_s)
+    def _hidden_around_backward_s(self) -> float:
+        """Gathers and reductions of ZeRO-3 hidden behind a backward pass."""
+        sent, counts = self._sent, self._counts
+        gathers = float(sent.before_backward_s) * counts.backward_gathers
+        reductions = float(sent.after_backward_s) * counts.reductions
+        return (gathers + reductions) / counts.passes - float(self._exposed.around_backward_s)
 
-    def _hidden_reduction(self) -> float:
-        times = self._passes if self._every_time else 1
-        return float(self._worth.sent.gradients_s - self._worth.exposed.gradients_s / times)
+    def _hidden_reduction_s(self) -> float:
+        """Gradient reduction hidden behind a backward pass."""
+        times = self._passes if self._reduces_always else 1
+        return float(self._sent.gradients_s - self._exposed.gradients_s / times)
+
+    # --- passes of a chunk ------------------------------------------------------------------------
+
+    def _offload_s(self, number: int, drawn_s: Float) -> float:
+        """Exposed offload beside one pass of a chunk, by its share of the chunk's time."""
+        chunks = self._chunks
+        both_s = float(chunks.drawn_forward_s[number] + chunks.drawn_backward_s[number])
+        part = float(drawn_s[number]) / both_s if both_s else 0.0
+        return part * float(self._shares[number]) * (float(self._exposed.offload_s) / self._passes)
 
     def _forward(
-        self, number: int, share: float, gathers: float, hidden: float
+        self, number: int, share: float, gathers_s: float, hidden_s: float
     ) -> tuple[Span, ...]:
         chunks = self._chunks
         axes = {name: chunks.traffic[name].take(number) for name in _AXES}
-        moved = float(self._worth.exposed.offload_s) / self._passes
-        whole = float(chunks.drawn_forward_s[number] + chunks.drawn_backward_s[number])
-        part = float(chunks.drawn_forward_s[number]) / whole if whole else 0.0
         return (
-            *_spans([("parameter_gathering", share * gathers)]),
+            *_spans([("parameter_gathering", share * gathers_s)]),
             Span("forward", float(chunks.forward_s[number])),
             *_spans([("host_overhead", float(chunks.host_forward_s[number]))]),
-            *_spans([(name, float(axes[name].forward_s)) for name in _AXES]),
-            *_spans([("offload", part * share * moved)]),
-            *_beside(
+            *_spans([(name, float(axis.forward_s)) for name, axis in axes.items()]),
+            *_spans([("offload", self._offload_s(number, chunks.drawn_forward_s))]),
+            *_hidden(
                 [
-                    ("parameter_gathering", share * hidden),
+                    ("parameter_gathering", share * hidden_s),
                     *((n, float(a.sent_forward_s - a.forward_s)) for n, a in axes.items()),
                 ]
             ),
         )
 
     def _backward(
-        self, number: int, share: float, gathers: float, reduced: float
+        self, number: int, share: float, gathers_s: float, reduction_s: float
     ) -> tuple[Span, ...]:
         chunks = self._chunks
         axes = {name: chunks.traffic[name].take(number) for name in _AXES}
-        moved = float(self._worth.exposed.offload_s) / self._passes
-        whole = float(chunks.drawn_forward_s[number] + chunks.drawn_backward_s[number])
-        part = float(chunks.drawn_backward_s[number]) / whole if whole else 0.0
         return (
-            *_spans([("parameter_gathering", share * gathers)]),
+            *_spans([("parameter_gathering", share * gathers_s)]),
             *_spans([("recompute", float(chunks.recompute_s[number]))]),
             Span("backward", float(chunks.backward_s[number])),
             *_spans([("host_overhead", float(chunks.host_backward_s[number]))]),
-            *_spans([(name, float(axes[name].backward_s)) for name in _AXES]),
-            *_spans([("offload", part * share * moved), ("gradient_reduction", share * reduced)]),
-            *_beside(
+            *_spans([(name, float(axis.backward_s)) for name, axis in axes.items()]),
+            *_spans(
                 [
-                    ("parameter_gathering", share * self._hidden_around_backward()),
+                    ("offload", self._offload_s(number, chunks.drawn_backward_s)),
+                    ("gradient_reduction", share * reduction_s),
+                ]
+            ),
+            *_hidden(
+                [
+                    ("parameter_gathering", share * self._hidden_around_backward_s()),
                     *((n, float(a.sent_backward_s - a.backward_s)) for n, a in axes.items()),
                 ]
             ),
@@ -204,10 +216,10 @@ class _Stage:
 
 
 def _spans(parts: Iterable[tuple[Drawn, float]]) -> tuple[Span, ...]:
-    """What takes any time."""
+    """Spans of the parts that take time."""
     return tuple(Span(kind, seconds) for kind, seconds in parts if seconds > 0)
 
 
-def _beside(parts: Iterable[tuple[Drawn, float]]) -> tuple[Span, ...]:
-    """What is hidden and takes any time."""
+def _hidden(parts: Iterable[tuple[Drawn, float]]) -> tuple[Span, ...]:
+    """Hidden spans of the parts that take time."""
     return tuple(span._replace(hidden=True) for span in _spans(parts))

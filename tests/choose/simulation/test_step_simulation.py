@@ -280,7 +280,7 @@ def test_wires_between_devices_are_widened_too() -> None:
 
 def test_what_cannot_be_played_says_what_can() -> None:
     layout = Layout(pp=4, grad_accumulation=MOST_PASSES, schedule="1f1b")
-    with pytest.raises(LayoutError, match=r"take fewer micro-batches than 60,000 .* 7,500 say"):
+    with pytest.raises(LayoutError, match="take 7,500 micro-batches instead of 60,000"):
         played(layout)
     with pytest.raises(LayoutError, match="zero"):
         played(PIPED.replaced(zero_stage=3))
