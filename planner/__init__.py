@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from planner.sweeps import Swept as Swept
     from planner.sweeps import sweep as sweep
     from planner.tables import html as html
-    from planner.training.answer import WholeTraining as WholeTraining
+    from planner.training.whole_training import WholeTraining as WholeTraining
 
     learn = learn_from
 else:
@@ -78,7 +78,7 @@ else:
         "StartUp": "planner.describe.training_run",
         "Swept": "planner.sweeps",
         "Training": "planner.describe.training_run",
-        "WholeTraining": "planner.training.answer",
+        "WholeTraining": "planner.training.whole_training",
         "Workload": "planner.describe.workload",
         "emit": "planner.emitters",
         "estimate": "planner.choose.planning",

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from planner.show import figures as drawings
-from planner.show.figures.registry import FIGURES
+from planner.show.figures.figure_registry import FIGURES
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

@@ -31,7 +31,7 @@ from planner.describe.workload import Workload
 from planner.emitters import emit
 from planner.errors import DescriptionError
 from planner.evidence.learning import learn_from
-from planner.training.answer import WholeTraining
+from planner.training.whole_training import WholeTraining
 
 __all__ = ["Job", "JobQuestions"]
 

@@ -6,9 +6,9 @@ import planner
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_machine
-from planner.training.answer import DAY_S, WholeTraining
 from planner.training.energy import node_power
 from planner.training.resilience.start import start_up
+from planner.training.whole_training import DAY_S, WholeTraining
 
 __all__ = ["bloom", "llama_405b", "rows", "wordplay"]
 

@@ -24,7 +24,7 @@ from planner.describe.training_run import Training
 from planner.emitters import emit_estimate
 from planner.emitters.folder import zip_bytes
 from planner.errors import PlannerError
-from planner.training.answer import WholeTraining
+from planner.training.whole_training import WholeTraining
 
 __all__ = [
     "answer_of",

@@ -18,8 +18,8 @@ from planner.describe.machine import Queue
 from planner.describe.workload import Workload
 from planner.errors import DescriptionError, EmitError
 from planner.tables import Table, Tabular
-from planner.training.answer import WholeTraining
 from planner.training.steps import node_hours, training_time
+from planner.training.whole_training import WholeTraining
 from planner.units import either
 
 __all__ = [

@@ -35,8 +35,8 @@ from planner.describe.model.model import Model
 from planner.describe.training_run import Training
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
-from planner.training.answer import WholeTraining
-from planner.training.whole import whole_training as whole_training_of
+from planner.training.campaign import whole_training as whole_training_of
+from planner.training.whole_training import WholeTraining
 
 __all__ = [
     "estimate",

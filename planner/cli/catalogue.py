@@ -153,8 +153,8 @@ def _show_constants(as_json: bool) -> int:
     from planner.cost.step.time_constants import constants as of_step
     from planner.show.catalogue.quantities import constants_page
     from planner.show.terminal import console, print_page
-    from planner.training.constants import constants as of_training
     from planner.training.data.constants import constants as of_data
+    from planner.training.energy import constants as of_energy
     from planner.training.resilience.checkpoints import constants as of_checkpoints
     from planner.training.resilience.failures import constants as of_failures
     from planner.training.resilience.start import constants as of_start
@@ -166,7 +166,7 @@ def _show_constants(as_json: bool) -> int:
         "checkpoints": of_checkpoints(),
         "failures": of_failures(),
         "input": of_data(),
-        "energy": of_training().energy,
+        "energy": of_energy(),
     }
     if as_json:
         print(json.dumps({key: value.model_dump(mode="json") for key, value in sections.items()}))

@@ -161,7 +161,7 @@ def collectives_command(
     as_json: AsJson = False,
 ) -> int:
     """Time of every collective by algorithm, or its score against nccl-tests output."""
-    from planner.show.collectives import collectives_text, score_text
+    from planner.show.collective_report import collectives_text, score_text
 
     name = _one_machine(machine_name, machine)
     place = machine_of(name, overrides, network)

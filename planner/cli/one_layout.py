@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from planner.cost.estimate import Estimate
     from planner.cost.scenario import Scenario
     from planner.show.evidence.lessons import LearnedAnswer
-    from planner.training.answer import WholeTraining
+    from planner.training.whole_training import WholeTraining
 
 __all__ = ["register"]
 
@@ -77,7 +77,7 @@ def _training(
 ) -> WholeTraining | None:
     """The whole training on the layout; None where no tokens are given."""
     from planner.describe.training_run import Training
-    from planner.training.whole import whole_training
+    from planner.training.campaign import whole_training
 
     training = Training.described(options.fields(), where="training")
     if tokens is None:
@@ -124,7 +124,7 @@ class _Report:
         """Print the report."""
         from planner.choose.verdicts.plan_notes import evidence_notes, utilisation_notes
         from planner.cost.memory.footprint import stage_memory
-        from planner.show.report import show_estimate, show_reading
+        from planner.show.plan_report import show_estimate, show_reading
         from planner.show.terminal import console, print_notes, show
 
         out, nodes = console(), _nodes(self.scenario, self.answer)
@@ -171,7 +171,7 @@ def simulate_command(
     if as_json:
         print(json.dumps(step.to_dict(), indent=1, allow_nan=False))
     else:
-        from planner.show.report import show_simulation
+        from planner.show.plan_report import show_simulation
         from planner.show.terminal import console
 
         show_simulation(step, machine, console())

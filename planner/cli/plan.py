@@ -29,7 +29,7 @@ def plan_command(
 ) -> int:
     """Search every layout: which strategy fits, how much memory, how long a step."""
     from planner.show.evidence.lessons import LearnedAnswer
-    from planner.show.report import show_plan
+    from planner.show.plan_report import show_plan
     from planner.show.terminal import console
 
     job, learned = options.load(training=training.fields())

@@ -1,70 +1,97 @@
-"""Energy: what nodes draw while they train, and what that costs and emits."""
+"""Energy: the power of nodes in training, and the energy that follows from it."""
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from planner.describe.base import Description, Quantity
+from planner.describe.files import read_toml
 from planner.describe.machine import Machine
-from planner.training.constants import constants
 
-__all__ = ["NodePower", "energy_kwh", "node_power"]
+__all__ = ["EnergyConstants", "NodePower", "constants", "energy_kwh", "node_power"]
 
 Float = NDArray[np.float64]
 
-_STATED = 0.1
-# ours: how far a stated draw may be off, both ways; meters of nodes and racks differ by as much
+_METER_ERROR = 0.1
+# ours: relative error of a stated power, both ways; meters of nodes and racks differ by as much
+
+
+class EnergyConstants(Description):
+    """Power of nodes in training, over their rated power."""
+
+    drawn_fraction: Quantity
+    """Mean power of a node in training over its rated power."""
+    drawn_fraction_low: Quantity
+    """The same if devices wait for much of the time."""
+    drawn_fraction_high: Quantity
+    """The highest fraction that was measured."""
+    node_over_devices: Quantity
+    """Rated power of a node over that of its devices, for nodes that state none."""
+
+
+@functools.cache
+def constants() -> EnergyConstants:
+    """Load the constants of `energy.toml`.
+
+    >>> constants().drawn_fraction.value
+    0.76
+    """
+    data = read_toml(Path(__file__).with_name("energy.toml"))
+    return EnergyConstants.described(data, where="energy.toml")
 
 
 @dataclass(frozen=True, slots=True)
 class NodePower:
-    """What a node draws while it trains."""
+    """Power of a node in training."""
 
     watts: float
     low_watts: float
     high_watts: float
     how: str
-    """Where it comes from, for a sentence."""
+    """Its origin, for a sentence."""
 
 
 def node_power(machine: Machine, stated_watts: float | None = None) -> NodePower | None:
-    """What a node draws while it trains [W]; None where nothing is known of its power.
+    """Power of a node in training [W]; None where neither the node nor its devices state one.
 
-    Counted: the node's rated power, or that of its devices times what a node takes for each of
-    them, times the part that nodes in training were measured to draw. Left out: how far the
-    devices are busy in this job, switches and storage, cooling (`energy_kwh`).
+    Counted: the rated power of the node, or that of its devices times a usual ratio, times the
+    measured fraction. Left out: utilisation of the devices by this job, switches, storage, cooling
+    (`energy_kwh`).
     arXiv:2506.14551; arXiv:2412.08602; method.md#energy.
 
-    >>> from planner.describe.catalogue import load_machine
     >>> round(node_power(load_machine("dgx-h100")).watts)       # 76 % of 10.2 kW
     7752
     """
     if stated_watts is not None:
-        low, high = (1 - _STATED) * stated_watts, (1 + _STATED) * stated_watts
+        low, high = (1 - _METER_ERROR) * stated_watts, (1 + _METER_ERROR) * stated_watts
         return NodePower(stated_watts, low, high, "as stated")
-    found = constants().energy
-    mean, high = found.drawn_fraction.value, found.drawn_fraction_high.value
+    fractions = constants()
+    mean, high = fractions.drawn_fraction.value, fractions.drawn_fraction_high.value
     node, device = machine.node.power_watts, machine.device.power_watts
     if node is not None:
-        rated, how = node.value, f"of {node.value:,.0f} W, what a node is rated ({node.kind})"
+        rated, origin = node.value, f"of {node.value:,.0f} W, what a node is rated ({node.kind})"
     elif device is not None:
         devices = machine.node.num_devices * device.value
-        rated = devices * found.node_over_devices.value
-        how = f"of {rated:,.0f} W: {found.node_over_devices.value:g} times the {devices:,.0f} W "
-        how += f"of its devices ({device.kind})"
+        ratio = fractions.node_over_devices.value
+        rated = devices * ratio
+        origin = f"of {rated:,.0f} W: {ratio:g} times the {devices:,.0f} W of its devices"
+        origin += f" ({device.kind})"
         high = 1.0  # the rating itself is a guess
     else:
         return None
-    low = found.drawn_fraction_low.value
-    return NodePower(mean * rated, low * rated, high * rated, f"{100 * mean:.0f} % {how}")
+    low = fractions.drawn_fraction_low.value
+    return NodePower(mean * rated, low * rated, high * rated, f"{100 * mean:.0f} % {origin}")
 
 
 def energy_kwh(node_hours: ArrayLike, node_watts: ArrayLike, pue: ArrayLike = 1.0) -> Float:
-    """Energy of some node-hours, the centre's share included [kWh].
+    """Energy of node-hours, the centre's overhead included [kWh].
 
-    Counted: what nodes draw, times the power usage effectiveness. Left out: making the hardware,
+    Counted: power of nodes times the power usage effectiveness. Left out: making the hardware,
     other systems of the centre. Definition: ISO/IEC 30134-2.
 
     >>> float(energy_kwh(1000.0, 2000.0, 1.2))

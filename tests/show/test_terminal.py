@@ -11,7 +11,7 @@ import planner
 from planner.ask import QUESTIONS, Answer
 from planner.cost.parts import part as label_of
 from planner.show.answers import answer_table
-from planner.show.report import show_plan
+from planner.show.plan_report import show_plan
 from planner.show.terminal import show, stack_table
 from tests.ask.jobs import OWN, SHORT
 

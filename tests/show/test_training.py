@@ -11,7 +11,7 @@ import planner
 from planner.show.figures.time_bars import whole_training as drawn
 from planner.show.terminal import show
 from planner.show.training import bill, facts, summary, training_table
-from planner.training.answer import WholeTraining
+from planner.training.whole_training import WholeTraining
 
 
 @pytest.fixture(scope="module")

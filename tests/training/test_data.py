@@ -12,7 +12,7 @@ from planner.describe.dataset import Dataset, Loader
 from planner.errors import DescriptionError, UnknownNameError
 from planner.training.data import changes, input_time
 from planner.training.data.constants import constants
-from planner.training.data.kept import kept_fraction, seen_again, staging_time
+from planner.training.data.node_cache import kept_fraction, seen_again, staging_time
 from planner.training.data.stages import node_read_rate
 
 POLARIS = load_machine("polaris")

@@ -16,7 +16,7 @@ from planner.cost.network.topology import GroupView
 from planner.describe.catalogue import load_machine
 from planner.describe.machine import Machine
 from planner.evidence.nccl_tests import published_for
-from planner.show.collectives import seen_text
+from planner.show.collective_report import seen_text
 from planner.show.figures import collective_times as figures
 from planner.units import format_bytes, format_seconds
 

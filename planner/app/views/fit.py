@@ -21,7 +21,7 @@ from planner.cost.estimate import Estimate
 from planner.cost.parts import part
 from planner.errors import PlannerError
 from planner.show import words
-from planner.show.catalogue.layouts import CODE
+from planner.show.catalogue.layout_words import CODE
 from planner.show.figures import candidates, memory_bars, time_bars
 from planner.show.plan_tables import strategies_table
 from planner.tables import Table

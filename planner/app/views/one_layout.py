@@ -19,7 +19,7 @@ from planner.cost.estimate import Estimate
 from planner.describe.layout import Layout
 from planner.errors import PlannerError
 from planner.show import words
-from planner.show.catalogue.layouts import layout_words
+from planner.show.catalogue.layout_words import layout_words
 from planner.show.figures import memory_bars, step_timeline, time_bars
 from planner.show.figures import rank_layout as layouts
 from planner.units import format_bytes, format_rate, format_seconds

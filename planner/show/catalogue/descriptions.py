@@ -14,7 +14,7 @@ from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.errors import shorten
-from planner.show.catalogue.layouts import layout_words
+from planner.show.catalogue.layout_words import layout_words
 from planner.show.catalogue.quantities import format_quantity, quantities, quantity_table
 from planner.tables import Block, Column, Line, Notes, Record, Table, page
 from planner.units import counted, format_bytes, format_count

@@ -10,9 +10,9 @@ import numpy as np
 
 from planner.evidence.residuals.table import Residual
 from planner.evidence.scores import Score
+from planner.show.figures.figure_registry import figure_of
 from planner.show.figures.frame import Drawing, framed, plain
 from planner.show.figures.palette import GREY, HUES
-from planner.show.figures.registry import figure_of
 from planner.units import format_seconds
 
 __all__ = ["errors", "parity", "spread"]

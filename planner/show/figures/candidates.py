@@ -8,9 +8,9 @@ from typing import Any
 
 from planner.choose.plots.layout_space import LayoutSpace, Point
 from planner.cost.estimate import Estimate
+from planner.show.figures.figure_registry import figure_of
 from planner.show.figures.frame import Drawing, framed, log_ticks, plain
 from planner.show.figures.palette import GREY, HUES, LIMIT, readable_on
-from planner.show.figures.registry import figure_of
 from planner.units import GIB, format_bytes, format_seconds
 
 __all__ = ["heatmap", "pareto"]

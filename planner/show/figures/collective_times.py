@@ -14,9 +14,9 @@ from planner.cost.network.topology import GroupView
 from planner.describe.machine import Machine
 from planner.errors import PlannerError
 from planner.evidence.nccl_tests import Published, published_for
+from planner.show.figures.figure_registry import figure_of
 from planner.show.figures.frame import Drawing, check_word, framed
 from planner.show.figures.palette import HUES
-from planner.show.figures.registry import figure_of
 from planner.units import counted, format_bytes, format_seconds
 
 __all__ = ["OPERATIONS", "algorithms_of", "bandwidth", "data_picture", "ranks_of", "times"]

@@ -8,9 +8,9 @@ from typing import Any
 from planner.choose.verdicts.strategy_verdicts import Verdict
 from planner.cost.estimate import Estimate
 from planner.describe.machine import Machine
+from planner.show.figures.figure_registry import figure_of
 from planner.show.figures.frame import Drawing, Named, bar_style, fit_text, framed, plain
 from planner.show.figures.palette import LIMIT, label
-from planner.show.figures.registry import figure_of
 from planner.units import GIB, format_bytes, format_seconds
 
 __all__ = ["host_bars", "memory_bars", "stage_bars", "strategy_bars"]

@@ -8,9 +8,9 @@ from typing import Any
 
 from planner.cost.network.wiring import build_graph
 from planner.describe.machine import Machine
+from planner.show.figures.figure_registry import figure_of
 from planner.show.figures.frame import Drawing, framed
 from planner.show.figures.palette import BLUE, GREEN, GREY, ORANGE, PINK
-from planner.show.figures.registry import figure_of
 from planner.units import format_rate
 
 __all__ = ["topology"]

@@ -9,9 +9,9 @@ from planner.choose.plots.anatomy import Axis, rank_axes
 from planner.cost.network.wiring import group_rate, wiring
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
+from planner.show.figures.figure_registry import figure_of
 from planner.show.figures.frame import Drawing, bar_style, check_word, framed
 from planner.show.figures.palette import HUES, label
-from planner.show.figures.registry import figure_of
 from planner.units import GIB, counted, format_bytes
 
 __all__ = ["link_loads", "rank_map"]

@@ -13,9 +13,9 @@ from typing import Any, get_args
 
 from planner.choose.plots.anatomy import PlayedStep
 from planner.cost.schedules.timeline import ASIDE, Drawn, Event, Timeline
+from planner.show.figures.figure_registry import figure_of
 from planner.show.figures.frame import Drawing, bar_style, framed, plain
 from planner.show.figures.palette import HUES, LIMIT, label
-from planner.show.figures.registry import figure_of
 from planner.units import GIB, counted, format_bytes, format_seconds
 
 __all__ = ["gantt", "has_numbers", "memory_over_step", "whats_drawn"]

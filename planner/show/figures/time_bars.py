@@ -8,6 +8,7 @@ from typing import Any
 
 from planner.choose.plots.scaling import ScalePoint
 from planner.cost.estimate import Estimate
+from planner.show.figures.figure_registry import figure_of
 from planner.show.figures.frame import (
     Drawing,
     Named,
@@ -20,9 +21,8 @@ from planner.show.figures.frame import (
     plain,
 )
 from planner.show.figures.palette import GREY, HUES, LIMIT, label
-from planner.show.figures.registry import figure_of
 from planner.show.training import summary
-from planner.training.answer import WholeTraining
+from planner.training.whole_training import WholeTraining
 from planner.units import counted, format_amount, format_seconds
 
 __all__ = [

@@ -12,7 +12,7 @@ from planner.describe.dataset import Dataset, Loader
 from planner.describe.machine import Machine
 from planner.errors import DescriptionError
 from planner.training.data.constants import constants
-from planner.training.data.kept import kept_fraction, staging_time
+from planner.training.data.node_cache import kept_fraction, staging_time
 from planner.training.data.stages import (
     node_read_rate,
     stage_times,

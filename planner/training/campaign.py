@@ -11,7 +11,6 @@ from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.machine import Queue
 from planner.describe.training_run import Training
-from planner.training.answer import Amount, TrainingPart, WholeTraining, between, billed
 from planner.training.data.input import InputTime, input_time
 from planner.training.energy import NodePower, node_power
 from planner.training.evaluation import evaluation_s
@@ -27,6 +26,7 @@ from planner.training.resilience.failures import (
 )
 from planner.training.resilience.start import start_up
 from planner.training.steps import training_time
+from planner.training.whole_training import Amount, TrainingPart, WholeTraining, between, billed
 from planner.units import format_seconds
 
 __all__ = ["whole_training"]

@@ -27,7 +27,7 @@ from planner.describe.model.model import Model
 from planner.errors import PlannerError
 from planner.evidence.scores import Score
 from planner.show.figures.frame import Drawing
-from planner.training.answer import WholeTraining
+from planner.training.whole_training import WholeTraining
 from planner.units import counted
 
 __all__ = ["FIGURES", "figure_of"]
