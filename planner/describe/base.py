@@ -1,4 +1,4 @@
-"""The frozen, closed base of everything that is described: models, machines, workloads.
+"""Base of all descriptions (models, machines, workloads, ...): frozen, closed, strict.
 
 A description never changes. `replaced` makes a validated copy (pydantic's own
 `model_copy(update=...)` skips validation).
@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 Kind = Literal["datasheet", "measured", "calibrated", "assumed"]
-"""How a number came to be known. `assumed` is shown as such wherever it matters."""
+"""Kind of evidence for a number. Assumed numbers are marked wherever they matter."""
 
 
 class Description(NotebookView, BaseModel):
@@ -65,7 +65,7 @@ class Description(NotebookView, BaseModel):
         return {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
 
     def __init__(self, /, **fields: Any) -> None:
-        """An instance; raises DescriptionError naming field, value and rule."""
+        """Create an instance; raises DescriptionError with field, value and rule."""
         try:
             super().__init__(**fields)
         except ValidationError as error:
@@ -75,12 +75,12 @@ class Description(NotebookView, BaseModel):
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     def replaced(self, **changes: Any) -> Self:
-        """Validated copy with `changes`; raises DescriptionError where they are impossible."""
+        """Copy with `changes`, validated; raises DescriptionError."""
         return type(self).described({**self.model_dump(), **changes})
 
     @classmethod
     def described(cls, fields: dict[str, Any], where: str = "") -> Self:
-        """An instance from plain data; raises DescriptionError naming field, value and rule."""
+        """Create an instance from plain data; raises DescriptionError."""
         try:
             return cls.model_validate(fields)
         except ValidationError as error:
@@ -88,7 +88,7 @@ class Description(NotebookView, BaseModel):
 
     @classmethod
     def from_text(cls, fields: dict[str, str], where: str = "") -> Self:
-        """The same from fields whose values are text, as in an address."""
+        """Create an instance from text values, as in an address."""
         try:
             return cls.model_validate_strings(fields, strict=False)
         except ValidationError as error:
@@ -96,77 +96,77 @@ class Description(NotebookView, BaseModel):
 
 
 class Quantity(Description):
-    """A number of a catalogue with where it comes from."""
+    """A number of a catalogue with its source."""
 
     value: float
     """The number in SI units."""
     kind: Kind
     """datasheet, measured, calibrated or assumed."""
     source: str = Field(min_length=2)
-    """Where the number was read or how it was obtained."""
+    """Where the number was read, or how it was obtained."""
 
 
 # --- what a quantity may be: what lies outside was written in another unit ----------------------
 
 
 class Fraction(Quantity):
-    """A part of something, of which there is some."""
+    """A part of something, above zero."""
 
     value: float = Field(ge=1e-6, le=1)
     """Part of 1."""
 
 
 class Share(Quantity):
-    """A part of something, of which there may be nothing."""
+    """A part of something, possibly zero."""
 
     value: float = Field(ge=0, le=1)
     """Part of 1."""
 
 
 class Factor(Quantity):
-    """How one thing relates to another of its kind."""
+    """A ratio of two like quantities."""
 
     value: float = Field(ge=0.01, le=100)
     """Ratio."""
 
 
 class ByteCount(Quantity):
-    """What a program or a library takes."""
+    """Memory of a program or a library."""
 
     value: float = Field(ge=0, le=1e12)
     """Bytes [B]."""
 
 
 class Memory(Quantity):
-    """A memory."""
+    """Capacity of a memory."""
 
     value: float = Field(ge=1e8, le=1e15)
     """Bytes [B]."""
 
 
 class Storage(Quantity):
-    """A disk or a file system."""
+    """Capacity of a disk or a file system."""
 
     value: float = Field(ge=1e6, le=1e21)
     """Bytes [B]."""
 
 
 class Rate(Quantity):
-    """Bytes or operations in a second."""
+    """Bytes or operations per second."""
 
     value: float = Field(ge=1e6, le=1e18)
     """Rate [B/s] or [FLOP/s]."""
 
 
 class Duration(Quantity):
-    """A latency: less than a second."""
+    """A latency below one second."""
 
     value: float = Field(ge=0, le=1)
     """Time [s]."""
 
 
 class Power(Quantity):
-    """What a device or a node draws."""
+    """Power of a device or a node."""
 
     value: float = Field(ge=1, le=1e6)
     """Power [W]."""
@@ -176,39 +176,39 @@ class Count(Quantity):
     """A number of things."""
 
     value: float = Field(ge=1, le=1e6, multiple_of=1)
-    """How many there are."""
+    """Number of things."""
 
 
 BytesPerElement = Annotated[float, Field(ge=0, le=64)]
-"""What one parameter or element takes; 64 is more than any state holds [B]."""
+"""Bytes of one parameter or element; 64 is more than any state needs [B]."""
 
 Elements = Annotated[float, Field(ge=0, le=1e12)]
 """Elements of a buffer."""
 
 Width = Annotated[int, Field(ge=0, le=10_000_000)]
-"""A width of a model; 0 where there is none."""
+"""A width of a model; 0: absent."""
 
 ZeroStage = Annotated[int, Field(ge=0, le=3)]
 """A ZeRO stage."""
 
 
 class Trait(Description):
-    """A yes or no of a catalogue with where it comes from."""
+    """A yes or no of a catalogue with its source."""
 
     value: bool
-    """Whether it holds."""
+    """Whether it is true."""
     kind: Kind
     """datasheet, measured, calibrated or assumed."""
     source: str = Field(min_length=2)
-    """Where it was read or how it was found."""
+    """Where it was read, or how it was found."""
 
 
 _MOST_SHOWN = 10**18
-"""Whole numbers above it are shown by their power of ten."""
+"""Larger whole numbers are shown in scientific notation."""
 
 
 def explain(error: ValidationError, where: str) -> str:
-    """One sentence for the first problem of a validation error: value, rule, field.
+    """Explain the first problem of a validation error in one sentence: value, rule, field.
 
     >>> try: Quantity.model_validate({"value": float("nan"), "kind": "measured", "source": "log"})
     ... except ValidationError as error: print(explain(error, "quantity"))
@@ -249,11 +249,11 @@ _WORDS = {
     "bool_type": "write True or False",
     "bool_parsing": "write true or false",
 }
-"""Rules in the planner's words, by pydantic's name of the error."""
+"""Rules in plain words, by pydantic's name of the error."""
 
 
 def shown(value: object) -> str:
-    """A value for a message; Python writes no whole number of more than 4300 digits.
+    """Format a value for a message; Python refuses to print more than 4300 digits.
 
     >>> shown(2.5), shown(10**300), shown(10**5000)
     ('2.5', '1e+300', 'a number of thousands of digits')
@@ -271,7 +271,7 @@ def shown(value: object) -> str:
 
 @functools.cache
 def field_docs(cls: type[Description]) -> dict[str, str]:
-    """Field name to the docstring under it, for help texts.
+    """Docstrings of a class's fields by name, for help texts.
 
     >>> field_docs(Quantity)["value"]
     'The number in SI units.'
@@ -284,7 +284,7 @@ def field_docs(cls: type[Description]) -> dict[str, str]:
 
 
 def _docs_of(cls: type[Description]) -> Iterator[tuple[str, str]]:
-    """Docstrings under the fields that a class adds to its base."""
+    """Yield the docstrings of fields that a class adds to its base."""
     for field, text in itertools.pairwise(_classes_of(cls.__module__)[cls.__name__].body):
         if (
             isinstance(field, ast.AnnAssign)
@@ -297,6 +297,6 @@ def _docs_of(cls: type[Description]) -> Iterator[tuple[str, str]]:
 
 @functools.cache
 def _classes_of(module: str) -> dict[str, ast.ClassDef]:
-    """Classes of a module as written; the command line asks for several at its start."""
+    """Parse the classes of a module's source."""
     tree = ast.parse(inspect.getsource(sys.modules[module]))
     return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}

@@ -1,4 +1,4 @@
-"""Catalogues: models, machines and frameworks by name, each a TOML file.
+"""Catalogues: models, machines, frameworks and datasets by name, each one TOML file.
 
 A path to a user's own file works wherever a name does, and for a model its name on the Hugging Face
 hub. The two folders at the top of the repository ship inside the wheel as `planner/_catalogue/`.
@@ -89,7 +89,7 @@ def catalogue_name(kind: str, description: Description) -> str:
 
 
 def _is_path(kind: str, name: object) -> bool:
-    """Whether a name is a path; DescriptionError where it is no text at all."""
+    """Whether a name is a path; raises DescriptionError if it is no text."""
     if not isinstance(name, str):
         raise DescriptionError(
             f"{kind} = {shown(name)} is no name; give the name or the path of a {kind}"
@@ -98,7 +98,7 @@ def _is_path(kind: str, name: object) -> bool:
 
 
 def load_model(name: str, *, run: bool = True) -> Model:
-    """A model by catalogue name, path, or name on the Hugging Face hub (org/name[@revision]).
+    """Load a model by catalogue name, path, or name on the Hugging Face hub (org/name[@revision]).
 
     `FILE.py:FUNCTION` is a torch module of your own: the file is run and its module traced, in a
     process of its own (extra `torch`); `run=False` refuses that, for names that others wrote.
@@ -136,7 +136,7 @@ def load_machine(
     free_percent: float = 0.0,
     devices: int | None = None,
 ) -> Machine:
-    """A machine by catalogue name, alias or TOML path, with `section.field=value` overrides.
+    """Load a machine by catalogue name, alias or TOML path, with `section.field=value` overrides.
 
     `free_percent` of the devices' memory are left free; with `devices` it is that part of one node.
 
@@ -157,7 +157,7 @@ def load_machine(
 
 @functools.cache
 def aliases() -> dict[str, str]:
-    """Other names of machines, from the catalogue files."""
+    """Aliases of machines, from the catalogue files."""
     return {
         alias.lower(): name
         for name in names("machine")
@@ -166,7 +166,7 @@ def aliases() -> dict[str, str]:
 
 
 def load_framework(name: str) -> Framework:
-    """A framework description by name or TOML path, with switches behind it.
+    """Load a framework by name or TOML path, with switches.
 
     >>> load_framework("fsdp2").name, load_framework("fsdp2+compile").name
     ('fsdp2', 'fsdp2+compile')
@@ -184,7 +184,7 @@ def load_framework(name: str) -> Framework:
 
 
 def load_dataset(name: str) -> Dataset:
-    """A dataset by catalogue name or TOML path.
+    """Load a dataset by catalogue name or TOML path.
 
     >>> load_dataset("imagenet").num_samples.value
     1281167.0

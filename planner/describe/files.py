@@ -1,4 +1,4 @@
-"""Files: read whole and bounded, written whole or not at all, with one clear sentence else."""
+"""Files: bounded reads and atomic writes, with one-sentence errors."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ __all__ = [
 ]
 
 MAX_FILE_BYTES = 1_000_000
-"""Bytes of a description; a file that is larger is none."""
+"""Largest size of a description [B]."""
 _REMEDY = "give the description itself, not weights"
 _LONGEST_NAME = 200
 _DOTTED = re.compile(r"""(?<![\w.-])(?:(?:"[^"\n]*+"|'[^'\n]*+'|[\w-]++)[ \t]*+\.[ \t]*+){64}""")
-"""A key of more than 64 parts: the parser takes time that grows with their square."""
+"""A key of more than 64 parts, whose parsing takes quadratic time."""
 
 
 # --- reading ---------------------------------------------------------------------------------
@@ -40,7 +40,7 @@ def read_bytes(
     limit: int = MAX_FILE_BYTES,
     remedy: str = _REMEDY,
 ) -> bytes:
-    """A regular file of at most `limit` bytes; CatalogueError where it is missing or larger.
+    """Read a regular file of at most `limit` bytes; raises CatalogueError.
 
     No more than the limit is read: the files of a kernel state no size.
     """
@@ -67,7 +67,7 @@ def read_bytes(
 
 
 def read_text(path: Path, limit: int = MAX_FILE_BYTES, remedy: str = _REMEDY) -> str:
-    """Text of a small file, line ends as `\\n`; CatalogueError where it cannot be read."""
+    """Read a small text file, with line ends as `\\n`; raises CatalogueError."""
     try:
         text = read_bytes(path, limit, remedy).decode("utf-8")
     except UnicodeDecodeError:
@@ -76,7 +76,7 @@ def read_text(path: Path, limit: int = MAX_FILE_BYTES, remedy: str = _REMEDY) ->
 
 
 def has_endless_keys(text: str) -> bool:
-    """Whether TOML has a key of so many parts that no parser should be given it.
+    """Whether TOML text has a key of too many parts for a parser.
 
     >>> has_endless_keys("a.b = 1"), has_endless_keys("x = { " + "a . " * 70 + "b = 1 }")
     (False, True)
@@ -85,12 +85,12 @@ def has_endless_keys(text: str) -> bool:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """A TOML file as plain data; CatalogueError with the line where it is malformed."""
+    """Read a TOML file; raises CatalogueError with the malformed line."""
     return parse_toml(read_text(path), str(path))
 
 
 def parse_toml(text: str, where: str) -> dict[str, Any]:
-    """TOML text as plain data; CatalogueError with the line where it is malformed.
+    """Parse TOML text; raises CatalogueError with the malformed line.
 
     >>> parse_toml("nodes = 4", "profile")
     {'nodes': 4}
@@ -112,7 +112,7 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
 
 
 def parse_json(text: str, where: str) -> Any:
-    """JSON as plain data; CatalogueError with the line where it is malformed.
+    """Parse JSON text; raises CatalogueError with the malformed line.
 
     >>> parse_json('{"dp": [1, 2]}', "layout")
     {'dp': [1, 2]}
@@ -131,7 +131,7 @@ def parse_json(text: str, where: str) -> Any:
 
 
 def _digits(where: str) -> CatalogueError:
-    """Python refuses whole numbers of more than 4300 digits."""
+    """Error for whole numbers of more than 4300 digits, which Python refuses."""
     return CatalogueError(f"{where} holds a number with thousands of digits; correct that number")
 
 
@@ -139,7 +139,7 @@ def _digits(where: str) -> CatalogueError:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace a file's content; a reader or a crash never sees half of it.
+    """Replace a file's content atomically.
 
     Raises WriteError where it cannot be written; what was there before is unchanged.
     """
@@ -167,7 +167,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def check_description_file(path: Path) -> None:
-    """Raise WriteError unless a description can be written here and loaded again by its name.
+    """Raise WriteError unless a description can be written to a path and loaded by name.
 
     It is asked before long work; nothing is left behind and a file that is there stays as it is.
     """

@@ -1,4 +1,4 @@
-"""EmitSupport: what a framework's own code builds and its files can be told."""
+"""Emit support: the models that a framework's code builds, and the settings that its files have."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ __all__ = ["EmitSupport"]
 
 
 class EmitSupport(Description):
-    """What its own code and files can be told, where that is less than what is estimated."""
+    """Support of the framework's own code and files, if less than can be estimated."""
 
     models: tuple[SupportedModels, ...] = ()
-    """Models that its own code builds; none: it runs the model's own code, whatever that is."""
+    """Models that its own code builds; empty: it runs the user's model code."""
     other_models: Literal["none", "data-parallel"] = "none"
-    """What it does for other models: nothing, or data parallelism around their own code."""
+    """Support of other models: none, or data parallelism around their own code."""
     precisions: tuple[TrainingPrecision, ...] = PRECISIONS
-    """Precisions that its files can ask for."""
+    """Precisions that its files can set."""
     optimizers: tuple[OptimizerName, ...] = OPTIMIZERS
-    """Optimizers that its files can ask for."""
+    """Optimizers that its files can set."""
     drops_tokens: bool = False
-    """Whether its files can limit what an expert takes."""
+    """Whether its files can limit the tokens of an expert."""
     pads_experts: bool = True
-    """Whether it can pad experts to what they take at most."""
+    """Whether it can pad experts to their capacity."""
     masks_documents: bool = False
-    """Whether its own code keeps documents that share a sequence apart, in a kernel that skips the
-    rest."""
+    """Whether its code masks documents that share a sequence, in a kernel that skips the masked
+    part."""
     zero_stages: tuple[ZeroStage, ...] = ()
-    """ZeRO stages that its files can ask for; none stated: all that it offers."""
+    """ZeRO stages that its files can set; empty: all it offers."""
     schedules: tuple[Schedule, ...] = ()
-    """Pipeline schedules that its files can ask for; none stated: all that it offers."""
+    """Pipeline schedules that its files can set; empty: all it offers."""
     recompute_by: tuple[Literal["layers", "every", "span"], ...] | None = None
-    """As `Framework.recompute_by`, of its files; none stated: all that it offers."""
+    """As `Framework.recompute_by`, for its files; None: all it offers."""
     reshards_whole: bool = False
-    """Whether its files shard the weights of models that its code builds over all their ranks
-    again after a forward pass, or not at all."""
+    """Whether its files either reshard weights over all their ranks after forward or not at all,
+    for models of its code."""
     axes_need_sharding: tuple[Axis, ...] = ()
-    """As `Framework.axes_need_sharding`, of its files."""
+    """As `Framework.axes_need_sharding`, for its files."""
 
     def lacks(self, model: Model, workload: Workload) -> str:
-        """Why a job cannot be written at all; empty where it can."""
+        """Why no file can be written for a job; empty if one can."""
         if unsaid := self.unsupported_setting(workload):
             return unsaid
         if self.other_models != "none" or not self.models:
@@ -63,7 +63,7 @@ class EmitSupport(Description):
         return self.unsupported_model(model, workload.sequence_length)
 
     def unsupported_setting(self, workload: Workload) -> str:
-        """What of a workload its files cannot ask for; empty where they can all."""
+        """Setting of a workload that its files lack; empty if there is none."""
         if workload.precision not in self.precisions:
             return f"precision {workload.precision} is not written; use {either(self.precisions)}"
         if workload.optimizer not in self.optimizers:
@@ -75,7 +75,7 @@ class EmitSupport(Description):
         return ""
 
     def _mixes(self, workload: Workload) -> str:
-        """Why documents would not attend as they are estimated in its own code."""
+        """Why its code would mix documents that are estimated apart; empty if it does not."""
         if workload.document_lengths and workload.packing == "padded":
             return "its own data fills sequences up with the next document (packing = padded)"
         if workload.document_lengths and not (
@@ -86,12 +86,12 @@ class EmitSupport(Description):
         return ""
 
     def unsupported_model(self, model: Model, sequence_length: int) -> str:
-        """What sets a model apart from all that its code builds; empty where nothing does."""
+        """Difference of a model from all models that its code builds; empty if there is none."""
         reasons = [decoders.lacks(model, sequence_length) for decoders in self.models]
         return "" if not reasons or "" in reasons else f"its code builds no model that {reasons[0]}"
 
     def builds(self, model: Model, workload: Workload) -> SupportedModels | None:
-        """The code that builds a job's model; None where the model's own runs, adapted or not."""
+        """The supported models that include a job's model; None if the user's model code runs."""
         if workload.adapted or self._mixes(workload):
             return None
         for decoders in self.models:

@@ -37,48 +37,48 @@ class Framework(Description):
     title: str
     """Full name and version described."""
     like: str = ""
-    """The framework of the catalogue whose traits hold where this description states none; what
-    is said of it by name (title, labels, source, notes, configuration, searched) is its own."""
+    """Framework of the catalogue whose traits apply unless stated here; title, labels, source,
+    notes, configuration and searched are never taken from it."""
     labels: tuple[str, ...] = ()
-    """Words by which tables of runs call it besides its name, in lower case with single blanks."""
+    """Further names in tables of measured runs, in lower case."""
     source: str
-    """Where its behaviour was read."""
+    """Where the behaviour was read."""
     notes: tuple[str, ...] = ()
     """Limits and doubts of this description."""
     configuration: str = "none"
-    """The recipe that writes its files (`planner emit`): the name of a module of
-    `planner.emitters.recipes`; none: it is described for comparison only."""
+    """Recipe that writes its files (`planner emit`), a module of `planner.emitters.recipes`; none:
+    described for comparison only."""
     effort: float = Field(default=0, ge=0, le=10)
-    """What it costs people to take up, beyond DDP around their own model: an order of preference on
-    the scale of `planner.choose.recommendation` [1]."""
+    """Effort of adopting it, beyond DDP around one's own model, on the scale of the preferences
+    [1]."""
     searched: bool = False
-    """Whether it is searched where no framework is named."""
+    """Whether a search includes it by default."""
     stands_in_for: str = ""
-    """The framework in whose place it is searched, only where that one does not run."""
+    """Framework that it replaces in a search where that one does not run."""
     instead_of: str = ""
-    """The framework that is searched only where this one is not, or has nothing that fits."""
+    """Framework that is searched only if this one is not, or has no layout that fits."""
     requires: Requirements = Requirements()
-    """What a machine must have for it to be searched there without being named."""
+    """Requirements on a machine for searches by default."""
     runtimes: tuple[Runtime, ...] = get_args(Runtime)
-    """Device runtimes it runs on."""
+    """Device runtimes that it runs on."""
     devices: tuple[str, ...] = ()
-    """Parts of the names of the devices that it runs on; none: all of these runtimes."""
+    """Parts of the names of its devices; empty: all devices of its runtimes."""
     axes: tuple[Axis, ...]
     """Parallel axes besides data."""
     zero_stages: tuple[ZeroStage, ...] = Field(min_length=1)
     """ZeRO stages it offers (FSDP full shard is 3, grad-op is 2)."""
     zero_stages_with_pipeline: tuple[ZeroStage, ...] = (0, 1)
-    """Stages it offers together with pp > 1."""
+    """ZeRO stages it offers with pp > 1."""
     unsharded_precisions: tuple[TrainingPrecision, ...] = PRECISIONS
-    """Precisions in which it trains without sharding anything (ZeRO-0)."""
+    """Precisions it offers without sharding (ZeRO-0)."""
     axes_need_sharding: tuple[Axis, ...] = ()
-    """Axes that go only with states that ranks share (ep: that many of them or a multiple)."""
+    """Axes that need sharded states (ep: over as many ranks or a multiple)."""
     hybrid_stages: tuple[ZeroStage, ...] = ()
-    """ZeRO stages whose sharding can stop at a group of ranks and replicate across groups."""
+    """ZeRO stages with hybrid sharding: groups of ranks shard and replicate across groups."""
     second_shards: bool = False
     """Whether ZeRO-3 can keep weights sharded over fewer ranks from forward to backward."""
     context: tuple[Context, ...] = ("ring",)
-    """How its context ranks attend to each other's tokens; the first where none is named."""
+    """Kinds of context parallelism; the first is the default."""
     context_alone: bool = False
     """Whether context parallelism excludes tensor and pipeline parallelism."""
     schedules: tuple[Schedule, ...] = ("none",)
@@ -86,84 +86,84 @@ class Framework(Description):
     recompute: tuple[Recompute, ...] = ("none", "full")
     """Activation recompute modes."""
     recompute_by: tuple[Literal["layers", "every", "span"], ...] = ()
-    """What full recompute can be told of layers: the first ones of a stage, every n-th, or how many
-    are repeated from one checkpoint."""
+    """Selections of layers for full recompute: the first ones of a stage (layers), every n-th
+    (every), or several per checkpoint (span)."""
     recompute_modules: tuple[Module, ...] = ()
-    """What selective recompute can be told to repeat instead of its policy's choice."""
+    """Modules that selective recompute can repeat instead of the policy's choice."""
     recompute_modules_not_fp8: tuple[Module, ...] = ()
-    """Those of them that it cannot repeat in 8-bit training."""
+    """Modules that cannot be repeated in FP8 training."""
     deferred_recompute: tuple[Recompute, ...] = RECOMPUTE
-    """Those that go with schedules whose weight gradients are passes of their own."""
+    """Recompute modes for schedules with separate weight-gradient passes."""
     deferred_zero_stages: tuple[ZeroStage, ...] = (0, 1, 2, 3)
-    """ZeRO stages that go with such schedules."""
+    """ZeRO stages for schedules with separate weight-gradient passes."""
     selective_policy: Literal["attention-core", "matmul-outputs", "alternate-matmuls"] = (
         "attention-core"
     )
-    """What selective recompute means: recompute the attention core (Korthikanti), or keep
-    matrix products' outputs (all, or every second one)."""
+    """Policy of selective recompute: repeat the attention core (Korthikanti), or keep the outputs
+    of GEMMs (all, or every second one)."""
     sequence_parallel: Literal["never", "with-tp", "optional"] = "never"
-    """Whether norms and dropouts are split along the sequence inside the tp group."""
+    """Sequence parallelism: norms and dropout are split inside the tp group."""
     offload_optimizer: tuple[Literal["cpu", "nvme"], ...] = ()
-    """Where optimizer states can live."""
+    """Places for offloaded optimizer states."""
     offload_parameters: tuple[Literal["cpu", "nvme"], ...] = ()
-    """Where parameters can live (ZeRO-3)."""
+    """Places for offloaded parameters (ZeRO-3)."""
     offload_stages: tuple[ZeroStage, ...] = (1, 2, 3)
-    """ZeRO stages at which the optimizer can be offloaded."""
+    """ZeRO stages with optimizer offloading."""
     offload_activations: tuple[Recompute, ...] = ()
-    """Recompute modes beside which activations can wait in host memory."""
+    """Recompute modes with activation offloading to the host."""
     tiling: bool = False
     """Whether the largest layer can be split into tiles (memory-centric tiling)."""
     uneven_stages: bool = False
     """Whether pipeline stages may differ in their number of layers."""
     balance: Literal["layers", "ends-as-layers", "cost"] = "layers"
-    """How layers are dealt to stages: equally; with embedding and head as one layer each; or
-    by cost, with the head weighing as many layers as its parameters."""
+    """Balance of pipeline stages: equal layers; embedding and head as one layer each; or by cost,
+    with the head weighed by its parameters."""
     custom_pipeline_split: bool = False
-    """Whether users may deal layers to stages themselves, or say for how many layers the ends
-    count."""
+    """Whether users can place layers on stages, or set the layers that embedding and head count as.
+    """
     shards_rows: bool = False
-    """Whether each tensor is sharded by whole rows, ceil(rows / ranks) (FSDP2), or all
-    tensors as one flat array."""
+    """Whether each tensor is sharded by rows, ceil(rows / ranks) (FSDP2); else all tensors as one
+    flat array."""
     replicates_kv_heads: bool = False
     """Whether tp may exceed the number of key-value heads."""
     expert_tensor_parallel: tuple[Literal["tp", "one", "any"], ...] = ("tp",)
-    """Ranks that can split each expert where ep > 1: those of tp, one, any number; the first is
-    what it does unasked."""
+    """Ranks that can split each expert with ep > 1: the tp ranks, one, or any number; the first is
+    the default."""
     loads_full_checkpoint: bool = True
     """Whether every rank reads the whole checkpoint into host memory."""
     mixed: States
     """Bytes per parameter in 16-bit and 8-bit training."""
     bf16: States | None = None
-    """Bytes per parameter in bf16 and fp8 training; what is not stated is as in `mixed`."""
+    """Bytes per parameter in bf16 and FP8 training; default: as in `mixed`."""
     full: States
     """Bytes per parameter in fp32 and tf32 training."""
     kernels: Kernels
     """Kernels and saved tensors."""
     other_kernels: tuple[OtherKernels, ...] = ()
-    """Which of them some runtimes lack."""
+    """Kernels that are missing on some runtimes."""
     host: HostTime
-    """How long the host takes to issue a layer."""
+    """Host time per layer."""
     stalls: tuple[Stall, ...] = ()
-    """Where runs stall now and then; said and avoided, not part of any step time."""
+    """Layouts that stall now and then: reported and avoided, not part of step times."""
     buffers: Buffers
     """Fixed buffers."""
     communication: Communication
-    """Overlap and synchronisation."""
+    """Overlap and form of collectives."""
     reduction: Reduction = Reduction()
-    """How and when replicas sum up whole gradients."""
+    """Data-parallel reduction of unsharded gradients."""
     offloading: Offloading = Offloading()
-    """What offloading moves and holds."""
+    """Transfers and host memory of offloading."""
     code: EmitSupport = EmitSupport()
-    """What its code and files can be told."""
+    """Models and settings that its code and files support."""
     switches: dict[str, Switch] = Field(default_factory=dict)
-    """What its users turn on, by name: `--framework NAME+SWITCH`."""
+    """Options that users can turn on, by name: `--framework NAME+SWITCH`."""
     switched: tuple[str, ...] = ()
-    """Those of them that are on, as they were named."""
+    """Switches that are on, as named."""
 
     @model_validator(mode="before")
     @classmethod
     def _fill(cls, fields: Any) -> Any:
-        """Fields with all of bf16, of which descriptions and switches state what differs."""
+        """Complete `bf16` from `mixed`."""
         if not isinstance(fields, dict):
             return fields
         mixed, bf16 = fields.get("mixed"), fields.get("bf16")
@@ -176,11 +176,11 @@ class Framework(Description):
 
     @property
     def family(self) -> str:
-        """Its name without switches."""
+        """Name without switches."""
         return family(self.name)
 
     def with_switches(self, *words: str) -> Framework:
-        """It with some of its switches on, besides those that are.
+        """Turn further switches on.
 
         Raises UnknownNameError where it has no such switch, DescriptionError where they do not go
         together.
@@ -195,7 +195,7 @@ class Framework(Description):
         return type(self).described(changed, where=shorten(changed["name"]))
 
     def with_checked_switches(self) -> Framework:
-        """It, where its switches change traits that there are.
+        """Check that the switches change existing traits.
 
         Raises DescriptionError, UnknownNameError for the first that does not.
         """
@@ -213,8 +213,7 @@ class Framework(Description):
     def refuses(
         self, machine: Machine, workload: Workload | None = None, model: Model | None = None
     ) -> str:
-        """Why it does not run on a machine's devices, or not a workload or its model there, as it
-        is switched; empty where it does."""
+        """Why a machine, workload or model is not supported with these switches; empty if it is."""
         runtime, where = machine.device.runtime, f"({machine.name})"
         if runtime not in self.runtimes:
             return (
@@ -250,24 +249,24 @@ class Framework(Description):
 
     @property
     def active_switches(self) -> dict[str, Switch]:
-        """Its switches that are on, by how they were named."""
+        """Switches that are on, by their words."""
         return {word: self.switches[word.partition("=")[0]] for word in self.switched}
 
     @property
     def switch_arguments(self) -> tuple[str, ...]:
-        """What its files are told for the switches that are on, in the recipe's own words."""
+        """Arguments for the framework's files from the switches that are on."""
         active = self.active_switches.items()
         return tuple(line for word, switch in active for line in switch.fill_arguments(word))
 
     @property
     def unwritable(self) -> tuple[str, ...]:
-        """Switches that are on and that its files cannot be told."""
+        """Switches that are on and have no argument in the framework's files."""
         active = self.active_switches.items()
         return tuple(word for word, switch in active if switch.arguments is None)
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables of the job's environment for the switches that are on."""
+        """Environment variables of the switches that are on."""
         active = self.active_switches.values()
         return {name: value for switch in active for name, value in switch.environment.items()}
 
@@ -276,7 +275,7 @@ class Framework(Description):
         return "".join(f"+{word}" for word in self.switched)
 
     def on(self, runtime: Runtime) -> Framework:
-        """It as it runs on a device runtime: without kernels that do not exist there.
+        """The framework on a device runtime, without the kernels missing there.
 
         >>> from planner.describe.catalogue import load_framework
         >>> megatron = load_framework("megatron-deepspeed")
@@ -290,7 +289,7 @@ class Framework(Description):
         return self.model_copy(update={"kernels": self.kernels.replaced(**changes)})
 
     def modules_for(self, precision: str) -> tuple[Module, ...]:
-        """Modules that selective recompute can be told to repeat in a training precision.
+        """Modules that selective recompute can repeat in a training precision.
 
         >>> from planner.describe.catalogue import load_framework
         >>> megatron = load_framework("megatron-lm")
@@ -301,7 +300,7 @@ class Framework(Description):
         return tuple(name for name in self.recompute_modules if name not in refused)
 
     def zero_stages_for(self, precision: str) -> tuple[int, ...]:
-        """ZeRO stages that it offers in a training precision, with the switches that are on.
+        """ZeRO stages in a training precision, with the switches that are on.
 
         >>> from planner.describe.catalogue import load_framework
         >>> [load_framework(name).zero_stages_for("bf16") for name in ("megatron-lm",
@@ -317,7 +316,7 @@ class Framework(Description):
         )
 
     def limit_to_files(self, model: Model, workload: Workload) -> Framework:
-        """The part of it whose layouts can be written for a job.
+        """Restrict the layouts to those that its files can state for a job.
 
         >>> from planner.describe.catalogue import load_framework, load_model
         >>> fsdp2 = load_framework("fsdp2")
@@ -344,7 +343,7 @@ class Framework(Description):
         return self.model_copy(update=changes)
 
     def states_of(self, precision: str) -> Literal["full", "mixed", "bf16"]:
-        """The table that states bytes per parameter for a training precision."""
+        """Name of the table of bytes per parameter for a training precision."""
         if precision in ("fp32", "tf32"):
             return "full"
         return "mixed" if precision == "fp16" or self.bf16 is None else "bf16"

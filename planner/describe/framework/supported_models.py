@@ -1,4 +1,4 @@
-"""SupportedModels: the models that a framework's own code builds, by what their parts may be."""
+"""Supported models: the decoders that a framework's own code builds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _biases(model: Model) -> Biases:
 
 
 class Flavor(Description):
-    """A size that a code knows by name."""
+    """A model size that the code knows by name."""
 
     name: str
     """The framework's own name."""
@@ -43,14 +43,14 @@ class Flavor(Description):
 
 
 class SupportedModels(Description):
-    """SupportedModels that one code of a framework builds.
+    """Decoders that one code of a framework builds.
 
     All have one normalisation before attention and one before the feed-forward, in series, and
     no bias in the output projection.
     """
 
     module: str = ""
-    """The framework's own name of that code, where it has several."""
+    """Name of that code in the framework, if it has several."""
     positions: tuple[Literal["learned", "rope", "alibi", "relative", "none"], ...] = ("rope",)
     """Position schemes."""
     norms: tuple[Literal["layernorm", "layernorm-nobias", "rmsnorm"], ...] = ("rmsnorm",)
@@ -58,40 +58,40 @@ class SupportedModels(Description):
     feed_forwards: tuple[str, ...] = ("gated silu",)
     """Non-linearities of the feed-forward, `gated` where it has a gate."""
     biases: tuple[Biases, ...] = ("none",)
-    """Which of the matrices of a layer have biases."""
+    """Matrices of a layer with biases."""
     qk_norms: tuple[Literal["none", "head", "full"], ...] = ("none",)
     """Normalisations of queries and keys."""
     attention: tuple[Literal["heads", "latent"], ...] = ("heads",)
-    """Attention with keys and values of their own, or latent (MLA)."""
+    """Attention with separate keys and values, or latent attention (MLA)."""
     sinks: tuple[bool, ...] = (False,)
     """Whether heads have a learned sink."""
     feed_forward: tuple[Literal["dense", "experts", "biased experts"], ...] = ("dense",)
-    """What a feed-forward may be."""
+    """Kinds of feed-forward layer."""
     windows: Literal["none", "all", "some"] = "none"
-    """Whether no layer may have an attention window, all alike, or some."""
+    """Layers that may have an attention window: none, all alike, or some."""
     tied: tuple[bool, ...] = (False, True)
     """Whether the output projection may be the embedding."""
     any_head_width: bool = True
-    """Whether a head's width is free, or that of the residual stream over the heads."""
+    """Whether the head width is free; else hidden size / heads."""
     flavors: tuple[Flavor, ...] = ()
     """Sizes known by name."""
     any_size: bool = True
-    """Whether other sizes can be asked for."""
+    """Whether sizes besides the flavors can be set."""
     precisions: tuple[TrainingPrecision, ...] = PRECISIONS
     """Precisions in which this code trains."""
     optimizers: tuple[OptimizerName, ...] = OPTIMIZERS
-    """Optimizers with which it does."""
+    """Optimizers with which this code trains."""
     axes: tuple[Axis, ...] | None = None
-    """Parallel axes of this code besides data; absent: all of the framework's."""
+    """Parallel axes of this code besides data; None: all of the framework's."""
 
     def flavor(self, model: Model) -> str:
-        """The name of a model's sizes; empty where they have none."""
+        """Name of a model's sizes; empty if they have none."""
         width = model.experts.ffn_size if model.experts is not None else model.ffn_size
         sizes = (model.num_layers, model.hidden_size, width, model.num_kv_heads, model.vocab_size)
         return next((flavor.name for flavor in self.flavors if flavor.sizes == sizes), "")
 
     def lacks(self, model: Model, sequence_length: int) -> str:
-        """What sets a model apart from these; empty where nothing does.
+        """First difference of a model from the supported ones; empty if there is none.
 
         >>> from planner.describe.catalogue import load_model
         >>> [SupportedModels().lacks(load_model(name), 4096) for name in ("mistral-7b", "gpt2")]
@@ -102,7 +102,7 @@ class SupportedModels(Description):
         return next((difference for difference, differs in differences.items() if differs), "")
 
     def _model_differences(self, model: Model) -> dict[str, bool]:
-        """What may set the model as a whole apart."""
+        """Possible differences of the whole model."""
         return {
             f"is no decoder but {model.kind}": model.kind != "decoder",
             f"has {model.position} positions": model.position not in self.positions,
@@ -119,7 +119,7 @@ class SupportedModels(Description):
         }
 
     def _layer_differences(self, model: Model, sequence_length: int) -> dict[str, bool]:
-        """What may set attention or feed-forward apart."""
+        """Possible differences of attention and feed-forward."""
         layers = model.num_window_layers
         windowed = 0 < model.sliding_window < sequence_length and layers > 0
         allowed = {"none": False, "all": layers == model.num_layers, "some": True}
@@ -144,7 +144,7 @@ class SupportedModels(Description):
 
 
 def non_linearity(model: Model) -> str:
-    """What stands between the products of a feed-forward, in words.
+    """Activation of the feed-forward in words.
 
     >>> from planner import load_model
     >>> non_linearity(load_model("llama-3-8b")), non_linearity(load_model("gpt2"))

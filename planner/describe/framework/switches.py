@@ -1,4 +1,4 @@
-"""Switches: what users of a framework turn on, by name.
+"""Switches: options of a framework that users turn on by name.
 
 A switch changes traits of a description. `fsdp2+compile` is fsdp2 with its switch `compile`,
 `deepspeed+bucket=5e7` one with the value that the switch takes: wherever a framework is named, its
@@ -31,7 +31,7 @@ from planner.units import either, parse_quantity
 __all__ = ["Switch", "check_path", "family", "merged", "split_name", "switched"]
 
 _PLUS = re.compile(r"\+(?!(?<=[0-9.]e\+)[0-9])(?!(?<==\+)[0-9.])", re.IGNORECASE)
-"""A plus between switches: not that of an exponent, nor the sign of a value."""
+"""A plus between switches, not one of an exponent or a sign."""
 
 
 def _listed(value: Any) -> Any:
@@ -39,7 +39,7 @@ def _listed(value: Any) -> Any:
 
 
 def _dotted(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value of tables in tables by its dotted name."""
+    """Yield the values of nested tables by dotted name."""
     for key, value in table.items():
         if isinstance(value, Mapping):
             yield from _dotted(value, f"{before}{key}.")
@@ -48,62 +48,63 @@ def _dotted(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, A
 
 
 class Switch(Description):
-    """One thing that a framework's users turn on; what it changes is said in its traits."""
+    """An option of a framework, as changes of its traits."""
 
     does: str = Field(min_length=8)
-    """What it does, in one phrase."""
+    """Effect of the switch, in one phrase."""
     source: str = Field(min_length=2)
-    """Where that was read."""
+    """Where the effect was read."""
     changes: dict[str, Any] = Field(default_factory=dict)
-    """Traits that it changes, in the tables of the description."""
+    """Traits that it changes, in the tables of the framework."""
     takes: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
-    """The traits that its value is, as `buffers.reduce_bucket_elements`; none: no value."""
+    """Traits that its value sets, such as `buffers.reduce_bucket_elements`; empty: no value."""
     usual: str = ""
-    """A value that is often given to it."""
+    """A common value."""
     excludes: tuple[str, ...] = ()
-    """Switches that it does not go with."""
+    """Switches that it cannot be combined with."""
     needs: tuple[str, ...] = ()
-    """Switches that it goes only with."""
+    """Switches that it needs."""
     runtimes: tuple[Runtime, ...] = get_args(Runtime)
-    """Device runtimes that know it."""
+    """Device runtimes that support it."""
     devices: tuple[str, ...] = ()
-    """Parts of the names of the devices that it is for; none: all of these runtimes."""
+    """Parts of the names of its devices; empty: all devices of its runtimes."""
     precisions: tuple[TrainingPrecision, ...] = PRECISIONS
-    """Training precisions that it is for; in others it does nothing, or is not taken."""
+    """Training precisions that support it."""
     optimizers: tuple[OptimizerName, ...] = OPTIMIZERS
-    """Optimizers that it goes with."""
+    """Optimizers that support it."""
     zero_stages: tuple[ZeroStage, ...] = (0, 1, 2, 3)
-    """ZeRO stages that it goes with."""
+    """ZeRO stages that support it."""
     base_formats: tuple[BaseFormat, ...] = get_args(BaseFormat)
-    """Formats of a frozen base that it goes with."""
+    """Formats of a frozen base that support it."""
     feed_forwards: tuple[str, ...] = ()
-    """Non-linearities of the feed-forwards that it is for, such as gated silu; none: all."""
+    """Activations of feed-forwards that support it, such as gated silu; empty: all."""
     of_experts: bool = False
-    """Whether it is of the tokens' way to routed experts, and for models that have them alone."""
+    """Whether it concerns tokens on their way to experts, so that only models with experts have it.
+    """
     saves_memory: bool = False
-    """Whether it is tried where nothing fits without it."""
+    """Whether it is tried if nothing fits without it."""
     arguments: tuple[str, ...] | None = None
-    """What the framework's files are told, a line each in the recipe's own words, behind the name
-    of a file (`FILE: LINE`) where it is not the recipe's first; `{value}` stands for its value.
-    Empty: they follow from its traits. None: they cannot be told, and it is only estimated."""
+    """Lines for the framework's files, each in the recipe's words and after a file name (`FILE:
+    LINE`) if not for the recipe's first file; `{value}` is its value. Empty: they follow from its
+    traits. None: it cannot be written, only estimated."""
     read_as: tuple[str, ...] = ()
-    """Other words for it in users' files, such as those of older releases; one of them suffices."""
+    """Other words for it in users' files, such as those of older releases; one suffices."""
     environment: dict[str, str] = Field(default_factory=dict)
-    """Variables of the job's environment."""
+    """Environment variables of the job."""
 
     @property
     def dotted(self) -> dict[str, Any]:
-        """The traits that it changes by their dotted names."""
+        """Changed traits by dotted name."""
         return dict(_dotted(self.changes))
 
     def refuses(self, device: Device) -> str:
-        """Why it is not for a device; empty where it is."""
+        """Why a device does not support it; empty if it does."""
         suffix = "" if not self.devices else f"; it is for {', '.join(self.devices)}"
         fits = device.is_of(self.devices) and device.runtime in self.runtimes
         return "" if fits else f"does nothing on {device.name}{suffix}"
 
     def refuses_workload(self, workload: Workload, model: Model | None = None) -> str:
-        """Why it is not for a workload, or not for its model; empty where it is.
+        """Why a workload or its model does not support it; empty if it does.
 
         >>> Switch(does="narrows sums", source="here", precisions=("bf16",)).refuses_workload(
         ...     Workload(precision="fp16"))
@@ -126,7 +127,7 @@ class Switch(Description):
         return ""
 
     def word_for(self, name: str, different: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-        """Its word where it says just what a file states otherwise; empty where it does not.
+        """The word that turns it on, if it explains the settings of a user's file; else empty.
 
         `different` are the stated traits, dotted, that the framework has otherwise.
 
@@ -146,7 +147,7 @@ class Switch(Description):
         return f"{name}={value:.0f}" if isinstance(value, (int, float)) else ""
 
     def fill_arguments(self, word: str) -> tuple[str, ...]:
-        """What files are told for it as a user named it, with its value as a plain number.
+        """Lines for files, with the value of a user's word filled in.
 
         >>> bucket = Switch(does="sets a bucket", source="here", takes="buffers.x",
         ...                 arguments=["--bucket {value}"])
@@ -158,7 +159,7 @@ class Switch(Description):
 
 
 def split_name(text: str) -> tuple[str, tuple[str, ...]]:
-    """The name of a framework, or the path of its file, and the switches behind it.
+    """Split the name of a framework, or the path of its file, from its switches.
 
     A plus that belongs to a number, of its exponent or its sign, separates nothing.
 
@@ -173,7 +174,7 @@ def split_name(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def family(name: str) -> str:
-    """The framework's name without switches, and without what a run's notes add in words.
+    """Name of a framework without switches and without notes of a run.
 
     >>> family("fsdp2+compile"), family("megatron-lm with blocking launches")
     ('fsdp2', 'megatron-lm')
@@ -182,7 +183,7 @@ def family(name: str) -> str:
 
 
 def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Tables with what a part of them states otherwise.
+    """Merge nested tables; values of `changes` win.
 
     >>> merged({"code": {"a": 1, "b": 2}, "tp": 1}, {"code": {"b": 3}})
     {'code': {'a': 1, 'b': 3}, 'tp': 1}
@@ -195,7 +196,7 @@ def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def switched(fields: dict[str, Any], words: tuple[str, ...]) -> dict[str, Any]:
-    """The fields of a framework with some of its switches on, and `+` them in its name.
+    """Turn switches on in the fields of a framework, and add them to its name.
 
     Raises UnknownNameError for a switch that it has not, DescriptionError for one that is named
     twice, that does not go with another, or whose value is missing or not asked for.
@@ -224,7 +225,7 @@ def switched(fields: dict[str, Any], words: tuple[str, ...]) -> dict[str, Any]:
 
 
 def check_path(fields: dict[str, Any], path: str, where: str) -> None:
-    """Raise UnknownNameError where a framework has no trait of a dotted name."""
+    """Raise UnknownNameError if a framework has no trait of a dotted name."""
     table: Any = fields
     for part in path.split("."):
         traits = table if isinstance(table, dict) else {}
@@ -249,7 +250,7 @@ def _check_pair(name: str, switch: dict[str, Any], names: list[str]) -> None:
 
 
 def _changes(word: str, switch: dict[str, Any]) -> dict[str, Any]:
-    """What a switch changes, with the value that the user gives it."""
+    """Changes of a switch, with the user's value."""
     name, equals, text = word.partition("=")
     paths, changes = switch.get("takes", ()), dict(switch.get("changes", {}))
     if bool(paths) != bool(equals):
@@ -266,7 +267,7 @@ def _changes(word: str, switch: dict[str, Any]) -> dict[str, Any]:
 
 
 def _number(name: str, text: str) -> int | float:
-    """The value of a switch, whole where it is a whole number."""
+    """Parse the value of a switch; whole numbers become int."""
     try:
         value = parse_quantity(text)
     except PlannerError:

@@ -13,11 +13,11 @@ from planner.units import format_bytes, parse_places, parse_quantity
 __all__ = ["MAX_FREE_PERCENT", "override_fields", "reserve_memory", "take_devices"]
 
 MAX_FREE_PERCENT = 90
-"""Percent of the devices' memory that may be left free."""
+"""Largest percentage of device memory that may be left free."""
 
 
 def reserve_memory(machine: Machine, percent: float) -> Machine:
-    """A copy of `machine` without a part of its devices' memory, which nothing may then use.
+    """Leave a percentage of the device memory free, for other uses.
 
     >>> reserve_memory(load_machine("polaris"), 10).device.memory_bytes.source
     'the user leaves 10 % of 39.50 GiB free'
@@ -44,7 +44,7 @@ _DEVICE_COUNT = re.compile(r"(--gres=gpu:(?:\w+:)?|--gpus-per-node=|--gpus=)(\d+
 
 
 def take_devices(machine: Machine, devices: int) -> Machine:
-    """A machine of one node with the first devices of one of `machine`, for jobs on fewer.
+    """Machine of one node with the first devices of a node of `machine`.
 
     Where the batch system gives parts of nodes (Slurm without --exclusive, Kubernetes) the job has
     that part of cores, memory and disk too, else the whole node.
@@ -82,7 +82,7 @@ def take_devices(machine: Machine, devices: int) -> Machine:
 
 
 def _share(fields: dict[str, Any], share: float, part: str) -> None:
-    """Leave a part of what all jobs of a node share."""
+    """Scale the resources that all jobs of a node share."""
     node = fields["node"]
     shared = [node[name] for name in _SHARED if node[name]]
     for quantity in [*shared, *(node["local_disk"] or {}).values()]:
@@ -94,7 +94,7 @@ def _share(fields: dict[str, Any], share: float, part: str) -> None:
 
 
 def override_fields(machine: Machine, overrides: tuple[str, ...]) -> Machine:
-    """A copy of `machine` with `section.field=value` replaced; values take units.
+    """Replace `section.field=value` of a machine; values can have units.
 
     `network=NAME` is the network of that name, for every framework.
     An overridden quantity or curve becomes `assumed` with the source "set by the user". Entries of
@@ -127,7 +127,7 @@ def _override(fields: dict[str, Any], key: str, text: str) -> None:
 
 
 def _inside(table: Any, part: str, key: str) -> list[Any]:
-    """What an override's next word names: a section, or of a list one entry or several."""
+    """Sections or list entries that the next word of an override names."""
     if isinstance(table, (list, tuple)):
         return [table[place] for place in parse_places(part, len(table))]
     _check_field(table, part, key)
@@ -141,7 +141,7 @@ def _check_field(table: Any, name: str, key: str) -> None:
 
 
 def _replace(table: dict[str, Any], last: str, key: str, text: str) -> None:
-    """Write an override's value; what has a source gets that of the user."""
+    """Write the value of an override, with the user as its source."""
     old, origin = table[last], {"kind": "assumed", "source": "set by the user"}
     if old is None or (isinstance(old, dict) and set(old) == {"value", *origin}):
         table[last] = {"value": parse_quantity(text), **origin}

@@ -54,10 +54,10 @@ Part = Literal[
     "position",
     "head",
 ]
-"""What a parameter tensor belongs to."""
+"""Part of the model that a parameter tensor belongs to."""
 
 Matrix = Literal["", "query", "key", "value", "out", "gate", "up", "down"]
-"""Which projection of its part a matrix is; empty for other tensors."""
+"""Projection of its part; empty for other tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,24 +65,24 @@ class Weight:
     """A parameter tensor of shape (rows, columns), `copies` times."""
 
     name: str
-    """For people: nothing is decided by it."""
+    """Name for people; nothing depends on it."""
     rows: int
     columns: int = 1
     split: Literal["column", "row", "replicated"] = "replicated"
     units: int = 0
-    """Indivisible pieces along the split (heads); 0 where any division is possible."""
+    """Indivisible pieces along the split (heads); 0: any division is possible."""
     expert: bool = False
-    """Whether the tensor exists once per expert (then `copies` counts the experts)."""
+    """Whether it exists once per expert (`copies` counts the experts)."""
     copies: int = 1
     trainable: bool = True
     part: Part = "embedding"
     matrix: Matrix = ""
     adapter: bool = False
-    """Whether it is one of a low-rank pair beside a matrix."""
+    """Whether it belongs to a low-rank pair beside a matrix."""
     tied: bool = False
-    """Whether it is another block's tensor, which counts it."""
+    """Whether another block owns and counts it."""
     stored_bytes: float = 0.0
-    """Bytes of an element in which a frozen matrix is stored; 0: as it computes."""
+    """Bytes per element of a frozen matrix in storage; 0: compute precision."""
 
     @property
     def num_params(self) -> int:
@@ -92,7 +92,7 @@ class Weight:
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """A matrix product (tokens * rows, k) x (k, n) and its two backward products."""
+    """A GEMM (tokens * rows, k) x (k, n) and its two backward GEMMs."""
 
     name: str
     n: int
@@ -101,32 +101,32 @@ class Gemm:
     units: int = 0
     """Heads along the split dimension: tp cannot divide further than one head."""
     experts: int = 0
-    """Routed experts that share the tokens (grouped GEMM); 0 for an ordinary product."""
+    """Routed experts that share the tokens (grouped GEMM); 0: an ordinary GEMM."""
     top_k: int = 0
-    """Experts that each token visits."""
+    """Experts per token."""
     weight_gradient: bool = True
     input_gradient: bool = True
     quantizable: bool = True
     """Whether FP8 training runs it in FP8 (not the output projection)."""
     again_with: tuple[Module, ...] = ()
-    """Modules that run it again where selective recompute names them."""
+    """Modules of selective recompute that repeat it."""
     pieces: int = 1
-    """Parts of the tokens that pass it one by one, their weight gradients summed in fp32."""
+    """Pieces of the tokens that pass one by one, with weight gradients summed in fp32."""
     unpacked_bytes: float = 0.0
-    """Bytes moved per element of its weights to unpack them, before each product with them."""
+    """Bytes moved per weight element to unpack it before each GEMM."""
     norm_bytes: float = 0.0
-    """Bytes moved per element of its weights to take their norms, before the forward product."""
+    """Bytes moved per weight element for its norms, before the forward GEMM."""
     rows: float = 1
-    """Rows of it that one token has (places of a picture to which a kernel is applied)."""
+    """Rows per token (output positions of a convolution)."""
     inputs: float = 0.0
-    """Elements of one token's input where its rows share them; 0 where they do not: rows * k."""
+    """Input elements of one token, if its rows share them; 0: rows * k."""
     convolution: bool = False
-    """Whether it runs at the rate of convolutions, in tiles that run beside each other."""
+    """Whether it runs at the rate of convolutions."""
     small_kernel: bool = False
-    """Whether it is a kernel of 3 x 3 that moves by one place, which Winograd's algorithm suits."""
+    """Whether it is a 3 x 3 kernel with stride 1, as Winograd's algorithm needs."""
     copies: int = 0
-    """Products of one token that share no operand with others (heads); 0 where all tokens share the
-    (k, n) operand."""
+    """GEMMs of one token without a shared operand (heads); 0: all tokens share the (k, n) operand.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +139,13 @@ class Attention:
     v_dim: int
     causal: bool
     window: int = 0
-    """Keys that a query sees at most; 0 for all."""
+    """Most keys per query; 0: all."""
     again_with: tuple[Module, ...] = ("core_attn",)
-    """Modules that run it again where selective recompute names them."""
+    """Modules of selective recompute that repeat it."""
     queries: float = 1.0
-    """Queries that a token of the sequence has."""
+    """Queries per token of the sequence."""
     keys: float = 1.0
-    """Keys over the length of the sequence."""
+    """Keys / sequence length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +160,12 @@ class Pointwise:
     scores: bool = False
     """Whether the bytes are per token and per key (attention scores)."""
     again_with: tuple[Module, ...] = ()
-    """Modules that run it again where selective recompute names them."""
+    """Modules of selective recompute that repeat it."""
 
 
 @dataclass(frozen=True)
 class Saved:
-    """A tensor kept from forward to backward: bytes per token."""
+    """A tensor saved from forward to backward: bytes per token."""
 
     name: str
     bytes_per_token: float
@@ -173,35 +173,35 @@ class Saved:
     scores: bool = False
     """Whether the bytes are per token and per key (attention scores)."""
     selective: bool = True
-    """Whether it is still kept under selective recompute."""
+    """Whether it is still saved under selective recompute."""
     selective_only: bool = False
-    """Whether it is kept under selective recompute alone."""
+    """Whether it is saved only under selective recompute."""
     of_attention: bool = False
-    """Whether fused attention keeps it for its own backward (output, softmax statistics)."""
+    """Whether fused attention saves it for its own backward (output, softmax statistics)."""
     until_ffn: bool = False
-    """Whether it is freed when the gradients of the feed-forward's weights are complete."""
+    """Whether it is freed once the feed-forward's weight gradients are complete."""
     until_loss: bool = False
-    """Whether it is freed when the backward of the loss has used it."""
+    """Whether it is freed once the backward of the loss has used it."""
     only_split: bool = False
-    """Whether it exists only where the tp group has more than one rank."""
+    """Whether it exists only with tensor parallelism."""
     only_context: bool = False
-    """Whether it exists only where the context group has more than one rank."""
+    """Whether it exists only with context parallelism."""
     only_spread: bool = False
-    """Whether it exists only where the expert group has more than one rank."""
+    """Whether it exists only with expert parallelism."""
     only_piped: bool = False
     """Whether it exists only in a pipeline."""
     only_batched: bool = False
-    """Whether it exists only where a micro-batch has several sequences."""
+    """Whether it exists only with several sequences per micro-batch."""
     again_with: tuple[Module, ...] = ()
-    """Modules that make it again, and do not keep it, where selective recompute names them."""
+    """Modules of selective recompute that recompute it instead of saving it."""
     input_of: tuple[Matrix, ...] = ()
-    """Matrices whose input it is, so that the gradients of pairs beside them need it too."""
+    """Matrices whose input it is, and whose adapters need it for their gradients."""
     for_weights: float = 0.0
-    """Part of it that is kept for the gradients of weights alone [1]."""
+    """Part saved for weight gradients alone [1]."""
 
     @functools.cached_property
     def only(self) -> tuple[str, ...]:
-        """Its marks that say where alone it exists.
+        """Names of its `only_` marks that are set.
 
         >>> Saved("scores", 2.0, "sharded", only_split=True).only
         ('only_split',)
@@ -213,7 +213,7 @@ class Saved:
 
 @dataclass(frozen=True)
 class Block:
-    """A distinct layer kind; `count` of them stand in the model."""
+    """A distinct layer kind, `count` times in the model."""
 
     name: str
     kind: Literal["embedding", "layer", "head"]
@@ -226,28 +226,28 @@ class Block:
     width: int = 0
     """Width of the residual stream."""
     num_tp_collectives: float = 0
-    """Reductions over the tensor-parallel group in one forward pass."""
+    """Tensor-parallel reductions in one forward pass."""
     dispatch_top_k: int = 0
-    """Experts per token whose all-to-all the block needs; 0 for dense blocks."""
+    """Experts per token that its all-to-all serves; 0: dense."""
     working: tuple[tuple[Saved, ...], ...] = ()
-    """Temporary tensors of the block's backward: alternatives of which the largest counts."""
+    """Temporary tensors of backward: alternatives, of which the largest counts."""
     unpacking: tuple[Saved, ...] = ()
-    """Temporary tensors beside a frozen matrix that is unpacked or summed with its adapters."""
+    """Temporary tensors of a frozen matrix that is unpacked or merged with its adapters."""
     repeating: tuple[Saved, ...] = ()
-    """Temporary tensors when full recompute has repeated the block to its end."""
+    """Temporary tensors once full recompute has repeated the block."""
     after_ffn: tuple[Saved, ...] = ()
-    """Temporary tensors when the gradients of the feed-forward's weights are complete."""
+    """Temporary tensors once the feed-forward's weight gradients are complete."""
     kept_whole: bool = False
-    """Whether it is what a partial recompute leaves of its kind, counted with the one before it."""
+    """Whether a partial recompute leaves it out; it is counted with the block before it."""
     deferred: tuple[Saved, ...] = ()
-    """Gradients that are kept where those of the weights are computed in a pass of their own."""
+    """Gradients saved for a separate weight-gradient pass."""
 
     @functools.cached_property
     def tied_elsewhere(self) -> int:
-        """Parameters that this block shares with another one, which counts them."""
+        """Parameters owned by another block, which counts them."""
         return sum(weight.num_params for weight in self.weights if weight.tied)
 
     @functools.cached_property
     def num_params(self) -> int:
-        """Parameters of one such block, shared ones left to their owner."""
+        """Parameters of one such block, without tied ones."""
         return sum(weight.num_params for weight in self.weights) - self.tied_elsewhere

@@ -1,4 +1,4 @@
-"""Model: the frozen description of an architecture, as read from a catalogue or config.json.
+"""Model: an architecture, as read from a catalogue or a config.json.
 
 It states shapes and counts its parameters. What the shapes cost is worked out in `planner.cost`.
 """
@@ -31,17 +31,17 @@ class Experts(Description):
     num_experts: int = Field(ge=2, le=65536)
     """Routed experts per expert layer."""
     top_k: int = Field(ge=1, le=1024)
-    """Experts each token visits."""
+    """Experts per token."""
     num_groups: int = Field(default=1, ge=1, le=65536)
-    """Groups of experts of which the router picks `top_groups` first (DeepSeek's n_group)."""
+    """Groups of experts; the router picks `top_groups` of them first (DeepSeek's n_group)."""
     top_groups: int = Field(default=1, ge=1, le=65536)
-    """Groups whose experts one token may visit (DeepSeek's topk_group)."""
+    """Groups per token (DeepSeek's topk_group)."""
     ffn_size: Width = Field(ge=1)
     """Width of one expert."""
     num_shared: int = Field(default=0, ge=0, le=1024)
-    """Experts that every token visits, each of width `ffn_size`."""
+    """Shared experts of width `ffn_size`, visited by every token."""
     shared_ffn_size: Width = 0
-    """Total width of the shared expert where it is not num_shared * ffn_size; 0 otherwise."""
+    """Total width of the shared expert if not num_shared * ffn_size; else 0."""
     shared_gate: bool = False
     """Whether the shared expert has its own sigmoid gate (Qwen2-MoE)."""
     router_bias: bool = False
@@ -69,13 +69,13 @@ class LatentAttention(Description):
     """Multi-head latent attention (DeepSeek-V2/V3)."""
 
     q_lora_rank: Width
-    """Rank of the query compression; 0 where queries are not compressed."""
+    """Rank of the query compression; 0: queries are not compressed."""
     kv_lora_rank: Width = Field(ge=1)
     """Rank of the key-value compression."""
     qk_nope_head_dim: Width = Field(ge=1)
-    """Head width without rotary position."""
+    """Head width without rotary embedding."""
     qk_rope_head_dim: Width = Field(ge=1)
-    """Head width with rotary position."""
+    """Head width with rotary embedding."""
     v_head_dim: Width = Field(ge=1)
     """Head width of the values."""
 
@@ -92,19 +92,19 @@ class Vision(Description):
 
 
 class Written(Description):
-    """How transformers writes a family's blocks, where that decides what autograd keeps.
+    """How transformers writes a family's blocks, where that changes what autograd saves.
 
     Frameworks that bring blocks of their own do not read it.
     """
 
     activation: WrittenActivation = ""
-    """Its name of an activation that it writes out in elementary operations; empty: one kernel."""
+    """Activation in elementary operations; empty: one kernel."""
     exact_norm_weight: bool = False
-    """Whether an RMS norm multiplies by its weight before it rounds to 16 bits (Gemma, OLMo 2)."""
+    """Whether RMSNorm multiplies by its weight before rounding to 16 bits (Gemma, OLMo 2)."""
     joined_qkv: bool = False
-    """Whether queries, keys and values are views of one product (GPT-NeoX, Phi-3)."""
+    """Whether queries, keys and values are views of one GEMM's output (GPT-NeoX, Phi-3)."""
     joined_rotary: bool = False
-    """Whether rotated and other parts of queries are joined, in another memory order."""
+    """Whether rotated and other parts of queries are concatenated, in another memory order."""
 
 
 class Model(Description):
@@ -117,19 +117,18 @@ class Model(Description):
     kind: Literal["decoder", "encoder", "encoder-decoder", "vision", "convolutional", "traced"] = (
         "decoder"
     )
-    """decoder: causal language model; encoder: masked language model; vision: ViT; traced: a module
-    of someone's own."""
+    """decoder: causal language model; encoder: masked language model; vision: ViT; traced: a user's
+    module."""
     source: str = ""
     """Where the shapes were read."""
     note: str = ""
-    """What a reader should know."""
+    """Remarks for readers."""
     num_layers: int = Field(default=0, ge=0, le=100_000)
     """Transformer layers (encoder layers of an encoder-decoder)."""
     num_decoder_layers: int = Field(default=0, ge=0, le=100_000)
     """Decoder layers of an encoder-decoder, each with cross attention; 0 otherwise."""
     decoder_share: float = Field(default=1.0, gt=0, le=100)
-    """Tokens of the decoder of an encoder-decoder over those of its encoder, which a sequence
-    counts."""
+    """Decoder tokens / encoder tokens of an encoder-decoder; sequences count encoder tokens."""
     hidden_size: Width = 0
     """Width of the residual stream."""
     num_heads: int = Field(default=0, ge=0, le=1_000_000)
@@ -143,15 +142,15 @@ class Model(Description):
     vocab_size: int = Field(default=0, ge=0, le=_MAX_ROWS)
     """Vocabulary rows of the embedding."""
     max_sequence_length: int = Field(default=0, ge=0, le=_MAX_ROWS)
-    """Longest sequence the position scheme allows; 0 where it is not stated."""
+    """Longest sequence of the position scheme; 0: not stated."""
     embedding_size: Width = 0
-    """Width of the word embedding where a projection follows (OPT-350m); 0 otherwise."""
+    """Width of the word embedding if a projection follows (OPT-350m); 0 otherwise."""
     tied_embeddings: bool = False
     """Whether the output projection is the embedding."""
     gated_mlp: bool = False
     """Whether the feed-forward has a gate (SwiGLU, GeGLU): three matrices instead of two."""
     activation: Literal["gelu", "relu", "silu", "squared-relu"] = "gelu"
-    """Non-linearity of the feed-forward; squared-relu is the square of ReLU (Nemotron-4)."""
+    """Activation of the feed-forward; squared-relu is the square of ReLU (Nemotron-4)."""
     norm: Literal["layernorm", "layernorm-nobias", "rmsnorm"] = "layernorm"
     """Normalisation."""
     norms_per_layer: int = Field(default=2, ge=1, le=8)
@@ -161,7 +160,7 @@ class Model(Description):
     embedding_norm: bool = False
     """Whether a normalisation follows the embedding (BLOOM, BERT)."""
     qk_norm: Literal["none", "head", "full"] = "none"
-    """Normalised queries and keys: per head (Qwen3, Gemma 3) or over all heads (OLMo 2)."""
+    """Normalisation of queries and keys: per head (Qwen3, Gemma 3) or over all heads (OLMo 2)."""
     position: Literal["learned", "rope", "alibi", "relative", "none"] = "rope"
     """Position scheme."""
     num_position_rows: int = Field(default=0, ge=0, le=_MAX_ROWS)
@@ -183,39 +182,39 @@ class Model(Description):
     parallel_residual: bool = False
     """Whether attention and feed-forward read the same input (GPT-NeoX, Falcon)."""
     pooler: bool = False
-    """Whether an encoder ends in a dense pooler (BERT, ViT)."""
+    """Whether an encoder has a dense pooler (BERT, ViT)."""
     output_head: bool = True
     """Whether a projection to the vocabulary follows (False for bare encoders and ViT)."""
     attention_softcap: bool = False
-    """Whether attention scores pass a tanh (Gemma 2), which fused kernels do not offer."""
+    """Whether attention scores pass a tanh (Gemma 2), which fused kernels lack."""
     logits_softcap: bool = False
     """Whether logits pass a tanh (Gemma 2)."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Dropout probability in training; 0 keeps no masks."""
+    """Dropout probability in training; 0: no masks are saved."""
     sliding_window: int = Field(default=0, ge=0, le=_MAX_ROWS)
-    """Attention window of the layers that have one [tokens]; 0 for none."""
+    """Attention window of the windowed layers [tokens]; 0: none."""
     num_window_layers: int = Field(default=0, ge=0, le=100_000)
-    """How many layers use the window."""
+    """Number of windowed layers."""
     experts: Experts | None = None
-    """Mixture of experts; absent in a dense model."""
+    """Mixture of experts; None: dense."""
     latent_attention: LatentAttention | None = None
-    """Latent attention (MLA); absent otherwise."""
+    """Latent attention (MLA); None: none."""
     vision: Vision | None = None
-    """Patch embedding; absent in language models."""
+    """Patch embedding; None in language models."""
     written: Written = Written()
     """How transformers writes its blocks."""
     convolutional: Convolutional | None = None
-    """Stages of a convolutional network; absent in transformers."""
+    """Stages of a convolutional network; None in transformers."""
     traced: Traced | None = None
-    """What torch was seen to compute of a module of someone's own; absent otherwise."""
+    """Traced module of a user; None otherwise."""
     reported_params: int = Field(default=0, ge=0, le=10**18)
-    """Count that the model's own software prints, where it differs; 0 otherwise."""
+    """Parameter count that the model's own software prints, if different; 0 otherwise."""
     reported_how: str = ""
     """Why the reported count differs."""
 
     @property
     def counts_samples(self) -> bool:
-        """Whether a token of it is a whole sample: a convolutional network, a traced module."""
+        """Whether a token is a whole sample: convolutional networks, traced modules."""
         return self.convolutional is not None or self.traced is not None
 
     @model_validator(mode="after")
@@ -245,7 +244,7 @@ class Model(Description):
 
     @property
     def longest_sequence(self) -> int:
-        """Tokens of its longest sequence: its positions, or an image's patches; 0 without limit.
+        """Longest sequence: positions, or patches of an image; 0: no limit [tokens].
 
         Where a token is a sample a sequence is one.
         """
@@ -264,7 +263,7 @@ class Model(Description):
 
     @property
     def default_sequence_length(self) -> int:
-        """Tokens per sequence of a job that states none: its longest, at most 4096.
+        """Default sequence length: the longest sequence, at most 4096 [tokens].
 
         >>> from planner.describe.catalogue import load_model
         >>> [load_model(name).default_sequence_length for name in ("llama-3-8b", "gpt2")]

@@ -1,4 +1,4 @@
-"""File: a function of a user's Python file as a model, traced in a process of its own.
+"""Trace a function of a user's Python file as a model, in a process of its own.
 
 The file is run there, with the user's own rights, so that whatever it does (to abort among it) ends
 with that process, and torch is never loaded into this one.
@@ -20,13 +20,13 @@ from planner.errors import DescriptionError, shorten, shorten_path
 __all__ = ["WORKER", "is_python_file", "traced_fields"]
 
 WORKER = ("-m", "planner.validate.trace.worker")
-"""What traces: a process that reads a request and writes an answer, each a line of JSON."""
+"""Arguments of the tracing process: it reads a request and writes an answer, one JSON line each."""
 _SPELLED = re.compile(r"(?P<path>.+\.py)(?::(?P<function>[^:/\\]*))?", re.DOTALL)
 _LIMIT_S = 900.0
 
 
 def is_python_file(name: str) -> bool:
-    """Whether a text names a Python file, with or without one of its functions.
+    """Whether a text names a Python file, with or without a function.
 
     >>> is_python_file("net.py:build"), is_python_file("./nets/net.py"), is_python_file("gpt2")
     (True, True, False)
@@ -35,7 +35,7 @@ def is_python_file(name: str) -> bool:
 
 
 def traced_fields(name: str, *, run: bool) -> dict[str, Any]:
-    """The fields of a model for the module that `FILE.py:FUNCTION` builds; it runs the file.
+    """Fields of the model that `FILE.py:FUNCTION` builds; this runs the file.
 
     Raises DescriptionError where it may not `run`, or cannot be traced, in one sentence that names
     the user's line.
@@ -74,7 +74,7 @@ def traced_fields(name: str, *, run: bool) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=64)
 def _traced(resolved: str, path: str, function: str, *version: int) -> dict[str, Any]:
-    """What a worker answers; asked again where the file has changed."""
+    """Answer of the worker, cached until the file changes."""
     del version
     request = json.dumps({"module": resolved, "said": path, "function": function})
     try:

@@ -1,4 +1,4 @@
-"""Traced: what a module of someone's own computes and keeps for a sample, as plain numbers.
+"""Traced modules: computation and memory of a user's module for one sample, as plain numbers.
 
 A token of such a model is a whole sample: sequences have one. It is found once with torch
 (`planner.validate.modules`) and planned with these numbers alone.
@@ -28,64 +28,64 @@ _Bytes = Annotated[float, Field(ge=0, le=1e18)]
 
 
 class InPrecisions(Description):
-    """A figure that depends on how the module computes: bytes of one sample, or kernels."""
+    """A figure per precision mode: bytes of one sample, or a number of kernels."""
 
     fp32: _Bytes = 0.0
-    """Where everything is fp32."""
+    """With everything in fp32."""
     autocast: _Bytes = 0.0
-    """Where autocast runs products in 16 bits, and what needs it in fp32."""
+    """With autocast: GEMMs in 16 bits, sensitive operations in fp32."""
     cast: _Bytes = 0.0
-    """Where weights and inputs are of 16 bits."""
+    """With 16-bit weights and inputs."""
 
 
 class TracedWeight(Description):
     """`count` parameter tensors of one shape."""
 
     rows: _Size
-    """Its first dimension, along which it is sharded."""
+    """First dimension, along which it is sharded."""
     columns: _Size = 1
-    """Product of the others."""
+    """Product of the other dimensions."""
     count: int = Field(default=1, ge=1, le=10**6)
-    """How many such tensors."""
+    """Number of such tensors."""
     trainable: bool = True
     """Whether it has a gradient."""
     shared: bool = False
-    """Whether it is another block's, which counts it."""
+    """Whether another block owns and counts it."""
 
 
 class TracedOperation(Description):
-    """`count` equal products, convolutions or fused attentions of one sample."""
+    """`count` equal GEMMs, convolutions or fused attentions of one sample."""
 
     kind: Literal["product", "batched", "convolution", "attention"]
-    """product: (rows, k) x (k, n); batched: `copies` of them that share no operand; convolution: a
-    product whose rows share inputs; attention: rows are queries of width k, n is the number of
-    keys, and values have the width `values`."""
+    """product: (rows, k) x (k, n); batched: `copies` of them without a shared operand; convolution:
+    a product whose rows share inputs; attention: rows are queries of width k, n is the number of
+    keys, `values` the width of a value."""
     rows: _Size
-    """Rows that a sample has."""
+    """Rows of a sample."""
     n: _Size
     """Columns of the result, or keys."""
     k: _Size
-    """What is summed over, or the width of a query."""
+    """Length of the sum, or width of a query."""
     copies: int = Field(default=1, ge=1, le=10**9)
     """Batched products, or heads of attention, of a sample."""
     inputs: _Size = 0
-    """Elements of a sample that the rows share; 0 where they share none."""
+    """Elements of a sample that the rows share; 0: none."""
     values: _Size = 0
-    """Width of a value, of attention."""
+    """Width of a value (attention)."""
     causal: bool = False
-    """Whether attention is masked by order."""
+    """Whether attention is causal."""
     input_gradient: bool = True
     """Whether backward computes the gradient of the first operand."""
     weight_gradient: bool = True
     """Whether backward computes the gradient of the second."""
     small_kernel: bool = False
-    """Whether it is a convolution of 3 x 3 that moves by one place."""
+    """Whether it is a 3 x 3 convolution with stride 1."""
     count: int = Field(default=1, ge=1, le=10**6)
-    """How many such operations."""
+    """Number of such operations."""
 
     @property
     def flop(self) -> int:
-        """Operations of the forward passes of all, for one sample, masked halves included [FLOP].
+        """Operations of the forward passes for one sample, masked halves included [FLOP].
 
         >>> TracedOperation(kind="product", rows=10, n=3, k=4, count=2).flop
         480
@@ -95,53 +95,53 @@ class TracedOperation(Description):
 
 
 class TracedBlock(Description):
-    """`count` equal blocks; every figure is of one of them and one sample."""
+    """`count` equal blocks; figures are for one block and one sample."""
 
     name: str = Field(min_length=1, max_length=300)
-    """Name of the first of them in the module."""
+    """Name of the first such block in the module."""
     role: Literal["first", "repeated", "last"]
-    """first: what runs before the blocks; last: what runs between and after them."""
+    """first: runs before the blocks; repeated; last: runs between and after them."""
     count: int = Field(default=1, ge=1, le=100_000)
-    """How many."""
+    """Number of equal blocks."""
     width: _Size = 0
-    """Elements of real numbers that enter it."""
+    """Input elements of real numbers."""
     weights: tuple[TracedWeight, ...] = ()
-    """Its parameter tensors."""
+    """Parameter tensors."""
     operations: tuple[TracedOperation, ...] = ()
-    """Its products, convolutions and attentions."""
+    """GEMMs, convolutions and attentions."""
     forward: InPrecisions = InPrecisions()
-    """Bytes that its memory-bound kernels move forward."""
+    """Bytes moved by memory-bound kernels in forward."""
     backward: InPrecisions = InPrecisions()
-    """Bytes that they move backward."""
+    """Bytes moved by memory-bound kernels in backward."""
     kernels: InPrecisions = InPrecisions()
-    """Number of the memory-bound kernels of its forward pass."""
+    """Memory-bound kernels of the forward pass."""
     saved: InPrecisions = InPrecisions()
-    """Bytes that are kept from forward to backward."""
+    """Bytes saved for backward."""
     working: InPrecisions = InPrecisions()
-    """The most bytes that are alive in its backward pass beyond those kept by it and before it."""
+    """Most bytes alive in backward, besides those saved by this and earlier blocks."""
 
     @property
     def num_params(self) -> int:
-        """Parameters of one of them, shared ones left to their owner."""
+        """Parameters of one block, without shared ones."""
         owned = (weight for weight in self.weights if not weight.shared)
         return sum(weight.rows * weight.columns * weight.count for weight in owned)
 
 
 class Traced(Description):
-    """A module as blocks, each with what it computes and keeps for a sample."""
+    """A module as blocks, with their computation and memory for one sample."""
 
     blocks: tuple[TracedBlock, ...] = Field(min_length=2, max_length=10_000)
-    """What runs first, the repeated blocks, what runs last."""
+    """The first block, the repeated blocks, the last block."""
     results: InPrecisions = InPrecisions()
-    """Bytes of a sample that forward returns and backward does not need."""
+    """Bytes per sample that forward returns and backward does not need."""
     buffer_bytes: _Bytes = 0.0
-    """Buffers that stand beside the parameters, and are not in the estimates [B]."""
+    """Buffers beside the parameters, not in the estimates [B]."""
     constant_bytes: _Bytes = 0.0
-    """Bytes kept for a batch whatever its size, which are not in the estimates [B]."""
+    """Bytes saved per batch of any size, not in the estimates [B]."""
     cast_by_half: bool = False
-    """Whether what is said of 16-bit weights is half of fp32, because it does not run with them."""
+    """Whether figures for 16-bit weights are half of fp32, as the module does not run with them."""
     torch: str = ""
-    """Version of torch that it was traced with."""
+    """Version of torch that traced it."""
 
     @model_validator(mode="after")
     def _check(self) -> Traced:
@@ -159,7 +159,7 @@ class Traced(Description):
 
     @property
     def flop(self) -> int:
-        """Operations of one forward pass of a sample, in products alone [FLOP]."""
+        """Operations of the GEMMs of one forward pass of a sample [FLOP]."""
         return sum(
             block.count * operation.flop for block in self.blocks for operation in block.operations
         )
@@ -170,11 +170,11 @@ _KINDS: Mapping[str, tuple[Literal["embedding", "layer", "head"], Part]] = {
     "repeated": ("layer", "feed_forward"),
     "last": ("head", "head"),
 }
-"""Which blocks and parts of a model stand for a role."""
+"""Block kind and part that stand for a role."""
 
 
 def traced_weights(traced: Traced) -> tuple[Block, ...]:
-    """Blocks of a traced module that hold weights only."""
+    """Blocks of a traced module with weights only."""
     return tuple(_weights(block) for block in traced.blocks)
 
 

@@ -1,4 +1,4 @@
-"""Weights of a model: every parameter tensor of every distinct layer or stage.
+"""Weight blocks: every parameter tensor of every distinct layer or stage of a model.
 
 Counted: matrices, kernels, biases, norms, embeddings, routers, the pooler. Left out: buffers (also
 the running statistics of batch norms), padding of the vocabulary, multi-token-prediction modules.
@@ -39,7 +39,7 @@ def _norm(
 
 
 def _linear(weight: Weight, bias: bool) -> tuple[Weight, ...]:
-    """A matrix and its bias, where it has one."""
+    """A matrix and its bias, if any."""
     if not bias:
         return (weight,)
     # a row-parallel bias is added after the reduction, so every rank holds it whole
@@ -125,7 +125,7 @@ _MLP_NAMES = {"feed_forward": "mlp", "experts": "expert", "shared_experts": "sha
 
 
 def shared_size(experts: Experts) -> int:
-    """Width of the experts that every token visits, all together."""
+    """Total width of the shared experts."""
     return experts.shared_ffn_size or experts.num_shared * experts.ffn_size
 
 
@@ -147,7 +147,7 @@ def _expert_weights(model: Model, experts: Experts) -> tuple[Weight, ...]:
 def adapted(
     weights: tuple[Weight, ...], rank: int, targets: tuple[str, ...], *, magnitudes: bool = False
 ) -> tuple[Weight, ...]:
-    """The weights frozen, with a trainable low-rank pair beside each targeted matrix.
+    """Freeze weights and add a trainable low-rank pair to each targeted matrix.
 
     Counted: A (rank x inputs) and B (outputs x rank) of Hu et al. 2021, arXiv:2106.09685; with
     magnitudes one per output (DoRA: Liu et al. 2024, arXiv:2402.09353, section 4).
@@ -176,7 +176,7 @@ def adapted(
 
 @dataclass(frozen=True, slots=True)
 class LayerKind:
-    """A distinct layer: how often, which feed-forward, which attention window."""
+    """A distinct layer: count, feed-forward, attention window."""
 
     name: str
     count: int
@@ -187,7 +187,7 @@ class LayerKind:
 
 
 def layer_kinds(model: Model) -> tuple[LayerKind, ...]:
-    """The distinct layers of a model in the order in which they stand."""
+    """Distinct layers of a model, in order."""
     causal = model.kind == "decoder"
     if model.kind == "encoder-decoder":
         return (
@@ -281,7 +281,7 @@ def _head_weights(model: Model) -> tuple[Weight, ...]:
 
 
 def _convolution_weights(placed: SizedConvolution) -> tuple[Weight, ...]:
-    """A kernel with its bias, and the scale and shift of the norm behind it."""
+    """A kernel with its bias, and scale and shift of its normalisation."""
     of = placed.of
     weights: tuple[Weight, ...] = (
         Weight(placed.name, of.out_channels, placed.fan_in, part="feed_forward"),
@@ -294,14 +294,14 @@ def _convolution_weights(placed: SizedConvolution) -> tuple[Weight, ...]:
 
 
 def dense_widths(net: Convolutional, last: SizedStage) -> tuple[tuple[int, int], ...]:
-    """Inputs and outputs of the fully connected layers behind the last stage."""
+    """Input and output widths of the fully connected layers after the last stage."""
     widths = (last.out_channels if net.pooled else last.outputs, *(d.outputs for d in net.dense))
     return tuple(itertools.pairwise(widths))
 
 
 def _stage_blocks(net: Convolutional) -> tuple[Block, ...]:
-    """Blocks of a convolutional network: its first stage stands for the embedding, its fully
-    connected layers, or else its last stage, for the head."""
+    """Blocks of a convolutional network. Its first stage is the embedding; its fully connected
+    layers, or else its last stage, are the head."""
     stages = tuple(net.sized_stages())
     blocks = []
     for number, placed in enumerate(stages):
@@ -322,7 +322,7 @@ def _stage_blocks(net: Convolutional) -> tuple[Block, ...]:
 
 
 def weight_blocks(model: Model) -> tuple[Block, ...]:
-    """Blocks that hold weights only: embedding, each distinct layer or stage, head."""
+    """Blocks with weights only: embedding, each distinct layer or stage, head."""
     if model.traced is not None:
         return traced_weights(model.traced)
     if model.convolutional is not None:
@@ -339,5 +339,5 @@ def weight_blocks(model: Model) -> tuple[Block, ...]:
 
 
 def num_params(model: Model) -> int:
-    """Learned parameters: the sum over the blocks, tied tensors once."""
+    """Learned parameters over all blocks, tied tensors once."""
     return sum(block.count * block.num_params for block in weight_blocks(model))

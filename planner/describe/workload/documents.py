@@ -1,4 +1,4 @@
-"""Documents: their lengths in a data set, as numbers or files of users state them."""
+"""Documents: their lengths in a data set, as numbers or files."""
 
 from __future__ import annotations
 

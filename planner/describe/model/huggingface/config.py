@@ -36,7 +36,7 @@ _TOWER_NOTE = "only the text tower of a multimodal model is described"
 
 
 def read_config(path: Path, name: str = "") -> Model:
-    """The model that a config.json describes; CatalogueError where it cannot be read.
+    """Read the model of a config.json; raises CatalogueError.
 
     Without a name it is called after its folder.
     """
@@ -47,7 +47,7 @@ def read_config(path: Path, name: str = "") -> Model:
 
 
 def from_config(fields: dict[str, Any], name: str) -> Model:
-    """The model that the fields of a config.json describe; only a multimodal file's text tower.
+    """Describe the model of a config.json's fields; of a multimodal file only the text tower.
 
     >>> from_config({"model_type": "gpt2", "n_embd": 8, "n_layer": 2, "n_head": 2,
     ...              "n_positions": 16, "vocab_size": 32}, "tiny").num_params
@@ -98,7 +98,7 @@ def _parsed(text: str, where: str) -> dict[str, Any]:
 
 
 def _text_tower(fields: dict[str, Any], name: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The fields that describe text, with a note where the file describes more."""
+    """Select the fields of the text tower, with a note if the file describes more."""
     text = fields.get("text_config")
     if text is None:
         return fields, (_TOWER_NOTE,) if fields.get("vision_config") is not None else ()
@@ -130,7 +130,7 @@ def _family(fields: dict[str, Any], name: str) -> str:
 
 
 def _quantisation(fields: dict[str, Any]) -> tuple[str, ...]:
-    """A note where the checkpoint is quantised: its shapes are those of the whole model."""
+    """Note that a quantised checkpoint is counted unquantised."""
     for key in ("quantization_config", "quantization"):
         if fields.get(key) is not None:
             table = fields[key]
@@ -141,7 +141,7 @@ def _quantisation(fields: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _name(path: Path) -> str:
-    """A name for the model: its folder; the repository's in the layout of the hub's cache."""
+    """Name a model after its folder, or after its repository in the hub's cache."""
     if path.stem != "config":
         return _printable(path.stem)
     folder = path.absolute().parent
@@ -151,6 +151,7 @@ def _name(path: Path) -> str:
 
 
 def _printable(text: str) -> str:
-    """`text` for one line of a message: short, without control characters or lone surrogates."""
+    """Make text safe for one line of a message: short, without control characters or lone
+    surrogates."""
     text = shorten(text, 120)
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -1,4 +1,4 @@
-"""Checked access to the fields of a config.json: every value has a type and a plausible size."""
+"""Checked access to the fields of a config.json: types and plausible sizes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REQUIRED = frozenset(
         *("num_local_experts", "n_routed_experts", "num_experts", "num_experts_per_tok"),
     )
 )
-"""Sizes that a file must state: guessing them would describe some other model."""
+"""Sizes that a file must state, as a guess would describe another model."""
 _ALIASES = {
     "hidden_size": ("n_embed",),
     "num_hidden_layers": ("n_layer",),
@@ -34,11 +34,11 @@ _ALIASES = {
     "n_routed_experts": ("num_experts", "num_local_experts"),
     "sliding_window_pattern": ("_sliding_window_pattern",),
 }
-"""Other names of a key, in files of older and newer versions."""
+"""Other names of a key, in older and newer files."""
 
 
 def shown(value: object) -> str:
-    """A value from a file for a message: scalars as JSON, containers by their kind.
+    """Format a value of a file for a message: scalars as JSON, containers by type.
 
     >>> shown("x"), shown(None), shown([1, 2]), shown(10**30)
     ('"x"', 'null', 'a list', 'a number of more than 18 digits')
@@ -53,7 +53,7 @@ def shown(value: object) -> str:
 
 
 def activation_of(name: object) -> str:
-    """The planner's word for the name of an activation; empty where it is none of those known.
+    """The planner's word for an activation; empty if unknown.
 
     >>> [activation_of(name) for name in ("gelu_pytorch_tanh", "swish", "relu2", "tanh")]
     ['gelu', 'silu', 'squared-relu', '']
@@ -65,7 +65,7 @@ def activation_of(name: object) -> str:
 
 
 class Fields:
-    """The fields of one config.json with the defaults of its family.
+    """Fields of a config.json with the defaults of its family.
 
     A key that is not among the defaults is not read, as transformers does not read it either.
     A file nested in a multimodal one leaves out what equals the default, so there an absent
@@ -85,7 +85,7 @@ class Fields:
         self.nested = nested
 
     def error(self, message: str) -> DescriptionError:
-        """An error that begins with the name of the file."""
+        """Create an error that begins with the name of the file."""
         return DescriptionError(f"{self.where}: {message}")
 
     def reads(self, key: str) -> bool:
@@ -93,7 +93,7 @@ class Fields:
         return key in self.defaults
 
     def raw(self, key: str) -> Any:
-        """What the file states, else the default; None for a key that the family lacks."""
+        """The stated value, else the default; None for a key that the family lacks."""
         if not self.reads(key):
             return None
         for name in (key, *_ALIASES.get(key, ())):
@@ -118,18 +118,18 @@ class Fields:
         return value
 
     def size_or(self, fallback: int, key: str, kind: str = "width", least: int = 1) -> int:
-        """As `size`; `fallback` where the file says null, or nothing and there is no default."""
+        """As `size`, with `fallback` for null or an absent key without default."""
         return fallback if self.raw(key) is None else self.size(key, kind, least)
 
     def flag(self, key: str) -> bool:
-        """True or false; false where the file says null or the family lacks the key."""
+        """True or false; false for null or a key that the family lacks."""
         value = self.raw(key)
         if value is not None and not isinstance(value, bool):
             raise self.error(f"{key} = {shown(value)} is not true or false; correct it")
         return bool(value)
 
     def dropout(self, *keys: str) -> float:
-        """The largest of the dropout probabilities."""
+        """Largest of the dropout probabilities."""
         largest = 0.0
         for key in keys:
             value = self.raw(key)
@@ -143,20 +143,20 @@ class Fields:
         return largest
 
     def activation(self, key: str) -> str:
-        """gelu, relu, silu or squared-relu: what matters for kernels and for what is saved."""
+        """gelu, relu, silu or squared-relu: what matters for kernels and memory."""
         value = self.raw(key)
         if name := activation_of(self.defaults.get(key) if value is None else value):
             return name
         raise self.error(f"{key} = {shown(value)} is not known; use gelu, relu, relu2 or silu")
 
     def written_activation(self) -> str:
-        """The activation that transformers writes out in elementary operations; else empty."""
+        """Activation that transformers writes in elementary operations; else empty."""
         keys = ("activation_function", "hidden_activation", "hidden_act")
         names = [str(self.raw(key) or self.defaults[key]) for key in keys if self.reads(key)]
         return next((name for name in names if name in get_args(WrittenActivation)), "")
 
     def sequence(self, key: str, kind: type) -> list[Any]:
-        """A list of `kind`; empty where the file says null or nothing."""
+        """A list of `kind`; empty for null or an absent key."""
         value = self.raw(key)
         if value is None:
             return []

@@ -1,4 +1,4 @@
-"""The families of Hugging Face that can be read, with transformers' own defaults (5.23).
+"""Families of Hugging Face models, with the defaults of transformers 5.23.
 
 A family is a row: the function that reads its shapes, the keys that it reads with the value of
 an absent one, the fields of Model that it fixes, and the switches that no description covers.
@@ -18,19 +18,19 @@ __all__ = ["FAMILIES", "Family"]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """How to read one family."""
+    """Reader, defaults and fixed fields of one family."""
 
     read: Callable[[Fields], dict[str, Any]]
     defaults: Mapping[str, Any]
-    """Keys that the family reads, with the value of an absent one."""
+    """Keys of the family with the value of an absent one."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of Model that every file of the family shares."""
+    """Fields of Model that are the same for the whole family."""
     refused: tuple[str, ...] = ()
-    """Switches that would add weights which Model does not describe."""
+    """Switches that would add undescribed weights."""
     note: str = ""
-    """What is left out."""
+    """Weights that are not counted."""
     written: Mapping[str, Any] = field(default_factory=dict)
-    """How transformers writes its blocks, beyond what a file says."""
+    """Fields of `Written` that no file states."""
 
 
 _LLAMA = {

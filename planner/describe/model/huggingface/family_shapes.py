@@ -1,4 +1,4 @@
-"""How the families of Hugging Face state their shapes: one function per way of stating them.
+"""Readers of shapes: one function for each way in which families state them.
 
 Each turns the checked fields of a config.json into fields of Model. What a family fixes beyond
 its file stands beside its defaults in `planner.describe.model.huggingface.families`.
@@ -60,7 +60,7 @@ def _trunk(
     layers_key: str = "num_hidden_layers",
     heads_key: str = "num_attention_heads",
 ) -> Shapes:
-    """Sizes that every transformer states, under the family's own names."""
+    """Sizes of every transformer, under the family's own names."""
     heads = f.size(heads_key, "heads")
     return {
         "num_layers": f.size(layers_key, "layers"),
@@ -73,7 +73,7 @@ def _trunk(
 
 
 def llama(f: Fields) -> Shapes:
-    """SupportedModels with RMSNorm and a gated feed-forward: Llama and most that followed."""
+    """Decoders with RMSNorm and a gated feed-forward: Llama and most later families."""
     shapes = _trunk(f)
     heads = shapes["num_heads"]
     gemma = f.reads("hidden_activation")
@@ -95,7 +95,8 @@ def llama(f: Fields) -> Shapes:
 
 
 def _window(f: Fields, layers: int) -> Shapes:
-    """Sliding window and how many layers use it: the file's layer_types, or the family's rule."""
+    """Sliding window and the number of layers with it: the file's layer_types, or the family's
+    rule."""
     window = f.size_or(0, "sliding_window", "rows", least=0)
     if not window or (f.reads("use_sliding_window") and not f.flag("use_sliding_window")):
         return {}
@@ -123,7 +124,7 @@ def _experts(f: Fields, width: int, key: str = "num_local_experts") -> Shapes:
 
 
 def mixtral(f: Fields) -> Shapes:
-    """Mixtral: every layer has experts, as wide as intermediate_size says."""
+    """Mixtral: experts in every layer, of width intermediate_size."""
     shapes = llama(f)
     return {**shapes, "experts": _experts(f, shapes["ffn_size"])}
 

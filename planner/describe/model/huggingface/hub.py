@@ -1,4 +1,4 @@
-"""Hub: a model by its name on the Hugging Face hub, read from its config.json alone.
+"""Models by name on the Hugging Face hub, from their config.json alone.
 
 `huggingface_hub` fetches and keeps the file, so its cache, token and settings (HF_HOME, HF_TOKEN,
 HF_ENDPOINT, HF_HUB_OFFLINE, HF_HUB_ETAG_TIMEOUT) count here, too. Weights are never asked for.
@@ -20,20 +20,19 @@ from planner.errors import CatalogueError, shorten
 __all__ = ["HUB", "fetch_config", "is_from_hub", "load_from_hub", "parse_hub_name"]
 
 HUB = "Hugging Face hub"
-"""How the source of a model begins that was read from there."""
+"""Begins the source of a model that was read from the hub."""
 
 _NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w.-][\w./-]*))?", re.ASCII)
 _TIMEOUT_S = 5.0
-"""Patience with the hub where HF_HUB_ETAG_TIMEOUT says none: nodes of a cluster often cannot
-reach it."""
+"""Timeout if HF_HUB_ETAG_TIMEOUT is unset: nodes of a cluster often cannot reach the hub."""
 _CONFIG, _ADAPTER = "config.json", "adapter_config.json"
 _BUSY = (429, 500, 502, 503, 504)
-"""Statuses after which the library tries again, for longer than anybody waits."""
+"""Status codes after which the library would retry for too long."""
 _REMEDY = "name a model of the catalogue or the path of a config.json"
 
 
 def parse_hub_name(name: str) -> tuple[str, str | None] | None:
-    """Repository and revision of a name such as org/name or org/name@revision; None for another.
+    """Split org/name[@revision] into repository and revision; None for other names.
 
     >>> [parse_hub_name(name) for name in ("org/name@v1.0", "org/name", "./name", "a/b/c")]
     [('org/name', 'v1.0'), ('org/name', None), None, None]
@@ -45,12 +44,12 @@ def parse_hub_name(name: str) -> tuple[str, str | None] | None:
 
 
 def is_from_hub(model: Model) -> bool:
-    """Whether a model was read from the hub, where its name suffices to find it again."""
+    """Whether a model was read from the hub, so that its name suffices to find it again."""
     return model.source.startswith(HUB) and parse_hub_name(model.name) is not None
 
 
 def load_from_hub(name: str) -> Model:
-    """The model of a name on the hub; CatalogueError in one sentence where it cannot be had."""
+    """Load a model by its name on the hub; raises CatalogueError."""
     path = fetch_config(name)
     commit = path.parent.name
     try:
@@ -65,7 +64,7 @@ def load_from_hub(name: str) -> Model:
 
 @functools.lru_cache(maxsize=64)
 def fetch_config(name: str) -> Path:
-    """The file config.json of a name on the hub, in the cache of `huggingface_hub`.
+    """Fetch the config.json of a name on the hub into the cache of `huggingface_hub`.
 
     Asked once a process. CatalogueError where it cannot be had.
     """
@@ -117,7 +116,7 @@ def fetch_config(name: str) -> Path:
 
 
 def _fetched(repository: str, file: str, revision: str | None) -> Path:
-    """A small file of a repository; out of the cache where the hub cannot be reached."""
+    """Fetch a small file of a repository, from the cache if the hub does not answer."""
     from huggingface_hub import constants, errors, get_hf_file_metadata, hf_hub_download, hf_hub_url
 
     has_own_timeout = constants.HF_HUB_ETAG_TIMEOUT != constants.DEFAULT_ETAG_TIMEOUT
@@ -145,7 +144,7 @@ def _fetched(repository: str, file: str, revision: str | None) -> Path:
 
 
 def _without_config(name: str, repository: str, revision: str | None) -> CatalogueError:
-    """What a repository without config.json holds instead, as far as that helps."""
+    """Explain a repository without config.json, such as an adapter."""
     from huggingface_hub import errors
 
     try:
@@ -167,7 +166,7 @@ def _without_config(name: str, repository: str, revision: str | None) -> Catalog
 
 
 def _unreachable(name: str, cause: BaseException | None) -> CatalogueError:
-    """Why a name that is in no cache could not be looked for."""
+    """Explain why a name outside the cache could not be looked up."""
     from huggingface_hub import constants
 
     why, remedy = f"{constants.ENDPOINT} does not answer", "check the network and HF_ENDPOINT"
