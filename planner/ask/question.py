@@ -72,9 +72,9 @@ class Question(Protocol[P]):
     """A question as users call it."""
 
     __name__: str
-    __doc__: str
+    __signature__: inspect.Signature
     summary: str
-    """The question in half a line, for lists of commands."""
+    """The question in a line, for lists of questions."""
     description: str
     """The question in a paragraph, for help texts."""
 
@@ -87,9 +87,7 @@ class Question(Protocol[P]):
         """Answer the question for a job; its nodes are the default of the option `nodes`."""
 
 
-def question(
-    summary: str,
-) -> Callable[[Callable[Concatenate[JobSpec, P], Findings]], Question[P]]:
+def question(function: Callable[Concatenate[JobSpec, P], Findings]) -> Question[P]:
     """Make a question of a function that takes a job and options.
 
     The question takes a model, a machine, the options, and the fields of JobFields. The function
@@ -97,52 +95,41 @@ def question(
     option's bounds and unknown arguments are refused; Infeasible becomes an answer.
     """
 
-    def decorated(function: Callable[Concatenate[JobSpec, P], Findings]) -> Question[P]:
-        @functools.wraps(function)
-        def ask(model: str | Model, machine: str | Machine, **arguments: Any) -> Answer:
-            options = _checked_options(ask, arguments)
-            fields = {name: options.pop(name) for name in _DEFAULTS if name in options}
-            return _answer(function, JobSpec(model, machine, **fields), options)
+    @functools.wraps(function)
+    def ask(model: str | Model, machine: str | Machine, **arguments: Any) -> Answer:
+        options = _checked_options(public, arguments)
+        fields = {name: options.pop(name) for name in _DEFAULTS if name in options}
+        return _answer(function, JobSpec(model, machine, **fields), options)
 
-        def of_job(job: JobSpec, /, **arguments: Any) -> Answer:
-            options = _checked_options(ask, arguments)
-            if any(each.name == "nodes" for each in parameters(ask)):
-                options.setdefault("nodes", job.nodes)
-            return _answer(function, job, options)
+    def of_job(job: JobSpec, /, **arguments: Any) -> Answer:
+        options = _checked_options(public, arguments)
+        if any(option.name == "nodes" for option in parameters(public)):
+            options.setdefault("nodes", job.nodes)
+        return _answer(function, job, options)
 
-        attributes = {
-            "__signature__": _public_signature(function),
-            "of_job": of_job,
-            "summary": summary,
-            "description": inspect.getdoc(function),
-        }
-        for name, value in attributes.items():
-            setattr(ask, name, value)
-        return cast("Question[P]", ask)
-
-    return decorated
+    public = cast("Question[P]", ask)
+    public.__signature__ = _public_signature(function)
+    public.of_job = of_job  # type: ignore[method-assign]
+    public.description = inspect.getdoc(function) or ""
+    public.summary = public.description.splitlines()[0].rstrip(".")
+    return public
 
 
 def _public_signature(function: Callable[..., Findings]) -> inspect.Signature:
     """Signature of the question: model and machine for the job, and the fields of a job."""
     _, *options, _ = inspect.signature(function, eval_str=True).parameters.values()
     hints = typing.get_type_hints(JobFields)
-    positional, keyword = (
-        inspect.Parameter.POSITIONAL_OR_KEYWORD,
-        inspect.Parameter.KEYWORD_ONLY,
-    )
-    return inspect.Signature(
-        [
-            inspect.Parameter("model", positional, annotation=str | Model),
-            inspect.Parameter("machine", positional, annotation=str | Machine),
-            *options,
-            *(
-                inspect.Parameter(name, keyword, annotation=hints[name], default=default)
-                for name, default in _DEFAULTS.items()
-            ),
-        ],
-        return_annotation=Answer,
-    )
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    positional = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    places = [
+        inspect.Parameter("model", positional, annotation=str | Model),
+        inspect.Parameter("machine", positional, annotation=str | Machine),
+    ]
+    fields = [
+        inspect.Parameter(name, keyword, annotation=hints[name], default=default)
+        for name, default in _DEFAULTS.items()
+    ]
+    return inspect.Signature([*places, *options, *fields], return_annotation=Answer)
 
 
 def _checked_options(ask: Callable[..., Answer], arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,7 +160,7 @@ def _answer(
     except Infeasible as error:
         findings = nothing_fits(error.point)
     step_time, memory = job.experience.step_time, job.experience.memory
-    asked = {
+    inputs = {
         "model": name_or_fields("model", job.model),
         "machine": name_or_fields("machine", job.machine),
         "workload": job.workload.model_dump(mode="json"),
@@ -188,7 +175,7 @@ def _answer(
     }
     return Answer(
         function.__name__.replace("_", "-"),
-        json.loads(json.dumps(asked)),
+        json.loads(json.dumps(inputs)),
         findings.success,
         findings.verdict,
         tuple(findings.rows),

@@ -228,7 +228,7 @@ def test_nodes_that_a_queue_of_long_jobs_admits_are_not_passed_over() -> None:
     days = 1.1 * plan.duration_s(plan.recommended) / 86400
     found = ask.deadline(MODEL, own, days=days, workload=JOB, most_jobs=3)
     assert found.asked["fewest"]["likely"] <= 7
-    parts = sections(JobSpec(MODEL, own, workload=JOB), range(1, 33))
+    parts = sections(own, range(1, 33))
     assert [tuple(part) for part in parts] == [tuple(range(1, 8)), tuple(range(8, 33))]
 
 

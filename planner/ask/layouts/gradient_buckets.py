@@ -53,7 +53,7 @@ class _BucketEstimates:
         return self.memory(stage, size) - self.memory(stage - 1, size)
 
 
-@question("Why a higher ZeRO stage may take more memory, and the bucket size that helps")
+@question
 def buckets(job: JobSpec, *, nodes: Nodes = 1, **_: Unpack[JobFields]) -> Findings:
     """Show the memory of every ZeRO stage for several bucket sizes, with data parallelism only.
 

@@ -33,7 +33,7 @@ _TOOLS: dict[MemoryKind, str] = {
 """Tools that report memory, by the kind of memory that they see."""
 
 
-@question("What a device holds in each phase of a step, and what tools report of it")
+@question
 def memory(job: JobSpec, *, nodes: Nodes = 1, **_: Unpack[JobFields]) -> Findings:
     """Show what a device holds in each phase of a step, and what each tool reports at the peak.
 
@@ -124,7 +124,7 @@ def _reported_row(estimate: Estimate, kind: MemoryKind) -> Row:
     }
 
 
-@question("What a node's host memory holds at load, at a step, and at a save")
+@question
 def host(job: JobSpec, *, nodes: Nodes = 1, **_: Unpack[JobFields]) -> Findings:
     """Show a node's host memory while a checkpoint is loaded, in a step, and while it is saved.
 

@@ -42,7 +42,7 @@ _KINDS = {
 """Kinds of layouts to compare."""
 
 
-@question("Why several nodes are slower than one, axis by axis")
+@question
 def network(
     job: JobSpec,
     *,
@@ -125,9 +125,10 @@ def _verdict(job: JobSpec, best: Estimate, single: Estimate | None, rows: list[R
         f"{job.model.name} has {rate:,.0f} tokens/s per device on {counted(job.nodes, 'node')}"
     )
     if single is not None:
-        one = single.tokens_per_s / job.machine.node.num_devices
-        direction = "less" if rate < one else "more"
-        sentence += f", {100 * abs(rate / one - 1):.1f} % {direction} than the {one:,.0f} on one"
+        single_rate = single.tokens_per_s / job.machine.node.num_devices
+        percent = 100 * abs(rate / single_rate - 1)
+        direction = "less" if rate < single_rate else "more"
+        sentence += f", {percent:.1f} % {direction} than the {single_rate:,.0f} on one"
     crossing = [r for r in rows if r["what"] == "recommended" and r.get("leaves_node_bytes")]
     if not crossing:
         return f"{sentence}; nothing leaves a node."
@@ -143,5 +144,5 @@ def _verdict(job: JobSpec, best: Estimate, single: Estimate | None, rows: list[R
     hybrid = next((row for row in rows if row["what"].endswith("(HSDP)")), None)
     if hybrid is None or hybrid["layout"] == str(best.layout):
         return f"{sentence}."
-    other = hybrid["tokens_per_s_per_device"]
-    return f"{sentence}. Sharding inside groups ({hybrid['layout']}) has {other:,.0f}."
+    hybrid_rate = hybrid["tokens_per_s_per_device"]
+    return f"{sentence}. Sharding inside groups ({hybrid['layout']}) has {hybrid_rate:,.0f}."

@@ -48,7 +48,7 @@ _PATHS = (
 )
 
 
-@question("Where the time of offload goes, and the rates that would hide it")
+@question
 def offload(
     job: JobSpec,
     *,

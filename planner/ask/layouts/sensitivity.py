@@ -67,7 +67,7 @@ class _MovedFact:
         return self._elasticity(self.low.memory_bytes["total"], self.high.memory_bytes["total"])
 
 
-@question("How far the answer depends on every number of machine, model and framework")
+@question
 def sensitivity(
     job: JobSpec,
     *,
@@ -80,12 +80,13 @@ def sensitivity(
     framework: str | Framework | None = None,
     **_: Unpack[JobFields],
 ) -> Findings:
-    """Show by how many percent 1 % of every fact changes step time and memory, largest first.
+    """Show how step time and memory depend on every number of machine, model and framework.
 
-    Facts are all numbers of machine, model and framework. A curve is one fact; so are equal numbers
-    of a list, such as rates of wires. A fact of the machine, without the word `machine`, is a name
-    for `--set`. The layout is the recommended one or the one given, and stays. The job is planned
-    anew with the facts that matter most. Assumed facts name the command that measures them.
+    Elasticity is the percent by which a figure changes for 1 % of a fact. A curve is one fact; so
+    are equal numbers of a list, such as rates of wires. A fact of the machine, without the word
+    `machine`, is a name for `--set`. The layout is the recommended one or the one given, and stays.
+    The job is planned anew with the facts that matter most. Assumed facts name the command that
+    measures them.
     """
     job = job.replaced(nodes=nodes)
     scenario, best = _scenario_and_estimate(job, layout, framework)
@@ -121,7 +122,7 @@ def _scenario_and_estimate(
         point = plan_point(job)
         return point.scenario, point.best
     workload = job.workload.replaced(global_batch=layout.global_batch, ramp="")
-    given = estimate(
+    layout_estimate = estimate(
         job.model,
         job.machine,
         layout,
@@ -130,8 +131,8 @@ def _scenario_and_estimate(
         experience=job.experience,
     )
     if not isinstance(framework, Framework):
-        framework = load_framework(given.framework)
-    return job.replaced(workload=workload).scenario(framework), given
+        framework = load_framework(layout_estimate.framework)
+    return job.replaced(workload=workload).scenario(framework), layout_estimate
 
 
 def _moved_facts(
@@ -241,7 +242,7 @@ def _verdict(best: Estimate, rows: list[Row]) -> str:
 
     unsure = [row for row in rows if row["kind"] != STATED]
     largest = ", ".join(with_elasticity(row) for row in unsure[:3])
-    sentence = f"The step time, {step_time(best)}, depends most on {largest}"
+    sentence = f"The layout takes {step_time(best)}. It depends most on {largest}"
     assumed = next((row for row in rows if row["measure_next"]), None)
     if assumed is not None:
         sentence += (

@@ -66,7 +66,7 @@ class _StageAndOffload:
         return {**columns, **estimate_row(self.best), "reason": self.reason}
 
 
-@question("Which ZeRO stage and offload to use, and why each faster one fails")
+@question
 def zero(
     job: JobSpec,
     *,
@@ -106,10 +106,10 @@ def _with_shared_batch(job: JobSpec) -> JobSpec:
     """The job with the nearest batch that all its ranks share, if one is near."""
     batch = job.workload.global_batch
     limit = preferences().offers.batch_change.value * batch
-    near = [n for n in _shared_batches(job) if abs(n - batch) <= limit]
-    if not near or job.workload.ramp:
+    nearby_batches = [n for n in _shared_batches(job) if abs(n - batch) <= limit]
+    if not nearby_batches or job.workload.ramp:
         return job
-    nearest = min(near, key=lambda n: (abs(n - batch), n))
+    nearest = min(nearby_batches, key=lambda n: (abs(n - batch), n))
     return job.replaced(workload=job.workload.replaced(global_batch=nearest))
 
 
@@ -173,11 +173,11 @@ def _about_as_fast(kinds: list[_StageAndOffload], first: _StageAndOffload) -> st
     """Name safe kinds that are too close for estimates to rank."""
     tolerance = preferences().tolerance
     limit_s = (1 + tolerance) * first.best.step_time_s
-    near = [k for k in kinds if k.safe and k is not first and k.best.step_time_s <= limit_s]
-    if not near:
+    tied = [k for k in kinds if k.safe and k is not first and k.best.step_time_s <= limit_s]
+    if not tied:
         return ""
-    listed = joined(f"{kind.name} ({format_seconds(kind.best.step_time_s)})" for kind in near)
+    listed = joined(f"{kind.name} ({format_seconds(kind.best.step_time_s)})" for kind in tied)
     return (
-        f"; {listed} {verb(len(near), 'are', 'is')} within {100 * tolerance:.0f} % of it: "
+        f"; {listed} {verb(len(tied), 'are', 'is')} within {100 * tolerance:.0f} % of it: "
         "too close for estimates to rank"
     )

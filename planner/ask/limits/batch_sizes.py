@@ -40,7 +40,7 @@ _ALL_LAYERS = {
 """Recompute of all layers and modules that its mode covers."""
 
 
-@question("The best global batch near the workload's")
+@question
 def batch(
     job: JobSpec,
     *,
@@ -57,18 +57,18 @@ def batch(
     token, but a training may learn less from each.
     """
     job = job.replaced(nodes=nodes)
-    own = job.workload.global_batch
+    target = job.workload.global_batch
 
     def plan(size: int) -> PlanPoint:
         return _of_batch(plan_or_reason(job, global_batch=size), size)
 
-    points = Scan(plan, {own: _of_batch(plan_point(job), own)})
-    points.plan_all(nearby_batches(own, job.num_devices, within))
+    points = Scan(plan, {target: _of_batch(plan_point(job), target)})
+    points.plan_all(nearby_batches(target, job.num_devices, within))
     rates = {size: points[size].tokens_per_s for size in points.values_where(lambda p: p.safe)}
-    best = nearest_as_good(rates, own, job.tolerance)
+    best = nearest_as_good(rates, target, job.tolerance)
     return Findings(
         _batch_verdict(job, points, best),
-        [_batch_row(size, point, points[own]) for size, point in points.by_value()],
+        [_batch_row(size, point, points[target]) for size, point in points.by_value()],
         notes=[
             f"The nearest batch whose tokens/s are within {100 * job.tolerance:g} % of the most is "
             "chosen, not the fastest.",
@@ -105,40 +105,42 @@ def nearby_batches(batch: int, ranks: int, within: float) -> list[int]:
 
 def _of_batch(point: PlanPoint, batch: int) -> PlanPoint:
     """The point of a batch; infeasible where the plan had to take another batch."""
-    other = point.workload.global_batch
-    if not point.fits or other == batch:
+    planned_batch = point.workload.global_batch
+    if not point.fits or planned_batch == batch:
         return point
-    reason = f"no common layout divides it; {other:,} is near"
+    reason = f"no common layout divides it; {planned_batch:,} is near"
     return PlanPoint(point.nodes, point.machine, point.workload, reason)
 
 
-def _batch_row(batch: int, point: PlanPoint, own: PlanPoint) -> Row:
+def _batch_row(batch: int, point: PlanPoint, target: PlanPoint) -> Row:
     columns = {}
     if point.fits:
         columns["tokens_per_s_per_device"] = point.tokens_per_s / point.devices
-    if point.fits and own.fits:
-        columns["gain"] = point.tokens_per_s / own.tokens_per_s - 1
+    if point.fits and target.fits:
+        columns["gain"] = point.tokens_per_s / target.tokens_per_s - 1
     return {"global_batch": batch, **point.row(**columns)}
 
 
 def _batch_verdict(job: JobSpec, points: Scan[int], best: int | None) -> str:
     batch = job.workload.global_batch
-    own = points[batch]
+    target = points[batch]
     if best is None:
-        return f"No batch near {batch:,} is safe in memory on {own.place}: {own.reason}."
+        return f"No batch near {batch:,} is safe in memory on {target.place}: {target.reason}."
     point = points[best]
     rate = f"{point.tokens_per_s / point.devices:,.0f} tokens/s per device"
     if best == batch:
         return f"A batch of {batch:,} is about as fast as any nearby: {rate}, {point.describe()}."
-    if not own.fits:
-        reason = f"{batch:,} does not fit: {own.reason}"
+    if not target.fits:
+        reason = f"{batch:,} does not fit: {target.reason}"
     else:
-        gain = 100 * (point.tokens_per_s / own.tokens_per_s - 1)
-        reason = f"{gain:.1f} % more than the {own.tokens_per_s / own.devices:,.0f} of {batch:,}"
+        gain = 100 * (point.tokens_per_s / target.tokens_per_s - 1)
+        reason = (
+            f"{gain:.1f} % more than the {target.tokens_per_s / target.devices:,.0f} of {batch:,}"
+        )
     return f"Use a batch of {best:,}: {rate}, {reason}; {point.describe()}."
 
 
-@question("The largest micro-batch, and the largest batch in one pass")
+@question
 def largest_batch(job: JobSpec, *, nodes: Nodes = 1, **_: Unpack[JobFields]) -> Findings:
     """Find the largest safe micro-batch of the recommended layout, for each recompute mode.
 
@@ -212,13 +214,18 @@ def _largest_verdict(job: JobSpec, point: PlanPoint, estimates: list[Estimate]) 
     most = max(estimates, key=lambda each: each.layout.micro_batch)
     sentence = (
         f"{most.layout.micro_batch} is the largest micro-batch of {job.model.name} on {place}, "
-        f"with {most.layout.recompute} recompute, a global batch of "
+        f"with {_recompute(most)}, a global batch of "
         f"{most.layout.global_batch:,} in one pass: {most.layout} [{most.framework}], "
         f"{step_time(most)}"
     )
     if fastest is not most:
         sentence += (
-            f"; {fastest.layout.recompute} recompute with micro-batch {fastest.layout.micro_batch} "
-            f"has {fastest.tokens_per_s / most.tokens_per_s - 1:.0%} more tokens/s"
+            f"; micro-batch {fastest.layout.micro_batch} with {_recompute(fastest)} has "
+            f"{fastest.tokens_per_s / most.tokens_per_s - 1:.0%} more tokens/s"
         )
     return f"{sentence}."
+
+
+def _recompute(estimate: Estimate) -> str:
+    mode = estimate.layout.recompute
+    return "no recompute" if mode == "none" else f"{mode} recompute"

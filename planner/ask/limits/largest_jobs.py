@@ -35,7 +35,7 @@ def _size(model: Model) -> tuple[int, str]:
     return model.num_params, model.name
 
 
-@question("The largest model of a family that fits, or trains in time")
+@question
 def model(
     job: JobSpec,
     *,
@@ -87,8 +87,8 @@ def _models(job: JobSpec, family: str | None, among: tuple[str, ...]) -> list[Mo
         )
     if name != job.model.family:
         return catalogue[name]
-    others = [each for each in catalogue[name] if each.name != job.model.name]
-    return sorted([job.model, *others], key=_size)
+    rest = [each for each in catalogue[name] if each.name != job.model.name]
+    return sorted([job.model, *rest], key=_size)
 
 
 def _model_verdict(
@@ -124,7 +124,7 @@ def _model_verdict(
     return f"{sentence}. The next, {next_model.name}, fits, but: {'; '.join(drawbacks)}."
 
 
-@question("The longest sequence that fits")
+@question
 def sequence(
     job: JobSpec,
     *,
@@ -142,10 +142,10 @@ def sequence(
     """
     job = job.replaced(nodes=nodes)
     _check_grain(job.model, grain)
-    stated = job.workload.sequence_length
+    own_length = job.workload.sequence_length
     lengths = scan(job, "sequence_length")
-    lengths.points[stated] = plan_point(job)
-    start = max(stated // grain, 1) * grain
+    lengths.points[own_length] = plan_point(job)
+    start = max(own_length // grain, 1) * grain
     longest = largest(start, _LONGEST, grain, lambda length: lengths[length].safe)
     if longest:
         largest(start, longest, grain, lambda length: lengths[length].common)
@@ -154,7 +154,7 @@ def sequence(
     common = max(lengths.values_where(lambda point: point.common), default=None)
     usual = job.model.longest_sequence
     notes = [
-        f"{counted(len(lengths), 'length')} planned: the {stated:,} tokens of the workload, and "
+        f"{counted(len(lengths), 'length')} planned: the workload's {own_length:,} tokens, and "
         f"multiples of {grain:,} by doubling and bisection; the batch stays at "
         f"{job.workload.global_batch:,} sequences.",
     ]

@@ -34,7 +34,7 @@ _RULES = (
 )
 
 
-@question("The learning rate of a larger batch, and its speed")
+@question
 def learning_rate(
     job: JobSpec,
     *,
@@ -69,9 +69,9 @@ def learning_rate(
             row["samples_factor"] = float(more_samples(batch, critical_batch))
         point = plan_or_reason(job, nodes=nodes, global_batch=batch, ramp="")
         rows[batch] = {**row, **point.row()}
-    own = rows[workload.global_batch]
+    row_of_batch = rows[workload.global_batch]
     notes = list(_RULES)
-    if own["warm_up_steps"] is None:
+    if row_of_batch["warm_up_steps"] is None:
         notes.append("Set samples, of an epoch, for the steps of the warm-up.")
     notes += [
         f"{each.batch:,} with {each.model}: {each.outcome}; {each.optimizer} ({each.source})."
@@ -79,10 +79,10 @@ def learning_rate(
         if each.model == job.model.name
     ]
     return Findings(
-        _verdict(job, own, f"{base_rate:g} for a batch of {base_batch:,}", warmup_epochs),
+        _verdict(job, row_of_batch, f"{base_rate:g} for a batch of {base_batch:,}", warmup_epochs),
         list(rows.values()),
         notes,
-        success=own["fits"],
+        success=row_of_batch["fits"],
     )
 
 
@@ -97,15 +97,15 @@ def batches_between(base: int, batch: int) -> list[int]:
     return sorted({low, *between[2 - _MOST_BATCHES :], high})
 
 
-def _verdict(job: JobSpec, own: Row, base: str, epochs: float) -> str:
+def _verdict(job: JobSpec, row: Row, base: str, epochs: float) -> str:
     optimizer = job.workload.optimizer
-    rules = {"linear": own["linear_rate"], "square-root": own["square_root_rate"]}
-    usual, other = rules if optimizer in _LINEAR_RULE else reversed(rules)
+    rules = {"linear": row["linear_rate"], "square-root": row["square_root_rate"]}
+    usual, alternative = rules if optimizer in _LINEAR_RULE else reversed(rules)
     sentence = (
         f"Use a learning rate of {rules[usual]:.3g} for a batch of {job.workload.global_batch:,}: "
-        f"{base}, scaled by the {usual} rule, which is usual with {optimizer}; the {other} rule "
-        f"gives {rules[other]:.3g}"
+        f"{base}, scaled by the {usual} rule, which is usual with {optimizer}; the {alternative} "
+        f"rule gives {rules[alternative]:.3g}"
     )
-    if own["warm_up_steps"] is None:
+    if row["warm_up_steps"] is None:
         return f"{sentence}."
-    return f"{sentence}. Warm up over {own['warm_up_steps']:,} steps ({epochs:g} epochs)."
+    return f"{sentence}. Warm up over {row['warm_up_steps']:,} steps ({epochs:g} epochs)."

@@ -45,7 +45,7 @@ class _Change(NamedTuple):
     fields: dict[str, Any]
 
 
-@question("What one change of machine, job or software brings")
+@question
 def change(
     job: JobSpec,
     *,
@@ -56,7 +56,7 @@ def change(
     ] = (),
     **_: Unpack[JobFields],
 ) -> Findings:
-    """Plan a job anew with each of many changes.
+    """Plan a job anew with each of many changes to machine, job and software.
 
     Faster and larger parts of the machine, twice the nodes, twice the batch, fp8, every other
     framework, every switch of the recommended one. Gain is tokens per second over today's.
@@ -126,9 +126,9 @@ def _job_changes(job: JobSpec) -> Iterator[_Change]:
 def _software_changes(job: JobSpec, now: PlanPoint) -> Iterator[_Change]:
     """Every other framework, and every switch of the recommended one."""
     current = "" if now.best is None else now.best.framework
-    for other in frameworks_for((), job.machine):
-        if family(other.name) != family(current):
-            yield _Change("framework", f"with {other.name}", {"frameworks": (other.name,)})
+    for framework in frameworks_for((), job.machine):
+        if family(framework.name) != family(current):
+            yield _Change("framework", f"with {framework.name}", {"frameworks": framework})
     if not current:
         return
     same_name = (each for each in job.frameworks if each.name == current)

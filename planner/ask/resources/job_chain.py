@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from statistics import NormalDist
 
 from planner.ask.answer import Row
 from planner.ask.plan_point import DAY_S, PlanPoint
-from planner.choose.job import JobSpec
 from planner.cost.estimate import Estimate
 from planner.describe.machine import Machine
 from planner.emitters.batch_job import BatchJob, steps_of
 from planner.emitters.queue import START_S, Slot, slot_of
 from planner.units import counted
 
-__all__ = ["JobChain", "admitted_counts", "chain_of", "first_in_sections", "sections"]
+__all__ = ["JobChain", "admitted_counts", "chain_of", "sections"]
 
 _NORMAL = NormalDist()
 
@@ -55,6 +54,8 @@ class JobChain:
         working_s = days * DAY_S - self.starting_s
         if working_s <= 0:
             return 1.0
+        if math.isinf(working_s):
+            return 0.0
         seconds = self.estimate.step_time_s
         low, high = self.estimate.interval_step_time_s
         margin = math.log(working_s / self.point.seconds)
@@ -75,11 +76,11 @@ class JobChain:
         expected, low, high = (f"{float(f'{value:.3g}'):g}" for value in self.days)
         return f"{expected} days (90 % interval {low} to {high})"
 
-    def row(self, days: float | None) -> Row:
-        """A record of the table, with the risk to be late where there is a time limit."""
+    def row(self, days: float) -> Row:
+        """A record of the table, with the risk to be late where the time limit is finite."""
         expected, low, high = self.days
         queue = self.slot.queue.name if self.slot.queue else ""
-        late = {} if days is None else {"late_probability": self.late_probability(days)}
+        late = {} if math.isinf(days) else {"late_probability": self.late_probability(days)}
         duration = {"days": expected, "days_low": low, "days_high": high}
         return self.point.row(**duration, jobs=self.slot.jobs, queue=queue, **late)
 
@@ -101,23 +102,15 @@ def admitted_counts(machine: Machine, limit: int) -> Sequence[int]:
     return [n for n in counts if any(q.min_nodes <= n <= q.max_nodes for q in queues)]
 
 
-def sections(job: JobSpec, counts: Sequence[int]) -> list[Sequence[int]]:
+def sections(machine: Machine, counts: Sequence[int]) -> list[Sequence[int]]:
     """Split node counts where the longest job that queues allow changes.
 
     More nodes may be slower to finish where only queues for short jobs admit them.
     """
-    queues = [q for q in job.machine.scheduler.queues if not q.on_request]
+    queues = [q for q in machine.scheduler.queues if not q.on_request]
 
     def longest_hours(count: int) -> float:
         hours = (q.max_hours for q in queues if q.min_nodes <= count <= q.max_nodes)
         return max(hours, default=math.inf)
 
     return [tuple(part) for _, part in groupby(counts, key=longest_hours)]
-
-
-def first_in_sections(
-    parts: Sequence[Sequence[int]], find: Callable[[Sequence[int]], int | None]
-) -> int | None:
-    """The result of the first section that has one; later sections are not searched."""
-    results = (find(part) for part in parts)
-    return next((result for result in results if result is not None), None)

@@ -18,7 +18,7 @@ from planner.units import counted, format_amount
 __all__ = ["machine"]
 
 
-@question("The best of several machines")
+@question
 def machine(
     job: JobSpec,
     *,
@@ -41,10 +41,10 @@ def machine(
     """
     if not against:
         raise LayoutError("against names no other machine; name at least one")
-    others = {str(each): each for each in against}.values()
+    other_machines = {str(each): each for each in against}.values()
     machines = [
         job.machine,
-        *(each if isinstance(each, Machine) else load_machine(each) for each in others),
+        *(each if isinstance(each, Machine) else load_machine(each) for each in other_machines),
     ]
     devices = nodes * job.machine.node.num_devices
     points = [
@@ -77,14 +77,14 @@ def machine(
 
 
 def _verdict(job: JobSpec, points: list[PlanPoint], measure: str) -> str:
-    best, *others = points
+    best, *runners_up = points
     if best.best is None:
         return f"{job.model.name} fits on none of these machines: {best.reason}."
     cost = (
         f"{best.describe()}, {format_amount(best.node_hours)} node-hours for "
         f"{amount_of_training(best.workload)}"
     )
-    second = next((point for point in others if point.fits), None)
+    second = next((point for point in runners_up if point.fits), None)
     if second is None or second.best is None:
         return f"{_with_devices(best)} alone can run {job.model.name}: {cost}."
     ratio = float(getattr(second, measure) / getattr(best, measure))

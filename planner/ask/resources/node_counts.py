@@ -41,7 +41,7 @@ def count_range(job: JobSpec, nodes: int, most_nodes: int | None) -> range:
     return range(nodes, limit + 1)
 
 
-@question("The fewest nodes on which a job fits, is safe, and has a common layout")
+@question
 def nodes(job: JobSpec, *, most_nodes: MostNodes = None, **_: Unpack[JobFields]) -> Findings:
     """Find the smallest node counts: where a job fits, is safe, and has a common layout.
 
@@ -96,8 +96,8 @@ def _fewest_nodes(
         )
     best = points[common]
     sentence = (
-        f"{best.place} {verb(common, 'are', 'is')} the fewest for {model} with a layout in common "
-        f"use: {best.describe()}."
+        f"{best.place} {verb(common, 'are the fewest', 'suffices')} for {model} with a layout in "
+        f"common use: {best.describe()}."
     )
     if fits < common:
         sentence += f" It fits from {counted(fits, 'node')} ({_uncommon(points[fits])})"
@@ -111,7 +111,7 @@ def _uncommon(point: PlanPoint) -> str:
     return "; ".join(point.uncommon_features) or "a common layout"
 
 
-@question("Throughput and efficiency on more nodes, and where they stop paying")
+@question
 def scaling(
     job: JobSpec,
     *,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Unpack
 
@@ -14,7 +15,6 @@ from planner.ask.resources.job_chain import (
     JobChain,
     admitted_counts,
     chain_of,
-    first_in_sections,
     sections,
 )
 from planner.ask.resources.node_counts import node_limit
@@ -38,13 +38,61 @@ _REFINEMENTS = 2
 
 
 def amount_of_training(workload: Workload) -> str:
-    """The tokens or steps that a duration is for."""
+    """Name the tokens or steps that a duration is for."""
     if workload.all_tokens:
         return f"{format_amount(workload.all_tokens)} tokens"
     return f"{NO_TOKENS_STEPS:,} steps"
 
 
-@question("The fewest nodes that finish a training in time")
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """Limits of a training: days from first job to last, and jobs in a row."""
+
+    days: float
+    """Infinite where there is no time limit."""
+    most_jobs: int
+
+    def accept(self, point: PlanPoint, risk: float = _EVEN) -> bool:
+        """True if a training fits, in few enough jobs, and its risk to be late is low enough."""
+        chain = chain_of(point)
+        if chain is None or (point.workload.all_tokens and chain.slot.jobs > self.most_jobs):
+            return False
+        return chain.late_probability(self.days) <= risk
+
+    def risk(self, chain: JobChain) -> str:
+        """The risk that jobs in a row are late, for a sentence."""
+        return percent(chain.late_probability(self.days))
+
+    def row(self, point: PlanPoint) -> Row:
+        """A record, with the jobs in a row where the workload states tokens."""
+        chain = chain_of(point) if point.workload.all_tokens else None
+        return point.row() if chain is None else chain.row(self.days)
+
+
+def _chains(points: Scan[int]) -> list[JobChain]:
+    """Jobs in a row of every point where something fits, by rising nodes."""
+    return [chain for point in points.fitting() if (chain := chain_of(point))]
+
+
+def _none_accepted(job: JobSpec, points: Scan[int], limits: _Limits) -> str:
+    """Say why no node count is accepted."""
+    training = f"{amount_of_training(job.workload)} of {job.model.name}"
+    chains = _chains(points)
+    if not chains:
+        reason = points[max(points.points)].reason if len(points) else "no queue admits any"
+        return f"{training} cannot be trained on {job.machine.name}: {reason}."
+    in_time = "" if math.isinf(limits.days) else f" in {within_days(limits.days)}"
+    accepted = [chain for chain in chains if chain.slot.jobs <= limits.most_jobs]
+    fastest = min(accepted or chains, key=lambda chain: chain.days[0])
+    return (
+        f"No node count that was planned trains {training}{in_time} with at most "
+        f"{counted(limits.most_jobs, 'job')} in a row: the fastest, {fastest.point.place}, takes "
+        f"{fastest.describe_days()}, {fastest.describe_jobs()}"
+        f"{_with_more_jobs(chains, limits, math.inf)}."
+    )
+
+
+@question
 def deadline(
     job: JobSpec,
     *,
@@ -65,27 +113,18 @@ def deadline(
     needs_tokens(job, "how long it takes")
     counts = admitted_counts(job.machine, node_limit(job, most_nodes))
     points = scan(job, "nodes")
+    limits = _Limits(days, most_jobs)
 
     def fewest(risk: float) -> int | None:
-        def in_time(count: int) -> bool:
-            chain = chain_of(points[count])
-            return (
-                chain is not None
-                and chain.slot.jobs <= most_jobs
-                and chain.late_probability(days) <= risk
-            )
-
-        return first_in_sections(sections(job, counts), lambda part: smallest(part, in_time))
+        parts = sections(job.machine, counts)
+        results = (smallest(part, lambda n: limits.accept(points[n], risk)) for part in parts)
+        return next((count for count in results if count is not None), None)
 
     likely = fewest(_EVEN)
     sure = likely and fewest(late / 100)
-    sentence = _DeadlineSentence(job, points, counts, days, late, most_jobs)
     return Findings(
-        sentence.text(likely, sure),
-        [
-            chain.row(days) if (chain := chain_of(point)) else point.row()
-            for _, point in points.by_value()
-        ],
+        _deadline_verdict(job, points, limits, likely, sure, late),
+        [limits.row(point) for _, point in points.by_value()],
         notes=[
             "Not counted: waiting in queues, failures, checkpoints, evaluation.",
             f"{len(points)} of {counted(len(counts), 'node count')} planned that queues admit "
@@ -99,85 +138,46 @@ def deadline(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _DeadlineSentence:
-    """The verdict on a deadline."""
-
-    job: JobSpec
-    points: Scan[int]
-    counts: Sequence[int]
-    days: float
-    late: float
-    most_jobs: int
-
-    def text(self, likely: int | None, sure: int | None) -> str:
-        """Node counts that are surely in time, and that are in time at even odds."""
-        if likely is None:
-            return self._infeasible()
-        chain = self._chain(sure or likely)
-        nodes = chain.point.nodes
-        sentence = (
-            f"{chain.point.place} {verb(nodes, 'are', 'is')} the fewest that "
-            f"{verb(nodes, 'train')} {self._amount} in {within_days(self.days)}: "
-            f"{chain.describe_days()}, {chain.describe_jobs()}, late with "
-            f"{percent(chain.late_probability(self.days))}"
+def _deadline_verdict(
+    job: JobSpec,
+    points: Scan[int],
+    limits: _Limits,
+    likely: int | None,
+    sure: int | None,
+    late: float,
+) -> str:
+    """Name the node counts that are surely in time, and in time at even odds."""
+    chains = {chain.point.nodes: chain for chain in _chains(points)}
+    if likely is None:
+        return _none_accepted(job, points, limits)
+    best = chains[sure or likely]
+    sentence = (
+        f"{best.point.place} {verb(best.point.nodes, 'are the fewest that train', 'trains')} "
+        f"{amount_of_training(job.workload)} of {job.model.name} within "
+        f"{within_days(limits.days)}: {best.describe_days()}, {best.describe_jobs()}, risk to be "
+        f"late {limits.risk(best)}"
+    )
+    if sure is None:
+        sentence += f"; no node count that was planned has a risk of {late:g} % or less"
+    elif sure != likely:
+        chain = chains[likely]
+        sentence += (
+            f"; {counted(likely, 'node')} {verb(likely, 'take')} {chain.describe_days()}, risk "
+            f"{limits.risk(chain)}"
         )
-        if sure is None:
-            sentence += f"; no node count that was planned is late with {self.late:g} % or less"
-        elif sure != likely:
-            chain = self._chain(likely)
-            sentence += (
-                f"; {counted(likely, 'node')} {verb(likely, 'take')} {chain.describe_days()}, "
-                f"late with {percent(chain.late_probability(self.days))}"
-            )
-        return f"{sentence}{self._with_more_jobs(likely)}."
-
-    def _chain(self, count: int) -> JobChain:
-        chain = chain_of(self.points[count])
-        assert chain is not None
-        return chain
-
-    @property
-    def _amount(self) -> str:
-        return f"{amount_of_training(self.job.workload)} of {self.job.model.name}"
-
-    def _with_more_jobs(self, likely: int | None) -> str:
-        """Name fewer nodes that are in time with too many jobs; empty if there are none."""
-        fewer = [
-            chain
-            for chain in _chains(self.points)
-            if chain.late_probability(self.days) <= _EVEN
-            and chain.slot.jobs > self.most_jobs
-            and (likely is None or chain.point.nodes < likely)
-        ]
-        if not fewer:
-            return ""
-        chain = min(fewer, key=lambda chain: chain.point.nodes)
-        return f"; {chain.point.place} would, {chain.describe_jobs()}, more than most_jobs"
-
-    def _infeasible(self) -> str:
-        """Say why no node count is in time."""
-        chains = _chains(self.points)
-        if not chains:
-            counts = self.counts
-            reason = self.points[counts[-1]].reason if counts else "no queue admits any"
-            return f"{self._amount} cannot be trained on {self.job.machine.name}: {reason}."
-        accepted = [chain for chain in chains if chain.slot.jobs <= self.most_jobs]
-        fastest = min(accepted or chains, key=lambda chain: chain.days[0])
-        return (
-            f"No node count that was planned trains {self._amount} in {within_days(self.days)} "
-            f"with at most {counted(self.most_jobs, 'job')} in a row: the fastest, "
-            f"{fastest.point.place}, takes {fastest.describe_days()}, {fastest.describe_jobs()}"
-            f"{self._with_more_jobs(None)}."
-        )
+    return f"{sentence}{_with_more_jobs(chains.values(), limits, likely)}."
 
 
-def _chains(points: Scan[int]) -> list[JobChain]:
-    """Jobs in a row of every point where something fits."""
-    return [chain for point in points.fitting() if (chain := chain_of(point))]
+def _with_more_jobs(chains: Iterable[JobChain], limits: _Limits, below: float) -> str:
+    """Name fewer nodes that are in time with too many jobs; empty if there are none."""
+    for chain in chains:
+        in_time = chain.late_probability(limits.days) <= _EVEN
+        if chain.point.nodes < below and in_time and chain.slot.jobs > limits.most_jobs:
+            return f"; {chain.point.place} would, {chain.describe_jobs()}, more than most_jobs"
+    return ""
 
 
-@question("The node count with the fewest node-hours, and its cost and energy")
+@question
 def cheapest(
     job: JobSpec,
     *,
@@ -203,14 +203,24 @@ def cheapest(
     """
     if days is not None:
         needs_tokens(job, "whether it is done in time")
-    terms = _Terms(price_per_node_hour, _watts(node_power), days, most_jobs)
+    limits = _Limits(math.inf if days is None else days, most_jobs)
+    watts = _watts(node_power)
     counts = admitted_counts(job.machine, node_limit(job, most_nodes))
     points = scan(job, "nodes")
-    for part in sections(job, counts):
+    for part in sections(job.machine, counts):
         points.plan_all(doublings(part))
     for _round in range(_REFINEMENTS):
-        _refine(points, counts, terms.cheapest(points))
-    best = terms.cheapest(points)
+        _refine(points, counts, _cheapest(points, limits))
+    best = _cheapest(points, limits)
+    rows = {}
+    for count, point in points.by_value():
+        rows[count] = row = limits.row(point)
+        reason = row.pop("reason")
+        if point.fits and price_per_node_hour is not None:
+            row["price"] = point.node_hours * price_per_node_hour
+        if point.fits and watts is not None:
+            row["energy_kWh"] = point.node_hours * watts / 1000
+        row["reason"] = reason
     notes = [
         f"{len(points)} of {counted(len(counts), 'node count')} planned: doublings, and between "
         "the cheapest and its neighbours.",
@@ -222,45 +232,13 @@ def cheapest(
             "each to start."
         )
     return Findings(
-        _cheapest_verdict(job, points, best, terms),
-        [terms.row(point) for _, point in points.by_value()],
+        _none_accepted(job, points, limits)
+        if best is None
+        else _cheapest_verdict(job, points, limits, best, rows[best.nodes]),
+        list(rows.values()),
         notes,
         success=best is not None,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Terms:
-    """Price and power of a node, and which node counts are accepted."""
-
-    price: float | None
-    watts: float | None
-    days: float | None
-    most_jobs: int
-
-    def row(self, point: PlanPoint) -> Row:
-        """A record of the table."""
-        chain = chain_of(point) if point.workload.all_tokens else None
-        row = point.row() if chain is None else chain.row(self.days)
-        reason = row.pop("reason")
-        if point.fits and self.price is not None:
-            row["price"] = point.node_hours * self.price
-        if point.fits and self.watts is not None:
-            row["energy_kWh"] = point.node_hours * self.watts / 1000
-        return {**row, "reason": reason}
-
-    def accepts(self, point: PlanPoint) -> bool:
-        """True if the training is in time, in few enough jobs."""
-        chain = chain_of(point)
-        if chain is None or (point.workload.all_tokens and chain.slot.jobs > self.most_jobs):
-            return False
-        return self.days is None or chain.late_probability(self.days) <= _EVEN
-
-    def cheapest(self, points: Scan[int]) -> PlanPoint | None:
-        """The accepted point with the fewest node-hours, safe ones first; ties take fewer nodes."""
-        accepted = [point for point in points.fitting() if self.accepts(point)]
-        safe = [point for point in accepted if point.safe] or accepted
-        return min(safe, key=lambda point: (point.node_hours, point.nodes), default=None)
 
 
 def _watts(power: str | None) -> float | None:
@@ -271,24 +249,28 @@ def _watts(power: str | None) -> float | None:
         raise LayoutError(f"node_power = {error}") from None
 
 
+def _cheapest(points: Scan[int], limits: _Limits) -> PlanPoint | None:
+    """The accepted point with the fewest node-hours, safe ones first; ties take fewer nodes."""
+    accepted = [point for point in points.fitting() if limits.accept(point)]
+    safe = [point for point in accepted if point.safe] or accepted
+    return min(safe, key=lambda point: (point.node_hours, point.nodes), default=None)
+
+
 def _refine(points: Scan[int], counts: Sequence[int], best: PlanPoint | None) -> None:
     """Plan halfway between the cheapest count and each of its planned neighbours."""
     if best is None:
         return
     planned = sorted(points.points)
     place = planned.index(best.nodes)
-    for other in planned[max(place - 1, 0) : place + 2]:
-        between = [n for n in counts if min(other, best.nodes) < n < max(other, best.nodes)]
-        if between:
-            points.plan_all([between[len(between) // 2]])
+    for neighbour in planned[max(place - 1, 0) : place + 2]:
+        low, high = sorted((neighbour, best.nodes))
+        between = [n for n in counts if low < n < high]
+        points.plan_all(between[len(between) // 2 :][:1])
 
 
 def _cheapest_verdict(
-    job: JobSpec, points: Scan[int], best: PlanPoint | None, terms: _Terms
+    job: JobSpec, points: Scan[int], limits: _Limits, best: PlanPoint, row: Row
 ) -> str:
-    if best is None:
-        return _none_accepted(job, points, terms)
-    row = terms.row(best)
     low, high = format_amount(row["node_hours_low"]), format_amount(row["node_hours_high"])
     sentence = (
         f"{best.place} {verb(best.nodes, 'take')} the fewest node-hours for "
@@ -300,49 +282,24 @@ def _cheapest_verdict(
     chain = chain_of(best)
     if chain is not None and best.workload.all_tokens:
         sentence += f", {chain.describe_jobs()}"
-        if terms.days is not None:
-            late = percent(chain.late_probability(terms.days))
-            sentence += f", later than {within_days(terms.days)} with {late}"
-    return f"{sentence}; {best.describe()}.{_about_as_cheap(points, best, terms)}"
-
-
-def _about_as_cheap(points: Scan[int], best: PlanPoint, terms: _Terms) -> str:
-    """Name other node counts that cost about as much; empty if there are none."""
-    near = [
+        if not math.isinf(limits.days):
+            days = within_days(limits.days)
+            sentence += f", risk to take more than {days} {limits.risk(chain)}"
+    sentence += f"; {best.describe()}."
+    tied = [
         point
         for point in points.fitting()
         if point is not best
-        and terms.accepts(point)
+        and limits.accept(point)
         and (point.safe or not best.safe)
         and point.node_hours <= (1 + preferences().tolerance) * best.node_hours
     ]
-    if not near:
-        return ""
-    most = format_amount(max(point.node_hours for point in near))
-    listed = joined(f"{point.nodes:,}" for point in near)
-    subject = "node takes" if [point.nodes for point in near] == [1] else "nodes take"
+    if not tied:
+        return sentence
+    most = format_amount(max(point.node_hours for point in tied))
+    listed = joined(f"{point.nodes:,}" for point in tied)
+    subject = "node takes" if [point.nodes for point in tied] == [1] else "nodes take"
     return (
-        f" {listed} {subject} {'up to ' * (len(near) > 1)}{most}, within "
+        f"{sentence} {listed} {subject} {'up to ' * (len(tied) > 1)}{most}, within "
         f"{100 * preferences().tolerance:.0f} % of it: too close for estimates to rank."
-    )
-
-
-def _none_accepted(job: JobSpec, points: Scan[int], terms: _Terms) -> str:
-    """Say why no node count is accepted."""
-    chains = _chains(points)
-    if not chains:
-        reason = points[max(points.points)].reason if len(points) else "no queue admits any"
-        return f"{job.model.name} fits on no node count of {job.machine.name}: {reason}."
-    in_time = "" if terms.days is None else f" in {within_days(terms.days)}"
-    accepted = [chain for chain in chains if chain.slot.jobs <= terms.most_jobs]
-    if not accepted:
-        fewest = min(chains, key=lambda chain: chain.slot.jobs)
-        return (
-            f"No node count finishes{in_time} in at most {counted(terms.most_jobs, 'job')} in a "
-            f"row: the fewest are {fewest.slot.jobs:,}, on {fewest.point.place}."
-        )
-    fastest = min(accepted, key=lambda chain: chain.days[0])
-    return (
-        f"No node count finishes{in_time}: the fastest, {fastest.point.place}, takes "
-        f"{fastest.describe_days()}, {fastest.describe_jobs()}."
     )

@@ -89,7 +89,7 @@ class _SavedLayout:
         return max(self.savings, key=lambda saving: saving.useful_share)
 
 
-@question("Size and time of checkpoints, how often to save, and what failures cost")
+@question
 def checkpoints(
     job: JobSpec,
     *,
@@ -306,8 +306,8 @@ def _notes(assumptions: _Assumptions) -> list[str]:
 
 def _advice(layout: _SavedLayout, assumptions: _Assumptions) -> list[str]:
     """Compare the other ways to save with the first, and name the cost of a queue's time limit."""
-    first, *others = layout.savings
-    lines = [line for saving in others if (line := _alternative(layout, first, saving))]
+    first, *alternatives = layout.savings
+    lines = [line for saving in alternatives if (line := _alternative(layout, first, saving))]
     return [*lines, *_time_limit_cost(layout, assumptions)]
 
 

@@ -67,7 +67,7 @@ class _Input:
         }[self.loader.staging]
 
 
-@question("How long steps wait for their data, and what helps")
+@question
 def data(
     job: JobSpec,
     *,
@@ -169,18 +169,18 @@ def _verdict(reading: _Input) -> str:
     delivery_s, wait_s = float(now.delivery_s), float(now.exposed_s)
     sentence = (
         f"{job.model.name} reads {reading.dataset.name} from {reading.source} on "
-        f"{counted(job.nodes, 'node')} of {job.machine.name}: {size} a step take "
-        f"{format_seconds(delivery_s)} ({now.bound}), a step computes for "
+        f"{counted(job.nodes, 'node')} of {job.machine.name}: the {size} of a step arrive in "
+        f"{format_seconds(delivery_s)} ({now.bound}), computing takes "
         f"{format_seconds(reading.step_s)}"
     )
     utilisation = f"utilisation {100 * float(now.utilisation):.1f} %"
     if delivery_s <= reading.step_s and loader.workers and loader.prefetch:
         factor = reading.step_s / delivery_s
         return (
-            f"{sentence}: data are {factor:,.{0 if factor >= 10 else 1}f} times as fast, a step "
+            f"{sentence}: reading is {factor:,.{0 if factor >= 10 else 1}f} times as fast, a step "
             f"waits {format_seconds(wait_s)} to fetch them, {utilisation}."
         )
-    sentence += f", waits {format_seconds(wait_s)}: {utilisation}"
+    sentence += f", a step waits {format_seconds(wait_s)}: {utilisation}"
     best = next(iter(reading.changes()), None)
     if best is None or best.found.utilisation < float(now.utilisation) + _LEAST_GAIN:
         return f"{sentence}; none of the changes that were tried helps."

@@ -22,7 +22,7 @@ __all__ = ["startup"]
 _MOST_S = 1e6
 
 
-@question("What a job takes before its first step, part by part")
+@question
 def startup(
     job: JobSpec,
     *,
