@@ -78,15 +78,15 @@ def trace_command(
     from planner.describe.workload import Workload
     from planner.validate.trace.report import compare_trace, report_json, report_text
 
-    others = tp * pp * cp
+    model_ranks = tp * pp * cp
     workload = Workload.described(
         {
             "sequence_length": seq_length,
-            "global_batch": max(world // max(others, 1), 1) * micro_batch * accumulation,
+            "global_batch": max(world // max(model_ranks, 1), 1) * micro_batch * accumulation,
             "dropout": 0.0,
         }
     )
-    found = compare_trace(
+    comparison = compare_trace(
         model,
         world=world,
         machine=machine,
@@ -106,7 +106,7 @@ def trace_command(
         sequence_parallel=sequence_parallel,
         schedule=("1f1b" if vpp == 1 else "interleaved-1f1b") if pp > 1 else "none",
     )
-    print(report_json(found) if as_json else report_text(found))
+    print(report_json(comparison) if as_json else report_text(comparison))
     return 0
 
 
@@ -249,9 +249,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Exit code of `python -m planner.validate`; wrong use ends in one sentence, no traceback."""
     command: Any = typer.main.get_command(app)
     name = "python -m planner.validate"
-    given = sys.argv[1:] if arguments is None else arguments
+    words = sys.argv[1:] if arguments is None else arguments
     try:
-        code = command(given or ["--help"], prog_name=name, standalone_mode=False)
+        code = command(words or ["--help"], prog_name=name, standalone_mode=False)
     except PlannerError as error:
         return _say(str(error), WRONG_USE)
     except typer.Abort:

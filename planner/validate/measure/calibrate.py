@@ -110,20 +110,20 @@ def _count(device: str, devices: int | None) -> int:
     if device not in DEVICES:
         raise RankError(f"unknown device {device!r}; use one of {', '.join(DEVICES)}")
     if device == "cpu":
-        there = num_cores()
+        available = num_cores()
     else:
         import torch
 
         module = getattr(torch, device)
-        there = module.device_count() if module.is_available() else 0
-        if not there:
+        available = module.device_count() if module.is_available() else 0
+        if not available:
             raise RankError(
                 f"torch {torch.__version__} finds no {device} device here; use --device cpu, or "
                 "install a torch with support for it"
             )
-    if devices is not None and not 1 <= devices <= there:
-        raise RankError(f"devices = {devices} must lie between 1 and the {there} that are here")
-    return devices or there
+    if devices is not None and not 1 <= devices <= available:
+        raise RankError(f"devices = {devices} must lie between 1 and the {available} that are here")
+    return devices or available
 
 
 def _together(
@@ -134,8 +134,8 @@ def _together(
 
     foreign = answers[0]["foreign"]
     if foreign is not None:
-        own = sum(answer["cpu_s"] for answer in answers) / answers[0]["seconds"]
-        foreign = max(foreign - own, 0.0)
+        busy_cores = sum(answer["cpu_s"] for answer in answers) / answers[0]["seconds"]
+        foreign = max(foreign - busy_cores, 0.0)
     load = Load(min(answer["cpu_wall"] for answer in answers), foreign, count, num_cores())
     today = date.today().isoformat()
     notes = [

@@ -64,7 +64,7 @@ class _Buffers:
 
     rank: int
     world: int
-    whole: torch.Tensor
+    values: torch.Tensor
     part: torch.Tensor
     parts: list[torch.Tensor]
 
@@ -75,9 +75,9 @@ def _buffers(rank: Rank, size_bytes: int) -> _Buffers:
     count = max(size_bytes // 4 // rank.world, 1) * rank.world
     device = rank.device
     # the pattern tells ranks and positions apart and stays exact in fp32
-    whole = (torch.arange(count, device=device) % 251).float() + rank.rank
+    values = (torch.arange(count, device=device) % 251).float() + rank.rank
     part = torch.full((count // rank.world,), float(rank.rank), device=device)
-    return _Buffers(rank.rank, rank.world, whole, part, list(whole.clone().chunk(rank.world)))
+    return _Buffers(rank.rank, rank.world, values, part, list(values.clone().chunk(rank.world)))
 
 
 def _call(name: str, b: _Buffers) -> Callable[[], None]:
@@ -92,21 +92,21 @@ def _call(name: str, b: _Buffers) -> Callable[[], None]:
     def send_receive() -> None:
         # there and back between ranks 0 and 1: half of it is one message
         if b.rank == 0:
-            dist.send(b.whole, 1)
-            dist.recv(b.whole, 1)
+            dist.send(b.values, 1)
+            dist.recv(b.values, 1)
         elif b.rank == 1:
-            dist.recv(b.whole, 0)
-            dist.send(b.whole, 0)
+            dist.recv(b.values, 0)
+            dist.send(b.values, 0)
 
     calls: dict[str, Callable[[], Any]] = {
-        "broadcast": lambda: dist.broadcast(b.whole, 0),
-        "reduce": lambda: dist.reduce(b.whole, 0),
-        "all_reduce": lambda: dist.all_reduce(b.whole),
-        "all_gather": lambda: all_gather(b.whole, b.part),
-        "reduce_scatter": lambda: reduce_scatter(b.part, b.whole),
+        "broadcast": lambda: dist.broadcast(b.values, 0),
+        "reduce": lambda: dist.reduce(b.values, 0),
+        "all_reduce": lambda: dist.all_reduce(b.values),
+        "all_gather": lambda: all_gather(b.values, b.part),
+        "reduce_scatter": lambda: reduce_scatter(b.part, b.values),
         "scatter": lambda: dist.scatter(b.part, b.parts if root else None, src=0),
         "gather": lambda: dist.gather(b.part, b.parts if root else None, dst=0),
-        "all_to_all": lambda: dist.all_to_all_single(b.whole, b.whole.clone()),
+        "all_to_all": lambda: dist.all_to_all_single(b.values, b.values.clone()),
         "send_receive": send_receive,
     }
     return calls[name]
@@ -117,21 +117,24 @@ def _check(name: str, rank: Rank, size_bytes: int) -> None:
     import torch
 
     b = _buffers(rank, size_bytes)
-    n, count = b.world, b.whole.numel()
-    base = (torch.arange(count, device=b.whole.device) % 251).float()
+    n, count = b.world, b.values.numel()
+    base = (torch.arange(count, device=b.values.device) % 251).float()
     total = n * base + sum(range(n))
-    own = slice(b.rank * (count // n), (b.rank + 1) * (count // n))
+    slice_of_rank = slice(b.rank * (count // n), (b.rank + 1) * (count // n))
     owners = torch.arange(n, device=base.device).float()
     expected: dict[str, tuple[torch.Tensor, torch.Tensor]] = {
-        "broadcast": (b.whole, base),
-        "reduce": (b.whole, total if b.rank == 0 else b.whole),
-        "all_reduce": (b.whole, total),
-        "all_gather": (b.whole, owners.repeat_interleave(count // n)),
-        "reduce_scatter": (b.part, total[own]),
-        "scatter": (b.part, base[own]),
+        "broadcast": (b.values, base),
+        "reduce": (b.values, total if b.rank == 0 else b.values),
+        "all_reduce": (b.values, total),
+        "all_gather": (b.values, owners.repeat_interleave(count // n)),
+        "reduce_scatter": (b.part, total[slice_of_rank]),
+        "scatter": (b.part, base[slice_of_rank]),
         "gather": (b.parts[-1], torch.full_like(b.parts[-1], n - 1.0)),
-        "all_to_all": (b.whole, base[own].repeat(n) + owners.repeat_interleave(count // n)),
-        "send_receive": (b.whole, base if b.rank < 2 else b.whole),
+        "all_to_all": (
+            b.values,
+            base[slice_of_rank].repeat(n) + owners.repeat_interleave(count // n),
+        ),
+        "send_receive": (b.values, base if b.rank < 2 else b.values),
     }
     _call(name, b)()
     got, wanted = expected[name]
@@ -172,8 +175,8 @@ def _isolated(name: str, rank: Rank, size_bytes: int) -> list[float]:
     start = time.perf_counter()
     call()
     _synchronise(rank)
-    one = slowest([time.perf_counter() - start])[0]
-    repeats = int(min(max(_BUDGET_S / _ROUNDS / max(one, 1e-6), 1), 200))
+    elapsed_s = slowest([time.perf_counter() - start])[0]
+    repeats = int(min(max(_BUDGET_S / _ROUNDS / max(elapsed_s, 1e-6), 1), 200))
     rounds = []
     for _ in range(_ROUNDS):
         dist.barrier()
@@ -215,14 +218,14 @@ def measure(rank: Rank, operations: Sequence[str], sizes: Sequence[int]) -> list
         for size in sizes:
             rank.report(f"{name} of {size} bytes")
             _check(name, rank, size)
-            alone = [value / half for value in _isolated(name, rank, size)]
+            isolated_s = [value / half for value in _isolated(name, rank, size)]
             row: dict[str, Any] = {
                 "name": name,
                 "bytes": size,
                 "ranks": rank.world,
                 # others can only make it slower: a low quantile is the operation itself
-                "time_s": float(np.quantile(alone, 0.2)),
-                "median_s": float(np.median(alone)),
+                "time_s": float(np.quantile(isolated_s, 0.2)),
+                "median_s": float(np.median(isolated_s)),
             }
             row["bus_bytes_per_s"] = size / row["time_s"] * _bus_factor(name, rank.world)
             if name in _IN_STEP:

@@ -79,9 +79,9 @@ def interpolate(
 
     Below the smallest size its time is taken; above the largest the last slope goes on.
     """
-    x, known = np.asarray(size_bytes, dtype=float), np.asarray(sizes_bytes, dtype=float)
+    x, sizes = np.asarray(size_bytes, dtype=float), np.asarray(sizes_bytes, dtype=float)
     times = np.asarray(times_s, dtype=float)
-    inside = np.exp(np.interp(np.log(np.maximum(x, 1e-9)), np.log(known), np.log(times)))
-    slope = (times[-1] - times[-2]) / (known[-1] - known[-2]) if len(known) > 1 else 0.0
-    beyond = times[-1] + max(slope, times[-1] / known[-1] * 0.5) * (x - known[-1])
-    return np.where(x > known[-1], beyond, inside)
+    inside = np.exp(np.interp(np.log(np.maximum(x, 1e-9)), np.log(sizes), np.log(times)))
+    slope = (times[-1] - times[-2]) / (sizes[-1] - sizes[-2]) if len(sizes) > 1 else 0.0
+    beyond = times[-1] + max(slope, times[-1] / sizes[-1] * 0.5) * (x - sizes[-1])
+    return np.where(x > sizes[-1], beyond, inside)

@@ -34,8 +34,8 @@ def _best_s(rank: Rank, call: Callable[[], Any]) -> float:
     start = time.perf_counter()
     call()
     _sync(rank)
-    one = max(time.perf_counter() - start, 1e-7)
-    repeats = int(min(max(_MIN_S / 6 / one, 1), _MAX_REPEATS))
+    call_s = max(time.perf_counter() - start, 1e-7)
+    repeats = int(min(max(_MIN_S / 6 / call_s, 1), _MAX_REPEATS))
     rounds = []
     for _ in range(6):
         start = time.perf_counter()
@@ -49,12 +49,12 @@ def _best_s(rank: Rank, call: Callable[[], Any]) -> float:
 def _dtypes(rank: Rank) -> dict[str, Any]:
     import torch
 
-    found = {"fp32": torch.float32, "bf16": torch.bfloat16}
+    dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16}
     if rank.device != "cpu":
-        found["fp16"] = torch.float16
+        dtypes["fp16"] = torch.float16
     if rank.device.startswith("cuda"):
-        found["tf32"] = torch.float32
-    return found
+        dtypes["tf32"] = torch.float32
+    return dtypes
 
 
 def _gemms(rank: Rank) -> list[dict[str, Any]]:

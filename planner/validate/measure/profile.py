@@ -42,8 +42,8 @@ def machine_of(name: str, measured: dict[str, Any]) -> Machine:
     return Machine.described(fields, where=name)
 
 
-def _quantity(value: float, how: str, what: str, kind: str = "measured") -> dict[str, Any]:
-    return {"value": float(value), "kind": kind, "source": f"{what}; {how}"}
+def _quantity(value: float, how: str, quantity: str, kind: str = "measured") -> dict[str, Any]:
+    return {"value": float(value), "kind": kind, "source": f"{quantity}; {how}"}
 
 
 def _device(measured: dict[str, Any]) -> dict[str, Any]:
@@ -118,12 +118,12 @@ def _sustained(
 
 def _attention(kernels: dict[str, Any], best: dict[str, float]) -> tuple[float, float]:
     """Efficiency of fused attention, as `planner.cost.step.compute.attention_core` defines it."""
-    found = []
+    points = []
     for row in kernels["attention"]:
         reach = min(1.0, row["dim"] / 128) ** 0.25 * row["sequence"] / (row["sequence"] + 512)
-        found.append(row["flop_per_s"] / best[row["precision"]] / reach)
-    middle = float(np.median(found))
-    error = float(np.mean(np.abs(np.array(found) / middle - 1)))
+        points.append(row["flop_per_s"] / best[row["precision"]] / reach)
+    middle = float(np.median(points))
+    error = float(np.mean(np.abs(np.array(points) / middle - 1)))
     return float(np.clip(middle, 1e-6, 1.0)), error
 
 

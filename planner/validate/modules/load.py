@@ -45,33 +45,33 @@ class Sample:
         """The same with real numbers of 16 bits."""
         return Sample(
             {
-                name: one.to(torch.bfloat16) if one.is_floating_point() else one
-                for name, one in self.tensors.items()
+                name: tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor
+                for name, tensor in self.tensors.items()
             }
         )
 
     def batch(self, size: int) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
         """Arguments of a call with `size` samples."""
-        made = {
-            name: torch.zeros((size, *one.shape), dtype=one.dtype, device="cpu")
-            for name, one in self.tensors.items()
+        batched = {
+            name: torch.zeros((size, *tensor.shape), dtype=tensor.dtype, device="cpu")
+            for name, tensor in self.tensors.items()
         }
         return (
-            tuple(value for name, value in made.items() if isinstance(name, int)),
-            {name: value for name, value in made.items() if isinstance(name, str)},
+            tuple(value for name, value in batched.items() if isinstance(name, int)),
+            {name: value for name, value in batched.items() if isinstance(name, str)},
         )
 
 
-def built(path: str, function: str, said: str = "") -> tuple[nn.Module, Sample]:
+def built(path: str, function: str, where_stated: str = "") -> tuple[nn.Module, Sample]:
     """Module and sample of a function in a file, on the meta device; `said`: the path as given.
 
     Raises DescriptionError, which names the user's own exception and its line.
     """
-    where = f"{shorten_path(said or path)}:{shorten(function)}"
+    where = f"{shorten_path(where_stated or path)}:{shorten(function)}"
     build = _function(path, function, where)
     with in_one_sentence(path, where), torch.device("meta"):
-        found = build()
-    return _checked(found, where)
+        result = build()
+    return _checked(result, where)
 
 
 def _function(path: str, function: str, where: str) -> Callable[[], Any]:
@@ -85,41 +85,41 @@ def _function(path: str, function: str, where: str) -> Callable[[], Any]:
     sys.modules[spec.name] = module
     with in_one_sentence(path, where):
         spec.loader.exec_module(module)
-    found = getattr(module, function, None)
-    if not callable(found):
+    attribute = getattr(module, function, None)
+    if not callable(attribute):
         defined = sorted(
             name
             for name, value in vars(module).items()
             if callable(value) and getattr(value, "__module__", "") == spec.name
         )
-        there = f"it defines {', '.join(defined[:8])}" if defined else "it defines none"
+        hint = f"it defines {', '.join(defined[:8])}" if defined else "it defines none"
         raise DescriptionError(
-            f"{where}: the file has no function {shorten(function)!r} ({there}); name one that "
+            f"{where}: the file has no function {shorten(function)!r} ({hint}); name one that "
             "returns (module, sample)"
         )
-    result: Callable[[], Any] = found
+    result: Callable[[], Any] = attribute
     return result
 
 
-def _checked(found: Any, where: str) -> tuple[nn.Module, Sample]:
-    if not isinstance(found, tuple) or len(found) != 2 or not isinstance(found[0], nn.Module):
-        raise DescriptionError(f"{where} returned {_kind(found)}; {_RETURNS}")
-    module, given = found
-    if isinstance(given, Tensor):
-        given = (given,)
-    pairs: Any = given.items() if isinstance(given, dict) else ()
-    if isinstance(given, tuple | list):
-        pairs = enumerate(given)
+def _checked(result: Any, where: str) -> tuple[nn.Module, Sample]:
+    if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[0], nn.Module):
+        raise DescriptionError(f"{where} returned {_kind(result)}; {_RETURNS}")
+    module, inputs = result
+    if isinstance(inputs, Tensor):
+        inputs = (inputs,)
+    pairs: Any = inputs.items() if isinstance(inputs, dict) else ()
+    if isinstance(inputs, tuple | list):
+        pairs = enumerate(inputs)
     tensors = dict(pairs)
     if not tensors or not all(isinstance(value, Tensor) for value in tensors.values()):
-        raise DescriptionError(f"{where} returned {_kind(given)} as the sample; {_RETURNS}")
+        raise DescriptionError(f"{where} returned {_kind(inputs)} as the sample; {_RETURNS}")
     return module, Sample(tensors)
 
 
-def _kind(found: Any) -> str:
-    if isinstance(found, tuple):
-        return f"a tuple of {', '.join(type(item).__name__ for item in found) or 'nothing'}"
-    return f"a {type(found).__name__}"
+def _kind(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"a tuple of {', '.join(type(item).__name__ for item in value) or 'nothing'}"
+    return f"a {type(value).__name__}"
 
 
 @contextmanager
@@ -128,10 +128,12 @@ def in_one_sentence(path: str, where: str) -> Iterator[None]:
     try:
         yield
     except DescriptionError as error:
-        said = str(error)
-        raise DescriptionError(said if said.startswith(where) else f"{where}: {said}") from None
+        message = str(error)
+        raise DescriptionError(
+            message if message.startswith(where) else f"{where}: {message}"
+        ) from None
     except (Exception, SystemExit) as error:
-        said = shorten(" ".join(str(error).split()) or "no message", 300)
+        message = shorten(" ".join(str(error).split()) or "no message", 300)
         name = type(error).__name__
         line = _line(error, path) or "its forward pass"
         if name in _NEEDS_VALUES or "Tensor.item() cannot be called on meta" in str(error):
@@ -140,7 +142,7 @@ def in_one_sentence(path: str, where: str) -> Iterator[None]:
                 f"({name}); let sizes and branches depend on shapes alone, or make that tensor "
                 'with device="cpu"'
             ) from None
-        raise DescriptionError(f"{where}: {line} raised {name}: {said}; correct it") from None
+        raise DescriptionError(f"{where}: {line} raised {name}: {message}; correct it") from None
 
 
 def _line(error: BaseException, path: str) -> str:
@@ -148,5 +150,9 @@ def _line(error: BaseException, path: str) -> str:
     if isinstance(error, SyntaxError) and error.lineno:
         return f"line {error.lineno} of {shorten_path(error.filename or path)}"
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if Path(frame.filename).name == Path(path).name]
-    return f"line {own[-1].lineno} of {shorten_path(own[-1].filename)}" if own else ""
+    frames_of_file = [frame for frame in frames if Path(frame.filename).name == Path(path).name]
+    return (
+        f"line {frames_of_file[-1].lineno} of {shorten_path(frames_of_file[-1].filename)}"
+        if frames_of_file
+        else ""
+    )

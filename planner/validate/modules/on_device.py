@@ -89,10 +89,10 @@ def _attention(
     attn_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
-    **others: Any,
+    **options: Any,
 ) -> Tensor:
     del dropout_p  # a fused kernel drops inside, and keeps a seed
-    return _ATTENTION(query, key, value, attn_mask, 0.0, is_causal, **others)
+    return _ATTENTION(query, key, value, attn_mask, 0.0, is_causal, **options)
 
 
 def _rms_norm(
@@ -122,18 +122,18 @@ def materialise(module: nn.Module, real: torch.dtype = torch.float32) -> None:
 
     Shared ones stay shared.
     """
-    made: dict[int, Tensor] = {}
-    kept: list[Tensor] = []
+    storages: dict[int, Tensor] = {}
+    references: list[Tensor] = []
 
     def fake(tensor: Tensor) -> Tensor:
-        if id(tensor) not in made:
+        if id(tensor) not in storages:
             dtype = real if tensor.is_floating_point() else tensor.dtype
             new = torch.empty_strided(tensor.size(), tensor.stride(), dtype=dtype, device="cpu")
             if isinstance(tensor, nn.Parameter):
                 new = nn.Parameter(new, requires_grad=tensor.requires_grad)
-            made[id(tensor)] = new
-            kept.append(tensor)
-        return made[id(tensor)]
+            storages[id(tensor)] = new
+            references.append(tensor)
+        return storages[id(tensor)]
 
     for part in module.modules():
         tables: tuple[dict[str, Any], ...] = (part._parameters, part._buffers, vars(part))

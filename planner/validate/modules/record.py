@@ -22,7 +22,7 @@ from planner.validate.modules.products import BACKWARD, FORWARD, Operation
 from planner.validate.modules.units import Places
 from planner.validate.sharding.timeline import Direction, Phase, StorageTimeline
 
-__all__ = ["Kept", "Kernel", "Record", "record"]
+__all__ = ["SavedTensor", "Kernel", "Record", "record"]
 
 _EMPTY = ("empty", "new_empty", "lift_fresh", "_assert", "is_same_size")
 """Operations that move nothing."""
@@ -47,7 +47,7 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class SavedTensor:
     """A storage that is alive when the backward pass starts."""
 
     place: str
@@ -64,7 +64,7 @@ class Record:
 
     operations: list[tuple[str, Operation]] = field(default_factory=list)
     kernels: list[Kernel] = field(default_factory=list)
-    kept: list[Kept] = field(default_factory=list)
+    saved: list[SavedTensor] = field(default_factory=list)
     changes: list[tuple[str, int]] = field(default_factory=list)
     """Place and growth of memory, event by event, in the backward pass."""
     order: list[str] = field(default_factory=list)
@@ -78,9 +78,9 @@ class Record:
 class _Recorder(TorchDispatchMode):
     """Notes products and kernels of every operation."""
 
-    def __init__(self, found: Record, places: Places, timeline: StorageTimeline) -> None:
+    def __init__(self, trace_record: Record, places: Places, timeline: StorageTimeline) -> None:
         super().__init__()
-        self.found, self.places, self.timeline = found, places, timeline
+        self.found, self.places, self.timeline = trace_record, places, timeline
         self.backward = False
         self.place_of_backward = places.LAST
         self.parameters: dict[int, int] = {}
@@ -103,7 +103,7 @@ class _Recorder(TorchDispatchMode):
         before = {self._key(value) for value in into}
         after = {self._key(value) for value in out}
         if not self.backward:
-            self._own(before)
+            self._assign_places(before)
         if packet in FORWARD or packet in BACKWARD:
             if not self.backward:
                 done = FORWARD[packet](args, kwargs, out[0])
@@ -136,7 +136,7 @@ class _Recorder(TorchDispatchMode):
         self.real.setdefault(key, tensor.is_floating_point() or tensor.is_complex())
         return key
 
-    def _own(self, keys: set[int]) -> None:
+    def _assign_places(self, keys: set[int]) -> None:
         for key in keys & self.parameters.keys():
             places = self.found.uses.setdefault(self.parameters[key], [])
             if self.places.now not in places:
@@ -154,13 +154,13 @@ def record(module: nn.Module, sample: Sample, batch: int, *, autocast: bool) -> 
     The loss is the first single number among the results; where there is none, the sum of them all
     stands for it.
     """
-    timeline, found = StorageTimeline(), Record()
+    timeline, trace_record = StorageTimeline(), Record()
 
     def moved(place: str) -> None:
         timeline.phase = Phase(Direction.FORWARD, place)
 
     places = Places(module, moved)
-    recorder = _Recorder(found, places, timeline)
+    recorder = _Recorder(trace_record, places, timeline)
     hooked: dict[int, tuple[str, int]] = {}
     handles = list(places.hook())
 
@@ -198,10 +198,10 @@ def record(module: nn.Module, sample: Sample, batch: int, *, autocast: bool) -> 
         loss.backward()
         timeline.moment("stop")
         del result
-    _read(found, timeline, recorder, hooked, resident, inputs, results)
+    _read(trace_record, timeline, recorder, hooked, resident, inputs, results)
     module.zero_grad(set_to_none=True)
-    found.order, found.widths = [*places.order, places.LAST], places.widths
-    return found
+    trace_record.order, trace_record.widths = [*places.order, places.LAST], places.widths
+    return trace_record
 
 
 def _loss(result: Any) -> Tensor:
@@ -219,7 +219,7 @@ def _loss(result: Any) -> Tensor:
 
 
 def _read(
-    found: Record,
+    trace_record: Record,
     timeline: StorageTimeline,
     recorder: _Recorder,
     hooked: dict[int, tuple[str, int]],
@@ -235,12 +235,16 @@ def _read(
             continue
         place = Places.FIRST if live.key in inputs else live.phase.part
         place = hooked.get(live.key, (place, 0))[0]
-        held = live.key in results and live.key not in hooked
-        found.kept.append(Kept(place, live.bytes, recorder.real.get(live.key, True), held))
-    found.hooked_bytes = sum(size for key, (_, size) in hooked.items() if key not in aside | inputs)
+        is_result = live.key in results and live.key not in hooked
+        trace_record.saved.append(
+            SavedTensor(place, live.bytes, recorder.real.get(live.key, True), is_result)
+        )
+    trace_record.hooked_bytes = sum(
+        size for key, (_, size) in hooked.items() if key not in aside | inputs
+    )
     sizes: dict[int, int] = {}
     for index, event in enumerate(timeline.events[: timeline.moments["stop"]]):
         growth = event.bytes - sizes.get(event.key, 0)
         sizes[event.key] = event.bytes
         if index >= start:
-            found.changes.append((event.phase.part, growth))
+            trace_record.changes.append((event.phase.part, growth))

@@ -32,13 +32,13 @@ _BESIDE = ("name", "working", "backward")
 """What tells no blocks apart: it depends on what stands before and after them."""
 
 
-def trace_file(path: str, function: str, said: str = "") -> dict[str, Any]:
+def trace_file(path: str, function: str, where_stated: str = "") -> dict[str, Any]:
     """The fields of a `Traced` for what a function in a file builds; `said`: the path as given.
 
     Raises DescriptionError in one sentence for whatever goes wrong in the user's code.
     """
-    module, sample = built(path, function, said or path)
-    with in_one_sentence(path, f"{shorten_path(said or path)}:{shorten(function)}"):
+    module, sample = built(path, function, where_stated or path)
+    with in_one_sentence(path, f"{shorten_path(where_stated or path)}:{shorten(function)}"):
         return trace_module(module, sample)
 
 
@@ -84,7 +84,7 @@ def _cast(module: nn.Module, sample: Sample) -> list[Record]:
 # --- parameters ------------------------------------------------------------------------------
 
 
-def _weights(module: nn.Module, found: Record) -> dict[str, list[dict[str, Any]]]:
+def _weights(module: nn.Module, trace_record: Record) -> dict[str, list[dict[str, Any]]]:
     """Parameters of every place: those of a unit there, others where they are used first."""
     inside: dict[int, list[str]] = defaultdict(list)
     for name, unit in Places(module, lambda _: None).units.items():
@@ -92,17 +92,19 @@ def _weights(module: nn.Module, found: Record) -> dict[str, list[dict[str, Any]]
             inside[id(parameter)].append(name)
     result: dict[str, Counter[tuple[int, int, bool, bool]]] = defaultdict(Counter)
     for parameter in module.parameters():
-        used = found.uses.get(id(parameter), [])
+        used = trace_record.uses.get(id(parameter), [])
         ends = [place for place in used if place in (Places.FIRST, Places.LAST)]
-        places = [p for p in (*inside[id(parameter)], *ends) if p in found.order] or [Places.FIRST]
+        places = [p for p in (*inside[id(parameter)], *ends) if p in trace_record.order] or [
+            Places.FIRST
+        ]
         rows = parameter.shape[0] if parameter.dim() else 1
         columns = parameter.numel() // max(rows, 1)
-        places.sort(key=found.order.index)
+        places.sort(key=trace_record.order.index)
         for number, place in enumerate(places):
             result[place][rows, columns, parameter.requires_grad, number > 0] += 1
     names = ("rows", "columns", "trainable", "shared")
     return {
-        place: [dict(zip(names, one, strict=True)) | {"count": n} for one, n in shapes.items()]
+        place: [dict(zip(names, dims, strict=True)) | {"count": n} for dims, n in shapes.items()]
         for place, shapes in result.items()
     }
 
@@ -110,17 +112,17 @@ def _weights(module: nn.Module, found: Record) -> dict[str, list[dict[str, Any]]
 # --- samples ---------------------------------------------------------------------------------
 
 
-def _check_straight(found: Sequence[Record]) -> None:
+def _check_straight(records: Sequence[Record]) -> None:
     """Refuse what does not grow by the same amount from batch to batch."""
-    lengths = [(len(r.operations), len(r.kernels), len(r.kept), len(r.changes)) for r in found]
+    lengths = [(len(r.operations), len(r.kernels), len(r.saved), len(r.changes)) for r in records]
     if len(set(lengths)) > 1:
         raise DescriptionError(
             f"the module does other things with {_BATCHES[0]} samples than with {_BATCHES[1]}; let "
             "what it runs not depend on the size of the batch"
         )
     for name, sizes in (
-        ("what it keeps", [sum(kept.bytes for kept in r.kept) for r in found]),
-        ("what its kernels move", [sum(kernel.bytes for kernel in r.kernels) for r in found]),
+        ("what it keeps", [sum(tensor.bytes for tensor in r.saved) for r in records]),
+        ("what its kernels move", [sum(kernel.bytes for kernel in r.kernels) for r in records]),
     ):
         steps = {after - before for before, after in itertools.pairwise(sizes)}
         if len(steps) > 1:
@@ -134,31 +136,33 @@ def _check_straight(found: Sequence[Record]) -> None:
 class _PerSample:
     """What one sample adds, from records of two batches."""
 
-    def __init__(self, found: Sequence[Record]) -> None:
-        first, second = found
+    def __init__(self, records: Sequence[Record]) -> None:
+        first, second = records
         self.samples = _BATCHES[1] - _BATCHES[0]
         self.order, self.widths = first.order, first.widths
         self.operations: dict[str, list[Operation]] = defaultdict(list)
-        for (place, one), (_, other) in zip(first.operations, second.operations, strict=True):
-            if grown := self._grown(one, other):
+        for (place, small), (_, large) in zip(first.operations, second.operations, strict=True):
+            if grown := self._grown(small, large):
                 self.operations[place].append(grown)
         self.moved = self._sums(
-            ((one.place, one.backward), other.bytes - one.bytes)
-            for one, other in zip(first.kernels, second.kernels, strict=True)
+            ((small.place, small.backward), large.bytes - small.bytes)
+            for small, large in zip(first.kernels, second.kernels, strict=True)
         )
         self.kernels = Counter(k.place for k in first.kernels if not k.backward)
-        pairs = list(zip(first.kept, second.kept, strict=True))
+        pairs = list(zip(first.saved, second.saved, strict=True))
         self.saved = self._sums(
-            (one.place, other.bytes - one.bytes) for one, other in pairs if not one.result
+            (small.place, large.bytes - small.bytes) for small, large in pairs if not small.result
         )
         self.held = sum(
-            (other.bytes - one.bytes) / self.samples for one, other in pairs if one.result
+            (large.bytes - small.bytes) / self.samples for small, large in pairs if small.result
         )
         self.fixed = self._sums(
-            (one.place, other.bytes - one.bytes) for one, other in pairs if not one.real
+            (small.place, large.bytes - small.bytes) for small, large in pairs if not small.real
         )
         self.constant = {
-            place: sum(one.bytes for one, _ in pairs if one.place == place and not one.result)
+            place: sum(
+                small.bytes for small, _ in pairs if small.place == place and not small.result
+            )
             - _BATCHES[0] * self.saved.get(place, 0.0)
             for place in self.order
         }
@@ -175,36 +179,36 @@ class _PerSample:
             total[key] += size / self.samples
         return total
 
-    def _grown(self, one: Operation, other: Operation) -> Operation | None:
+    def _grown(self, small: Operation, large: Operation) -> Operation | None:
         """A product of one sample; None where it is the same for every batch."""
-        grows = [name for name in _SIZES if getattr(one, name) != getattr(other, name)]
+        grows = [name for name in _SIZES if getattr(small, name) != getattr(large, name)]
         if not grows:
             return None
         if len(grows) > 1:
             raise DescriptionError(
-                f"a product of {one.rows} x {one.k} and {one.k} x {one.n} grows with the square of "
-                "the batch, as where every sample is compared with every other; such a module is "
+                f"a product of {small.rows} x {small.k} and {small.k} x {small.n} grows with the "
+                "square of the batch, as where every sample is compared with every other; such a module is "
                 "not planned"
             )
         (name,) = grows
-        size = (getattr(other, name) - getattr(one, name)) // self.samples
-        found = replace(one, **{name: size})
+        size = (getattr(large, name) - getattr(small, name)) // self.samples
+        grown = replace(small, **{name: size})
         if name == "n":
             # the batch stands in the columns
-            found = replace(
-                found,
+            grown = replace(
+                grown,
                 rows=size,
-                n=one.rows,
-                input_gradient=one.weight_gradient,
-                weight_gradient=one.input_gradient,
+                n=small.rows,
+                input_gradient=small.weight_gradient,
+                weight_gradient=small.input_gradient,
             )
-        if name == "copies" and one.kind == "product":
-            found = replace(found, kind="batched")
-        shared = (other.inputs - one.inputs) // self.samples
-        if name != "copies" and one.copies > 1 and one.kind != "attention":
+        if name == "copies" and small.kind == "product":
+            grown = replace(grown, kind="batched")
+        shared = (large.inputs - small.inputs) // self.samples
+        if name != "copies" and small.copies > 1 and small.kind != "attention":
             # every copy has a weight of its own, all of which see all samples
-            found = replace(found, rows=found.rows * one.copies, copies=1)
-        return replace(found, inputs=shared)
+            grown = replace(grown, rows=grown.rows * small.copies, copies=1)
+        return replace(grown, inputs=shared)
 
     def _working(self, changes: list[tuple[str, float]]) -> dict[str, float]:
         """The most that is alive in a place beyond what it and those before it keep."""
@@ -213,11 +217,11 @@ class _PerSample:
         for place, growth in changes:
             total += growth
             most[place] = max(most.get(place, 0.0), total)
-        kept, found = 0.0, {}
+        saved_bytes, working_bytes = 0.0, {}
         for place in self.order:
-            kept += self.saved.get(place, 0.0)
-            found[place] = max(most.get(place, 0.0) - kept, 0.0)
-        return found
+            saved_bytes += self.saved.get(place, 0.0)
+            working_bytes[place] = max(most.get(place, 0.0) - saved_bytes, 0.0)
+        return working_bytes
 
 
 # --- blocks ----------------------------------------------------------------------------------
@@ -232,11 +236,11 @@ def _block(
     role = place if place in (Places.FIRST, Places.LAST) else "repeated"
 
     def each(table: str, key: Any, fixed: float = 0.0) -> dict[str, float]:
-        whole = getattr(plain, table).get(key, 0.0)
+        total = getattr(plain, table).get(key, 0.0)
         return {
-            "fp32": whole,
+            "fp32": total,
             "autocast": getattr(under, table).get(key, 0.0),
-            "cast": getattr(cast, table).get(key, 0.0) if cast else (whole + fixed) / 2,
+            "cast": getattr(cast, table).get(key, 0.0) if cast else (total + fixed) / 2,
         }
 
     operations = Counter(plain.operations[place])
@@ -246,7 +250,9 @@ def _block(
         "count": 1,
         "width": plain.widths.get(place, 0) // _BATCHES[0],
         "weights": weights,
-        "operations": [_named(one) | {"count": count} for one, count in operations.items()],
+        "operations": [
+            _named(operation) | {"count": count} for operation, count in operations.items()
+        ],
         "forward": each("moved", (place, False)),
         "backward": each("moved", (place, True)),
         "kernels": each("kernels", place) | ({} if cast else {"cast": float(plain.kernels[place])}),
@@ -263,15 +269,17 @@ def _named(operation: Operation) -> dict[str, Any]:
 
 def _merged(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Blocks that are equal but for what is alive beside them become one, with their number."""
-    found: dict[str, dict[str, Any]] = {}
+    merged: dict[str, dict[str, Any]] = {}
     for block in blocks:
         alike = {key: value for key, value in block.items() if key not in _BESIDE}
-        one = found.setdefault(repr(alike), {**block, "count": 0, "backward": Counter()})
-        one["count"] += 1
-        one["backward"].update(block["backward"])
-        one["working"] = {
-            name: max(size, one["working"][name]) for name, size in block["working"].items()
+        entry = merged.setdefault(repr(alike), {**block, "count": 0, "backward": Counter()})
+        entry["count"] += 1
+        entry["backward"].update(block["backward"])
+        entry["working"] = {
+            name: max(size, entry["working"][name]) for name, size in block["working"].items()
         }
-    for one in found.values():
-        one["backward"] = {name: size / one["count"] for name, size in one["backward"].items()}
-    return list(found.values())
+    for entry in merged.values():
+        entry["backward"] = {
+            name: size / entry["count"] for name, size in entry["backward"].items()
+        }
+    return list(merged.values())

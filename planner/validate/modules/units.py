@@ -23,9 +23,9 @@ def units_of(module: nn.Module, name: str = "") -> dict[str, nn.Module]:
 
     A module without lists has its children as units, and one without children is one.
     """
-    found = dict(_listed(module, name))
+    units = dict(_listed(module, name))
     children = {f"{name}.{key}" if name else key: child for key, child in module.named_children()}
-    return found or children or {name or type(module).__name__: module}
+    return units or children or {name or type(module).__name__: module}
 
 
 def _listed(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
@@ -63,11 +63,11 @@ class Places:
             yield unit.register_forward_hook(self._leaving, always_call=True)
 
     def _entering(self, name: str) -> Any:
-        own = any(True for _ in self.units[name].parameters())
+        has_parameters = any(True for _ in self.units[name].parameters())
 
         def enter(_: nn.Module, args: Any, kwargs: Any) -> None:
             place = name
-            if not own and not self._inside and len(self.order) > 1:
+            if not has_parameters and not self._inside and len(self.order) > 1:
                 place = self.order[-1]
             self._inside.append(place)
             self._go(place)

@@ -71,7 +71,7 @@ def rank_main(
     stack = open(stack_file(Path(folder), rank), "w")  # noqa: SIM115 - lives as long as the rank
     if hasattr(faulthandler, "register"):
         faulthandler.register(signal.SIGUSR1, file=stack)
-    here = Rank(
+    rank_context = Rank(
         rank,
         world,
         rank,
@@ -84,7 +84,7 @@ def rank_main(
     try:
         module, function = entry.split(":")
         result = getattr(importlib.import_module(module), function)(
-            here, payload, lambda value: send(Word.PARTIAL, value)
+            rank_context, payload, lambda value: send(Word.PARTIAL, value)
         )
         send(Word.DONE, result)
     except BaseException as error:

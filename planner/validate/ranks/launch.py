@@ -58,15 +58,15 @@ def launch(
     try:
         with _quiet_threads():
             for rank in range(world):
-                here, there = context.Pipe(duplex=False)
+                receiver, sender = context.Pipe(duplex=False)
                 process = context.Process(
                     target=rank_main,
-                    args=(rank, world, entry, payload, str(folder), limit_s, there, alive_read),
+                    args=(rank, world, entry, payload, str(folder), limit_s, sender, alive_read),
                     daemon=True,
                 )
                 process.start()
-                there.close()
-                watched.append(Watched(rank, process, here, time.monotonic()))
+                sender.close()
+                watched.append(Watched(rank, process, receiver, time.monotonic()))
         alive_read.close()
         supervise(watched, folder, limit_s, progress, on_result)
         return [item.result for item in watched]

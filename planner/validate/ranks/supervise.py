@@ -53,7 +53,7 @@ class Watched:
     done: bool = False
     result: Any = None
     failure: Failure | None = None
-    said: str = ""
+    message: str = ""
     """How it failed, in words."""
 
 
@@ -109,11 +109,11 @@ def _read(item: Watched, progress: Progress, on_result: OnResult) -> None:
             elif word is Word.DONE:
                 item.done, item.result = True, value
             elif word in _FAILURES:
-                item.failure, item.said = _FAILURES[word], value
+                item.failure, item.message = _FAILURES[word], value
     except (EOFError, OSError):
         pass
     if not item.done and item.failure is None and not item.process.is_alive():
-        item.failure, item.said = Failure.DIED, _how_it_died(item.process.exitcode)
+        item.failure, item.message = Failure.DIED, _how_it_died(item.process.exitcode)
 
 
 def _how_it_died(code: int | None) -> str:
@@ -137,16 +137,16 @@ def _blame(watched: list[Watched], folder: Path, limit_s: float) -> str:
     who = f"rank {item.rank} of {len(watched)}"
     match failure:
         case Failure.DIED:
-            return f"{who} {item.said}, while {item.last}"
+            return f"{who} {item.message}, while {item.last}"
         case Failure.ERROR:
-            return f"{who}, while {item.last}: {item.said}"
+            return f"{who}, while {item.last}: {item.message}"
         case Failure.SILENT:
             return (
                 f"{who} hangs: no progress for {time.monotonic() - seen_s:.0f} s (limit "
                 f"{limit_s:.0f} s), last {item.last}{_stack(item, folder)}"
             )
         case Failure.PEER_GONE:
-            return f"{who} lost the others while {item.last}: {item.said}"
+            return f"{who} lost the others while {item.last}: {item.message}"
 
 
 def _stack(item: Watched, folder: Path) -> str:
@@ -157,7 +157,9 @@ def _stack(item: Watched, folder: Path) -> str:
         os.kill(item.process.pid, signal.SIGUSR1)
         time.sleep(0.5)
         text = stack_file(folder, item.rank).read_text(errors="replace")
-        own = text.partition("Current thread")[2]
-        frames = [line.strip() for line in own.splitlines() if line.strip().startswith("File")]
+        current_thread = text.partition("Current thread")[2]
+        frames = [
+            line.strip() for line in current_thread.splitlines() if line.strip().startswith("File")
+        ]
         return f", in {frames[0]}" if frames else ""
     return ""

@@ -39,11 +39,11 @@ def watching(rank: Rank) -> Iterator[Rank]:
             print(text, file=sys.stderr, flush=True)
 
     def watch() -> None:
-        told = 0.0
+        reported = 0.0
         while not over.wait(0.25):
             silent = time.monotonic() - seen
-            if silent > rank.timeout_s - _BEFORE_S and told != seen:
-                told = seen
+            if silent > rank.timeout_s - _BEFORE_S and reported != seen:
+                reported = seen
                 print(
                     f"planner: rank {rank.rank} of {rank.world} has made no progress for "
                     f"{silent:.0f} s (limit {rank.timeout_s:.0f} s), last {last}, {_where(main)}",

@@ -120,11 +120,11 @@ def moved() -> tuple[str, ...]:
     missing = []
     for path, attributes in PRIVATE.items():
         try:
-            found = _private(path)
+            attribute = _private(path)
         except TorchMissingError:
             missing.append(path)
             continue
-        missing += [f"{path}.{name}" for name in attributes if not hasattr(found, name)]
+        missing += [f"{path}.{name}" for name in attributes if not hasattr(attribute, name)]
     return tuple(missing)
 
 
@@ -210,7 +210,9 @@ def receive_buffers(stage: Any) -> list[Any]:
     """
     try:
         infos = [*stage.args_recv_info.values(), *stage.grad_recv_info.values()]
-        return [info.buffer for made in infos for info in made if info.buffer is not None]
+        return [
+            info.buffer for stage_infos in infos for info in stage_infos if info.buffer is not None
+        ]
     except AttributeError as error:
         raise _moved(f"PipelineStage.{error.name}") from error
 
@@ -324,8 +326,8 @@ def rms_norm(x: Any, weight: Any, eps: float) -> Any:
 def unsharded_gradients(group: Any) -> list[Any]:
     """Gradients of an FSDP group that its reduction is about to read."""
     params = [getattr(param, "_unsharded_param", None) for param in group.fsdp_params]
-    found = [param.grad for param in params if param is not None and param.grad is not None]
-    return found + [
+    gradients = [param.grad for param in params if param is not None and param.grad is not None]
+    return gradients + [
         param.unsharded_accumulated_grad
         for param in group.fsdp_params
         if param.unsharded_accumulated_grad is not None

@@ -64,10 +64,10 @@ class _Ring(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         _, backward = adapter.ring_templates()
-        found = backward(
+        gradients = backward(
             ctx.group, _SEQUENCE, _backward, gradient, "grad_out", *ctx.saved_tensors, True
         )
-        return *found, None
+        return *gradients, None
 
 
 def heads_attention(q: Tensor, k: Tensor, v: Tensor, group: Any) -> Tensor:
@@ -90,18 +90,22 @@ def _to_heads(x: Tensor, group: Any, ranks: int) -> Tensor:
     """All tokens of a part of the heads, from a part of the tokens of all."""
     batch, tokens, heads, width = x.shape
     sent = x.view(batch, tokens, ranks, heads // ranks, width).permute(2, 0, 1, 3, 4)
-    found = all_to_all(sent.contiguous(), group)
-    whole: Tensor = found.transpose(0, 1).reshape(batch, ranks * tokens, heads // ranks, width)
-    return whole
+    received = all_to_all(sent.contiguous(), group)
+    sequence: Tensor = received.transpose(0, 1).reshape(
+        batch, ranks * tokens, heads // ranks, width
+    )
+    return sequence
 
 
 def _to_tokens(x: Tensor, group: Any, ranks: int) -> Tensor:
     """A part of the tokens of all heads, from all tokens of a part of them."""
     batch, tokens, heads, width = x.shape
     sent = x.reshape(batch, ranks, tokens // ranks, heads, width).transpose(0, 1)
-    found = all_to_all(sent.contiguous(), group)
-    own: Tensor = found.permute(1, 2, 0, 3, 4).reshape(batch, tokens // ranks, -1, width)
-    return own
+    received = all_to_all(sent.contiguous(), group)
+    local_tokens: Tensor = received.permute(1, 2, 0, 3, 4).reshape(
+        batch, tokens // ranks, -1, width
+    )
+    return local_tokens
 
 
 def on_ranks(rank: Any, payload: dict[str, Any], send: Any) -> dict[str, Any]:
@@ -115,20 +119,27 @@ def on_ranks(rank: Any, payload: dict[str, Any], send: Any) -> dict[str, Any]:
 
     tokens, heads, keys, width = (payload[name] for name in ("tokens", "heads", "keys", "width"))
     torch.manual_seed(0)
-    whole = [
+    inputs = [
         torch.randn(1, tokens, count, width, dtype=torch.float64) for count in (heads, keys, keys)
     ]
     with joined(rank):
-        own = [x.chunk(rank.world, dim=1)[rank.rank].clone().requires_grad_() for x in whole]
+        local_inputs = [
+            x.chunk(rank.world, dim=1)[rank.rank].clone().requires_grad_() for x in inputs
+        ]
         with CollectiveRecorder() as recorder:
-            out = heads_attention(own[0], own[1], own[2], dist.group.WORLD)
+            out = heads_attention(
+                local_inputs[0], local_inputs[1], local_inputs[2], dist.group.WORLD
+            )
             out.square().sum().backward()
-        for x in whole:
+        for x in inputs:
             x.requires_grad_()
-        alone = _attention(*whole)
-        alone.square().sum().backward()
+        reference = _attention(*inputs)
+        reference.square().sum().backward()
         part = slice(rank.rank * tokens // rank.world, (rank.rank + 1) * tokens // rank.world)
-        pairs = [(out, alone), *((mine.grad, x.grad) for mine, x in zip(own, whole, strict=True))]
+        pairs = [
+            (out, reference),
+            *((mine.grad, x.grad) for mine, x in zip(local_inputs, inputs, strict=True)),
+        ]
         error = max(float((mine - x[:, part]).abs().max()) for mine, x in pairs if x is not None)
         sent = [(item.name, item.count, item.bytes) for item in recorder.operations()]
     return {"sent": sent, "error": error}

@@ -71,8 +71,8 @@ class GroupedExperts(nn.Module):
     def spread(self, group: Any) -> None:
         """Keep this rank's experts of a group's."""
         self.group = group
-        for name, whole in list(self.named_parameters()):
-            mine = whole.chunk(dist.get_world_size(group))[dist.get_rank(group)]
+        for name, weight in list(self.named_parameters()):
+            mine = weight.chunk(dist.get_world_size(group))[dist.get_rank(group)]
             self.register_parameter(name, nn.Parameter(mine.detach().clone()))
 
     def forward(self, sent: Tensor, chosen: Tensor, count: int) -> Tensor:
@@ -86,9 +86,9 @@ class GroupedExperts(nn.Module):
         local = torch.arange(count // ranks, device=sent.device).repeat(ranks)
         local = local.repeat_interleave(arriving, output_size=len(arrived))
         order = local.argsort(stable=True)
-        made = self._computed(arrived[order], local[order], count // ranks)
-        back = made.new_empty(made.shape)
-        back[order] = made
+        computed = self._computed(arrived[order], local[order], count // ranks)
+        back = computed.new_empty(computed.shape)
+        back[order] = computed
         return all_to_all(back, self.group)
 
     def _computed(self, sent: Tensor, chosen: Tensor, count: int) -> Tensor:
@@ -96,10 +96,10 @@ class GroupedExperts(nn.Module):
 
         def product(x: Tensor, name: str, share: int = 1) -> Tensor:
             weight = local_part(getattr(self, name))
-            made = F.grouped_mm(x, weight.transpose(-2, -1), offs=ends)
+            result = F.grouped_mm(x, weight.transpose(-2, -1), offs=ends)
             if not self.biased:
-                return made
-            return made + local_part(getattr(self, f"{name}_bias"))[chosen] / share
+                return result
+            return result + local_part(getattr(self, f"{name}_bias"))[chosen] / share
 
         inner = self.activation(product(sent, "gate")) * product(sent, "up")
         # the bias after a split product is added once in all

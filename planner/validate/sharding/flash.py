@@ -53,12 +53,12 @@ def flash_gradients(
     if of_rows is not None:
         inner = inner + of_rows.unsqueeze(-1)
     inner = weights * inner * q.shape[-1] ** -0.5
-    found = (
+    gradients = (
         inner @ _repeated(k, q).float(),
         _summed(inner.transpose(-2, -1) @ q.float(), k),
         _summed(weights.transpose(-2, -1) @ gradient, v),
     )
-    to_q, to_k, to_v = (g.to(q.dtype) for g in found)
+    to_q, to_k, to_v = (g.to(q.dtype) for g in gradients)
     return to_q, to_k, to_v
 
 

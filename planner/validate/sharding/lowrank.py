@@ -39,15 +39,15 @@ def pack(weight: Tensor) -> Tensor:
     scales = blocks.abs().amax(-1, keepdim=True).clamp_min(1e-12)
     codes = ((blocks / scales * 7).round() + 8).to(torch.uint8).flatten(-2)
     halves = codes[..., ::2] * 16 + codes[..., 1::2]
-    whole = torch.cat((halves, scales.squeeze(-1).contiguous().view(torch.uint8)), -1)
-    return whole.view(_HALF)
+    packed_bytes = torch.cat((halves, scales.squeeze(-1).contiguous().view(torch.uint8)), -1)
+    return packed_bytes.view(_HALF)
 
 
 @torch.library.custom_op("planner::unpack", mutates_args=())
 def unpack(packed: Tensor, columns: int) -> Tensor:
     """The matrix again, in the type of what is packed: one kernel, one new tensor."""
-    whole = packed.contiguous().view(torch.uint8)
-    halves, scales = whole.split((columns // 2, 4 * columns // _BLOCK), -1)
+    packed_bytes = packed.contiguous().view(torch.uint8)
+    halves, scales = packed_bytes.split((columns // 2, 4 * columns // _BLOCK), -1)
     codes = torch.stack((halves // 16, halves % 16), -1).flatten(-2).float() - 8
     blocks = codes.unflatten(-1, (-1, _BLOCK)) / 7
     return (blocks * scales.contiguous().view(torch.float32).unsqueeze(-1)).flatten(-2).to(_HALF)

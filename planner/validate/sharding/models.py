@@ -217,7 +217,7 @@ def unsupported(model: Model) -> str:
         "relative positions": model.position == "relative",
         "experts without gate": model.experts is not None and not model.gated_mlp,
     }
-    return ", ".join(reason for reason, found in reasons.items() if found)
+    return ", ".join(reason for reason, applies in reasons.items() if applies)
 
 
 def build_stage(model: Model, layers: Sequence[int], **options: Any) -> Stage:

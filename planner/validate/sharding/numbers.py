@@ -76,21 +76,21 @@ def _in_blocks(param: Tensor) -> dict[str, Tensor]:
     if param.numel() < _SMALLEST:
         return {name: torch.zeros_like(param, dtype=torch.float32) for name in ("m", "v")}
     blocks = -(-param.numel() // _BLOCK)
-    kept: dict[str, Tensor] = {}
+    states: dict[str, Tensor] = {}
     for name in ("m", "v"):
-        kept[name] = torch.zeros_like(param, dtype=torch.uint8)
-        kept[f"{name}_scales"] = torch.zeros(blocks, device=param.device)
-    return kept
+        states[name] = torch.zeros_like(param, dtype=torch.uint8)
+        states[f"{name}_scales"] = torch.zeros(blocks, device=param.device)
+    return states
 
 
 def optimizer_of(params: Any, kind: str, numbers: Numbers) -> torch.optim.Optimizer:
     """AdamW, fused or not, with moments of a format."""
     if numbers.moment_bytes == 1:
         return _Blockwise(params)
-    made = torch.optim.AdamW(params, fused=kind == "fused", foreach=kind == "foreach")
+    optimizer = torch.optim.AdamW(params, fused=kind == "fused", foreach=kind == "foreach")
     if numbers.moment_bytes != numbers.weight_bytes:
-        made.register_step_pre_hook(_narrow)
-    return made
+        optimizer.register_step_pre_hook(_narrow)
+    return optimizer
 
 
 def _narrow(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -110,16 +110,16 @@ def in_backward(
 ) -> list[torch.optim.Optimizer]:
     """An optimizer for every parameter, which updates it and lets go of its gradient at once
     (torchtune's create_optim_in_bwd_wrapper)."""
-    found = []
+    optimizers = []
     for param in module.parameters():
         if not param.requires_grad:
             continue
         one = build([param])
-        found.append(one)
+        optimizers.append(one)
 
         def update(_: Tensor, one: torch.optim.Optimizer = one) -> None:
             one.step()
             one.zero_grad(set_to_none=True)
 
         param.register_post_accumulate_grad_hook(update)
-    return found
+    return optimizers

@@ -73,9 +73,9 @@ class Pipeline:
         loss: Callable[[Tensor, Tensor], Tensor],
         examples: dict[int, tuple[Tensor, Tensor]],
     ) -> None:
-        known = ", ".join(name for name in SCHEDULES if name != "none")
+        names = ", ".join(name for name in SCHEDULES if name != "none")
         if layout.schedule not in SCHEDULES:
-            raise LayoutError(f"schedule {layout.schedule} is not traced; use one of {known}")
+            raise LayoutError(f"schedule {layout.schedule} is not traced; use one of {names}")
         assert meshes.pipeline is not None
         total = layout.pp * layout.vpp
         self.first, self.last = 0 in stages, total - 1 in stages

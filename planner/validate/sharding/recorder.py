@@ -53,12 +53,12 @@ def _size(value: Any) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def _collect(value: Any, found: list[torch.Tensor]) -> None:
+def _collect(value: Any, tensors: list[torch.Tensor]) -> None:
     if isinstance(value, torch.Tensor):
-        found.append(value)
+        tensors.append(value)
     elif isinstance(value, list | tuple):
         for item in value:
-            _collect(item, found)
+            _collect(item, tensors)
 
 
 def _buffer(kind: str, functional: bool, args: tuple[Any, ...], result: Any) -> int:
@@ -91,7 +91,7 @@ class CollectiveRecorder(TorchDispatchMode):
     def _record(
         self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
-        kind = next((known for prefix, known in _KINDS if prefix in name), name)
+        kind = next((canonical for prefix, canonical in _KINDS if prefix in name), name)
         functional = func.namespace != "c10d"
         ranks: tuple[int, ...] = ()
         for value in (*args, *kwargs.values()):

@@ -113,8 +113,8 @@ def apply(
 ) -> None:
     """Split over tp, wrap for recompute, shard or replicate over the data axis."""
     if meshes.tensor is not None:
-        whole = meshes.expert is not None
-        tensor_parallel(stage, meshes.tensor, layout.sequence_parallel, whole_experts=whole)
+        has_experts = meshes.expert is not None
+        tensor_parallel(stage, meshes.tensor, layout.sequence_parallel, whole_experts=has_experts)
     if meshes.context is not None:
         for module in stage.modules():
             if isinstance(module, Core):
@@ -174,9 +174,9 @@ def _groups(
 def _places(layer: nn.Module, meshes: Meshes) -> Callable[[nn.Parameter], Any]:
     """Experts are sharded inside each where there are fewer than ranks, over ranks of their own."""
     experts = {id(param) for part in _experts(layer) for param in part.parameters()}
-    own = meshes.expert_data
-    mesh = meshes.data if own is None else own
-    on_own = None if own is None else adapter.own_mesh(own)
+    expert_mesh = meshes.expert_data
+    mesh = meshes.data if expert_mesh is None else expert_mesh
+    on_own = None if expert_mesh is None else adapter.own_mesh(expert_mesh)
 
     def choose(param: nn.Parameter) -> Any:
         if id(param) not in experts:
@@ -266,8 +266,8 @@ def _split_heads(layer: nn.Module, mesh: DeviceMesh) -> None:
 
 
 def _distribute(owner: nn.Module, name: str, mesh: DeviceMesh, place: Any) -> None:
-    whole = owner.get_parameter(name)
-    owner.register_parameter(name, nn.Parameter(distribute_tensor(whole, mesh, [place])))
+    parameter = owner.get_parameter(name)
+    owner.register_parameter(name, nn.Parameter(distribute_tensor(parameter, mesh, [place])))
 
 
 def _layer_plan(layer: nn.Module, stream: Any, sequence: bool) -> dict[str, Any]:
@@ -320,14 +320,18 @@ def _kept_operators() -> set[Any]:
 def _selective() -> Any:
     """Keep attention, reduce-scatters and every second matrix product."""
     seen = {False: 0, True: 0}
-    kept = _kept_operators()
+    saved_operators = _kept_operators()
 
     def policy(context: Any, func: Any, *_: Any, **__: Any) -> CheckpointPolicy:
         if func == torch.ops.aten.mm.default:
             seen[context.is_recompute] += 1
             if seen[context.is_recompute] % 2 == 0:
                 return CheckpointPolicy.PREFER_RECOMPUTE
-        return CheckpointPolicy.MUST_SAVE if func in kept else CheckpointPolicy.PREFER_RECOMPUTE
+        return (
+            CheckpointPolicy.MUST_SAVE
+            if func in saved_operators
+            else CheckpointPolicy.PREFER_RECOMPUTE
+        )
 
     return create_selective_checkpoint_contexts(policy)
 
@@ -364,16 +368,16 @@ class OffDevice(nn.Module):
             return self.layer(*inputs)
 
     def _down(self, saved: torch.Tensor) -> Any:
-        whole = saved.untyped_storage()._cdata
-        if any(param.untyped_storage()._cdata == whole for param in self.parameters()):
+        storage_id = saved.untyped_storage()._cdata
+        if any(param.untyped_storage()._cdata == storage_id for param in self.parameters()):
             return saved
         return saved.size(), saved.stride(), saved.dtype
 
     @staticmethod
-    def _up(kept: Any) -> torch.Tensor:
-        if isinstance(kept, torch.Tensor):
-            return kept
-        size, stride, dtype = kept
+    def _up(offloaded: Any) -> torch.Tensor:
+        if isinstance(offloaded, torch.Tensor):
+            return offloaded
+        size, stride, dtype = offloaded
         return torch.empty_strided(size, stride, dtype=dtype)
 
 

@@ -162,13 +162,13 @@ class StorageTimeline(TorchDispatchMode):
 
     def live(self, until: int) -> list[Live]:
         """Storages alive after `until` events."""
-        found: dict[int, Live] = {}
+        live_storages: dict[int, Live] = {}
         for event in self.events[:until]:
             if event.bytes:
-                found[event.key] = Live(event.key, event.bytes, event.phase, event.region)
+                live_storages[event.key] = Live(event.key, event.bytes, event.phase, event.region)
             else:
-                found.pop(event.key, None)
-        return list(found.values())
+                live_storages.pop(event.key, None)
+        return list(live_storages.values())
 
     def peaks(self, start: int, stop: int) -> dict[Phase, tuple[int, int]]:
         """Highest sum of bytes in every phase: bytes, and events until then."""

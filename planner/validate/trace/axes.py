@@ -26,8 +26,10 @@ def _places(layout: Layout) -> dict[str, tuple[int, int]]:
     """Size and stride of the groups of every kind."""
     # experts are whole where they are spread, as FSDP2 leaves them
     layouts = Layouts.of(layout if layout.ep == 1 else layout.replaced(etp=1))
-    found = {kind: (int(size), int(stride)) for kind, (size, stride) in geometry(layouts).items()}
-    return {kind: found[kind] for kind in _NAMES}
+    placements = {
+        kind: (int(size), int(stride)) for kind, (size, stride) in geometry(layouts).items()
+    }
+    return {kind: placements[kind] for kind in _NAMES}
 
 
 def axis_of(layout: Layout, size: int, stride: int) -> str:

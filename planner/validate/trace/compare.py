@@ -98,7 +98,7 @@ def compare(scenario: Scenario, layout: Layout, traced: Trace) -> Comparison:
 def _parts(
     stages: Stages, layout: Layout, traced: Trace, peak: float
 ) -> tuple[PartDifference, ...]:
-    kept, stay = stage_activations(stages), resident(stages)
+    saved_activations, stay = stage_activations(stages), resident(stages)
     start, loss = traced.start_of_backward_bytes, traced.loss_parts_bytes
     # below ZeRO-3 the gathered compute copy is resident
     gathered = start.get("gathered_parameters", 0) if not layout.shards_weights else 0
@@ -107,25 +107,34 @@ def _parts(
         ("weights", traced.parameters_bytes + gathered, stay.weights),
         ("gradients", traced.gradients_bytes, stay.gradients),
         ("optimizer_states", traced.optimizer_states_bytes, stay.optimizer_states),
-        ("activations", saved, kept.kept + kept.buffers.at_peak),
+        ("activations", saved, saved_activations.kept + saved_activations.buffers.at_peak),
     ]
     if loss:
         logits = loss.get("logits", 0) + loss.get("temporaries", 0)
-        rows.append(("logits_and_loss", logits, kept.logits + kept.buffers.sent_gradient))
+        rows.append(
+            (
+                "logits_and_loss",
+                logits,
+                saved_activations.logits + saved_activations.buffers.sent_gradient,
+            )
+        )
     rows.append(("peak", traced.peak_bytes, peak))
     return tuple(
-        PartDifference(name, round(found), round(float(np.max(said)))) for name, found, said in rows
+        PartDifference(name, round(traced_bytes), round(float(np.max(estimated_bytes))))
+        for name, traced_bytes, estimated_bytes in rows
     )
 
 
 def _collectives(
     scenario: Scenario, layout: Layout, traced: Trace
 ) -> tuple[CollectiveDifference, ...]:
-    said = {(c.name, c.group): c for c in expected_collectives(scenario, layout, traced.stage)}
-    found = {(c.name, c.group): c for c in traced.collectives}
+    estimated_by_key = {
+        (c.name, c.group): c for c in expected_collectives(scenario, layout, traced.stage)
+    }
+    traced_by_key = {(c.name, c.group): c for c in traced.collectives}
     rows = []
-    for key in sorted({*said, *found}):
-        real, estimate = found.get(key), said.get(key)
+    for key in sorted({*estimated_by_key, *traced_by_key}):
+        real, estimate = traced_by_key.get(key), estimated_by_key.get(key)
         rows.append(
             CollectiveDifference(
                 *key,

@@ -65,15 +65,15 @@ def expected_collectives(
     sums = _Sums()
     stages = Stages.of(scenario, Layouts.of(layout), stage)
     counts = [float(np.max(count)) for count in stages.counts]
-    held = [(b, c) for b, c in zip(stages.blocks, counts, strict=True) if c]
+    local_blocks = [(b, c) for b, c in zip(stages.blocks, counts, strict=True) if c]
     if layout.dp * layout.cp > 1:
-        _data(sums, scenario, layout, held)
+        _data(sums, scenario, layout, local_blocks)
     if layout.cp > 1:
-        _context(sums, scenario, layout, held)
+        _context(sums, scenario, layout, local_blocks)
     if layout.ep > 1:
-        _expert(sums, scenario, layout, held)
+        _expert(sums, scenario, layout, local_blocks)
     if layout.tp > 1:
-        _tensor(sums, scenario, layout, held)
+        _tensor(sums, scenario, layout, local_blocks)
     if layout.pp > 1:
         _pipeline(sums, scenario, layout, stage)
     return sums.collectives()
@@ -99,7 +99,9 @@ class _Group:
     """Of an expert-parallel group: replicated on fewer ranks."""
 
 
-def _groups(scenario: Scenario, layout: Layout, held: list[tuple[Block, float]]) -> list[_Group]:
+def _groups(
+    scenario: Scenario, layout: Layout, local_blocks: list[tuple[Block, float]]
+) -> list[_Group]:
     """Parameter groups of a stage."""
     layers, ends = [], []
 
@@ -108,39 +110,43 @@ def _groups(scenario: Scenario, layout: Layout, held: list[tuple[Block, float]])
             local_params(scenario, part, Layouts.of(layout)).all_gathered
             for part in (block, without_frozen(block))
         )
-        whole, trained = (float(part) for part in both)
-        return whole, trained
+        total, trained = (float(part) for part in both)
+        return total, trained
 
-    for block, count in held:
+    for block, count in local_blocks:
         # a shared table is the embedding's; what is left is the final norm
-        own = untied(block) if block.tied_elsewhere and layout.pp == 1 else block
+        own_block = untied(block) if block.tied_elsewhere and layout.pp == 1 else block
         if block.kind != "layer":
-            ends.append((block.kind, elements(own)))
+            ends.append((block.kind, elements(own_block)))
             continue
-        routed = tuple(w for w in own.weights if w.expert and layout.ep > 1)
-        rest = tuple(w for w in own.weights if w not in routed)
-        layers.append(_Group(count, *elements(replace(own, weights=rest))))
+        routed = tuple(w for w in own_block.weights if w.expert and layout.ep > 1)
+        rest = tuple(w for w in own_block.weights if w not in routed)
+        layers.append(_Group(count, *elements(replace(own_block, weights=rest))))
         if routed:
-            mine = elements(replace(own, weights=routed))
+            mine = elements(replace(own_block, weights=routed))
             layers.append(_Group(count, *mine, experts=True))
     pieces = scenario.framework.kernels.loss_chunks > 1
-    if layout.pp == 1 and any(block.tied_elsewhere for block, _ in held):
-        whole, trained = (sum(sizes) for sizes in zip(*(size for _, size in ends), strict=True))
-        table = sum(weight.num_params for b, _ in held for weight in b.weights if weight.tied)
+    if layout.pp == 1 and any(block.tied_elsewhere for block, _ in local_blocks):
+        total, trained = (sum(sizes) for sizes in zip(*(size for _, size in ends), strict=True))
+        table = sum(
+            weight.num_params for b, _ in local_blocks for weight in b.weights if weight.tied
+        )
         twice = float(table * pieces)
-        return [*layers, _Group(1.0, whole, trained, stays=True, pieces=pieces, twice=twice)]
+        return [*layers, _Group(1.0, total, trained, stays=True, pieces=pieces, twice=twice)]
     return layers + [
         _Group(1.0, *size, stays=kind == "head", pieces=pieces and kind == "head")
         for kind, size in ends
     ]
 
 
-def _data(sums: _Sums, scenario: Scenario, layout: Layout, held: list[tuple[Block, float]]) -> None:
+def _data(
+    sums: _Sums, scenario: Scenario, layout: Layout, local_blocks: list[tuple[Block, float]]
+) -> None:
     element = scenario.workload.compute_bytes
     reduce_bytes = scenario.framework.states(scenario.workload.precision).reduce_bytes
     shards = (layout.dp_shard or layout.dp) * layout.cp
     passes = layout.grad_accumulation
-    for group in _groups(scenario, layout, held):
+    for group in _groups(scenario, layout, local_blocks):
         ranks = shards * layout.tp // layout.ep if group.experts else shards
         axis = axis_of_kind(layout, "expert_shard" if group.experts else "shard")
         count, elements = group.count, group.elements
@@ -161,8 +167,8 @@ def _data(sums: _Sums, scenario: Scenario, layout: Layout, held: list[tuple[Bloc
             gathers = passes + 1
         if layout.reshard and not group.stays:
             # what a forward pass gathered is sharded over fewer ranks, its backward pass's own
-            near = axis_of_kind(layout, "second_shard")
-            sums.add("all_gather", near, count * passes, elements * element)
+            inner_shard = axis_of_kind(layout, "second_shard")
+            sums.add("all_gather", inner_shard, count * passes, elements * element)
             gathers = passes
         if ranks > 1:
             gathers = _GATHERS_IN_PIECES * passes if group.pieces else gathers
@@ -174,27 +180,32 @@ def _data(sums: _Sums, scenario: Scenario, layout: Layout, held: list[tuple[Bloc
 
 
 def _expert(
-    sums: _Sums, scenario: Scenario, layout: Layout, held: list[tuple[Block, float]]
+    sums: _Sums, scenario: Scenario, layout: Layout, local_blocks: list[tuple[Block, float]]
 ) -> None:
     axis = axis_of_kind(layout, "expert")
     experts, element = scenario.model.experts, scenario.workload.compute_bytes
     assert experts is not None
     sent = _tokens(scenario, layout) // layout.tp * experts.top_k
     size = float(sent * scenario.model.hidden_size * element)
-    for block, count in held:
-        again = layout.recompute == "full" and not block.kept_whole
+    for block, count in local_blocks:
+        is_recomputed = layout.recompute == "full" and not block.kept_whole
         if block.dispatch_top_k:
             times = count * layout.grad_accumulation
-            sums.add("all_to_all", axis, times * (6 if again else 4), size)
-            sums.add("all_to_all", axis, times * (2 if again else 1), _COUNT * experts.num_experts)
+            sums.add("all_to_all", axis, times * (6 if is_recomputed else 4), size)
+            sums.add(
+                "all_to_all",
+                axis,
+                times * (2 if is_recomputed else 1),
+                _COUNT * experts.num_experts,
+            )
 
 
 def _context(
-    sums: _Sums, scenario: Scenario, layout: Layout, held: list[tuple[Block, float]]
+    sums: _Sums, scenario: Scenario, layout: Layout, local_blocks: list[tuple[Block, float]]
 ) -> None:
     axis = axis_of_kind(layout, "context")
     tokens, element = _tokens(scenario, layout), scenario.workload.compute_bytes
-    for block, count in held:
+    for block, count in local_blocks:
         gathers = 3 if layout.recompute == "full" and not block.kept_whole else 2
         for attention in block.attentions:
             width = attention.num_kv_heads * (attention.qk_dim + attention.v_dim) // layout.tp
@@ -210,25 +221,25 @@ def _tokens(scenario: Scenario, layout: Layout) -> int:
 
 
 def _tensor(
-    sums: _Sums, scenario: Scenario, layout: Layout, held: list[tuple[Block, float]]
+    sums: _Sums, scenario: Scenario, layout: Layout, local_blocks: list[tuple[Block, float]]
 ) -> None:
     workload, model = scenario.workload, scenario.model
     tokens = _tokens(scenario, layout)
     stream = float(tokens * model.hidden_size * workload.compute_bytes)
     passes, sequence = layout.grad_accumulation, layout.sequence_parallel
     # a repeated layer runs to its end; selective recomputation keeps what reduce-scatters give
-    for block, count in held:
+    for block, count in local_blocks:
         times = count * passes
         full = layout.recompute == "full" and not block.kept_whole
-        again = full or layout.recompute == "selective"
+        is_recomputed = full or layout.recompute == "selective"
         if block.kind == "layer":
             regions = block.num_tp_collectives
             if sequence:
                 repeated = regions if full else 0
-                sums.add("all_gather", "tp", times * regions * (3 if again else 2), stream)
+                sums.add("all_gather", "tp", times * regions * (3 if is_recomputed else 2), stream)
                 sums.add("reduce_scatter", "tp", times * (2 * regions + repeated), stream)
             else:
-                repeated = regions if again else 0
+                repeated = regions if is_recomputed else 0
                 sums.add("all_reduce", "tp", times * (2 * regions + repeated), stream)
         elif sequence:
             sums.add("all_gather", "tp", times, stream)
@@ -265,9 +276,9 @@ def _pipeline(sums: _Sums, scenario: Scenario, layout: Layout, stage: int) -> No
     split = layout.tp if layout.sequence_parallel else 1
     size = tokens * scenario.model.hidden_size * scenario.workload.compute_bytes / split
     neighbours = sum(
-        0 <= near < layout.pp * layout.vpp and layout.stage_of(near) != stage
+        0 <= neighbour < layout.pp * layout.vpp and layout.stage_of(neighbour) != stage
         for number in range(layout.vpp)
-        for near in (layout.chunk(stage, number) - 1, layout.chunk(stage, number) + 1)
+        for neighbour in (layout.chunk(stage, number) - 1, layout.chunk(stage, number) + 1)
     )
     for name in ("send", "receive"):
         sums.add(name, "pp", neighbours * layout.grad_accumulation, size)

@@ -40,31 +40,32 @@ def compare_trace(
     """
     if optimizer not in UPDATES:
         raise LayoutError(f"optimizer = {optimizer!r} is not traced; use {' or '.join(UPDATES)}")
-    others = 1
+    model_ranks = 1
     for axis in ("tp", "pp", "cp"):
-        others *= degrees.get(axis, 1)
-    if world < 1 or world % others:
+        model_ranks *= degrees.get(axis, 1)
+    if world < 1 or world % model_ranks:
         raise LayoutError(
-            f"world = {world} must be a multiple of tp * pp * cp = {others}; change one of them"
+            f"world = {world} must be a multiple of tp * pp * cp = {model_ranks}; change one of "
+            "them"
         )
-    layout = Layout(**{"dp": world // others, **degrees})
+    layout = Layout(**{"dp": world // model_ranks, **degrees})
     workload = workload or Workload()
     scenario = Scenario(subject(model), load_machine(machine), workload, load_framework("fsdp2"))
-    found = trace(
+    traced = trace(
         scenario, layout, stage=stage, optimizer=optimizer, full_depth=full_depth, tracer=tracer
     )
-    return compare(scenario, layout, found)
+    return compare(scenario, layout, traced)
 
 
 def report_text(comparison: Comparison) -> str:
     """The comparison as a plain table."""
-    found = comparison.trace
-    depth = f"{found.num_layers} layers"
-    if found.depths != (found.num_layers,):
-        depth += f" extended from {' and '.join(map(str, found.depths))}"
+    traced = comparison.trace
+    depth = f"{traced.num_layers} layers"
+    if traced.depths != (traced.num_layers,):
+        depth += f" extended from {' and '.join(map(str, traced.depths))}"
     lines = [
-        f"{found.model}, {found.layout}, stage {found.stage}, {depth}, torch {found.torch}",
-        f"peak in {found.peak_phase}; estimated at {comparison.estimated_moment}",
+        f"{traced.model}, {traced.layout}, stage {traced.stage}, {depth}, torch {traced.torch}",
+        f"peak in {traced.peak_phase}; estimated at {comparison.estimated_moment}",
         "",
         f"{'part':<22}{'traced':>14}{'estimated':>14}{'difference':>12}",
     ]

@@ -282,22 +282,22 @@ class _Step:
 
     def parts(self, until: int) -> dict[str, int]:
         """Bytes by category after a number of events."""
-        found: Counter[str] = Counter()
+        sizes: Counter[str] = Counter()
         for live in self.timeline.live(until):
-            found[self.category(live)] += live.bytes
-        return dict(sorted(found.items()))
+            sizes[self.category(live)] += live.bytes
+        return dict(sorted(sizes.items()))
 
     def highest(self, names: tuple[str, ...], phase: Phase) -> int:
         """Events until the categories `names` together are largest in a phase."""
         sizes: dict[int, int] = {}
-        made: dict[int, str] = {}
+        allocations: dict[int, str] = {}
         total = best = 0
         where = self.timeline.moments["start"]
         for index, event in enumerate(self.timeline.events[: self.timeline.moments["stop"]]):
-            if event.key not in made and event.bytes:
+            if event.key not in allocations and event.bytes:
                 live = Live(event.key, event.bytes, event.phase, event.region)
-                made[event.key] = self.category(live)
-            if made.get(event.key) in names:
+                allocations[event.key] = self.category(live)
+            if allocations.get(event.key) in names:
                 total += event.bytes - sizes.get(event.key, 0)
                 sizes[event.key] = event.bytes
             if total > best and index >= where and phase == event.phase:

@@ -106,8 +106,8 @@ def trace(
 
 def _check(scenario: Scenario, layout: Layout, stage: int) -> None:
     framework, model = scenario.framework.family, scenario.model
-    asked = scenario.workload.dropout
-    dropout = model.dropout if asked is None else asked
+    dropout_rate = scenario.workload.dropout
+    dropout = model.dropout if dropout_rate is None else dropout_rate
     wrong = [
         (framework != "fsdp2", f"framework {framework} is not traced; use fsdp2"),
         (
@@ -157,8 +157,8 @@ def _check(scenario: Scenario, layout: Layout, stage: int) -> None:
         ),
         (not 0 <= stage < layout.pp, f"stage = {stage} must be below pp = {layout.pp}"),
     ]
-    for found, message in wrong:
-        if found:
+    for is_wrong, message in wrong:
+        if is_wrong:
             raise LayoutError(message)
 
 
@@ -294,12 +294,12 @@ def _layers(scenario: Scenario, layout: Layout, stage: int) -> tuple[int, int, i
 
 def requests_of(scenario: Scenario, layout: Layout) -> list[dict[str, Any]]:
     """What a worker is asked about each pipeline stage, with all its layers."""
-    found = []
+    requests = []
     for stage in range(layout.pp):
         _check(scenario, layout, stage)
         chunks = _chunks(scenario, layout, stage, _layers(scenario, layout, stage)[2])
-        found.append(_request(scenario, layout, stage, "fused", chunks))
-    return found
+        requests.append(_request(scenario, layout, stage, "fused", chunks))
+    return requests
 
 
 def _chunks(scenario: Scenario, layout: Layout, stage: int, depth: int) -> list[tuple[int, int]]:
@@ -310,11 +310,11 @@ def _chunks(scenario: Scenario, layout: Layout, stage: int, depth: int) -> list[
     if layout.vpp == 1:
         return [(_layers(scenario, layout, stage)[0], depth)]
     longer = layout.replaced(pp=layout.pp * layout.vpp, vpp=1, schedule="1f1b")
-    found = []
+    chunk_list = []
     for number in range(layout.vpp):
         first, _, count = _layers(scenario, longer, layout.chunk(stage, number))
-        found.append((first, count))
-    return found
+        chunk_list.append((first, count))
+    return chunk_list
 
 
 def _request(
@@ -364,7 +364,7 @@ def _extended(
         names = sorted({*a, *b})
         return {name: line(a.get(name, 0), b.get(name, 0)) for name in names}
 
-    few = {(c["name"], c["group"]): c for c in low["collectives"]}
+    low_counts = {(c["name"], c["group"]): c for c in low["collectives"]}
     return {
         **high,
         "states": parts(low["states"], high["states"]),
@@ -372,15 +372,15 @@ def _extended(
         "loss": parts(low["loss"], high["loss"]),
         # phases of layers between the ends exist only at the larger depth; they lie between
         "peaks": {
-            phase: parts(low["peaks"][phase], found)
-            for phase, found in high["peaks"].items()
+            phase: parts(low["peaks"][phase], peak)
+            for phase, peak in high["peaks"].items()
             if phase in low["peaks"]
         },
         "collectives": [
             {
                 **c,
-                "count": line(few[c["name"], c["group"]]["count"], c["count"]),
-                "bytes": line(few[c["name"], c["group"]]["bytes"], c["bytes"]),
+                "count": line(low_counts[c["name"], c["group"]]["count"], c["count"]),
+                "bytes": line(low_counts[c["name"], c["group"]]["bytes"], c["bytes"]),
             }
             for c in high["collectives"]
         ],

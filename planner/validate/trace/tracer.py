@@ -87,8 +87,8 @@ class Tracer:
             )
         self._said.seek(0)
         # torch puts the rank before every line
-        said = re.sub(r"\[rank\d+\]: ?", "", self._said.read())
-        reason = said.strip().splitlines()[-1:] or ["no message"]
+        output = re.sub(r"\[rank\d+\]: ?", "", self._said.read())
+        reason = output.strip().splitlines()[-1:] or ["no message"]
         self._said.seek(0)
         self._said.truncate()
         return (

@@ -55,13 +55,13 @@ def on_ranks(rank: Any, payload: dict[str, Any], send: Any) -> list[dict[str, An
     from planner.validate.ranks.rank import joined
     from planner.validate.trace.step import measure_on_rank
 
-    found = []
+    results = []
     with joined(rank):
         for number, requests in enumerate(payload["cases"], 1):
             rank.report(f"step {number} of {len(payload['cases'])}")
             stage = rank.rank * len(requests) // rank.world
-            found.append(measure_on_rank(*_arguments(requests[stage])))
-    return found
+            results.append(measure_on_rank(*_arguments(requests[stage])))
+    return results
 
 
 def main() -> None:

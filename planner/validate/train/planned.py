@@ -50,13 +50,13 @@ def planned_time(case: dict[str, Any], machine: Machine) -> dict[str, Any]:
     if case["task"] == "mlp":
         return {}
     estimate = _estimate(case, machine)
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "planned_step_time_s": estimate.step_time_s,
         "planned_parts_s": estimate.step_time_parts_s,
     }
     if case["step_time_s"]:
-        found["planned_error"] = estimate.step_time_s / case["step_time_s"] - 1
-    return found
+        fields["planned_error"] = estimate.step_time_s / case["step_time_s"] - 1
+    return fields
 
 
 def _estimate(case: dict[str, Any], machine: Machine) -> Any:

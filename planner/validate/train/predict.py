@@ -115,8 +115,8 @@ class StepModel:
     def _compute_step(self, rows: int, width: int, num_microbatches: int) -> float:
         """Median step of the perceptron with nothing to communicate [s]."""
         task = MlpTask(batch=rows, width=width, depth=_DEPTH)
-        alone = replace(self._rank, world=1, rank=0)
-        trainer = Trainer(task, Spread("single"), alone)
+        single_rank = replace(self._rank, world=1, rank=0)
+        trainer = Trainer(task, Spread("single"), single_rank)
         x, y = (tensor.to(trainer.device) for tensor in task.batch_of(0))
         times = []
         for _ in range(_REPEATS):
@@ -232,9 +232,9 @@ def _calls(name: str, value: int, task: Task, spread: Spread) -> list[float]:
     """The sizes of an operation's calls in one step that something waits for [B]."""
     layers = task.depth // spread.pp
     if name == "send":
-        made = spread.micro_batches * (2 * spread.chunks - 1 if spread.chunks > 1 else 1)
+        calls = spread.micro_batches * (2 * spread.chunks - 1 if spread.chunks > 1 else 1)
         # only filling and draining the pipeline waits for messages
-        return [value / made] * (2 * (spread.pp - 1))
+        return [value / calls] * (2 * (spread.pp - 1))
     if name == "broadcast":
         # ZeroRedundancyOptimizer sends every tensor by itself
         bias = 4.0 * task.width

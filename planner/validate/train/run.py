@@ -113,13 +113,13 @@ def _with_model(options: RunOptions) -> RunOptions:
     """The options with a model of one's own as one more task."""
     from planner.validate.train.reduced import RULES, reduced, untied_model
 
-    model, asked = subject(options.model), options.sizes.get(OWN_MODEL, {})
-    sequence = asked.get("sequence", _SEQUENCE)
-    made = untied_model(model)
+    model, own_sizes = subject(options.model), options.sizes.get(OWN_MODEL, {})
+    sequence = own_sizes.get("sequence", _SEQUENCE)
+    small_model = untied_model(model)
     if not options.exact and isinstance(sequence, int):
-        made = reduced(model, sequence)
+        small_model = reduced(model, sequence)
         print(f"{model.name} is run reduced ({RULES}); --exact leaves it", file=sys.stderr)
-    described = {**asked, "sequence": sequence, "model": made.model_dump(mode="json")}
+    described = {**own_sizes, "sequence": sequence, "model": small_model.model_dump(mode="json")}
     sizes = {**options.sizes, OWN_MODEL: described}
     return replace(options, tasks=(*options.tasks, OWN_MODEL), sizes=sizes)
 
@@ -295,12 +295,12 @@ def run_text(results: dict[str, Any]) -> str:
 
 def _differences(case: dict[str, Any]) -> list[str]:
     """What of a case is not as expected; its results equal the single process, or it has none."""
-    found = {
+    differences = {
         "bytes sent": case["bytes_equal"],
         "states": case["state_bytes_equal"],
         "peak": case.get("peak_within", True),
     }
-    return [name for name, as_expected in found.items() if not as_expected]
+    return [name for name, as_expected in differences.items() if not as_expected]
 
 
 def _verdict(cases: list[dict[str, Any]]) -> str:
@@ -308,7 +308,9 @@ def _verdict(cases: list[dict[str, Any]]) -> str:
     wrong = [(case, _differences(case)) for case in cases if _differences(case)]
     if not wrong:
         return f"all {len(cases)} cases as expected"
-    named = "; ".join(f"{c['task']} {c['strategy']}: {', '.join(what)}" for c, what in wrong)
+    named = "; ".join(
+        f"{c['task']} {c['strategy']}: {', '.join(problems)}" for c, problems in wrong
+    )
     return f"{len(wrong)} of {len(cases)} cases NOT AS EXPECTED ({named})"
 
 

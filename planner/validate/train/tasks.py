@@ -96,8 +96,8 @@ class MlpTask:
 
     def batch_of(self, step: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets of the whole batch of a step."""
-        made = torch.Generator().manual_seed(1000 + step)
-        x = torch.randn(self.batch, self.width, generator=made)
+        seeded = torch.Generator().manual_seed(1000 + step)
+        x = torch.randn(self.batch, self.width, generator=seeded)
         return x, torch.sin(3 * x.roll(1, dims=1))
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
@@ -135,9 +135,9 @@ class _Transformer:
 
     def batch_of(self, step: int) -> tuple[Tensor, Tensor]:
         """Tokens and next tokens of the whole batch of a step."""
-        made = torch.Generator().manual_seed(2000 + step)
+        seeded = torch.Generator().manual_seed(2000 + step)
         shape = (self.batch, self.sequence + 1)
-        tokens = torch.randint(self.model.vocab_size, shape, generator=made)
+        tokens = torch.randint(self.model.vocab_size, shape, generator=seeded)
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
@@ -241,8 +241,8 @@ def make_task(name: str, fields: Mapping[str, Any] | None = None) -> Task:
     try:
         task = tasks[name](**dict(fields or {}))
     except TypeError:
-        known = ", ".join(field.name for field in fields_of(tasks[name]))
-        raise DescriptionError(f"{name} has the sizes {known}; use those") from None
+        field_names = ", ".join(field.name for field in fields_of(tasks[name]))
+        raise DescriptionError(f"{name} has the sizes {field_names}; use those") from None
     if isinstance(task, GptTask) and task.width % task.heads:
         raise DescriptionError(
             f"heads = {task.heads} must divide width = {task.width}; change one of them"
@@ -279,8 +279,8 @@ def _untrained(model: Model) -> str:
 
 def _small_enough(task: T) -> T:
     """The task; DescriptionError where it is too large for ranks on one node."""
-    held = max(4 * task.num_params, task.batch * math.prod(task.stream) * task.depth)
-    if held > _MOST_ELEMENTS:
+    num_elements = max(4 * task.num_params, task.batch * math.prod(task.stream) * task.depth)
+    if num_elements > _MOST_ELEMENTS:
         raise DescriptionError(
             f"{task.name} of {task.num_params:,} parameters and batch {task.batch} is no small "
             f"shard; stay below {_MOST_ELEMENTS:,} elements of state and of activations"

@@ -80,8 +80,8 @@ def _parameter_bytes(task: Task, spread: Spread, pp_rank: int, padded: bool) -> 
     total = 0
     for chunk in _chunks(spread, pp_rank):
         for rows, columns, _ in _tensors(task, spread, chunk):
-            kept = -(-rows // spread.dp) * spread.dp if padded else rows
-            total += kept * columns * _ELEMENT
+            padded_rows = -(-rows // spread.dp) * spread.dp if padded else rows
+            total += padded_rows * columns * _ELEMENT
     return total
 
 
@@ -128,19 +128,19 @@ def expected_bytes(task: Task, spread: Spread, pp_rank: int) -> Traffic:
     traffic: Traffic = Counter()
     _data_traffic(task, spread, pp_rank, traffic)
     samples = task.batch // spread.dp // spread.micro_batches
-    one = samples * _ELEMENT
+    message_bytes = samples * _ELEMENT
     for size in task.stream:
-        one *= size
+        message_bytes *= size
     for chunk in _chunks(spread, pp_rank):
         if spread.tp > 1:
-            _tensor_traffic(task, spread, chunk, one, samples, traffic)
+            _tensor_traffic(task, spread, chunk, message_bytes, samples, traffic)
         if spread.pp > 1:
             last = spread.pp * spread.chunks - 1
             for name, count in (
                 ("send", (chunk < last) + (chunk > 0)),
                 ("receive", (chunk > 0) + (chunk < last)),
             ):
-                traffic[name, "pp"] += count * spread.micro_batches * one
+                traffic[name, "pp"] += count * spread.micro_batches * message_bytes
     if spread.tp > 1 and not isinstance(task, MlpTask):
         traffic["all_reduce", "tp"] += _partial_bytes(task, spread)
     return Counter({key: value for key, value in traffic.items() if value})
@@ -175,7 +175,7 @@ def _data_traffic(task: Task, spread: Spread, pp_rank: int, traffic: Traffic) ->
 
 
 def _tensor_traffic(
-    task: Task, spread: Spread, chunk: int, one: int, samples: int, traffic: Traffic
+    task: Task, spread: Spread, chunk: int, message_bytes: int, samples: int, traffic: Traffic
 ) -> None:
     total = spread.pp * spread.chunks
     first, last, m = chunk == 0, chunk == total - 1, spread.micro_batches
@@ -187,18 +187,18 @@ def _tensor_traffic(
         regions = 1 if task.model.parallel_residual else 2
         crossings = 2 * regions * layers + first + last
         if spread.sequence_parallel:
-            traffic["all_gather", "tp"] += m * one * crossings
-            traffic["reduce_scatter", "tp"] += m * one * crossings
+            traffic["all_gather", "tp"] += m * message_bytes * crossings
+            traffic["reduce_scatter", "tp"] += m * message_bytes * crossings
         else:
-            traffic["all_reduce", "tp"] += m * one * crossings
+            traffic["all_reduce", "tp"] += m * message_bytes * crossings
         return
     if layers % 2:
         raise PlannerError(f"{layers} layers per chunk do not pair up; use an even number")
     pairs = layers // 2
     if spread.sequence_parallel:
-        traffic["all_gather", "tp"] += m * one * 2 * (pairs - 1)
-        traffic["reduce_scatter", "tp"] += m * one * 2 * (pairs - 1)
-        traffic["all_reduce", "tp"] += m * one * (1 + (not first))
+        traffic["all_gather", "tp"] += m * message_bytes * 2 * (pairs - 1)
+        traffic["reduce_scatter", "tp"] += m * message_bytes * 2 * (pairs - 1)
+        traffic["all_reduce", "tp"] += m * message_bytes * (1 + (not first))
     else:
         # nothing wants the gradient of the data
-        traffic["all_reduce", "tp"] += m * one * (2 * pairs - first)
+        traffic["all_reduce", "tp"] += m * message_bytes * (2 * pairs - first)

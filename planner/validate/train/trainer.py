@@ -79,8 +79,8 @@ class Trainer:
         per_chunk = self.task.depth // (spread.pp * spread.chunks)
         layers = range(index * per_chunk, (index + 1) * per_chunk)
         chunk = self.task.module(layers)
-        own = chunk.state_dict()
-        chunk.load_state_dict({name: state[name] for name in own})
+        full_state = chunk.state_dict()
+        chunk.load_state_dict({name: state[name] for name in full_state})
         chunk.to(self.device)
         if isinstance(chunk, Stage):
             rows = self.task.stream[0]
@@ -88,11 +88,11 @@ class Trainer:
         if spread.tp > 1:
             split_over_ranks(chunk, self.task, self._axis("tp"), sequence=spread.sequence_parallel)
         if spread.shards_gradients and spread.dp > 1:
-            again = spread.shards_weights
+            reshards = spread.shards_weights
             mesh = self._axis("dp")
             for layer in chunk.layers.values():  # type: ignore[operator]
-                fully_shard(layer, mesh=mesh, reshard_after_forward=again)
-            fully_shard(chunk, mesh=mesh, reshard_after_forward=again)
+                fully_shard(layer, mesh=mesh, reshard_after_forward=reshards)
+            fully_shard(chunk, mesh=mesh, reshard_after_forward=reshards)
         return chunk
 
     def _replicated(self, chunk: nn.Module) -> nn.Module:
@@ -154,8 +154,8 @@ class Trainer:
     def _share(self, number: int) -> tuple[Tensor, Tensor]:
         x, y = self.task.batch_of(number)
         rows = self.task.batch // self.spread.dp
-        own = slice(self.dp_rank * rows, (self.dp_rank + 1) * rows)
-        return x[own].to(self.device), y[own].to(self.device)
+        rows_of_rank = slice(self.dp_rank * rows, (self.dp_rank + 1) * rows)
+        return x[rows_of_rank].to(self.device), y[rows_of_rank].to(self.device)
 
     def _pipelined(self, x: Tensor, y: Tensor) -> Tensor | None:
         assert self.schedule is not None
@@ -202,7 +202,7 @@ class Trainer:
                 unsharded[name] = value.detach().cpu()
         return unsharded
 
-    def kept(self) -> list[Any]:
+    def resident_tensors(self) -> list[Any]:
         """Tensors that stay between steps: parameters, then optimizer states."""
         inner = getattr(self.optimizer, "optim", self.optimizer)
         return [p for chunk in self.chunks for p in chunk.parameters()] + [
@@ -215,10 +215,10 @@ class Trainer:
     def state_bytes(self) -> dict[str, int]:
         """Bytes that stay between steps on this rank: parameters and optimizer states."""
         parameters = sum(1 for chunk in self.chunks for _ in chunk.parameters())
-        kept = self.kept()
+        tensors = self.resident_tensors()
         return {
-            "parameters": _bytes(kept[:parameters]),
-            "optimizer_states": _bytes(kept[parameters:]),
+            "parameters": _bytes(tensors[:parameters]),
+            "optimizer_states": _bytes(tensors[parameters:]),
         }
 
 

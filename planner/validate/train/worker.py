@@ -98,20 +98,20 @@ class _Case:
             **timed,
         }
 
-    def _say(self, what: str) -> None:
-        self.rank.report(f"{self.task.name} {self.case['strategy']}: {what}")
+    def _say(self, message: str) -> None:
+        self.rank.report(f"{self.task.name} {self.case['strategy']}: {message}")
 
     # --- correctness -------------------------------------------------------------------------
 
     def _reference(self) -> tuple[list[float], Tensors]:
         """Losses and final parameters of the single process."""
-        made: list[Any] = [None]
+        unsharded: list[Any] = [None]
         if self.rank.rank == 0:
             trainer = Trainer(self.task, Spread("single"), self.rank)
             losses = [trainer.step(i) for i in range(CHECKED_STEPS)]
-            made = [(losses, trainer.parameters())]
-        dist.broadcast_object_list(made, src=0)
-        reference: tuple[list[float], Tensors] = made[0]
+            unsharded = [(losses, trainer.parameters())]
+        dist.broadcast_object_list(unsharded, src=0)
+        reference: tuple[list[float], Tensors] = unsharded[0]
         return reference
 
     def _checked(self, trainer: Trainer) -> tuple[list[float], CollectiveRecorder]:
@@ -165,16 +165,16 @@ class _Case:
                 f"{self.task.name} {self.case['strategy']}: parameter {everyone[rank][2]} differs "
                 f"by {error:.3g} times the tolerance of {PARAMETER_TOLERANCE:g}"
             )
-        whole = _mean_losses([item[0] for item in everyone])
-        gaps = [abs(a / b - 1) for a, b in zip(whole, expected_losses, strict=True)]
+        mean_losses = _mean_losses([item[0] for item in everyone])
+        gaps = [abs(a / b - 1) for a, b in zip(mean_losses, expected_losses, strict=True)]
         if not max(gaps) <= LOSS_TOLERANCE:
             raise RankError(
-                f"{self.task.name} {self.case['strategy']}: the losses {whole} differ from the "
-                f"single process's {expected_losses} by more than {LOSS_TOLERANCE:g}"
+                f"{self.task.name} {self.case['strategy']}: the losses {mean_losses} differ from "
+                f"the single process's {expected_losses} by more than {LOSS_TOLERANCE:g}"
             )
         return {
             "equal": True,
-            "losses": whole,
+            "losses": mean_losses,
             "reference_losses": expected_losses,
             "loss_error": max(gaps),
             "parameter_error_in_tolerances": max(item[1] for item in everyone),
@@ -216,10 +216,10 @@ class _Case:
         equal = all(
             row["counted_bytes"] == row["expected_bytes"] for item in everyone for row in item[0]
         )
-        kept = all(item[1]["expected"] in (None, item[1]["counted"]) for item in everyone)
+        is_exact = all(item[1]["expected"] in (None, item[1]["counted"]) for item in everyone)
         return {
             "bytes_equal": equal,
-            "state_bytes_equal": kept,
+            "state_bytes_equal": is_exact,
             "sent_bytes_per_rank": [item[2] for item in everyone],
             "traffic_per_rank": [item[0] for item in everyone],
             "state_bytes_per_rank": [item[1] for item in everyone],
@@ -239,7 +239,7 @@ class _Case:
             timeline = StorageTimeline()
             with timeline:
                 timeline.restart()
-                for tensor in trainer.kept():
+                for tensor in trainer.resident_tensors():
                     timeline.watch(tensor)
                 timeline.moment("start")
                 trainer.step(CHECKED_STEPS)
@@ -260,8 +260,8 @@ class _Case:
             return {"step_time_s": None, "load": None}
         timed: dict[str, Any] = {}
         for attempt in range(1, self.case["attempts"] + 1):
-            found, load = self._timed(trainer, count)
-            timed = {**found, "load": load.as_dict(), "attempts": attempt}
+            measured, load = self._timed(trainer, count)
+            timed = {**measured, "load": load.as_dict(), "attempts": attempt}
             if load.disturbance in (None, quiet.Disturbance.CROWDED):
                 break
         return timed
@@ -287,16 +287,16 @@ class _Case:
             times.append(time.perf_counter() - start)
         shares.append(quiet.probe_cpu_wall())
         load, slowest = self._together(watch, time.process_time() - cpu, shares, times)
-        found = {
+        measured = {
             "step_time_s": statistics.median(slowest),
             "step_time_best_s": min(slowest),
             "step_time_p90_s": sorted(slowest)[math.ceil(0.9 * len(slowest)) - 1],
             "threads_per_rank": torch.get_num_threads(),
         }
         if model is not None:
-            found |= _prediction(model, self.task, self.spread, found)
+            measured |= _prediction(model, self.task, self.spread, measured)
             load = replace(load, cpu_wall=min(load.cpu_wall, model.cpu_wall))
-        return found, load
+        return measured, load
 
     def _together(
         self, watch: quiet.Watch, cpu_s: float, shares: list[float], times: list[float]
@@ -304,10 +304,12 @@ class _Case:
         """Load over all ranks, and the slowest rank's time of each step; the same on each."""
         everyone: list[Any] = [None] * self.rank.world
         dist.all_gather_object(everyone, (times, cpu_s, min(shares), platform.node()))
-        here = [item for item in everyone if item[3] == platform.node()]
-        foreign: list[Any] = [watch.foreign_cores(sum(item[1] for item in here))]
+        same_node = [item for item in everyone if item[3] == platform.node()]
+        foreign: list[Any] = [watch.foreign_cores(sum(item[1] for item in same_node))]
         dist.broadcast_object_list(foreign, src=0)
-        load = quiet.Load(min(item[2] for item in everyone), foreign[0], len(here), num_cores())
+        load = quiet.Load(
+            min(item[2] for item in everyone), foreign[0], len(same_node), num_cores()
+        )
         return load, [max(step) for step in zip(*(item[0] for item in everyone), strict=True)]
 
 
@@ -331,8 +333,8 @@ def _rank_error(error: float) -> float:
 
 def _mean_losses(everyone: list[list[float]]) -> list[float]:
     """Mean over the ranks that have a loss, step by step: their shares of the batch are equal."""
-    whole = []
+    means = []
     for values in zip(*everyone, strict=True):
-        known = [value for value in values if not math.isnan(value)]
-        whole.append(sum(known) / len(known) if known else math.nan)
-    return whole
+        numbers = [value for value in values if not math.isnan(value)]
+        means.append(sum(numbers) / len(numbers) if numbers else math.nan)
+    return means
