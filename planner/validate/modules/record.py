@@ -22,7 +22,7 @@ from planner.validate.modules.products import BACKWARD, FORWARD, Operation
 from planner.validate.modules.units import Places
 from planner.validate.sharding.timeline import Direction, Phase, StorageTimeline
 
-__all__ = ["SavedTensor", "Kernel", "Record", "record"]
+__all__ = ["Kernel", "Record", "SavedTensor", "record"]
 
 _EMPTY = ("empty", "new_empty", "lift_fresh", "_assert", "is_same_size")
 """Operations that move nothing."""

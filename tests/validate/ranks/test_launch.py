@@ -91,7 +91,7 @@ def test_the_rank_that_is_the_cause_is_named(failures: dict[int, Failure], words
 
     watched = [Watched(0, Process(), None, 0.0, done=True)]
     for rank in (1, 2, 3):
-        watched.append(Watched(rank, Process(), None, 9.0, last="at work", said="it said so"))
+        watched.append(Watched(rank, Process(), None, 9.0, last="at work", message="it said so"))
         watched[rank].failure = failures.get(rank)
     watched[2].seen_s = 1.0  # the longest silent
     assert _blame(watched, Path(), 5.0).startswith(words)
