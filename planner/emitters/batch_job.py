@@ -96,7 +96,7 @@ class BatchJob:
         return shorten(self.machine.name)
 
     @property
-    def what(self) -> str:
+    def summary(self) -> str:
         """The run in one line of plain words."""
         nodes = f"{self.nodes} node{'s' if self.nodes > 1 else ''}"
         return (
@@ -117,9 +117,10 @@ class BatchJob:
         name, devices = self.machine.name, self.ranks_per_node
         if name not in names("machine"):
             return False
-        whole = load_machine(name).network_of(self.framework.family)
-        return self.machine == whole or (
-            devices <= whole.node.num_devices and self.machine == take_devices(whole, devices)
+        catalogued = load_machine(name).network_of(self.framework.family)
+        return self.machine == catalogued or (
+            devices <= catalogued.node.num_devices
+            and self.machine == take_devices(catalogued, devices)
         )
 
     @property
@@ -132,8 +133,8 @@ class BatchJob:
     @property
     def dropout(self) -> float:
         """Dropout probability: the workload's where it states one, else the model's."""
-        stated = self.workload.dropout
-        return self.model.dropout if stated is None else stated
+        dropout_rate = self.workload.dropout
+        return self.model.dropout if dropout_rate is None else dropout_rate
 
     @property
     def num_positions(self) -> int:

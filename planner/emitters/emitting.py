@@ -75,12 +75,12 @@ def emit_estimate(
         raise EmitError(f"steps = {steps} must be at least 1; give a positive number")
     _check_kind("queue", queue, str, "name; write for example queue='prod'")
     _check_kind("benchmark", benchmark, bool, "truth value; give True or False")
-    for name, given, kind in (
+    for name, value, kind in (
         ("model", model, Model),
         ("machine", machine, Machine),
         ("framework", framework, Framework),
     ):
-        _check_kind(name, given, kind | None, f"description; give planner.load_{name}(...)")
+        _check_kind(name, value, kind | None, f"description; give planner.load_{name}(...)")
     scenario = Scenario(
         model or load_model(plan.model, run=False),
         machine or load_machine(plan.machine),

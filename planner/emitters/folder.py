@@ -50,10 +50,10 @@ def write_folder(files: Mapping[str, str], folder: Path, *, force: bool = False)
     where = shorten_path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        taken = sorted(name for name in files if os.path.lexists(folder / name))
-        if taken and not force:
+        existing = sorted(name for name in files if os.path.lexists(folder / name))
+        if existing and not force:
             raise EmitError(
-                f"{where} already holds {', '.join(taken)}; give another folder with -o, or "
+                f"{where} already holds {', '.join(existing)}; give another folder with -o, or "
                 "overwrite with --force"
             )
         _replace(files, folder)

@@ -1,8 +1,8 @@
-"""Limits: what a framework's files can say, declared one way and refused with one sentence.
+"""Limits of configuration files: layouts and settings that a framework's files cannot express.
 
-What a framework's code builds is said by its description (`Framework.code`), which the search reads
-too; `Words` holds its own names for the planner's precisions, optimizers and schedules, `Says` what
-one recipe has words for, whatever a description claims.
+Models that a framework builds stand in its description (`Framework.code`), which the search reads
+too. `FrameworkNames` maps the planner's precisions, optimizers and schedules to the framework's
+own; `ExpressibleLayouts` states the layouts that one recipe can write.
 """
 
 from __future__ import annotations
@@ -18,7 +18,14 @@ from planner.describe.layout import STAGE_FIELDS, Layout
 from planner.emitters.batch_job import BatchJob
 from planner.errors import EmitError, LayoutError, shorten
 
-__all__ = ["TORCH_DTYPES", "Says", "Words", "built", "check_job", "not_written"]
+__all__ = [
+    "TORCH_DTYPES",
+    "ExpressibleLayouts",
+    "FrameworkNames",
+    "built",
+    "check_job",
+    "not_expressible",
+]
 
 T = TypeVar("T")
 
@@ -27,42 +34,42 @@ TORCH_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "tf32"
 matrix product only. FP8 has none, because its tensors carry scales."""
 
 
-def not_written(what: str, framework: str, use: str) -> EmitError:
-    """The refusal of what a framework's files cannot say, with what to use.
+def not_expressible(setting: str, framework: str, use: str) -> EmitError:
+    """The refusal of a setting that a framework's files cannot express, with the remedy.
 
-    >>> print(not_written("optimizer muon", "nanotron", "adamw"))
+    >>> print(not_expressible("optimizer muon", "nanotron", "adamw"))
     optimizer muon is not written for nanotron; use adamw
     """
-    return EmitError(f"{what} is not written for {framework}; use {use}")
+    return EmitError(f"{setting} is not written for {framework}; use {use}")
 
 
 @dataclass(frozen=True, slots=True)
-class Words(Generic[T]):
-    """What a framework calls the planner's precisions, optimizers or schedules.
+class FrameworkNames(Generic[T]):
+    """A framework's own names of the planner's precisions, optimizers or schedules.
 
-    >>> Words("schedule", "nanotron", {"gpipe": "afab"})["gpipe"]
+    >>> FrameworkNames("schedule", "nanotron", {"gpipe": "afab"})["gpipe"]
     'afab'
     """
 
     kind: str
-    """What is named: precision, optimizer, schedule."""
+    """Kind of the names: precision, optimizer, schedule."""
     framework: str
-    """Whose words they are."""
+    """The framework."""
     words: Mapping[str, T]
     """The planner's name to the framework's word."""
 
     def __getitem__(self, name: str) -> T:
         """The word; raises EmitError where the framework has none."""
         if name not in self.words:
-            *others, last = self.words
-            known = f"{', '.join(others)} or {last}" if others else last
-            raise not_written(f"{self.kind} {name}", self.framework, known)
+            *first, last = self.words
+            choices = f"{', '.join(first)} or {last}" if first else last
+            raise not_expressible(f"{self.kind} {name}", self.framework, choices)
         return self.words[name]
 
 
 @dataclass(frozen=True, slots=True)
-class Says:
-    """What a recipe has words for besides data parallelism and ZeRO stages."""
+class ExpressibleLayouts:
+    """Layouts that a recipe can write, besides data parallelism and ZeRO stages."""
 
     axes: tuple[str, ...] = ()
     """Parallel axes."""
@@ -93,40 +100,40 @@ class Says:
         """Raise EmitError for what would be lost in the files."""
         for axis in ("tp", "pp", "cp", "ep", "etp"):
             if getattr(layout, axis) > 1 and axis not in self.axes:
-                raise not_written(f"{axis} = {getattr(layout, axis)}", framework, f"{axis} = 1")
+                raise not_expressible(f"{axis} = {getattr(layout, axis)}", framework, f"{axis} = 1")
         if layout.recompute not in self.recompute:
-            known = " or ".join(self.recompute)
-            raise not_written(f"recompute {layout.recompute}", framework, known)
+            modes = " or ".join(self.recompute)
+            raise not_expressible(f"recompute {layout.recompute}", framework, modes)
         self._check_recompute(layout, framework)
         if layout.offload not in self.offload:
-            raise not_written(f"offload {layout.offload}", framework, " or ".join(self.offload))
+            raise not_expressible(f"offload {layout.offload}", framework, " or ".join(self.offload))
         if layout.dp_shard not in (0, layout.dp) and not self.hybrid:
-            raise not_written(f"dp_shard = {layout.dp_shard}", framework, f"{layout.dp}")
+            raise not_expressible(f"dp_shard = {layout.dp_shard}", framework, f"{layout.dp}")
         if layout.reshard and not self.reshard:
-            raise not_written(f"reshard = {layout.reshard}", framework, "reshard = 0")
+            raise not_expressible(f"reshard = {layout.reshard}", framework, "reshard = 0")
         if layout.ulysses > 1 and not self.ulysses:
-            raise not_written(f"ulysses = {layout.ulysses}", framework, "ulysses = 1")
+            raise not_expressible(f"ulysses = {layout.ulysses}", framework, "ulysses = 1")
         if layout.tiles > 1 and not self.tiles:
-            raise not_written(f"tiles = {layout.tiles}", framework, "tiles = 1")
-        told = layout.model_dump(include=set(STAGE_FIELDS), exclude_defaults=True)
-        for name, value in told.items():
+            raise not_expressible(f"tiles = {layout.tiles}", framework, "tiles = 1")
+        changed_fields = layout.model_dump(include=set(STAGE_FIELDS), exclude_defaults=True)
+        for name, value in changed_fields.items():
             if not self.stages:
-                raise not_written(f"{name} = {shorten(str(value))}", framework, "none")
+                raise not_expressible(f"{name} = {shorten(str(value))}", framework, "none")
 
     def _check_recompute(self, layout: Layout, framework: str) -> None:
         for name, usual in (("layers", 0), ("every", 1), ("span", 1)):
             value = getattr(layout, f"recompute_{name}")
             if value != usual and name not in self.recompute_by:
-                said = f"recompute_{name} = {value}"
-                raise not_written(said, framework, f"recompute_{name} = {usual}")
+                setting = f"recompute_{name} = {value}"
+                raise not_expressible(setting, framework, f"recompute_{name} = {usual}")
         if layout.recompute_modules and not self.modules:
             named = "+".join(layout.recompute_modules)
-            raise not_written(f"recompute_modules = {named}", framework, "none of them")
+            raise not_expressible(f"recompute_modules = {named}", framework, "none of them")
         if layout.offload_activations and not self.activations:
-            raise not_written("offload_activations", framework, "activations on the device")
+            raise not_expressible("offload_activations", framework, "activations on the device")
 
 
-def check_job(job: BatchJob, says: Says) -> None:
+def check_job(job: BatchJob, says: ExpressibleLayouts) -> None:
     """Raise EmitError where a layout, its model or its workload cannot be written.
 
     What the framework's description says of its code is what the search keeps to.
@@ -142,10 +149,10 @@ def check_job(job: BatchJob, says: Says) -> None:
             "that can, such as deepspeed or accelerate, which run the model's own code"
         )
     if framework.unwritable:
-        raise not_written(f"switch {framework.unwritable[0]}", name, "the framework without it")
+        raise not_expressible(f"switch {framework.unwritable[0]}", name, "the framework without it")
     says.check(job.layout, name)
     if job.workload.ramp and not says.ramp:
-        raise not_written(f"ramp = {shorten(job.workload.ramp)}", name, "none")
+        raise not_expressible(f"ramp = {shorten(job.workload.ramp)}", name, "none")
     part = framework.limit_to_files(job.model, job.workload)
     if job.layout.world == 1:
         # one rank shards nothing, whatever its stage is called
@@ -160,10 +167,10 @@ def check_job(job: BatchJob, says: Says) -> None:
 
 def built(job: BatchJob) -> SupportedModels:
     """The code of the framework that builds the job's model."""
-    found = job.framework.code.builds(job.model, job.workload)
-    if found is None:
+    family = job.framework.code.builds(job.model, job.workload)
+    if family is None:
         raise EmitError(
             f"{shorten(job.framework.name)} does not state which models its own code builds; add "
             "[[code.models]] to its description"
         )
-    return found
+    return family

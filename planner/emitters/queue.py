@@ -61,10 +61,10 @@ def slot_of(job: BatchJob) -> Slot:
     seconds = math.floor(limit / 60) * 60.0
     slow = job.estimate.interval_step_time_s[1]
     steps = max(int((seconds - min(START_S, seconds / 2)) / slow), 1)
-    every = _save_every(job, steps)
+    save_every = _save_every(job, steps)
     # the next job goes on from the last checkpoint, not from the last step
-    steps -= steps % every
-    return Slot(queue, seconds, math.ceil(job.steps / steps), steps, every)
+    steps -= steps % save_every
+    return Slot(queue, seconds, math.ceil(job.steps / steps), steps, save_every)
 
 
 def _save_every(job: BatchJob, steps: int) -> int:
@@ -105,7 +105,7 @@ def _named(job: BatchJob, admitting: list[Queue]) -> Queue:
         # nothing is known of its limits: the site will say
         return Queue(name=job.queue, max_nodes=job.nodes, max_hours=1e5)
     for queue in admitting:
-        if job.queue == queue.name or job.queue in _asked(queue):
+        if job.queue == queue.name or job.queue in _names_in_directives(queue):
             return queue
     names = ", ".join(q.name for q in admitting) or "none"
     raise EmitError(
@@ -114,7 +114,7 @@ def _named(job: BatchJob, admitting: list[Queue]) -> Queue:
     )
 
 
-def _asked(queue: Queue) -> list[str]:
+def _names_in_directives(queue: Queue) -> list[str]:
     """What the directives of a queue name: `prod` of `-q prod`."""
     return [re.split(r"[ =]", directive)[-1] for directive in queue.directives]
 

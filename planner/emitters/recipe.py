@@ -32,8 +32,8 @@ class File:
 class Resume:
     """How a program is told to go on, where it does not look for a checkpoint itself."""
 
-    found: str
-    """What exists once a checkpoint was saved: a path from the job's folder."""
+    checkpoint: str
+    """Path, from the job's folder, that exists once a checkpoint was saved."""
     arguments: tuple[str, ...]
     """Shell words after all others, given where that exists."""
 
@@ -88,19 +88,19 @@ def switched_on(recipe: Recipe, framework: Framework) -> Recipe:
     """
     for word, switch in framework.active_switches.items():
         for line in () if recipe.tells else switch.fill_arguments(word):
-            recipe = _told(recipe, word, switch, line)
+            recipe = _add_switch_line(recipe, word, switch, line)
     return replace(recipe, environment={**recipe.environment, **framework.environment})
 
 
-def _told(recipe: Recipe, word: str, switch: Switch, line: str) -> Recipe:
+def _add_switch_line(recipe: Recipe, word: str, switch: Switch, line: str) -> Recipe:
     """The recipe with one line more in a file, or with a sentence where none takes it."""
     files = list(recipe.files)
     place, colon, rest = line.partition(": ")
-    name, asked = (place, rest) if colon else (files[0].name if files else "", line)
+    name, argument = (place, rest) if colon else (files[0].name if files else "", line)
     for index, file in enumerate(files):
-        text = with_lines(name, file.text, [asked]) if file.name == name else None
+        text = with_lines(name, file.text, [argument]) if file.name == name else None
         if text is not None:
             files[index] = replace(file, text=text)
             return replace(recipe, files=tuple(files))
-    said = f"Switch `{word}` ({switch.does}) is up to your program, in its own words."
-    return replace(recipe, notes=tuple(dict.fromkeys((*recipe.notes, said))))
+    sentence = f"Switch `{word}` ({switch.does}) is up to your program, in its own words."
+    return replace(recipe, notes=tuple(dict.fromkeys((*recipe.notes, sentence))))

@@ -1,9 +1,9 @@
 """Registry: the recipes by name, read off their folder.
 
-A recipe is a module of `planner.emitters.recipes` with a function `recipe` and with `SAYS`, what
-its files have words for; its name is the module's. A framework's description names the one that
-writes its files (`configuration`), so that a new framework is its description and, where its files
-are new, one module more.
+A recipe is a module of `planner.emitters.recipes` with a function `recipe` and with `EXPRESSIBLE`,
+the layouts that its files can state; its name is the module's. A framework's description names the
+one that writes its files (`configuration`), so that a new framework is its description and, where
+its files are new, one module more.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from planner.describe.framework.framework import Framework
 from planner.emitters import recipes as folder
 from planner.emitters.batch_job import BatchJob
-from planner.emitters.limits import Says, check_job
+from planner.emitters.limits import ExpressibleLayouts, check_job
 from planner.emitters.recipe import Recipe, switched_on
 from planner.errors import EmitError, shorten
 
@@ -26,10 +26,10 @@ __all__ = ["NO_FILES", "Writer", "recipes", "writer_of"]
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """What every module of the folder defines: `recipe`, and `SAYS`."""
+    """What every module of the folder defines: `recipe`, and `EXPRESSIBLE`."""
 
     recipe: Callable[[BatchJob], Recipe]
-    says: Says
+    says: ExpressibleLayouts
 
     def __call__(self, job: BatchJob) -> Recipe:
         """The recipe of a job; raises EmitError where the files cannot say it."""
@@ -48,11 +48,11 @@ def recipes() -> Mapping[str, Writer]:
     >>> "deepspeed" in recipes()
     True
     """
-    found = {
+    modules = {
         module.name: importlib.import_module(f"{folder.__name__}.{module.name}")
         for module in pkgutil.iter_modules(folder.__path__)
     }
-    return {name: Writer(module.recipe, module.SAYS) for name, module in found.items()}
+    return {name: Writer(module.recipe, module.EXPRESSIBLE) for name, module in modules.items()}
 
 
 def writer_of(framework: Framework) -> Writer:

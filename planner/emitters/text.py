@@ -22,10 +22,10 @@ def assigned(tables: Mapping[str, Any], lines: Iterable[str]) -> dict[str, Any]:
     >>> assigned({"compile": {"enable": False}}, ["compile.enable = true", "a = 5"])
     {'compile': {'enable': True}, 'a': 5}
     """
-    found = dict(tables)
+    assigned_tables = dict(tables)
     for line in lines:
-        found = merged(found, tomllib.loads(line))
-    return found
+        assigned_tables = merged(assigned_tables, tomllib.loads(line))
+    return assigned_tables
 
 
 def yaml_text(data: Mapping[str, Any]) -> str:
@@ -100,14 +100,14 @@ def _arguments_with(text: str, lines: Iterable[str]) -> str:
 
 def _by_name(text: str) -> dict[str, str]:
     """Options of an argument file by their names, values in lines of their own with them."""
-    found: dict[str, str] = {}
+    line_by_name: dict[str, str] = {}
     name = ""
     for line in text.splitlines():
         if line.startswith("--") or "=" in line:
             name = line.partition("=")[0]
-            found[name] = ""
-        found[name] = f"{found.get(name, '')}{line}\n"
-    return found
+            line_by_name[name] = ""
+        line_by_name[name] = f"{line_by_name.get(name, '')}{line}\n"
+    return line_by_name
 
 
 _FORMS: dict[str, Callable[[str, Iterable[str]], str]] = {

@@ -13,7 +13,7 @@ from planner.describe.catalogue import load_framework, load_machine, load_model,
 from planner.describe.configurations.reading import read_configuration_text
 from planner.describe.layout import Layout
 from planner.emitters import emit_estimate
-from planner.emitters.limits import Says, Words
+from planner.emitters.limits import ExpressibleLayouts, FrameworkNames
 from planner.emitters.registry import NO_FILES, recipes
 from planner.errors import EmitError
 from tests.descriptions import scenario
@@ -32,7 +32,7 @@ def test_a_window_that_a_fork_cannot_say_is_refused() -> None:
 
 def test_words_name_what_can_be_used() -> None:
     with pytest.raises(EmitError, match=r"^schedule x is not written for ours; use a, b or c$"):
-        Words("schedule", "ours", {"a": 1, "b": 2, "c": 3})["x"]
+        FrameworkNames("schedule", "ours", {"a": 1, "b": 2, "c": 3})["x"]
 
 
 LOST: dict[str, dict[str, Any]] = {
@@ -53,7 +53,7 @@ LOST: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("what", LOST)
 def test_what_would_be_lost_is_refused(what: str) -> None:
     with pytest.raises(EmitError, match=f"^{what} is not written for ours; use"):
-        Says().check(Layout(**LOST[what]), "ours")
+        ExpressibleLayouts().check(Layout(**LOST[what]), "ours")
 
 
 def test_a_description_cannot_claim_what_its_recipe_has_no_words_for() -> None:

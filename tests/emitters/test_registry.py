@@ -65,10 +65,10 @@ def test_a_recipe_that_does_not_exist_is_refused() -> None:
 
 
 NEW = """
-from planner.emitters.limits import Says
+from planner.emitters.limits import ExpressibleLayouts
 from planner.emitters.recipe import File, Recipe
 
-SAYS = Says()
+EXPRESSIBLE = ExpressibleLayouts()
 
 
 def recipe(job):

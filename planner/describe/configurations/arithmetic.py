@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-__all__ = ["arithmetic", "parsed", "whole"]
+__all__ = ["arithmetic", "evaluate_integer", "parsed"]
 
 _OPERATIONS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -33,7 +33,7 @@ def arithmetic(text: str) -> int | None:
         tree = parsed(text.strip(), "eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    return whole(tree.body) if isinstance(tree, ast.Expression) else None
+    return evaluate_integer(tree.body) if isinstance(tree, ast.Expression) else None
 
 
 def parsed(text: str, mode: Literal["exec", "eval"] = "exec") -> ast.AST:
@@ -43,19 +43,19 @@ def parsed(text: str, mode: Literal["exec", "eval"] = "exec") -> ast.AST:
         return compile(text, "<text>", mode, ast.PyCF_ONLY_AST)
 
 
-def whole(node: ast.expr) -> int | None:
+def evaluate_integer(node: ast.expr) -> int | None:
     """The value [1] of an expression, as `arithmetic`.
 
     Counted, left out: as there. Definition.
 
-    >>> whole(ast.parse("5 * 8", mode="eval").body)
+    >>> evaluate_integer(ast.parse("5 * 8", mode="eval").body)
     40
     """
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return node.value if abs(node.value) <= _LARGEST else None
     if not isinstance(node, ast.BinOp) or type(node.op) not in _OPERATIONS:
         return None
-    left, right = whole(node.left), whole(node.right)
+    left, right = evaluate_integer(node.left), evaluate_integer(node.right)
     if left is None or right is None:
         return None
     if right == 0 and isinstance(node.op, ast.Div | ast.FloorDiv):

@@ -81,40 +81,42 @@ def joined(parts: Sequence[Configuration]) -> Configuration:
     Traceback (most recent call last):
     planner.errors.CatalogueError: zero_stage = 2 in a.json but 3 in b; give files of one job
     """
-    whole = parts[0]
+    merged_parts = parts[0]
     for part in parts[1:]:
-        whole = _both(whole, part)
-    stated = {*whole.layout, *whole.workload}
-    open_fields = {name: other for name, other in whole.left_to.items() if name not in stated}
-    usual = {name: value for name, value in whole.usual.items() if name not in stated}
-    layout = {**whole.layout, **_group(whole)}
-    return replace(whole, left_to=open_fields, usual=usual, layout=layout)
+        merged_parts = _both(merged_parts, part)
+    stated_fields = {*merged_parts.layout, *merged_parts.workload}
+    open_fields = {
+        name: owner for name, owner in merged_parts.left_to.items() if name not in stated_fields
+    }
+    usual = {name: value for name, value in merged_parts.usual.items() if name not in stated_fields}
+    layout = {**merged_parts.layout, **_group(merged_parts)}
+    return replace(merged_parts, left_to=open_fields, usual=usual, layout=layout)
 
 
-def _group(whole: Configuration) -> dict[str, int]:
+def _group(configuration: Configuration) -> dict[str, int]:
     """The replicas of a sharding group, of which the ranks are stated."""
-    cp = max(int(whole.layout.get("cp", 1)), 1)
-    replicas, rest = divmod(whole.group_ranks, cp)
+    cp = max(int(configuration.layout.get("cp", 1)), 1)
+    replicas, rest = divmod(configuration.group_ranks, cp)
     if rest:
         raise CatalogueError(
-            f"a sharding group of {whole.group_ranks} ranks in {whole.name} holds no whole number "
-            f"of replicas with cp = {cp}; use a multiple of it"
+            f"a sharding group of {configuration.group_ranks} ranks in {configuration.name} holds "
+            f"no whole number of replicas with cp = {cp}; use a multiple of it"
         )
     return {"dp_shard": replicas} if replicas else {}
 
 
 def _both(first: Configuration, second: Configuration) -> Configuration:
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name in _TABLES:
-        one, other = getattr(first, name), getattr(second, name)
-        for key in one.keys() & other.keys():
-            _agree(first, second, key, one[key], other[key])
-        found[name] = {**one, **other}
+        ours, theirs = getattr(first, name), getattr(second, name)
+        for key in ours.keys() & theirs.keys():
+            _agree(first, second, key, ours[key], theirs[key])
+        fields[name] = {**ours, **theirs}
     for name in _SINGLE:
-        one, other = getattr(first, name), getattr(second, name)
-        if one and other:
-            _agree(first, second, name, one, other)
-        found[name] = one or other
+        ours, theirs = getattr(first, name), getattr(second, name)
+        if ours and theirs:
+            _agree(first, second, name, ours, theirs)
+        fields[name] = ours or theirs
     return Configuration(
         files=first.files + second.files,
         kinds=first.kinds + second.kinds,
@@ -126,14 +128,17 @@ def _both(first: Configuration, second: Configuration) -> Configuration:
         usual={**second.usual, **first.usual},
         left_to={**first.left_to, **second.left_to},
         notes=first.notes + second.notes,
-        **found,
+        **fields,
     )
 
 
-def _agree(first: Configuration, second: Configuration, key: str, one: Any, other: Any) -> None:
-    if one != other:
+def _agree(
+    first: Configuration, second: Configuration, key: str, first_value: Any, second_value: Any
+) -> None:
+    if first_value != second_value:
         raise CatalogueError(
-            f"{key} = {one} in {first.name} but {other} in {second.name}; give files of one job"
+            f"{key} = {first_value} in {first.name} but {second_value} in {second.name}; "
+            "give files of one job"
         )
 
 
@@ -149,10 +154,12 @@ def _framework(first: Configuration, second: Configuration) -> str:
 
 def _switches(first: Configuration, second: Configuration) -> tuple[str, ...]:
     """What both turn on, without what the framework that takes the other's files does anyway."""
-    found: list[str] = []
+    all_switches: list[str] = []
     framework = _framework(first, second)
     for part in (first, second):
         hosted = part.framework not in ("", framework)
-        kept = without_own(part.switches, part.framework, framework) if hosted else part.switches
-        found += kept
-    return tuple(dict.fromkeys(found))
+        part_switches = (
+            without_own(part.switches, part.framework, framework) if hosted else part.switches
+        )
+        all_switches += part_switches
+    return tuple(dict.fromkeys(all_switches))

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from planner.describe.configurations.arithmetic import parsed, whole
+from planner.describe.configurations.arithmetic import evaluate_integer, parsed
 from planner.describe.configurations.shell import options_of, settings_of
 from planner.describe.configurations.table import Table
 from planner.describe.files import has_endless_keys
@@ -46,9 +46,9 @@ class Document:
         if self.text.lstrip().startswith("{"):
             return self._json()
         for parse in (_toml, _python, _yaml):
-            found = _parsed(parse, self.text)
-            if found:
-                return found
+            parsed = _parsed(parse, self.text)
+            if parsed:
+                return parsed
         return {}
 
     @cached_property
@@ -71,24 +71,24 @@ class Document:
 
     def _json(self) -> Mapping[str, Any]:
         try:
-            found = json.loads(self.text)
+            parsed = json.loads(self.text)
         except _PROBLEMS as error:
             # comments and trailing commas, as DeepSpeed reads them
-            found = _parsed(_yaml, self.text)
-            if not found:
+            parsed = _parsed(_yaml, self.text)
+            if not parsed:
                 raise CatalogueError(
                     f"{self.name} is not valid JSON: {shorten(str(error))}; correct that line"
                 ) from None
-        return found if _is_shallow(found) else {}
+        return parsed if _is_shallow(parsed) else {}
 
 
 def _parsed(parse: Callable[[str], Any], text: str) -> Mapping[str, Any]:
     try:
-        found = parse(text)
+        parsed = parse(text)
     except _PROBLEMS:
         return {}
-    named = isinstance(found, dict) and all(isinstance(key, str) for key in found)
-    return found if named and _is_shallow(found) else {}
+    named = isinstance(parsed, dict) and all(isinstance(key, str) for key in parsed)
+    return parsed if named and _is_shallow(parsed) else {}
 
 
 def _is_shallow(value: Any, depth: int = 0) -> bool:
@@ -125,24 +125,24 @@ def _yaml(text: str) -> Any:
 def _python(text: str) -> Any:
     """Assignments anywhere in a module: names, and attributes as tables; and the arguments of a
     configuration that a function returns. Nothing is run."""
-    found: dict[str, Any] = {}
+    assignments: dict[str, Any] = {}
     tree = parsed(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
-            _assign(found, node.targets[0], node.value)
+            _assign(assignments, node.targets[0], node.value)
         elif isinstance(node, ast.Return) and isinstance(node.value, ast.Call):
             returned = _value(node.value)
-            found |= returned if isinstance(returned, dict) else {}
-    return found
+            assignments |= returned if isinstance(returned, dict) else {}
+    return assignments
 
 
-def _assign(found: dict[str, Any], target: ast.expr, value: ast.expr) -> None:
+def _assign(assignments: dict[str, Any], target: ast.expr, value: ast.expr) -> None:
     if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
         for part, its_value in zip(target.elts, value.elts, strict=False):
-            _assign(found, part, its_value)
+            _assign(assignments, part, its_value)
         return
     *path, last = ast.unparse(target).split(".")
-    place = found
+    place = assignments
     # the object that is configured needs no name
     for name in path[1:]:
         inner = place.setdefault(name, {})
@@ -161,7 +161,7 @@ def _value(node: ast.expr) -> Any:
         named = {word.arg: _value(word.value) for word in node.keywords if word.arg}
         return {CALLED: ast.unparse(node.func), **named}
     if isinstance(node, ast.BinOp):
-        number = whole(node)
+        number = evaluate_integer(node)
         return ast.unparse(node) if number is None else number
     try:
         return ast.literal_eval(node)

@@ -76,8 +76,8 @@ def read_configuration_text(text: str, name: str) -> Configuration:
     for reader in readers().values():
         if reader.recognises(document):
             return joined([reader.read(document)])
-    known = ", ".join(sorted(reader.KIND for reader in readers().values()))
+    kinds = ", ".join(sorted(reader.KIND for reader in readers().values()))
     raise CatalogueError(
-        f"{document.name} is no configuration that is read, which are: {known}; give one of "
+        f"{document.name} is no configuration that is read, which are: {kinds}; give one of "
         "these, or the options themselves"
     )

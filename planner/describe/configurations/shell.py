@@ -84,31 +84,33 @@ def settings_of(text: str) -> dict[str, Any]:
     """
     script = _Script()
     script.follow(text)
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for match in filter(None, map(_SETTING.fullmatch, script.words)):
         *path, last = match[1].split(".")
-        place = found
+        place = settings
         for name in path:
             inner = place.setdefault(name, {})
             place = inner if isinstance(inner, dict) else {}
         place[last] = match[2]
-    return found
+    return settings
 
 
 def _named(words: Sequence[str]) -> dict[str, Any]:
     """Options among words, each with the values after it."""
-    found: dict[str, Any] = {}
+    named_values: dict[str, Any] = {}
     name = ""
     for word in words:
         match = _OPTION.fullmatch(word)
         if match:
             name = match[1].replace("_", "-")
-            found[name] = True if match[2] is None else match[2].strip("'\"")
+            named_values[name] = True if match[2] is None else match[2].strip("'\"")
         elif name and not _ENDING.match(word):
-            found[name] = word if found[name] is True else f"{found[name]} {word}"
+            named_values[name] = (
+                word if named_values[name] is True else f"{named_values[name]} {word}"
+            )
         else:
             name = ""
-    return found
+    return named_values
 
 
 class _Script:
@@ -148,9 +150,9 @@ class _Script:
                 self.blocks.append([False, True])
                 return False
             if first in ("elif", "else") and self.blocks:
-                taken = self.blocks[-1][1]
-                holds = not taken and (first == "else" or bool(self._holds(words[1:])))
-                self.blocks[-1] = [holds, taken or holds]
+                branch_taken = self.blocks[-1][1]
+                holds = not branch_taken and (first == "else" or bool(self._holds(words[1:])))
+                self.blocks[-1] = [holds, branch_taken or holds]
                 if first == "elif":
                     return False
             elif first in ("fi", "esac") and self.blocks:
@@ -182,8 +184,8 @@ class _Script:
     def _expanded(self, word: str) -> str:
         """A word without its quotes, and with what its variables hold."""
         parts = re.split(r"('[^']*')", word)
-        known = [p[1:-1] if p.startswith("'") else self._substituted(p) for p in parts]
-        return "".join(known).replace("\\\n", " ").replace("\\", "")[:_MOST_TEXT]
+        expanded = [p[1:-1] if p.startswith("'") else self._substituted(p) for p in parts]
+        return "".join(expanded).replace("\\\n", " ").replace("\\", "")[:_MOST_TEXT]
 
     def _substituted(self, text: str, depth: int = 0) -> str:
         def value(match: re.Match[str]) -> str:
@@ -192,10 +194,10 @@ class _Script:
                 number = arithmetic(_NAME.sub(lambda m: self.variables.get(m[0], m[0]), names))
                 return match[0] if number is None else str(number)
             name = match["braced"] or match["plain"]
-            held = self.variables.get(name)
-            if held is None and match["default"] is not None and depth < 3:
+            stored = self.variables.get(name)
+            if stored is None and match["default"] is not None and depth < 3:
                 return self._substituted(match["default"], depth + 1)
-            return match[0] if held is None else held
+            return match[0] if stored is None else stored
 
         return _EXPANSION.sub(value, text.replace('"', ""))[:_MOST_TEXT]
 

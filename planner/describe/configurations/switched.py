@@ -17,7 +17,7 @@ __all__ = ["switches_in", "without_own"]
 _VALUE = "{value}"
 
 
-def switches_in(name: str, given: Table) -> Iterator[str]:
+def switches_in(name: str, settings: Table) -> Iterator[str]:
     """Switches of a framework whose words all stand in a file, with their values.
 
     >>> given = Table({"tp-comm-overlap": True, "cuda-graph-impl": "none"}, "job.sh")
@@ -28,7 +28,7 @@ def switches_in(name: str, given: Table) -> Iterator[str]:
         if not switch.arguments and not switch.read_as:
             continue
         for words in (switch.arguments or (), *((line,) for line in switch.read_as)):
-            values = [_value(line, given) for line in words]
+            values = [_value(line, settings) for line in words]
             if values and None not in values:
                 yield _named(switch_name, switch, values)
                 break
@@ -41,36 +41,40 @@ def without_own(words: Iterable[str], hosted: str, host: str) -> Iterator[str]:
     >>> list(without_own(["fp32-gradients", "bf16-states"], "deepspeed", "megatron-deepspeed"))
     ['bf16-states']
     """
-    offered, own = load_framework(hosted).switches, load_framework(host)
+    offered, host_framework = load_framework(hosted).switches, load_framework(host)
     for word in words:
         switch = offered.get(word)  # those that take a value are changes by themselves
-        if switch is None or word in own.switches or not _does(own, switch):
+        if (
+            switch is None
+            or word in host_framework.switches
+            or not _has_switch(host_framework, switch)
+        ):
             yield word
 
 
-def _does(framework: Framework, switch: Switch) -> bool:
+def _has_switch(framework: Framework, switch: Switch) -> bool:
     """Whether all traits of a switch are a framework's own; what may be chosen is no trait."""
     numbers = {path: value for path, value in switch.dotted.items() if not isinstance(value, list)}
     return bool(numbers) and all(_trait(framework, path) == numbers[path] for path in numbers)
 
 
 def _trait(framework: Framework, path: str) -> Any:
-    found: Any = framework
+    value: Any = framework
     for part in path.split("."):
-        found = getattr(found, part, None)
-    return found
+        value = getattr(value, part, None)
+    return value
 
 
 def _named(name: str, switch: Switch, values: list[str | None]) -> str:
-    taken = next((value for value in values if value), "")
-    return f"{name}={taken}" if switch.takes and taken else name
+    first_value = next((value for value in values if value), "")
+    return f"{name}={first_value}" if switch.takes and first_value else name
 
 
-def _value(line: str, given: Table) -> str | None:
+def _value(line: str, settings: Table) -> str | None:
     """What stands for `{value}` in a file that says a line; None where it does not say it."""
     place, colon, rest = line.partition(": ")
     path, wanted = _parsed(rest if colon and "." in place else line)
-    table = given
+    table = settings
     for part in path[:-1]:
         inner = table.get(part) if part in table else None
         if not isinstance(inner, Mapping):
@@ -78,10 +82,10 @@ def _value(line: str, given: Table) -> str | None:
         table = table.table(part)
     if path[-1] not in table:
         return None
-    found = table.get(path[-1])
+    value = table.get(path[-1])
     if wanted == _VALUE:
-        return _number(found)
-    return "" if _plain(found) == _plain(wanted) else None
+        return _number(value)
+    return "" if _plain(value) == _plain(wanted) else None
 
 
 def _parsed(line: str) -> tuple[list[str], Any]:

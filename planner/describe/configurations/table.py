@@ -66,7 +66,7 @@ class Table:
         value = self.get(*keys)
         if value is None:
             return None
-        number = _whole(value)
+        number = _integer(value)
         if number is None:
             raise self.refused(keys[0], "is not a whole number; write one, such as 8")
         return number
@@ -126,7 +126,7 @@ class Table:
                 yield self.name(str(key))
 
 
-def _whole(value: Any) -> int | None:
+def _integer(value: Any) -> int | None:
     """A whole number in its usual spellings, 5e8 and "5e8" too."""
     if isinstance(value, bool):
         return None

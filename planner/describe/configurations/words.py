@@ -25,9 +25,9 @@ def statements(script: str) -> Iterator[tuple[str, str]]:
         end = sign * 2 if text[index : index + 2] in ("&&", "||", ";;") else sign
         if sign == "&" and end == "&" and text[index - 1 : index] in (">", "<"):
             continue
-        found = _bare_text(text[start:index])
-        if found:
-            yield found, end
+        bare = _bare_text(text[start:index])
+        if bare:
+            yield bare, end
         start = index + len(end)
     rest = _bare_text(text[start:])
     if rest:
@@ -50,13 +50,13 @@ def cut(statement: str) -> list[str]:
 
 def _bare_text(text: str) -> str:
     """Text without comments."""
-    kept, start = [], 0
+    pieces, start = [], 0
     for index, sign in _bare(text, comments=True):
         if sign == "#" and index >= start:
-            kept.append(text[start:index])
+            pieces.append(text[start:index])
             end = text.find("\n", index)
             start = len(text) if end < 0 else end
-    return "".join([*kept, text[start:]]).strip()
+    return "".join([*pieces, text[start:]]).strip()
 
 
 def _bare(text: str, *, comments: bool = False) -> Iterator[tuple[int, str]]:
@@ -88,13 +88,13 @@ def _bare(text: str, *, comments: bool = False) -> Iterator[tuple[int, str]]:
 
 def _without_documents(text: str) -> str:
     """The script without the texts that it writes into files (`<<EOT`)."""
-    kept: list[str] = []
+    lines: list[str] = []
     until = ""
     for line in text.splitlines():
         if until:
             until = "" if line.strip() == until else until
             continue
-        kept.append(line)
+        lines.append(line)
         match = _HEREDOC.search(line) if not line.lstrip().startswith("#") else None
         until = match[1] if match else ""
-    return "\n".join(kept)
+    return "\n".join(lines)

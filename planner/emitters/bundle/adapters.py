@@ -111,5 +111,5 @@ def _frozen_base(job: BatchJob) -> File:
             # what is sharded beside the adapters has to have their type
             "bnb_4bit_quant_storage": computes if job.layout.shards_weights else "uint8",
         }
-    what = "the frozen base, as transformers and bitsandbytes load it"
-    return File("quantization_config.json", what, json_text(config))
+    purpose = "the frozen base, as transformers and bitsandbytes load it"
+    return File("quantization_config.json", purpose, json_text(config))

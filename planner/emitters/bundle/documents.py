@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.emitters.batch_job import BatchJob
-from planner.emitters.limits import not_written
+from planner.emitters.limits import not_expressible
 from planner.emitters.recipe import OWN_PROGRAM, Recipe
 
 __all__ = ["with_documents"]
@@ -36,8 +36,8 @@ def with_documents(job: BatchJob, recipe: Recipe) -> Recipe:
     if recipe.default_program != OWN_PROGRAM:
         if job.framework.code.masks_documents:
             return recipe
-        raise not_written("document_lengths", job.framework.name, "no document_lengths")
-    said = _PACKED if workload.packing == "packed" else _PADDED
+        raise not_expressible("document_lengths", job.framework.name, "no document_lengths")
+    sentence = _PACKED if workload.packing == "packed" else _PADDED
     mean = sum(workload.document_lengths) / len(workload.document_lengths)
-    note = said.format(mean=mean, sequence=workload.sequence_length, program=OWN_PROGRAM)
+    note = sentence.format(mean=mean, sequence=workload.sequence_length, program=OWN_PROGRAM)
     return replace(recipe, notes=(*recipe.notes, note))

@@ -18,7 +18,7 @@ __all__ = ["readme"]
 def readme(job: BatchJob, recipe: Recipe, slot: Slot, files: Iterable[File]) -> str:
     """The README of the folder, in Markdown."""
     parts = [
-        f"# {job.name} on {slug(job.machine.name)}\n\n`{job.what}`",
+        f"# {job.name} on {slug(job.machine.name)}\n\n`{job.summary}`",
         _files(files),
         _switches(job),
         _submit(job, recipe),
@@ -61,7 +61,7 @@ def _submit(job: BatchJob, recipe: Recipe) -> str:
         f"    {command}",
     ]
     if meant:
-        lines += ["", *(f"- `{name}`: {what}" for name, what in meant.items())]
+        lines += ["", *(f"- `{name}`: {meaning}" for name, meaning in meant.items())]
     lines += [
         "",
         "Write the activation of your own environment (conda, venv) into `environment.sh`; the job "
@@ -94,10 +94,10 @@ def _chain(slot: Slot) -> str:
     """How many of the jobs are submitted at once."""
     if slot.chained == 1:
         return "`submit.sh` submits one: start it again when that has ended."
-    many = "them" if slot.chained == slot.jobs else f"the next {slot.chained}"
-    again = "" if slot.chained == slot.jobs else "; start it again when they have ended"
+    jobs_phrase = "them" if slot.chained == slot.jobs else f"the next {slot.chained}"
+    restart_phrase = "" if slot.chained == slot.jobs else "; start it again when they have ended"
     return (
-        f"`submit.sh` submits {many} in a chain, each after the one before{again}. "
+        f"`submit.sh` submits {jobs_phrase} in a chain, each after the one before{restart_phrase}. "
         "`JOBS=1 bash submit.sh` submits one."
     )
 
@@ -114,12 +114,12 @@ def _checkpoints(recipe: Recipe, slot: Slot) -> str:
     )
 
 
-def _longer(job: BatchJob, asked: Queue) -> str:
+def _longer(job: BatchJob, queue: Queue) -> str:
     """Queues that hold a job longer, with the numbers of nodes that they take."""
     longer = [
         f"{_plain(q.name)} ({q.min_nodes}-{q.max_nodes} nodes, {q.max_hours:g} h)"
         for q in job.machine.scheduler.queues
-        if q.max_hours > asked.max_hours and not q.on_request
+        if q.max_hours > queue.max_hours and not q.on_request
     ]
     return f" Longer queues: {', '.join(longer)}." if longer else ""
 

@@ -10,16 +10,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from planner.emitters.batch_job import CHECKPOINTS, BatchJob
-from planner.emitters.limits import Says, Words
+from planner.emitters.limits import ExpressibleLayouts, FrameworkNames
 from planner.emitters.queue import slot_of
 from planner.emitters.recipe import File, Recipe
 from planner.emitters.text import json_text, yaml_text
 
-__all__ = ["SAYS", "TRAINER", "launch_file", "recipe", "trainer_file"]
+__all__ = ["EXPRESSIBLE", "TRAINER", "launch_file", "recipe", "trainer_file"]
 
-SAYS = Says(axes=("tp", "cp"), offload=("none", "all-cpu"), hybrid=True)
+EXPRESSIBLE = ExpressibleLayouts(axes=("tp", "cp"), offload=("none", "all-cpu"), hybrid=True)
 
-_PRECISIONS = Words(
+_PRECISIONS = FrameworkNames(
     "precision",
     "Accelerate",
     {"bf16": "bf16", "fp16": "fp16", "fp32": "no", "tf32": "no", "fp8": "fp8"},
@@ -90,8 +90,8 @@ def trainer_file(job: BatchJob, **more: Any) -> tuple[File, ...]:
     }
     if workload.precision != "fp32":
         arguments[workload.precision] = True
-    what = "arguments of the Hugging Face Trainer, for a program that uses it"
-    return (File("training_arguments.json", what, json_text(arguments)),)
+    purpose = "arguments of the Hugging Face Trainer, for a program that uses it"
+    return (File("training_arguments.json", purpose, json_text(arguments)),)
 
 
 def recipe(job: BatchJob) -> Recipe:

@@ -6,14 +6,14 @@ from typing import Literal
 
 from planner.describe.framework.supported_models import SupportedModels
 from planner.emitters.batch_job import CHECKPOINTS, BatchJob
-from planner.emitters.limits import TORCH_DTYPES, Says
+from planner.emitters.limits import TORCH_DTYPES, ExpressibleLayouts
 from planner.emitters.queue import slot_of
 from planner.emitters.recipe import File, Recipe, Resume
 from planner.emitters.text import arguments_text
 
-__all__ = ["EVALUATED_BATCHES", "SAYS", "is_gpt2", "is_plain", "recipe"]
+__all__ = ["EVALUATED_BATCHES", "EXPRESSIBLE", "is_gpt2", "is_plain", "recipe"]
 
-SAYS = Says()
+EXPRESSIBLE = ExpressibleLayouts()
 EVALUATED_BATCHES = 10
 """Ours: the estimate counts no evaluation, and nanoGPT saves only beside one, of 200 by itself."""
 _GPT2 = SupportedModels(

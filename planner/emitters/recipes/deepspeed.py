@@ -11,14 +11,14 @@ from typing import Any
 
 from planner.describe.layout import OFFLOAD
 from planner.emitters.batch_job import BatchJob
-from planner.emitters.limits import Says, Words
+from planner.emitters.limits import ExpressibleLayouts, FrameworkNames
 from planner.emitters.recipe import File, Recipe
 from planner.emitters.recipes.accelerate import launch_file, trainer_file
 from planner.emitters.text import json_text
 
-__all__ = ["SAYS", "config_file", "disk_folder", "recipe"]
+__all__ = ["EXPRESSIBLE", "config_file", "disk_folder", "recipe"]
 
-SAYS = Says(offload=OFFLOAD, hybrid=True, reshard=True, tiles=True)
+EXPRESSIBLE = ExpressibleLayouts(offload=OFFLOAD, hybrid=True, reshard=True, tiles=True)
 
 _OWN_DISK = "nvme/"
 _PREFETCH_ELEMENTS = 50_000_000
@@ -27,7 +27,7 @@ _SUB_GROUP_ELEMENTS = 1_000_000_000
 _SWAP_ELEMENTS = 100_000_000
 _SWAP_BUFFERS = {"offload_optimizer": 4, "offload_param": 5}
 _IN_HOST_ELEMENTS = 1_000_000_000
-_PRECISIONS = Words(
+_PRECISIONS = FrameworkNames(
     "precision",
     "DeepSpeed",
     {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "tf32": "fp32"},
@@ -100,15 +100,15 @@ def _zero(job: BatchJob) -> dict[str, Any]:
 def _groups(job: BatchJob) -> dict[str, Any]:
     """MiCS and ZeRO++'s hpZ: smaller groups."""
     layout = job.layout
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     if layout.dp_shard not in (0, layout.dp):
-        found["mics_shard_size"] = layout.dp_shard * layout.cp
+        settings["mics_shard_size"] = layout.dp_shard * layout.cp
     if layout.reshard:
-        found["zero_hpz_partition_size"] = layout.reshard
-    return found
+        settings["zero_hpz_partition_size"] = layout.reshard
+    return settings
 
 
-def _offload(job: BatchJob, what: str) -> dict[str, Any]:
+def _offload(job: BatchJob, target: str) -> dict[str, Any]:
     """Where optimizer states or parameters go."""
     if job.layout.offload.endswith("-cpu"):
         return {"device": "cpu", "pin_memory": True}
@@ -116,9 +116,9 @@ def _offload(job: BatchJob, what: str) -> dict[str, Any]:
         "device": "nvme",
         "nvme_path": _stated_disk(job) or _OWN_DISK,
         "pin_memory": True,
-        "buffer_count": _SWAP_BUFFERS[what],
+        "buffer_count": _SWAP_BUFFERS[target],
     }
-    if what == "offload_param":
+    if target == "offload_param":
         # a buffer must hold the largest parameter
         largest = _largest_parameter(job)
         place |= {"buffer_size": max(_SWAP_ELEMENTS, largest), "max_in_cpu": _IN_HOST_ELEMENTS}
@@ -178,8 +178,8 @@ def _notes(job: BatchJob) -> tuple[str, ...]:
         notes.append(
             "With the optimizer off the device, use `deepspeed.ops.adam.DeepSpeedCPUAdam`."
         )
-    for name, what in disk_folder(job).items():
-        notes.append(f"States go to `{name}` beside `job.sh`: {what}.")
+    for name, meaning in disk_folder(job).items():
+        notes.append(f"States go to `{name}` beside `job.sh`: {meaning}.")
     if job.layout.tiles > 1:
         notes.append(
             f"The largest matrix is split into {job.layout.tiles} tiles, which no JSON key says: "

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planner.emitters.batch_job import CHECKPOINTS, BatchJob
-from planner.emitters.limits import TORCH_DTYPES, Says, not_written
+from planner.emitters.limits import TORCH_DTYPES, ExpressibleLayouts, not_expressible
 from planner.emitters.queue import slot_of
 from planner.emitters.recipe import File, Recipe, Resume
 from planner.emitters.recipes.ddp import EVALUATED_BATCHES, is_gpt2, is_plain
 from planner.errors import EmitError, shorten
 
-__all__ = ["SAYS", "recipe"]
+__all__ = ["EXPRESSIBLE", "recipe"]
 
-SAYS = Says()
-_KNOWN = ("pbs", "slurm", "none")
+EXPRESSIBLE = ExpressibleLayouts()
+_SCHEDULERS = ("pbs", "slurm", "none")
 """Batch systems that ezpz knows; without one it calls `mpirun`."""
 _CHARACTERS = 256
 """A vocabulary up to this size is of characters."""
@@ -32,13 +32,13 @@ _DONE = (
 def recipe(job: BatchJob) -> Recipe:
     """`wordplay.args` for wordplay's own program."""
     kind = job.machine.scheduler.kind
-    if kind not in _KNOWN:
+    if kind not in _SCHEDULERS:
         raise EmitError(
             f"ezpz does not know {kind}, which schedules {job.where}; use framework ddp, or a "
-            f"machine with one of {', '.join(_KNOWN)}"
+            f"machine with one of {', '.join(_SCHEDULERS)}"
         )
     if not is_gpt2(job) or not is_plain(job):
-        raise not_written(
+        raise not_expressible(
             f"model {shorten(job.model.name)!r}, or a setting of this job that nanoGPT has not,",
             "wordplay",
             "a GPT-2 without recompute, adapters and document_lengths, or framework ddp",
@@ -86,7 +86,7 @@ def _variables(job: BatchJob) -> dict[str, str]:
 def _settings(job: BatchJob) -> Iterator[str]:
     """What does not change from one job of a row to the next."""
     layout, model, workload = job.layout, job.model, job.workload
-    every = slot_of(job).save_every
+    interval = slot_of(job).save_every
     groups: dict[str, dict[str, object]] = {
         "model": {
             "n_layer": model.num_layers,
@@ -105,7 +105,7 @@ def _settings(job: BatchJob) -> Iterator[str]:
             "compile": "false",
             "max_iters": job.steps,
             "log_interval": 1,
-            "eval_interval": every,
+            "eval_interval": interval,
             "eval_iters": EVALUATED_BATCHES,
             "always_save_checkpoint": "true",
             "use_wandb": "false",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from planner.emitters.batch_job import BatchJob
-from planner.emitters.limits import TORCH_DTYPES, Says, Words
+from planner.emitters.limits import TORCH_DTYPES, ExpressibleLayouts, FrameworkNames
 from planner.emitters.recipe import File, Recipe
 
-__all__ = ["SAYS", "recipe"]
+__all__ = ["EXPRESSIBLE", "recipe"]
 
-SAYS = Says(offload=("none", "all-cpu"), hybrid=True, reshard=True)
+EXPRESSIBLE = ExpressibleLayouts(offload=("none", "all-cpu"), hybrid=True, reshard=True)
 
-_PRECISIONS = Words("precision", "FSDP2 alone", TORCH_DTYPES)
+_PRECISIONS = FrameworkNames("precision", "FSDP2 alone", TORCH_DTYPES)
 
 _MODULE = '''\
 """FSDP2 as planned: call `shard(model, layers)` before the optimizer is built."""
@@ -42,7 +42,7 @@ def shard(model: nn.Module, layers: nn.ModuleList, device: str = "{device}") -> 
 def recipe(job: BatchJob) -> Recipe:
     """`sharding.py` for the user's own program; data-parallel layouts only."""
     layout = job.layout
-    SAYS.check(layout, "FSDP2 alone")
+    EXPRESSIBLE.check(layout, "FSDP2 alone")
     notes = [
         "`train.py` is your program. It calls `sharding.shard(model, layers)` before it builds the "
         f"optimizer, takes {job.batches}.",
@@ -53,8 +53,8 @@ def recipe(job: BatchJob) -> Recipe:
             "Recompute every layer before sharding, such as "
             "`model.gradient_checkpointing_enable()` of a Hugging Face model."
         )
-    what = "FSDP2 with the planned mesh and precision, for your program to import"
-    return Recipe(files=(File("sharding.py", what, _module(job)),), notes=tuple(notes))
+    purpose = "FSDP2 with the planned mesh and precision, for your program to import"
+    return Recipe(files=(File("sharding.py", purpose, _module(job)),), notes=tuple(notes))
 
 
 def _module(job: BatchJob) -> str:

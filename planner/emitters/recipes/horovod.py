@@ -7,13 +7,18 @@ MPI which rank a process is; a machine without a batch system takes `horovodrun`
 from __future__ import annotations
 
 from planner.emitters.batch_job import BatchJob
-from planner.emitters.limits import TORCH_DTYPES, Says, Words, not_written
+from planner.emitters.limits import (
+    TORCH_DTYPES,
+    ExpressibleLayouts,
+    FrameworkNames,
+    not_expressible,
+)
 from planner.emitters.recipe import File, Recipe
 
-__all__ = ["SAYS", "recipe"]
+__all__ = ["EXPRESSIBLE", "recipe"]
 
-SAYS = Says()
-_PRECISIONS = Words("precision", "Horovod", TORCH_DTYPES)
+EXPRESSIBLE = ExpressibleLayouts()
+_PRECISIONS = FrameworkNames("precision", "Horovod", TORCH_DTYPES)
 _COMPRESSION = {4: "none", 2: "fp16"}
 """By the bytes of an element that is reduced."""
 _MODULE = '''\
@@ -43,7 +48,7 @@ def distributed(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> tor
 def recipe(job: BatchJob) -> Recipe:
     """`horovod_plan.py`, and the variables of the fusion buffer."""
     if job.machine.scheduler.kind == "kubernetes":
-        raise not_written("a PyTorchJob, which knows no MPI,", "Horovod", "framework ddp")
+        raise not_expressible("a PyTorchJob, which knows no MPI,", "Horovod", "framework ddp")
     layout, framework = job.layout, job.framework
     states = framework.states(job.workload.precision)
     text = _MODULE.format(
@@ -54,8 +59,8 @@ def recipe(job: BatchJob) -> Recipe:
     )
     threshold = framework.buffers.reduce_bucket_elements * states.reduce_bytes
     launch = job.machine.scheduler.launch
-    alone = launch is not None and launch.one_device_each
-    device = "the only one that it sees" if alone else "that of `hvd.local_rank()`"
+    sees_one_device = launch is not None and launch.one_device_each
+    device = "the only one that it sees" if sees_one_device else "that of `hvd.local_rank()`"
     notes = [
         f"`train.py` is your program on Horovod: it calls `hvd.init()`, its device is {device}, "
         "`distributed` of `horovod_plan.py` wraps its optimizer, and it computes under "

@@ -12,15 +12,15 @@ from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import Layout
 from planner.describe.workload import parse_ramp
 from planner.emitters.batch_job import CHECKPOINTS, BatchJob
-from planner.emitters.limits import Says, Words, built
+from planner.emitters.limits import ExpressibleLayouts, FrameworkNames, built
 from planner.emitters.queue import slot_of
 from planner.emitters.recipe import File, Recipe, from_checkout
 from planner.emitters.text import arguments_text
 
-__all__ = ["SAYS", "START", "arguments_file", "common_options", "recipe", "uneven_stages"]
+__all__ = ["EXPRESSIBLE", "START", "arguments_file", "common_options", "recipe", "uneven_stages"]
 
 _FRAMEWORK = "Megatron-LM"
-SAYS = Says(
+EXPRESSIBLE = ExpressibleLayouts(
     axes=("tp", "pp", "cp", "ep", "etp"),
     recompute=("none", "selective", "full"),
     recompute_by=("layers", "span"),
@@ -30,10 +30,10 @@ SAYS = Says(
     stages=True,
     ramp=True,
 )
-_OPTIMIZERS = Words(
+_OPTIMIZERS = FrameworkNames(
     "optimizer", _FRAMEWORK, {"adam": "adam", "adamw": "adam", "sgd": "sgd", "sgd-momentum": "sgd"}
 )
-_PRECISIONS: Words[tuple[str, ...]] = Words(
+_PRECISIONS: FrameworkNames[tuple[str, ...]] = FrameworkNames(
     "precision",
     _FRAMEWORK,
     {
@@ -213,8 +213,8 @@ def _window(job: BatchJob) -> Iterator[str]:
     layers, windows = model.num_layers, model.num_window_layers
     if windows == layers:
         return
-    every, rest = divmod(layers, layers - windows)
-    yield f"--window-attn-skip-freq {f'([1]*{windows}+[0]*{layers - windows})' if rest else every}"
+    period, rest = divmod(layers, layers - windows)
+    yield f"--window-attn-skip-freq {f'([1]*{windows}+[0]*{layers - windows})' if rest else period}"
 
 
 def _experts(job: BatchJob) -> Iterator[str]:
@@ -332,9 +332,9 @@ def _stages(job: BatchJob) -> Iterator[str]:
     chunks = layout.pp * layout.vpp
     deal = told_deal(layers, layout)
     counts = layers_on_stage(layers, chunks, np.arange(chunks), deal)[1].astype(int).tolist()
-    told = list(_told(layout, layers, counts))
-    if told:
-        yield from told
+    arguments = list(_uneven_stage_flags(layout, layers, counts))
+    if arguments:
+        yield from arguments
         if layout.vpp > 1:
             yield f"--num-virtual-stages-per-pipeline-rank {layout.vpp}"
     elif len(set(counts)) > 1:
@@ -343,7 +343,7 @@ def _stages(job: BatchJob) -> Iterator[str]:
         yield f"--num-layers-per-virtual-pipeline-stage {layers // chunks}"
 
 
-def _told(layout: Layout, layers: int, counts: list[int]) -> Iterator[str]:
+def _uneven_stage_flags(layout: Layout, layers: int, counts: list[int]) -> Iterator[str]:
     """Ends that count as layers, or layers of the first and last stage; nothing where Megatron
     would not deal the rest evenly."""
     first, last = max(layout.embedding_slots, 0), max(layout.head_slots, 0)
@@ -353,8 +353,8 @@ def _told(layout: Layout, layers: int, counts: list[int]) -> Iterator[str]:
         if last:
             yield "--account-for-loss-in-pipeline-split"
     ends = {"first": layout.first_layers, "last": layout.last_layers}
-    others = counts[bool(ends["first"]) : layout.pp - bool(ends["last"])]
-    if counts == counts[: layout.pp] * layout.vpp and len(set(others)) <= 1:
+    middle_counts = counts[bool(ends["first"]) : layout.pp - bool(ends["last"])]
+    if counts == counts[: layout.pp] * layout.vpp and len(set(middle_counts)) <= 1:
         for end, number in ends.items():
             if number:
                 yield f"--decoder-{end}-pipeline-num-layers {number}"

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from planner.emitters.batch_job import BatchJob
-from planner.emitters.limits import Says, Words, built
+from planner.emitters.limits import ExpressibleLayouts, FrameworkNames, built
 from planner.emitters.recipe import Recipe, from_checkout
 from planner.emitters.recipes.deepspeed import config_file, disk_folder
 from planner.emitters.recipes.megatron import START, arguments_file, common_options
 
-__all__ = ["SAYS", "recipe"]
+__all__ = ["EXPRESSIBLE", "recipe"]
 
 _FRAMEWORK = "Megatron-DeepSpeed"
-SAYS = Says(
+EXPRESSIBLE = ExpressibleLayouts(
     axes=("tp", "pp", "cp"),
     offload=("none", "optimizer-cpu", "optimizer-nvme"),
     hybrid=True,
@@ -22,8 +22,8 @@ SAYS = Says(
     ulysses=True,
     activations=True,
 )
-_OPTIMIZERS = Words("optimizer", _FRAMEWORK, {"adam": "adam", "adamw": "adamw"})
-_PRECISIONS: Words[tuple[str, ...]] = Words(
+_OPTIMIZERS = FrameworkNames("optimizer", _FRAMEWORK, {"adam": "adam", "adamw": "adamw"})
+_PRECISIONS: FrameworkNames[tuple[str, ...]] = FrameworkNames(
     "precision",
     _FRAMEWORK,
     {

@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from planner.emitters.batch_job import CHECKPOINTS, BatchJob
-from planner.emitters.limits import TORCH_DTYPES, Says, Words, built
+from planner.emitters.limits import TORCH_DTYPES, ExpressibleLayouts, FrameworkNames, built
 from planner.emitters.queue import slot_of
 from planner.emitters.recipe import File, Recipe, from_checkout
 from planner.emitters.text import yaml_text
 
-__all__ = ["SAYS", "recipe"]
+__all__ = ["EXPRESSIBLE", "recipe"]
 
 _FRAMEWORK = "nanotron"
-SAYS = Says(axes=("tp", "pp"))
-_PRECISIONS = Words("precision", _FRAMEWORK, TORCH_DTYPES)
-_OPTIMIZERS = Words("optimizer", _FRAMEWORK, {"adam": "adamW", "adamw": "adamW"})
-_SCHEDULES = Words("schedule", _FRAMEWORK, {"1f1b": "1f1b", "gpipe": "afab"})
+EXPRESSIBLE = ExpressibleLayouts(axes=("tp", "pp"))
+_PRECISIONS = FrameworkNames("precision", _FRAMEWORK, TORCH_DTYPES)
+_OPTIMIZERS = FrameworkNames("optimizer", _FRAMEWORK, {"adam": "adamW", "adamw": "adamW"})
+_SCHEDULES = FrameworkNames("schedule", _FRAMEWORK, {"1f1b": "1f1b", "gpipe": "afab"})
 
 
 def recipe(job: BatchJob) -> Recipe:

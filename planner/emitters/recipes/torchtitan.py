@@ -14,17 +14,17 @@ from typing import Any, TypeAlias
 from planner.cost.shards.layers_per_stage import Deal, layers_on_stage, told_deal
 from planner.describe.model.model import Model
 from planner.emitters.batch_job import CHECKPOINTS, BatchJob
-from planner.emitters.limits import TORCH_DTYPES, Says, Words
+from planner.emitters.limits import TORCH_DTYPES, ExpressibleLayouts, FrameworkNames
 from planner.emitters.queue import slot_of
 from planner.emitters.recipe import File, Recipe
 from planner.emitters.recipes import fully_shard
 from planner.emitters.text import assigned, toml_text
 
-__all__ = ["SAYS", "recipe"]
+__all__ = ["EXPRESSIBLE", "recipe"]
 
 _Tables: TypeAlias = dict[str, dict[str, Any]]
 
-SAYS = Says(
+EXPRESSIBLE = ExpressibleLayouts(
     axes=("tp", "pp", "cp", "ep"),
     recompute=("none", "selective", "full"),
     offload=("none", "all-cpu"),
@@ -36,10 +36,10 @@ _OLD_MODULE = "llama3"
 """The module whose models 0.2.2 is told as well."""
 _OURS = "planned"
 """Name of the model's sizes where they are no flavor of torchtitan's."""
-_PRECISIONS = Words(
+_PRECISIONS = FrameworkNames(
     "precision", "torchtitan", {name: TORCH_DTYPES[name] for name in ("bf16", "fp32", "tf32")}
 )
-_SCHEDULES = Words(
+_SCHEDULES = FrameworkNames(
     "schedule",
     "torchtitan",
     {
@@ -73,8 +73,8 @@ def recipe(job: BatchJob) -> Recipe:
     if built is None or not built.module:
         return fully_shard.recipe(job)
     flavor = built.flavor(job.model)
-    what = "torchtitan's configuration for release 0.3.0"
-    files = [File("torchtitan_plan.py", what, _python(job, built.module, flavor))]
+    purpose = "torchtitan's configuration for release 0.3.0"
+    files = [File("torchtitan_plan.py", purpose, _python(job, built.module, flavor))]
     notes = [
         "`job.sh` starts torchtitan 0.3.0 with `torchtitan_plan.py`.",
         "It streams C4 from the Hugging Face hub: name your own data in the configuration. What "
@@ -277,8 +277,8 @@ def _settings(job: BatchJob) -> list[str]:
         "parallelism": _parallelism(job, _HEAD),
         "checkpoint": _checkpoint(job),
     }
-    told = assigned(tables, job.framework.switch_arguments)
-    tables = {name: table for name, table in told.items() if name != _COMPILE}
+    settings = assigned(tables, job.framework.switch_arguments)
+    tables = {name: table for name, table in settings.items() if name != _COMPILE}
     lines = [
         f"{section}.{key} = {_literal(value)}"
         for section, table in tables.items()
@@ -291,8 +291,10 @@ def _settings(job: BatchJob) -> list[str]:
 
 def _compile(job: BatchJob) -> dict[str, Any]:
     """What is compiled, as the switches that are on say."""
-    found = assigned({_COMPILE: {"enable": False}}, job.framework.switch_arguments)[_COMPILE]
-    return dict(found)
+    compile_settings = assigned({_COMPILE: {"enable": False}}, job.framework.switch_arguments)[
+        _COMPILE
+    ]
+    return dict(compile_settings)
 
 
 def _literal(value: str | int | bool | list[list[str]]) -> str:
@@ -324,20 +326,20 @@ def _is_old(job: BatchJob) -> bool:
     layout = job.layout
     if job.framework.kernels.loss_chunks > 1 or job.workload.document_lengths:
         return False
-    alone = layout.tp * layout.pp == 1
+    is_data_parallel = layout.tp * layout.pp == 1
     sharded = job.sharding[1] * layout.cp > 1
-    return not job.model.tied_embeddings and (alone or sharded)
+    return not job.model.tied_embeddings and (is_data_parallel or sharded)
 
 
 def _old_files(job: BatchJob, flavor: str) -> list[File]:
     """`torchtitan.toml`, and the model's sizes where they are no flavor."""
-    known = flavor in _OLD_FLAVORS
+    has_flavor = flavor in _OLD_FLAVORS
     checkpointing: dict[str, str] = {"mode": job.layout.recompute}
     if job.layout.recompute == "selective":
         checkpointing["selective_ac_option"] = "op"
     tables: _Tables = {
         "job": {"dump_folder": "."},
-        "model": {"name": _OLD_MODULE, "flavor": flavor if known else _OURS},
+        "model": {"name": _OLD_MODULE, "flavor": flavor if has_flavor else _OURS},
         "training": {"dataset": "c4", **_training(job)},
         "parallelism": _parallelism(job, _OLD_HEAD),
         "checkpoint": _checkpoint(job),
@@ -348,13 +350,13 @@ def _old_files(job: BatchJob, flavor: str) -> list[File]:
     if _ASYNC in tables[_COMPILE]:
         # the older release has it among the degrees
         tables["parallelism"][_ASYNC] = tables[_COMPILE].pop(_ASYNC)
-    if not known:
+    if not has_flavor:
         tables["experimental"] = {"custom_import": "torchtitan_model"}
     text = toml_text(tables, "torchtitan 0.2.2 and older; newer ones read no TOML")
     files = [File("torchtitan.toml", "torchtitan's configuration up to release 0.2.2", text)]
-    if not known:
-        what = "the model's sizes, which torchtitan 0.2.2 imports"
-        files.append(File("torchtitan_model.py", what, _old_sizes(job.model)))
+    if not has_flavor:
+        purpose = "the model's sizes, which torchtitan 0.2.2 imports"
+        files.append(File("torchtitan_model.py", purpose, _old_sizes(job.model)))
     return files
 
 

@@ -28,15 +28,15 @@ class Flux(BatchSystem):
 
     def directives(self, job: BatchJob, slot: Slot, tasks: int) -> list[str]:
         """`#FLUX:` lines."""
-        asked = [
+        lines = [
             f"--job-name={job.name}",
             f"--nodes={job.nodes}",
             "--exclusive",
             f"--time-limit={round(slot.seconds) // 60}m",
             "--output={{name}}-{{id}}.out",
         ]
-        asked += own_directives(job, slot, "--queue=")
-        return [f"#FLUX: {line}" for line in asked]
+        lines += own_directives(job, slot, "--queue=")
+        return [f"#FLUX: {line}" for line in lines]
 
     def across(self, job: BatchJob, tasks: int, exported: Iterable[str]) -> str:
         """`flux run` binds each task to cores of its own; all see the devices of the node."""

@@ -50,8 +50,8 @@ def job_files(job: BatchJob, recipe: Recipe, slot: Slot) -> list[File]:
     script = _Script(job, recipe, slot, system)
     files = [File("job.sh", "the job script", script.text())]
     if script.wrapped and launch is not None:
-        what = "tells torch which rank a process is; `job.sh` starts it once per device"
-        files.append(File("rank.sh", what, _rank(launch)))
+        purpose = "tells torch which rank a process is; `job.sh` starts it once per device"
+        files.append(File("rank.sh", purpose, _rank(launch)))
     if isinstance(system, Kubernetes):
         files.append(manifest(job, slot, handed_on(recipe)))
     if kind != "none":
@@ -101,7 +101,7 @@ class _Script:
         folder = [f"cd {self.system.folder}"] if self.system.folder else []
         files = self.recipe.argument_files
         parts = [
-            [f"# {self.job.what}", "set -euo pipefail", *folder],
+            [f"# {self.job.summary}", "set -euo pipefail", *folder],
             _stop(),
             _checks(self.recipe),
             _setup(self.job),
@@ -127,14 +127,14 @@ class _Script:
     def _variables(self) -> dict[str, str]:
         """Variables of the site and of the framework."""
         launch = self.job.machine.scheduler.launch
-        found = dict(launch.environment) if launch is not None else {}
+        variables = dict(launch.environment) if launch is not None else {}
         if launch is not None:
-            found |= launch.device_environment if self.per_device else launch.node_environment
+            variables |= launch.device_environment if self.per_device else launch.node_environment
         if (network := self.job.machine.network) is not None:
-            found |= network.environment
+            variables |= network.environment
         if self.recipe.launcher == "ezpz":
-            found |= self.system.inherited(self.job, self.tasks)
-        return found | dict(self.recipe.environment)
+            variables |= self.system.inherited(self.job, self.tasks)
+        return variables | dict(self.recipe.environment)
 
     def _exports(self) -> list[str]:
         """Those variables, and where the processes meet."""
@@ -172,8 +172,8 @@ class _Script:
             count = f"-n {job.nodes * self.tasks} -ppn {self.tasks}"
             return f"ezpz launch {count} -- python3 -u {program}"
         if self.recipe.launcher == "horovod":
-            alone = "" if self.system.hosts else f"horovodrun -np {job.layout.world} "
-            return f"{alone}python3 -u {program}"
+            prefix = "" if self.system.hosts else f"horovodrun -np {job.layout.world} "
+            return f"{prefix}python3 -u {program}"
         if self.recipe.launcher == "accelerate":
             start = "accelerate launch --config_file accelerate.yaml"
             return BREAK.join([start, *self.system.meeting, program])
@@ -200,7 +200,7 @@ def _resume(recipe: Recipe) -> list[str]:
     words = " ".join(recipe.resume.arguments)
     return [
         "RESUME=()",
-        f"if [[ -e {shlex.quote(recipe.resume.found)} ]]; then",
+        f"if [[ -e {shlex.quote(recipe.resume.checkpoint)} ]]; then",
         f"    RESUME=({words})",
         "fi",
     ]
@@ -208,8 +208,10 @@ def _resume(recipe: Recipe) -> list[str]:
 
 def _checks(recipe: Recipe) -> list[str]:
     """One sentence where something that only the user can give is missing."""
-    lines = [f': "${{{name}:?set it to {what}}}"' for name, what in recipe.variables.items()]
-    needed = {f'"{name}"': f"{name} is missing: {what}" for name, what in recipe.needed.items()}
+    lines = [f': "${{{name}:?set it to {meaning}}}"' for name, meaning in recipe.variables.items()]
+    needed = {
+        f'"{name}"': f"{name} is missing: {meaning}" for name, meaning in recipe.needed.items()
+    }
     if recipe.default_program:
         lines.append(f'PROGRAM="${{PROGRAM:-{recipe.default_program}}}"')
         needed['"${PROGRAM}"'] = "${PROGRAM} is missing: put it here, or set PROGRAM to its path"

@@ -30,10 +30,10 @@ class Lsf(BatchSystem):
     def directives(self, job: BatchJob, slot: Slot, tasks: int) -> list[str]:
         """`#BSUB` lines; LSF counts whole minutes."""
         hours, minutes = divmod(round(slot.seconds) // 60, 60)
-        asked = [f"-J {job.name}", f"-nnodes {job.nodes}", f"-W {hours}:{minutes:02d}"]
-        asked += [f"-o {job.name}.%J"]
-        asked += own_directives(job, slot, "-q ")
-        return [f"#BSUB {line}" for line in asked]
+        lines = [f"-J {job.name}", f"-nnodes {job.nodes}", f"-W {hours}:{minutes:02d}"]
+        lines += [f"-o {job.name}.%J"]
+        lines += own_directives(job, slot, "-q ")
+        return [f"#BSUB {line}" for line in lines]
 
     def across(self, job: BatchJob, tasks: int, exported: Iterable[str]) -> str:
         """`jsrun`: devices in different resource sets would not reach each other directly."""

@@ -31,9 +31,9 @@ class Pbs(BatchSystem):
     def directives(self, job: BatchJob, slot: Slot, tasks: int) -> list[str]:
         """`#PBS` lines; no comment may stand on or between them: PBS reads it as one."""
         time = walltime_text(slot.seconds)
-        asked = [f"-N {job.name}", f"-l select={job.nodes}", f"-l walltime={time}", "-j oe"]
-        asked += own_directives(job, slot, "-q ")
-        return [f"#PBS {line}" for line in asked]
+        lines = [f"-N {job.name}", f"-l select={job.nodes}", f"-l walltime={time}", "-j oe"]
+        lines += own_directives(job, slot, "-q ")
+        return [f"#PBS {line}" for line in lines]
 
     def across(self, job: BatchJob, tasks: int, exported: Iterable[str]) -> str:
         """`mpiexec` of PALS hands on every variable, `mpirun` of Open MPI those that are named."""
@@ -44,10 +44,10 @@ class Pbs(BatchSystem):
             words = [f"mpirun -n {ranks} -N {tasks} --bind-to none {_HOSTFILE}", names]
         else:
             words = [f"mpiexec --verbose --envall -n {ranks} --ppn {tasks} {_HOSTFILE}"]
-        own = " ".join(own_options(job, tasks))
-        return BREAK.join([*words, own] if own else words)
+        options = " ".join(own_options(job, tasks))
+        return BREAK.join([*words, options] if options else words)
 
-    def given(self, names: Iterable[str]) -> str:
+    def pass_variables(self, names: Iterable[str]) -> str:
         """`-v` with the names: PBS hands on nothing else."""
         listed = ",".join(names)
         return f"-v {listed}" if listed else ""

@@ -30,7 +30,7 @@ class Slurm(BatchSystem):
         """`#SBATCH` lines."""
         cpu = job.machine.device.runtime == "cpu"
         devices = () if cpu else (f"--gpus-per-node={job.ranks_per_node}",)
-        asked = [
+        lines = [
             f"--job-name={job.name}",
             f"--nodes={job.nodes}",
             f"--time={walltime_text(slot.seconds)}",
@@ -38,18 +38,18 @@ class Slurm(BatchSystem):
             _cpus(job, tasks),
             "--output=%x-%j.out",
         ]
-        asked += own_directives(job, slot, "--partition=", devices)
-        return [f"#SBATCH {line}" for line in asked]
+        lines += own_directives(job, slot, "--partition=", devices)
+        return [f"#SBATCH {line}" for line in lines]
 
     def across(self, job: BatchJob, tasks: int, exported: Iterable[str]) -> str:
         """`srun`, which does not take the CPUs of a task from the directives of the job."""
-        own = own_options(job, tasks)
-        if not any(option.startswith("--cpu-bind") for option in own):
-            own.insert(0, "--cpu-bind=cores")
+        options = own_options(job, tasks)
+        if not any(option.startswith("--cpu-bind") for option in options):
+            options.insert(0, "--cpu-bind=cores")
         count = f"--ntasks={job.nodes * tasks} --ntasks-per-node={tasks} {_cpus(job, tasks)}"
         # one dead rank ends the job instead of leaving the others to wait for it
-        own.insert(0, "--kill-on-bad-exit=1")
-        return f"srun {count}{BREAK}{' '.join(own)}"
+        options.insert(0, "--kill-on-bad-exit=1")
+        return f"srun {count}{BREAK}{' '.join(options)}"
 
     def inherited(self, job: BatchJob, tasks: int) -> dict[str, str]:
         """The CPUs of a task."""

@@ -33,8 +33,8 @@ def submit_script(job: BatchJob, recipe: Recipe, slot: Slot, system: BatchSystem
     if system.submission is None:
         wanted |= CLUSTER
     lines += [
-        f': "${{{name}:?set it to {what}}}"'
-        for name, what in {**wanted, **recipe.variables}.items()
+        f': "${{{name}:?set it to {meaning}}}"'
+        for name, meaning in {**wanted, **recipe.variables}.items()
     ]
     names = handed_on(recipe)
     if recipe.default_program:
@@ -53,7 +53,7 @@ def _command(system: BatchSystem, submission: Submission, names: list[str], acco
     """One submission; an account is named where it is given, though the site may not ask."""
     option = submission.account
     paid = f'{option}"${{PROJECT}}"' if account else f'${{PROJECT:+{option}"${{PROJECT}}"}}'
-    words = [submission.command, paid, system.given(names), '"${after[@]}"', "job.sh"]
+    words = [submission.command, paid, system.pass_variables(names), '"${after[@]}"', "job.sh"]
     return " ".join(word for word in words if word)
 
 

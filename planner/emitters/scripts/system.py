@@ -77,7 +77,7 @@ class BatchSystem(ABC):
         """Variables for the launcher where another program calls it without these options."""
         return {}
 
-    def given(self, names: Iterable[str]) -> str:
+    def pass_variables(self, names: Iterable[str]) -> str:
         """Options that hand variables to the job, where the system does not hand on all."""
         return ""
 
@@ -90,8 +90,8 @@ def cpus_of(job: BatchJob) -> int:
     Source: definition.
     """
     launch = job.machine.scheduler.launch
-    stated = launch.cpus if launch is not None else None
-    return stated or int(job.machine.node.num_cores.value)
+    own_cpus = launch.cpus if launch is not None else None
+    return own_cpus or int(job.machine.node.num_cores.value)
 
 
 def own_options(job: BatchJob, tasks: int) -> list[str]:
@@ -107,7 +107,7 @@ def own_directives(job: BatchJob, slot: Slot, queue: str, usual: Iterable[str] =
     """What the site asks in every script (`usual` where nothing is known of it), and the queue:
     `queue` is the option before its name where the queue has no directives of its own."""
     launch = job.machine.scheduler.launch
-    asked = list(launch.directives if launch is not None else usual)
+    lines = list(launch.directives if launch is not None else usual)
     if slot.queue is not None:
-        asked += slot.queue.directives or (f"{queue}{slot.queue.name}",)
-    return asked
+        lines += slot.queue.directives or (f"{queue}{slot.queue.name}",)
+    return lines

@@ -187,8 +187,8 @@ class _PerSample:
         if len(grows) > 1:
             raise DescriptionError(
                 f"a product of {small.rows} x {small.k} and {small.k} x {small.n} grows with the "
-                "square of the batch, as where every sample is compared with every other; such a module "
-                "is not planned"
+                "square of the batch, as where every sample is compared with every other; such a "
+                "module is not planned"
             )
         (name,) = grows
         size = (getattr(large, name) - getattr(small, name)) // self.samples

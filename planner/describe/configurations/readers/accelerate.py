@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planner.describe.configurations.configuration import Configuration
 from planner.describe.configurations.document import Document
-from planner.describe.configurations.statement import Statement
+from planner.describe.configurations.stated_job import StatedJob
 from planner.describe.configurations.table import Table
 
 __all__ = ["KIND", "fsdp_stage", "read", "recognises"]
@@ -43,34 +43,34 @@ def recognises(document: Document) -> bool:
 def read(document: Document) -> Configuration:
     """What it says."""
     table = document.table()
-    said = Statement(KIND, document.name, table)
-    said.is_(world=table.number("num_processes"))
-    precision = said.named(table, "mixed_precision", _PRECISIONS, "bf16")
+    stated_job = StatedJob(KIND, document.name, table)
+    stated_job.is_(world=table.number("num_processes"))
+    precision = stated_job.named(table, "mixed_precision", _PRECISIONS, "bf16")
     # `no` is what the file says before the program asks for another
-    said.workload(precision=None if precision == "fp32" else precision)
-    said.by_default(precision="fp32")
+    stated_job.workload(precision=None if precision == "fp32" else precision)
+    stated_job.by_default(precision="fp32")
     kind = table.word("distributed_type") or ""
     if kind in ("fsdp", "fsdp2") or (not kind and "fsdp_config" in table):
-        _fsdp(said, table.table("fsdp_config"))
+        _fsdp(stated_job, table.table("fsdp_config"))
     elif kind == "deepspeed":
-        _deepspeed(said, table.table("deepspeed_config"))
+        _deepspeed(stated_job, table.table("deepspeed_config"))
     elif kind == "megatron_lm":
-        _megatron(said, table.table("megatron_lm_config"))
+        _megatron(stated_job, table.table("megatron_lm_config"))
     elif kind in ("multi_gpu", "multi_xpu", "multi_cpu", "multi_npu", "no", "false", ""):
-        said.is_(usual_framework="ddp")
-        said.by_default(zero_stage=0)
+        stated_job.is_(usual_framework="ddp")
+        stated_job.by_default(zero_stage=0)
     else:
-        raise said.refused(
+        raise stated_job.refused(
             f"distributed_type = {kind.upper()} is not described; use FSDP, DEEPSPEED, "
             "MEGATRON_LM or MULTI_GPU"
         )
-    _mesh(said, table.table("parallelism_config"))
+    _mesh(stated_job, table.table("parallelism_config"))
     table.number("num_machines")
-    said.not_counted(table, _NOT_COUNTED)
+    stated_job.not_counted(table, _NOT_COUNTED)
     backend = table.table("dynamo_config").word("dynamo_backend") or table.word("dynamo_backend")
     if backend not in (None, "no"):
-        said.turned_on("compile")
-    return said.configuration(hides=lambda key: not key.startswith(_SECTIONS))
+        stated_job.turned_on("compile")
+    return stated_job.configuration(hides=lambda key: not key.startswith(_SECTIONS))
 
 
 _SECTIONS = (
@@ -82,10 +82,10 @@ _SECTIONS = (
 # --- FSDP -------------------------------------------------------------------------------------
 
 
-def _fsdp(said: Statement, plugin: Table) -> None:
-    said.is_(framework="accelerate")
+def _fsdp(stated_job: StatedJob, plugin: Table) -> None:
+    stated_job.is_(framework="accelerate")
     strategy = plugin.word("fsdp_sharding_strategy")
-    stage, hybrid = fsdp_stage(said, strategy) if strategy else (None, False)
+    stage, hybrid = fsdp_stage(stated_job, strategy) if strategy else (None, False)
     gathers = plugin.word("fsdp_reshard_after_forward")
     if gathers in _STRATEGIES:
         stage, hybrid = _STRATEGIES[gathers]
@@ -93,71 +93,73 @@ def _fsdp(said: Statement, plugin: Table) -> None:
         stage = 3 if plugin.flag("fsdp_reshard_after_forward") else 2
     elif (plugin.number("fsdp_version") or 1) == 2 and stage is None:
         stage = 3
-    said.layout(zero_stage=3 if stage is None else stage)
-    said.is_(shards_per_node=hybrid)
+    stated_job.layout(zero_stage=3 if stage is None else stage)
+    stated_job.is_(shards_per_node=hybrid)
     offloads = plugin.flag("fsdp_offload_params")
-    said.layout(offload="all-cpu" if offloads else None)
+    stated_job.layout(offload="all-cpu" if offloads else None)
     recomputes = plugin.flag("fsdp_activation_checkpointing")
-    said.layout(recompute="full" if recomputes else None)
+    stated_job.layout(recompute="full" if recomputes else None)
     # the program may ask for both itself
-    said.by_default(offload="none", recompute="none")
+    stated_job.by_default(offload="none", recompute="none")
     if plugin.number("fsdp_version") != 2:
-        said.note("FSDP 1 is estimated as FSDP 2, which shards each tensor by rows")
+        stated_job.note("FSDP 1 is estimated as FSDP 2, which shards each tensor by rows")
     prefetch = plugin.word("fsdp_backward_prefetch")
     if prefetch in ("no_prefetch", "backward_post"):
-        said.note(f"fsdp_backward_prefetch = {prefetch} is not counted: gathers are prefetched")
+        stated_job.note(
+            f"fsdp_backward_prefetch = {prefetch} is not counted: gathers are prefetched"
+        )
     plugin.skip(*(f"fsdp_{name}" for name in _HARMLESS))
 
 
-def fsdp_stage(said: Statement, strategy: str) -> tuple[int, bool]:
+def fsdp_stage(stated_job: StatedJob, strategy: str) -> tuple[int, bool]:
     """The ZeRO stage of FSDP 1's strategy, and whether each node is a group of its own."""
     name = _STRATEGY_NUMBERS.get(strategy, strategy)
     if name not in _STRATEGIES:
-        raise said.refused(
+        raise stated_job.refused(
             f"fsdp_sharding_strategy = {strategy} is not known; use one of "
-            f"{', '.join(known.upper() for known in _STRATEGIES)}"
+            f"{', '.join(strategy_name.upper() for strategy_name in _STRATEGIES)}"
         )
     return _STRATEGIES[name]
 
 
-def _mesh(said: Statement, mesh: Table) -> None:
+def _mesh(stated_job: StatedJob, mesh: Table) -> None:
     sizes = {
         name: mesh.number(f"parallelism_config_{name}_size")
         for name in ("dp_replicate", "dp_shard", "tp", "cp")
     }
     if not any(sizes.values()):
         return
-    said.layout(tp=sizes["tp"] or 1, cp=sizes["cp"] or 1)
+    stated_job.layout(tp=sizes["tp"] or 1, cp=sizes["cp"] or 1)
     replicate, shard = sizes["dp_replicate"] or 1, sizes["dp_shard"] or 1
-    said.layout(dp=replicate * shard)
-    said.is_(replicas=replicate if shard > 1 else 0)
+    stated_job.layout(dp=replicate * shard)
+    stated_job.is_(replicas=replicate if shard > 1 else 0)
     if shard == 1 and replicate > 1 and (sizes["cp"] or 1) == 1:
-        said.layout(zero_stage=0)  # groups of one rank hold everything
+        stated_job.layout(zero_stage=0)  # groups of one rank hold everything
     mesh.skip("parallelism_config_cp_comm_strategy", "parallelism_config_cp_backend")
-    said.not_counted(mesh, _NOT_COUNTED)
+    stated_job.not_counted(mesh, _NOT_COUNTED)
 
 
 # --- DeepSpeed and Megatron-LM ----------------------------------------------------------------
 
 
-def _deepspeed(said: Statement, plugin: Table) -> None:
-    said.is_(framework="deepspeed")
+def _deepspeed(stated_job: StatedJob, plugin: Table) -> None:
+    stated_job.is_(framework="deepspeed")
     file = plugin.get("deepspeed_config_file")
     if isinstance(file, str):
-        said.left_to(file, "zero_stage")
+        stated_job.left_to(file, "zero_stage")
         # the file decides, and `accelerate config` writes a precision all the same
-        said.fields["workload"].pop("precision", None)
-        said.fields["usual"].pop("precision", None)
+        stated_job.fields["workload"].pop("precision", None)
+        stated_job.fields["usual"].pop("precision", None)
     else:
-        said.layout(
+        stated_job.layout(
             zero_stage=plugin.number("zero_stage"),
             grad_accumulation=plugin.number("gradient_accumulation_steps"),
-            offload=_deepspeed_offload(said, plugin),
+            offload=_deepspeed_offload(stated_job, plugin),
         )
     plugin.skip(*_HARMLESS_IN_DEEPSPEED)
 
 
-def _deepspeed_offload(said: Statement, plugin: Table) -> str:
+def _deepspeed_offload(stated_job: StatedJob, plugin: Table) -> str:
     states = plugin.word("offload_optimizer_device") or "none"
     weights = plugin.word("offload_param_device") or "none"
     plugin.skip("offload_optimizer_nvme_path", "offload_param_nvme_path")
@@ -166,11 +168,11 @@ def _deepspeed_offload(said: Statement, plugin: Table) -> str:
     return "none" if states == "none" else f"optimizer-{states}"
 
 
-def _megatron(said: Statement, plugin: Table) -> None:
-    said.is_(framework="megatron-lm")
+def _megatron(stated_job: StatedJob, plugin: Table) -> None:
+    stated_job.is_(framework="megatron-lm")
     split = plugin.flag("megatron_lm_sequence_parallelism")
     recomputes = plugin.flag("megatron_lm_recompute_activations")
-    said.layout(
+    stated_job.layout(
         tp=plugin.number("megatron_lm_tp_degree"),
         pp=plugin.number("megatron_lm_pp_degree"),
         sequence_parallel=split,
@@ -178,5 +180,5 @@ def _megatron(said: Statement, plugin: Table) -> None:
         zero_stage=1 if plugin.flag("megatron_lm_use_distributed_optimizer") else 0,
     )
     passes = plugin.number("megatron_lm_num_micro_batches")
-    said.layout(grad_accumulation=passes)
+    stated_job.layout(grad_accumulation=passes)
     plugin.skip("megatron_lm_gradient_clipping")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planner.describe.configurations.configuration import WIDTH_SQUARED, Configuration
 from planner.describe.configurations.document import Document
-from planner.describe.configurations.statement import Statement
+from planner.describe.configurations.stated_job import StatedJob
 from planner.describe.configurations.table import Table
 
 __all__ = ["KIND", "OPTIMIZERS", "read", "recognises", "state"]
@@ -70,47 +70,47 @@ def recognises(document: Document) -> bool:
 
 def read(document: Document) -> Configuration:
     """What it says."""
-    said = Statement(KIND, document.name, document.table())
-    said.is_(framework="deepspeed")
-    state(said, said.table)
-    return said.configuration()
+    stated_job = StatedJob(KIND, document.name, document.table())
+    stated_job.is_(framework="deepspeed")
+    state(stated_job, stated_job.table)
+    return stated_job.configuration()
 
 
-def state(said: Statement, table: Table) -> None:
+def state(stated_job: StatedJob, table: Table) -> None:
     """Add what a table of DeepSpeed says."""
-    _batch(said, table)
-    _precision(said, table)
+    _batch(stated_job, table)
+    _precision(stated_job, table)
     zero = table.table("zero_optimization")
     stage = zero.number("stage")
-    said.layout(zero_stage=stage)
+    stated_job.layout(zero_stage=stage)
     if "stage" not in zero:
-        said.by_default(zero_stage=0)
-    said.layout(offload=_offload(said, zero))
-    _buffers(said, table, zero, stage or 0)
+        stated_job.by_default(zero_stage=0)
+    stated_job.layout(offload=_offload(stated_job, zero))
+    _buffers(stated_job, table, zero, stage or 0)
     kind = table.table("optimizer")
-    said.workload(optimizer=said.named(kind, "type", OPTIMIZERS, "adamw"))
-    said.layout(tp=table.table("tensor_parallel").number("autotp_size"))
-    said.not_counted(table, _NOT_COUNTED)
-    said.not_counted(zero, _NOT_COUNTED_IN_ZERO)
-    said.compared(zero, _USUAL_IN_ZERO)
+    stated_job.workload(optimizer=stated_job.named(kind, "type", OPTIMIZERS, "adamw"))
+    stated_job.layout(tp=table.table("tensor_parallel").number("autotp_size"))
+    stated_job.not_counted(table, _NOT_COUNTED)
+    stated_job.not_counted(zero, _NOT_COUNTED_IN_ZERO)
+    stated_job.compared(zero, _USUAL_IN_ZERO)
     zero.skip(*_HARMLESS_IN_ZERO)
     table.skip(*_HARMLESS)
     kind.skip("params")
 
 
-def _batch(said: Statement, table: Table) -> None:
+def _batch(stated_job: StatedJob, table: Table) -> None:
     """DeepSpeed derives what is missing of the three sizes; one alone means one pass."""
-    whole = table.number("train_batch_size")
+    train_batch = table.number("train_batch_size")
     micro = table.number("train_micro_batch_size_per_gpu")
     passes = table.number("gradient_accumulation_steps")
     absent = "gradient_accumulation_steps" not in table
-    if absent and (whole is None) != (micro is None):
+    if absent and (train_batch is None) != (micro is None):
         passes = 1
-    said.workload(global_batch=whole)
-    said.layout(micro_batch=micro, grad_accumulation=passes)
+    stated_job.workload(global_batch=train_batch)
+    stated_job.layout(micro_batch=micro, grad_accumulation=passes)
 
 
-def _precision(said: Statement, table: Table) -> None:
+def _precision(stated_job: StatedJob, table: Table) -> None:
     sections = {
         "bf16": table.table("bf16", "bfloat16"),
         "fp16": table.table("fp16"),
@@ -118,19 +118,19 @@ def _precision(said: Statement, table: Table) -> None:
     enabled = {name: section.flag("enabled") for name, section in sections.items()}
     chosen = [name for name, on in enabled.items() if on]
     if len(chosen) > 1:
-        raise said.refused("bf16 and fp16 are both enabled; enable one of them")
+        raise stated_job.refused("bf16 and fp16 are both enabled; enable one of them")
     left = any(section.is_open("enabled") for section in sections.values())
-    said.workload(precision=chosen[0] if chosen else None)
+    stated_job.workload(precision=chosen[0] if chosen else None)
     if not left:
-        said.by_default(precision="fp32")
+        stated_job.by_default(precision="fp32")
     for section in sections.values():
         if not section.flag("bf16_optimizer_states"):
             for key in ("bf16_master_weights_and_grads", "fp16_master_weights_and_grads"):
-                said.not_counted(section, {key: "master weights are taken as fp32"})
+                stated_job.not_counted(section, {key: "master weights are taken as fp32"})
         section.skip(*_LOSS_SCALING)
 
 
-def _offload(said: Statement, zero: Table) -> str | None:
+def _offload(stated_job: StatedJob, zero: Table) -> str | None:
     """Optimizer states alone, or together with parameters."""
     places = {}
     for key, old in (("offload_optimizer", "cpu_offload"), ("offload_param", "cpu_offload_params")):
@@ -138,22 +138,24 @@ def _offload(said: Statement, zero: Table) -> str | None:
         device = section.word("device")
         places[key] = device or ("cpu" if zero.flag(old) else "none")
         section.skip(*_OFFLOAD_DETAILS)
-        said.not_counted(section, {"ratio": "all optimizer states are taken as off the device"})
+        stated_job.not_counted(
+            section, {"ratio": "all optimizer states are taken as off the device"}
+        )
     states, weights = places["offload_optimizer"], places["offload_param"]
     for place in (states, weights):
         if place not in ("none", "cpu", "nvme"):
-            raise said.refused(f"offload to {place!r} is not known; write cpu, nvme or none")
+            raise stated_job.refused(f"offload to {place!r} is not known; write cpu, nvme or none")
     if weights == "none":
         return "none" if states == "none" else f"optimizer-{states}"
     if states != weights:
-        said.note(
+        stated_job.note(
             f"parameters are offloaded to {weights} and optimizer states to {states}, which is "
             f"not described: both are taken to be on {weights}"
         )
     return f"all-{weights}"
 
 
-def _buffers(said: Statement, table: Table, zero: Table, stage: int) -> None:
+def _buffers(stated_job: StatedJob, table: Table, zero: Table, stage: int) -> None:
     """Buckets, limits, types and overlap."""
     sizes = ("reduce_bucket_size", "allgather_bucket_size", "overlap_comm")
     zero.skip(*sizes, "stage3_max_live_parameters")
@@ -162,35 +164,35 @@ def _buffers(said: Statement, table: Table, zero: Table, stage: int) -> None:
     overlaps = zero.flag("overlap_comm")
     if overlaps is None:
         overlaps = stage == 3  # DeepSpeed's own default
-    kept = _BYTES.get(table.table("data_types").word("grad_accum_dtype") or "")
-    if kept == 4 and said.fields["workload"].get("precision") == "bf16":
-        said.turned_on("fp32-gradients")
+    accumulation_bytes = _BYTES.get(table.table("data_types").word("grad_accum_dtype") or "")
+    if accumulation_bytes == 4 and stated_job.fields["workload"].get("precision") == "bf16":
+        stated_job.turned_on("fp32-gradients")
     sent = _BYTES.get(table.word("communication_data_type") or "")
-    if sent is None and kept == 4 and stage >= 2:
+    if sent is None and accumulation_bytes == 4 and stage >= 2:
         sent = 2  # in the type of the weights, whatever they are summed in
-    said.changes(
+    stated_job.changes(
         {
             "communication.overlap_gradients": overlaps,
             "buffers.num_reduce_buckets": 2 if overlaps else 1,
             "buffers.reduce_bucket_elements": _elements(zero, "reduce_bucket_size"),
             "states.reduce_bytes": sent,
-            "states.accumulated_bytes": kept,
+            "states.accumulated_bytes": accumulation_bytes,
         }
     )
     if stage < 3:
-        said.changes({"buffers.gather_bucket_elements": zero.number("allgather_bucket_size")})
+        stated_job.changes({"buffers.gather_bucket_elements": zero.number("allgather_bucket_size")})
     else:
-        _groups(said, zero)
+        _groups(stated_job, zero)
         live = zero.number("stage3_max_live_parameters")
-        said.changes({"buffers.live_elements": live})
+        stated_job.changes({"buffers.live_elements": live})
 
 
-def _groups(said: Statement, zero: Table) -> None:
+def _groups(stated_job: StatedJob, zero: Table) -> None:
     """MiCS and ZeRO++'s hpZ: smaller groups; by default there are none (-1 and 1)."""
     first = zero.number("mics_shard_size") or 0
-    said.is_(group_ranks=max(first, 0))
+    stated_job.is_(group_ranks=max(first, 0))
     second = zero.number("zero_hpz_partition_size") or 0
-    said.layout(reshard=second if second > 1 else None)
+    stated_job.layout(reshard=second if second > 1 else None)
 
 
 def _elements(zero: Table, key: str) -> float | str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from planner.describe.configurations.configuration import Configuration
 from planner.describe.configurations.document import Document
 from planner.describe.configurations.readers.torchtitan import fsdp2_stage
-from planner.describe.configurations.statement import DTYPES, Statement
+from planner.describe.configurations.stated_job import DTYPES, StatedJob
 
 __all__ = ["KIND", "read", "recognises"]
 
@@ -21,20 +21,20 @@ def recognises(document: Document) -> bool:
 def read(document: Document) -> Configuration:
     """What it says."""
     table = document.table()
-    said = Statement(KIND, document.name, table)
-    said.is_(framework="fsdp2")
+    stated_job = StatedJob(KIND, document.name, table)
+    stated_job.is_(framework="fsdp2")
     replicate, shard = table.number("REPLICATE") or 1, table.number("SHARD") or 1
     options = table.table("options")
     gathers_again = options.flag("reshard_after_forward")
-    said.layout(
+    stated_job.layout(
         dp=replicate * shard,
         zero_stage=fsdp2_stage(shard, replicate, gathers_again=bool(gathers_again)),
         micro_batch=table.number("MICRO_BATCH"),
         grad_accumulation=table.number("GRAD_ACCUMULATION"),
         offload="all-cpu" if "offload_policy" in options else "none",
     )
-    said.is_(replicas=replicate if shard > 1 else 0)
+    stated_job.is_(replicas=replicate if shard > 1 else 0)
     dtype = options.table("mp_policy").word("param_dtype") or ""
-    found = DTYPES.get(dtype.removeprefix("torch."), "fp32")
-    said.workload(precision=found)
-    return said.configuration(hides=lambda key: True)
+    dtype_name = DTYPES.get(dtype.removeprefix("torch."), "fp32")
+    stated_job.workload(precision=dtype_name)
+    return stated_job.configuration(hides=lambda key: True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planner.describe.configurations.configuration import Configuration
 from planner.describe.configurations.document import Document
-from planner.describe.configurations.statement import DTYPES, Statement
+from planner.describe.configurations.stated_job import DTYPES, StatedJob
 
 __all__ = ["KIND", "read", "recognises"]
 
@@ -21,14 +21,14 @@ def recognises(document: Document) -> bool:
 def read(document: Document) -> Configuration:
     """What it says."""
     table = document.table()
-    said = Statement(KIND, document.name, table)
-    said.is_(framework="horovod")
-    said.layout(
+    stated_job = StatedJob(KIND, document.name, table)
+    stated_job.is_(framework="horovod")
+    stated_job.layout(
         zero_stage=0,
         micro_batch=table.number("MICRO_BATCH"),
         grad_accumulation=table.number("GRAD_ACCUMULATION"),
     )
     dtype = (table.word("DTYPE") or "").removeprefix("torch.")
-    said.workload(precision=DTYPES.get(dtype))
-    said.changes({"states.reduce_bytes": said.named(table, "COMPRESSION", _BYTES, 4)})
-    return said.configuration(hides=lambda key: True)
+    stated_job.workload(precision=DTYPES.get(dtype))
+    stated_job.changes({"states.reduce_bytes": stated_job.named(table, "COMPRESSION", _BYTES, 4)})
+    return stated_job.configuration(hides=lambda key: True)

@@ -9,7 +9,7 @@ from planner.describe.configurations.configuration import Configuration
 from planner.describe.configurations.document import Document
 from planner.describe.configurations.readers import deepspeed
 from planner.describe.configurations.readers.accelerate import fsdp_stage
-from planner.describe.configurations.statement import Statement
+from planner.describe.configurations.stated_job import StatedJob
 from planner.describe.configurations.table import Table
 from planner.describe.configurations.tuning import BASE_MARK, read_adapters, read_base
 from planner.describe.configurations.tuning import MARK as PEFT
@@ -67,62 +67,64 @@ def read(document: Document) -> Configuration:
     if BASE_MARK in document.tables:
         return _quantization_config(document)
     if _MARK in document.tables:
-        given = document.table()
+        settings = document.table()
     else:
         options = {name.replace("-", "_"): value for name, value in document.options.items()}
-        given = Table(options, document.name)
-    said = Statement(KIND, document.name, given)
-    said.layout(
-        micro_batch=given.number(_MARK),
-        grad_accumulation=_one_if_absent(given, "gradient_accumulation_steps"),
+        settings = Table(options, document.name)
+    stated_job = StatedJob(KIND, document.name, settings)
+    stated_job.layout(
+        micro_batch=settings.number(_MARK),
+        grad_accumulation=_one_if_absent(settings, "gradient_accumulation_steps"),
     )
-    said.layout(recompute="full" if _recomputes(given) else None)
-    said.workload(sequence_length=given.number(*_LENGTHS), precision=_precision(said, given))
-    said.by_default(recompute="none")
-    kind = said.named(given, "optim", _OPTIMIZERS, "adamw")
-    said.workload(optimizer=kind, attention=_attention(given))
-    read_adapters(said, given)
-    _sharding(said, given)
-    said.not_counted(given, _NOT_COUNTED)
-    if given.flag("torch_compile"):
-        said.turned_on("compile")
-    if given.flag("use_liger_kernel", "enable_liger_kernel"):
-        said.turned_on("liger")
-    return said.configuration(hides=lambda key: True)
+    stated_job.layout(recompute="full" if _recomputes(settings) else None)
+    stated_job.workload(
+        sequence_length=settings.number(*_LENGTHS), precision=_precision(stated_job, settings)
+    )
+    stated_job.by_default(recompute="none")
+    kind = stated_job.named(settings, "optim", _OPTIMIZERS, "adamw")
+    stated_job.workload(optimizer=kind, attention=_attention(settings))
+    read_adapters(stated_job, settings)
+    _sharding(stated_job, settings)
+    stated_job.not_counted(settings, _NOT_COUNTED)
+    if settings.flag("torch_compile"):
+        stated_job.turned_on("compile")
+    if settings.flag("use_liger_kernel", "enable_liger_kernel"):
+        stated_job.turned_on("liger")
+    return stated_job.configuration(hides=lambda key: True)
 
 
-def _recomputes(given: Table) -> bool:
+def _recomputes(settings: Table) -> bool:
     """Whether every layer is recomputed: LLaMA-Factory does so unless it is told not to."""
-    asked = given.flag("gradient_checkpointing", "use_gradient_checkpointing")
-    if asked is None and any(name in given for name in _LLAMA_FACTORY):
-        return not given.flag("disable_gradient_checkpointing")
-    return bool(asked)
+    checkpointing = settings.flag("gradient_checkpointing", "use_gradient_checkpointing")
+    if checkpointing is None and any(name in settings for name in _LLAMA_FACTORY):
+        return not settings.flag("disable_gradient_checkpointing")
+    return bool(checkpointing)
 
 
-def _one_if_absent(given: Table, key: str) -> int | None:
-    return given.number(key) if key in given else 1
+def _one_if_absent(settings: Table, key: str) -> int | None:
+    return settings.number(key) if key in settings else 1
 
 
-def _precision(said: Statement, given: Table) -> str | None:
-    bf16, fp16 = given.flag("bf16"), given.flag("fp16")
+def _precision(stated_job: StatedJob, settings: Table) -> str | None:
+    bf16, fp16 = settings.flag("bf16"), settings.flag("fp16")
     if bf16 and fp16:
-        raise said.refused("bf16 and fp16 are both true; set one of them")
+        raise stated_job.refused("bf16 and fp16 are both true; set one of them")
     if bf16 or fp16:
         return "bf16" if bf16 else "fp16"
-    if given.is_open("bf16") or given.is_open("fp16"):
+    if settings.is_open("bf16") or settings.is_open("fp16"):
         return None
-    if given.flag("fp8"):
+    if settings.flag("fp8"):
         return "fp8"
-    whole = given.word("torch_dtype", "dtype")
-    if whole in ("bfloat16", "float16"):
-        said.note(f"a model loaded in {whole} is estimated as trained in mixed precision")
-        return "bf16" if whole == "bfloat16" else "fp16"
-    said.by_default(precision="tf32" if given.flag("tf32") else "fp32")
+    dtype = settings.word("torch_dtype", "dtype")
+    if dtype in ("bfloat16", "float16"):
+        stated_job.note(f"a model loaded in {dtype} is estimated as trained in mixed precision")
+        return "bf16" if dtype == "bfloat16" else "fp16"
+    stated_job.by_default(precision="tf32" if settings.flag("tf32") else "fp32")
     return None
 
 
-def _attention(given: Table) -> str | None:
-    kind = given.word("attn_implementation", "flash_attn")
+def _attention(settings: Table) -> str | None:
+    kind = settings.word("attn_implementation", "flash_attn")
     if kind is None:
         return None
     return "eager" if kind in ("eager", "disabled") else "flash"
@@ -130,74 +132,74 @@ def _attention(given: Table) -> str | None:
 
 def _adapter_config(document: Document) -> Configuration:
     """peft's adapter_config.json: adapters and nothing else."""
-    given = document.table()
-    said = Statement("an adapter of peft", document.name, given)
-    read_adapters(said, given)
-    return said.configuration(hides=lambda key: True)
+    settings = document.table()
+    stated_job = StatedJob("an adapter of peft", document.name, settings)
+    read_adapters(stated_job, settings)
+    return stated_job.configuration(hides=lambda key: True)
 
 
 def _quantization_config(document: Document) -> Configuration:
     """transformers' quantization_config.json: how a frozen base is stored, and nothing else."""
-    given = document.table()
-    said = Statement("a quantization of transformers", document.name, given)
-    if (method := given.word(BASE_MARK)) != "bitsandbytes":
-        said.note(f"{method} is not described: the base is taken as it computes")
+    settings = document.table()
+    stated_job = StatedJob("a quantization of transformers", document.name, settings)
+    if (method := settings.word(BASE_MARK)) != "bitsandbytes":
+        stated_job.note(f"{method} is not described: the base is taken as it computes")
     else:
-        said.workload(base_format=read_base(said, given))
-    return said.configuration(hides=lambda key: True)
+        stated_job.workload(base_format=read_base(stated_job, settings))
+    return stated_job.configuration(hides=lambda key: True)
 
 
-def _sharding(said: Statement, given: Table) -> None:
+def _sharding(stated_job: StatedJob, settings: Table) -> None:
     """What runs under the Trainer: DeepSpeed, FSDP, or DDP where no other file says."""
-    engine: Any = given.get("deepspeed")
+    engine: Any = settings.get("deepspeed")
     if isinstance(engine, Mapping):
-        said.is_(framework="deepspeed")
-        _deepspeed(said, engine)
+        stated_job.is_(framework="deepspeed")
+        _deepspeed(stated_job, engine)
         return
     if isinstance(engine, str):
-        said.is_(framework="deepspeed")
-        said.left_to(engine.rpartition("/")[2], "zero_stage", "offload")
+        stated_job.is_(framework="deepspeed")
+        stated_job.left_to(engine.rpartition("/")[2], "zero_stage", "offload")
         return
-    words = given.get("fsdp")
+    words = settings.get("fsdp")
     if isinstance(words, str):
         words = words.replace(",", " ").split()
     if not isinstance(words, list) or not words:
-        said.is_(usual_framework="ddp")
-        said.changes(_accumulation(given))
+        stated_job.is_(usual_framework="ddp")
+        stated_job.changes(_accumulation(settings))
         return
-    said.is_(framework="accelerate")
-    known = [str(word).lower() for word in words if str(word) not in ("auto_wrap", "offload")]
-    stage, hybrid = fsdp_stage(said, known[0] if known else "full_shard")
-    said.layout(zero_stage=stage, offload="all-cpu" if "offload" in words else None)
-    said.by_default(offload="none")
-    said.is_(shards_per_node=hybrid)
-    said.changes(_accumulation(given))
-    config: Any = given.get("fsdp_config")
+    stated_job.is_(framework="accelerate")
+    strategies = [str(word).lower() for word in words if str(word) not in ("auto_wrap", "offload")]
+    stage, hybrid = fsdp_stage(stated_job, strategies[0] if strategies else "full_shard")
+    stated_job.layout(zero_stage=stage, offload="all-cpu" if "offload" in words else None)
+    stated_job.by_default(offload="none")
+    stated_job.is_(shards_per_node=hybrid)
+    stated_job.changes(_accumulation(settings))
+    config: Any = settings.get("fsdp_config")
     if isinstance(config, Mapping) and config.get("activation_checkpointing") is True:
-        said.layout(recompute="full")
+        stated_job.layout(recompute="full")
 
 
-def _accumulation(given: Table) -> dict[str, bool]:
+def _accumulation(settings: Table) -> dict[str, bool]:
     """Whether whole gradients are summed over several passes, as Accelerate does unless told."""
-    if _one_if_absent(given, "gradient_accumulation_steps") == 1:
+    if _one_if_absent(settings, "gradient_accumulation_steps") == 1:
         return {}
-    config: Any = given.get("accelerator_config")
+    config: Any = settings.get("accelerator_config")
     inner = config.get("gradient_accumulation_kwargs") if isinstance(config, Mapping) else None
     each = isinstance(inner, Mapping) and inner.get("sync_each_batch") is True
     return {"communication.reduces_once": not each}
 
 
-def _deepspeed(said: Statement, engine: Mapping[str, Any]) -> None:
+def _deepspeed(stated_job: StatedJob, engine: Mapping[str, Any]) -> None:
     """DeepSpeed's own settings inside; what both say must be equal, or left open there."""
-    inner = Statement(deepspeed.KIND, said.file, Table(engine, said.file, "deepspeed."))
+    inner = StatedJob(deepspeed.KIND, stated_job.file, Table(engine, stated_job.file, "deepspeed."))
     deepspeed.state(inner, inner.table)
     for name in ("layout", "workload", "usual", "changes"):
-        mine = said.fields[name]
+        mine = stated_job.fields[name]
         for key, value in inner.fields[name].items():
             if key in mine and mine[key] != value and name != "usual":
-                raise said.refused(
+                raise stated_job.refused(
                     f"{key} is {mine[key]} for the Trainer but {value} under deepspeed; make them "
                     "equal, or write auto there"
                 )
             mine[key] = value
-    said.notes += inner.notes
+    stated_job.notes += inner.notes

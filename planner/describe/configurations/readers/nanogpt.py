@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from planner.describe.configurations.configuration import Configuration
 from planner.describe.configurations.document import Document
-from planner.describe.configurations.statement import DTYPES, Statement
+from planner.describe.configurations.stated_job import DTYPES, StatedJob
 from planner.describe.configurations.table import Table
 
-__all__ = ["KIND", "read", "recognises", "said_of_gpt"]
+__all__ = ["KIND", "read", "read_gpt_flags", "recognises"]
 
 KIND = "options of nanoGPT"
 _MARKS = ("batch_size", "block_size")
 _SHAPE = {"num_layers": "n_layer", "hidden_size": "n_embd", "num_heads": "n_head"}
 
 
-def _given(document: Document) -> Table:
+def _flags(document: Document) -> Table:
     if all(mark in document.tables for mark in _MARKS):
         return document.table()
     options = {name.replace("-", "_"): value for name, value in document.options.items()}
@@ -23,30 +23,30 @@ def _given(document: Document) -> Table:
 
 def recognises(document: Document) -> bool:
     """Whether batch and block size stand there, in nanoGPT's words."""
-    given = _given(document)
+    flags = _flags(document)
     # wordplay has the same words, in groups
-    return all(mark in given for mark in _MARKS) and not document.settings
+    return all(mark in flags for mark in _MARKS) and not document.settings
 
 
 def read(document: Document) -> Configuration:
     """What they say. The accumulation counts the passes of all ranks."""
-    given = _given(document)
-    said = Statement(KIND, document.name, given)
-    said.is_(framework="ddp")
-    said_of_gpt(said, given)
-    micro = given.number("batch_size")
-    passes = given.number("gradient_accumulation_steps") or 40  # train.py's own
+    flags = _flags(document)
+    stated_job = StatedJob(KIND, document.name, flags)
+    stated_job.is_(framework="ddp")
+    read_gpt_flags(stated_job, flags)
+    micro = flags.number("batch_size")
+    passes = flags.number("gradient_accumulation_steps") or 40  # train.py's own
     if micro is not None:
-        said.workload(global_batch=micro * passes)
-    said.workload(precision=said.named(given, "dtype", DTYPES, "bf16") or "bf16")
+        stated_job.workload(global_batch=micro * passes)
+    stated_job.workload(precision=stated_job.named(flags, "dtype", DTYPES, "bf16") or "bf16")
     # train.py compiles unless it is told not to
-    if given.flag("compile") is not False:
-        said.turned_on("compile")
-    return said.configuration(hides=lambda key: True)
+    if flags.flag("compile") is not False:
+        stated_job.turned_on("compile")
+    return stated_job.configuration(hides=lambda key: True)
 
 
-def said_of_gpt(said: Statement, given: Table) -> None:
+def read_gpt_flags(stated_job: StatedJob, flags: Table) -> None:
     """State the batch of a rank, sequence, dropout and sizes of the model."""
-    said.layout(zero_stage=0, micro_batch=given.number("batch_size"))
-    said.workload(sequence_length=given.number("block_size"), dropout=given.real("dropout"))
-    said.shape(**{field: given.number(name) for field, name in _SHAPE.items()})
+    stated_job.layout(zero_stage=0, micro_batch=flags.number("batch_size"))
+    stated_job.workload(sequence_length=flags.number("block_size"), dropout=flags.real("dropout"))
+    stated_job.shape(**{field: flags.number(name) for field, name in _SHAPE.items()})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planner.describe.configurations.configuration import Configuration
 from planner.describe.configurations.document import Document
-from planner.describe.configurations.statement import DTYPES, Statement
+from planner.describe.configurations.stated_job import DTYPES, StatedJob
 from planner.describe.configurations.table import Table
 
 __all__ = ["KIND", "read", "recognises"]
@@ -30,35 +30,35 @@ def recognises(document: Document) -> bool:
 def read(document: Document) -> Configuration:
     """What it says."""
     table = document.table()
-    said = Statement(KIND, document.name, table)
-    said.is_(framework="nanotron")
-    _degrees(said, table.table("parallelism"))
+    stated_job = StatedJob(KIND, document.name, table)
+    stated_job.is_(framework="nanotron")
+    _degrees(stated_job, table.table("parallelism"))
     tokens = table.table("tokens")
-    said.layout(
+    stated_job.layout(
         micro_batch=tokens.number("micro_batch_size"),
         grad_accumulation=tokens.number("batch_accumulation_per_replica"),
     )
-    said.workload(sequence_length=tokens.number("sequence_length"))
+    stated_job.workload(sequence_length=tokens.number("sequence_length"))
     model = table.table("model")
-    said.workload(precision=said.named(model, "dtype", DTYPES, "bf16"))
+    stated_job.workload(precision=stated_job.named(model, "dtype", DTYPES, "bf16"))
     sizes = model.table("model_config")
-    said.shape(**{field: sizes.number(key) for field, key in _SHAPE.items()})
+    stated_job.shape(**{field: sizes.number(key) for field, key in _SHAPE.items()})
     optimizer = table.table("optimizer")
-    said.layout(zero_stage=optimizer.number("zero_stage") or 0)
+    stated_job.layout(zero_stage=optimizer.number("zero_stage") or 0)
     factory = optimizer.table("optimizer_factory")
-    said.workload(optimizer=said.named(factory, "name", _OPTIMIZERS, "adamw"))
+    stated_job.workload(optimizer=stated_job.named(factory, "name", _OPTIMIZERS, "adamw"))
     if optimizer.flag("accumulate_grad_in_fp32") is False:
-        said.note(
+        stated_job.note(
             "optimizer.accumulate_grad_in_fp32 = false is not counted: gradients are taken as "
             "accumulated in fp32"
         )
-    return said.configuration(hides=lambda key: not key.startswith("parallelism."))
+    return stated_job.configuration(hides=lambda key: not key.startswith("parallelism."))
 
 
-def _degrees(said: Statement, mesh: Table) -> None:
+def _degrees(stated_job: StatedJob, mesh: Table) -> None:
     tp, pp = mesh.number("tp") or 1, mesh.number("pp") or 1
     mode = mesh.word("tp_mode")
-    said.layout(
+    stated_job.layout(
         dp=mesh.number("dp"),
         tp=tp,
         pp=pp,
@@ -67,11 +67,11 @@ def _degrees(said: Statement, mesh: Table) -> None:
         sequence_parallel=tp > 1 and mode != "all_reduce",
         recompute="full" if mesh.flag("recompute_layer") else "none",
     )
-    schedule = said.named(mesh, "pp_engine", _SCHEDULES, "1f1b")
+    schedule = stated_job.named(mesh, "pp_engine", _SCHEDULES, "1f1b")
     if pp > 1:
-        said.layout(schedule=schedule or "1f1b")
+        stated_job.layout(schedule=schedule or "1f1b")
     if mesh.flag("tp_linear_async_communication") is False and tp > 1:
-        said.changes({"communication.overlap_tensor_backward": False})
+        stated_job.changes({"communication.overlap_tensor_backward": False})
     if mode == "all_reduce" and tp > 1:
-        said.note("parallelism.tp_mode = ALL_REDUCE leaves norms whole on each rank")
+        stated_job.note("parallelism.tp_mode = ALL_REDUCE leaves norms whole on each rank")
     mesh.skip("tp_recompute_allgather", "moe_layer_recompute")

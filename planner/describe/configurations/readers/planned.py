@@ -19,10 +19,10 @@ _DEGREES = ("dp", "tp", "pp", "cp", "ep", "zero_stage")
 
 def recognises(document: Document) -> bool:
     """Whether a layout stands there, bare or with its question."""
-    found = document.tables
-    best = found.get("best")
-    inner = best if isinstance(best, Mapping) else found
-    return "layout" in inner or ("dp" in found and set(found) <= set(Layout.model_fields))
+    content = document.tables
+    best = content.get("best")
+    inner = best if isinstance(best, Mapping) else content
+    return "layout" in inner or ("dp" in content and set(content) <= set(Layout.model_fields))
 
 
 def read(document: Document) -> Configuration:
@@ -38,12 +38,12 @@ def read(document: Document) -> Configuration:
             f'{document.name}: "layout" and "workload" must be objects, such as {{"dp": 4}}'
         )
     fields = {key: value for key, value in layout.items() if key != "world"}
-    stated = Layout.described(fields, where=document.name)
+    stated_layout = Layout.described(fields, where=document.name)
     return Configuration(
         (document.name,),
         (KIND,),
         framework=str(data.get("framework") or ""),
-        layout={key: getattr(stated, key) for key in fields},
+        layout={key: getattr(stated_layout, key) for key in fields},
         workload=dict(Workload.described(dict(workload), where=document.name)) if workload else {},
         model=str(data.get("model") or ""),
     )

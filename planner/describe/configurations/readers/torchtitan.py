@@ -9,7 +9,7 @@ from typing import Any
 from planner.describe.configurations.configuration import Configuration
 from planner.describe.configurations.document import CALLED, Document
 from planner.describe.configurations.stages import dealing
-from planner.describe.configurations.statement import DTYPES, Statement
+from planner.describe.configurations.stated_job import DTYPES, StatedJob
 from planner.describe.configurations.table import Table
 from planner.errors import shorten
 
@@ -68,36 +68,36 @@ def recognises(document: Document) -> bool:
 def read(document: Document) -> Configuration:
     """What it says."""
     table = document.table()
-    said = Statement(KIND, document.name, table)
-    said.is_(framework="torchtitan" if _has_pieces(said, table) else "fsdp2")
+    stated_job = StatedJob(KIND, document.name, table)
+    stated_job.is_(framework="torchtitan" if _has_pieces(stated_job, table) else "fsdp2")
     mesh = table.table("parallelism")
     pp = mesh.number("pipeline_parallel_degree") or 1
-    said.layout(
+    stated_job.layout(
         tp=mesh.number("tensor_parallel_degree") or 1,
         pp=pp,
         cp=mesh.number("context_parallel_degree") or 1,
         ep=mesh.number("expert_parallel_degree") or 1,
     )
     # torchtitan splits norms along the sequence wherever it splits matrices
-    said.layout(sequence_parallel=(mesh.number("tensor_parallel_degree") or 1) > 1)
-    _sharding(said, mesh, pp)
-    _pipeline(said, mesh, pp)
-    _training(said, table, mesh, pp)
-    _recompute(said, table, _USUAL_IN_TOML if _TOML.search(document.text) else _USUAL)
+    stated_job.layout(sequence_parallel=(mesh.number("tensor_parallel_degree") or 1) > 1)
+    _sharding(stated_job, mesh, pp)
+    _pipeline(stated_job, mesh, pp)
+    _training(stated_job, table, mesh, pp)
+    _recompute(stated_job, table, _USUAL_IN_TOML if _TOML.search(document.text) else _USUAL)
     for section, meanings in _NOT_COUNTED.items():
-        said.not_counted(table.table(section), meanings)
-    _compile(said, table)
-    return said.configuration(hides=_is_harmless)
+        stated_job.not_counted(table.table(section), meanings)
+    _compile(stated_job, table)
+    return stated_job.configuration(hides=_is_harmless)
 
 
-def _has_pieces(said: Statement, table: Table) -> bool:
+def _has_pieces(stated_job: StatedJob, table: Table) -> bool:
     """Whether the loss of 0.3 runs piece by piece; the pieces are stated."""
-    given = _constructed(table)
-    loss = given.get("loss")
+    constructed = _constructed(table)
+    loss = constructed.get("loss")
     if not isinstance(loss, Mapping) or not str(loss.get(CALLED)).startswith(_CHUNKED):
         return False
-    pieces = given.table("loss").number("num_chunks")
-    said.changes({} if pieces is None else {"kernels.loss_chunks": pieces})
+    pieces = constructed.table("loss").number("num_chunks")
+    stated_job.changes({} if pieces is None else {"kernels.loss_chunks": pieces})
     return True
 
 
@@ -113,22 +113,22 @@ def _is_harmless(key: str) -> bool:
     return section in ("training", "optimizer") and name not in ("implementation",)
 
 
-def _sharding(said: Statement, mesh: Table, pp: int) -> None:
+def _sharding(stated_job: StatedJob, mesh: Table, pp: int) -> None:
     replicate = mesh.number("data_parallel_replicate_degree") or 1
     shard = mesh.number("data_parallel_shard_degree")
     shard = -1 if shard is None else shard
     policy = mesh.word("fsdp_reshard_after_forward") or "default"
     if policy not in ("always", "never", "default"):
-        raise said.refused(
+        raise stated_job.refused(
             f"fsdp_reshard_after_forward = {policy} is not known; use default, always or never"
         )
     gathers_again = policy == "always" or (policy == "default" and pp == 1)
     cp = mesh.number("context_parallel_degree") or 1
-    said.layout(zero_stage=fsdp2_stage(shard * cp, replicate, gathers_again=gathers_again))
+    stated_job.layout(zero_stage=fsdp2_stage(shard * cp, replicate, gathers_again=gathers_again))
     if shard > 0:
-        said.layout(dp=replicate * shard)
+        stated_job.layout(dp=replicate * shard)
     if shard != 1:
-        said.is_(replicas=replicate)
+        stated_job.is_(replicas=replicate)
 
 
 def fsdp2_stage(shard: int, replicate: int, *, gathers_again: bool) -> int:
@@ -145,7 +145,7 @@ def fsdp2_stage(shard: int, replicate: int, *, gathers_again: bool) -> int:
     return 3 if gathers_again else 2
 
 
-def _pipeline(said: Statement, mesh: Table, pp: int) -> None:
+def _pipeline(stated_job: StatedJob, mesh: Table, pp: int) -> None:
     schedule = mesh.word("pipeline_parallel_schedule")
     parts: Any = mesh.get("module_fqns_per_model_part", "model_fqns_per_model_part")
     split = mesh.get("pipeline_parallel_split_points")
@@ -155,36 +155,36 @@ def _pipeline(said: Statement, mesh: Table, pp: int) -> None:
         return
     schedule = schedule or "1f1b"
     if schedule not in _SCHEDULES:
-        said.note(
+        stated_job.note(
             f"pipeline_parallel_schedule = {schedule} holds other chunks than the schedules that "
             "are described: interleaved 1F1B is counted"
         )
     kind = _SCHEDULES.get(schedule, "interleaved-1f1b")
-    said.layout(schedule=kind)
+    stated_job.layout(schedule=kind)
     chunks = len(parts) if isinstance(parts, list) else 0
     if isinstance(split, list) and split:
         chunks = len(split) + 1
     if chunks and chunks % pp:
-        raise said.refused(
+        raise stated_job.refused(
             f"{chunks} parts of the model on {pp} pipeline stages do not divide; correct one of "
             "them"
         )
     if layers is not None:
-        said.note(f"pipeline_parallel_layers_per_stage = {layers} is not counted: say --vpp")
+        stated_job.note(f"pipeline_parallel_layers_per_stage = {layers} is not counted: say --vpp")
     # torchtitan's default: two chunks a stage for every schedule that has several
     default = 1 if kind in ("1f1b", "gpipe") else 2
-    said.layout(vpp=chunks // pp if chunks else default)
+    stated_job.layout(vpp=chunks // pp if chunks else default)
     if isinstance(parts, list):
-        said.layout(**dealing([_layers_of(part) for part in parts], _ENDS))
+        stated_job.layout(**dealing([_layers_of(part) for part in parts], _ENDS))
     elif isinstance(split, list):
         if split:
-            said.note(f"pipeline_parallel_split_points are {_EVENLY}")
+            stated_job.note(f"pipeline_parallel_split_points are {_EVENLY}")
     elif less != [None, None]:
         slots = [
             usual if number is None else number for number, usual in zip(less, _ENDS, strict=True)
         ]
         if tuple(slots) != _ENDS:
-            said.layout(embedding_slots=slots[0], head_slots=slots[1])
+            stated_job.layout(embedding_slots=slots[0], head_slots=slots[1])
 
 
 def _layers_of(part: Any) -> int:
@@ -193,38 +193,38 @@ def _layers_of(part: Any) -> int:
     return sum(str(name).startswith("layers.") for name in names)
 
 
-def _training(said: Statement, table: Table, mesh: Table, pp: int) -> None:
+def _training(stated_job: StatedJob, table: Table, mesh: Table, pp: int) -> None:
     training = table.table("training")
     local = training.number("local_batch_size", "batch_size")
     local = local if local is not None or "local_batch_size" in training else None
-    whole = training.number("global_batch_size")
+    train_batch = training.number("global_batch_size")
     micro = mesh.number("pipeline_parallel_microbatch_size")
     if pp > 1:
         micro = micro or 1  # torchtitan's default
         if local is not None and local % micro:
-            raise said.refused(
+            raise stated_job.refused(
                 f"local_batch_size = {local} is not a multiple of "
                 f"pipeline_parallel_microbatch_size = {micro}; correct one of them"
             )
-        said.layout(micro_batch=micro)
+        stated_job.layout(micro_batch=micro)
         at_once = local // micro if local else None
     else:
-        said.layout(micro_batch=local)
+        stated_job.layout(micro_batch=local)
         at_once = 1
-    if whole is None or whole < 0:
-        said.layout(grad_accumulation=at_once)
+    if train_batch is None or train_batch < 0:
+        stated_job.layout(grad_accumulation=at_once)
     else:
-        said.workload(global_batch=whole)
+        stated_job.workload(global_batch=train_batch)
     offloads = training.flag("enable_cpu_offload")
-    said.layout(offload="all-cpu" if offloads else "none")
-    dtype = said.named(training, "mixed_precision_param", DTYPES, "bf16")
-    said.workload(
+    stated_job.layout(offload="all-cpu" if offloads else "none")
+    dtype = stated_job.named(training, "mixed_precision_param", DTYPES, "bf16")
+    stated_job.workload(
         sequence_length=training.number("seq_len"),
         precision="fp8" if _is_fp8(table) else dtype or "bf16",
     )
     training.skip("mixed_precision_reduce")
     optimizer = table.table("optimizer")
-    said.workload(optimizer=said.named(optimizer, "name", _OPTIMIZERS, "adamw"))
+    stated_job.workload(optimizer=stated_job.named(optimizer, "name", _OPTIMIZERS, "adamw"))
 
 
 def _is_fp8(table: Table) -> bool:
@@ -236,44 +236,50 @@ def _is_fp8(table: Table) -> bool:
     return "float8" in str(model.get("converters"))
 
 
-def _recompute(said: Statement, table: Table, usual: Mapping[str, str]) -> None:
-    checkpointing = _checkpointing(said, table, usual)
+def _recompute(stated_job: StatedJob, table: Table, usual: Mapping[str, str]) -> None:
+    checkpointing = _checkpointing(stated_job, table, usual)
     mode = checkpointing.word("mode")
-    kind = said.named(checkpointing, "mode", _CHECKPOINTING, "none") if mode else None
+    kind = stated_job.named(checkpointing, "mode", _CHECKPOINTING, "none") if mode else None
     option = checkpointing.word("selective_ac_option")
     if kind == "selective" and option is not None and option.isdecimal():
         # whole layers, one in so many
-        said.layout(recompute="full", recompute_every=max(int(option), 1))
+        stated_job.layout(recompute="full", recompute_every=max(int(option), 1))
         return
     if kind == "selective" and option not in (None, "op"):
-        said.note(
+        stated_job.note(
             f"selective_ac_option = {option} is estimated as op, which recomputes every second "
             "product of each layer"
         )
-    said.layout(recompute=kind or "none")
+    stated_job.layout(recompute=kind or "none")
 
 
-def _checkpointing(said: Statement, table: Table, usual: Mapping[str, str]) -> Table:
+def _checkpointing(stated_job: StatedJob, table: Table, usual: Mapping[str, str]) -> Table:
     """Mode and option of recompute, those of the release where the file leaves them out."""
     keys = (_AC, f"{_AC}_config")
     parts = (table, _constructed(table))
     place = next((part for part in parts if any(key in part for key in keys)), None)
-    given: Any = {} if place is None else place.get(*keys)
+    mode_settings: Any = {} if place is None else place.get(*keys)
     if place is None and usual is _USUAL and CALLED not in parts[1]:
-        said.note(f"{_AC} is that of the flavor, which is not read: SelectiveAC is counted")
-    called = given if isinstance(given, str) else isinstance(given, dict) and given.get(CALLED)
+        stated_job.note(f"{_AC} is that of the flavor, which is not read: SelectiveAC is counted")
+    called = (
+        mode_settings
+        if isinstance(mode_settings, str)
+        else isinstance(mode_settings, dict) and mode_settings.get(CALLED)
+    )
     if called:
         # 0.3 has a class for each mode
         name = str(called).partition(".")[0].lower()
-        given = {"mode": _CLASSES.get(name, called)}
-    elif given is None:
-        given = {"mode": "none"}
-    elif not isinstance(given, dict):
-        raise said.refused(f"{_AC} = {shorten(str(given))} is no section; write its mode below it")
-    return Table({**usual, **given}, said.file, f"{_AC}.")
+        mode_settings = {"mode": _CLASSES.get(name, called)}
+    elif mode_settings is None:
+        mode_settings = {"mode": "none"}
+    elif not isinstance(mode_settings, dict):
+        raise stated_job.refused(
+            f"{_AC} = {shorten(str(mode_settings))} is no section; write its mode below it"
+        )
+    return Table({**usual, **mode_settings}, stated_job.file, f"{_AC}.")
 
 
-def _compile(said: Statement, table: Table) -> None:
+def _compile(stated_job: StatedJob, table: Table) -> None:
     """Switches: 0.2 has asynchronous tensor parallelism among the degrees."""
     section = _constructed(table).table("compile")
     on = section.flag("enable") or table.table("training").flag("compile")
@@ -283,11 +289,11 @@ def _compile(said: Statement, table: Table) -> None:
         on = "model" in parts
         named = " and ".join(map(str, parts)) or "nothing"
         both = "layers and loss are" if on else "neither layers nor loss are"
-        said.note(f"compile.components name {named} alone: {both} taken as compiled")
+        stated_job.note(f"compile.components name {named} alone: {both} taken as compiled")
     if not on:
-        said.turned_off("compile", "async-tp")
+        stated_job.turned_off("compile", "async-tp")
     if on:
-        said.turned_on("compile")
+        stated_job.turned_on("compile")
     degrees = table.table("parallelism").flag(_ASYNC)
     if (section.flag(_ASYNC) or degrees) and on:
-        said.turned_on("async-tp")
+        stated_job.turned_on("async-tp")

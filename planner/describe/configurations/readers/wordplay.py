@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from planner.describe.configurations.configuration import Configuration
 from planner.describe.configurations.document import Document
-from planner.describe.configurations.readers.nanogpt import said_of_gpt
-from planner.describe.configurations.statement import DTYPES, Statement
+from planner.describe.configurations.readers.nanogpt import read_gpt_flags
+from planner.describe.configurations.stated_job import DTYPES, StatedJob
 from planner.describe.configurations.table import Table
 
 __all__ = ["KIND", "read", "recognises"]
@@ -23,15 +23,15 @@ def recognises(document: Document) -> bool:
 
 def read(document: Document) -> Configuration:
     """What they say; what they do not set is wordplay's, which its own files may change."""
-    given = Table(document.settings, document.name)
-    model, optimizer, train = (given.table(name) for name in ("model", "optimizer", "train"))
-    said = Statement(KIND, document.name, given)
-    said.is_(framework="ezpz")
-    said.named(train, "backend", _BACKENDS, "ddp")
-    said_of_gpt(said, model)
-    said.layout(grad_accumulation=optimizer.number("gas"))
-    said.workload(precision=said.named(train, "dtype", DTYPES, "bf16"))
-    said.by_default(precision="bf16", grad_accumulation=1)
+    own_settings = Table(document.settings, document.name)
+    model, optimizer, train = (own_settings.table(name) for name in ("model", "optimizer", "train"))
+    stated_job = StatedJob(KIND, document.name, own_settings)
+    stated_job.is_(framework="ezpz")
+    stated_job.named(train, "backend", _BACKENDS, "ddp")
+    read_gpt_flags(stated_job, model)
+    stated_job.layout(grad_accumulation=optimizer.number("gas"))
+    stated_job.workload(precision=stated_job.named(train, "dtype", DTYPES, "bf16"))
+    stated_job.by_default(precision="bf16", grad_accumulation=1)
     if train.flag("compile") is not False:
-        said.turned_on("compile")
-    return said.configuration(hides=lambda key: True)
+        stated_job.turned_on("compile")
+    return stated_job.configuration(hides=lambda key: True)

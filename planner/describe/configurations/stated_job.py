@@ -1,4 +1,4 @@
-"""Statement: what one file says, gathered field by field while it is read."""
+"""StatedJob: what one file says, gathered field by field while it is read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from planner.describe.configurations.switched import switches_in
 from planner.describe.configurations.table import Table
 from planner.errors import CatalogueError, shorten
 
-__all__ = ["DTYPES", "Statement"]
+__all__ = ["DTYPES", "StatedJob"]
 
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 """Precisions by torch's names."""
@@ -21,7 +21,7 @@ _OFF = ("none", "false", "no", "off", "0", "1", "{}", "[]", "")
 """Values that switch nothing on; 1 is a degree that splits nothing."""
 
 
-class Statement:
+class StatedJob:
     """What one file says so far. None is what it does not say."""
 
     def __init__(self, kind: str, file: str, table: Table) -> None:
@@ -52,9 +52,9 @@ class Statement:
         """Fields of the framework's description."""
         self._state("changes", values)
 
-    def left_to(self, other: Any, *names: str) -> None:
+    def left_to(self, owner: Any, *names: str) -> None:
         """Fields that another file states."""
-        self._state("left_to", dict.fromkeys(names, str(other)))
+        self._state("left_to", dict.fromkeys(names, str(owner)))
 
     def is_(self, **values: Any) -> None:
         """Further parts of the configuration: framework, world, replicas."""
@@ -71,9 +71,9 @@ class Statement:
     def switches(self) -> tuple[str, ...]:
         """Switches that the file turns on."""
         framework = self.single.get("framework") or self.single.get("usual_framework")
-        found = switches_in(framework, self.table) if framework in names("framework") else ()
-        every = dict.fromkeys((*found, *self.on))
-        return tuple(word for word in every if word.partition("=")[0] not in self.off)
+        in_table = switches_in(framework, self.table) if framework in names("framework") else ()
+        distinct = dict.fromkeys((*in_table, *self.on))
+        return tuple(word for word in distinct if word.partition("=")[0] not in self.off)
 
     def note(self, sentence: str) -> None:
         """A sentence for the user."""
@@ -99,9 +99,9 @@ class Statement:
     def compared(self, table: Table, values: Mapping[str, float]) -> None:
         """Notes on numbers that differ from those that the estimate counts."""
         for key, counted in values.items():
-            given = table.number(key)
-            if given is not None and given != counted:
-                self.note(f"{table.name(key)} = {given} is not counted: {counted:g} is")
+            value = table.number(key)
+            if value is not None and value != counted:
+                self.note(f"{table.name(key)} = {value} is not counted: {counted:g} is")
 
     def named(self, table: Table, key: str, names: Mapping[str, Any], otherwise: Any) -> Any:
         """What a word stands for; `otherwise`, with a note, where nothing of ours does."""
@@ -123,7 +123,7 @@ class Statement:
             shown = ", ".join(rest[:_MOST_NAMED])
             more = f" and {len(rest) - _MOST_NAMED} more" if len(rest) > _MOST_NAMED else ""
             self.note(f"not read: {shown}{more}")
-        said: dict[str, Any] = {**self.fields, **self.single}
+        stated_fields: dict[str, Any] = {**self.fields, **self.single}
         return Configuration(
-            (self.file,), (self.kind,), notes=tuple(self.notes), switches=on, **said
+            (self.file,), (self.kind,), notes=tuple(self.notes), switches=on, **stated_fields
         )
