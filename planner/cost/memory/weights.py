@@ -251,8 +251,9 @@ def _gathered(stages: Stages) -> GatheredWeights:
     everything = params.all_gathered * element
     layer = params.largest_layer * stages.layer_element / layouts.tiles
     head, tied = np.minimum(params.head * element, everything), params.tied * element
-    # one layer is prefetched; a tied table is used at both ends and stays gathered between them
-    window = np.minimum(layer * 2 + tied, everything)
+    num_prefetched_layers = 1
+    # a tied table is used at both ends and stays gathered between them
+    window = np.minimum(layer * (1 + num_prefetched_layers) + tied, everything)
     if buffers.live_elements:
         live = np.minimum(buffers.live_elements * element, everything)
         head = window = np.maximum(live, layer)

@@ -33,7 +33,7 @@ class States(Description):
     """Second moment of the gradient [B/parameter]."""
     cached_weight_bytes: BytesPerElement = 0
     """Low-precision weight copies during forward and backward (autocast) [B/parameter]."""
-    reduce_bytes: float = Field(ge=0.125, le=64)
+    reduce_bytes: float = Field(default=4, ge=0.125, le=64)
     """Bytes per gradient element in the reduction [B]."""
     optimizer_temporary_bytes: BytesPerElement = 0
     """Temporaries of the optimizer step per updated parameter [B/parameter]."""

@@ -79,30 +79,15 @@ def fetch_config(name: str) -> Path:
         ) from None
     try:
         return _fetched(repository, _CONFIG, revision)
-    except errors.LocalEntryNotFoundError as error:
-        raise _unreachable(name, error.__cause__ or error.__context__) from None
-    except errors.EntryNotFoundError:
-        raise _without_config(name, repository, revision) from None
-    except errors.GatedRepoError:
-        page = f"{constants.ENDPOINT}/{repository}"
-        raise CatalogueError(
-            f"{name} is gated on the {HUB}; accept its licence on {page} and set HF_TOKEN to a "
-            "token of yours"
-        ) from None
-    except errors.RevisionNotFoundError:
-        raise CatalogueError(
-            f"{repository} has no revision {revision or 'main'} on the {HUB}; name a branch, a tag "
-            "or a commit of it"
-        ) from None
-    except (errors.RepositoryNotFoundError, errors.HFValidationError):
-        raise CatalogueError(
-            f"model {shorten(name)!r} is neither a file here nor a name on the {HUB} that you may "
-            f"read; correct its spelling, set HF_TOKEN where it is private, or {_REMEDY}"
-        ) from None
-    except errors.HfHubHTTPError as error:
-        raise _unreachable(name, error) from None
     except CatalogueError:
         raise
+    except (
+        errors.HfHubHTTPError,
+        errors.EntryNotFoundError,
+        errors.LocalEntryNotFoundError,
+        errors.HFValidationError,
+    ) as error:
+        raise _explain_hub_error(error, name, repository, revision) from None
     except ValueError as error:
         raise CatalogueError(
             f"what the cache holds of {name} cannot be read ({shorten(str(error))}); delete its "
@@ -113,6 +98,35 @@ def fetch_config(name: str) -> Path:
             f"cannot keep {_CONFIG} of {name}: {shorten(str(error))}; set HF_HOME to a folder that "
             "you may write to"
         ) from None
+
+
+def _explain_hub_error(
+    error: Exception, name: str, repository: str, revision: str | None
+) -> CatalogueError:
+    """Explain an error of the hub in one sentence."""
+    from huggingface_hub import constants, errors
+
+    if isinstance(error, errors.LocalEntryNotFoundError):
+        return _unreachable(name, error.__cause__ or error.__context__)
+    if isinstance(error, errors.EntryNotFoundError):
+        return _without_config(name, repository, revision)
+    if isinstance(error, errors.GatedRepoError):
+        page = f"{constants.ENDPOINT}/{repository}"
+        return CatalogueError(
+            f"{name} is gated on the {HUB}; accept its licence on {page} and set HF_TOKEN to a "
+            "token of yours"
+        )
+    if isinstance(error, errors.RevisionNotFoundError):
+        return CatalogueError(
+            f"{repository} has no revision {revision or 'main'} on the {HUB}; name a branch, a tag "
+            "or a commit of it"
+        )
+    if isinstance(error, (errors.RepositoryNotFoundError, errors.HFValidationError)):
+        return CatalogueError(
+            f"model {shorten(name)!r} is neither a file here nor a name on the {HUB} that you may "
+            f"read; correct its spelling, set HF_TOKEN where it is private, or {_REMEDY}"
+        )
+    return _unreachable(name, error)
 
 
 def _fetched(repository: str, file: str, revision: str | None) -> Path:
