@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks.referee.tracked import world
-from planner.validate.sharding.timeline import Direction, Phase, StorageTimeline
+from planner.validate.sharding.recorders import Direction, Phase, StorageTimeline
 
 __all__ = ["run"]
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from planner.validate.sharding import adapter
-from planner.validate.sharding.timeline import Direction, Phase, StorageTimeline
+from planner.validate.sharding.recorders import Direction, Phase, StorageTimeline
 
 __all__ = ["Job", "Tracked", "measure", "world"]
 

@@ -178,7 +178,7 @@ def _estimated(job: _Job) -> Cells:
 
 def _traced(tracer: Any, job: _Job) -> Cells:
     from planner.validate.trace.compare import compare
-    from planner.validate.trace.trace import trace
+    from planner.validate.trace.stage_trace import trace
 
     whole = complete_layout(
         job.model,

@@ -76,7 +76,7 @@ def trace_command(
     Needs no accelerator, and stands beside its estimate; both are without dropout.
     """
     from planner.describe.workload import Workload
-    from planner.validate.trace.report import compare_trace, report_json, report_text
+    from planner.validate.trace.compare import compare_trace, report_json, report_text
 
     model_ranks = tp * pp * cp
     workload = Workload.described(
@@ -201,17 +201,17 @@ def collectives_command(
     Alone, and between matrix products as in a training step.
     """
     from planner.units import parse_quantity
-    from planner.validate.measure import collectives
+    from planner.validate.measure import collective_times
 
-    result = collectives.measure_collectives(
+    result = collective_times.measure_collectives(
         world,
-        operations=tuple(operation or collectives.OPERATIONS),
-        sizes=[size for size in collectives.SIZES if size <= parse_quantity(largest)],
+        operations=tuple(operation or collective_times.OPERATIONS),
+        sizes=[size for size in collective_times.SIZES if size <= parse_quantity(largest)],
         limit_s=limit,
         progress=_progress,
     )
     if result is not None:
-        text = collectives.collectives_csv if as_csv else collectives.collectives_text
+        text = collective_times.collectives_csv if as_csv else collective_times.collectives_text
         print(json.dumps(result, indent=1) if as_json else text(result))
     return 0
 
@@ -226,7 +226,7 @@ def calibrate_command(
     limit: Limit = 120.0,
 ) -> int:
     """Measure this node, and write a hardware profile."""
-    from planner.validate.measure.calibrate import calibrate_to_file
+    from planner.validate.measure.node_calibration import calibrate_to_file
 
     machine = calibrate_to_file(output, device, devices=devices, limit_s=limit, progress=_progress)
     print(f"{shorten_path(output)}: {machine.title}")

@@ -239,7 +239,7 @@ def test_a_task_travels_as_data() -> None:
 @pytest.mark.slow
 def test_traces_are_those_of_the_validation() -> None:
     pytest.importorskip("torch")
-    from planner.validate.trace.report import compare_trace
+    from planner.validate.trace.compare import compare_trace
 
     found = swept(
         kind="trace",

@@ -29,7 +29,7 @@ _FITTED = {
 
 
 def machine_of(name: str, measured: dict[str, Any]) -> Machine:
-    """The profile of one node, from `planner.validate.measure.calibrate`'s measurements."""
+    """The profile of one node, from `planner.validate.measure.node_calibration`'s measurements."""
     kernels, how = measured["kernels"], measured["how"]
     fields = {
         "name": name,

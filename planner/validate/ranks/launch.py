@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import multiprocessing.connection
 import os
 import shutil
+import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
 from typing import Any
 
-from planner.validate.ranks.child import rank_main
-from planner.validate.ranks.folder import private_folder
 from planner.validate.ranks.rank import RankError, within_reason
-from planner.validate.ranks.supervise import OnResult, Progress, Watched, supervise
+from planner.validate.ranks.rank_process import Word, private_folder, rank_main, stack_file
 
-__all__ = ["launch"]
+__all__ = ["GRACE_S", "OnResult", "Progress", "Watched", "launch", "supervise"]
 
 _PRELOAD = [
     "torch",
@@ -98,3 +101,150 @@ def _end(watched: list[Watched]) -> None:
     for item in watched:
         item.process.join(5)
         item.pipe.close()
+
+
+GRACE_S = 10.0
+"""Beyond its time limit, a rank that hangs ends the run within this time [s]."""
+_SETTLE_S = 2.0
+"""After a first failure, time for the others to report theirs: the cause may come second [s]."""
+
+Progress = Callable[[int, str], None] | None
+"""Called with a rank and where it stands."""
+OnResult = Callable[[Any], None] | None
+"""Called with each partial result."""
+
+
+class Failure(IntEnum):
+    """Why a rank has no result; of several ranks the one with the lowest is to blame."""
+
+    DIED = 1
+    ERROR = 2
+    SILENT = 3
+    PEER_GONE = 4
+
+
+_FAILURES = {Word.ERROR: Failure.ERROR, Word.PEER_GONE: Failure.PEER_GONE}
+
+
+@dataclass(slots=True)
+class Watched:
+    """What the supervisor knows of a rank."""
+
+    rank: int
+    process: Any
+    pipe: Any
+    seen_s: float
+    last: str = "starting"
+    done: bool = False
+    result: Any = None
+    failure: Failure | None = None
+    message: str = ""
+    """How it failed, in words."""
+
+
+def supervise(
+    watched: list[Watched],
+    folder: Path,
+    limit_s: float,
+    progress: Progress,
+    on_result: OnResult,
+) -> None:
+    """Wait until every rank has a result. Raises RankError with the rank that is to blame."""
+    first_failure: float | None = None
+    while not all(item.done for item in watched):
+        _wait(watched, progress, on_result)
+        now = time.monotonic()
+        failed = [item for item in watched if item.failure is not None]
+        if failed and first_failure is None:
+            first_failure = now
+        if failed and first_failure is not None:
+            # a rank that only lost its peers speaks first; the cause follows at once
+            certain = any(item.failure is Failure.DIED for item in failed)
+            everyone = all(item.failure is not None or item.done for item in watched)
+            if certain or everyone or now - first_failure > _SETTLE_S:
+                raise RankError(_blame(watched, folder, limit_s))
+        late = [i for i in watched if not i.done and now - i.seen_s > limit_s + GRACE_S / 2]
+        if late:
+            raise RankError(_blame(watched, folder, limit_s))
+
+
+def _wait(watched: list[Watched], progress: Progress, on_result: OnResult) -> None:
+    open_items = [item for item in watched if not item.done and item.failure is None]
+    handles = [item.pipe for item in open_items] + [i.process.sentinel for i in open_items]
+    if not handles:
+        time.sleep(0.05)
+        return
+    ready = set(multiprocessing.connection.wait(handles, timeout=0.5))
+    for item in open_items:
+        if item.pipe in ready or item.process.sentinel in ready:
+            _read(item, progress, on_result)
+
+
+def _read(item: Watched, progress: Progress, on_result: OnResult) -> None:
+    try:
+        while item.pipe.poll():
+            word, value = item.pipe.recv()
+            item.seen_s = time.monotonic()
+            if word is Word.PROGRESS:
+                item.last = value
+                if progress:
+                    progress(item.rank, value)
+            elif word is Word.PARTIAL and on_result:
+                on_result(value)
+            elif word is Word.DONE:
+                item.done, item.result = True, value
+            elif word in _FAILURES:
+                item.failure, item.message = _FAILURES[word], value
+    except (EOFError, OSError):
+        pass
+    if not item.done and item.failure is None and not item.process.is_alive():
+        item.failure, item.message = Failure.DIED, _how_it_died(item.process.exitcode)
+
+
+def _how_it_died(code: int | None) -> str:
+    if code is not None and code < 0:
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f"signal {-code}"
+        hint = "; the kernel does this when memory runs out" if name == "SIGKILL" else ""
+        return f"was ended by {name}{hint}"
+    return f"exited with code {code} without a result"
+
+
+def _blame(watched: list[Watched], folder: Path, limit_s: float) -> str:
+    """The rank that is the cause, in words: of several silent ones the longest silent."""
+    causes = [(item.failure or Failure.SILENT, item.seen_s, item) for item in watched]
+    failure, seen_s, item = min(
+        (cause for cause in causes if not cause[2].done),
+        key=lambda cause: (cause[0], cause[1] if cause[0] is Failure.SILENT else cause[2].rank),
+    )
+    who = f"rank {item.rank} of {len(watched)}"
+    match failure:
+        case Failure.DIED:
+            return f"{who} {item.message}, while {item.last}"
+        case Failure.ERROR:
+            return f"{who}, while {item.last}: {item.message}"
+        case Failure.SILENT:
+            return (
+                f"{who} hangs: no progress for {time.monotonic() - seen_s:.0f} s (limit "
+                f"{limit_s:.0f} s), last {item.last}{_stack(item, folder)}"
+            )
+        case Failure.PEER_GONE:
+            return f"{who} lost the others while {item.last}: {item.message}"
+
+
+def _stack(item: Watched, folder: Path) -> str:
+    """Where a hanging rank stands, from faulthandler; empty where it cannot answer."""
+    if not hasattr(signal, "SIGUSR1") or item.process.pid is None:
+        return ""
+    with contextlib.suppress(OSError):
+        os.kill(item.process.pid, signal.SIGUSR1)
+        time.sleep(0.5)
+        text = stack_file(folder, item.rank).read_text(errors="replace")
+        current_thread = text.partition("Current thread")[2]
+        frames = [
+            line.strip() for line in current_thread.splitlines() if line.strip().startswith("File")
+        ]
+        return f", in {frames[0]}" if frames else ""
+    return ""

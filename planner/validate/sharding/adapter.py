@@ -220,7 +220,7 @@ def receive_buffers(stage: Any) -> list[Any]:
 @contextlib.contextmanager
 def communication_region(enter: Any) -> Iterator[None]:
     """Call `enter(region, group)` around FSDP's gathering, copying out and reduction of a group."""
-    from planner.validate.sharding.timeline import Region
+    from planner.validate.sharding.recorders import Region
 
     group = _private("torch.distributed.fsdp._fully_shard._fsdp_param_group.FSDPParamGroup")
     regions = {

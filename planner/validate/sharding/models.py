@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from planner.describe.model.model import Model
 from planner.errors import DescriptionError
-from planner.validate.sharding.attention import Attention, LatentAttention, RmsNorm, norm_of
-from planner.validate.sharding.experts import ExpertFeedForward, FeedForward
+from planner.validate.sharding.attention_layers import Attention, LatentAttention, RmsNorm, norm_of
+from planner.validate.sharding.expert_layers import ExpertFeedForward, FeedForward
 
 __all__ = ["Part", "Stage", "build_stage", "cross_entropy", "unsupported"]
 

@@ -31,9 +31,9 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 from planner.validate.sharding import adapter
-from planner.validate.sharding.attention import Core
-from planner.validate.sharding.experts import ExpertFeedForward, GroupedExperts
-from planner.validate.sharding.flash import OPERATOR as FLASH_ATTENTION
+from planner.validate.sharding.attention_kernels import OPERATOR as FLASH_ATTENTION
+from planner.validate.sharding.attention_layers import Core
+from planner.validate.sharding.expert_layers import ExpertFeedForward, GroupedExperts
 from planner.validate.sharding.models import Stage
 
 __all__ = ["Meshes", "apply", "optimizer_groups", "tensor_parallel"]

@@ -20,12 +20,18 @@ from planner.describe.layout import Layout
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.validate.sharding import adapter, lowrank, models, shard
-from planner.validate.sharding.numbers import Numbers, in_backward, optimizer_of
-from planner.validate.sharding.pipeline import Pipeline, stage_tensors
-from planner.validate.sharding.recorder import CollectiveRecorder
-from planner.validate.sharding.timeline import Direction, Live, Phase, Region, StorageTimeline
-from planner.validate.trace.axes import axis_of
-from planner.validate.trace.pieces import loss_in_pieces
+from planner.validate.sharding.optimizers import Numbers, in_backward, optimizer_of
+from planner.validate.sharding.pipeline_schedule import Pipeline, stage_tensors
+from planner.validate.sharding.recorders import (
+    CollectiveRecorder,
+    Direction,
+    Live,
+    Phase,
+    Region,
+    StorageTimeline,
+)
+from planner.validate.trace.chunked_loss import loss_in_pieces
+from planner.validate.trace.expected_collectives import axis_of
 
 __all__ = ["measure", "measure_on_rank"]
 

@@ -70,7 +70,7 @@ class Tracer:
     def _worker(self) -> subprocess.Popen[str]:
         if self._process is None:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "planner.validate.trace.worker"],
+                [sys.executable, "-m", "planner.validate.trace.trace_worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._said,

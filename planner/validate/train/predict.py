@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.validate.measure import collectives, quiet
+from planner.validate.measure import collective_times, quiet
 from planner.validate.measure.fitting import interpolate, relative_least_squares
 from planner.validate.ranks.rank import Rank
-from planner.validate.train import theory
+from planner.validate.train import expected_traffic
 from planner.validate.train.strategies import Spread
 from planner.validate.train.tasks import MlpTask, Task, suited
 from planner.validate.train.trainer import Trainer
@@ -84,7 +84,7 @@ class StepModel:
         self.copy_bytes_per_s = self._copy_rate()
         self.table: dict[str, tuple[list[float], list[float]]] = {}
         if rank.world > 1:
-            rows = collectives.measure(rank, _OPERATIONS, _TABLE_SIZES)
+            rows = collective_times.measure(rank, _OPERATIONS, _TABLE_SIZES)
             for name in _OPERATIONS:
                 mine = [row for row in rows if row["name"] == name]
                 self.table[name] = (
@@ -110,7 +110,7 @@ class StepModel:
         """The slowest rank's, which the others would wait for."""
         if self._rank.world == 1:
             return values
-        return collectives.slowest(values)
+        return collective_times.slowest(values)
 
     def _compute_step(self, rows: int, width: int, num_microbatches: int) -> float:
         """Median step of the perceptron with nothing to communicate [s]."""
@@ -204,7 +204,7 @@ class StepModel:
     def _collectives_s(self, task: Task, spread: Spread) -> float:
         """Every call at its own size, one after the other: gloo on a CPU hides nothing [s]."""
         total = 0.0
-        for (name, _), value in theory.expected_bytes(task, spread, 0).items():
+        for (name, _), value in expected_traffic.expected_bytes(task, spread, 0).items():
             if name == "receive":
                 continue
             operation = "send_receive" if name == "send" else name

@@ -22,9 +22,9 @@ from planner.validate.ranks.rank import (
     num_cores,
     within_reason,
 )
-from planner.validate.results import ResultsFile
-from planner.validate.subject import subject
-from planner.validate.train.planned import PEAK_TOLERANCE, planned_peak, planned_time
+from planner.validate.trace.limits import load_transformer
+from planner.validate.train.case_estimate import PEAK_TOLERANCE, planned_peak, planned_time
+from planner.validate.train.results import ResultsFile
 from planner.validate.train.strategies import OWN_MODEL, STRATEGIES, TASKS, spread_of
 
 __all__ = ["RunOptions", "exit_code", "run", "run_text"]
@@ -96,7 +96,7 @@ def run(options: RunOptions) -> dict[str, Any] | None:
         from planner.validate.ranks.launch import launch
 
         launch(
-            "planner.validate.train.worker:run_cases",
+            "planner.validate.train.case:run_cases",
             world,
             payload,
             limit_s=options.limit_s,
@@ -111,9 +111,9 @@ def run(options: RunOptions) -> dict[str, Any] | None:
 
 def _with_model(options: RunOptions) -> RunOptions:
     """The options with a model of one's own as one more task."""
-    from planner.validate.train.reduced import RULES, reduced, untied_model
+    from planner.validate.train.tasks import RULES, reduced, untied_model
 
-    model, own_sizes = subject(options.model), options.sizes.get(OWN_MODEL, {})
+    model, own_sizes = load_transformer(options.model), options.sizes.get(OWN_MODEL, {})
     sequence = own_sizes.get("sequence", _SEQUENCE)
     small_model = untied_model(model)
     if not options.exact and isinstance(sequence, int):
@@ -224,7 +224,7 @@ def _settings(options: RunOptions, world: int) -> dict[str, Any]:
 def _run_inside(outer: Rank, payload: dict[str, Any], finished: Any) -> None:
     """Be one rank of torchrun, mpiexec or srun; a watchdog ends it should it hang."""
     from planner.validate.ranks.watchdog import watching
-    from planner.validate.train.worker import run_cases
+    from planner.validate.train.case import run_cases
 
     with watching(outer) as rank:
         run_cases(rank, payload, finished)

@@ -21,17 +21,22 @@ from torch.distributed.pipelining import (
     ScheduleGPipe,
     ScheduleInterleaved1F1B,
 )
-from torch.distributed.tensor import DTensor, Partial
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.nn.parallel import DistributedDataParallel
 
+from planner.errors import LayoutError
 from planner.validate.ranks.rank import Rank
 from planner.validate.sharding.models import Stage
-from planner.validate.sharding.shard import optimizer_groups
-from planner.validate.train.splitting import split_over_ranks
+from planner.validate.sharding.shard import optimizer_groups, tensor_parallel
 from planner.validate.train.strategies import Spread
 from planner.validate.train.tasks import Task, Tensors, initial_state
 
-__all__ = ["Trainer"]
+__all__ = ["Trainer", "split_over_ranks"]
 
 _SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B, "interleaved": ScheduleInterleaved1F1B}
 _LEARNING_RATE, _EPS = 1e-3, 1e-5
@@ -225,3 +230,31 @@ class Trainer:
 def _bytes(tensors: list[Any]) -> int:
     local = [t.to_local() if isinstance(t, DTensor) else t for t in tensors]
     return sum(t.numel() * t.element_size() for t in local)
+
+
+def split_over_ranks(chunk: nn.Module, task: Task, mesh: DeviceMesh, *, sequence: bool) -> None:
+    """Megatron's split: columns then rows, one reduction per pair and direction.
+
+    Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3. Raises LayoutError where the
+    perceptron's sizes do not divide by the ranks.
+    """
+    if isinstance(chunk, Stage):
+        tensor_parallel(chunk, mesh, sequence, whole_logits=True)
+        return
+    if task.depth % 2 or task.width % mesh.size() or (sequence and task.batch % mesh.size()):
+        raise LayoutError(
+            f"depth {task.depth} must be even, and width {task.width} and batch {task.batch} "
+            f"divide by tp = {mesh.size()}; change one of them"
+        )
+    plan: dict[str, Any] = {}
+    names = list(chunk.layers)  # type: ignore[arg-type]
+    for place, name in enumerate(names):
+        # the stream is whole at both ends: the data is, and the loss wants it
+        start = Shard(0) if sequence and place else Replicate()
+        stop = Shard(0) if sequence and place < len(names) - 1 else Replicate()
+        plan[f"layers.{name}.linear"] = (
+            RowwiseParallel(output_layouts=stop)
+            if place % 2
+            else ColwiseParallel(input_layouts=start)
+        )
+    parallelize_module(chunk, mesh, plan)

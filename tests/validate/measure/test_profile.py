@@ -78,7 +78,7 @@ def test_a_profile_gives_back_the_collectives_it_was_made_from() -> None:
 
 
 def test_no_such_device(tmp_path: Path) -> None:
-    from planner.validate.measure.calibrate import calibrate, calibrate_to_file
+    from planner.validate.measure.node_calibration import calibrate, calibrate_to_file
 
     with pytest.raises(RankError, match="unknown device"):
         calibrate("tpu")
@@ -90,7 +90,7 @@ def test_no_such_device(tmp_path: Path) -> None:
 
 @pytest.mark.alone
 def test_calibrate_this_node(tmp_path: Path) -> None:
-    from planner.validate.measure.calibrate import calibrate_to_file
+    from planner.validate.measure.node_calibration import calibrate_to_file
 
     machine = calibrate_to_file(tmp_path / "here.toml", "cpu", devices=2)
     loaded = load_machine(str(tmp_path / "here.toml"))

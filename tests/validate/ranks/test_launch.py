@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from planner.validate.ranks.folder import _remove, abandon, enter, private_folder
+from planner.validate.ranks.launch import Failure, Watched, _blame
 from planner.validate.ranks.rank import RankError
-from planner.validate.ranks.supervise import Failure, Watched, _blame
+from planner.validate.ranks.rank_process import _remove, abandon, enter, private_folder
 
 
 @pytest.fixture

@@ -11,9 +11,8 @@ from planner.cost.operators.adapters import stored_bytes
 from planner.describe.catalogue import load_model
 from planner.describe.layout import Layout
 from planner.errors import LayoutError
-from planner.validate.trace.compare import compare
-from planner.validate.trace.report import report_text
-from planner.validate.trace.trace import trace
+from planner.validate.trace.compare import compare, report_text
+from planner.validate.trace.stage_trace import trace
 from planner.validate.trace.tracer import Tracer
 from tests.descriptions import scenario
 

@@ -50,7 +50,7 @@ def _no_launch(*_: Any, **__: Any) -> None:
     ],
 )
 def test_busy_cores_are_tried_again(loads: list[Load], attempts: int, monkeypatch: Any) -> None:
-    from planner.validate.train.worker import _Case
+    from planner.validate.train.case import _Case
 
     case, left = object.__new__(_Case), iter(loads)
     case.case = {"timed_steps": 1, "attempts": 3}

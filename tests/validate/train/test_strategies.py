@@ -32,8 +32,8 @@ def test_degrees(strategy: str, world: int, degrees: tuple[int, int, int]) -> No
 
 def test_expected_bytes_by_hand() -> None:
     pytest.importorskip("torch")
+    from planner.validate.train.expected_traffic import expected_bytes, expected_state_bytes
     from planner.validate.train.tasks import MlpTask
-    from planner.validate.train.theory import expected_bytes, expected_state_bytes
 
     task = MlpTask()  # batch 128, width 1024, 4 layers
     whole = 4 * 4 * 1024 * 1025

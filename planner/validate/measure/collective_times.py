@@ -317,7 +317,7 @@ def measure_collectives(
     from planner.validate.ranks.launch import launch
 
     results = launch(
-        "planner.validate.measure.collectives:run_rank",
+        "planner.validate.measure.collective_times:run_rank",
         world,
         payload,
         limit_s=limit_s,

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from planner.describe.model.model import Experts, Model
 from planner.describe.model.weight_blocks import shared_size
 from planner.validate.sharding.adapter import all_to_all, exchanged_counts
-from planner.validate.sharding.attention import local_part
+from planner.validate.sharding.attention_layers import local_part
 
 __all__ = ["ExpertFeedForward", "FeedForward", "GroupedExperts"]
 

@@ -17,10 +17,9 @@ from torch import nn
 
 from planner.errors import DescriptionError, shorten, shorten_path
 from planner.validate.modules.load import Sample, built, in_one_sentence
+from planner.validate.modules.module_record import Operation, Record, record
 from planner.validate.modules.on_device import materialise
-from planner.validate.modules.products import Operation
-from planner.validate.modules.record import Record, record
-from planner.validate.modules.units import Places
+from planner.validate.modules.places import Places
 from planner.validate.sharding import adapter
 
 __all__ = ["trace_file", "trace_module"]

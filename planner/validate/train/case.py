@@ -23,9 +23,8 @@ import torch.distributed as dist
 
 from planner.validate.measure import quiet
 from planner.validate.ranks.rank import Rank, RankError, joined, num_cores
-from planner.validate.sharding.recorder import CollectiveRecorder
-from planner.validate.sharding.timeline import StorageTimeline
-from planner.validate.train import theory
+from planner.validate.sharding.recorders import CollectiveRecorder, StorageTimeline
+from planner.validate.train import expected_traffic
 from planner.validate.train.predict import StepModel
 from planner.validate.train.strategies import Spread, spread_of
 from planner.validate.train.tasks import MlpTask, Task, Tensors, make_task, suited
@@ -190,7 +189,7 @@ class _Case:
             key = (item.name, trainer.axis_of(item.ranks))
             counted[key] += item.bytes
             calls[key] += item.count
-        expected = theory.expected_bytes(self.task, self.spread, trainer.pp_rank)
+        expected = expected_traffic.expected_bytes(self.task, self.spread, trainer.pp_rank)
         rows = [
             {
                 "name": name,
@@ -203,12 +202,12 @@ class _Case:
         ]
         states = {
             "counted": trainer.state_bytes(),
-            "expected": theory.expected_state_bytes(
+            "expected": expected_traffic.expected_state_bytes(
                 self.task, self.spread, trainer.pp_rank, trainer.dp_rank
             ),
         }
         sent = sum(
-            theory.wire_bytes(name, value, trainer.degree(axis))
+            expected_traffic.wire_bytes(name, value, trainer.degree(axis))
             for (name, axis), value in counted.items()
         )
         everyone: list[Any] = [None] * self.rank.world

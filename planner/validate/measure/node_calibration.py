@@ -37,8 +37,8 @@ def run_rank(rank: Rank, payload: dict[str, Any], send: Callable[[Any], None]) -
     """Entry of a rank: kernels, collectives, and how quiet it was."""
     import resource
 
-    from planner.validate.measure import collectives, quiet
-    from planner.validate.measure.kernels import measure_kernels
+    from planner.validate.measure import collective_times, quiet
+    from planner.validate.measure.kernel_times import measure_kernels
     from planner.validate.ranks.rank import joined
 
     del send, payload
@@ -56,7 +56,7 @@ def run_rank(rank: Rank, payload: dict[str, Any], send: Callable[[Any], None]) -
             after = before
         kernels = measure_kernels(rank)
         if rank.world > 1:
-            rows = collectives.measure(rank, _OPERATIONS, _SIZES)
+            rows = collective_times.measure(rank, _OPERATIONS, _SIZES)
         return {
             "kernels": kernels,
             "collectives": rows,
@@ -91,7 +91,7 @@ def calibrate(
         os.environ["PLANNER_CPU"] = "1"
     try:
         answers = launch(
-            "planner.validate.measure.calibrate:run_rank",
+            "planner.validate.measure.node_calibration:run_rank",
             count,
             {},
             limit_s=limit_s,

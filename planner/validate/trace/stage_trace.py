@@ -17,8 +17,7 @@ import numpy as np
 from planner.cost.scenario import Scenario
 from planner.cost.shards.stages import Stages
 from planner.describe.layout import Layout
-from planner.describe.model.model import Model
-from planner.errors import LayoutError
+from planner.validate.trace.limits import check_traceable
 from planner.validate.trace.tracer import TraceError, Tracer
 
 __all__ = ["Collective", "Trace", "TraceError", "requests_of", "trace"]
@@ -83,7 +82,7 @@ def trace(
     reduction, temporaries of every operator. Left out: the device's context, the allocator's
     rounding and reserve, communicator buffers. Many traces can share a `tracer`.
     """
-    _check(scenario, layout, stage)
+    check_traceable(scenario, layout, stage)
     _, dense, count = _layers(scenario, layout, stage)
     depths: tuple[int, ...] = tuple(dense + depth for depth in _DEPTHS)
     partly = layout.recompute_layers > 0 or layout.recompute_every > 1
@@ -104,180 +103,6 @@ def trace(
     return _trace(scenario, layout, stage, depths, count, result)
 
 
-def _check(scenario: Scenario, layout: Layout, stage: int) -> None:
-    framework, model = scenario.framework.family, scenario.model
-    dropout_rate = scenario.workload.dropout
-    dropout = model.dropout if dropout_rate is None else dropout_rate
-    wrong = [
-        (framework != "fsdp2", f"framework {framework} is not traced; use fsdp2"),
-        (
-            layout.cp > 1 and (not _rings(model) or scenario.workload.attention != "flash"),
-            f"cp = {layout.cp} is traced with causal fused attention alone, without sinks, ALiBi "
-            "or latent projections; use cp = 1",
-        ),
-        (
-            layout.cp > 1 and layout.recompute == "selective",
-            "selective recompute is not traced with context parallelism; use none or full",
-        ),
-        (
-            scenario.workload.sequence_length % (2 * layout.cp) > 0 and layout.cp > 1,
-            f"sequence_length = {scenario.workload.sequence_length} must be a multiple of 2 cp = "
-            f"{2 * layout.cp}: each rank has an early and a late piece",
-        ),
-        *_wrong_experts(scenario, layout),
-        *_wrong_recompute(layout),
-        (layout.offload != "none", f"offload {layout.offload} is not traced; use none"),
-        (
-            scenario.workload.optimizer not in ("adamw", "adam-8bit"),
-            f"optimizer {scenario.workload.optimizer} is not traced; use adamw or adam-8bit",
-        ),
-        (
-            scenario.framework.kernels.optimizer_in_backward and layout.grad_accumulation > 1,
-            f"grad_accumulation = {layout.grad_accumulation} is not traced with an optimizer in "
-            "backward, which needs 1",
-        ),
-        *_wrong_adapters(scenario, layout),
-        *_wrong_pieces(scenario, layout),
-        (
-            scenario.workload.precision in ("fp8",),
-            "fp8 products are not traced; use bf16",
-        ),
-        (
-            dropout > 0,
-            f"dropout = {dropout:g} is not traced; use a workload with dropout 0",
-        ),
-        (
-            layout.tp > 1 and (model.latent_attention is not None or model.qk_norm == "full"),
-            f"tp = {layout.tp} is not traced with latent attention and norms over all heads, "
-            "whose sharding torch leaves to each program; use tp = 1",
-        ),
-        (
-            layout.sequence_parallel and layout.tp > 1 and model.pooler,
-            "sequence parallelism is not traced with a pooler, which reads one token; leave it out",
-        ),
-        (not 0 <= stage < layout.pp, f"stage = {stage} must be below pp = {layout.pp}"),
-    ]
-    for is_wrong, message in wrong:
-        if is_wrong:
-            raise LayoutError(message)
-
-
-def _wrong_recompute(layout: Layout) -> list[tuple[bool, str]]:
-    """What of recompute and of activations on the host is not traced."""
-    modules, apart = layout.recompute_modules, layout.tp * layout.pp * layout.cp > 1
-    return [
-        (
-            layout.recompute_span > 1,
-            f"recompute_span = {layout.recompute_span} is not traced; use 1",
-        ),
-        (
-            modules not in ((), ("mlp",), ("moe",)),
-            f"recompute of {'+'.join(modules)} is not traced; use mlp or moe",
-        ),
-        (
-            apart and (bool(modules) or layout.offload_activations),
-            "modules and offload of activations are not traced beside tp, pp and cp; use 1 of each",
-        ),
-    ]
-
-
-def _wrong_pieces(scenario: Scenario, layout: Layout) -> list[tuple[bool, str]]:
-    """What of a loss that runs piece by piece is not traced."""
-    pieces, model = scenario.framework.kernels.loss_chunks, scenario.model
-    if pieces == 1:
-        return []
-    return [
-        (
-            layout.tp * layout.pp * layout.cp * layout.ep > 1 or scenario.workload.adapted,
-            f"a loss in {pieces} pieces is not traced beside tp, pp, cp, ep and adapters; use dp "
-            "alone",
-        ),
-        (
-            not layout.shards_states,
-            f"a loss in {pieces} pieces is not traced with zero_stage = 0, where torch does not "
-            "let the head's weights be kept apart; use 1, 2 or 3",
-        ),
-        (
-            not model.output_head or bool(model.logits_softcap),
-            f"a loss in {pieces} pieces is traced of plain logits alone; use a model with a head "
-            "and without soft caps",
-        ),
-    ]
-
-
-def _wrong_adapters(scenario: Scenario, layout: Layout) -> list[tuple[bool, str]]:
-    """What of adapters and frozen parts is not traced."""
-    workload, model = scenario.workload, scenario.model
-    if not workload.adapted:
-        return []
-    return [
-        (
-            layout.tp * layout.pp * layout.cp * layout.ep > 1,
-            f"{layout} is not traced with adapters and frozen parts; use dp alone",
-        ),
-        (
-            model.experts is not None or model.latent_attention is not None,
-            "adapters are not traced beside experts and latent projections; use a dense model",
-        ),
-        (
-            model.tied_embeddings and model.output_head,
-            f"frozen parts of {model.name}, whose embedding and head are one tensor, are not "
-            "traced; use a model that has two",
-        ),
-        (
-            workload.lora_dropout > 0,
-            f"lora_dropout = {workload.lora_dropout:g} is not traced; use 0",
-        ),
-        (
-            workload.base_format not in ("computed", "nf4"),
-            f"base_format = {workload.base_format} is not traced; use computed or nf4",
-        ),
-        (
-            workload.base_format == "nf4" and workload.compute_bytes != 2,
-            "a base in 4 bits is traced with 16-bit products alone; use bf16",
-        ),
-    ]
-
-
-def _wrong_experts(scenario: Scenario, layout: Layout) -> list[tuple[bool, str]]:
-    """What of expert parallelism is not traced."""
-    if layout.ep == 1:
-        return []
-    experts = scenario.model.experts
-    count, top_k = (experts.num_experts, experts.top_k) if experts else (0, 0)
-    shards = (layout.dp_shard or layout.dp) * layout.cp
-    rows = layout.micro_batch * scenario.workload.sequence_length // layout.cp // layout.tp
-    return [
-        (not count, f"ep = {layout.ep}: {scenario.model.name} has no experts; use ep = 1"),
-        (
-            not layout.shards_states,
-            f"ep = {layout.ep} is not traced with zero_stage = 0, for which FSDP2 has no second "
-            "mesh; use 1, 2 or 3",
-        ),
-        (
-            layout.tp > 1 and not layout.sequence_parallel,
-            f"ep = {layout.ep} beside tp = {layout.tp} is traced with sequence parallelism alone; "
-            "switch it on",
-        ),
-        (
-            count % layout.ep > 0 or shards * layout.tp % layout.ep > 0,
-            f"ep = {layout.ep} must divide num_experts = {count} and the {shards * layout.tp} "
-            "ranks that shard, those of tp included; change it",
-        ),
-        (
-            bool(count) and rows * top_k % count > 0,
-            f"{rows} tokens of a rank times {top_k} do not spread evenly over {count} experts, "
-            "as traces take them to; change the sequence or micro-batch",
-        ),
-    ]
-
-
-def _rings(model: Model) -> bool:
-    """Whether torch's ring attention runs a model."""
-    plain = model.latent_attention is None and not model.attention_sinks
-    return model.kind == "decoder" and plain and model.position != "alibi"
-
-
 def _layers(scenario: Scenario, layout: Layout, stage: int) -> tuple[int, int, int]:
     """First layer of a stage, dense layers before its expert layers, and all its layers."""
     stages = Stages.every(scenario, layout)
@@ -296,7 +121,7 @@ def requests_of(scenario: Scenario, layout: Layout) -> list[dict[str, Any]]:
     """What a worker is asked about each pipeline stage, with all its layers."""
     requests = []
     for stage in range(layout.pp):
-        _check(scenario, layout, stage)
+        check_traceable(scenario, layout, stage)
         chunks = _chunks(scenario, layout, stage, _layers(scenario, layout, stage)[2])
         requests.append(_request(scenario, layout, stage, "fused", chunks))
     return requests
@@ -336,7 +161,7 @@ def _request(
 
 
 def _numbers(scenario: Scenario) -> dict[str, Any]:
-    """Formats of weights, reductions and moments, as `planner.validate.sharding.numbers`."""
+    """Formats of weights, reductions and moments, as `planner.validate.sharding.optimizers`."""
     states, kernels = scenario.framework.states(scenario.workload.precision), scenario.framework
     in_blocks = scenario.workload.optimizer == "adam-8bit"
     return {

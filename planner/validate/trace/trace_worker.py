@@ -1,7 +1,7 @@
 """Worker: one traced step or module in its own process, request and answer as JSON lines.
 
 A trace can abort the interpreter and leaves process groups behind, so it never runs in the
-caller's process. `python -m planner.validate.trace.worker` reads requests from standard input.
+caller's process. `python -m planner.validate.trace.trace_worker` reads requests from stdin.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
 
     version = adapter.require_torch()
     if "module" in request:
-        from planner.validate.modules.trace import trace_file
+        from planner.validate.modules.module_trace import trace_file
 
         return trace_file(request["module"], request["function"], request["said"])
     from planner.validate.trace.step import measure

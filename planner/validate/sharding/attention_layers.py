@@ -11,8 +11,11 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial
 
 from planner.describe.model.model import Model
-from planner.validate.sharding.context import ring_attention
-from planner.validate.sharding.flash import alibi_slopes, flash_attention
+from planner.validate.sharding.attention_kernels import (
+    alibi_slopes,
+    flash_attention,
+    ring_attention,
+)
 
 __all__ = ["Attention", "Core", "LatentAttention", "RMSNorm", "RmsNorm", "local_part", "norm_of"]
 

@@ -16,7 +16,7 @@ pytest.importorskip("torch", exc_type=ImportError)
 
 @pytest.mark.alone
 def test_collectives_are_checked_and_fitted(tmp_path: Path) -> None:
-    from planner.validate.measure.collectives import (
+    from planner.validate.measure.collective_times import (
         OPERATIONS,
         collectives_csv,
         collectives_text,

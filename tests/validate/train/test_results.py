@@ -12,7 +12,7 @@ import pytest
 
 from planner.describe.files import write_atomically
 from planner.errors import WriteError
-from planner.validate.results import ResultsError, ResultsFile
+from planner.validate.train.results import ResultsError, ResultsFile
 
 
 def test_results_are_whole_or_unchanged(tmp_path: Path, monkeypatch: Any) -> None:

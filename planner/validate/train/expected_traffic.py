@@ -1,6 +1,6 @@
 """Theory: the bytes that each strategy must move per step and rank, from its definition.
 
-Sizes are full buffers, as `planner.validate.sharding.recorder` counts them: the all-gathered
+Sizes are full buffers, as `planner.validate.sharding.recorders` counts them: the all-gathered
 tensor, the tensor before reduction or scattering, the message. `wire_bytes` turns them into what
 one rank sends in a ring, the convention of nccl-tests.
 """

@@ -7,7 +7,7 @@ import pytest
 from planner import Workload, estimate, load_machine
 from planner.cost.step.communication.bytes_per_axis import step_traffic
 from planner.describe.layout import Layout
-from planner.validate.trace.expected import expected_collectives
+from planner.validate.trace.expected_collectives import expected_collectives
 from tests.descriptions import scenario
 
 _TIMES = {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 2}
