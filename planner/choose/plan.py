@@ -1,7 +1,4 @@
-"""Plan: the answer to a job, and its JSON.
-
-The scenario, the ranked estimates, the verdict with reasons, and what was dropped.
-"""
+"""Plan: the ranked layouts of a job, verdicts, notes and rejected candidates, and their JSON."""
 
 from __future__ import annotations
 
@@ -31,19 +28,19 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """Candidates that fell for one reason."""
+    """Candidates that were rejected for one reason."""
 
     reason: str
     count: int
 
 
 PlanTable = Literal["ranked", "strategies", "batches", "dropped"]
-"""Tables of a plan: layouts that fit, classic strategies, other batches, why candidates fell."""
+"""Tables of a plan: layouts that fit, classic strategies, other batches, rejected candidates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan(Tabular[PlanTable]):
-    """The answer to "which strategy fits, how much memory, how long a step"."""
+    """The layouts of a job: which to run, which is fastest, what does not fit and why."""
 
     model: str
     num_params: int
@@ -53,7 +50,7 @@ class Plan(Tabular[PlanTable]):
     workload: Workload
     num_candidates: int
     ranked: tuple[Estimate, ...]
-    """The fastest layout of every idea that fits, best first."""
+    """The fastest layout of every strategy that fits, best first."""
     recommended: Estimate | None
     """The simplest of the layouts that are safe in memory and about as fast as the fastest."""
     strategies: tuple[Verdict, ...]
@@ -64,14 +61,13 @@ class Plan(Tabular[PlanTable]):
     queued: bool = True
     """Whether the machine is known to have queues at all."""
     batches: tuple[Batch, ...] = ()
-    """Global batches next to the one asked for that are shared evenly, where that is faster or
-    simpler, or the only way."""
+    """Nearby global batches that devices share evenly, if that is faster, simpler or needed."""
     asked_batch: int = 0
-    """The global batch asked for; `workload` has the nearest one where that has no layout."""
+    """The job's global batch; `workload` has the nearest one if that has no layout."""
     num_estimated: int = 0
-    """Candidates that were estimated in full; bounds decided the others."""
+    """Candidates that were estimated in full; lower bounds ruled out the others."""
     training: WholeTraining | None = None
-    """The whole training on the recommended layout; None where no tokens are asked for."""
+    """The whole training on the recommended layout; None if the workload has no tokens."""
 
     @property
     def fits(self) -> bool:
@@ -85,12 +81,12 @@ class Plan(Tabular[PlanTable]):
 
     @property
     def listed(self) -> tuple[Estimate, ...]:
-        """What to look at: the recommended layout, and the ranked ones beside it."""
+        """The recommended layout first, then the other ranked ones."""
         first = () if self.recommended is None else (self.recommended,)
-        return (*first, *(one for one in self.ranked if one not in first))
+        return (*first, *(each for each in self.ranked if each not in first))
 
     def ranked_at(self, rank: int | None = None) -> Estimate:
-        """The layout of a rank, from 1; None is the recommended one. EmitError beyond them."""
+        """The layout of a rank, from 1, or the recommended one if None; EmitError beyond them."""
         if not self.ranked or self.recommended is None:
             raise EmitError(f"nothing fits on {self.nodes} nodes, so there is nothing to run")
         if rank is None:
@@ -104,52 +100,52 @@ class Plan(Tabular[PlanTable]):
 
     @property
     def closest(self) -> Verdict | None:
-        """Of the strategies for all devices, the one whose best layout needs the least memory.
+        """The strategy for all devices whose best layout needs the least memory.
 
-        None where none is legal.
+        None if no strategy has a legal layout.
         """
-        found = [
+        legal = [
             (entry.estimate.memory_bytes["total"], number, entry)
             for number, entry in enumerate(self.strategies)
             if entry.estimate is not None and entry.estimate.layout.world == self.num_devices
         ]
-        return min(found)[2] if found else None
+        return min(legal)[2] if legal else None
 
     @property
     def legal_batches(self) -> list[int]:
-        """Where no strategy has a legal layout: global batches that have one, if any is known."""
-        offered = [found.global_batch for found in self.batches]
-        return offered or sorted({found.batch for found in self.strategies if found.batch})[:1]
+        """Global batches that have a legal layout if this one has none, as far as known."""
+        offered = [batch.global_batch for batch in self.batches]
+        return offered or sorted({each.batch for each in self.strategies if each.batch})[:1]
 
     @property
     def why(self) -> str:
-        """Why nothing fits, in few words: what is closest, or what no layout obeys; else empty."""
+        """Why nothing fits: the closest strategy, or the rule that forbids all; else empty."""
         if self.fits:
             return ""
         entry = self.closest
         if entry is not None and entry.estimate is not None:
             shape = f"{entry.estimate.layout} [{entry.estimate.framework}]"
             return f"closest is {entry.name}, {shape}: {entry.why}"
-        said = Counter(entry.why for entry in self.strategies if entry.estimate is None)
-        text = said.most_common(1)[0][0] if said else "no strategy has a legal layout"
+        reasons = Counter(entry.why for entry in self.strategies if entry.estimate is None)
+        text = reasons.most_common(1)[0][0] if reasons else "no strategy has a legal layout"
         sizes = [f"{size:,}" for size in self.legal_batches]
         return f"{text}; try a global batch of {either(sizes)}" if sizes else text
 
     @property
     def enough_nodes(self) -> int | None:
-        """Where nothing fits: the fewest nodes on which a classic strategy was found to fit."""
-        found = [v.nodes for v in self.strategies if v.nodes]
-        return min(found) if found and not self.fits else None
+        """If nothing fits: the fewest nodes on which a classic strategy does."""
+        nodes = [verdict.nodes for verdict in self.strategies if verdict.nodes]
+        return min(nodes) if nodes and not self.fits else None
 
     def duration_s(self, estimate: Estimate) -> float:
-        """Time for the workload's tokens at an estimate's rate; 0 where none are asked [s].
+        """Time for the workload's tokens at an estimate's rate; 0 if it has none [s].
 
         Steps of a ramp are those of the same layout with fewer passes.
         """
         return training_time(self.workload, estimate)
 
     def node_hours(self, estimate: Estimate) -> float:
-        """Node-hours for the workload's tokens, or of one thousand steps where none are asked."""
+        """Node-hours for the workload's tokens, or of one thousand steps if it has none."""
         return node_hours(self.nodes, self.workload, estimate)
 
     def tables(self) -> dict[str, Table]:

@@ -164,8 +164,10 @@ def user_file() -> Path | None:
 
 def user_changes() -> dict[str, tuple[float, float]]:
     """Values that the user's file changes, by dotted name: before and after."""
-    own, default = (_values(each.model_dump()) for each in (preferences(), _load(None)))
-    return {name: (default[name], own[name]) for name in default if own[name] != default[name]}
+    current, default = (_values(each.model_dump()) for each in (preferences(), _load(None)))
+    return {
+        name: (default[name], current[name]) for name in default if current[name] != default[name]
+    }
 
 
 @functools.cache
@@ -189,8 +191,8 @@ def _overridden(
                 f"{', '.join(tables)}, or `planner show preferences`"
             )
         if "value" in tables[name]:
-            own = change if isinstance(change, dict) else {"value": change}
-            result[name] = {"kind": "assumed", "source": where, **own}
+            table = change if isinstance(change, dict) else {"value": change}
+            result[name] = {"kind": "assumed", "source": where, **table}
         elif isinstance(change, dict):
             result[name] = _overridden(tables[name], change, where, f"{prefix}{name}.")
         else:

@@ -122,11 +122,11 @@ def recommend(candidates: Iterable[Candidates], tolerance: float | None = None) 
     choices: list[tuple[float, float, int, Estimate]] = []
     for position, (part, mask) in enumerate(zip(parts, masks, strict=True)):
         estimates = part.estimates
-        near = np.flatnonzero(mask & (estimates.step_time_s <= limit_s))
-        if len(near):
-            efforts = setup_effort(estimates.layouts.take(near)) + part.scenario.framework.effort
-            index = int(np.lexsort((estimates.step_time_s[near], efforts))[0])
-            estimate = estimates[int(near[index])]
+        rows = np.flatnonzero(mask & (estimates.step_time_s <= limit_s))
+        if len(rows):
+            efforts = setup_effort(estimates.layouts.take(rows)) + part.scenario.framework.effort
+            index = int(np.lexsort((estimates.step_time_s[rows], efforts))[0])
+            estimate = estimates[int(rows[index])]
             choices.append((float(efforts[index]), estimate.step_time_s, position, estimate))
     return min(choices, key=lambda entry: entry[:3])[3]
 

@@ -113,7 +113,7 @@ def test_a_legal_layout_passes() -> None:
         (
             {"framework": "nanotron"},
             {"pp": 2, "schedule": "1f1b", "first_layers": 7},
-            r"first_layers = 7: nanotron deals layers to stages itself; leave it out",
+            r"first_layers = 7: nanotron splits layers over stages itself; leave it out",
         ),
         ({}, {"head_slots": 1}, r"pp = 1 with head_slots = 1: one stage holds all layers"),
         (

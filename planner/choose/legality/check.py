@@ -1,4 +1,4 @@
-"""Check: all rules, over many layouts or one."""
+"""Check many layouts, or one, by all rules."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def legal(scenario: Scenario, layouts: Layouts, known: set[str]) -> tuple[Mask, dict[str, int]]:
-    """Which layouts keep every rule that can be applied once the `known` columns are set.
+def legal(scenario: Scenario, layouts: Layouts, columns: set[str]) -> tuple[Mask, dict[str, int]]:
+    """Check layouts by every rule that reads no other columns than these.
 
-    Returns the mask and, per reason, how many layouts fell on it first.
+    Returns the mask of legal layouts and, by reason, how many broke that rule first.
     """
     alive = np.ones(np.shape(layouts.dp), dtype=np.bool_)
     dropped: dict[str, int] = {}
     for rule in RULES:
-        if not set(rule.needs) <= known:
+        if not set(rule.needs) <= columns:
             continue
         holds = rule.holds(scenario, layouts)
         if fell := int(np.count_nonzero(alive & np.logical_not(holds))):
@@ -69,8 +69,8 @@ def check(scenario: Scenario, layout: Layout) -> None:
 
 
 def broken(scenario: Scenario, layout: Layout) -> Iterator[Rule]:
-    """The rules that one layout breaks, in their order."""
-    one = Layouts.of(layout)
+    """Yield the rules that one layout breaks, in their order."""
+    layouts = Layouts.of(layout)
     for rule in RULES:
-        if not np.all(rule.holds(scenario, one)):
+        if not np.all(rule.holds(scenario, layouts)):
             yield rule

@@ -16,11 +16,11 @@ __all__ = ["CONTEXT"]
 
 
 def _kind(q: Scenario, x: Layouts) -> Mask:
-    """What travels is what the framework sends."""
+    """The framework has this kind: keys and values in a ring, tokens for heads, or both."""
     offered = q.framework.context
-    ring, alone = x.ulysses == 1, x.ulysses == x.cp
-    found = np.where(ring, "ring" in offered, np.where(alone, "ulysses" in offered, False))
-    return (x.cp == 1) | found | (~ring & ~alone & ("two-level" in offered))
+    is_ring, is_exchange = x.ulysses == 1, (x.ulysses > 1) & (x.ulysses == x.cp)
+    is_offered = np.where(is_exchange, "ulysses" in offered, "two-level" in offered)
+    return (x.cp == 1) | np.where(is_ring, "ring" in offered, is_offered)
 
 
 def _kind_message(q: Scenario, x: Layout) -> str:
@@ -33,7 +33,7 @@ def _kind_message(q: Scenario, x: Layout) -> str:
 
 
 def _heads(q: Scenario, x: Layouts) -> Mask:
-    """Heads of a tensor-parallel rank are dealt to the ranks that exchange them, evenly."""
+    """The ranks that exchange heads share those of a tensor-parallel rank evenly."""
     ranks = x.tp * x.ulysses
     even = q.model.num_heads % ranks == 0
     if not q.framework.kernels.repeats_kv_heads and q.model.latent_attention is None:
@@ -46,10 +46,10 @@ def _heads_message(q: Scenario, x: Layout) -> str:
     if not q.framework.kernels.repeats_kv_heads and q.model.latent_attention is None:
         heads["num_kv_heads"] = q.model.num_kv_heads
     common = int(np.gcd.reduce(list(heads.values())))
-    said = " and ".join(f"{name} = {count}" for name, count in heads.items())
+    counts = " and ".join(f"{name} = {count}" for name, count in heads.items())
     return (
-        f"ulysses = {x.ulysses}: tp * ulysses = {x.tp * x.ulysses} ranks share {said} evenly; use "
-        f"a product among {listed(divisors(common))}"
+        f"ulysses = {x.ulysses}: tp * ulysses = {x.tp * x.ulysses} ranks share {counts} evenly; "
+        f"use a product among {listed(divisors(common))}"
     )
 
 
@@ -59,17 +59,22 @@ def _sequence(q: Scenario, x: Layouts) -> Mask:
 
 
 def _sequence_message(q: Scenario, x: Layout) -> str:
-    length, whole = q.workload.sequence_length, x.ulysses == x.cp
-    said, divided = ("cp", "which") if whole else ("2 * cp", "whose double")
-    known = [d for d in divisors(length if whole else length // 2) if d <= 64]
+    length, exchanges_heads = q.workload.sequence_length, x.ulysses == x.cp
+    pieces, divided = ("cp", "which") if exchanges_heads else ("2 * cp", "whose double")
+    degrees = [d for d in divisors(length if exchanges_heads else length // 2) if d <= 64]
     return (
-        f"cp = {x.cp}: the sequence of {length} tokens is cut into {said} pieces; use a cp "
-        f"{divided} divides it, such as {listed(known)}"
+        f"cp = {x.cp}: the sequence of {length} tokens is cut into {pieces} pieces; use a cp "
+        f"{divided} divides it, such as {listed(degrees)}"
     )
 
 
 CONTEXT: tuple[Rule, ...] = (
-    Rule("context parallelism is of another kind", ("cp", "ulysses"), _kind, _kind_message),
+    Rule(
+        "the framework has another kind of context parallelism",
+        ("cp", "ulysses"),
+        _kind,
+        _kind_message,
+    ),
     Rule("ulysses does not divide the heads", ("tp", "ulysses"), _heads, _heads_message),
     Rule(
         "cp excludes tp and pp",

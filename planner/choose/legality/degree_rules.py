@@ -30,7 +30,7 @@ def _axis(name: str) -> Rule:
 
 
 def _for_model(q: Scenario) -> str:
-    """Of what a framework lacks: that it does so for this model, and why."""
+    """Name the model if the framework lacks an axis for it alone, and why."""
     code = q.framework.code
     if not code.models:
         return ""
@@ -86,21 +86,21 @@ def _ramp(q: Scenario, x: Layouts) -> Mask:
     return np.all([size % at_once == 0 for size in sizes], axis=0) | np.zeros_like(at_once, bool)
 
 
-def _whole(name: str) -> Rule:
+def _unsplit_samples(name: str) -> Rule:
     return Rule(
-        f"what counts samples is not split over {name}",
+        f"models of samples are not split over {name}",
         (name,),
         lambda q, x: (getattr(x, name) == 1) | (not q.model.counts_samples),
         lambda q, x: (
-            f"{name} = {getattr(x, name)}: {q.model.name} is no transformer, and data parallelism "
-            f"alone spreads it here; use {name} = 1"
+            f"{name} = {getattr(x, name)}: {q.model.name} is no transformer, and has data "
+            f"parallelism alone here; use {name} = 1"
         ),
     )
 
 
 _DEGREES = ("tp", "pp", "cp", "ep")
 
-AXES: tuple[Rule, ...] = (*map(_axis, _DEGREES), *map(_whole, _DEGREES))
+AXES: tuple[Rule, ...] = (*map(_axis, _DEGREES), *map(_unsplit_samples, _DEGREES))
 
 DIVISIONS: tuple[Rule, ...] = (
     Rule(
@@ -152,7 +152,7 @@ DIVISIONS: tuple[Rule, ...] = (
         ),
     ),
     Rule(
-        "the loss does not divide the sequence",
+        "the pieces of the loss do not divide the sequence",
         ("cp",),
         lambda q, x: q.workload.sequence_length % (x.cp * q.framework.kernels.loss_chunks) == 0,
         lambda q, x: (

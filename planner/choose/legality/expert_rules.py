@@ -35,19 +35,19 @@ def _offered(q: Scenario, x: Layouts) -> Mask:
     offered, chosen = q.framework.expert_tensor_parallel, x.settled(q.framework).expert_tp
     if q.model.experts is None:
         return x.etp == 0
-    whole = (chosen == 1) & (x.ep > 1) & ("one" in offered)
+    is_unsplit = (chosen == 1) & (x.ep > 1) & ("one" in offered)
     same = (chosen == x.tp) & ((x.ep == 1) | ("tp" in offered))
-    return whole | same | ("any" in offered)
+    return is_unsplit | same | ("any" in offered)
 
 
 def _offered_message(q: Scenario, x: Layout) -> str:
     if q.model.experts is None:
         return f"etp = {x.etp}: {q.model.name} has no experts; use etp = 0"
     words = {"tp": f"{x.tp} (tp)", "one": "1"}
-    known = ("tp",) if x.ep == 1 else q.framework.expert_tensor_parallel
+    offered = ("tp",) if x.ep == 1 else q.framework.expert_tensor_parallel
     return (
         f"etp = {x.etp} with ep = {x.ep} is not offered by {q.framework.name}; use "
-        f"{either([words[word] for word in known if word in words])}"
+        f"{either([words[word] for word in offered if word in words])}"
     )
 
 
@@ -64,10 +64,10 @@ def _spread_message(q: Scenario, x: Layout) -> str:
     ranks = x.dp * x.cp * x.tp
     if split in (1, x.tp):
         axes = "dp * cp" if split == x.tp else "dp * cp * tp"
-        held = ranks // split
-        common = listed(divisors(int(np.gcd(experts, held))))
-        said = f"must divide num_experts = {experts} and {axes} = {held}; use one of {common}"
-        return f"ep = {x.ep} {said}"
+        group = ranks // split
+        common = listed(divisors(int(np.gcd(experts, group))))
+        rule = f"must divide num_experts = {experts} and {axes} = {group}; use one of {common}"
+        return f"ep = {x.ep} {rule}"
     return (
         f"ep = {x.ep} must divide num_experts = {experts}, and ep * etp = {x.ep * split} must "
         f"divide dp * cp * tp = {ranks}; change one of them"
@@ -75,7 +75,7 @@ def _spread_message(q: Scenario, x: Layout) -> str:
 
 
 def _parts(q: Scenario, x: Layouts) -> Mask:
-    """Ranks send a token to its experts once only where each of them holds a part of all."""
+    """Each rank sends a token to its experts once, because it has its own part of the tokens."""
     together = x.settled(q.framework).expert_tp == x.tp
     if q.model.experts and q.framework.communication.routes_own_tokens:
         together = np.zeros_like(together)
@@ -96,9 +96,9 @@ def _uneven_message(q: Scenario, x: Layout) -> str:
 
 
 EXPERTS: tuple[Rule, ...] = (
-    Rule("experts cannot be so uneven on so few ranks", ("ep",), _uneven, _uneven_message),
+    Rule("expert_imbalance exceeds ep", ("ep",), _uneven, _uneven_message),
     Rule("etp is not offered by the framework", ("tp", "ep", "etp"), _offered, _offered_message),
-    Rule("etp does not divide the experts", ("tp", "ep", "etp"), _width, _width_message),
+    Rule("etp does not divide the width of experts", ("tp", "ep", "etp"), _width, _width_message),
     Rule(
         "ep does not divide experts and replicas",
         ("ep", "etp", "dp", "cp", "tp"),

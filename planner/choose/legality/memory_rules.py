@@ -27,31 +27,31 @@ __all__ = ["OFFLOADED", "RECOMPUTED", "TRACED", "chunk_layers"]
 
 
 def _by_layers(q: Scenario, x: Layouts) -> Mask:
-    told = {
+    stated = {
         "layers": x.recompute_layers > 0,
         "every": x.recompute_every > 1,
         "span": x.recompute_span > 1,
     }
-    some = np.sum(list(told.values()), axis=0)
-    refused = [told[name] for name in told if name not in q.framework.recompute_by]
-    return (some == 0) | ((some == 1) & x.recomputes_layers & ~np.any(refused, axis=0))
+    count = np.sum(list(stated.values()), axis=0)
+    refused = [stated[name] for name in stated if name not in q.framework.recompute_by]
+    return (count == 0) | ((count == 1) & x.recomputes_layers & ~np.any(refused, axis=0))
 
 
 def _by_layers_message(q: Scenario, x: Layout) -> str:
     plain = {"recompute_layers": 0, "recompute_every": 1, "recompute_span": 1}
-    said = [f"{name} = {getattr(x, name)}" for name in plain if getattr(x, name) != plain[name]]
+    stated = [f"{name} = {getattr(x, name)}" for name in plain if getattr(x, name) != plain[name]]
     offered = [f"recompute_{name}" for name in q.framework.recompute_by]
     if not offered:
-        return f"{said[0]}: {q.framework.name} repeats all layers or none; leave it out"
+        return f"{stated[0]}: {q.framework.name} repeats all layers or none; leave it out"
     return (
-        f"{' and '.join(said)} with recompute {x.recompute}: {q.framework.name} has "
+        f"{' and '.join(stated)} with recompute {x.recompute}: {q.framework.name} has "
         f"{either(offered)}, one at a time, with recompute full; use that"
     )
 
 
 def _modules(q: Scenario, x: Layouts) -> Mask:
-    known = q.framework.modules_for(q.workload.precision)
-    refused = tuple(name for name in RECOMPUTE_MODULES if name not in known)
+    offered = q.framework.modules_for(q.workload.precision)
+    refused = tuple(name for name in RECOMPUTE_MODULES if name not in offered)
     named = x.recompute_modules > 0
     return ~named | (x.recomputes_selectively & ~x.recomputes_module(refused))
 
@@ -68,11 +68,11 @@ def _modules_message(q: Scenario, x: Layout) -> str:
             "modules are named for selective recompute; use that"
         )
     precision = q.workload.precision
-    known = q.framework.modules_for(precision)
-    in_precision = "" if known == q.framework.recompute_modules else f" in {precision}"
+    offered = q.framework.modules_for(precision)
+    in_precision = "" if offered == q.framework.recompute_modules else f" in {precision}"
     return (
         f"recompute_modules = {'+'.join(x.recompute_modules)}: {q.framework.name} repeats "
-        f"{either(known)}{in_precision}; use these{_other_recipe(q, x)}"
+        f"{either(offered)}{in_precision}; use these{_other_recipe(q, x)}"
     )
 
 
@@ -106,10 +106,10 @@ def _moves_message(q: Scenario, x: Layout) -> str:
             f"offload_activations frees nothing: the devices of {q.machine.name} compute in the "
             "host's memory; leave it out"
         )
-    alone = "" if q.framework.offloading.activations_piped else " and pp = 1"
+    pipeline = "" if q.framework.offloading.activations_piped else " and pp = 1"
     return (
         f"offload_activations with recompute {x.recompute} and pp = {x.pp}: {name} has it with "
-        f"recompute {either(modes)}{alone}; use that"
+        f"recompute {either(modes)}{pipeline}; use that"
     )
 
 
@@ -117,10 +117,12 @@ def _spans(q: Scenario, x: Layouts) -> Mask:
     several = np.ravel(x.recompute_span > 1)
     holds = np.ones(len(several), dtype=np.bool_)
     if np.any(several):
-        few, which = x.distinct(*_SPANNED)
-        ones = [few[row] for row in range(len(few))]
-        divides = [not np.any(chunk_layers(q, one) % one.recompute_span) for one in ones]
-        holds = np.array(divides)[np.ravel(which)]
+        shapes, rows = x.distinct(*_SPANNED)
+        divides = [
+            not np.any(chunk_layers(q, layout) % layout.recompute_span)
+            for layout in map(shapes.__getitem__, range(len(shapes)))
+        ]
+        holds = np.array(divides)[np.ravel(rows)]
     return holds.reshape(np.shape(x.pp))
 
 
@@ -135,14 +137,11 @@ def _spans_message(q: Scenario, x: Layout) -> str:
 def chunk_layers(q: Scenario, x: Layout) -> Float:
     """Layers of every chunk of every stage [1].
 
-    Counted: layers of all kinds, as they are dealt to stages. Left out: embedding and head.
+    Counted: layers of all kinds, as stages hold them. Left out: embedding and head.
     method.md#pipeline.
 
-    >>> from planner import Workload, load_framework, load_machine, load_model
-    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")     # 32 layers
-    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
-    >>> sorted(set(np.ravel(chunk_layers(job, Layout(pp=2, schedule="1f1b"))).tolist()))
-    [16.0]
+    >>> np.ravel(chunk_layers(scenario, Layout(pp=2, schedule="1f1b"))).tolist()    # of 32
+    [16.0, 16.0]
     """
     blocks = blocks_of(q)
     counts = chunk_counts(blocks, Layouts.of(x), np.arange(x.pp), q.framework)
@@ -151,7 +150,7 @@ def chunk_layers(q: Scenario, x: Layout) -> Float:
 
 
 def _offloads(q: Scenario, x: Layouts) -> Mask:
-    """Which layouts offload nothing, or what the framework can, to what the machine has."""
+    """Which layouts offload nothing, or what framework and machine allow."""
     fw, disk = q.framework, q.machine.node.local_disk is not None
     staged = among(x.zero_stage, fw.offload_stages)
     to_host = staged & ("cpu" in fw.offload_optimizer)
@@ -164,7 +163,7 @@ def _offloads(q: Scenario, x: Layouts) -> Mask:
 
 
 def _offload_message(q: Scenario, x: Layout) -> str:
-    """How a layout asks for an offload that is not there, and which there are."""
+    """Name the offload that is not available, and those that are."""
     if "nvme" in x.offload and q.machine.node.local_disk is None:
         return (
             f"offload {x.offload!r}: {q.machine.name} has no node-local NVMe; use optimizer-cpu "
@@ -183,8 +182,8 @@ def _offload_message(q: Scenario, x: Layout) -> str:
 def _offload_stages(q: Scenario, x: Layout) -> list[int]:
     """ZeRO stages of the framework at which it offloads as the layout does."""
     stages = q.framework.zero_stages_for(q.workload.precision)
-    held = _offloads(q, Layouts.stack([x.replaced(zero_stage=stage) for stage in stages]))
-    return [stage for stage, holds in zip(stages, held, strict=True) if holds]
+    allowed = _offloads(q, Layouts.stack([x.replaced(zero_stage=stage) for stage in stages]))
+    return [stage for stage, holds in zip(stages, allowed, strict=True) if holds]
 
 
 _SELECTIVE = RECOMPUTE.index("selective")
@@ -205,7 +204,7 @@ RECOMPUTED: tuple[Rule, ...] = (
         _by_layers_message,
     ),
     Rule(
-        "layers of a checkpoint do not divide those of a chunk",
+        "recompute_span does not divide the layers of a chunk",
         _SPANNED,
         _spans,
         _spans_message,
@@ -226,7 +225,7 @@ RECOMPUTED: tuple[Rule, ...] = (
 
 OFFLOADED: tuple[Rule, ...] = (
     Rule(
-        "the devices compute in the host's memory: nothing leaves it",
+        "offload frees nothing: devices compute in host memory",
         ("offload",),
         lambda q, x: ~(x.states_on_host & q.machine.device.uses_host_memory),
         lambda q, x: (
@@ -251,8 +250,8 @@ TRACED: tuple[Rule, ...] = (
         ("recompute",),
         _traced,
         lambda q, _: (
-            f"recompute = selective: {q.model.name} is a traced module, of whose blocks no parts "
-            "are known; use recompute none or full"
+            f"recompute = selective: {q.model.name} is a traced module, whose blocks have no known "
+            "parts; use recompute none or full"
         ),
     ),
 )

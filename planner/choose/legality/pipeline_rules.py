@@ -28,34 +28,34 @@ def _stages(q: Scenario, x: Layouts) -> Mask:
     return even | x.counts_ends | x.dealt_by_hand
 
 
-def _told(q: Scenario, x: Layouts) -> Mask:
-    told = x.counts_ends | x.dealt_by_hand
-    return ~told | (x.piped & q.framework.custom_pipeline_split)
+def _custom_split(q: Scenario, x: Layouts) -> Mask:
+    is_custom = x.counts_ends | x.dealt_by_hand
+    return ~is_custom | (x.piped & q.framework.custom_pipeline_split)
 
 
-def _told_message(q: Scenario, x: Layout) -> str:
+def _custom_split_message(q: Scenario, x: Layout) -> str:
     if x.pp == 1:
-        return f"pp = 1 with {_deal_of(x)}: one stage holds all layers; leave it out"
+        return f"pp = 1 with {_split_options(x)}: one stage holds all layers; leave it out"
     return (
-        f"{_deal_of(x)}: {q.framework.name} deals layers to stages itself; leave it out, or use a "
-        "framework that is told, such as megatron-lm"
+        f"{_split_options(x)}: {q.framework.name} splits layers over stages itself; leave it "
+        "out, or use a framework with custom splits, such as megatron-lm"
     )
 
 
-def _deal_of(x: Layout) -> str:
-    """What a layout says of its stages, as it is asked."""
-    given = x.model_dump(include=set(STAGE_FIELDS), exclude_defaults=True)
-    return ", ".join(f"{name} = {shorten(str(value))}" for name, value in given.items())
+def _split_options(x: Layout) -> str:
+    """The options of a layout that split its layers over stages."""
+    stated = x.model_dump(include=set(STAGE_FIELDS), exclude_defaults=True)
+    return ", ".join(f"{name} = {shorten(str(value))}" for name, value in stated.items())
 
 
 def _filled(q: Scenario, x: Layouts) -> Mask:
-    """All layers lie somewhere, and an end is no more than its chunk."""
-    told = np.ravel(x.counts_ends | x.dealt_by_hand)
-    holds = np.ones(len(told), dtype=np.bool_)
-    if np.any(told):
-        few, which = x.distinct("pp", "vpp", "schedule", *STAGE_FIELDS)
-        fits = [_is_filled(q, few[row]) for row in range(len(few))]
-        holds = ~told | np.array(fits)[np.ravel(which)]
+    """Every layer lies on a stage, and no chunk but the first and last is empty."""
+    is_custom = np.ravel(x.counts_ends | x.dealt_by_hand)
+    holds = np.ones(len(is_custom), dtype=np.bool_)
+    if np.any(is_custom):
+        shapes, rows = x.distinct("pp", "vpp", "schedule", *STAGE_FIELDS)
+        fits = [_is_filled(q, shapes[row]) for row in range(len(shapes))]
+        holds = ~is_custom | np.array(fits)[np.ravel(rows)]
     return holds.reshape(np.shape(x.pp))
 
 
@@ -75,8 +75,8 @@ def _filled_message(q: Scenario, x: Layout) -> str:
             f"has {layers}; make them equal"
         )
     return (
-        f"{_deal_of(x)} leave no layer for one of the pp * vpp = {chunks} chunks of {layers} "
-        "layers; use fewer chunks, or less of it"
+        f"{_split_options(x)} leave no layer for one of the pp * vpp = {chunks} chunks of {layers} "
+        "layers; use fewer chunks or fewer slots"
     )
 
 
@@ -141,7 +141,12 @@ def _deferred_message(q: Scenario, x: Layout) -> str:
 
 
 STAGES: tuple[Rule, ...] = (
-    Rule("stages cannot be told how layers are dealt", ("pp", *STAGE_FIELDS), _told, _told_message),
+    Rule(
+        "the framework takes no custom pipeline split",
+        ("pp", *STAGE_FIELDS),
+        _custom_split,
+        _custom_split_message,
+    ),
     Rule("stages do not divide the layers", ("pp", "vpp"), _stages, _stages_message),
     Rule("a stage holds no layer", ("pp", "vpp", *STAGE_FIELDS), _filled, _filled_message),
 )

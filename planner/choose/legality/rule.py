@@ -1,4 +1,7 @@
-"""Rule: a condition on layouts, and how to say that it is broken."""
+"""Rule: a condition on layouts, and the message for a layout that breaks it.
+
+Rules write `q` for the scenario and `x` for the layouts.
+"""
 
 from __future__ import annotations
 
@@ -15,23 +18,23 @@ __all__ = ["Rule", "choices", "coded"]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A condition on layouts and how to say that it is broken."""
+    """A condition on layouts and the message for a layout that breaks it."""
 
     reason: str
-    """Short reason, as counted in `dropped`."""
+    """Reason by which rejected layouts are counted."""
     needs: tuple[str, ...]
-    """Columns that the rule looks at; it can be applied once these are known."""
+    """Columns that the rule reads; it applies once these are set."""
     holds: Callable[[Scenario, Layouts], Mask]
     message: Callable[[Scenario, Layout], str]
 
 
 def choices(axis: str, allowed: tuple[object, ...]) -> str:
-    """What of an axis may be used, for a message."""
+    """The allowed values of an axis, for a message."""
     return f"use {axis} = {', '.join(map(str, allowed)) or '1'}"
 
 
 def coded(name: str, table: tuple[object, ...], allowed: str, implied: object) -> Rule:
-    """A choice that the framework's tuple `allowed` must hold."""
+    """A rule that a choice is in the framework's tuple `allowed`, or is `implied`."""
 
     def holds(q: Scenario, x: Layouts) -> Mask:
         offered = {implied, *getattr(q.framework, allowed)}

@@ -60,21 +60,21 @@ def _zero_message(q: Scenario, x: Layout) -> str:
     )
 
 
-def _alone(q: Scenario, x: Layouts) -> Mask:
-    """No axis that needs it, or one beside states that ranks share."""
+def _shared_states(q: Scenario, x: Layouts) -> Mask:
+    """No axis that needs sharded states, or states that ranks share."""
     axes = q.framework.axes_need_sharding
     single = np.prod([np.ones_like(x.tp), *(getattr(x, axis) for axis in axes)], axis=0) == 1
     group = x.dp_shard * x.cp
     shared = (group > 1) & x.shards_gradients
     settled = x.settled(q.framework)
-    held = group * x.tp % (x.ep * settled.expert_tp) == 0
-    return single | (shared & (("ep" not in axes) | held))
+    is_divided = group * x.tp % (x.ep * settled.expert_tp) == 0
+    return single | (shared & (("ep" not in axes) | is_divided))
 
 
 def _hybrid(q: Scenario, x: Layouts) -> Mask:
-    whole = x.dp_shard == x.dp
+    is_unhybrid = x.dp_shard == x.dp
     offered = among(x.zero_stage, q.framework.hybrid_stages)
-    return whole | ((x.dp % x.dp_shard == 0) & offered)
+    return is_unhybrid | ((x.dp % x.dp_shard == 0) & offered)
 
 
 def _hybrid_message(q: Scenario, x: Layout) -> str:
@@ -115,7 +115,10 @@ def _updates_once(q: Scenario, x: Layouts) -> Mask:
 
 SHARDING: tuple[Rule, ...] = (
     Rule(
-        "batch does not divide", ("dp", "micro_batch", "grad_accumulation"), _batch, _batch_message
+        "batch is not dp * micro_batch * grad_accumulation",
+        ("dp", "micro_batch", "grad_accumulation"),
+        _batch,
+        _batch_message,
     ),
     Rule("ZeRO stage is not offered by the framework", ("zero_stage", "pp"), _zero, _zero_message),
     Rule(
@@ -130,7 +133,7 @@ SHARDING: tuple[Rule, ...] = (
     Rule(
         "other axes need sharded states",
         ("tp", "pp", "cp", "ep", "etp", "dp", "zero_stage"),
-        _alone,
+        _shared_states,
         lambda q, x: (
             f"{x}: {q.framework.name} takes {', '.join(q.framework.axes_need_sharding)} only "
             "beside states that ranks share; use ZeRO stage 2 or 3 with dp or cp above 1, and an "

@@ -114,10 +114,10 @@ class _Table:
     def estimate(self, rows: Int) -> None:
         """Estimate the step time of layouts, whether they fit or not."""
         for part, (start, end) in zip(self.parts, itertools.pairwise(self._starts), strict=True):
-            own = rows[(rows >= start) & (rows < end)]
-            if len(own):
-                estimates = timed(part.scenario, part.footprints.take(own - start))
-                self.time_s[own] = estimates.step_time_s
+            selected = rows[(rows >= start) & (rows < end)]
+            if len(selected):
+                estimates = timed(part.scenario, part.footprints.take(selected - start))
+                self.time_s[selected] = estimates.step_time_s
 
     def text(self, row: int) -> str:
         """A layout and its framework."""

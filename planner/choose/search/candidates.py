@@ -100,8 +100,8 @@ def rank_fastest(estimates: Estimates, count: int | None = None) -> Int:
     time = np.round(estimates.step_time_s[fitting], 9)
     if count and len(fitting) > count:
         # nothing slower than the count-th fastest can be among the first
-        near = time <= np.partition(time, count - 1)[count - 1]
-        fitting, time = fitting[near], time[near]
+        is_first = time <= np.partition(time, count - 1)[count - 1]
+        fitting, time = fitting[is_first], time[is_first]
     layouts = estimates.layouts
     degrees = [getattr(layouts, field.name)[fitting] for field in reversed(fields(layouts))]
     ranked = np.lexsort([*degrees, np.round(estimates.memory_bytes[fitting]), time])

@@ -129,8 +129,11 @@ def _add_context(grid: _Grid, degrees: list[int]) -> None:
 
 def _add_expert_tensor_parallel(grid: _Grid) -> None:
     """Split experts as the framework does by default, and not at all where it can."""
-    model, (default, *others) = grid.scenario.model, grid.scenario.framework.expert_tensor_parallel
-    has_choice = model.experts is not None and "one" in others and default == "tp"
+    model, (default, *alternatives) = (
+        grid.scenario.model,
+        grid.scenario.framework.expert_tensor_parallel,
+    )
+    has_choice = model.experts is not None and "one" in alternatives and default == "tp"
     grid.cross("etp", [0, 1] if has_choice else [0])
     columns = grid.columns
     # unsplit experts need ep > 1, else every rank holds all; with tp = 1 they are unsplit anyway

@@ -26,11 +26,11 @@ __all__ = [
     "is_deep_pipeline",
 ]
 
-_DATA, _TENSOR, _PIPELINE, _TENSOR_PIPELINE, _THREE_AXES, _OTHER = range(6)
+_DATA, _TENSOR, _PIPELINE, _TENSOR_PIPELINE, _THREE_AXES, _UNCLASSIFIED = range(6)
 """Axes in use; `_OTHER` has context parallelism, or experts and data parallelism alone."""
 _ZERO_STAGES, _FLAGS = 4, 2**3
 
-NUM_CLASSES = (_OTHER + 1) * _ZERO_STAGES * len(OFFLOAD) * _FLAGS
+NUM_CLASSES = (_UNCLASSIFIED + 1) * _ZERO_STAGES * len(OFFLOAD) * _FLAGS
 _CLASSES = np.arange(NUM_CLASSES)
 _AXES = _CLASSES // (_ZERO_STAGES * len(OFFLOAD) * _FLAGS)
 # beside data parallelism alone, offload is a strategy of its own
@@ -39,7 +39,7 @@ _OFFLOADED = np.where(_AXES == _DATA, 0, _CLASSES // _FLAGS % len(OFFLOAD))
 PREFERRED: Int = _CLASSES // _FLAGS * _FLAGS - _OFFLOADED * _FLAGS
 """For every class the one that is recommended in its place unless that is much slower."""
 IS_PREFERRED = PREFERRED == _CLASSES
-IS_UNCLASSIFIED = _AXES == _OTHER
+IS_UNCLASSIFIED = _AXES == _UNCLASSIFIED
 """Classes of no classic strategy."""
 
 
@@ -57,7 +57,7 @@ def classify_layouts(scenario: Scenario, layouts: Layouts) -> Int:
     both = np.where(layouts.dp > 1, _THREE_AXES, _TENSOR_PIPELINE)
     axes = np.where(tensor & piped, both, _TENSOR * tensor + _PIPELINE * piped)
     is_other = (layouts.cp > 1) | ((layouts.ep > 1) & (axes == _DATA))
-    axes = np.where(is_other, _OTHER, axes)
+    axes = np.where(is_other, _UNCLASSIFIED, axes)
     # strategies with both axes do not differ by ZeRO stage, but stalls may
     by_stage = (axes < _TENSOR_PIPELINE) | bool(scenario.framework.stalls)
     sharded = np.where(by_stage, layouts.zero_stage, 0)

@@ -129,12 +129,12 @@ def step_time_lower_bound_s(scenario: Scenario, layouts: Layouts, final: bool = 
     if not final:
         return np.asarray(num_microbatches * total_s / layouts.pp)
     slowest_s = _slowest_stage_s(scenario, layouts, [each[rows] for each in seconds])
-    slowest, others = (Passes(x, x / 2, x / 2) for x in (slowest_s, total_s - slowest_s))
+    slowest, rest = (Passes(x, x / 2, x / 2) for x in (slowest_s, total_s - slowest_s))
     idle_s = np.zeros(len(layouts))
     for name, schedule in KNOWN.items():
         applies = layouts.scheduled(name) & layouts.piped
         if schedule.least_idle_s is not None and np.any(applies):
-            idle = schedule.least_idle_s(layouts.pp, layouts.vpp, num_microbatches, slowest, others)
+            idle = schedule.least_idle_s(layouts.pp, layouts.vpp, num_microbatches, slowest, rest)
             idle_s = np.where(applies, idle, idle_s)
     return num_microbatches * slowest_s + idle_s
 

@@ -104,13 +104,13 @@ class Pruner:
 
         Infinite if nothing is known of the class or the one preferred to it.
         """
-        near = self.scope.near
-        own, preferred = near * self.fastest_s, self.fastest_s[PREFERRED]
-        limits = np.where(IS_PREFERRED, own, np.minimum(own, preferred))
+        factor = self.scope.near
+        limits_of_class, preferred = factor * self.fastest_s, self.fastest_s[PREFERRED]
+        limits = np.where(IS_PREFERRED, limits_of_class, np.minimum(limits_of_class, preferred))
         fastest = float(np.min(self.fastest_s[IS_PREFERRED]))
         # layouts of no classic strategy matter only among the fastest of all
-        limits = np.where(IS_UNCLASSIFIED, np.minimum(limits, near * fastest), limits)
-        listed = max(self.top_time_s, near * fastest) if np.isfinite(fastest) else 0.0
+        limits = np.where(IS_UNCLASSIFIED, np.minimum(limits, factor * fastest), limits)
+        listed = max(self.top_time_s, factor * fastest) if np.isfinite(fastest) else 0.0
         return np.maximum(limits, listed)
 
     def promising(self, layouts: Layouts) -> Layouts:

@@ -128,8 +128,8 @@ class Simulation(NotebookView):
                 for by in ("stage", "stream", "kind")
             },
             "ten_percent_faster": [
-                {"what": one.name, "kind": one.kind, "gain_s": one.gain_s}
-                for one in self.bottlenecks
+                {"what": bottleneck.name, "kind": bottleneck.kind, "gain_s": bottleneck.gain_s}
+                for bottleneck in self.bottlenecks
             ],
             "memory_bytes": [
                 {

@@ -53,14 +53,14 @@ def complete_layout(
     DescriptionError where something is missing or does not fit.
     """
     files = configuration or Configuration((), ())
-    stated, override_notes = _merge(files, {**(layout or {}), **(workload or {})})
-    notes = [*files.notes, *override_notes, *_delegation_notes(files, stated)]
-    fields = {key: value for key, value in stated.items() if key in Layout.model_fields}
-    fields = _with_degrees(fields, files, machine, nodes, stated)
-    shape = Layout.described(_with_schedule(_with_micro_batches(fields, stated, files)))
-    if "sequence_length" not in stated and files.files:
+    values, override_notes = _merge(files, {**(layout or {}), **(workload or {})})
+    notes = [*files.notes, *override_notes, *_delegation_notes(files, values)]
+    fields = {key: value for key, value in values.items() if key in Layout.model_fields}
+    fields = _with_degrees(fields, files, machine, nodes, values)
+    shape = Layout.described(_with_schedule(_with_micro_batches(fields, values, files)))
+    if "sequence_length" not in values and files.files:
         notes.append(f"sequence length {model.default_sequence_length}, the model's own")
-    job = _workload(model, shape, stated)
+    job = _workload(model, shape, values)
     notes += _shape_notes(files, model)
     name = framework or files.framework or files.usual_framework or None
     chosen = load_framework(name) if isinstance(name, str) else name
@@ -87,23 +87,23 @@ def _merge(files: Configuration, user: Fields) -> tuple[Fields, list[str]]:
     return merged, notes
 
 
-def _delegation_notes(files: Configuration, stated: Fields) -> list[str]:
+def _delegation_notes(files: Configuration, values: Fields) -> list[str]:
     """Notes on fields that a file leaves to another; any but offload must be stated."""
     notes = []
-    for field, other in files.left_to.items():
-        if field in stated:
+    for field, target in files.left_to.items():
+        if field in values:
             continue
         if field != "offload":
             raise DescriptionError(
-                f"{files.name} leaves {field} to {other}; give that file too, or state {field}"
+                f"{files.name} leaves {field} to {target}; give that file too, or state {field}"
             )
-        notes.append(f"{files.name} leaves offload and buckets to {other}: give that too")
+        notes.append(f"{files.name} leaves offload and buckets to {target}: give that too")
     return notes
 
 
-def _workload(model: Model, layout: Layout, stated: Fields) -> Workload:
+def _workload(model: Model, layout: Layout, values: Fields) -> Workload:
     """The workload as stated; its batch and sequence follow from the layout and the model."""
-    fields = {key: value for key, value in stated.items() if key in Workload.model_fields}
+    fields = {key: value for key, value in values.items() if key in Workload.model_fields}
     fields.setdefault("global_batch", layout.global_batch)
     fields.setdefault("sequence_length", model.default_sequence_length)
     return Workload.described(fields, where="workload")
@@ -113,25 +113,25 @@ def _workload(model: Model, layout: Layout, stated: Fields) -> Workload:
 
 
 def _with_degrees(
-    fields: Fields, files: Configuration, machine: Machine, nodes: int | None, stated: Fields
+    fields: Fields, files: Configuration, machine: Machine, nodes: int | None, values: Fields
 ) -> Fields:
     """The fields with the data-parallel degree and the sharding group."""
     # degrees below one are refused with the layout
-    others = max(fields.get("tp", 1) * fields.get("pp", 1) * fields.get("cp", 1), 1)
+    model_ranks = max(fields.get("tp", 1) * fields.get("pp", 1) * fields.get("cp", 1), 1)
     dp = fields.get("dp")
     if files.world:
-        _check_world(files, machine, nodes, dp, others)
+        _check_world(files, machine, nodes, dp, model_ranks)
     if nodes is None and files.world:
-        dp = files.world // others
+        dp = files.world // model_ranks
     elif nodes is None and dp is None and files.files:
-        dp = _dp_of_batch(stated, files)
+        dp = _dp_of_batch(values, files)
     else:
-        dp = check_division(machine, nodes, dp, others)
+        dp = check_division(machine, nodes, dp, model_ranks)
     return {**fields, "dp": dp, **_sharding_group(fields, files, machine, dp)}
 
 
 def _check_world(
-    files: Configuration, machine: Machine, nodes: int | None, dp: int | None, others: int
+    files: Configuration, machine: Machine, nodes: int | None, dp: int | None, model_ranks: int
 ) -> None:
     """Raise LayoutError where the ranks that files start fill neither the nodes nor the degrees."""
     per_node, world = machine.node.num_devices, files.world
@@ -140,16 +140,16 @@ def _check_world(
             f"{files.name} starts {world} ranks, but {nodes} nodes of {machine.name} hold "
             f"{nodes * per_node}; use {-(-world // per_node)} nodes, or change the file"
         )
-    if nodes is None and (world % others or (dp is not None and dp * others != world)):
+    if nodes is None and (world % model_ranks or (dp is not None and dp * model_ranks != world)):
         raise LayoutError(
             f"{files.name} starts {world} ranks, which dp * tp * pp * cp = "
-            f"{(dp or 1) * others} does not fill; change one of them"
+            f"{(dp or 1) * model_ranks} does not fill; change one of them"
         )
 
 
-def _dp_of_batch(stated: Fields, files: Configuration) -> int:
+def _dp_of_batch(values: Fields, files: Configuration) -> int:
     """The data-parallel degree that follows from all three sizes of the batch."""
-    sizes = [stated.get(key) for key in ("global_batch", "micro_batch", "grad_accumulation")]
+    sizes = [values.get(key) for key in ("global_batch", "micro_batch", "grad_accumulation")]
     if None in sizes:
         raise LayoutError(f"{files.name} does not say how many ranks it runs on; give --nodes")
     batch, micro, passes = (int(size or 0) for size in sizes)
@@ -176,9 +176,9 @@ def _sharding_group(
     return {"dp_shard": dp // files.replicas}
 
 
-def _with_micro_batches(fields: Fields, stated: Fields, files: Configuration) -> Fields:
+def _with_micro_batches(fields: Fields, values: Fields, files: Configuration) -> Fields:
     """The fields with the micro-batch and the micro-batches of a step, computed where open."""
-    batch, dp = stated.get("global_batch"), max(fields["dp"], 1)
+    batch, dp = values.get("global_batch"), max(fields["dp"], 1)
     micro, passes = fields.get("micro_batch"), fields.get("grad_accumulation")
     if micro is None:
         micro = _micro_batch(files, batch, passes, dp) if files.files else 1

@@ -39,8 +39,8 @@ def strategy_frameworks(strategy: Strategy, names: Iterable[str], chosen: bool) 
     ['ddp+compile']
     """
     available = list(names)
-    known = [name for each in strategy.frameworks for name in available if family(name) == each]
-    return known or (available if chosen else [])
+    usual = [name for each in strategy.frameworks for name in available if family(name) == each]
+    return usual or (available if chosen else [])
 
 
 def explain_infeasibility(

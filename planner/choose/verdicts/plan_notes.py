@@ -67,12 +67,12 @@ def evidence_notes(scenario: Scenario, nodes: int) -> list[str]:
     """Name the network that is estimated if there are several, and the machine's measured runs."""
     machine, notes = scenario.machine, []
     if machine.networks and machine.network is not None and nodes > 1:
-        others = " or ".join(f"--network {network.name}" for network in machine.networks)
+        alternatives = " or ".join(f"--network {network.name}" for network in machine.networks)
         remark = f" ({machine.network.note})" if machine.network.note else ""
         notes.append(
             f"Between nodes {scenario.framework.name} is estimated on the network "
             f"{machine.network.name!r}: {machine.network.topology}{remark}. Its job script sets "
-            f"that up; {others} takes another."
+            f"that up; {alternatives} takes another."
         )
     if machine.evidence:
         notes.append(f"Measured runs behind estimates for {machine.name}: {machine.evidence}")

@@ -199,12 +199,12 @@ def _with_other_frameworks(verdicts: list[Verdict], first: Scenario, nodes: int)
     job = JobSpec(first.model, first.machine, nodes=nodes, workload=first.workload)
     candidates = search_job(job).by_framework
     scenarios = {name: part.scenario for name, part in candidates.items()}
-    others = _verdicts(_Searched(scenarios, candidates, job.num_devices, False, {}, None))
+    searched = _Searched(scenarios, candidates, job.num_devices, False, {}, None)
     return [
         replace(verdict, fix=f"with {other.estimate.framework}: {other.estimate.layout}")
         if other.fits and other.estimate is not None
         else verdict
-        for verdict, other in zip(verdicts, others, strict=True)
+        for verdict, other in zip(verdicts, _verdicts(searched), strict=True)
     ]
 
 

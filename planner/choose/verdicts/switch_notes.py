@@ -120,7 +120,7 @@ def _switched(framework: Framework, switches: tuple[str, ...]) -> Framework | No
 def _with_fewer_switches(trial: _Trial) -> _Trial:
     """The trial without switches that a layout as safe does not need to fit."""
     for word in trial.switches:
-        fewer = tuple(other for other in trial.switches if other != word)
+        fewer = tuple(switch for switch in trial.switches if switch != word)
         for smaller in _try(trial.scenario, trial.layouts, fewer):
             if _is_risky(smaller.fastest) <= _is_risky(trial.fastest):
                 return _with_fewer_switches(smaller)

@@ -22,9 +22,9 @@ from planner.describe.layout import RECOMPUTE, Layout
 
 __all__ = ["reduce_recompute"]
 
-_MANY = 4096
+_BOUNDED_FROM = 4096
 """Layouts from which on lower bounds are checked before estimates."""
-_NEAR = 1.1
+_NEAR_FACTOR = 1.1
 """Time over the fastest so far of what is worth trying: more than any usual tolerance."""
 
 
@@ -56,28 +56,28 @@ class _Goals(Arrays):
     @classmethod
     def of(cls, candidates: Candidates) -> _Goals:
         """The layouts that need recompute to fit, or to fit safely, and are fast without."""
-        scenario, taken = candidates.scenario, candidates.footprints
+        scenario, memory = candidates.scenario, candidates.footprints
         goals, limits_s = [], []
         for safely in (False, True):
-            rows = np.flatnonzero(_needs_recompute(taken, _fits(scenario, taken, safely)))
+            rows = np.flatnonzero(_needs_recompute(memory, _fits(scenario, memory, safely)))
             fits = _fits(scenario, candidates.estimates, safely)
             fastest_s = np.min(candidates.estimates.step_time_s[fits], initial=np.inf)
-            goals.append(cls(taken.layouts.take(rows), np.full(len(rows), safely)))
-            limits_s.append(np.full(len(rows), _NEAR * fastest_s))
+            goals.append(cls(memory.layouts.take(rows), np.full(len(rows), safely)))
+            limits_s.append(np.full(len(rows), _NEAR_FACTOR * fastest_s))
         joined, limit_s = cls.joined(goals), np.concatenate(limits_s)
         none = np.full_like(joined.safely, RECOMPUTE.index("none"), dtype=np.int64)
         without = replace(joined.layouts, recompute=none)
-        if len(without) > _MANY:
+        if len(without) > _BOUNDED_FROM:
             is_fast = step_time_lower_bound_s(scenario, without, final=True) < limit_s
             rows = np.flatnonzero(is_fast)
             joined, without, limit_s = joined.take(rows), without.take(rows), limit_s[rows]
         return joined.take(np.flatnonzero(step_times(scenario, without) < limit_s))
 
-    def met_by(self, scenario: Scenario, taken: Footprints) -> Mask:
+    def met_by(self, scenario: Scenario, memory: Footprints) -> Mask:
         """Whether footprints of the layouts fit, safely if they must."""
-        fits = _fits(scenario, taken, safely=False)
+        fits = _fits(scenario, memory, safely=False)
         if np.any(self.safely):
-            fits = np.where(self.safely, _fits(scenario, taken, safely=True), fits)
+            fits = np.where(self.safely, _fits(scenario, memory, safely=True), fits)
         return fits
 
     def changed(self, **columns: Int) -> _Goals:
@@ -85,13 +85,13 @@ class _Goals(Arrays):
         return replace(self, layouts=replace(self.layouts, **columns))
 
 
-def _fits(scenario: Scenario, taken: Footprints, safely: bool) -> Mask:
-    return fits_safely(scenario, taken) if safely else taken.fits
+def _fits(scenario: Scenario, memory: Footprints, safely: bool) -> Mask:
+    return fits_safely(scenario, memory) if safely else memory.fits
 
 
-def _needs_recompute(taken: Footprints, fits: Mask) -> Mask:
+def _needs_recompute(memory: Footprints, fits: Mask) -> Mask:
     """Layouts of full recompute that fit, unless they are known to fit without."""
-    layouts = taken.layouts
+    layouts = memory.layouts
     needs = np.asarray(fits & layouts.recomputes_layers & ~layouts.recomputes_partly)
     # candidates that differ in recompute alone follow each other
     for before in range(1, len(RECOMPUTE)):
@@ -181,7 +181,7 @@ def _suffices(scenario: Scenario, goals: _Goals) -> Mask:
     if not len(goals.layouts):
         return np.zeros(0, dtype=np.bool_)
     suffices, _ = legal(scenario, goals.layouts, set(Layout.model_fields))
-    if len(goals.layouts) > _MANY:
+    if len(goals.layouts) > _BOUNDED_FROM:
         limit = scenario.machine.device.memory_bytes.value
         suffices &= memory_lower_bound_bytes(scenario, goals.layouts) <= limit
     rows = np.flatnonzero(suffices)
