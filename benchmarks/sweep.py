@@ -15,11 +15,12 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -63,9 +64,12 @@ def swept(sweep: Path, table: Path, *options: str) -> tuple[str, float]:
 
 def recorded(table: Path) -> list[str]:
     """Keys of the answers that are on the disk, in their order."""
-    path = table.with_name(f"{table.name}.journal")
-    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-    return [json.loads(line)[0] for line in lines if line.startswith(b"[")]
+    name = f"file:{table}.journal?immutable=1"
+    try:
+        with closing(sqlite3.connect(name, uri=True)) as database:
+            return [key for (key,) in database.execute("SELECT key FROM answers ORDER BY rowid")]
+    except sqlite3.DatabaseError:
+        return []  # not there yet, or being written
 
 
 def killed(sweep: Path, table: Path, at: int, *options: str) -> list[str]:

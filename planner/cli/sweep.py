@@ -14,7 +14,7 @@ from planner.errors import shorten_path
 from planner.units import counted
 
 if TYPE_CHECKING:
-    from planner.sweeps import Swept
+    from planner.sweeps import SweepResult
     from planner.sweeps.progress import Progress
 
 __all__ = ["register"]
@@ -93,11 +93,11 @@ def _show_first(path: Path) -> int:
     from planner.sweeps import dry_run
 
     questions, first = dry_run(path)
-    number = counted(len(questions.asked), "question")
+    number = counted(len(questions.questions), "question")
     print(f"{number}: {_KIND_NOUNS[questions.kind]} each. The first:")
     for name, value in first.items():
         print(f"  {name} = {value}")
-    if (repeated := questions.num_stated - len(questions.asked)) > 0:
+    if (repeated := questions.num_stated - len(questions.questions)) > 0:
         print(f"{counted(repeated, 'question')} stated more than once, and asked once.")
     return FITS
 
@@ -105,14 +105,14 @@ def _show_first(path: Path) -> int:
 _KIND_NOUNS = {"plan": "a plan", "estimate": "an estimate", "trace": "a trace"}
 
 
-def _summary(result: Swept, into: Path, progress: Progress) -> str:
+def _summary(result: SweepResult, into: Path, progress: Progress) -> str:
     """Count the rows of the table and the answers of this call."""
     waiting = progress.total - progress.done
     fitting = f"{result.num_fitting:,} fit, " if "fits" in result.columns else ""
     summary = (
         f"{shorten_path(into)}: {counted(len(result.rows), 'row')}, {fitting}"
         f"{result.num_refused:,} refused (column error); {result.num_asked:,} asked now, "
-        f"{progress.known:,} answered before"
+        f"{progress.num_known:,} answered before"
     )
     if waiting:
         summary += f"; {waiting:,} wait for the next call"

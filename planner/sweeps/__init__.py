@@ -1,9 +1,12 @@
-"""Sweeps: thousands of questions asked on cores or on a cluster, their answers as one table.
+"""Sweeps: thousands of questions answered on cores or on a cluster, as one table.
 
-A sweep is stated as lists of which every combination is a question. What was answered is kept in a
-journal beside the table, so that a sweep that was stopped goes on where it was.
+Every combination of the lists of a sweep is a question. A journal beside the table keeps the
+answers, so that a sweep that was stopped goes on where it was.
 """
 
-from planner.sweeps.sweeping import Swept, dry_run, sweep
+from planner.sweeps.runner import SweepResult, dry_run, sweep
 
-__all__ = ["Swept", "dry_run", "sweep"]
+Swept = SweepResult
+"""The result by its earlier name."""
+
+__all__ = ["SweepResult", "Swept", "dry_run", "sweep"]

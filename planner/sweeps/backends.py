@@ -1,4 +1,4 @@
-"""Backends: who answers tasks: this process, the cores of this machine, or a cluster, by joblib."""
+"""Backends that answer tasks: this process, the cores of this machine, or a cluster, by joblib."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from pathlib import Path
 from typing import Any
 
 from planner.errors import PlannerError, shorten
-from planner.sweeps.answering import Answer, answer
+from planner.sweeps.answers import Answer, answer_task
 from planner.sweeps.questions import Task
 from planner.units import either
 
-__all__ = ["BACKENDS", "answered", "check_backend"]
+__all__ = ["BACKENDS", "answer_tasks", "check_backend"]
 
 BACKENDS = ("loky", "sequential", "dask", "ray")
 """Processes on the cores of this machine, this process, a Dask or a Ray cluster. Other backends
 that joblib knows, such as threading, are taken by their names."""
 
-_NEEDED = {"dask": ("joblib", "distributed"), "ray": ("joblib", "ray"), "sequential": ()}
+_PACKAGES = {"dask": ("joblib", "distributed"), "ray": ("joblib", "ray"), "sequential": ()}
 PATIENCE_S = 60.0
-"""How long a cluster may take to have its first worker."""
+"""Longest wait for the first worker of a cluster."""
 _WAVE = 2
-"""Tasks a worker of a backend that returns all of them at once: what a stop would lose."""
+"""Tasks per worker in one call of a backend that returns all at once; a stop loses that many."""
 
 
 def check_backend(backend: str, jobs: int = -1, address: str | None = None) -> None:
@@ -38,16 +38,16 @@ def check_backend(backend: str, jobs: int = -1, address: str | None = None) -> N
 
     >>> check_backend("sequential")
     """
-    for package in _NEEDED.get(backend, ("joblib",)):
+    for package in _PACKAGES.get(backend, ("joblib",)):
         if importlib.util.find_spec(package) is None:
             extra = backend if backend in ("dask", "ray") else "sweep"
             raise PlannerError(
                 f"the backend {shorten(backend)} needs {package}; install it with `pip install "
                 f"'parallelism-planner[{extra}]'`, or use --backend sequential"
             )
-    if backend not in BACKENDS and backend not in (known := _of_joblib()):
+    if backend not in BACKENDS and backend not in (further := _joblib_backends()):
         raise PlannerError(
-            f"the backend {shorten(backend)} is not known; use {either((*BACKENDS, *known))}"
+            f"the backend {shorten(backend)} is not known; use {either((*BACKENDS, *further))}"
         )
     if jobs == 0:
         raise PlannerError("jobs = 0 answers nothing; give 1 or more, or -1 for all cores")
@@ -58,17 +58,17 @@ def check_backend(backend: str, jobs: int = -1, address: str | None = None) -> N
         )
 
 
-def _of_joblib() -> list[str]:
-    """Further backends that joblib knows, those included that were registered with it."""
-    from joblib.parallel import BACKENDS as known
+def _joblib_backends() -> list[str]:
+    """List further backends of joblib, with those that were registered with it."""
+    from joblib.parallel import BACKENDS as registered
 
-    return [name for name in sorted(known) if name not in BACKENDS]
+    return [name for name in sorted(registered) if name not in BACKENDS]
 
 
-def answered(
+def answer_tasks(
     tasks: Sequence[Task], backend: str, jobs: int, address: str | None
 ) -> Generator[list[Answer]]:
-    """Answers of tasks as they come, in no order.
+    """Yield the answers of tasks as they come, in no order.
 
     Raises PlannerError where a backend cannot be reached or fails.
     """
@@ -77,18 +77,18 @@ def answered(
     with contextlib.ExitStack() as stack:
         try:
             if backend == "sequential":
-                yield from map(answer, tasks)
+                yield from map(answer_task, tasks)
                 return
             options = stack.enter_context(_connected(backend, address))
             yield from _parallel(tasks, backend, jobs, options)
         except (PlannerError, GeneratorExit):
             raise
         except Exception as error:
-            # of joblib, a pool, a scheduler or the network: their classes have nothing in common
-            said = (str(error).strip() or type(error).__name__).splitlines()[0]
+            # joblib, pools, schedulers and the network have no common class of errors
+            message = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise PlannerError(
-                f"the backend {shorten(backend)} failed ({shorten(said, 300)}); what was answered "
-                "is kept, and the same call goes on from there"
+                f"the backend {shorten(backend)} failed ({shorten(message, 300)}); what was "
+                "answered is kept, and the same call goes on from there"
             ) from error
 
 
@@ -103,7 +103,7 @@ def _parallel(
         if backend == "loky":
             calls = (joblib.delayed(answer_in_worker)(os.getpid(), task) for task in tasks)
         else:
-            calls = (joblib.delayed(answer)(task) for task in tasks)
+            calls = (joblib.delayed(answer_task)(task) for task in tasks)
         if chosen.supports_return_generator:
             # a task holds several questions already: joblib must not batch tasks
             parallel = joblib.Parallel(batch_size=1, return_as="generator_unordered")
@@ -146,12 +146,12 @@ def answer_in_worker(parent: int, task: Task) -> list[Answer]:
     if os.getppid() == parent:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         _end_with(parent)
-    return answer(task)
+    return answer_task(task)
 
 
 @functools.cache
 def _end_with(parent: int) -> None:
-    """Watch for the end of a parent, once in each worker."""
+    """Watch for the end of the parent, once in each worker; loky itself would wait for minutes."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -163,7 +163,7 @@ def _end_with(parent: int) -> None:
 
 @contextlib.contextmanager
 def _connected(backend: str, address: str | None) -> Iterator[dict[str, Any]]:
-    """What joblib is to be told, while a cluster is connected."""
+    """Connect to a cluster, and yield the options for joblib."""
     if backend == "dask":
         with _dask_client(address) as client:
             yield {"client": client}
@@ -176,7 +176,7 @@ def _connected(backend: str, address: str | None) -> Iterator[dict[str, Any]]:
 
 @contextlib.contextmanager
 def _dask_client(address: str | None) -> Iterator[Any]:
-    """The client of a scheduler: at an address, in a scheduler file, or the one that there is."""
+    """Connect to a scheduler: at an address, in a scheduler file, or the current one."""
     import dask
     import distributed
 
@@ -190,11 +190,11 @@ def _dask_client(address: str | None) -> Iterator[Any]:
                 "--address tcp://host:8786, or the scheduler's file"
             ) from None
         return
-    where = {"scheduler_file": address} if address.endswith(".json") else {"address": address}
+    target = {"scheduler_file": address} if address.endswith(".json") else {"address": address}
     try:
-        if "scheduler_file" in where and not Path(address).is_file():
-            raise FileNotFoundError("no such file")  # for which Dask would wait
-        client = distributed.Client(**where, set_as_default=False)
+        if "scheduler_file" in target and not Path(address).is_file():
+            raise FileNotFoundError("no such file")  # Dask would wait for it
+        client = distributed.Client(**target, set_as_default=False)
     except (OSError, ValueError) as error:
         raise PlannerError(
             f"no Dask scheduler answers at {shorten(address)} ({shorten(str(error))}); start one "
@@ -213,7 +213,7 @@ def _dask_client(address: str | None) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _ray(address: str | None) -> Iterator[None]:
-    """A Ray cluster: the one that there is, or at an address."""
+    """Connect to a Ray cluster: the current one, or the one at an address."""
     import ray
     from ray.util.joblib import register_ray
 

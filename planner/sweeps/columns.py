@@ -1,4 +1,4 @@
-"""Columns: names and types of a sweep's table, the same whatever its answers are."""
+"""Columns of a sweep's table: names and types, whatever its answers are."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from planner.cost.parts import DEVICE_PARTS, HOST_PARTS, TIME_PARTS
 from planner.describe.base import Description
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
-from planner.sweeps.stated import Kind
+from planner.sweeps.definition import Kind
 
 __all__ = ["FASTEST", "Columns", "cell", "columns"]
 
 Columns = dict[str, type]
-"""Every column by its name: text, truth values, whole or real numbers."""
+"""Types of columns by name: text, booleans, whole or real numbers."""
 
 
 def _types(kind: type[Description], names: Iterable[str] | None = None) -> Columns:
-    """Columns for fields of a description; lists are text."""
+    """List columns for fields of a description; lists are text."""
     fields = kind.model_fields
     return {name: _type(fields[name].annotation) for name in (fields if names is None else names)}
 
 
 def _type(annotation: Any) -> type:
-    """The type of a column for a field.
+    """Choose the type of a column for a field.
 
     >>> _type(int), _type(float | None), _type(tuple[str, ...]), _type(typing.Literal["a"])
     (<class 'int'>, <class 'float'>, <class 'str'>, <class 'str'>)
@@ -58,7 +58,7 @@ _PARTS: Columns = {
     **{f"host_{name}_bytes": float for name in HOST_PARTS},
 }
 FASTEST = (*_LAYOUT, *_FIGURES)
-"""What is said of a plan's fastest layout besides its recommended one, behind `fastest_`."""
+"""Columns of a plan's fastest layout, with the prefix `fastest_`."""
 _COST: Columns = {"duration_s": float, "node_hours": float}
 _TRACED = ("weights", "gradients", "optimizer_states", "activations", "logits_and_loss", "peak")
 
@@ -85,17 +85,15 @@ _ANSWERS: dict[Kind, Columns] = {
 }
 
 
-def columns(kind: Kind, stated: Iterable[str]) -> Columns:
-    """Columns of a sweep: what is asked, with the fields of workloads that it states; the answer;
-    why nothing fits, and why there is no answer.
+def columns(kind: Kind, workload_fields: Iterable[str]) -> Columns:
+    """List the columns of a table: question, answer, why nothing fits, why there is no answer.
 
-    >>> found = list(columns("plan", ("precision", "tokens")))
-    >>> found[:2], found[-1], "asked_layout" in found
+    >>> names = list(columns("plan", ("precision", "tokens")))
+    >>> names[:2], names[-1], "asked_layout" in names
     (['model', 'machine'], 'error', False)
     """
-    asked = set(stated)
-    workload = _types(Workload, [name for name in Workload.model_fields if name in asked])
-    found: Columns = {
+    chosen = set(workload_fields)
+    question: Columns = {
         "model": str,
         "machine": str,
         "set": str,
@@ -103,18 +101,18 @@ def columns(kind: Kind, stated: Iterable[str]) -> Columns:
         "devices": int,
         "nodes": int,
         "asked_frameworks": str,
-        **workload,
+        **_types(Workload, [name for name in Workload.model_fields if name in chosen]),
     }
     if kind != "plan":
-        found["asked_layout"] = str
+        question["asked_layout"] = str
     if kind == "trace":
-        found["stage"] = int
-    why: Columns = {} if kind == "trace" else {"why": str}  # a trace has nothing to fit
-    return {**found, **_ANSWERS[kind], "key": str, **why, "error": str}
+        question["stage"] = int
+    reason: Columns = {} if kind == "trace" else {"why": str}  # a trace has nothing to fit
+    return {**question, **_ANSWERS[kind], "key": str, **reason, "error": str}
 
 
 def cell(value: Any) -> Any:
-    """A value of a field as a cell of a table.
+    """Write the value of a field as a cell.
 
     >>> cell([100, 300]), cell(0.1)
     ('100+300', 0.1)

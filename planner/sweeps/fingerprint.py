@@ -1,4 +1,4 @@
-"""Fingerprint: which code answers, so that answers of different code never stand in one table."""
+"""Fingerprint of the code that answers, so that no table mixes answers of different code."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _ANSWERING = (
     "training",
     "choose",
     "validate",
-    "sweeps/answering.py",
+    "sweeps/answers.py",
     "sweeps/columns.py",
 )
-"""What an answer depends on: the rooms below this one that answer, and how answers become cells."""
+"""Files and folders that answers depend on, down to how answers become cells."""
 _KINDS = (".py", ".toml", ".csv")
 
 
 def canonical(data: Mapping[str, Any]) -> str:
-    """Plain data as one text, whatever the order of its keys.
+    """Write plain data as JSON with sorted keys.
 
     >>> canonical({"b": 1, "a": [0.1]})
     '{"a":[0.1],"b":1}'
@@ -39,7 +39,7 @@ def canonical(data: Mapping[str, Any]) -> str:
 
 
 def digest(text: str) -> str:
-    """A short name of a text: 128 bits of its SHA-256.
+    """Shorten a text to 128 bits of its SHA-256.
 
     >>> digest("")
     'e3b0c44298fc1c149afbf4c8996fb924'
@@ -49,22 +49,23 @@ def digest(text: str) -> str:
 
 @functools.cache
 def fingerprint() -> str:
-    """A name of the code and the constants that answer here."""
-    found = hashlib.sha256()
+    """Digest of the code and the constants that answer here."""
+    code = hashlib.sha256()
     for path in sorted(_files(), key=lambda path: path.as_posix()):
         # line ends differ between checkouts
         content = path.read_bytes().replace(b"\r\n", b"\n")
-        found.update(f"{path.relative_to(_PACKAGE).as_posix()} {len(content)}\n".encode())
-        found.update(content)
+        code.update(f"{path.relative_to(_PACKAGE).as_posix()} {len(content)}\n".encode())
+        code.update(content)
     if (preferences_file := user_file()) is not None:
-        found.update(preferences_file.read_bytes())
-    return found.hexdigest()[:32]
+        code.update(preferences_file.read_bytes())
+    return code.hexdigest()[:32]
 
 
 def _files() -> list[Path]:
-    found = []
+    files: list[Path] = []
     for name in _ANSWERING:
-        place = _PACKAGE / name
-        inside = place.rglob("*") if place.is_dir() else [place]
-        found += [path for path in inside if path.suffix in _KINDS]
-    return found
+        path_or_folder = _PACKAGE / name
+        is_folder = path_or_folder.is_dir()
+        members = path_or_folder.rglob("*") if is_folder else [path_or_folder]
+        files += [path for path in members if path.suffix in _KINDS]
+    return files

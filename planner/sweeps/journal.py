@@ -1,7 +1,8 @@
-"""Journal: every answer as one line of a file, on the disk before the next is asked for.
+"""Journal: the answers of a sweep as an SQLite database beside its table.
 
-It is only ever added to. What a killed sweep left of a line is cut off by the next, and a lock that
-the kernel frees with its process keeps two sweeps from writing into one.
+Answers are on the disk before the next task is handed out. SQLite's rollback journal undoes
+what a killed process left of a transaction, and its exclusive lock, which the kernel frees with the
+process, keeps two sweeps from writing into one journal.
 """
 
 from __future__ import annotations
@@ -10,22 +11,38 @@ import contextlib
 import json
 import os
 import socket
-from collections.abc import Iterable
+import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
+from urllib.parse import quote
 
 from planner.errors import PlannerError, WriteError, shorten, shorten_path
 from planner.units import counted
 
 __all__ = ["Journal", "journal_of"]
 
-_HEAD = b'{"journal": "planner sweep", '
-"""How the first line begins, and that of every later sweep that adds to the file."""
+_APPLICATION = 0x706C616E
+"""SQLite's `application_id` of a journal: "plan"."""
+_TEXT_FORMAT = b'{"journal": "planner sweep"'
+"""Start of a journal of an earlier planner, which had one JSON line an answer."""
+_SETTINGS = (
+    "PRAGMA locking_mode = EXCLUSIVE",
+    # unlike a write-ahead log it needs no memory that several hosts would have to share
+    "PRAGMA journal_mode = DELETE",
+    "PRAGMA synchronous = FULL",
+    "BEGIN EXCLUSIVE",
+)
+_SCHEMA = (
+    "CREATE TABLE answers (key TEXT PRIMARY KEY, cells TEXT NOT NULL)",
+    "CREATE TABLE writer (process INTEGER NOT NULL, host TEXT NOT NULL)",
+    f"PRAGMA application_id = {_APPLICATION}",
+)
 
 
 def journal_of(table: Path) -> Path:
-    """Where the answers of a table are kept.
+    """Name the journal of a table.
 
     >>> journal_of(Path("results.parquet")).name
     'results.parquet.journal'
@@ -39,16 +56,16 @@ class Journal:
     def __init__(self, path: Path | None = None) -> None:
         self.answers: dict[str, dict[str, Any]] = {}
         self._path = path
-        self._file: IO[bytes] | None = None
+        self._database: sqlite3.Connection | None = None
 
     def __enter__(self) -> Self:
         if self._path is not None:
-            self._file = self._opened(self._path)
+            _create_file(self._path)
+            self._database = sqlite3.connect(self._path, timeout=1.0, isolation_level=None)
             try:
-                self._lock(self._file)
-                self._read(self._file)
+                self._open(self._database, self._path)
             except BaseException:
-                self._close()
+                self._database.close()
                 raise
         return self
 
@@ -58,103 +75,95 @@ class Journal:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._close()
+        if self._database is not None:
+            self._database.close()
 
-    def _close(self) -> None:
-        """Free the lock; what could not be written was said, and is tried once more in vain."""
-        if self._file is not None:
-            with contextlib.suppress(OSError):
-                self._file.close()
+    def record(self, answers: Sequence[tuple[str, dict[str, Any]]]) -> None:
+        """Add answers; they are on the disk when this returns."""
+        if self._database is not None and self._path is not None:
+            rows = [(key, json.dumps(cells, separators=(",", ":"))) for key, cells in answers]
+            try:
+                self._database.execute("BEGIN")
+                self._database.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?)", rows)
+                self._database.execute("COMMIT")
+            except sqlite3.Error as error:
+                raise _full_disk(self._path, error, len(self.answers)) from None
+        self.answers.update(answers)
 
-    def record(self, answers: Iterable[tuple[str, dict[str, Any]]]) -> None:
-        """Keep some answers; they are on the disk when it returns."""
-        found = list(answers)
-        if self._file is not None:
-            lines = (json.dumps([key, cells], separators=(",", ":")) for key, cells in found)
-            self._add(self._file, "".join(f"{line}\n" for line in lines).encode())
-        self.answers.update(found)
-
-    def _add(self, file: IO[bytes], lines: bytes, whole: int | None = None) -> None:
-        """Write lines, after so many bytes that are whole; they are on the disk afterwards."""
+    def _open(self, database: sqlite3.Connection, path: Path) -> None:
+        """Lock the journal, name this process in it, and read its answers."""
         try:
-            if whole is not None:
-                file.truncate(whole)
-            file.write(lines)
-            file.flush()
-            os.fsync(file.fileno())
-        except OSError as error:
-            raise WriteError(
-                f"cannot write {self._where}: {error.strerror}; free space, and the same call "
-                f"goes on after the {counted(len(self.answers), 'answer')} kept so far"
-            ) from None
-
-    @property
-    def _where(self) -> str:
-        return shorten_path(self._path)
-
-    def _opened(self, path: Path) -> IO[bytes]:
-        try:
-            return path.open("a+b")
-        except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or error
-            raise WriteError(f"cannot write {self._where}: {why}; choose another path") from None
-
-    def _lock(self, file: IO[bytes]) -> None:
-        try:
-            import fcntl
-        except ImportError:
-            return  # not POSIX: nothing keeps two sweeps apart
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise PlannerError(
-                f"another sweep is writing {self._where}{_holder(file)}; wait for it, or give "
-                "another file"
-            ) from None
-        except OSError as error:
-            raise WriteError(
-                f"cannot lock {self._where}: {error.strerror}; choose a path on a file system with "
-                "locks"
-            ) from None
-
-    def _read(self, file: IO[bytes]) -> None:
-        """Take what is there, cut off what is no whole line, and say who writes now."""
-        file.seek(0)
-        whole = 0
-        for number, line in enumerate(file):
-            if number == 0 and not _is_head(line):
-                raise WriteError(
-                    f"{self._where} is no journal of a sweep; move it away, or give another file"
-                )
-            if not line.endswith(b"\n"):
-                break
-            whole += len(line)
-            known = _parsed(line)
-            if isinstance(known, list) and len(known) == 2 and isinstance(known[1], dict):
-                self.answers[str(known[0])] = known[1]
-        writer = {"process": os.getpid(), "host": socket.gethostname()}
-        self._add(file, _HEAD + json.dumps(writer).removeprefix("{").encode() + b"\n", whole)
+            for setting in _SETTINGS:
+                database.execute(setting)
+            if database.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
+                for statement in _SCHEMA:
+                    database.execute(statement)
+            if database.execute("PRAGMA application_id").fetchone() != (_APPLICATION,):
+                raise _foreign_file(path)
+            database.execute("DELETE FROM writer")
+            writer = (os.getpid(), socket.gethostname())
+            database.execute("INSERT INTO writer VALUES (?, ?)", writer)
+            database.execute("COMMIT")
+            rows = database.execute("SELECT key, cells FROM answers ORDER BY rowid")
+            self.answers.update((key, json.loads(cells)) for key, cells in rows)
+        except sqlite3.DatabaseError as error:
+            raise _refusal(path, error) from None
 
 
-def _is_head(line: bytes) -> bool:
-    """Whether a first line is that of a journal, or the part of it that a kill left."""
-    whole = line.endswith(b"\n")
-    return line.startswith(_HEAD) or (not whole and _HEAD.startswith(line))
-
-
-def _parsed(line: bytes) -> Any:
-    """A line's content; None where a disk that was full left half of it."""
+def _create_file(path: Path) -> None:
     try:
-        return json.loads(line)
-    except ValueError:
-        return None
+        path.touch()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise WriteError(
+            f"cannot write {shorten_path(path)}: {reason}; choose another path"
+        ) from None
 
 
-def _holder(file: IO[bytes]) -> str:
-    """Who says last that it writes."""
-    file.seek(0)
-    for line in reversed(file.readlines()):
-        known = _parsed(line)
-        if isinstance(known, dict) and "process" in known:
-            return f" (process {known['process']} on {shorten(str(known.get('host')))})"
+def _refusal(path: Path, error: sqlite3.DatabaseError) -> PlannerError:
+    """Explain why a journal cannot be opened."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+        return _foreign_file(path)
+    if code == sqlite3.SQLITE_BUSY:
+        return PlannerError(
+            f"another sweep is writing {shorten_path(path)}{_writer_of(path)}; wait for it, or "
+            "give another file"
+        )
+    extended = getattr(error, "sqlite_errorcode", 0)
+    if extended in (sqlite3.SQLITE_IOERR_LOCK, sqlite3.SQLITE_IOERR_RDLOCK):
+        return WriteError(
+            f"cannot lock {shorten_path(path)}: {error}; choose a path on a file system with locks"
+        )
+    return _full_disk(path, error, 0)
+
+
+def _full_disk(path: Path, error: sqlite3.Error, answers: int) -> WriteError:
+    return WriteError(
+        f"cannot write {shorten_path(path)}: {error}; free space, and the same call goes on after "
+        f"the {counted(answers, 'answer')} kept so far"
+    )
+
+
+def _foreign_file(path: Path) -> WriteError:
+    with path.open("rb") as file:
+        is_earlier = file.read(len(_TEXT_FORMAT)) == _TEXT_FORMAT
+    where = shorten_path(path)
+    if is_earlier:
+        return WriteError(
+            f"{where} is a journal of an earlier planner, whose answers are not used again; remove "
+            "it and its table, or give another file"
+        )
+    return WriteError(f"{where} is no journal of a sweep; move it away, or give another file")
+
+
+def _writer_of(path: Path) -> str:
+    """Name the process that holds a journal, read past its lock."""
+    name = f"file:{quote(str(path))}?immutable=1"
+    with (
+        contextlib.suppress(sqlite3.Error, TypeError),
+        contextlib.closing(sqlite3.connect(name, uri=True)) as database,
+    ):
+        process, host = database.execute("SELECT process, host FROM writer").fetchone()
+        return f" (process {process} on {shorten(host)})"
     return ""

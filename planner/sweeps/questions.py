@@ -1,6 +1,6 @@
-"""Questions: what a sweep asks, each with all that an answer depends on, and a key of just that.
+"""Questions of a sweep, each with a key of everything that its answer depends on.
 
-A description travels as its content: a worker on another machine needs no file of the user's.
+Descriptions travel as JSON, so that a worker on another machine needs no file of the user.
 """
 
 from __future__ import annotations
@@ -18,48 +18,48 @@ from planner.describe.machine.variants import override_fields, reserve_memory, t
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.sweeps.columns import cell
+from planner.sweeps.definition import Kind, SweepPart, combinations
 from planner.sweeps.fingerprint import canonical, digest, fingerprint
-from planner.sweeps.stated import Kind, Stated, combinations
 
-__all__ = ["NAMED", "Asked", "Questions", "Task", "questions", "tasks"]
+__all__ = ["NAMED", "Question", "QuestionList", "Task", "list_questions", "make_tasks"]
 
 NAMED = ("sequence_length", "global_batch", "precision", "optimizer")
 """Fields of a workload that every table has as columns."""
 D = TypeVar("D", bound=Description)
 
-_TOGETHER: dict[Kind, int] = {"plan": 4, "estimate": 50, "trace": 8}
-"""Questions of a task: a second or some of work, so that handing them out costs little, and little
-is lost where a sweep is killed."""
-_FEWEST_TASKS: dict[Kind, int] = {"plan": 32, "estimate": 32, "trace": 4}
-"""So many where there are enough questions: no worker waits long for the last one. Each task of
-traces imports torch."""
+_TASK_SIZES: dict[Kind, int] = {"plan": 4, "estimate": 50, "trace": 8}
+"""Most questions of a task: about a second of work, so that a task costs little to hand out and
+little is lost where a sweep is killed."""
+_MIN_TASKS: dict[Kind, int] = {"plan": 32, "estimate": 32, "trace": 4}
+"""Tasks of a sweep that has questions enough, so that no worker waits long for the last task. Each
+task of traces imports torch."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Question:
     """One question. Descriptions are named by digests of their content."""
 
     key: str
     model: str
     machine: str
     frameworks: tuple[str, ...]
-    """None: those that the planner searches unasked."""
+    """Empty: the planner's usual ones."""
     nodes: int | None
     workload: dict[str, Any]
     layout: dict[str, Any]
     stage: int
-    said: dict[str, Any]
+    cells: dict[str, Any]
     """Its columns in the table."""
 
 
 @dataclass(frozen=True, slots=True)
-class Questions:
-    """All questions of a sweep, in the order in which they are stated, none written twice."""
+class QuestionList:
+    """All questions of a sweep in the order of its definition, without repetitions."""
 
     kind: Kind
-    asked: tuple[Asked, ...]
+    questions: tuple[Question, ...]
     num_stated: int
-    described: dict[str, str]
+    descriptions: dict[str, str]
     """Content of models, machines and frameworks as JSON, by digest."""
 
 
@@ -69,81 +69,84 @@ class Task:
 
     kind: Kind
     fingerprint: str
-    asked: tuple[Asked, ...]
-    described: dict[str, str]
+    questions: tuple[Question, ...]
+    descriptions: dict[str, str]
 
 
-def questions(parts: Sequence[Stated]) -> Questions:
-    """The questions of a sweep; PlannerError where a name is unknown or a file cannot be read.
+def list_questions(parts: Sequence[SweepPart]) -> QuestionList:
+    """List the questions of a sweep; PlannerError for an unknown name or an unreadable file.
 
-    >>> from planner.sweeps.stated import stated
-    >>> found = questions(stated({"models": "gpt2", "machines": "polaris", "nodes": [1, 2, 1]}))
-    >>> len(found.asked), found.num_stated, found.asked[1].said["nodes"]
+    >>> from planner.sweeps.definition import define_sweep
+    >>> sweep = list_questions(define_sweep({"models": "gpt2", "machines": "polaris",
+    ...                                      "nodes": [1, 2, 1]}))
+    >>> len(sweep.questions), sweep.num_stated, sweep.questions[1].cells["nodes"]
     (2, 3, 2)
     """
-    described: dict[str, str] = {}
-    found: dict[tuple[str, str], Asked] = {}
+    descriptions: dict[str, str] = {}
+    questions: dict[tuple[str, str], Question] = {}
     for part in parts:
-        for question in _questions(part, described):
-            # two what-ifs may be the same question, and are two rows
-            found.setdefault((question.key, canonical(question.said)), question)
-    stated = sum(part.num_questions for part in parts)
-    return Questions(parts[0].kind, tuple(found.values()), stated, described)
+        for question in _questions_of(part, descriptions):
+            # two overrides may make the same machine: one question, two rows
+            questions.setdefault((question.key, canonical(question.cells)), question)
+    num_stated = sum(part.num_questions for part in parts)
+    return QuestionList(parts[0].kind, tuple(questions.values()), num_stated, descriptions)
 
 
-def _questions(part: Stated, described: dict[str, str]) -> Iterator[Asked]:
-    def kept(description: D) -> tuple[str, D]:
+def _questions_of(part: SweepPart, descriptions: dict[str, str]) -> Iterator[Question]:
+    """Combine the lists of a part; the content of its descriptions is added to `descriptions`."""
+
+    def with_digest(description: D) -> tuple[str, D]:
         text = canonical(description.model_dump(mode="json"))
-        described[digest(text)] = text
+        descriptions[digest(text)] = text
         return digest(text), description
 
-    models = [kept(m if isinstance(m, Model) else load_model(m)) for m in part.models]
-    places = [
-        (kept(_machine(*what)), what[1:])
-        for what in itertools.product(part.machines, part.sets, part.leave_free, part.devices)
+    models = [with_digest(m if isinstance(m, Model) else load_model(m)) for m in part.models]
+    machines = [
+        (with_digest(_machine(*variant)), variant[1:])
+        for variant in itertools.product(part.machines, part.sets, part.leave_free, part.devices)
     ]
-    searched = [
-        [kept(f if isinstance(f, Framework) else load_framework(f)) for f in together]
+    frameworks_searched = [
+        [with_digest(f if isinstance(f, Framework) else load_framework(f)) for f in together]
         for together in part.frameworks
     ]
-    jobs, layouts = combinations(part.workload), combinations(part.layout)
-    for model, (place, changed), nodes, frameworks, job, layout, stage in itertools.product(
-        models, places, part.nodes, searched, jobs, layouts, part.stages
+    workloads, layouts = combinations(part.workload), combinations(part.layout)
+    for model, (machine, variant), nodes, frameworks, workload, layout, stage in itertools.product(
+        models, machines, part.nodes, frameworks_searched, workloads, layouts, part.stages
     ):
         nodes = 1 if nodes is None and part.kind == "plan" else nodes
         content: dict[str, Any] = {
             "model": model[0],
-            "machine": place[0],
+            "machine": machine[0],
             "frameworks": tuple(name for name, _ in frameworks),
             "nodes": nodes,
-            "workload": job,
+            "workload": workload,
             "layout": layout,
             "stage": stage,
         }
         key = digest(canonical({**content, "kind": part.kind, "code": fingerprint()}))
-        said = {
-            **_said_of_machine(place[1], *changed),
+        cells = {
+            **_machine_cells(machine[1], *variant),
             "model": model[1].name,
             "nodes": nodes,
             "asked_frameworks": " ".join(each.name for _, each in frameworks),
-            **_said_of_job(model[1], job, part.kind),
+            **_workload_cells(model[1], workload, part.kind),
             "asked_layout": " ".join(f"{k}={cell(v)}" for k, v in layout.items()),
             "stage": stage,
         }
-        yield Asked(key, **content, said=said)
+        yield Question(key, **content, cells=cells)
 
 
 def _machine(
-    given: str | Machine, overrides: tuple[str, ...], free: float, devices: int | None
+    machine: str | Machine, overrides: tuple[str, ...], free: float, devices: int | None
 ) -> Machine:
-    """A machine by name or as it is described, with what is changed of it."""
-    if isinstance(given, str):
-        return load_machine(given, overrides, free, devices)
-    machine = reserve_memory(override_fields(given, overrides) if overrides else given, free)
-    return machine if devices is None else take_devices(machine, devices)
+    """Load a machine and change it; a description is changed as it is."""
+    if isinstance(machine, str):
+        return load_machine(machine, overrides, free, devices)
+    changed = reserve_memory(override_fields(machine, overrides) if overrides else machine, free)
+    return changed if devices is None else take_devices(changed, devices)
 
 
-def _said_of_machine(
+def _machine_cells(
     machine: Machine, overrides: tuple[str, ...], free: float, devices: int | None
 ) -> dict[str, Any]:
     return {
@@ -154,24 +157,24 @@ def _said_of_machine(
     }
 
 
-def _said_of_job(model: Model, job: dict[str, Any], kind: Kind) -> dict[str, Any]:
-    """Columns of a workload: what is stated, and of the rest what one looks for first."""
-    usual = {name: Workload.model_fields[name].default for name in NAMED}
-    usual["sequence_length"] = model.default_sequence_length
+def _workload_cells(model: Model, workload: dict[str, Any], kind: Kind) -> dict[str, Any]:
+    """Columns of a workload: its stated fields, and defaults of those that every table has."""
+    defaults = {name: Workload.model_fields[name].default for name in NAMED}
+    defaults["sequence_length"] = model.default_sequence_length
     if kind != "plan":
-        usual["global_batch"] = None  # the layout's own
-    return {**usual, **{name: cell(value) for name, value in job.items()}}
+        defaults["global_batch"] = None  # the layout's own
+    return {**defaults, **{name: cell(value) for name, value in workload.items()}}
 
 
-def tasks(found: Questions, asked: Sequence[Asked]) -> list[Task]:
-    """Some of the questions as tasks, those of one machine and model in a row."""
-    places = {name: number for number, name in enumerate(found.described)}
-    ordered = sorted(asked, key=lambda q: (places[q.machine], places[q.model], q.frameworks))
-    size = max(min(_TOGETHER[found.kind], -(-len(asked) // _FEWEST_TASKS[found.kind])), 1)
-    made = []
+def make_tasks(sweep: QuestionList, questions: Sequence[Question]) -> list[Task]:
+    """Divide questions into tasks, those of one machine and model in a row."""
+    places = {name: number for number, name in enumerate(sweep.descriptions)}
+    ordered = sorted(questions, key=lambda q: (places[q.machine], places[q.model], q.frameworks))
+    size = max(min(_TASK_SIZES[sweep.kind], -(-len(questions) // _MIN_TASKS[sweep.kind])), 1)
+    tasks = []
     for start in range(0, len(ordered), size):
         part = tuple(ordered[start : start + size])
         needed = {name for q in part for name in (q.model, q.machine, *q.frameworks)}
-        content = {name: found.described[name] for name in sorted(needed)}
-        made.append(Task(found.kind, fingerprint(), part, content))
-    return made
+        content = {name: sweep.descriptions[name] for name in sorted(needed)}
+        tasks.append(Task(sweep.kind, fingerprint(), part, content))
+    return tasks

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from planner.cli import FITS, WRONG_USE, main
-from tests.sweeps.asking import FEW, written
+from tests.sweeps.samples import FEW, written
 
 Captured = pytest.CaptureFixture[str]
 

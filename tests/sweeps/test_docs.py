@@ -11,9 +11,9 @@ import pytest
 
 from planner.sweeps import dry_run
 from planner.sweeps.columns import columns
-from planner.sweeps.stated import Stated
+from planner.sweeps.definition import SweepPart
 from tests.markdown import read, table
-from tests.sweeps.asking import done
+from tests.sweeps.samples import done
 
 TEXT = read("sweeps.md")
 EXAMPLES = [
@@ -26,7 +26,7 @@ PYTHON = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 
 def test_the_fields_are_those_of_a_sweep() -> None:
     said = [n for row in table("sweeps.md", "What is asked") for n in re.findall(r"`(\w+)`", row["field"])]  # fmt: skip # noqa: E501
-    assert sorted(said) == sorted([*Stated.model_fields, "rows"])
+    assert sorted(said) == sorted([*SweepPart.model_fields, "rows"])
 
 
 def test_the_examples_ask_as_many_questions_as_they_say() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
+import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -12,13 +13,23 @@ import pytest
 
 import planner
 from planner.errors import PlannerError, WriteError
-from planner.sweeps import table as tables
+from planner.sweeps import table_file as tables
 from planner.sweeps.journal import Journal, journal_of
-from tests.sweeps.asking import FEW, done, written
+from tests.sweeps.samples import FEW, done, written
 
 HOLD = (
     "import sys; from pathlib import Path; from planner.sweeps.journal import Journal\n"
     "with Journal(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+)
+
+DYING = (
+    "import signal, sys; from pathlib import Path; from planner.sweeps.journal import Journal\n"
+    "with Journal(Path(sys.argv[1])) as journal:\n"
+    "    signal.setitimer(signal.ITIMER_REAL, float(sys.argv[3]))\n"
+    "    for number in range(10**9):\n"
+    "        key = f'{sys.argv[2]}-{number}'\n"
+    "        journal.record([(key, {'text': key * 500})])\n"
+    "        print(key, flush=True)\n"
 )
 
 
@@ -40,34 +51,26 @@ def test_a_part_now_and_the_rest_later_is_the_whole(tmp_path: Path, kind: str) -
 
 
 @pytest.mark.slow
-def test_a_journal_that_was_cut_anywhere_goes_on(tmp_path: Path) -> None:
-    whole, cut = tmp_path / "whole.csv", tmp_path / "cut.csv"
-    swept(whole)
-    kept = journal_of(whole).read_bytes()
-    for end in [*range(0, 40, 7), *range(40, len(kept), 997), len(kept) - 1, len(kept)]:
-        journal_of(cut).write_bytes(kept[:end])
-        found = swept(cut)
-        assert cut.read_bytes() == whole.read_bytes()
-        lines = [json.loads(line) for line in journal_of(cut).read_text().splitlines()]
-        keys = [line[0] for line in lines if isinstance(line, list)]
-        assert len(keys) == len(set(keys)) == 8
-        recorded = [line for line in kept[:end].split(b"\n")[:-1] if line.startswith(b"[")]
-        assert found.num_asked == 8 - len(recorded)
-        # what was whole is still there, byte by byte
-        last = kept[:end].rfind(b"\n") + 1
-        assert journal_of(cut).read_bytes().startswith(kept[:last])
+def test_a_journal_that_was_killed_anywhere_goes_on(tmp_path: Path) -> None:
+    """Processes die in the midst of writing, as by kill -9; what they acknowledged is there."""
+    path = tmp_path / "results.csv.journal"
+    acknowledged = set()
+    for attempt in range(20):
+        run = [sys.executable, "-c", DYING, str(path), str(attempt), str(0.001 + 0.002 * attempt)]
+        died = subprocess.run(run, capture_output=True, text=True, timeout=120, check=False)
+        assert died.returncode == -signal.SIGALRM, died.stderr
+        acknowledged |= set(died.stdout.split("\n")[:-1])
+        with Journal(path) as journal:
+            assert acknowledged <= set(journal.answers)
+            assert all(cells == {"text": key * 500} for key, cells in journal.answers.items())
+    assert acknowledged
 
 
-def test_half_a_line_inside_is_asked_again(tmp_path: Path) -> None:
-    """A disk that was full may leave half a line that is ended later."""
+def test_a_journal_of_the_earlier_format_is_refused(tmp_path: Path) -> None:
     table = tmp_path / "results.csv"
-    swept(table)
-    whole = table.read_bytes()
-    lines = journal_of(table).read_bytes().splitlines(keepends=True)
-    lines[3] = lines[3][:50] + b"\n"
-    journal_of(table).write_bytes(b"".join(lines))
-    assert swept(table).num_asked == 1
-    assert table.read_bytes() == whole
+    journal_of(table).write_text('{"journal": "planner sweep", "process": 1, "host": "login"}\n')
+    with pytest.raises(WriteError, match=r"of an earlier planner, .*; remove it and its"):
+        swept(table)
 
 
 def test_answers_of_other_questions_do_not_disturb(tmp_path: Path) -> None:
@@ -105,7 +108,18 @@ def test_two_sweeps_at_once_are_refused_and_a_dead_one_is_not(tmp_path: Path) ->
 
 def test_a_file_that_is_no_journal_is_left_alone(tmp_path: Path) -> None:
     table = tmp_path / "results.csv"
-    for content in (b"my notes\n", b"my notes", b"{}\n", b"\x00\xff" * 9, b'{"journal": 3}\n'):
+    with sqlite3.connect(tmp_path / "other") as other:
+        other.execute("CREATE TABLE notes (text TEXT)")
+    other.close()
+    database = (tmp_path / "other").read_bytes()
+    for content in (
+        b"my notes\n",
+        b"my notes",
+        b"{}\n",
+        b"\x00\xff" * 9,
+        b'{"journal": 3}\n',
+        database,
+    ):
         journal_of(table).write_bytes(content)
         with pytest.raises(WriteError, match="is no journal of a sweep; move it away"):
             swept(table)
@@ -153,11 +167,11 @@ FULL = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [0, 20, 80, 3000, 9000])
+@pytest.mark.parametrize("size", [0, 80, 5000, 13000, 17000])
 def test_a_disk_that_is_full_is_one_sentence_and_the_call_goes_on(
     tmp_path: Path, size: int
 ) -> None:
-    """Wherever the file ends: before its first line, within it, or within an answer."""
+    """Wherever the file ends: before its first page, within it, or within an answer."""
     table, sweep = tmp_path / "results.csv", written(tmp_path, FEW)
     words = ["sweep", sweep, "--into", table, "--backend", "sequential"]
     run = [sys.executable, "-c", FULL, str(size), *map(str, words)]
@@ -166,8 +180,9 @@ def test_a_disk_that_is_full_is_one_sentence_and_the_call_goes_on(
     assert re.search(r"^planner: cannot write .+; free space, and", full.stderr, re.MULTILINE)
     assert "Traceback" not in full.stderr
     assert not table.exists()
-    kept = journal_of(table).read_bytes().split(b"\n")[:-1]
-    assert swept(table).num_asked == 8 - sum(line.startswith(b"[") for line in kept)
+    with Journal(journal_of(table)) as journal:
+        num_kept = len(journal.answers)
+    assert swept(table).num_asked == 8 - num_kept
     whole = tmp_path / "whole.csv"
     swept(whole)
     assert table.read_bytes() == whole.read_bytes()

@@ -15,21 +15,21 @@ import pytest
 
 from planner.describe.catalogue import folder, load_framework, load_machine, load_model, names
 from planner.sweeps import fingerprint
+from planner.sweeps.definition import define_sweep
 from planner.sweeps.fingerprint import canonical
-from planner.sweeps.questions import questions, tasks
-from planner.sweeps.stated import stated
-from tests.sweeps.asking import FEW, MANY
+from planner.sweeps.questions import list_questions, make_tasks
+from tests.sweeps.samples import FEW, MANY
 
 PRINT = (
-    "from planner.sweeps.questions import questions\n"
-    "from planner.sweeps.stated import stated\n"
-    "from tests.sweeps.asking import FEW\n"
-    "print(*[q.key for q in questions(stated(FEW)).asked])"
+    "from planner.sweeps.questions import list_questions\n"
+    "from planner.sweeps.definition import define_sweep\n"
+    "from tests.sweeps.samples import FEW\n"
+    "print(*[q.key for q in list_questions(define_sweep(FEW)).questions])"
 )
 
 
 def keys(**changes: Any) -> list[str]:
-    return [q.key for q in questions(stated({**FEW, **changes})).asked]
+    return [q.key for q in list_questions(define_sweep({**FEW, **changes})).questions]
 
 
 @pytest.mark.slow
@@ -84,12 +84,12 @@ def test_a_changed_file_is_another_question(tmp_path: Path) -> None:
 
 def test_what_makes_cells_is_code_that_answers() -> None:
     """Else answers of other columns would stand in one table."""
-    text = (fingerprint._PACKAGE / "sweeps" / "answering.py").read_text(encoding="utf-8")
+    text = (fingerprint._PACKAGE / "sweeps" / "answers.py").read_text(encoding="utf-8")
     used = re.findall(r"^from planner\.(\w+)(?:\.(\w+))?.* import (.+)$", text, re.MULTILINE)
     for room, module, taken in used:
         place = f"{room}/{module}.py" if room == "sweeps" else room
         covered = {place, f"{room}.py"} & set(fingerprint._ANSWERING)
-        assert covered or taken in ("fingerprint", "Asked, Task", "Kind"), taken
+        assert covered or taken in ("fingerprint", "Question, Task", "Kind"), taken
 
 
 def test_other_code_answers_other_questions(
@@ -122,19 +122,21 @@ def test_content_is_the_whole_description(kind: str) -> None:
 def test_questions_are_asked_once_and_rows_are_kept() -> None:
     # two what-ifs that come to the same, and a question that is stated twice
     once = ["device.memory_bytes=80GB"]
-    found = questions(stated({**FEW, "sets": [once, once * 2]}))
-    assert len(found.asked) == 16
-    assert len({q.key for q in found.asked}) == 8
-    twice = questions(stated({**FEW, "nodes": [1, 4, 1]}))
-    assert (len(twice.asked), twice.num_stated) == (8, 12)
+    found = list_questions(define_sweep({**FEW, "sets": [once, once * 2]}))
+    assert len(found.questions) == 16
+    assert len({q.key for q in found.questions}) == 8
+    twice = list_questions(define_sweep({**FEW, "nodes": [1, 4, 1]}))
+    assert (len(twice.questions), twice.num_stated) == (8, 12)
 
 
 def test_a_task_holds_what_its_questions_need_and_no_more() -> None:
-    found = questions(stated(MANY))
-    made = tasks(found, found.asked)
-    assert sorted(q.key for task in made for q in task.asked) == sorted(q.key for q in found.asked)
+    found = list_questions(define_sweep(MANY))
+    made = make_tasks(found, found.questions)
+    assert sorted(q.key for task in made for q in task.questions) == sorted(
+        q.key for q in found.questions
+    )
     for task in made:
-        assert set(task.described) == {n for q in task.asked for n in (q.model, q.machine)}
+        assert set(task.descriptions) == {n for q in task.questions for n in (q.model, q.machine)}
     # a worker that is given one after the other reads most descriptions once
-    places = [q.machine for task in made for q in task.asked]
+    places = [q.machine for task in made for q in task.questions]
     assert sum(a != b for a, b in itertools.pairwise(places)) == len(set(places)) - 1

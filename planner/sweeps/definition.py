@@ -1,7 +1,7 @@
-"""Stated: a sweep as a file or a call writes it, lists of which every combination is a question.
+"""Definition of a sweep in a file or a call: lists, every combination of which is a question.
 
-What cannot be read refuses the whole sweep, before anything is asked. What can be read but not be
-answered, such as more nodes than a machine has, is a row of the table with the reason.
+Input that cannot be read refuses the whole sweep before it starts. A question that can be read but
+not answered, such as more nodes than a machine has, is a row of the table with the reason.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.errors import CatalogueError, DescriptionError, UnknownNameError, shorten, shorten_path
 
-__all__ = ["Kind", "Stated", "combinations", "read_stated", "stated"]
+__all__ = ["Kind", "SweepPart", "combinations", "define_sweep", "read_sweep"]
 
 Kind = Literal["plan", "estimate", "trace"]
 """plan: search every layout of a job; estimate: one stated layout; trace: one rank of a stated
 layout, traced with torch beside its estimate."""
 
-MOST = 1_000_000
-"""Questions of one sweep."""
+MAX_QUESTIONS = 1_000_000
+"""Most questions of one sweep."""
 _LARGEST_FILE = 50_000_000
 _TABLES: dict[str, type[Description]] = {"workload": Workload, "layout": Layout}
-_WHOLE = {"models": Model, "machines": Machine, "frameworks": Framework}
-"""What may be given as a description instead of by name."""
+_DESCRIPTIONS = {"models": Model, "machines": Machine, "frameworks": Framework}
+"""Fields that take descriptions besides names."""
 
 
-class Stated(Description):
-    """Lists of which every combination is a question."""
+class SweepPart(Description):
+    """Lists, every combination of which is a question."""
 
     kind: Kind = "plan"
-    """What is asked of each: a plan, an estimate or a trace."""
+    """The answer: a plan, an estimate or a trace."""
     models: tuple[Any, ...] = Field(min_length=1)
     """Names or paths."""
     machines: tuple[Any, ...] = Field(min_length=1)
@@ -56,21 +56,21 @@ class Stated(Description):
     devices: tuple[int | None, ...] = (None,)
     """Devices of one node, where the job has a part of it."""
     nodes: tuple[int | None, ...] = (None,)
-    """Nodes; 1 for a plan that states none, and what dp says for a layout."""
+    """Nodes; by default 1 for a plan, and as many as dp needs for a layout."""
     frameworks: tuple[tuple[Any, ...], ...] = ((),)
     """Names with switches, each alone, or a list of those that are searched together; an empty
-    list is what the planner takes unasked."""
+    list stands for the planner's usual ones."""
     workload: tuple[dict[str, Any], ...] = ({},)
     """Fields of a workload, each one value or a list of them."""
     layout: tuple[dict[str, Any], ...] = ({},)
     """Fields of a layout, for an estimate or a trace."""
     stages: tuple[int, ...] = (0,)
-    """Pipeline stages that are traced."""
+    """Pipeline stages to trace."""
 
     @field_validator("models", "machines", "frameworks")
     @classmethod
     def _named(cls, values: tuple[Any, ...], info: Any) -> tuple[Any, ...]:
-        kind = _WHOLE[info.field_name]
+        kind = _DESCRIPTIONS[info.field_name]
         for value in itertools.chain(*values) if info.field_name == "frameworks" else values:
             if not isinstance(value, str | kind):
                 raise ValueError(
@@ -81,7 +81,7 @@ class Stated(Description):
 
     @property
     def num_questions(self) -> int:
-        """Combinations."""
+        """Number of combinations."""
         lists = (self.models, self.machines, self.sets, self.leave_free, self.devices, self.nodes)
         tables = [
             sum(math.prod(map(len, table.values())) for table in tables)
@@ -91,7 +91,7 @@ class Stated(Description):
 
 
 def combinations(tables: Sequence[Mapping[str, Sequence[Any]]]) -> list[dict[str, Any]]:
-    """Every combination of the values of each table.
+    """Combine the values of each table.
 
     >>> combinations([{"tp": [1, 2], "pp": [1]}, {"tp": [4]}])
     [{'tp': 1, 'pp': 1}, {'tp': 2, 'pp': 1}, {'tp': 4}]
@@ -103,24 +103,24 @@ def combinations(tables: Sequence[Mapping[str, Sequence[Any]]]) -> list[dict[str
     ]
 
 
-def read_stated(path: str | Path) -> tuple[Stated, ...]:
-    """What a TOML or JSON file states; CatalogueError or DescriptionError where it is no sweep."""
+def read_sweep(path: str | Path) -> tuple[SweepPart, ...]:
+    """Read a sweep from a TOML or JSON file; CatalogueError or DescriptionError if it is none."""
     path = Path(path).expanduser()
     text = read_text(path, _LARGEST_FILE, "state lists, whose combinations are asked, not rows")
     fields = (parse_json if path.suffix == ".json" else parse_toml)(text, str(path))
     if not isinstance(fields, dict):
         raise CatalogueError(f"{shorten_path(path)} is no table; write the fields of a sweep")
-    return stated(fields, shorten(path.name))
+    return define_sweep(fields, shorten(path.name))
 
 
-def stated(fields: Mapping[str, Any], where: str = "sweep") -> tuple[Stated, ...]:
-    """A sweep from plain data: one part, or one for each of its `rows`.
+def define_sweep(fields: Mapping[str, Any], where: str = "sweep") -> tuple[SweepPart, ...]:
+    """Read a sweep from plain data: one part, or one for each of its `rows`.
 
-    A row has the form of the whole, whose fields hold where it states none.
+    A row has the form of a sweep; the fields of the sweep hold where the row states none.
 
-    >>> one, two = stated({"models": "gpt2", "machines": "polaris",
-    ...                    "rows": [{"nodes": 1}, {"nodes": [2, 4]}]})
-    >>> one.nodes, two.num_questions
+    >>> first, second = define_sweep({"models": "gpt2", "machines": "polaris",
+    ...                               "rows": [{"nodes": 1}, {"nodes": [2, 4]}]})
+    >>> first.nodes, second.num_questions
     ((1,), 2)
     """
     common = {name: value for name, value in fields.items() if name != "rows"}
@@ -129,25 +129,25 @@ def stated(fields: Mapping[str, Any], where: str = "sweep") -> tuple[Stated, ...
         raise DescriptionError(f"{where}: rows are tables; write [[rows]] above the fields of each")
     if "rows" in fields and not rows:
         raise DescriptionError(f"{where}: rows = [] asks nothing; leave it out")
-    found = []
+    parts = []
     for number, row in enumerate(rows, 1):
-        here = f"{where}, row {number}" if "rows" in fields else where
+        place = f"{where}, row {number}" if "rows" in fields else where
         if "kind" in row:
-            raise DescriptionError(f"{here}: kind is said once for a whole sweep; move it up")
-        part = Stated.described(_lists({**common, **_beside(common, row)}, here), here)
-        _check_kind(part, here)
-        found.append(part)
-    asked = sum(one.num_questions for one in found)
-    if asked > MOST:
+            raise DescriptionError(f"{place}: kind is said once for a whole sweep; move it up")
+        part = SweepPart.described(_lists({**common, **_merged(common, row)}, place), place)
+        _check_kind(part, place)
+        parts.append(part)
+    num_questions = sum(part.num_questions for part in parts)
+    if num_questions > MAX_QUESTIONS:
         raise DescriptionError(
-            f"{where} states {shown(asked)} questions, and at most {MOST:,} are taken; shorten its "
-            "lists"
+            f"{where} states {shown(num_questions)} questions, and at most {MAX_QUESTIONS:,} are "
+            "taken; shorten its lists"
         )
-    return tuple(found)
+    return tuple(parts)
 
 
-def _check_kind(part: Stated, where: str) -> None:
-    """Refuse fields that other kinds of questions have."""
+def _check_kind(part: SweepPart, where: str) -> None:
+    """Refuse fields that only other kinds of questions have."""
     if part.kind == "plan" and part.layout != ({},):
         raise DescriptionError(
             f"{where}: a plan searches all layouts; leave layout out, or say kind = 'estimate'"
@@ -158,8 +158,8 @@ def _check_kind(part: Stated, where: str) -> None:
         )
 
 
-def _beside(common: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row, whose tables say what the common ones leave open."""
+def _merged(common: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
+    """Fill the tables of a row with the common fields that it leaves open."""
     merged = dict(row)
     for name in _TABLES:
         if isinstance(row.get(name), Mapping) and isinstance(common.get(name), Mapping):
@@ -171,46 +171,48 @@ def _beside(common: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _lists(fields: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Fields with a list wherever one value may stand for it."""
-    found: dict[str, Any] = {}
-    for name, value in fields.items():
-        if name not in Stated.model_fields:
+    """Write every single value as a list of one."""
+    for name in fields:
+        if name not in SweepPart.model_fields:
             listing = f"in {where}; docs/sweeps.md has all"
-            raise UnknownNameError("field", str(name), Stated.model_fields, listing)
-        if name == "kind":
-            found[name] = value
-            continue
-        values = list(value) if isinstance(value, list | tuple | range) else [value]
+            raise UnknownNameError("field", str(name), SweepPart.model_fields, listing)
+    return {
+        name: value if name == "kind" else _field_values(name, value, where)
+        for name, value in fields.items()
+    }
+
+
+def _field_values(name: str, value: Any, where: str) -> list[Any]:
+    """The values of a field of a sweep."""
+    values = list(value) if isinstance(value, list | tuple | range) else [value]
+    if not values:
+        raise DescriptionError(f"{where}: {name} = [] asks nothing; give one or leave it out")
+    if name in ("sets", "frameworks"):
+        return [tuple(v) if isinstance(v, list | tuple) else (v,) for v in values]
+    if name in _TABLES:
+        return [_table(_TABLES[name], v, f"{where}, {name}") for v in values]
+    if name == "leave_free":
+        return [float(v) if type(v) is int else v for v in values]
+    return values
+
+
+def _table(kind: type[Description], table: Any, where: str) -> dict[str, list[Any]]:
+    """The values of every field of a workload or a layout."""
+    if isinstance(table, kind):
+        return {name: [value] for name, value in table.model_dump(mode="json").items()}
+    if not isinstance(table, Mapping):
+        raise DescriptionError(f"{where} = {shown(table)} is no table; write fields and values")
+    lists = {str(name): _values(kind, str(name), value) for name, value in table.items()}
+    for name, values in lists.items():
         if not values:
             raise DescriptionError(f"{where}: {name} = [] asks nothing; give one or leave it out")
-        if name in ("sets", "frameworks"):
-            values = [tuple(v) if isinstance(v, list | tuple) else (v,) for v in values]
-        elif name in _TABLES:
-            values = [_table(_TABLES[name], v, f"{where}, {name}") for v in values]
-        elif name == "leave_free":
-            values = [float(v) if type(v) is int else v for v in values]
-        found[name] = values
-    return found
-
-
-def _table(kind: type[Description], given: Any, where: str) -> dict[str, list[Any]]:
-    """The values of every field of a workload or a layout."""
-    if isinstance(given, kind):
-        return {name: [value] for name, value in given.model_dump(mode="json").items()}
-    if not isinstance(given, Mapping):
-        raise DescriptionError(f"{where} = {shown(given)} is no table; write fields and values")
-    found = {}
-    for name, value in given.items():
-        found[name] = _values(kind, str(name), value)
-        if not found[name]:
-            raise DescriptionError(f"{where}: {name} = [] asks nothing; give one or leave it out")
-        for one in found[name]:
-            _check(kind, str(name), one, where)
-    return found
+        for value in values:
+            _check(kind, name, value, where)
+    return lists
 
 
 def _values(kind: type[Description], name: str, value: Any) -> list[Any]:
-    """The values of a field; one that is a list itself has several in a list of lists.
+    """The values of a field of a table; a field that is a list has several in a list of lists.
 
     >>> _values(Workload, "frozen", ["head"]), _values(Workload, "frozen", [[], ["head"]])
     ([['head']], [[], ['head']])

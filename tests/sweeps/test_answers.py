@@ -14,12 +14,12 @@ import planner
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 from planner.errors import PlannerError
-from planner.sweeps import answering
+from planner.sweeps import answers as answers
 from planner.sweeps.columns import columns
-from planner.sweeps.questions import NAMED, questions, tasks
-from planner.sweeps.stated import stated
+from planner.sweeps.definition import define_sweep
+from planner.sweeps.questions import NAMED, list_questions, make_tasks
 from planner.units import format_bytes
-from tests.sweeps.asking import FEW
+from tests.sweeps.samples import FEW
 
 SHORT = {"sequence_length": 1024, "global_batch": 64}
 PLANS = {
@@ -189,14 +189,14 @@ def test_a_layout_of_two_frameworks_is_refused() -> None:
 
 
 def test_a_fault_is_a_row_and_the_others_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = answering.estimate
+    asked = answers.estimate
 
     def faulty(*given: Any, **more: Any) -> Any:
         if given[2].tp == 4:
             raise ZeroDivisionError("division by zero")
         return asked(*given, **more)
 
-    monkeypatch.setattr(answering, "estimate", faulty)
+    monkeypatch.setattr(answers, "estimate", faulty)
     found = swept(**FEW)
     assert [row["error"] is not None for row in found.rows] == [
         "tp=4" in row["asked_layout"] for row in found.rows
@@ -210,7 +210,7 @@ def test_what_a_worker_lacks_is_no_answer(tmp_path: Path, monkeypatch: pytest.Mo
     def full(*_: Any, **__: Any) -> Any:
         raise MemoryError
 
-    monkeypatch.setattr(answering, "estimate", full)
+    monkeypatch.setattr(answers, "estimate", full)
     table = tmp_path / "results.csv"
     with pytest.raises(PlannerError, match=r"the backend sequential failed \(MemoryError\)"):
         swept(**FEW, into=table)
@@ -219,21 +219,24 @@ def test_what_a_worker_lacks_is_no_answer(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_worker_of_other_code_answers_nothing() -> None:
-    found = questions(stated(FEW))
-    task = dataclasses.replace(tasks(found, found.asked)[0], fingerprint="0" * 32)
+    found = list_questions(define_sweep(FEW))
+    task = dataclasses.replace(make_tasks(found, found.questions)[0], fingerprint="0" * 32)
     with pytest.raises(PlannerError, match="has other code of the planner than who asks"):
-        answering.answer(task)
+        answers.answer_task(task)
 
 
 def test_a_task_travels_as_data() -> None:
     """A worker has neither the asker's files nor its objects: what it gets is text."""
-    found = questions(stated(FEW))
-    task = tasks(found, found.asked)[0]
+    found = list_questions(define_sweep(FEW))
+    task = make_tasks(found, found.questions)[0]
     plain = json.loads(json.dumps(dataclasses.asdict(task)))
     asked = [
-        answering.Asked(**{**q, "frameworks": tuple(q["frameworks"])}) for q in plain.pop("asked")
+        answers.Question(**{**q, "frameworks": tuple(q["frameworks"])})
+        for q in plain.pop("questions")
     ]
-    assert answering.answer(answering.Task(**plain, asked=tuple(asked))) == answering.answer(task)
+    assert answers.answer_task(
+        answers.Task(**plain, questions=tuple(asked))
+    ) == answers.answer_task(task)
 
 
 @pytest.mark.slow

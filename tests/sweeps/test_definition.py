@@ -9,16 +9,16 @@ import pytest
 
 import planner
 from planner.errors import PlannerError
-from planner.sweeps.questions import questions
-from planner.sweeps.stated import read_stated, stated
+from planner.sweeps.definition import define_sweep, read_sweep
+from planner.sweeps.questions import list_questions
 
 JOB = {"models": "gpt2", "machines": "polaris"}
 
 
 def said(*columns: str, **asked: Any) -> list[tuple[Any, ...]]:
     """Some columns of every question."""
-    found = questions(stated({**JOB, **asked})).asked
-    return [tuple(q.said.get(name) for name in columns) for q in found]
+    found = list_questions(define_sweep({**JOB, **asked})).questions
+    return [tuple(q.cells.get(name) for name in columns) for q in found]
 
 
 def test_every_combination_is_a_question_in_the_order_of_the_file() -> None:
@@ -137,6 +137,6 @@ def test_json_says_the_same_as_toml(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('models = "gpt2"\nmachines = "polaris"\nnodes = [1, 2]\n')
     (tmp_path / "a.json").write_text('{"models": "gpt2", "machines": "polaris", "nodes": [1, 2]}')
     (tmp_path / "b.json").write_text("[]")
-    assert read_stated(tmp_path / "a.toml") == read_stated(tmp_path / "a.json")
+    assert read_sweep(tmp_path / "a.toml") == read_sweep(tmp_path / "a.json")
     with pytest.raises(PlannerError, match="is no table"):
-        read_stated(tmp_path / "b.json")
+        read_sweep(tmp_path / "b.json")

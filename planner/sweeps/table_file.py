@@ -1,4 +1,4 @@
-"""Table: rows as Parquet or CSV, whole or not at all, the same rows as the same bytes."""
+"""Table files: rows as Parquet or CSV, written atomically; the same rows give the same bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from planner.tables import csv_text
 
 __all__ = ["check_table", "write_table"]
 
-_KINDS = (".parquet", ".csv")
+_SUFFIXES = (".parquet", ".csv")
 
 Rows = Sequence[dict[str, Any]]
 
@@ -24,8 +24,8 @@ Rows = Sequence[dict[str, Any]]
 def check_table(path: Path, journal: Path) -> None:
     """Raise PlannerError unless a table can be written here, before anything is asked."""
     where = shorten_path(path)
-    if path.suffix not in _KINDS:
-        raise WriteError(f"{where} is no table that is written; name a file .parquet or .csv")
+    if path.suffix not in _SUFFIXES:
+        raise WriteError(f"{where} is no table format; name a file .parquet or .csv")
     if path.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
         raise PlannerError(
             "Parquet needs pyarrow; install it with `pip install 'parallelism-planner[sweep]'`, or "

@@ -1,0 +1,217 @@
+"""Answers: a worker turns the questions of a task into cells of the table.
+
+A refused question is a row with the reason. So is a fault of the planner, which must not end a
+sweep that runs all night.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import json
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from planner.choose.job import JobSpec
+from planner.choose.planning import estimate, plan_job
+from planner.choose.user_layouts.completion import complete_layout
+from planner.choose.verdicts.fixes import shortage_summary
+from planner.cost.scenario import Scenario
+from planner.describe.base import Description
+from planner.describe.catalogue import load_framework
+from planner.describe.framework.framework import Framework
+from planner.describe.machine import Machine
+from planner.describe.model.model import Model
+from planner.describe.workload import Workload
+from planner.errors import LayoutError, PlannerError, shorten
+from planner.sweeps.columns import FASTEST, cell
+from planner.sweeps.definition import Kind
+from planner.sweeps.fingerprint import fingerprint
+from planner.sweeps.questions import Question, Task
+from planner.training.steps import node_hours, training_time
+
+__all__ = ["Answer", "Cells", "answer_task"]
+
+Cells = dict[str, Any]
+Answer = tuple[str, Cells]
+"""Key of a question, and the cells of its answer."""
+
+D = TypeVar("D", bound=Description)
+AnswerQuestion = Callable[["_LoadedQuestion"], Cells]
+
+
+class _LoadedQuestion:
+    """A question with its model, machine and frameworks loaded."""
+
+    def __init__(self, task: Task, question: Question) -> None:
+        content = task.descriptions
+        self.model = _load(Model, content[question.model])
+        self.machine = _load(Machine, content[question.machine])
+        self.frameworks = [_load(Framework, content[name]) for name in question.frameworks]
+        self.nodes, self.stage = question.nodes, question.stage
+        self.workload, self.layout = question.workload, question.layout
+
+    @property
+    def framework(self) -> Framework | None:
+        """Framework of the stated layout; None: the first that allows it."""
+        if len(self.frameworks) > 1:
+            raise LayoutError(
+                f"a layout is of one framework, not of {len(self.frameworks)}; give each alone"
+            )
+        return self.frameworks[0] if self.frameworks else None
+
+
+@functools.lru_cache(maxsize=256)
+def _load(kind: type[D], text: str) -> D:
+    """Load a description from its JSON text, once for all tasks of a worker."""
+    return kind.described(json.loads(text))
+
+
+def answer_task(task: Task) -> list[Answer]:
+    """Answer the questions of a task, in order.
+
+    Raises PlannerError where the planner of this worker differs from the sweep's, or torch is
+    missing.
+    """
+    if task.fingerprint != fingerprint():
+        raise PlannerError(
+            f"a worker on {socket.gethostname()} has other code of the planner than who asks it; "
+            "install the same version on both"
+        )
+    with _answering(task.kind) as answer:
+        return [(question.key, _cells(answer, task, question)) for question in task.questions]
+
+
+def _cells(answer: AnswerQuestion, task: Task, question: Question) -> Cells:
+    try:
+        cells = answer(_LoadedQuestion(task, question))
+    except PlannerError as error:
+        return _refused(task.kind, str(error))
+    except (OSError, MemoryError):
+        raise  # of the worker, not of the question: another call may answer it
+    except Exception as error:
+        fault = shorten(f"{type(error).__name__}: {error}", 200)
+        return _refused(
+            task.kind, f"a fault of the planner ({fault}); please report it with this row"
+        )
+    return {name: value for name, value in cells.items() if value is not None}
+
+
+def _refused(kind: Kind, reason: str) -> Cells:
+    # without an empty cell, `fits` is a boolean column by which pandas can filter
+    return {"error": reason} if kind == "trace" else {"fits": False, "error": reason}
+
+
+@contextlib.contextmanager
+def _answering(kind: Kind) -> Iterator[AnswerQuestion]:
+    """Choose the function that answers questions of a kind, and prepare it."""
+    if kind != "trace":
+        yield {"plan": _plan_cells, "estimate": _estimate_cells}[kind]
+        return
+    if importlib.util.find_spec("torch") is None:
+        raise PlannerError(
+            "traces need torch; install it with `pip install 'parallelism-planner[torch]'`"
+        )
+    from planner.validate.trace.tracer import Tracer
+
+    with Tracer() as tracer:  # one import of torch for all traces
+        yield functools.partial(_trace_cells, tracer)
+
+
+def _plan_cells(question: _LoadedQuestion) -> Cells:
+    fields = {"sequence_length": question.model.default_sequence_length, **question.workload}
+    workload = Workload.described(fields, where="workload")
+    assert question.nodes is not None, "a plan has a number of nodes"
+    job = JobSpec(
+        question.model,
+        question.machine,
+        nodes=question.nodes,
+        workload=workload,
+        frameworks=question.frameworks,
+    )
+    result = plan_job(job)
+    cells: Cells = {
+        "num_devices": result.num_devices,
+        "fits": result.fits,
+        "num_candidates": result.num_candidates,
+        "answered_batch": result.workload.global_batch,
+        "enough_nodes": result.enough_nodes,
+    }
+    if result.recommended is None or result.best is None:
+        return {**cells, "why": result.why}
+    fastest = {"layout": str(result.best.layout), **result.best.record()}
+    return {
+        **cells,
+        "duration_s": result.duration_s(result.recommended),
+        "node_hours": result.node_hours(result.recommended),
+        "layout": str(result.recommended.layout),
+        **result.recommended.record(),
+        **{f"fastest_{name}": fastest[name] for name in FASTEST},
+    }
+
+
+def _estimate_cells(question: _LoadedQuestion) -> Cells:
+    completed = complete_layout(
+        question.model,
+        question.machine,
+        nodes=question.nodes,
+        layout=question.layout,
+        workload=question.workload,
+        framework=question.framework,
+    )
+    result = estimate(
+        question.model,
+        question.machine,
+        completed.layout,
+        workload=completed.workload,
+        framework=completed.framework,
+    )
+    nodes = -(-completed.layout.world // question.machine.node.num_devices)
+    return {
+        "num_devices": completed.layout.world,
+        "global_batch": completed.workload.global_batch,
+        "duration_s": training_time(completed.workload, result),
+        "node_hours": node_hours(nodes, completed.workload, result),
+        "layout": str(completed.layout),
+        **result.record(),
+        "why": None if result.fits else shortage_summary(result, question.machine),
+    }
+
+
+def _trace_cells(tracer: Any, question: _LoadedQuestion) -> Cells:
+    from planner.validate.trace.compare import compare
+    from planner.validate.trace.stage_trace import trace
+
+    completed = complete_layout(
+        question.model,
+        question.machine,
+        nodes=question.nodes,
+        layout=question.layout,
+        workload={"dropout": 0.0, **question.workload},  # neither a trace nor its estimate has any
+        framework=question.framework or load_framework("fsdp2"),
+    )
+    assert completed.framework is not None
+    scenario = Scenario(question.model, question.machine, completed.workload, completed.framework)
+    comparison = compare(
+        scenario,
+        completed.layout,
+        trace(scenario, completed.layout, stage=question.stage, tracer=tracer),
+    )
+    layout = completed.layout.model_dump(mode="json")
+    collectives_agree = all(
+        (row.count, row.traced_bytes) == (row.estimated_count, row.estimated_bytes)
+        for row in comparison.collectives
+    )
+    return {
+        "num_devices": completed.layout.world,
+        "global_batch": completed.workload.global_batch,
+        "layout": str(completed.layout),
+        "framework": completed.framework.name,
+        **{name: cell(value) for name, value in layout.items()},
+        **{f"traced_{part.name}_bytes": part.traced_bytes for part in comparison.parts},
+        **{f"estimated_{part.name}_bytes": part.estimated_bytes for part in comparison.parts},
+        "collectives_agree": collectives_agree,
+        "torch": comparison.trace.torch,
+    }

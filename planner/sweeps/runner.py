@@ -1,0 +1,153 @@
+"""Run a sweep: answer the questions that have no answer yet, and write the table."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from planner.errors import DescriptionError, shorten_path
+from planner.sweeps.answers import Answer
+from planner.sweeps.backends import answer_tasks, check_backend
+from planner.sweeps.columns import Columns, columns
+from planner.sweeps.definition import SweepPart, define_sweep, read_sweep
+from planner.sweeps.journal import Journal, journal_of
+from planner.sweeps.progress import Progress
+from planner.sweeps.questions import NAMED, Question, QuestionList, list_questions, make_tasks
+from planner.sweeps.table_file import check_table, write_table
+from planner.tables import Record, Table, Tabular
+
+__all__ = ["SweepResult", "dry_run", "sweep"]
+
+SweptTable = Literal["rows"]
+"""Name of its one table."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepResult(Tabular[SweptTable]):
+    """The answers of a sweep; `to_frame()` is its table."""
+
+    columns: tuple[str, ...] = field(repr=False)
+    """Names of the columns of every row."""
+    rows: tuple[Record, ...] = field(repr=False)
+    """Answers so far, in the order of the questions; an empty cell is None."""
+    num_questions: int
+    """Different questions of the sweep."""
+    num_asked: int
+    """Questions that this call answered; the others have an earlier answer, or wait."""
+
+    def tables(self) -> dict[str, Table]:
+        """Return the rows as a table."""
+        return {"rows": Table(self.rows)}
+
+    @property
+    def num_refused(self) -> int:
+        """Questions whose answer is the reason of a refusal."""
+        return sum(row["error"] is not None for row in self.rows)
+
+    @property
+    def num_fitting(self) -> int:
+        """Questions whose answer is that the job fits."""
+        return sum(bool(row.get("fits")) for row in self.rows)
+
+
+def sweep(
+    file: str | Path | None = None,
+    *,
+    into: str | Path | None = None,
+    backend: str = "loky",
+    jobs: int = -1,
+    address: str | None = None,
+    limit: int | None = None,
+    progress: bool | Progress = False,
+    **fields: Any,
+) -> SweepResult:
+    """Answer thousands of questions, on cores or a cluster, and write the answers as one table.
+
+    The questions are those of a file, or `models`, `machines`, `sets`, `leave_free`, `devices`,
+    `nodes`, `frameworks`, `workload`, `layout`, `stages`, `rows` and `kind` (plan, estimate, trace)
+    as a file has them: every combination of the lists. Names, paths and descriptions are taken.
+    `into` is a .parquet or .csv file; a journal beside it keeps the answers, and the same call goes
+    on where another was stopped. `backend` is loky, sequential, dask or ray (or another of
+    joblib's), `address` that of a cluster. Raises PlannerError for input that cannot be read; a
+    refused question is a row whose column `error` gives the reason.
+
+    >>> result = sweep(models="llama-3-8b", machines="polaris", kind="estimate",
+    ...                layout={"dp": 4, "tp": [1, 4], "zero_stage": 3}, backend="sequential")
+    >>> [(row["layout"], row["fits"]) for row in result.rows]
+    [('dp4 zero3 mb1x1', False), ('dp4 tp4 zero3 mb1x1', True)]
+    """
+    if limit is not None and limit < 0:
+        raise DescriptionError(f"limit = {limit} asks nothing; give 0 or more")
+    questions = _list_questions(file, fields)
+    check_backend(backend, jobs, address)
+    table = _checked_table(into)
+    progress = progress if isinstance(progress, Progress) else Progress(progress)
+    names = _columns(questions)
+    with Journal(table and journal_of(table)) as journal, progress:
+        by_key = {question.key: question for question in questions.questions}
+        open_questions = [q for key, q in by_key.items() if key not in journal.answers]
+        progress.start(len(by_key), len(by_key) - len(open_questions))
+        tasks = make_tasks(questions, open_questions[:limit])
+        try:
+            _record(answer_tasks(tasks, backend, jobs, address), journal, progress)
+        finally:  # a stop may have come between an answer and its count
+            progress.done = sum(key in journal.answers for key in by_key)
+        rows = tuple(_rows(questions.questions, journal.answers, names))
+        if table is not None:
+            write_table(table, names, rows)
+    return SweepResult(tuple(names), rows, len(by_key), sum(len(task.questions) for task in tasks))
+
+
+def _checked_table(into: str | Path | None) -> Path | None:
+    """Return the path of the table, once it can be written there."""
+    if into is None:
+        return None
+    table = Path(into).expanduser()
+    check_table(table, journal_of(table))
+    return table
+
+
+def _record(answers: Generator[list[Answer]], journal: Journal, progress: Progress) -> None:
+    """Record the answers of each task as they come."""
+    with closing(answers):
+        for task_answers in answers:
+            journal.record(task_answers)
+            num_refused = sum("error" in cells for _, cells in task_answers)
+            progress.advance(len(task_answers), num_refused)
+
+
+def dry_run(file: str | Path | None = None, **fields: Any) -> tuple[QuestionList, Record]:
+    """List the questions of a sweep, and the columns of the first; answer none."""
+    questions = _list_questions(file, fields)
+    first = questions.questions[0].cells
+    return questions, {name: first[name] for name in _columns(questions) if first.get(name)}
+
+
+def _list_questions(file: str | Path | None, fields: Mapping[str, Any]) -> QuestionList:
+    if file is not None and fields:
+        raise DescriptionError(
+            f"{next(iter(fields))} is stated beside the file {shorten_path(file)}; state all in "
+            "one of them"
+        )
+    parts: Sequence[SweepPart] = define_sweep(fields) if file is None else read_sweep(file)
+    return list_questions(parts)
+
+
+def _columns(sweep: QuestionList) -> Columns:
+    """Columns of the table, with every field of a workload that any question states."""
+    stated_fields = {name for question in sweep.questions for name in question.workload}
+    return columns(sweep.kind, {*NAMED, *stated_fields})
+
+
+def _rows(
+    questions: Sequence[Question], answers: Mapping[str, Record], names: Columns
+) -> list[Record]:
+    rows = []
+    for question in questions:
+        if (cells := answers.get(question.key)) is not None:
+            row = {**question.cells, "key": question.key, **cells}
+            rows.append({name: row.get(name) for name in names})
+    return rows
