@@ -19,7 +19,7 @@ import numpy as np
 import typer
 from amp import amp_runs
 from known import cause, doubtful, fitted
-from narayanan import runs_with_schedules
+from published import published_runs
 from simumax import simumax_runs
 from whole.report import tables
 
@@ -28,7 +28,7 @@ from planner.cost.shards.layouts import Layouts
 from planner.cost.uncertainty.memory_spread import MEMORY_CLASSES, memory_class
 from planner.cost.uncertainty.step_time_spread import traits_of
 from planner.evidence.backtest import Backtest, score
-from planner.evidence.residuals.table import Residual, write_table
+from planner.evidence.residual_table import Residual, write_table
 from planner.evidence.runs.run import RefusedRun, Run
 from planner.evidence.scores import Score
 from planner.evidence.statistics import MISSING_RANKS, distribution, quantiles, ranks_are_known
@@ -206,7 +206,7 @@ def main(
         sys.exit(f"no such file: {missing[0]}; give --data the folder of measured runs")
     if not ranks_are_known():
         sys.exit(MISSING_RANKS)
-    rows = [row for path in paths for row in runs_with_schedules(path)]
+    rows = [row for path in paths for row in published_runs(path)]
     for name, read in (("simumax.csv", simumax_runs), ("amp_measured.csv", amp_runs)):
         if (data / name).exists():
             rows += read(data / name)
@@ -252,7 +252,7 @@ def write_residuals(rows: Iterable[Score]) -> None:
             step_time=None if item.run.step_time_s is None else ratio(item),
             memory=None if item.run.memory_bytes is None else memory_ratio(item),
             memory_kind=item.run.memory_kind if item.run.memory_bytes else "",
-            told=bool(item.run.told_by_memory),
+            told_by_memory=bool(item.run.told_by_memory),
             traits=traits_of(
                 Scenario(item.run.model, item.run.machine, item.run.workload, item.run.framework),
                 Layouts.of(item.run.layout),

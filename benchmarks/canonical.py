@@ -6,8 +6,8 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 
+from planner.evidence.runs.csv_runs import runs_from_text
 from planner.evidence.runs.run import RefusedRun, Run
-from planner.evidence.runs.table import runs_from_text
 
 
 def runs_of(rows: Sequence[Mapping[str, object]], name: str) -> list[Run | RefusedRun]:

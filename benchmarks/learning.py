@@ -20,7 +20,7 @@ from scipy.optimize import minimize
 
 from planner.cost.scenario.experience import Known, likelihoods, outlook, telling
 from planner.cost.scenario.prior import GAUSSIAN, Prior
-from planner.evidence.residuals.table import Figure, Residual, known, residuals
+from planner.evidence.residual_table import Figure, Residual, experience_of, residuals
 
 ROOT = Path(__file__).parent.parent
 MOST_ROWS = 48
@@ -66,8 +66,8 @@ class Source:
     figure: Figure
 
     @property
-    def known(self) -> Known:
-        return known(self.rows, self.figure)
+    def experience_of(self) -> Known:
+        return experience_of(self.rows, self.figure)
 
     @property
     def machines(self) -> list[str]:

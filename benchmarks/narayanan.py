@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-from pathlib import Path
-
-from canonical import runs_of
-
-from planner.evidence.runs.run import RefusedRun, Run
-
 SCHEDULES = {
     "GPT 1.7B": (16, 1),
     "GPT 3.6B": (16, 1),
@@ -25,13 +18,8 @@ SCHEDULES = {
 examples/academic_paper_scripts/sc21/run_table_1.sh (arXiv:2104.04473, table 1)."""
 
 
-def runs_with_schedules(path: Path) -> list[Run | RefusedRun]:
-    """Every run of a table, the rows of table 1 with the micro-batch and chunks of the script."""
-    with path.open(encoding="utf-8", newline="") as file:
-        return runs_of([_scheduled(row) for row in csv.DictReader(file)], path.name)
-
-
-def _scheduled(row: dict[str, str]) -> dict[str, str]:
+def with_schedule(row: dict[str, str]) -> dict[str, str]:
+    """Fill in micro-batch and chunks of a row of table 1, as in the script."""
     of_table = row["source"].startswith("Narayanan et al. 2021") and "Table 1" in row["source_ref"]
     if not of_table or row["micro_batch"]:
         return {**row, "assumed": ""}

@@ -99,23 +99,23 @@ def calibrate_command(
 
 def _held_out(result: Calibration) -> str:
     """What a fit brings where it has not been, and what to do where that is nothing."""
-    found = result.held_out
-    if found is None:
+    folds = result.held_out
+    if folds is None:
         runs = counted(result.num_runs, "run") + " of one layout" * (result.num_runs > 2)
         return (
             f"{runs}: too few to tell what the fit brings elsewhere; add runs of other layouts or "
             "models, or give these to `plan --measured`"
         )
-    said = (
-        f"held out by {found.apart}, {found.num_folds} folds: mean |error| "
-        f"{100 * found.error_after:.1f} % with the fit, {100 * found.error_before:.1f} % without"
+    message = (
+        f"held out by {folds.apart}, {folds.num_folds} folds: mean |error| "
+        f"{100 * folds.error_after:.1f} % with the fit, {100 * folds.error_before:.1f} % without"
     )
-    if found.worse:
-        said += (
+    if folds.worse:
+        message += (
             "\nthe fit is worse than none on runs that it has not seen: keep the profile as it is, "
             "and give the runs to `plan --measured`"
         )
-    return said
+    return message
 
 
 def _calibrate_links(
@@ -128,7 +128,7 @@ def _calibrate_links(
     result = fit_links(path, machine_of(machine, network=network), nodes)
     write_links(result, machine, output)
     print(
-        f"{shorten_path(output)}: {'; '.join(result.said)}\n"
+        f"{shorten_path(output)}: {'; '.join(result.messages)}\n"
         f"mean |error| from 1 MiB on: {100 * result.error_before:.1f} % before, "
         f"{100 * result.error_after:.1f} % after, on the rows of the fit"
     )
@@ -252,7 +252,7 @@ def compare_command(
     as_json: AsJson = False,
 ) -> int:
     """Compare a real run's log with its estimate; exit 3 where both cannot be of one run."""
-    from planner.evidence.logs.compare import compare_log
+    from planner.evidence.logs.comparison import compare_log
     from planner.evidence.logs.report import comparison_dict, comparison_text
     from planner.evidence.logs.scalars import chosen_columns
 

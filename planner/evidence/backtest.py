@@ -1,6 +1,6 @@
-"""Backtest: estimates against measured runs.
+"""Backtest: estimates beside measured runs.
 
-Runs that ask the same scenario are estimated together, as one array of layouts.
+Runs of one scenario are estimated together, as one array of layouts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.uncertainty.step_time_spread import step_outlook
 from planner.errors import PlannerError
-from planner.evidence.runs.choices import first_stage_bytes
+from planner.evidence.runs.open_choices import first_stage_bytes
 from planner.evidence.runs.run import RefusedRun, Run
 from planner.evidence.scores import Interval, Score
 from planner.evidence.statistics import Group, group
@@ -33,7 +33,7 @@ GROUP_KEYS: dict[str, Callable[[Run], str]] = {
     "devices": lambda run: str(run.layout.world),
     "precision": lambda run: run.workload.precision,
 }
-"""What runs can be grouped by."""
+"""Keys by which runs can be grouped."""
 
 _ABSURD = 1e6
 """Ratio of measured to estimated beyond which a cell is wrong, whatever the estimate."""
@@ -66,14 +66,14 @@ class Backtest:
     def to_json(self, keys: Sequence[str] = ("source",)) -> dict[str, Any]:
         """Plain data: {"rows": [...], "groups": [...]}."""
         groups = [
-            {name: getattr(found, name) for name in Group.__dataclass_fields__}
-            for found in self.groups(keys)
+            {name: getattr(group, name) for name in Group.__dataclass_fields__}
+            for group in self.groups(keys)
         ]
         return {"rows": [_row_json(row) for row in self.rows], "groups": groups}
 
 
 def score(runs: Iterable[Run | RefusedRun]) -> Backtest:
-    """Estimate every run that was read and put it beside its measurement."""
+    """Estimate every run, and put the estimate beside the measurement."""
     rows: list[Score | RefusedRun | None] = []
     together: dict[Any, list[tuple[int, Run]]] = {}
     for place, run in enumerate(runs):
@@ -81,37 +81,39 @@ def score(runs: Iterable[Run | RefusedRun]) -> Backtest:
         if isinstance(run, Run):
             key = (run.machine_label, run.framework, run.model, run.workload)
             together.setdefault(key, []).append((place, run))
-    for asked in together.values():
-        for (place, _), scored in zip(asked, _scored([run for _, run in asked]), strict=True):
+    for members in together.values():
+        scores = _score_scenario([run for _, run in members])
+        for (place, _), scored in zip(members, scores, strict=True):
             rows[place] = scored
     return Backtest(tuple(row for row in rows if row is not None))
 
 
-def _scored(runs: list[Run]) -> list[Score | RefusedRun]:
+def _score_scenario(runs: list[Run]) -> list[Score | RefusedRun]:
     first = runs[0]
     scenario = Scenario(first.model, first.machine, first.workload, first.framework)
     try:
         estimates = estimate_layouts(scenario, Layouts.stack(run.layout for run in runs))
     except PlannerError as error:
         if len(runs) > 1:
-            return [scored for run in runs for scored in _scored([run])]
+            return [scored for run in runs for scored in _score_scenario([run])]
         return [RefusedRun(first.row_id, first.source, str(error))]
-    found = [estimates[i] for i in range(len(runs))]
-    return [
-        _one(run, estimate, estimate.fits or (run.open_recompute and _fits_somehow(scenario, run)))
-        for run, estimate in zip(runs, found, strict=True)
-    ]
+    scores = []
+    for number, run in enumerate(runs):
+        estimate = estimates[number]
+        fits = estimate.fits or (run.open_recompute and _fits_with_recompute(scenario, run))
+        scores.append(_score_run(run, estimate, fits))
+    return scores
 
 
-def _fits_somehow(scenario: Scenario, run: Run) -> bool:
-    """Whether a run fits with any recompute that its software has."""
+def _fits_with_recompute(scenario: Scenario, run: Run) -> bool:
+    """Whether a run fits with any recompute of its software."""
     modes = scenario.framework.recompute
     layouts = Layouts.stack(run.layout.replaced(recompute=mode) for mode in modes)
     return bool(np.any(estimate_layouts(scenario, layouts).fits))
 
 
-def _one(run: Run, estimate: Estimate, fits: bool) -> Score | RefusedRun:
-    memory = _seen_memory(run, estimate)
+def _score_run(run: Run, estimate: Estimate, fits: bool) -> Score | RefusedRun:
+    memory = _measurable_memory(run, estimate)
     if not (math.isfinite(estimate.step_time_s) and math.isfinite(memory)):
         return RefusedRun(run.row_id, run.source, f"no finite estimate for {run.layout}")
     if run.step_time_s is None and run.memory_bytes is None and run.fits is None:
@@ -135,8 +137,8 @@ def _one(run: Run, estimate: Estimate, fits: bool) -> Score | RefusedRun:
     return Score(run, estimate, memory, interval(run, estimate), fits)
 
 
-def _seen_memory(run: Run, estimate: Estimate) -> float:
-    """What the run's way of measuring memory sees, of the stage that it measured [B]."""
+def _measurable_memory(run: Run, estimate: Estimate) -> float:
+    """Memory that the run's way of measuring sees, of the stage that it measured [B]."""
     if run.first_stage and run.layout.pp > 1:
         scenario = Scenario(run.model, run.machine, run.workload, run.framework)
         return first_stage_bytes(scenario, run.layout, run.memory_kind)

@@ -24,8 +24,8 @@ from planner.describe.files import write_atomically
 from planner.describe.machine import Machine
 from planner.errors import CatalogueError, PlannerError
 from planner.evidence.backtest import score
+from planner.evidence.runs.csv_runs import read_runs
 from planner.evidence.runs.run import Run
-from planner.evidence.runs.table import read_runs
 
 __all__ = ["Calibration", "HeldOut", "calibrate", "write_profile"]
 
@@ -138,31 +138,33 @@ def calibrate(path: Path, machine: str) -> Calibration:
     )
 
 
-_APART: dict[str, Callable[[Run], Hashable]] = {
+_FOLD_KEYS: dict[str, Callable[[Run], Hashable]] = {
     "model": lambda run: run.model.name,
     "workload": lambda run: run.workload,
     "layout": lambda run: run.layout,
 }
-"""What runs are told apart by, the most telling first: what is alike in a fold is not held out."""
-_FEWEST, _MOST_FOLDS = 3, 5
+"""Attributes by which runs are divided into folds, the most general first."""
+_MIN_RUNS, _MAX_FOLDS = 3, 5
 
 
 def _held_out(runs: list[Run]) -> HeldOut | None:
-    """Runs that have something in common, each estimated by a fit on the others."""
-    by = next((name for name, key in _APART.items() if len(set(map(key, runs))) > 1), None)
-    if len(runs) < _FEWEST or by is None:
+    """Estimate runs that share an attribute by a fit on the others."""
+    attribute = next(
+        (name for name, key in _FOLD_KEYS.items() if len(set(map(key, runs))) > 1), None
+    )
+    if len(runs) < _MIN_RUNS or attribute is None:
         return None
-    kinds = [_APART[by](run) for run in runs]
-    several = list(dict.fromkeys(kinds))
-    count = min(len(several), _MOST_FOLDS)
-    fold = [several.index(kind) % count for kind in kinds]
+    values = [_FOLD_KEYS[attribute](run) for run in runs]
+    distinct = list(dict.fromkeys(values))
+    count = min(len(distinct), _MAX_FOLDS)
+    folds = [distinct.index(kind) % count for kind in values]
     before, after = [], []
     for number in range(count):
-        held = [run for run, mine in zip(runs, fold, strict=True) if mine == number]
-        rest = [run for run, mine in zip(runs, fold, strict=True) if mine != number]
-        before += [abs(s.error) for s in score(held).scores if s.error is not None]
-        after += list(np.abs(np.expm1(_log_ratios(held, _fit(rest)))))
-    return HeldOut(by, count, float(np.mean(before)), float(np.mean(after)))
+        left_out = [run for run, of_run in zip(runs, folds, strict=True) if of_run == number]
+        rest = [run for run, of_run in zip(runs, folds, strict=True) if of_run != number]
+        before += [abs(s.error) for s in score(left_out).scores if s.error is not None]
+        after += list(np.abs(np.expm1(_log_ratios(left_out, _fit(rest)))))
+    return HeldOut(attribute, count, float(np.mean(before)), float(np.mean(after)))
 
 
 def write_profile(result: Calibration, machine: str, output: Path, source: str) -> None:

@@ -1,7 +1,7 @@
-"""Learning: a user's own measured runs as experience that corrects further estimates.
+"""Learning: a user's own measured runs correct further estimates.
 
-What they say carries over as far as the prior knows from published runs that errors do: to other
-layouts and models on the same machine with the same software most, to other machines least.
+Errors of published runs say how far a correction carries over: most to other layouts and models on
+the same machine with the same software, least to other machines.
 """
 
 from __future__ import annotations
@@ -25,46 +25,46 @@ from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.errors import CatalogueError
 from planner.evidence.backtest import score
-from planner.evidence.measured import read_measured
+from planner.evidence.run_files import read_measured
+from planner.evidence.runs.csv_runs import runs_from_text
 from planner.evidence.runs.run import RefusedRun, Run
-from planner.evidence.runs.table import runs_from_text
 from planner.evidence.scores import Score
 from planner.tables import Table, Tabular
 
 __all__ = [
     "Change",
+    "EstimateChange",
     "Learned",
-    "Taught",
+    "change_by_experience",
     "learn",
     "learn_from",
     "learn_from_text",
-    "most_telling",
-    "taught",
+    "most_informative",
 ]
 
 MOST_RUNS = 60
-"""Measured figures that count: more say the same again, and every search asks them."""
+"""Most measured figures that count: further ones add little, and every search evaluates all."""
 
 
 LearnedTable = Literal["runs", "refused"]
-"""Tables of what was learned: runs beside their estimates, and runs that taught nothing."""
+"""Names of the tables: runs beside their estimates, and refused runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Learned(Tabular[LearnedTable]):
-    """What some measured runs taught."""
+    """Experience from measured runs, with the runs beside their estimates."""
 
     experience: Experience
     scores: tuple[Score, ...]
-    """Of the runs, by estimates that know nothing of them."""
+    """Runs beside estimates without the experience."""
     refused: tuple[RefusedRun, ...]
     odd_site: float
-    """Probability that the site is not what it is described as [1]."""
+    """Probability that the site differs from its description [1]."""
     odd_runs: dict[str, float]
-    """The same of every timed run, by its row."""
+    """Probability that a timed run does not fit the others, by row [1]."""
 
     def tables(self) -> dict[str, Table]:
-        """Return the runs beside their estimates, and the runs that taught nothing."""
+        """Return the runs beside their estimates, and the refused runs."""
         runs = ({**s.record(), "odd": self.odd_runs.get(s.run.row_id)} for s in self.scores)
         return {
             "runs": Table(tuple(runs)),
@@ -83,24 +83,23 @@ class Learned(Tabular[LearnedTable]):
 
 
 def learn_from(
-    *given: str | Path, machine: Machine | None = None, model: Model | None = None
+    *files: str | Path, machine: Machine | None = None, model: Model | None = None
 ) -> Learned:
-    """What measured runs teach: CSVs of runs, logs (LOG=JOB.json), results of `planner compare`.
+    """Learn from measured runs: CSVs of runs, logs (LOG=JOB.json), results of `planner compare`.
 
-    `machine` and `model` are those asked about, which files may call by their names. Raises
-    CatalogueError where nothing can be learned from a file.
-
+    `machine` and `model` are those of the job; files may call them by name. Raises CatalogueError
+    for a file without a run that can be estimated.
     """
     runs: list[Run | RefusedRun] = []
-    for one in given:
-        found = read_measured(one, machine, model)
-        _check(found, str(one))
-        runs += found
+    for file in files:
+        file_runs = read_measured(file, machine, model)
+        _check(file_runs, str(file))
+        runs += file_runs
     return learn(runs)
 
 
 def learn_from_text(text: str, where: str, machine: Machine | None = None) -> Learned:
-    """What the runs of a CSV teach that is given as text; `where` names it in messages.
+    """Learn from the text of a CSV of runs; `where` names it in messages.
 
     >>> from planner import Layout, estimate
     >>> slow = learn_from_text("system,gpu,n_gpus,model,seq_len,framework,dp,tp,zero_stage,"
@@ -111,13 +110,13 @@ def learn_from_text(text: str, where: str, machine: Machine | None = None) -> Le
     >>> after.step_time_s > estimate("llama-3-8b", "polaris", job).step_time_s
     True
     """
-    found = runs_from_text(text, where, machine)
-    _check(found, where)
-    return learn(found)
+    runs = runs_from_text(text, where, machine)
+    _check(runs, where)
+    return learn(runs)
 
 
 def _check(runs: Sequence[Run | RefusedRun], where: str) -> None:
-    """Raise CatalogueError where no run can teach anything."""
+    """Raise CatalogueError where no run has a measured figure."""
     if any(
         isinstance(run, Run) and (run.step_time_s is not None or run.memory_bytes is not None)
         for run in runs
@@ -131,37 +130,37 @@ def _check(runs: Sequence[Run | RefusedRun], where: str) -> None:
 
 
 def learn(runs: Iterable[Run | RefusedRun]) -> Learned:
-    """What measured runs teach: their log ratios to estimates that know nothing of them.
+    """Learn from the log ratios of measured runs to their uncorrected estimates.
 
-    Counted: every run with a step time or a memory, of very many some that lie evenly among them.
-    Left out: whether a run is odd is weighed where it is used. method.md#intervals.
+    Every run with a step time or a memory counts, of very many an even sample. Odd runs are weighed
+    where the experience is used (method.md#intervals).
     """
     backtest = score(runs)
-    timed = _some([(s, e) for s in backtest.scores if (e := s.error) is not None])
-    weighed = _some([(s, e) for s in backtest.scores if (e := s.memory_error) is not None])
-    times = _known([(_traits(s, s.estimate.step_time_parts_s), error) for s, error in timed])
-    memory = _known([(_traits(s, {}), error) for s, error in weighed])
-    found = likelihoods(priors().step_time, times) if times is not None else None
+    timed = _sample([(s, e) for s in backtest.scores if (e := s.error) is not None])
+    with_memory = _sample([(s, e) for s in backtest.scores if (e := s.memory_error) is not None])
+    times = _experience([(_traits(s, s.estimate.step_time_parts_s), error) for s, error in timed])
+    memory = _experience([(_traits(s, {}), error) for s, error in with_memory])
+    likelihood = likelihoods(priors().step_time, times) if times is not None else None
     return Learned(
         Experience(times, memory),
         backtest.scores,
         backtest.refused,
-        found.odd_site if found else priors().step_time.odd_sites,
-        {s.run.row_id: float(p) for (s, _), p in zip(timed, found.odd_runs, strict=True)}
-        if found
+        likelihood.odd_site if likelihood else priors().step_time.odd_sites,
+        {s.run.row_id: float(p) for (s, _), p in zip(timed, likelihood.odd_runs, strict=True)}
+        if likelihood
         else {},
     )
 
 
-def _some(scores: list[tuple[Score, float]]) -> list[tuple[Score, float]]:
-    """At most `MOST_RUNS`, evenly."""
+def _sample(scores: list[tuple[Score, float]]) -> list[tuple[Score, float]]:
+    """Take at most `MOST_RUNS`, evenly spaced."""
     if len(scores) <= MOST_RUNS:
         return scores
     return [scores[i] for i in np.linspace(0, len(scores) - 1, MOST_RUNS).round().astype(int)]
 
 
-def _known(runs: list[tuple[Traits, float]]) -> Known | None:
-    """Of runs with the errors of their estimates; None where there are none."""
+def _experience(runs: list[tuple[Traits, float]]) -> Known | None:
+    """Join traits and errors of runs; None without runs."""
     if not runs:
         return None
     errors = np.array([error for _, error in runs])
@@ -174,15 +173,15 @@ def _traits(item: Score, parts_s: Mapping[str, float]) -> Traits:
     return traits_of(scenario, Layouts.of(run.layout), parts_s, guessed=bool(run.guessed))
 
 
-# --- what that changes ------------------------------------------------------------------------
+# --- changes of estimates ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What measured runs change of one figure of an estimate; factors of the estimate alone."""
+    """Change of one figure of an estimate by measured runs; factors of the uncorrected estimate."""
 
     factor: float
-    """Expected now [1]."""
+    """Expected value now [1]."""
     before: tuple[float, float]
     """90 % interval over the estimate, before."""
     after: tuple[float, float]
@@ -190,37 +189,38 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Taught:
-    """What measured runs change of one estimate; None where they say nothing of a figure."""
+class EstimateChange:
+    """Change of one estimate by measured runs; None where no run carries a figure."""
 
     step_time: Change | None
     memory: Change | None
 
 
-def taught(scenario: Scenario, estimate: Estimate) -> Taught:
-    """What the experience of a scenario changed of an estimate of its."""
-    alone, known = replace(scenario, experience=Experience()), scenario.experience
+def change_by_experience(scenario: Scenario, estimate: Estimate) -> EstimateChange:
+    """Compare an estimate with and without the experience of its scenario."""
+    uncorrected = replace(scenario, experience=Experience())
     layouts, parts = Layouts.stack([estimate.layout]), estimate.step_time_parts_s
     step = memory = None
-    if known.step_time is not None:
-        before = step_outlook(alone, layouts, parts)
+    if scenario.experience.step_time is not None:
+        before = step_outlook(uncorrected, layouts, parts)
         step = _change(before, step_outlook(scenario, layouts, parts))
-    if known.memory is not None:
-        memory = _change(memory_outlook(alone, layouts), memory_outlook(scenario, layouts))
-    return Taught(step, memory)
+    if scenario.experience.memory is not None:
+        before = memory_outlook(uncorrected, layouts)
+        memory = _change(before, memory_outlook(scenario, layouts))
+    return EstimateChange(step, memory)
 
 
 def _change(before: Outlook, after: Outlook) -> Change:
     return Change(float(after.expected[0]), before.around(), after.around())
 
 
-def most_telling(asked: Sequence[tuple[Scenario, Estimate]]) -> Estimate | None:
-    """The estimate whose measurement would say most of the others; None of fewer than three."""
-    if len(asked) < 3:
+def most_informative(candidates: Sequence[tuple[Scenario, Estimate]]) -> Estimate | None:
+    """Choose the estimate whose measurement says most of the others; None of fewer than three."""
+    if len(candidates) < 3:
         return None
     traits = [
-        traits_of(scenario, Layouts.stack([one.layout]), one.step_time_parts_s)
-        for scenario, one in asked
+        traits_of(scenario, Layouts.stack([estimate.layout]), estimate.step_time_parts_s)
+        for scenario, estimate in candidates
     ]
-    known = asked[0][0].experience.step_time
-    return asked[telling(priors().step_time, Traits.joined(traits), known)][1]
+    measured = candidates[0][0].experience.step_time
+    return candidates[telling(priors().step_time, Traits.joined(traits), measured)][1]

@@ -1,8 +1,8 @@
-"""Links: those of a profile, and its network, from measured collectives of your own.
+"""Fit the links and the network of a profile to measured collectives.
 
-Fitted are what nodes reach of their interfaces, by number of nodes, what a doubling of the nodes
-adds to a small all-reduce, and what devices reach of their links. Each is found through the
-planner's own formulas, so that an estimate on the profile gives back what was measured.
+Fitted are the efficiency of the nodes' interfaces by number of nodes, the latency of an all-reduce,
+and the efficiency of the devices' links. Each is fitted through the planner's own formulas, so that
+an estimate on the fitted profile gives back the measurement.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LARGE, _SMALL = 2**20, 2**14
 """From and up to which sizes [B] bandwidth and latency are seen."""
 _ADDING = ("all_reduce", "reduce_scatter")
 _RING = ("all_gather", *_ADDING)
-"""What tells the rates of links; all-to-alls and sends have figures of their own."""
+"""Collectives that show the rates of links; all-to-alls and sends have figures of their own."""
 _LEAST, _MOST = 1e-4, 1.0
 
 
@@ -47,8 +47,8 @@ class Links:
     """Mean |estimated / measured - 1| of sizes from 1 MiB on, with the profile as it was."""
     error_after: float
     """The same with the fitted one: on the rows of the fit, so no proof."""
-    said: tuple[str, ...]
-    """What was fitted and what was left, in sentences."""
+    messages: tuple[str, ...]
+    """Sentences on what was fitted and what was not."""
 
 
 def fit_links(path: Path, machine: Machine, nodes: int | None = None) -> Links:
@@ -57,7 +57,7 @@ def fit_links(path: Path, machine: Machine, nodes: int | None = None) -> Links:
     CatalogueError where it holds none from 1 MiB on.
     """
     rows, _ = read_measured(path, machine, nodes)
-    large = _telling(rows)
+    large = _ring_collectives(rows)
     counts = tuple(sorted({row.nodes for row in large}))
     if not counts:
         raise CatalogueError(
@@ -65,10 +65,10 @@ def fit_links(path: Path, machine: Machine, nodes: int | None = None) -> Links:
             "smaller ones tell no bandwidth; measure up to 1 GiB"
         )
     source = f"{datetime.date.today().isoformat()}: own collectives of {path.name}"
-    fitted, said = machine, []
-    for step in (_inside, _between, _latency):
+    fitted, messages = machine, []
+    for step in (_fit_fabric, _fit_network, _fit_latency):
         fitted, sentence = step(fitted, rows, source)
-        said.append(sentence)
+        messages.append(sentence)
     after = tuple(replace(row, estimated_s=_estimated(fitted, row)) for row in rows)
     return Links(
         fitted.replaced(evidence=_evidence(machine, counts, path)),
@@ -76,24 +76,25 @@ def fit_links(path: Path, machine: Machine, nodes: int | None = None) -> Links:
         after,
         _mean(rows),
         _mean(after),
-        tuple(sentence for sentence in said if sentence),
+        tuple(sentence for sentence in messages if sentence),
     )
 
 
 def _evidence(machine: Machine, counts: Sequence[int], path: Path) -> str:
-    where = " and ".join(str(count) for count in counts)
+    node_counts = " and ".join(str(count) for count in counts)
     before = f" Before: {machine.evidence}" if machine.evidence else ""
-    many = "" if list(counts) == [1] else "s"
-    return f"own collectives on {where} node{many} ({path.name}); no training run of them.{before}"
+    plural = "" if list(counts) == [1] else "s"
+    collectives = f"own collectives on {node_counts} node{plural} ({path.name})"
+    return f"{collectives}; no training run of them.{before}"
 
 
-def _telling(rows: Sequence[Measured]) -> list[Measured]:
-    """Collectives that tell the rate of links."""
+def _ring_collectives(rows: Sequence[Measured]) -> list[Measured]:
+    """Select large collectives, which show the rate of links."""
     return [row for row in rows if row.operation in _RING and row.size_bytes >= _LARGE]
 
 
 def _mean(rows: Sequence[Measured]) -> float:
-    return float(np.mean([abs(row.error) for row in _telling(rows)]))
+    return float(np.mean([abs(row.error) for row in _ring_collectives(rows)]))
 
 
 def _estimated(machine: Machine, row: Measured) -> float:
@@ -102,15 +103,15 @@ def _estimated(machine: Machine, row: Measured) -> float:
 
 
 def _root(
-    rows: Sequence[Measured], changed: Callable[[float], Machine], least: float, most: float
+    rows: Sequence[Measured], changed: Callable[[float], Machine], lower: float, upper: float
 ) -> float:
-    """The value at which the median of estimated over measured is one, or the nearer end."""
+    """Find the value at which the median of estimated over measured is one, or the nearer bound."""
 
     def ratio(value: float) -> float:
         machine = changed(value)
         return float(np.median([_estimated(machine, r) / r.time_s for r in rows]))
 
-    low, high, falls = least, most, ratio(least) > ratio(most)
+    low, high, falls = lower, upper, ratio(lower) > ratio(upper)
     for _ in range(40):
         middle = math.sqrt(low * high)
         if (ratio(middle) > 1) == falls:
@@ -120,7 +121,7 @@ def _root(
     return math.sqrt(low * high)
 
 
-def _biggest(rows: Sequence[Measured]) -> list[Measured]:
+def _largest(rows: Sequence[Measured]) -> list[Measured]:
     """The largest sizes of every operation: within a factor of four of its largest."""
     most: dict[str, float] = {}
     for row in rows:
@@ -128,21 +129,23 @@ def _biggest(rows: Sequence[Measured]) -> list[Measured]:
     return [row for row in rows if row.size_bytes >= most[row.operation] / 4]
 
 
-def _inside(machine: Machine, rows: Sequence[Measured], source: str) -> tuple[Machine, str]:
-    """What devices of a node reach of their links, from runs on one node; and what its switch
-    reaches that adds up itself, from all-reduces, which then say nothing of rings."""
-    mine = [row for row in _telling(rows) if row.nodes == 1]
-    if not mine or machine.node.num_devices == 1:
+def _fit_fabric(machine: Machine, rows: Sequence[Measured], source: str) -> tuple[Machine, str]:
+    """Fit the efficiency of a node's links to runs on one node.
+
+    Where a switch reduces, all-reduces fit its rate instead: they do not run as rings.
+    """
+    in_node = [row for row in _ring_collectives(rows) if row.nodes == 1]
+    if not in_node or machine.node.num_devices == 1:
         return machine, ""
     switched = machine.node.fabric.switch_reduction is not None
-    through = [row for row in mine if switched and row.operation == "all_reduce"]
-    rings = [row for row in mine if row not in through]
-    said = []
-    for name, some in (("efficiency", rings), ("switch_reduction", through)):
-        if some:
-            machine, value = _fitted_fabric(machine, name, some, source)
-            said.append(f"node.fabric.{name} {value:.3g}")
-    return machine, ", ".join(said)
+    through_switch = [row for row in in_node if switched and row.operation == "all_reduce"]
+    rings = [row for row in in_node if row not in through_switch]
+    messages = []
+    for name, group in (("efficiency", rings), ("switch_reduction", through_switch)):
+        if group:
+            machine, value = _fitted_fabric(machine, name, group, source)
+            messages.append(f"node.fabric.{name} {value:.3g}")
+    return machine, ", ".join(messages)
 
 
 def _fitted_fabric(
@@ -155,30 +158,30 @@ def _fitted_fabric(
         fields["fabric"][name] = _quantity(value, source)
         return machine.replaced(node=fields)
 
-    value = _root(_biggest(rows), changed, _LEAST, _MOST)
+    value = _root(_largest(rows), changed, _LEAST, _MOST)
     return changed(value), value
 
 
-def _between(machine: Machine, rows: Sequence[Measured], source: str) -> tuple[Machine, str]:
-    """What nodes reach of their interfaces, by number of nodes."""
-    mine = [row for row in _telling(rows) if row.nodes > 1]
+def _fit_network(machine: Machine, rows: Sequence[Measured], source: str) -> tuple[Machine, str]:
+    """Fit the efficiency of the nodes' interfaces, by number of nodes."""
+    across_nodes = [row for row in _ring_collectives(rows) if row.nodes > 1]
     network = machine.network
-    if not mine or network is None:
+    if not across_nodes or network is None:
         return machine, ""
-    gathers = [row for row in mine if row.operation not in _ADDING]
-    adding = [row for row in mine if row.operation in _ADDING]
+    gathers = [row for row in across_nodes if row.operation not in _ADDING]
+    reductions = [row for row in across_nodes if row.operation in _ADDING]
     curves: dict[str, dict[str, Any] | None] = {
-        "efficiency": _curve(machine, gathers or adding, source),
-        "reducing": _curve(machine, adding, source) if gathers and adding else None,
+        "efficiency": _curve(machine, gathers or reductions, source),
+        "reducing": _curve(machine, reductions, source) if gathers and reductions else None,
     }
-    found = machine.replaced(network={**network.model_dump(), **curves})
-    said = ", ".join(
+    fitted = machine.replaced(network={**network.model_dump(), **curves})
+    message = ", ".join(
         f"network.{name} {fraction:.3g} on {count} nodes"
         for name, curve in curves.items()
         if curve
         for count, fraction in zip(curve["num_nodes"], curve["fraction"], strict=True)
     )
-    return found, said
+    return fitted, message
 
 
 def _curve(machine: Machine, rows: Sequence[Measured], source: str) -> dict[str, Any]:
@@ -191,7 +194,7 @@ def _curve(machine: Machine, rows: Sequence[Measured], source: str) -> dict[str,
             flat = {"num_nodes": [count], "fraction": [value], "kind": "measured", "source": source}
             return machine.replaced(network={**network, "efficiency": flat, "reducing": None})
 
-        return _root(_biggest([row for row in rows if row.nodes == count]), changed, _LEAST, _MOST)
+        return _root(_largest([row for row in rows if row.nodes == count]), changed, _LEAST, _MOST)
 
     return {
         "num_nodes": counts,
@@ -201,14 +204,14 @@ def _curve(machine: Machine, rows: Sequence[Measured], source: str) -> dict[str,
     }
 
 
-def _latency(machine: Machine, rows: Sequence[Measured], source: str) -> tuple[Machine, str]:
-    """What a doubling of the nodes adds to a small all-reduce."""
-    mine = [
+def _fit_latency(machine: Machine, rows: Sequence[Measured], source: str) -> tuple[Machine, str]:
+    """Fit the time that doubling the nodes adds to a small all-reduce."""
+    small = [
         row
         for row in rows
         if row.nodes > 1 and row.size_bytes <= _SMALL and row.operation == "all_reduce"
     ]
-    if not mine or machine.network is None:
+    if not small or machine.network is None:
         across = any(row.nodes > 1 for row in rows)
         return machine, "network.latency_s as it was: no small all-reduce" if across else ""
     network = machine.network.model_dump()
@@ -216,7 +219,7 @@ def _latency(machine: Machine, rows: Sequence[Measured], source: str) -> tuple[M
     def changed(value: float) -> Machine:
         return machine.replaced(network={**network, "latency_s": _quantity(value, source)})
 
-    value = _root(mine, changed, 1e-7, 1e-2)
+    value = _root(small, changed, 1e-7, 1e-2)
     return changed(value), f"network.latency_s {1e6 * value:.3g} us"
 
 
@@ -227,8 +230,8 @@ def _quantity(value: float, source: str) -> dict[str, Any]:
 def write_links(result: Links, machine: str, output: Path) -> None:
     """Write the profile with the fitted figures; CatalogueError where it would replace itself."""
     fitted = result.machine
-    own = machine.endswith(".toml")
-    original = Path(machine) if own else folder("machine") / f"{fitted.name}.toml"
+    is_file = machine.endswith(".toml")
+    original = Path(machine) if is_file else folder("machine") / f"{fitted.name}.toml"
     if output.resolve() == original.resolve():
         raise CatalogueError(f"{output} is the profile itself; choose another file")
     document = tomlkit.parse(original.read_text("utf-8"))
@@ -239,8 +242,8 @@ def write_links(result: Links, machine: str, output: Path) -> None:
         if (switch := fitted.node.fabric.switch_reduction) is not None:
             node["fabric"]["switch_reduction"] = _inline(switch.model_dump())
     if (network := fitted.network) is not None:
-        every: list[Any] = [document["network"], *document.get("networks", [])]
-        [table] = [one for one in every if one.get("name", "") == network.name]
+        tables: list[Any] = [document["network"], *document.get("networks", [])]
+        [table] = [candidate for candidate in tables if candidate.get("name", "") == network.name]
         table["latency_s"] = _inline(network.latency_s.model_dump())
         for name, curve in (("efficiency", network.efficiency), ("reducing", network.reducing)):
             table.pop(name, None)

@@ -12,7 +12,7 @@ import csv
 import functools
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -110,7 +110,7 @@ def read_measured(
             "with collective, nodes, size_bytes and time_us"
             + (f" ({refused[0]})" if refused else "")
         )
-    found: list[Measured] = []
+    measurements: list[Measured] = []
     groups: dict[tuple[int, int | None], GroupView | LayoutError] = {}
     for row in rows:
         key = row.nodes, row.ranks
@@ -121,14 +121,14 @@ def read_measured(
             refused.append(str(group))
             continue
         estimated = float(np.asarray(OPERATIONS[row.operation](group, row.size_bytes)))
-        whole = row.ranks in (None, row.nodes * machine.node.num_devices)
-        ranks = None if whole else row.ranks
-        found.append(
+        is_whole = row.ranks in (None, row.nodes * machine.node.num_devices)
+        ranks = None if is_whole else row.ranks
+        measurements.append(
             Measured(row.operation, row.nodes, row.size_bytes, row.time_s, estimated, ranks)
         )
-    if not found:
+    if not measurements:
         raise CatalogueError(f"{shorten_path(path)}: {refused[0]}")
-    return found, list(dict.fromkeys(refused))
+    return measurements, list(dict.fromkeys(refused))
 
 
 def _group_or_error(machine: Machine, nodes: int, ranks: int | None) -> GroupView | LayoutError:
@@ -193,11 +193,11 @@ def _from_csv(text: str, header: str, nodes: int | None) -> tuple[list[_RawRow],
         return [], [f"the table has no column {missing[0]}"]
     try:
         for cells in table:
-            found = _row(cells, nodes)
-            if isinstance(found, str):
-                refused.append(f"line {table.line_num}: {found}")
+            row = _row(cells, nodes)
+            if isinstance(row, str):
+                refused.append(f"line {table.line_num}: {row}")
             else:
-                rows.append(found)
+                rows.append(row)
     except csv.Error as error:
         refused.append(f"line {table.line_num}: {error}, and no line after it was read")
     return rows, refused
@@ -231,17 +231,12 @@ def _from_nccl_tests(text: str, nodes: int | None) -> tuple[list[_RawRow], list[
 
     Older versions print no root or operation; the line above the table says where the time is.
     """
-    operation, place, rows, ranks = None, None, [], set()
-    for line in (line[:1000] for line in text.splitlines()):
-        if line.startswith("#"):
-            if operation is None or "starting" in line:
-                operation = _operation(line) or operation
-            if found := re.search(r"Rank\s+(\d+).*? on\s+(\S+)", line):
-                ranks.add(found.groups())
-            place = _place_of_time(line) or place
-        elif measured := _size_and_time(line, place):
-            rows.append((operation or "all_reduce", *measured))
+    lines = [line[:1000] for line in text.splitlines()]
+    comments = (line for line in lines if line.startswith("#"))
+    matches = (re.search(r"Rank\s+(\d+).*? on\s+(\S+)", line) for line in comments)
+    ranks = {match.groups() for match in matches if match}
     hosts = len({host for _, host in ranks})
+    rows = list(_timed_lines(lines))
     if rows and not (nodes or hosts):
         return [], ["the output names no hosts: add --nodes"]
     count = len(ranks) if hosts and nodes in (None, hosts) else None
@@ -252,22 +247,35 @@ def _from_nccl_tests(text: str, nodes: int | None) -> tuple[list[_RawRow], list[
     ], []
 
 
-def _place_of_time(line: str) -> int | None:
-    """In which column the time out of place stands, where a line is the table's first."""
+def _timed_lines(lines: Sequence[str]) -> Iterator[tuple[str, float, float]]:
+    """Operation, size [B] and time [s] of every line of a table."""
+    operation = time_column = None
+    for line in lines:
+        if line.startswith("#"):
+            if operation is None or "starting" in line:
+                operation = _operation(line) or operation
+            time_column = _time_column(line) or time_column
+        elif size_and_time := _size_and_time(line, time_column):
+            yield (operation or "all_reduce", *size_and_time)
+
+
+def _time_column(line: str) -> int | None:
+    """Index of the out-of-place time in the header line of a table; None for other lines."""
     words = line.strip("# ").split()
     return words.index("time") if words[:2] == ["size", "count"] and "time" in words else None
 
 
-def _size_and_time(line: str, place: int | None) -> tuple[float, float] | None:
+def _size_and_time(line: str, time_column: int | None) -> tuple[float, float] | None:
     """Size [B] and time [s] of a line of the table."""
-    if place is None:
-        found = _TEST_LINE.match(line)
-        return (float(found[1]), float(found[2]) * 1e-6) if found else None
+    if time_column is None:
+        test_line = _TEST_LINE.match(line)
+        return (float(test_line[1]), float(test_line[2]) * 1e-6) if test_line else None
     cells = line.split()
-    numbers = len(cells) > place + 2 and cells[0].isdecimal() and len(cells[0]) <= 18
-    if not numbers or not all(_IS_NUMBER.fullmatch(cell) for cell in cells[place : place + 3]):
+    has_size = len(cells) > time_column + 2 and cells[0].isdecimal() and len(cells[0]) <= 18
+    times = cells[time_column : time_column + 3]
+    if not has_size or not all(_IS_NUMBER.fullmatch(cell) for cell in times):
         return None
-    return float(cells[0]), float(cells[place]) * 1e-6
+    return float(cells[0]), float(cells[time_column]) * 1e-6
 
 
 class SizeClass(NamedTuple):

@@ -130,9 +130,9 @@ def distribution(ratios: list[float]) -> tuple[tuple[float, ...], tuple[float, .
     >>> [(round(part, 2), ratio) for part, ratio in zip(parts, below)][:2]
     [(0.25, 0.9), (0.3, 1.0)]
     """
-    ordered, most = sorted(ratios), len(ratios) / (len(ratios) + 1)
-    every = {1 - most, most, *(part for part in _PARTS if 1 - most < part < most)}
-    parts = tuple(sorted(every))
+    ordered, highest = sorted(ratios), len(ratios) / (len(ratios) + 1)
+    inner = (part for part in _PARTS if 1 - highest < part < highest)
+    parts = tuple(sorted({1 - highest, highest, *inner}))
     ranks = (min(math.ceil(part * (len(ordered) + 1) - 1e-9), len(ordered)) for part in parts)
     return parts, tuple(ordered[rank - 1] for rank in ranks)
 
@@ -262,13 +262,13 @@ def _jobs(items: Sequence[Score]) -> dict[str, Any]:
 
 
 def _fit(items: Sequence[Score]) -> dict[str, Any]:
-    known = [item for item in items if item.run.fits is not None]
-    ran = [item for item in known if item.run.fits]
-    failed = [item for item in known if not item.run.fits]
-    refused = [item for item in known if not item.fits]
-    right = sum(not item.fits for item in failed)
+    with_outcome = [item for item in items if item.run.fits is not None]
+    ran = [item for item in with_outcome if item.run.fits]
+    failed = [item for item in with_outcome if not item.run.fits]
+    refused = [item for item in with_outcome if not item.fits]
+    num_foreseen = sum(not item.fits for item in failed)
     return {
         "fit_recall": _share(sum(item.fits for item in ran), len(ran)),
-        "oom_precision": _share(right, len(refused)),
-        "oom_recall": _share(right, len(failed)),
+        "oom_precision": _share(num_foreseen, len(refused)),
+        "oom_recall": _share(num_foreseen, len(failed)),
     }

@@ -7,18 +7,17 @@ import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from planner.describe.files import write_atomically
 from planner.errors import PlannerError, WriteError, shorten_path
 from planner.sweeps.columns import Columns
-from planner.tables import csv_text
+from planner.tables import Record, csv_text
 
 __all__ = ["check_table", "write_table"]
 
 _SUFFIXES = (".parquet", ".csv")
 
-Rows = Sequence[dict[str, Any]]
+Rows = Sequence[Record]
 
 
 def check_table(path: Path, journal: Path) -> None:

@@ -27,8 +27,8 @@ from planner.describe.workload import Workload
 from planner.emitters import emit_estimate
 from planner.emitters.folder import write_folder, zip_bytes
 from planner.errors import EmitError
-from planner.evidence.logs.job import read_job
-from planner.evidence.logs.read import RunLog
+from planner.evidence.logs.log_files import RunLog
+from planner.evidence.logs.log_job import read_job
 from tests.descriptions import searched
 from tests.emitters.emitted import Files, files_of, place_files, plan_of, run_on, scripts
 

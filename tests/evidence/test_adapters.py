@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from planner.describe.catalogue import load_framework
 from planner.evidence.runs.run import Run
 from tests import ROOT
 from tests.evidence.tables import narayanan_rows, row, write
@@ -22,10 +23,10 @@ def _of_table_1(**cells: object) -> list[dict[str, object]]:
 
 
 def test_the_published_script_fills_micro_batch_and_virtual_stages(tmp_path: Path) -> None:
-    from narayanan import runs_with_schedules
+    from published import published_runs
 
     own = row(row_id="own", source_ref="", micro_batch="", model="GPT 145.6B")
-    runs = runs_with_schedules(write(tmp_path / "n.csv", [*_of_table_1(), own]))
+    runs = published_runs(write(tmp_path / "n.csv", [*_of_table_1(), own]))
     found = [run for run in runs if isinstance(run, Run)]
     assert len(found) == len(runs)
     # run_table_1.sh of the paper's repository
@@ -38,3 +39,51 @@ def test_the_published_script_fills_micro_batch_and_virtual_stages(tmp_path: Pat
     )
     # the same name from elsewhere means another run
     assert not any("published script" in sentence for sentence in found[-1].assumed)
+
+
+@pytest.mark.parametrize(
+    ("release", "gpu", "model", "precision", "once", "overlaps"),
+    [
+        ("25.09", "H100-SXM", "deepseek-v3", "fp8", True, True),
+        ("26.02", "H100-SXM", "deepseek-v3", "fp8", False, False),
+        ("26.04.01", "B200", "deepseek-v3", "mxfp8", True, True),
+        ("26.04.01", "GB200 NVL72", "deepseek-v3", "mxfp8", False, False),
+        ("26.06.01", "GB200 NVL72", "deepseek-v3", "mxfp8", True, True),
+        ("26.06.01", "GB200 NVL72", "deepseek-v3", "bf16", False, False),
+        ("26.08", "GB300 NVL72", "kimi-k2", "mxfp8", False, False),
+        ("2026", "GB200 NVL72", "deepseek-v3", "mxfp8", False, False),
+    ],
+)
+def test_recipes_of_a_release_say_how_tokens_travel(
+    release: str, gpu: str, model: str, precision: str, once: bool, overlaps: bool
+) -> None:
+    from megatron_bridge import framework_of_recipe
+
+    row = {"year": release, "gpu": gpu, "precision": precision}
+    plain = load_framework("megatron-lm")
+    recipe = framework_of_recipe(plain, row, model)
+    rules = recipe.communication
+    assert (rules.experts_once_per_node, rules.overlap_experts) == (once, overlaps)
+    # runs are estimated together by name: another exchange is another framework
+    assert (recipe.name == plain.name) == (recipe == plain)
+
+
+@pytest.mark.parametrize(
+    ("year", "gpu", "model", "precision", "graphed"),
+    [
+        ("26.08", "GB300 NVL72", "deepseek-v3", "mxfp8", 1.0),
+        ("26.04", "GB200 NVL72", "qwen3-235b-a22b", "bf16", 0.62),
+        ("26.02", "B200", "qwen3-30b-a3b", "fp8", 0.28),
+        ("26.04", "H100-SXM", "qwen3-30b-a3b", "fp8", None),
+        ("26.02", "B200", "deepseek-v3", "bf16", None),
+    ],
+)
+def test_runs_are_read_with_the_graphs_of_their_release(
+    year: str, gpu: str, model: str, precision: str, graphed: float | None
+) -> None:
+    from megatron_bridge import framework_of_recipe
+
+    row = {"year": year, "gpu": gpu, "precision": precision}
+    plain = load_framework("megatron-lm")
+    graphs = framework_of_recipe(plain, row, model).host.graphed
+    assert (graphs and graphs.value) == graphed

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from planner.evidence.backtest import score
+from planner.evidence.runs.csv_runs import runs_from_text
 from planner.evidence.runs.run import RefusedRun, Run
-from planner.evidence.runs.table import runs_from_text
 from tests import ROOT
 
 COLUMNS = "row_id,gpu,gpu_mem_gb,n_gpus,system,model,precision,framework,dp,samples_per_s,notes"

@@ -24,12 +24,12 @@ from planner.errors import PlannerError
 from planner.evidence.learning import (
     MOST_RUNS,
     Learned,
+    change_by_experience,
     learn_from,
     learn_from_text,
-    most_telling,
-    taught,
+    most_informative,
 )
-from planner.evidence.measured import read_measured
+from planner.evidence.run_files import read_measured
 from planner.evidence.runs.run import Run
 from planner.show.evidence.lessons import corrected, lessons, lessons_dict
 from tests.descriptions import searched
@@ -120,7 +120,9 @@ def test_an_absurd_run_among_good_ones_is_odd_and_hardly_counts() -> None:
     assert max(chance for row, chance in found.odd_runs.items() if row != "absurd") < 0.1
     without, with_it = after(*good), after(*good, csv_row("absurd", 6 * ALONE.step_time_s))
     assert with_it.step_time_s == pytest.approx(without.step_time_s, rel=0.05)
-    said = lessons(found, taught(replace(QUESTION, experience=found.experience), with_it))
+    said = lessons(
+        found, change_by_experience(replace(QUESTION, experience=found.experience), with_it)
+    )
     assert any(line.startswith("Run absurd does not fit the others") for line in said)
     assert not any("description of machine" in line for line in said)
 
@@ -130,7 +132,10 @@ def test_a_site_far_off_is_called_odd() -> None:
     assert found.odd_site > 0.9
     known = replace(QUESTION, experience=found.experience)
     one = estimate_layouts(known, Layouts.of(JOB))[0]
-    assert any("check the description of machine" in s for s in lessons(found, taught(known, one)))
+    assert any(
+        "check the description of machine" in s
+        for s in lessons(found, change_by_experience(known, one))
+    )
 
 
 def test_memory_moves_with_measured_memory_on_every_stage() -> None:
@@ -143,7 +148,7 @@ def test_memory_moves_with_measured_memory_on_every_stage() -> None:
     assert 1 < found.memory_bytes["total"] / ALONE.memory_bytes["total"] < 1.1
     (stage,) = stage_memory(known, JOB)
     assert sum(stage.values()) == pytest.approx(found.memory_bytes["total"])
-    change = taught(known, found)
+    change = change_by_experience(known, found)
     assert change.step_time is None
     assert change.memory is not None
     assert change.memory.factor == pytest.approx(
@@ -198,14 +203,14 @@ def test_what_tells_most_is_the_layout_nearest_to_the_others() -> None:
     ]
     found = estimate_layouts(QUESTION, Layouts.stack(layouts))
     asked = [(QUESTION, found[i]) for i in range(len(layouts))]
-    next_one = most_telling(asked)
+    next_one = most_informative(asked)
     assert next_one is not None
     assert next_one.layout == layouts[1]
-    assert most_telling(asked[:2]) is None
+    assert most_informative(asked[:2]) is None
     # once it is measured often, another one tells more
     often = learned(*(csv_row(f"r{i}", SLOW, dp=8, tp=2) for i in range(20))).experience
     known = [(replace(QUESTION, experience=often), one) for _, one in asked]
-    next_one = most_telling(known)
+    next_one = most_informative(known)
     assert next_one is not None
     assert next_one.layout != layouts[1]
 
@@ -265,7 +270,7 @@ def test_lessons_are_plain_data() -> None:
     found = learned(csv_row("a", SLOW), csv_row("b", SLOW, "Nowhere", gpu="abacus"))
     known = replace(QUESTION, experience=found.experience)
     one = estimate_layouts(known, Layouts.of(JOB))[0]
-    data = json.loads(json.dumps(lessons_dict(found, taught(known, one))))
+    data = json.loads(json.dumps(lessons_dict(found, change_by_experience(known, one))))
     assert data["num_step_times"] == 1
     assert data["memory"] is None
     assert data["step_time"]["factor"] == pytest.approx(one.step_time_s / ALONE.step_time_s)

@@ -22,8 +22,8 @@ from planner.describe.catalogue import load_framework, load_model
 from planner.describe.layout import Layout
 from planner.describe.model.model import Model
 from planner.evidence.backtest import score
+from planner.evidence.runs.csv_runs import runs_from_text
 from planner.evidence.runs.run import Run
-from planner.evidence.runs.table import runs_from_text
 from tests.descriptions import scenario
 
 # whole tables of papers

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from planner.evidence import statistics
 from planner.evidence.backtest import Backtest, score
-from planner.evidence.runs.table import read_runs
+from planner.evidence.runs.csv_runs import read_runs
 from planner.evidence.scores import Score
 from planner.evidence.statistics import quantiles, rank_correlation, regret
 from planner.show.evidence.backtest import main

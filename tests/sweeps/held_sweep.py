@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -41,6 +42,8 @@ def answer_or_wait(folder: Path, count: int, parent: int, task: Task) -> list[An
 if __name__ == "__main__":
     from tests.sweeps import held_sweep  # by this name workers find the function
 
+    # a shell starts background jobs, and with them the tests, with this signal ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     backends.answer_in_worker = functools.partial(  # type: ignore[assignment]
         held_sweep.answer_or_wait, Path(sys.argv[1]), int(sys.argv[2])
     )

@@ -18,7 +18,7 @@ from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_machine, names
 from planner.describe.machine import Machine
 from planner.errors import PlannerError
-from planner.evidence.learning import Learned, Taught, learn_from_text, taught
+from planner.evidence.learning import EstimateChange, Learned, change_by_experience, learn_from_text
 from planner.show.evidence.lessons import corrected, lessons
 
 __all__ = ["in_use", "present", "show_lessons", "use", "with_own_runs"]
@@ -85,10 +85,10 @@ def show_lessons(job: PageJob, estimate: Estimate | None = None) -> None:
     """What the runs taught, of an estimate or in all."""
     if job.learned is None:
         return
-    changes = Taught(None, None)
+    changes = EstimateChange(None, None)
     if estimate is not None:
         scenario = scenario_of(job.model, job.machine, job.workload, estimate, job.experience)
-        changes = taught(scenario, estimate)
+        changes = change_by_experience(scenario, estimate)
     lines = lessons(job.learned, changes)
     if lines:
         st.caption(escape(" ".join(lines)))

@@ -60,9 +60,9 @@ def read_profile(path: Path) -> RunLog:
             f"{where} marks no step; profile with a schedule and call prof.step() after each step"
         )
     device = [event for event in events if event.get("cat") in _DEVICE]
-    talking = _union(_spans(e for e in device if _communicates(e)))
+    communicating = _union(_spans(e for e in device if _communicates(e)))
     computing = _union(_spans(e for e in device if not _communicates(e)))
-    steps = [_step(mark, computing, talking) for mark in marks]
+    steps = [_step(mark, computing, communicating) for mark in marks]
     return summary(_SOURCE, steps, _facts(trace), where)
 
 
@@ -132,19 +132,19 @@ def _within(spans: Spans, window: Spans) -> float:
     return float(covered.clip(0).sum())
 
 
-def _step(window: Spans, computing: Spans, talking: Spans) -> Step:
-    took = float(window[1] - window[0])
+def _step(window: Spans, computing: Spans, communicating: Spans) -> Step:
+    elapsed = float(window[1] - window[0])
     computed = _within(computing, window)
-    both = np.concatenate((computing, talking))
+    both = np.concatenate((computing, communicating))
     busy = _within(_union(both[np.argsort(both[:, 0])]), window)
     if not busy:
-        return Step.of({"time_s": took * _US})
+        return Step.of({"time_s": elapsed * _US})
     return Step.of(
         {
-            "time_s": took * _US,
+            "time_s": elapsed * _US,
             "computing_s": computed * _US,
             "exposed_communication_s": (busy - computed) * _US,
-            "idle_s": (took - busy) * _US,
+            "idle_s": (elapsed - busy) * _US,
         }
     )
 

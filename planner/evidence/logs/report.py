@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from planner.evidence.logs.compare import Comparison
+from planner.evidence.logs.comparison import Comparison
 from planner.units import format_bytes, format_count, format_seconds
 
 __all__ = ["comparison_dict", "comparison_text"]

@@ -57,7 +57,7 @@ FIGURES: dict[str, Figure] = {
 }
 """What a column can be said to hold; `written_at_s` is a clock."""
 
-_KNOWN: dict[str, str] = {
+_COLUMN_NAMES: dict[str, str] = {
     "step": "step|global_step|iteration|trainer/global_step|_step",
     "loss": "loss|train_loss|lm loss|lm_loss|reduced_train_loss|loss/train/total|"
     "loss_metrics/global_avg_loss",
@@ -89,7 +89,7 @@ _KNOWN: dict[str, str] = {
 """Names that torchtitan, Megatron-LM, NeMo, nanotron, DeepSpeed, Composer, Lightning, LitGPT,
 torchtune, Hugging Face and Weights & Biases write, in lower case and without `train/`."""
 
-_FIGURE_OF = {name: figure for figure, names in _KNOWN.items() for name in names.split("|")}
+_FIGURE_OF = {name: figure for figure, names in _COLUMN_NAMES.items() for name in names.split("|")}
 _PREFIX = re.compile(r"^(?:train|metrics|perf)[/|. ]+")
 
 
@@ -101,21 +101,21 @@ class Row(NamedTuple):
     """When, by the logger's own clock."""
 
 
-def chosen_columns(asked: Sequence[str]) -> dict[str, str]:
+def chosen_columns(assignments: Sequence[str]) -> dict[str, str]:
     """Columns by the figure they hold, from words such as `time_s=dt`.
 
     >>> chosen_columns(["time_s=dt", "loss = train loss"])
     {'time_s': 'dt', 'loss': 'train loss'}
     """
-    chosen = {}
-    for words in asked:
+    columns = {}
+    for words in assignments:
         figure, _, column = (part.strip() for part in words.partition("="))
         if not column:
             raise LogError(f"column {shorten(words)!r} must be FIGURE=COLUMN, such as time_s=dt")
         if figure not in FIGURES:
             raise UnknownNameError("figure", figure, FIGURES, f"known are {', '.join(FIGURES)}")
-        chosen[figure] = column
-    return chosen
+        columns[figure] = column
+    return columns
 
 
 def read_scalars(
@@ -125,16 +125,16 @@ def read_scalars(
 
     Raises LogError where no column holds a time, a rate or a clock, and names the columns.
     """
-    found = list(rows)
-    named = _named(found, columns or {}, where)
-    steps = [_step(row, named) for row in found]
+    all_rows = list(rows)
+    named = _named(all_rows, columns or {}, where)
+    steps = [_step(row, named) for row in all_rows]
     notes = ""
     if not (durations(steps) > 0).any():
-        clock = [_clock(row, named) for row in found]
+        clock = [_clock(row, named) for row in all_rows]
         steps = _timed(steps, clock)
         notes = "step times are differences of the times at which steps were written"
     if not (durations(steps) > 0).any():
-        names = sorted({name for row in found for name in row.figures})
+        names = sorted({name for row in all_rows for name in row.figures})
         listed = ", ".join(names[:20]) or "no column of numbers"
         raise LogError(
             f"{where} holds no time and no rate of steps under a known name; say which column "
@@ -186,9 +186,9 @@ def _timed(steps: Sequence[Step], clock: Sequence[float]) -> list[Step]:
     ]
     timed = []
     for (before, then), (step, now) in itertools.pairwise(dated):
-        count, took = step.step - before.step, now - then
-        if count > 0 and took > 0:
-            timed.append(replace(step, time_s=took / count))
+        count, elapsed = step.step - before.step, now - then
+        if count > 0 and elapsed > 0:
+            timed.append(replace(step, time_s=elapsed / count))
     return timed
 
 

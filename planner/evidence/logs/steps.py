@@ -64,12 +64,13 @@ class Step:
         >>> Step.of({"step": 25, "passes": 100, "pass_time_s": 0.5, "loss": None}).time_s
         2.0
         """
-        found = {name: value for name, value in figures.items() if value is not None}
-        if "time_s" not in found and found.get("steps_per_s", 0.0) > 0:
-            found["time_s"] = 1 / found["steps_per_s"]
-        elif "time_s" not in found and "pass_time_s" in found and found.get("step", 0.0) > 0:
-            found["time_s"] = found["pass_time_s"] * round(found.get("passes", 1) / found["step"])
-        return cls(**found)
+        fields = {name: value for name, value in figures.items() if value is not None}
+        if "time_s" not in fields and fields.get("steps_per_s", 0.0) > 0:
+            fields["time_s"] = 1 / fields["steps_per_s"]
+        elif "time_s" not in fields and "pass_time_s" in fields and fields.get("step", 0.0) > 0:
+            passes = round(fields.get("passes", 1) / fields["step"])
+            fields["time_s"] = fields["pass_time_s"] * passes
+        return cls(**fields)
 
     @property
     def phases_s(self) -> float:
@@ -195,15 +196,15 @@ def summary(
         )
     times = measured[measured > 0]
     warmup = steady(times)
-    kept, rest = usable[warmup:], times[warmup:]
+    steady_steps, rest = usable[warmup:], times[warmup:]
     notes = [source.note] if source.note else []
-    without = sum(
+    num_untimed = sum(
         math.isnan(v) and math.isnan(s.phases_s) for s, v in zip(steps, measured, strict=True)
     )
-    if without:
-        notes.append(f"{without} step lines without a finite time were left out")
-    if len(kept) < 5:
-        notes.append(f"only {len(kept)} steady steps: the spread says little")
+    if num_untimed:
+        notes.append(f"{num_untimed} step lines without a finite time were left out")
+    if len(steady_steps) < 5:
+        notes.append(f"only {len(steady_steps)} steady steps: the spread says little")
     finite = sum(math.isfinite(step.loss) for step in usable)
     if 0 < finite < len(usable):
         notes.append("the loss is not finite in some steps: times may not be those of training")
@@ -215,7 +216,7 @@ def summary(
         num_steps=len(usable),
         num_warmup=warmup,
         num_slow=int(np.sum(rest > 1.5 * np.median(rest))),
-        steps=tuple(kept),
+        steps=tuple(steady_steps),
         facts={**facts, **_phases(steps)},
         notes=tuple(notes),
     )

@@ -27,26 +27,25 @@ __all__ = [
     "known_labels",
     "normalised",
     "precision_of",
-    "release_of",
     "year_of",
 ]
 
 
-class Known(Description):
-    """Something known, with where it is known from."""
+class Sourced(Description):
+    """A fact with its source."""
 
     source: str = Field(min_length=6)
     """Where it was read, or that it is assumed."""
 
 
-class Meanings(Known):
+class Meanings(Sourced):
     """Words of a label and what each means."""
 
     words: dict[str, str]
     """Meaning by word; the first word that occurs wins."""
 
 
-class SlowerLinks(Known):
+class SlowerLinks(Sourced):
     """A device that is another one of the catalogue with slower links."""
 
     device: str
@@ -57,14 +56,14 @@ class SlowerLinks(Known):
     """What differs from that profile, as `section.field=value`."""
 
 
-class UsualMachines(Known):
+class UsualMachines(Sourced):
     """Machines that stand for a device where no system is named."""
 
     names: tuple[str, ...]
     """Names in the catalogue, in the order in which they are tried."""
 
 
-class OtherName(Known):
+class OtherName(Sourced):
     """A model that a framework's tables call by a name that others use for another."""
 
     label: str
@@ -92,7 +91,7 @@ class Words(Description):
     """Entries of the column `compile` that mean eager execution."""
 
 
-class KernelChanges(Known):
+class KernelChanges(Sourced):
     """What a compiler or a library of kernels changes in a framework's description."""
 
     fused_norm: bool | None = None
@@ -117,44 +116,7 @@ class KernelChanges(Known):
         return self.model_dump(exclude={"source"}, exclude_none=True)
 
 
-class Recipes(Known):
-    """Recipes of some releases, by device, model and precision."""
-
-    since: float = Field(ge=0)
-    """First release, such as 26.06."""
-    until: float = Field(default=99.99, ge=0)
-    """Last release."""
-    devices: tuple[str, ...]
-    """Words, one of which is in the column `gpu`."""
-    models: tuple[str, ...]
-    """Parts of names, one of which is in the model's."""
-    precision: str = ""
-    """Part of the column `precision`."""
-
-    def meant(self, release: float, device: str, model: str, precision: str) -> bool:
-        """Whether a run is one of these."""
-        named = any(word in device.split() for word in self.devices)
-        named = named and any(word in model for word in self.models)
-        return named and self.since <= release <= self.until and self.precision in precision
-
-
-class Exchange(Recipes):
-    """How recipes send tokens to their experts."""
-
-    experts_once_per_node: bool = False
-    """As in a framework's description."""
-    overlap_experts: bool = False
-    """As in a framework's description."""
-
-
-class Graphs(Recipes):
-    """Which kernels recipes put in CUDA graphs."""
-
-    graphed: float = Field(ge=0, le=1)
-    """Part of a layer's kernels."""
-
-
-class Usual(Known):
+class Usual(Sourced):
     """What runs of a described framework do where a row does not say."""
 
     dropout: float = Field(default=0.0, ge=0, lt=1)
@@ -179,7 +141,7 @@ class MicroBatch(Description):
     """Samples."""
 
 
-class Software(Known):
+class Software(Sourced):
     """What a label of software stands for, and what such runs do where a row does not say."""
 
     words: tuple[str, ...]
@@ -225,17 +187,13 @@ class Software(Known):
     """Kernels of another build that its tables hold, which only a run's memory tells apart."""
     first_stage_memory: bool = False
     """Whether the memory that it prints is of the pipeline's first stage, else of the fullest."""
-    exchanges: tuple[Exchange, ...] = ()
-    """How its releases send tokens to experts; the first match wins, none: as described."""
-    graphs: tuple[Graphs, ...] = ()
-    """What its releases put in CUDA graphs; the first match wins, none: nothing."""
     compiles: bool = False
     """Whether its runs compile their model."""
     compiled_kernels: KernelChanges | None = None
     """What differs from the switch `compile` where its runs compile."""
 
 
-class Noted(Known):
+class Noted(Sourced):
     """A switch of frameworks, as words of a column say that it is on."""
 
     name: str
@@ -295,21 +253,11 @@ def year_of(label: str) -> int | None:
     >>> year_of("2022-02-28"), year_of("26.04.01"), year_of("")
     (2022, 2026, None)
     """
-    found = re.search(r"(?:19|20)\d\d", label)
-    if found:
-        return int(found[0])
+    year = re.search(r"(?:19|20)\d\d", label)
+    if year:
+        return int(year[0])
     release = re.match(r"(\d\d)\.\d\d\b", label.strip())
     return 2000 + int(release[1]) if release else None
-
-
-def release_of(label: str) -> float | None:
-    """The release of NVIDIA's containers that a label names.
-
-    >>> release_of("26.04.01"), release_of("2024")
-    (26.04, None)
-    """
-    found = re.match(r"\d\d\.\d\d\b", label.strip())
-    return float(found[0]) if found else None
 
 
 def precision_of(label: str) -> str | None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Note", "Reading", "assumed", "guessed", "stated", "together"]
+__all__ = ["Note", "Reading", "as_stated", "assumed", "guessed", "together"]
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ class Reading(Generic[T]):
         return Reading(self.value, (*notes, *self.notes))
 
 
-def stated(value: T) -> Reading[T]:
+def as_stated(value: T) -> Reading[T]:
     """What the row says."""
     return Reading(value)
 
@@ -58,7 +58,7 @@ def guessed(value: T, sentence: str) -> Reading[T]:
 def together(readings: Mapping[str, Reading[Any]]) -> Reading[dict[str, Any]]:
     """Named readings as one, with the notes of all in their order.
 
-    >>> together({"tp": stated(2), "pp": assumed(1, "pp missing: 1")}).value
+    >>> together({"tp": as_stated(2), "pp": assumed(1, "pp missing: 1")}).value
     {'tp': 2, 'pp': 1}
     """
     values = {name: reading.value for name, reading in readings.items()}

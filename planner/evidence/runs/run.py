@@ -14,16 +14,6 @@ from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.errors import PlannerError
 from planner.evidence.runs.cells import Cells
-from planner.evidence.runs.choices import built, fastest, tuned
-from planner.evidence.runs.frameworks import (
-    configured,
-    described_framework,
-    exchanging,
-    is_compiled,
-    software_of,
-    switches_of,
-    usual,
-)
 from planner.evidence.runs.labels import (
     Software,
     known_labels,
@@ -31,10 +21,19 @@ from planner.evidence.runs.labels import (
     precision_of,
     year_of,
 )
-from planner.evidence.runs.layouts import layout_is_stated, layout_of, usual_batch
-from planner.evidence.runs.machines import Place, machine_of
-from planner.evidence.runs.models import model_of
-from planner.evidence.runs.reading import Note, Reading, assumed, guessed, stated, together
+from planner.evidence.runs.open_choices import built, fastest, tuned
+from planner.evidence.runs.reading import Note, Reading, as_stated, assumed, guessed, together
+from planner.evidence.runs.run_layout import layout_is_stated, layout_of, usual_batch
+from planner.evidence.runs.run_machine import Place, machine_of
+from planner.evidence.runs.run_model import model_of
+from planner.evidence.runs.run_software import (
+    configured,
+    described_framework,
+    is_compiled,
+    software_of,
+    switches_of,
+    usual,
+)
 from planner.units import GIB
 
 __all__ = ["RefusedRun", "Run", "run_of"]
@@ -110,30 +109,30 @@ class _Job:
     """Whether the row's global batch is another one than that of its layout."""
 
 
-def run_of(row_id: str, source: str, cells: Cells, here: Machine | None = None) -> Run:
+def run_of(row_id: str, source: str, cells: Cells, own_machine: Machine | None = None) -> Run:
     """The run of a row; of a system called like `here`, on that machine.
 
     PlannerError where the cells do not tell one.
     """
     _check_waits(cells)
-    setting = _setting(cells, here)
+    setting = _setting(cells, own_machine)
     job = _job(cells, setting.value)
-    found, asked = setting.value, job.value
-    step = _step_time_s(cells, asked, found.num_ranks)
+    setup, run_job = setting.value, job.value
+    step = _step_time_s(cells, run_job, setup.num_ranks)
     memory = _memory(cells)
     peak, kind = memory.value
-    scenario = _scenario(found, asked.workload)
-    framework = built(found.software, scenario, asked.layout, memory.value)
+    scenario = _scenario(setup, run_job.workload)
+    framework = built(setup.software, scenario, run_job.layout, memory.value)
     notes = (*_of_the_table(cells), *setting.notes, *job.notes, *memory.notes, *framework.notes)
     return Run(
         row_id,
         source,
-        found.place.machine,
-        found.place.label,
-        configured(framework.value, found.software, asked.layout),
-        found.model,
-        asked.workload,
-        asked.layout,
+        setup.place.machine,
+        setup.place.label,
+        configured(framework.value, setup.software, run_job.layout),
+        setup.model,
+        run_job.workload,
+        run_job.layout,
         step,
         peak,
         kind,
@@ -141,7 +140,7 @@ def run_of(row_id: str, source: str, cells: Cells, here: Machine | None = None) 
         tuple(note.sentence for note in notes),
         any(note.guess for note in notes),
         not cells.text("recompute"),
-        found.software.first_stage_memory,
+        setup.software.first_stage_memory,
         bool(framework.notes),
         cells.text("source_ref"),
         cells.text("reliability").lower(),
@@ -151,9 +150,9 @@ def run_of(row_id: str, source: str, cells: Cells, here: Machine | None = None) 
 def _check_waits(cells: Cells) -> None:
     """Raise PlannerError where a row's own notes say that its step is not what is estimated."""
     noted = normalised(cells.text("notes"))
-    if found := next((word for word in known_labels().words.waiting if word in noted), ""):
+    if reason := next((word for word in known_labels().words.waiting if word in noted), ""):
         raise PlannerError(
-            f"notes say {found!r}: a step is estimated without waiting for its input; give the "
+            f"notes say {reason!r}: a step is estimated without waiting for its input; give the "
             "time without it"
         )
 
@@ -164,17 +163,16 @@ def _of_the_table(cells: Cells) -> tuple[Note, ...]:
     return tuple(Note(sentence) for sentence in sentences if sentence)
 
 
-def _setting(cells: Cells, here: Machine | None) -> Reading[_Setting]:
+def _setting(cells: Cells, own_machine: Machine | None) -> Reading[_Setting]:
     year = year_of(cells.text("year"))
     num_ranks = _num_ranks(cells)
     if num_ranks.value > _MAX_RANKS:
         raise PlannerError(f"n_gpus = {num_ranks.value} exceeds {_MAX_RANKS:,}; correct the cell")
-    place = _place(cells, here)
+    place = _place(cells, own_machine)
     software = software_of(cells, year)
     compiled = is_compiled(cells, software.value)
     framework = described_framework(software.value, switches_of(cells, compiled.value))
     model = model_of(cells, usual(software.value).dropout)
-    framework = exchanging(framework, software.value, cells, model.value.name)
     notes = (num_ranks, place, software, compiled, model)
     return Reading(
         _Setting(year, num_ranks.value, place.value, software.value, framework, model.value),
@@ -182,34 +180,34 @@ def _setting(cells: Cells, here: Machine | None) -> Reading[_Setting]:
     )
 
 
-def _place(cells: Cells, here: Machine | None) -> Reading[Place]:
+def _place(cells: Cells, own_machine: Machine | None) -> Reading[Place]:
     system = cells.text("system")
-    if here is not None and system.strip().lower() == here.name:
-        return stated(Place(here, here.name))
-    found = machine_of(
+    if own_machine is not None and system.strip().lower() == own_machine.name:
+        return as_stated(Place(own_machine, own_machine.name))
+    machine = machine_of(
         system,
         cells.text("gpu"),
         cells.number("gpu_mem_gb"),
         cells.count("gpus_per_node"),
         cells.text("interconnect"),
     )
-    if here is not None and found.value.label == here.name:
-        return Reading(Place(here, here.name), found.notes)
-    return found
+    if own_machine is not None and machine.value.label == own_machine.name:
+        return Reading(Place(own_machine, own_machine.name), machine.notes)
+    return machine
 
 
-def _job(cells: Cells, of: _Setting) -> Reading[_Job]:
-    if layout_is_stated(cells, of.software, of.framework):
-        found = layout_of(cells, of.software, of.framework, of.num_ranks)
-        batches = found.value.batches
-        stage = found.value.layout.zero_stage
-        workload = _workload(cells, of, batches.global_batch, stage)
-        layout = tuned(cells, _scenario(of, workload.value), found.value)
-        notes = (*found.notes, *workload.notes, *layout.notes)
+def _job(cells: Cells, setting: _Setting) -> Reading[_Job]:
+    if layout_is_stated(cells, setting.software, setting.framework):
+        stated_layout = layout_of(cells, setting.software, setting.framework, setting.num_ranks)
+        batches = stated_layout.value.batches
+        stage = stated_layout.value.layout.zero_stage
+        workload = _workload(cells, setting, batches.global_batch, stage)
+        layout = tuned(cells, _scenario(setting, workload.value), stated_layout.value)
+        notes = (*stated_layout.notes, *workload.notes, *layout.notes)
         return Reading(_Job(workload.value, layout.value, batches.contradicted), notes)
-    batch = usual_batch(cells, of.num_ranks)
-    workload = _workload(cells, of, batch.value)
-    layout = fastest(cells, of.software, _scenario(of, workload.value), of.num_ranks)
+    batch = usual_batch(cells, setting.num_ranks)
+    workload = _workload(cells, setting, batch.value)
+    layout = fastest(cells, setting.software, _scenario(setting, workload.value), setting.num_ranks)
     return Reading(
         _Job(workload.value, layout.value), (*batch.notes, *workload.notes, *layout.notes)
     )
@@ -224,7 +222,7 @@ def _num_ranks(cells: Cells) -> Reading[int]:
     if cells.count("n_gpus") is None and any(degrees):
         ranks = math.prod(degree or 1 for degree in degrees)
         return guessed(ranks, f"n_gpus missing: dp * tp * pp * cp = {ranks}")
-    return stated(cells.need("n_gpus"))
+    return as_stated(cells.need("n_gpus"))
 
 
 def _workload(
@@ -234,8 +232,8 @@ def _workload(
     of.place.machine.peak(precision.value)
     fields = together(
         {
-            "sequence_length": stated(1 if of.model.counts_samples else cells.need("seq_len")),
-            "global_batch": stated(batch),
+            "sequence_length": as_stated(1 if of.model.counts_samples else cells.need("seq_len")),
+            "global_batch": as_stated(batch),
             "precision": precision,
             "attention": _attention(cells, of),
             "lora_rank": _lora_rank(cells),
@@ -246,9 +244,9 @@ def _workload(
 
 def _precision(cells: Cells, of: _Setting, zero_stage: int | None) -> Reading[str]:
     """Stated, else the usual one, or fp16 where the software does not shard so little in that."""
-    said = precision_of(cells.text("precision"))
-    if said is not None:
-        return stated(said)
+    precision_cell = precision_of(cells.text("precision"))
+    if precision_cell is not None:
+        return as_stated(precision_cell)
     has_bf16 = "bf16" in of.place.machine.device.peak_flop_per_s
     precision = usual(of.software).precision or ("bf16" if has_bf16 else "fp16")
     if zero_stage is not None and zero_stage not in of.framework.zero_stages_for(precision):
@@ -258,9 +256,9 @@ def _precision(cells: Cells, of: _Setting, zero_stage: int | None) -> Reading[st
 
 
 def _attention(cells: Cells, of: _Setting) -> Reading[str]:
-    said = cells.flag("flash_attention")
-    if said is not None:
-        return stated("flash" if said else "eager")
+    is_flash = cells.flag("flash_attention")
+    if is_flash is not None:
+        return as_stated("flash" if is_flash else "eager")
     late = (of.year if of.year is not None else 9999) >= of.software.flash_since
     # fused attention kernels need the matrix units that came with bf16
     kind = "flash" if late and "bf16" in of.place.machine.device.peak_flop_per_s else "eager"
@@ -269,36 +267,36 @@ def _attention(cells: Cells, of: _Setting) -> Reading[str]:
 
 def _lora_rank(cells: Cells) -> Reading[int]:
     if not any(word in cells.text("model").lower() for word in known_labels().words.adapters):
-        return stated(0)
+        return as_stated(0)
     rank = int(known_labels().adapter_rank.value)
     return assumed(rank, f"LoRA without a rank: {rank}, usual there")
 
 
 def _step_time_s(cells: Cells, job: _Job, num_ranks: int) -> float | None:
-    said, rate = cells.number("step_time_s"), cells.number("tokens_per_s_per_gpu")
+    step_time, rate = cells.number("step_time_s"), cells.number("tokens_per_s_per_gpu")
     samples = cells.number("samples_per_s")
     if rate is None and samples is not None:
         rate = samples * job.workload.sequence_length / num_ranks
-    if rate is not None and (said is None or job.contradicted):
+    if rate is not None and (step_time is None or job.contradicted):
         return job.workload.tokens_per_step / (rate * num_ranks)
-    return said
+    return step_time
 
 
 def _memory(cells: Cells) -> Reading[tuple[float | None, MemoryKind]]:
     peak, text = cells.number("peak_memory_gib"), cells.text("memory_kind").lower()
     if peak is None or cells.flag("oom"):
         # what a run had when it failed is less than it needs
-        return stated((None, "allocated"))
+        return as_stated((None, "allocated"))
     peak *= GIB
     if "smi" in text or "gb per gpu" in text:
-        return stated((peak, "device"))
+        return as_stated((peak, "device"))
     if "alloc" in text and "reserved" in text:
         # such peaks grow with the number of micro-batches, as only reserved memory does
         return assumed((peak, "reserved"), "allocated or reserved: compared with reserved")
     if "alloc" in text or text.startswith("active"):
-        return stated((peak, "allocated"))
+        return as_stated((peak, "allocated"))
     if "reserved" in text:
-        return stated((peak, "reserved"))
+        return as_stated((peak, "reserved"))
     return assumed((peak, "allocated"), "memory_kind not known: compared with allocated memory")
 
 

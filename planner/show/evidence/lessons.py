@@ -9,7 +9,13 @@ from typing import Any
 
 from planner.cost.estimate import Estimate
 from planner.cost.scenario import Scenario
-from planner.evidence.learning import Change, Learned, Taught, most_telling, taught
+from planner.evidence.learning import (
+    Change,
+    EstimateChange,
+    Learned,
+    change_by_experience,
+    most_informative,
+)
 from planner.units import counted
 
 __all__ = ["ODD", "LearnedAnswer", "corrected", "lessons", "lessons_dict"]
@@ -31,7 +37,9 @@ def _figures(run: Any) -> bool:
     return run.step_time_s is not None or run.memory_bytes is not None
 
 
-def lessons(learned: Learned, taught: Taught, next_one: Estimate | None = None) -> list[str]:
+def lessons(
+    learned: Learned, taught: EstimateChange, next_one: Estimate | None = None
+) -> list[str]:
     """What was learned for one estimate, what does not fit, and what to measure next."""
     lines = []
     if taught.step_time is not None:
@@ -85,7 +93,7 @@ def _change(what: str, change: Change) -> str:
 
 
 def lessons_dict(
-    learned: Learned, taught: Taught, next_one: Estimate | None = None
+    learned: Learned, taught: EstimateChange, next_one: Estimate | None = None
 ) -> dict[str, Any]:
     """The same as plain data."""
     return {
@@ -134,8 +142,8 @@ class LearnedAnswer:
             data = {**data, "measured": lessons_dict(self.learned, *self._comparison())}
         return json.dumps(data, indent=1, allow_nan=False)
 
-    def _comparison(self) -> tuple[Taught, Estimate | None]:
+    def _comparison(self) -> tuple[EstimateChange, Estimate | None]:
         """The correction of the first estimate, and the estimate to measure next."""
         if not self.estimates:
-            return Taught(None, None), None
-        return taught(*self.estimates[0]), most_telling(self.estimates)
+            return EstimateChange(None, None), None
+        return change_by_experience(*self.estimates[0]), most_informative(self.estimates)

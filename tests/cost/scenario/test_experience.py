@@ -12,7 +12,7 @@ from scipy.stats import multivariate_normal
 from planner.cost.scenario.experience import Known, likelihoods, outlook, predicted
 from planner.cost.scenario.prior import GAUSSIAN, Prior, priors
 from planner.cost.scenario.traits import Traits
-from planner.evidence.residuals.table import known, residuals
+from planner.evidence.residual_table import experience_of, residuals
 
 PRIOR = priors().step_time
 SURE = PRIOR.model_copy(update={"odd_sites": 1e-12, "odd_runs": 1e-12})
@@ -21,7 +21,7 @@ SURE = PRIOR.model_copy(update={"odd_sites": 1e-12, "odd_runs": 1e-12})
 def rows(source: str, most: int) -> Known:
     """Published runs of one source, of stated jobs."""
     own = (row for row in residuals() if source in row.source and not row.guessed)
-    return known([row for row in own if row.teaches("step_time")][:most])
+    return experience_of([row for row in own if row.teaches("step_time")][:most])
 
 
 @pytest.fixture(scope="module")

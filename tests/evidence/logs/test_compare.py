@@ -10,11 +10,11 @@ import pytest
 
 from planner.describe.catalogue import load_machine
 from planner.errors import PlannerError
-from planner.evidence.logs.compare import compare, compare_log
-from planner.evidence.logs.job import read_job
-from planner.evidence.logs.read import read_log_text
+from planner.evidence.logs.comparison import compare, compare_log
+from planner.evidence.logs.log_files import read_log_text
+from planner.evidence.logs.log_job import read_job
 from planner.evidence.logs.report import comparison_dict, comparison_text
-from planner.evidence.measured import read_measured, run_compared
+from planner.evidence.run_files import read_measured, run_compared
 from planner.evidence.runs.run import Run
 
 HEAD = """\

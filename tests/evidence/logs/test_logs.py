@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from planner.errors import PlannerError
-from planner.evidence.logs.read import read_log, read_log_text
+from planner.evidence.logs.log_files import read_log, read_log_text
 from planner.evidence.logs.steps import LogError, steady
 
 GIB = 2**30

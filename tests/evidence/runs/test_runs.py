@@ -22,18 +22,17 @@ from planner.errors import CatalogueError, PlannerError, UnknownNameError
 from planner.evidence import backtest
 from planner.evidence.backtest import Backtest, score
 from planner.evidence.runs.cells import Cells
-from planner.evidence.runs.frameworks import (
+from planner.evidence.runs.csv_runs import read_runs
+from planner.evidence.runs.labels import known_labels, normalised, precision_of, year_of
+from planner.evidence.runs.reading import as_stated, assumed, guessed, together
+from planner.evidence.runs.run import RefusedRun, Run
+from planner.evidence.runs.run_machine import machine_of
+from planner.evidence.runs.run_software import (
     configured,
     described_framework,
-    exchanging,
     software_of_label,
     switches_of,
 )
-from planner.evidence.runs.labels import known_labels, normalised, precision_of, year_of
-from planner.evidence.runs.machines import machine_of
-from planner.evidence.runs.reading import assumed, guessed, stated, together
-from planner.evidence.runs.run import RefusedRun, Run
-from planner.evidence.runs.table import read_runs
 from planner.show.evidence.backtest import backtest_page, main
 from tests import ROOT
 from tests.evidence.tables import narayanan_rows, row, write
@@ -355,33 +354,6 @@ def test_unknown_software_is_stood_in_for_and_said(
 
 
 @pytest.mark.parametrize(
-    ("release", "gpu", "model", "precision", "once", "overlaps"),
-    [
-        ("25.09", "H100-SXM", "deepseek-v3", "fp8", True, True),
-        ("26.02", "H100-SXM", "deepseek-v3", "fp8", False, False),
-        ("26.04.01", "B200", "deepseek-v3", "mxfp8", True, True),
-        ("26.04.01", "GB200 NVL72", "deepseek-v3", "mxfp8", False, False),
-        ("26.06.01", "GB200 NVL72", "deepseek-v3", "mxfp8", True, True),
-        ("26.06.01", "GB200 NVL72", "deepseek-v3", "bf16", False, False),
-        ("26.08", "GB300 NVL72", "kimi-k2", "mxfp8", False, False),
-        ("2026", "GB200 NVL72", "deepseek-v3", "mxfp8", False, False),
-    ],
-)
-def test_recipes_of_a_release_say_how_tokens_travel(
-    release: str, gpu: str, model: str, precision: str, once: bool, overlaps: bool
-) -> None:
-    cells = Cells({"year": release, "gpu": gpu, "precision": precision})
-    software = software_of_label("Megatron-Bridge (Megatron-Core)", 2026)
-    assert software is not None
-    plain = load_framework(software.framework)
-    found = exchanging(plain, software, cells, model)
-    rules = found.communication
-    assert (rules.experts_once_per_node, rules.overlap_experts) == (once, overlaps)
-    # runs are estimated together by name: another exchange is another framework
-    assert (found.name == plain.name) == (found == plain)
-
-
-@pytest.mark.parametrize(
     ("label", "year", "name"),
     [
         ("Megatron-DeepSpeed (somebody's fork)", 2023, "megatron-deepspeed"),
@@ -434,26 +406,6 @@ def test_backward_of_column_parallel_layers_overlaps_since_its_release(
     assert software is not None
     framework = described_framework(software)
     assert framework.communication.overlap_tensor_backward is overlaps
-
-
-@pytest.mark.parametrize(
-    ("year", "gpu", "model", "precision", "graphed"),
-    [
-        ("26.08", "GB300 NVL72", "deepseek-v3", "mxfp8", 1.0),
-        ("26.04", "GB200 NVL72", "qwen3-235b-a22b", "bf16", 0.62),
-        ("26.02", "B200", "qwen3-30b-a3b", "fp8", 0.28),
-        ("26.04", "H100-SXM", "qwen3-30b-a3b", "fp8", None),
-        ("26.02", "B200", "deepseek-v3", "bf16", None),
-    ],
-)
-def test_runs_are_read_with_the_graphs_of_their_release(
-    year: str, gpu: str, model: str, precision: str, graphed: float | None
-) -> None:
-    software = software_of_label("Megatron-Bridge (Megatron-Core)", 2026)
-    assert software is not None
-    cells = Cells({"year": year, "gpu": gpu, "precision": precision})
-    found = exchanging(load_framework("megatron-lm"), software, cells, model).host.graphed
-    assert (found and found.value) == graphed
 
 
 def test_compiled_code_launches_little_more_than_its_kernels() -> None:
@@ -838,7 +790,7 @@ def test_empty_cells_have_many_names() -> None:
 
 
 def test_readings_carry_notes_in_the_order_they_are_put_together() -> None:
-    parts = {"a": assumed(1, "first"), "b": stated(2), "c": guessed(3, "second")}
+    parts = {"a": assumed(1, "first"), "b": as_stated(2), "c": guessed(3, "second")}
     found = together(parts)
     assert found.value == {"a": 1, "b": 2, "c": 3}
     assert [(note.sentence, note.guess) for note in found.notes] == [

@@ -230,7 +230,7 @@ def test_files_of_a_hub_model_find_it_again(hub: Hub) -> None:
 
 
 def test_logs_are_held_against_the_model_that_a_layout_names(hub: Hub, tmp_path: Path) -> None:
-    from planner.evidence.logs.compare import compare_log
+    from planner.evidence.logs.comparison import compare_log
 
     log, layout = tmp_path / "log.csv", tmp_path / "layout.json"
     rows = "".join(f"{step},{0.05 + 0.001 * (step % 3)}\n" for step in range(20))

@@ -69,8 +69,8 @@ def _rows(names: list[str], reader: Iterator[list[str]], where: str) -> Iterator
 
 def _objects(first: str, rest: Iterator[str]) -> Iterator[Row]:
     for line in (first, *rest):
-        if isinstance(found := _object(line), dict):
-            yield Row(_figures(found.items()))
+        if isinstance(record := _object(line), dict):
+            yield Row(_figures(record.items()))
 
 
 def _object(line: str) -> Any:

@@ -1,4 +1,4 @@
-"""Measured: the runs of whatever a user has of them: a table, a log, what `compare` printed."""
+"""Read measured runs from a user's file: a table, a log, or a result of `planner compare`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.errors import CatalogueError, DescriptionError, PlannerError, shorten, shorten_path
+from planner.evidence.runs.csv_runs import is_table_of_runs, read_runs
 from planner.evidence.runs.run import RefusedRun, Run
-from planner.evidence.runs.table import is_table_of_runs, read_runs
 
 if TYPE_CHECKING:
-    from planner.evidence.logs.compare import Comparison
+    from planner.evidence.logs.comparison import Comparison
 
 __all__ = ["read_measured", "run_compared"]
 
@@ -33,26 +33,26 @@ _KINDS: dict[str, MemoryKind] = {"reserved_bytes": "reserved", "allocated_bytes"
 
 
 def read_measured(
-    given: str | Path, here: Machine | None = None, model: Model | None = None
+    file: str | Path, own_machine: Machine | None = None, model: Model | None = None
 ) -> list[Run | RefusedRun]:
     """The runs of a file: a CSV of runs, a log as LOG or LOG=JOB.json, or a printed comparison.
 
     `here` and `model` are what is asked about: a log ran there, and files may call them by name.
     Raises PlannerError where the file holds no run.
     """
-    text = str(given)
+    text = str(file)
     log, _, job = text.rpartition("=")
     if log and not Path(text).expanduser().exists():
-        return [_of_log(log, job, here, model)]
+        return [_of_log(log, job, own_machine, model)]
     path = Path(text).expanduser()
     if path.is_dir():
-        return [_of_log(text, None, here, model)]
+        return [_of_log(text, None, own_machine, model)]
     head = _head(path)
     if is_table_of_runs(head.split("\n", 1)[0]):
-        return list(read_runs(path, here))
+        return list(read_runs(path, own_machine))
     if (printed := _printed(path, head)) is not None:
-        return [run_compared(printed, path.name, here, model)]
-    return [_of_log(text, None, here, model)]
+        return [run_compared(printed, path.name, own_machine, model)]
+    return [_of_log(text, None, own_machine, model)]
 
 
 def _head(path: Path) -> str:
@@ -75,65 +75,65 @@ def _printed(path: Path, head: str) -> dict[str, Any] | None:
     if not head.lstrip().startswith("{") or path.stat().st_size > _SMALL:
         return None
     try:
-        found = json.loads(read_text(path))
+        data = json.loads(read_text(path))
     except (ValueError, RecursionError):
         return None
-    told = {"layout", "workload", "model", "machine", "framework", "step_time_s"}
-    return found if isinstance(found, dict) and told <= found.keys() else None
+    fields = {"layout", "workload", "model", "machine", "framework", "step_time_s"}
+    return data if isinstance(data, dict) and fields <= data.keys() else None
 
 
 def _of_log(
-    log: str, job: str | None, here: Machine | None, model: Model | None
+    log: str, job: str | None, own_machine: Machine | None, model: Model | None
 ) -> Run | RefusedRun:
-    from planner.evidence.logs.compare import compare_log
+    from planner.evidence.logs.comparison import compare_log
     from planner.evidence.logs.steps import LogError
 
     name = shorten(Path(log).name)
-    if here is None:
+    if own_machine is None:
         raise PlannerError(
             f"{name} does not say on which machine it ran; name it, or give what `planner compare "
             "--json` printed of it"
         )
     try:
-        found = compare_log(log, here, job, model=_named(job) or model)
+        result = compare_log(log, own_machine, job, model=_named(job) or model)
     except LogError:
         raise  # it names the file, and no job would mend it
     except PlannerError as error:
         remedy = "" if job else f"; state its job: {log}=JOB.json (`planner compare --help`)"
         raise CatalogueError(f"{name}: {error}{remedy}") from None
-    return _of_comparison(found, name)
+    return _of_comparison(result, name)
 
 
 def _named(job: str | None) -> str | None:
     """The model that the file of a job names."""
     try:
-        found = json.loads(read_text(Path(job).expanduser())) if job else {}
+        data = json.loads(read_text(Path(job).expanduser())) if job else {}
     except (ValueError, RecursionError, PlannerError):
         return None  # who reads the job says what is wrong
-    name = found.get("model") if isinstance(found, dict) else None
+    name = data.get("model") if isinstance(data, dict) else None
     return name if isinstance(name, str) else None
 
 
-def _of_comparison(found: Comparison, name: str) -> Run | RefusedRun:
-    scenario = found.job.scenario
-    if found.doubts:
-        return RefusedRun(name, found.log.source, found.doubts[0])
-    figures = {figure.name: figure.measured for figure in found.figures}
+def _of_comparison(comparison: Comparison, name: str) -> Run | RefusedRun:
+    scenario = comparison.job.scenario
+    if comparison.doubts:
+        return RefusedRun(name, comparison.log.source, comparison.doubts[0])
+    figures = {figure.name: figure.measured for figure in comparison.figures}
     memory, kind = _memory(figures)
     return Run(
         name,
-        found.log.source,
+        comparison.log.source,
         scenario.machine,
         scenario.machine.name,
         scenario.framework,
         scenario.model,
         scenario.workload,
-        found.job.layout,
-        found.step_time_s,
+        comparison.job.layout,
+        comparison.step_time_s,
         memory,
         kind,
         True,
-        found.job.assumptions,
+        comparison.job.assumptions,
     )
 
 
@@ -147,7 +147,7 @@ def _memory(figures: dict[str, float]) -> tuple[float | None, MemoryKind]:
 def run_compared(
     printed: dict[str, Any],
     name: str,
-    here: Machine | None = None,
+    own_machine: Machine | None = None,
     model: Model | None = None,
 ) -> Run | RefusedRun:
     """The run of a comparison as `planner compare --json` prints it.
@@ -159,12 +159,13 @@ def run_compared(
             return RefusedRun(name, str(printed.get("log", name)), str(printed["doubts"][0]))
         figures = {f["name"]: float(f["measured"]) for f in printed.get("figures", ())}
         step = float(printed["step_time_s"])
-        place, described = str(printed["machine"]), str(printed["model"])
+        machine_name, model_name = str(printed["machine"]), str(printed["model"])
         framework = load_framework(str(printed["framework"]))
         memory, kind = _memory(figures)
         if not 0 < step < float("inf") or not (memory is None or 0 < memory < float("inf")):
             raise DescriptionError(f"{name}: step_time_s = {step:g} or memory is no size; {_WAYS}")
-        machine = here if here is not None and here.name == place else load_machine(place)
+        is_own = own_machine is not None and own_machine.name == machine_name
+        machine = own_machine if own_machine and is_own else load_machine(machine_name)
         return Run(
             name,
             str(printed.get("log", name)),
@@ -172,8 +173,8 @@ def run_compared(
             machine.name,
             framework,
             model
-            if model is not None and model.name == described
-            else load_model(described, run=False),
+            if model is not None and model.name == model_name
+            else load_model(model_name, run=False),
             Workload.described(printed["workload"], where="workload"),
             Layout.described(printed["layout"], where="layout"),
             step,

@@ -1,9 +1,9 @@
-"""Compare: a real run's log against its estimate, and which part is most likely off.
+"""Comparison of a real run's log with its estimate, and the parts that are most likely off.
 
-The blame is a heuristic and says so: every part of the estimate is given a relative
-uncertainty, the difference is shared out as independent errors of that size would share it, and
-a part whose share alone would need an implausible factor is marked. Where the log states the
-time of a phase itself (DeepSpeed's timers), that is compared first.
+The suspects are a heuristic: every part of the estimate has a relative uncertainty, and the
+difference is shared out as independent errors of that size would share it. A part that alone would
+need an implausible factor is marked. Phases that the log times itself (DeepSpeed's timers) are
+compared first.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import numpy as np
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.parts import MemoryKind, time_spread, unseen_parts
 from planner.cost.shards.layouts import Layouts
-from planner.evidence.logs.job import Job, read_job
-from planner.evidence.logs.read import read_log
+from planner.evidence.logs.log_files import read_log
+from planner.evidence.logs.log_job import Job, read_job
 from planner.evidence.logs.steps import RunLog
 from planner.units import format_bytes, format_seconds
 
@@ -100,13 +100,13 @@ def compare_log(
     columns: Mapping[str, str] | None = None,
     **options: Any,
 ) -> Comparison:
-    """The log at a path against its estimate; options as `planner.evidence.logs.job.read_job`."""
+    """Compare a log file with its estimate; `options` are those of `log_job.read_job`."""
     run = read_log(log, columns)
     return compare(run, read_job(run, machine, layout, **options))
 
 
 def compare(log: RunLog, job: Job) -> Comparison:
-    """A parsed log against the estimate of its job."""
+    """Compare a log with the estimate of its job."""
     estimate = estimate_layouts(job.scenario, Layouts.stack([job.layout]))[0]
     times = _step_times(log, job)
     median = float(np.median(times))
@@ -127,12 +127,12 @@ def compare(log: RunLog, job: Job) -> Comparison:
 
 
 def _doubts(job: Job, figures: tuple[Figure, ...]) -> tuple[str, ...]:
-    """What no device can have done: more operations than its peak, more memory than it has."""
+    """List impossible figures: more operations than the peak, more memory than a device has."""
     measured = {figure.name: figure.measured for figure in figures}
     machine, world = job.scenario.machine, job.layout.world
-    found = []
+    doubts = []
     if measured["mfu"] > 1:
-        found.append(
+        doubts.append(
             f"a step of {format_seconds(measured['step_time_s'])} would need "
             f"{measured['mfu']:.1f} times the peak of {world} devices of {machine.name}: the "
             "layout, batch, model or machine is not that of the log; state them"
@@ -140,12 +140,12 @@ def _doubts(job: Job, figures: tuple[Figure, ...]) -> tuple[str, ...]:
     limit = machine.device.memory_bytes.value
     for name in ("allocated_bytes", "reserved_bytes"):
         if measured.get(name, 0.0) > limit:
-            found.append(
+            doubts.append(
                 f"the log states {format_bytes(measured[name])} of memory, more than the "
                 f"{format_bytes(limit)} of a device of {machine.name}; name the machine it ran on"
             )
             break
-    return tuple(found)
+    return tuple(doubts)
 
 
 def _step_times(log: RunLog, job: Job) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -155,7 +155,7 @@ def _step_times(log: RunLog, job: Job) -> np.ndarray[Any, np.dtype[np.float64]]:
     if printed.size:
         return printed
     tokens = workload.tokens_per_step
-    for name, amount in (
+    for name, units in (
         ("tokens_per_s", tokens),
         ("tokens_per_s_per_device", tokens / world),
         ("samples_per_s", workload.global_batch),
@@ -163,7 +163,7 @@ def _step_times(log: RunLog, job: Job) -> np.ndarray[Any, np.dtype[np.float64]]:
     ):
         rates = log.column(name)
         if rates.size:
-            return np.asarray(amount / rates)
+            return np.asarray(units / rates)
     return np.array([step.phases_s for step in log.steps])
 
 
@@ -234,14 +234,14 @@ def _memory(log: RunLog, estimate: Estimate) -> list[Figure]:
     """Peak memory beside the parts that each way of measuring it sees."""
     parts = estimate.memory_bytes
     kinds: tuple[MemoryKind, ...] = ("allocated", "reserved")
-    found = []
+    figures = []
     for kind in kinds:
         name = f"{kind}_bytes"
         measured = log.fact(name)
         estimated = parts["total"] - sum(parts[part] for part in unseen_parts(kind))
         if measured and estimated > 0:
-            found.append(Figure(name, measured, estimated))
-    return found
+            figures.append(Figure(name, measured, estimated))
+    return figures
 
 
 def _suspects(estimate: Estimate, difference_s: float) -> tuple[Suspect, ...]:

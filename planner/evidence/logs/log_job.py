@@ -61,15 +61,15 @@ def read_job(
 
     Raises CatalogueError or DescriptionError where a needed figure is stated nowhere.
     """
-    place = machine if isinstance(machine, Machine) else load_machine(machine)
+    loaded_machine = machine if isinstance(machine, Machine) else load_machine(machine)
     assumed: list[str] = []
     if isinstance(layout, Configuration):
-        given = {"sequence_length": sequence_length, "precision": precision}
-        described = _model(model or layout.model, log, assumed)
-        return _configured(layout, log, place, described, framework, given, assumed)
-    stated = _stated(layout)
-    described = _model(model or stated.get("model"), log, assumed)
-    spread = _layout(stated["layout"], log, place, assumed)
+        overrides = {"sequence_length": sequence_length, "precision": precision}
+        loaded_model = _model(model or layout.model, log, assumed)
+        return _configured(layout, log, loaded_machine, loaded_model, framework, overrides, assumed)
+    stated = _read_fields(layout)
+    loaded_model = _model(model or stated.get("model"), log, assumed)
+    job_layout = _layout(stated["layout"], log, loaded_machine, assumed)
     fields = dict(stated.get("workload") or {})
     if sequence_length is not None:
         fields["sequence_length"] = sequence_length
@@ -77,16 +77,16 @@ def read_job(
         fields["precision"] = precision
     Workload.described(fields, where="workload")  # what is stated is sound before it is used
     if "sequence_length" not in fields:
-        fields["sequence_length"] = _sequence(log, described, assumed)
-    spread = _batch(spread, stated["layout"], fields, log, assumed)
-    fields.setdefault("global_batch", spread.global_batch)
+        fields["sequence_length"] = _sequence(log, loaded_model, assumed)
+    job_layout = _batch(job_layout, stated["layout"], fields, log, assumed)
+    fields.setdefault("global_batch", job_layout.global_batch)
     workload = Workload.described(fields, where="workload")
     chosen = framework or stated.get("framework") or log.framework
     if not (framework or stated.get("framework")):
         assumed.append(f"framework {chosen}, from the form of the log")
-    scenario = Scenario(described, place, workload, load_framework(chosen))
-    check(scenario, spread)
-    return Job(scenario, spread, tuple(assumed))
+    scenario = Scenario(loaded_model, loaded_machine, workload, load_framework(chosen))
+    check(scenario, job_layout)
+    return Job(scenario, job_layout, tuple(assumed))
 
 
 def _configured(
@@ -140,7 +140,7 @@ def _logged_batch(log: RunLog, length: int) -> int | None:
     return round(batch) if batch else None
 
 
-def _stated(layout: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:
+def _read_fields(layout: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:
     if layout is None:
         return {"layout": {}}
     if isinstance(layout, Mapping):
@@ -181,19 +181,19 @@ def _model(model: str | Model | None, log: RunLog, assumed: list[str]) -> Model:
             f"{log.source} does not say which model ran; name the model, or give a "
             '"model" in the layout file'
         )
-    near = [
+    candidates = [
         candidate
         for candidate in map(load_model, names("model"))
         if min(abs(count / n - 1) for n in _counts(candidate)) < _CLOSE
     ]
-    if len(near) != 1:
-        listed = ", ".join(m.name for m in near) or "no model of the catalogue"
+    if len(candidates) != 1:
+        listed = ", ".join(m.name for m in candidates) or "no model of the catalogue"
         raise DescriptionError(
             f"{log.source} states {count:,.0f} parameters, which is the count of {listed}; "
             "name the model"
         )
-    assumed.append(f"model {near[0].name}, by its {count:,.0f} parameters in the log")
-    return near[0]
+    assumed.append(f"model {candidates[0].name}, by its {count:,.0f} parameters in the log")
+    return candidates[0]
 
 
 def _counts(model: Model) -> tuple[int, ...]:
@@ -228,9 +228,9 @@ def _layout(fields: Mapping[str, Any], log: RunLog, machine: Machine, assumed: l
 
 
 def _sequence(log: RunLog, model: Model, assumed: list[str]) -> int:
-    stated = log.fact("sequence_length")
-    if stated:
-        return int(stated)
+    logged = log.fact("sequence_length")
+    if logged:
+        return int(logged)
     if model.max_sequence_length < 1:
         raise DescriptionError(
             f"{log.source} does not state the sequence length; state the sequence length"
@@ -241,7 +241,7 @@ def _sequence(log: RunLog, model: Model, assumed: list[str]) -> int:
 
 def _batch(
     layout: Layout,
-    given: Mapping[str, Any],
+    layout_fields: Mapping[str, Any],
     fields: dict[str, Any],
     log: RunLog,
     assumed: list[str],
@@ -250,14 +250,14 @@ def _batch(
     batch = fields.get("global_batch") or _logged_batch(log, fields["sequence_length"])
     if not batch or batch == layout.global_batch:
         return layout
-    if "grad_accumulation" in given or batch % (layout.dp * layout.micro_batch):
+    if "grad_accumulation" in layout_fields or batch % (layout.dp * layout.micro_batch):
         assumed.append(
             f"the layout makes {layout.global_batch} sequences per step but the log states "
             f"{batch}: they may not be the same run"
         )
         return layout
     passes = batch // (layout.dp * layout.micro_batch)
-    if "micro_batch" in given:
+    if "micro_batch" in layout_fields:
         assumed.append(f"grad_accumulation = {passes}, from {batch} sequences per step")
         return layout.replaced(grad_accumulation=passes)
     assumed.append(f"micro_batch = {passes}, from {batch} sequences per step in one pass")

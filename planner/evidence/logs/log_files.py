@@ -13,9 +13,9 @@ from pathlib import Path
 from planner.errors import PlannerError, shorten_path
 from planner.evidence.logs.events import event_files, read_events
 from planner.evidence.logs.kineto import is_profile, read_profile
+from planner.evidence.logs.metric_tables import is_table, read_table
+from planner.evidence.logs.step_lines import lines_of, read_lines
 from planner.evidence.logs.steps import LogError, RunLog
-from planner.evidence.logs.tables import is_table, read_table
-from planner.evidence.logs.text import lines_of, read_lines
 
 __all__ = ["read_log", "read_log_text"]
 

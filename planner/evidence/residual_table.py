@@ -1,7 +1,7 @@
-"""Table: measured over estimated for every scored run, as `benchmarks/accuracy.py` wrote it.
+"""Residuals: measured over estimated for every scored run, written by `benchmarks/accuracy.py`.
 
-Only ratios and what the runs were like are kept, by the identifier of a row and its source: the
-measurements stay where they were published.
+The table holds ratios and traits by row and source; the measurements stay where they were
+published.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from planner.cost.scenario.experience import Known
 from planner.cost.scenario.traits import Traits
 
-__all__ = ["Figure", "Residual", "Summary", "known", "residuals", "summary", "write_table"]
+__all__ = ["Figure", "Residual", "Summary", "experience_of", "residuals", "summary", "write_table"]
 
 _PATH = Path(__file__).with_name("residuals.csv")
 
@@ -47,8 +47,8 @@ class Residual:
     """Measured over estimated memory."""
     memory_kind: str
     """How memory was measured; empty where it was not."""
-    told: bool
-    """Whether its memory told which build ran, so that it says nothing of the estimate."""
+    told_by_memory: bool
+    """Whether its memory decided which build ran; it then says nothing of the estimate."""
     traits: Traits
     """Of this run alone (n = 1)."""
 
@@ -60,7 +60,7 @@ class Residual:
     def teaches(self, figure: Figure) -> bool:
         """Whether a prior may learn from its step time, or from its memory."""
         if figure == "memory":
-            return self.memory is not None and not self.doubtful and not self.told
+            return self.memory is not None and not self.doubtful and not self.told_by_memory
         return self.step_time is not None and not self.doubtful and not self.seen
 
 
@@ -122,14 +122,14 @@ def residuals() -> tuple[Residual, ...]:
                 step_time=number(cells["step_time"]),
                 memory=number(cells["memory"]),
                 memory_kind=cells["memory_kind"],
-                told=cells["told"] == "1",
+                told_by_memory=cells["told_by_memory"] == "1",
                 traits=_traits(cells),
             )
             for cells in csv.DictReader(file)
         )
 
 
-def known(rows: Sequence[Residual], figure: Figure = "step_time") -> Known:
+def experience_of(rows: Sequence[Residual], figure: Figure = "step_time") -> Known:
     """What some runs, at least one that carries the figure, say of it."""
     pairs = [(row.traits, value) for row in rows if (value := getattr(row, figure))]
     traits = Traits.joined([traits for traits, _ in pairs])

@@ -11,7 +11,7 @@ from planner.describe.catalogue import load_machine, names
 from planner.describe.machine import Machine
 from planner.errors import PlannerError, shorten
 from planner.evidence.runs.labels import known_labels, normalised
-from planner.evidence.runs.reading import Note, Reading, assumed, stated
+from planner.evidence.runs.reading import Note, Reading, as_stated, assumed
 
 __all__ = ["Place", "machine_of"]
 
@@ -65,14 +65,19 @@ def _labels() -> tuple[tuple[str, tuple[str, ...]], ...]:
 
     A machine of that very name stands before others with the label.
     """
-    found: dict[str, list[str]] = {}
+    machines_of_label: dict[str, list[str]] = {}
     for name in names("machine"):
         for label in load_machine(name).labels:
-            found.setdefault(label, []).append(name)
-    for label, machines in found.items():
+            machines_of_label.setdefault(label, []).append(name)
+    for label, machines in machines_of_label.items():
         machines.sort(key=lambda name: (normalised(name) != label, name))
-    ordered = sorted(found, key=lambda label: (len(found[label]), -len(label), label))
-    return tuple((label, tuple(found[label])) for label in ordered)
+
+    def rank(label: str) -> tuple[int, int, str]:
+        return len(machines_of_label[label]), -len(label), label
+
+    return tuple(
+        (label, tuple(machines_of_label[label])) for label in sorted(machines_of_label, key=rank)
+    )
 
 
 def _named_systems(system: str) -> tuple[str, ...]:
@@ -103,21 +108,21 @@ def machine_of(
 
     PlannerError where no profile has the device.
     """
-    found, links, notes = _candidates(system, gpu, per_node)
-    machine = min(found, key=lambda m: _distance(m, memory_gb))
-    changed = _memory_override(machine, memory_gb)
+    candidates, links, notes = _candidates(system, gpu, per_node)
+    machine = min(candidates, key=lambda m: _distance(m, memory_gb))
+    memory = _memory_override(machine, memory_gb)
     nics = _nics_override(machine, interconnect)
-    overrides = (*links, *changed.value, *nics.value)
+    overrides = (*links, *memory.value, *nics.value)
     if not notes and machine.name not in _named_systems(system):
-        taken = f"system {shorten(system, 40) or 'not stated'!r} is taken as {machine.name}"
-        notes += (Note(taken),)
+        assumption = f"system {shorten(system, 40) or 'not stated'!r} is taken as {machine.name}"
+        notes += (Note(assumption),)
         if per_node not in (None, machine.node.num_devices):
             size = machine.node.num_devices
-            other = f"gpus_per_node = {per_node} has no profile: {size} as on {machine.name}"
-            notes += (Note(other),)
+            sentence = f"gpus_per_node = {per_node} has no profile: {size} as on {machine.name}"
+            notes += (Note(sentence),)
     label = machine.name + "".join(f" ({override})" for override in overrides)
     place = Place(load_machine(machine.name, overrides), label)
-    return Reading(place, (*notes, *changed.notes, *nics.notes))
+    return Reading(place, (*notes, *memory.notes, *nics.notes))
 
 
 def _candidates(
@@ -148,17 +153,17 @@ def _existing(wanted: tuple[str, ...]) -> tuple[str, ...]:
 def _generic(device: str, per_node: int | None, pcie: bool) -> list[Machine]:
     usual = known_labels().usual_machines.names
     ordered = _existing(usual) + tuple(n for n in names("machine") if n not in usual)
-    found = [
+    candidates = [
         machine
         for machine in map(load_machine, ordered)
         if re.search(rf"(?<![A-Za-z0-9]){device}", machine.device.name)
         and ("PCIE" in machine.device.name.upper()) == pcie
     ]
-    if not found:
+    if not candidates:
         raise PlannerError(f"no hardware profile has a {device}; add one to score such rows")
-    sizes = {machine.node.num_devices for machine in found}
+    sizes = {machine.node.num_devices for machine in candidates}
     nearest = min(sizes, key=lambda size: abs(math.log(size / (per_node or max(sizes)))))
-    return [m for m in found if per_node is None or m.node.num_devices == nearest]
+    return [m for m in candidates if per_node is None or m.node.num_devices == nearest]
 
 
 def _distance(machine: Machine, memory_gb: float | None) -> float:
@@ -171,7 +176,7 @@ def _distance(machine: Machine, memory_gb: float | None) -> float:
 
 def _memory_override(machine: Machine, memory_gb: float | None) -> Reading[tuple[str, ...]]:
     if memory_gb is None or _distance(machine, memory_gb) == 0:
-        return stated(())
+        return as_stated(())
     return assumed(
         (f"device.memory_bytes={memory_gb * _GIB_NOMINAL:.2f}GiB",),
         f"device memory is {memory_gb:g} GB as the row says, else as on {machine.name}",
@@ -187,14 +192,14 @@ def interfaces(interconnect: str, machine: Machine) -> tuple[int, float] | None:
     (8, 31250000000.0)
     """
     text = _plain(interconnect)
-    if found := _EACH_OF.search(text):
-        return int(found[1]), float(found[2]) * _BYTES_PER_S[found[3]]
-    if found := _TIMES.search(text):
-        return int(found[3]), float(found[1]) * _BYTES_PER_S[found[2]]
-    if (found := _IN_ALL.search(text)) is None:
+    if match := _EACH_OF.search(text):
+        return int(match[1]), float(match[2]) * _BYTES_PER_S[match[3]]
+    if match := _TIMES.search(text):
+        return int(match[3]), float(match[1]) * _BYTES_PER_S[match[2]]
+    if (match := _IN_ALL.search(text)) is None:
         return None
-    rate = float(found[1]) * _BYTES_PER_S[found[2]]
-    if found[3] == "gpu":
+    rate = float(match[1]) * _BYTES_PER_S[match[2]]
+    if match[3] == "gpu":
         return machine.node.num_devices, rate
     count = machine.node.num_nics
     return (count, rate / count) if count else None
@@ -214,15 +219,15 @@ def _nics_override(machine: Machine, interconnect: str) -> Reading[tuple[str, ..
     """The row's interfaces, where they carry another rate than the profile's."""
     stated_nics = interfaces(interconnect, machine)
     if machine.network is None:
-        return stated(())
+        return as_stated(())
     count, rate = stated_nics or (0, 0.0)
     if not (1 <= count <= 64 and 1e6 <= rate <= 1e15):
         if not _ONLY_RATE.search(_plain(interconnect)):
-            return stated(())
-        told = f"interconnect = {shorten(interconnect, 40)!r} tells no count and rate of interfaces"
-        return assumed((), f"{told}: as on {machine.name}")
+            return as_stated(())
+        cell = f"interconnect = {shorten(interconnect, 40)!r}"
+        return assumed((), f"{cell} tells no count and rate of interfaces: as on {machine.name}")
     if abs(count * rate / machine.node_bytes_per_s - 1) <= _SAME_RATE:
-        return stated(())
+        return as_stated(())
     devices = machine.node.num_devices
     spread = [device * count // devices for device in range(devices)]
     return assumed(

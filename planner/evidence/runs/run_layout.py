@@ -13,9 +13,9 @@ from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.errors import PlannerError, shorten
 from planner.evidence.runs.cells import Cells
-from planner.evidence.runs.frameworks import usual
 from planner.evidence.runs.labels import Software, known_labels, normalised, precision_of
-from planner.evidence.runs.reading import Note, Reading, assumed, stated, together
+from planner.evidence.runs.reading import Note, Reading, as_stated, assumed, together
+from planner.evidence.runs.run_software import usual
 
 __all__ = ["StatedLayout", "layout_is_stated", "layout_of", "usual_batch"]
 
@@ -59,9 +59,9 @@ def usual_batch(cells: Cells, multiple: int) -> Reading[int]:
 
     PlannerError where a time was measured that depends on it.
     """
-    said = cells.count("global_batch")
-    if said is not None:
-        return stated(said)
+    global_batch = cells.count("global_batch")
+    if global_batch is not None:
+        return as_stated(global_batch)
     if not _rate_is_stated(cells) or cells.number("step_time_s") is not None:
         raise PlannerError(
             "global_batch and grad_accum are empty, and the step depends on them; fill one in"
@@ -89,7 +89,7 @@ def layout_of(
             "zero_stage": _zero_stage(cells, software, framework, pp),
             "sequence_parallel": _sequence_parallel(cells, software, framework, tp),
             "recompute": _recompute(cells, software),
-            "offload": stated(_offload(cells)),
+            "offload": as_stated(_offload(cells)),
             "slots": _slots(cells, framework, pp, vpp),
         }
     )
@@ -115,11 +115,11 @@ def layout_of(
 
 
 def _degrees(cells: Cells, num_ranks: int) -> Reading[dict[str, int]]:
-    said = {axis: cells.count(axis) for axis in ("dp", "tp", "pp", "cp")}
-    degrees = {axis: value or 1 for axis, value in said.items()}
+    cell_values = {axis: cells.count(axis) for axis in ("dp", "tp", "pp", "cp")}
+    degrees = {axis: value or 1 for axis, value in cell_values.items()}
     rest = degrees["tp"] * degrees["pp"] * degrees["cp"]
     notes: tuple[Note, ...] = ()
-    if said["dp"] is None:
+    if cell_values["dp"] is None:
         if num_ranks % rest:
             raise PlannerError(
                 f"tp * pp * cp = {rest} does not divide n_gpus = {num_ranks}; correct one of them"
@@ -143,13 +143,13 @@ def _batches(cells: Cells, software: Software, dp: int, pp: int) -> Reading[Batc
         micro = batch // (dp * accumulation)
     if micro is None and batch is None and (sizes := software.micro_batches):
         precision = precision_of(cells.text("precision"))
-        micro = next((one.size for one in sizes if one.precision == precision), sizes[0].size)
+        micro = next((row.size for row in sizes if row.precision == precision), sizes[0].size)
         notes = (Note(f"micro_batch missing: {micro}, as its scripts set it"),)
         is_open = False
     rate_only = cells.number("step_time_s") is None and _rate_is_stated(cells)
     if batch is None and accumulation is None and (pp > 1 or (micro is None and rate_only)):
-        usually = usual_batch(cells, dp * (micro or 1))
-        batch, notes = usually.value, usually.notes
+        usual_value = usual_batch(cells, dp * (micro or 1))
+        batch, notes = usual_value.value, usual_value.notes
     if micro is None:
         default = _default_micro_batch(software, dp, pp, batch)
         micro, notes = default.value, (*notes, *default.notes)
@@ -161,8 +161,8 @@ def _batches(cells: Cells, software: Software, dp: int, pp: int) -> Reading[Batc
         text = f"global_batch missing: micro_batch * grad_accum * dp = {batch}"
         return Reading(Batches(micro, accumulation, batch, False, is_open), (*notes, Note(text)))
     split = _split(cells, batch, micro, accumulation, dp)
-    found = Batches(micro, split.value, micro * split.value * dp, bool(split.notes), is_open)
-    return Reading(found, (*notes, *split.notes))
+    batches = Batches(micro, split.value, micro * split.value * dp, bool(split.notes), is_open)
+    return Reading(batches, (*notes, *split.notes))
 
 
 def _split(cells: Cells, batch: int, micro: int, accumulation: int | None, dp: int) -> Reading[int]:
@@ -173,16 +173,16 @@ def _split(cells: Cells, batch: int, micro: int, accumulation: int | None, dp: i
                 f"micro_batch * dp = {micro * dp} does not divide global_batch = {batch}; "
                 "correct one of them"
             )
-        return stated(batch // (micro * dp))
-    made = micro * accumulation * dp
-    if made == batch:
-        return stated(accumulation)
+        return as_stated(batch // (micro * dp))
+    product = micro * accumulation * dp
+    if product == batch:
+        return as_stated(accumulation)
     if not _rate_is_stated(cells) and not cells.text("oom"):
         raise PlannerError(
-            f"micro_batch * grad_accum * dp = {made} differs from "
+            f"micro_batch * grad_accum * dp = {product} differs from "
             f"global_batch = {batch}, and no tokens_per_s_per_gpu tells the time of a step"
         )
-    text = f"global_batch contradicts the layout: {made}, time from tokens/s"
+    text = f"global_batch contradicts the layout: {product}, time from tokens/s"
     return assumed(accumulation, text)
 
 
@@ -195,7 +195,7 @@ def _default_micro_batch(software: Software, dp: int, pp: int, batch: int | None
         return assumed(micro, f"micro_batch missing: {micro}, as its scripts set it")
     if pp == 1 or software.pipeline_micro_batches == "tuned":
         # where nothing limits it, the fastest one is chosen later
-        return stated(1)
+        return as_stated(1)
     if software.pipeline_micro_batches == "stages" and batch % (dp * pp) == 0:
         micro = batch // (dp * pp)
         return assumed(micro, f"micro_batch missing: {micro}, as many micro-batches as stages")
@@ -215,9 +215,9 @@ def _slots(cells: Cells, framework: Framework, pp: int, vpp: int) -> Reading[boo
         or not framework.custom_pipeline_split
         or framework.balance != "layers"
     ):
-        return stated(False)
+        return as_stated(False)
     if layers % chunks == 0 or (layers + 2) % chunks:
-        return stated(False)
+        return as_stated(False)
     text = f"{layers} layers do not divide over {chunks} chunks: both ends are taken as layers"
     return assumed(True, text)
 
@@ -226,54 +226,56 @@ def _split_experts(
     cells: Cells, software: Software, replicas: int, tp: int, ep: int
 ) -> Reading[int]:
     """Ranks that split each expert; 0 as the framework does unasked."""
-    said = cells.count("etp") or 0
+    expert_tp = cells.count("etp") or 0
     if ep == 1:
-        return stated(0)
-    if not said and replicas % ep and replicas * tp % ep == 0:
+        return as_stated(0)
+    if not expert_tp and replicas % ep and replicas * tp % ep == 0:
         return assumed(1, f"etp missing: 1, as ep = {ep} does not divide dp * cp = {replicas}")
-    etp = said or (1 if software.whole_experts else tp)
-    held = replicas * tp // etp
-    if replicas * tp % etp or held % ep:
+    etp = expert_tp or (1 if software.whole_experts else tp)
+    ranks_per_expert = replicas * tp // etp
+    if replicas * tp % etp or ranks_per_expert % ep:
         raise PlannerError(
-            f"ep = {ep} must divide dp * cp * tp / etp = {held}; correct one of them"
+            f"ep = {ep} must divide dp * cp * tp / etp = {ranks_per_expert}; correct one of them"
         )
     if etp == tp:
-        return stated(0)
-    return stated(etp) if said else assumed(etp, f"etp missing: {etp}, as its recipes set it")
+        return as_stated(0)
+    if expert_tp:
+        return as_stated(etp)
+    return assumed(etp, f"etp missing: {etp}, as its recipes set it")
 
 
 def _zero_stage(cells: Cells, software: Software, framework: Framework, pp: int) -> Reading[int]:
-    said = cells.count("zero_stage", zero=True)
+    stage_cell = cells.count("zero_stage", zero=True)
     sharding = normalised(cells.text("fsdp_sharding"))
-    if not said and any(word in sharding for word in known_labels().words.optimizer_sharded):
+    if not stage_cell and any(word in sharding for word in known_labels().words.optimizer_sharded):
         return assumed(1, f"fsdp_sharding {shorten(sharding, 40)!r} is taken as ZeRO-1")
     with_pipeline = usual(software).zero_stage_with_pipeline
-    if said == 3 and pp > 1 and with_pipeline is not None:
+    if stage_cell == 3 and pp > 1 and with_pipeline is not None:
         text = f"with a pipeline FSDP keeps weights gathered: ZeRO-{with_pipeline}"
         return assumed(with_pipeline, text)
-    if said is None:
+    if stage_cell is None:
         stage = software.zero_stage
         return assumed(stage, f"zero_stage missing: {stage}, usual with {framework.name}")
-    if said > 3:
-        raise PlannerError(f"zero_stage = {said} must be 0, 1, 2 or 3; correct the cell")
-    return stated(said)
+    if stage_cell > 3:
+        raise PlannerError(f"zero_stage = {stage_cell} must be 0, 1, 2 or 3; correct the cell")
+    return as_stated(stage_cell)
 
 
 def _second_shards(cells: Cells, framework: Framework) -> int:
     """Ranks over which weights stay sharded from forward to backward (ZeRO++'s hpZ), where the row
     says so."""
-    said = re.search(r"\bhpz\b\D*(\d+)", normalised(cells.text("fsdp_sharding")))
-    return int(said[1]) if said and framework.second_shards else 0
+    match = re.search(r"\bhpz\b\D*(\d+)", normalised(cells.text("fsdp_sharding")))
+    return int(match[1]) if match and framework.second_shards else 0
 
 
 def _sequence_parallel(
     cells: Cells, software: Software, framework: Framework, tp: int
 ) -> Reading[bool]:
     if tp == 1 or framework.sequence_parallel == "never":
-        return stated(False)
-    said = cells.flag("sequence_parallel")
-    if said is not None:
-        return stated(said)
+        return as_stated(False)
+    is_parallel = cells.flag("sequence_parallel")
+    if is_parallel is not None:
+        return as_stated(is_parallel)
     usually = framework.sequence_parallel == "with-tp" or software.sequence_parallel
     word = "yes" if usually else "no"
     return assumed(usually, f"sequence_parallel missing: {word}, usual there")
@@ -282,10 +284,10 @@ def _sequence_parallel(
 def _recompute(cells: Cells, software: Software) -> Reading[str]:
     text = cells.text("recompute").lower()
     if text in ("none", "no", "off"):
-        return stated("none")
+        return as_stated("none")
     for mode in ("selective", "full"):
         if mode in text:
-            return stated(mode)
+            return as_stated(mode)
     if text:
         raise PlannerError(
             f"recompute = {shorten(text, 40)!r} is not known; use none, selective or full"

@@ -14,14 +14,12 @@ from planner.evidence.runs.labels import (
     Usual,
     known_labels,
     normalised,
-    release_of,
 )
-from planner.evidence.runs.reading import Reading, assumed, guessed, stated
+from planner.evidence.runs.reading import Reading, as_stated, assumed, guessed
 
 __all__ = [
     "configured",
     "described_framework",
-    "exchanging",
     "is_compiled",
     "software_of",
     "software_of_label",
@@ -61,16 +59,16 @@ def _catalogue() -> tuple[Software, ...]:
 def software_of(cells: Cells, year: int | None) -> Reading[Software]:
     """The software of a row, and what stands for it where it is not described or not stated."""
     label = cells.text("framework")
-    found = software_of_label(label, year, cells.text("notes"))
-    if found is None:
+    software = software_of_label(label, year, cells.text("notes"))
+    if software is None:
         name = _likely_framework(cells)
-        standing = software_of_label(name, year)
-        assert standing is not None
-        missing = f"{shorten(label, 40)!r} is not described; as {name}" if label else ""
-        return guessed(standing, missing or f"framework missing: {name}")
-    if found.stands_in:
-        return assumed(found, f"{shorten(label, 40)} is not described; as {found.framework}")
-    return stated(found)
+        nearest = software_of_label(name, year)
+        assert nearest is not None
+        sentence = f"{shorten(label, 40)!r} is not described; as {name}" if label else ""
+        return guessed(nearest, sentence or f"framework missing: {name}")
+    if software.stands_in:
+        return assumed(software, f"{shorten(label, 40)} is not described; as {software.framework}")
+    return as_stated(software)
 
 
 def _likely_framework(cells: Cells) -> str:
@@ -85,10 +83,10 @@ def _likely_framework(cells: Cells) -> str:
 
 def is_compiled(cells: Cells, software: Software) -> Reading[bool]:
     """Whether a run compiled its model."""
-    said = cells.text("compile").lower()
-    if software.compiles and not said:
+    label = cells.text("compile").lower()
+    if software.compiles and not label:
         return assumed(True, "compile missing: yes, usual there")
-    return stated(said not in known_labels().words.not_compiled)
+    return as_stated(label not in known_labels().words.not_compiled)
 
 
 def switches_of(cells: Cells, compiled: bool) -> tuple[str, ...]:
@@ -131,12 +129,13 @@ def described_framework(software: Software, switches: tuple[str, ...] = ()) -> F
 def _switched(framework: Framework, switches: tuple[str, ...]) -> Framework:
     """The framework with switches on that it has, or that another lends it."""
     lent = load_framework(_LENDER).switches
-    known = {name: lent[name] for name in switches if name in lent} | framework.switches
-    on = list(dict.fromkeys(n for s in switches if s in known for n in (*known[s].needs, s)))
-    if not on:
+    by_name = {name: lent[name] for name in switches if name in lent} | framework.switches
+    needed = (n for s in switches if s in by_name for n in (*by_name[s].needs, s))
+    names = list(dict.fromkeys(needed))
+    if not names:
         return framework
-    plain = {name: switch.model_dump() for name, switch in known.items()}
-    return framework.replaced(switches=plain).with_switches(*on)
+    fields = {name: switch.model_dump() for name, switch in by_name.items()}
+    return framework.replaced(switches=fields).with_switches(*names)
 
 
 _OVERLAPS = (
@@ -155,29 +154,6 @@ def _blocking(framework: Framework) -> Framework:
         communication=framework.communication.replaced(**nothing).model_dump(),
         name=f"{framework.name} with blocking launches",
     )
-
-
-def exchanging(framework: Framework, software: Software, cells: Cells, model: str) -> Framework:
-    """The framework as recipes of a run's release send tokens to experts and capture graphs."""
-    release = release_of(cells.text("year"))
-    device, precision = (normalised(cells.text(name)) for name in ("gpu", "precision"))
-    if release is None:
-        return framework
-    for graphs in software.graphs:
-        if graphs.meant(release, device, model, precision):
-            part = {"value": graphs.graphed, "kind": "assumed", "source": graphs.source}
-            framework = framework.replaced(
-                host=framework.host.replaced(graphed=part).model_dump(),
-                name=f"{framework.name} ({100 * graphs.graphed:.0f} % in graphs)",
-            )
-            break
-    for row in software.exchanges:
-        if row.meant(release, device, model, precision):
-            changes = row.model_dump(include={"experts_once_per_node", "overlap_experts"})
-            communication = framework.communication.replaced(**changes).model_dump()
-            how = " and ".join(name.replace("_", " ") for name, done in changes.items() if done)
-            return framework.replaced(name=f"{framework.name} ({how})", communication=communication)
-    return framework
 
 
 def configured(framework: Framework, software: Software, layout: Layout) -> Framework:

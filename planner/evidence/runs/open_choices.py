@@ -27,27 +27,27 @@ from planner.describe.layout import RECOMPUTE, Layout
 from planner.errors import PlannerError
 from planner.evidence.runs.cells import Cells
 from planner.evidence.runs.labels import Software
-from planner.evidence.runs.layouts import StatedLayout
-from planner.evidence.runs.reading import Note, Reading, assumed, guessed, stated
+from planner.evidence.runs.reading import Note, Reading, as_stated, assumed, guessed
+from planner.evidence.runs.run_layout import StatedLayout
 
 __all__ = ["built", "fastest", "first_stage_bytes", "tuned"]
 
 _MICRO_BATCHES = (1, 2, 4, 8, 16, 32, 64)
 _ALIKE = 0.01
 """Builds whose memory differs by less cannot be told apart."""
-_STATED = ("micro_batch", "grad_accumulation", "cp", "ep", "vpp", "zero_stage")
+_STATED_COLUMNS = ("micro_batch", "grad_accumulation", "cp", "ep", "vpp", "zero_stage")
 _COLUMNS = {"grad_accumulation": "grad_accum"}
 
 
-def tuned(cells: Cells, scenario: Scenario, found: StatedLayout) -> Reading[Layout]:
+def tuned(cells: Cells, scenario: Scenario, stated_layout: StatedLayout) -> Reading[Layout]:
     """The layout of a row with the fastest micro-batch and virtual stages that fit.
 
     Counted: only what the row leaves open, and virtual stages only where it says nothing of the
     micro-batch either. A run that failed, and one that nothing makes fit, keeps its layout.
     """
-    layout = found.layout
-    if not found.batches.micro_batch_is_open:
-        return stated(layout)
+    layout = stated_layout.layout
+    if not stated_layout.batches.micro_batch_is_open:
+        return as_stated(layout)
     options = _options(cells, scenario, layout)
     estimates = estimate_layouts(scenario, options)
     best = rank_fastest(estimates, 1)
@@ -113,10 +113,10 @@ def _run_by_people(scenario: Scenario, layouts: Layouts) -> Layouts:
 def _agreeing(cells: Cells, layouts: Layouts) -> NDArray[np.bool_]:
     """Layouts with the degrees and choices that the row states, and nothing offloaded."""
     mask = layouts.offload == 0
-    for name in _STATED:
-        stated = cells.count(_COLUMNS.get(name, name), zero=True)
-        if stated is not None:
-            mask = mask & (getattr(layouts, name) == stated)
+    for name in _STATED_COLUMNS:
+        value = cells.count(_COLUMNS.get(name, name), zero=True)
+        if value is not None:
+            mask = mask & (getattr(layouts, name) == value)
     stated_recompute = [mode for mode in RECOMPUTE if mode in cells.text("recompute").lower()]
     if stated_recompute:
         mask = mask & (layouts.recompute == RECOMPUTE.index(stated_recompute[0]))
@@ -132,16 +132,16 @@ def built(
     """
     framework, (peak, kind) = scenario.framework, memory
     if software.other_build is None or peak is None or layout.tp == 1:
-        return stated(framework)
+        return as_stated(framework)
     kernels = framework.kernels.replaced(**software.other_build.changes()).model_dump()
     builds = (framework, framework.replaced(kernels=kernels))
     sizes = [first_stage_bytes(replace(scenario, framework=each), layout, kind) for each in builds]
     if math.isclose(*sizes, rel_tol=_ALIKE):
-        return stated(framework)
-    first, other = (abs(math.log(size / peak)) for size in sizes)
+        return as_stated(framework)
+    distance, second = (abs(math.log(size / peak)) for size in sizes)
     how = " and ".join(name.replace("_", " ") for name in software.other_build.changes())
-    sentence = f"build missing: {how}{' not' * (first <= other)}, nearer to the memory"
-    return assumed(builds[first > other], sentence)
+    sentence = f"build missing: {how}{' not' * (distance <= second)}, nearer to the memory"
+    return assumed(builds[distance > second], sentence)
 
 
 def first_stage_bytes(scenario: Scenario, layout: Layout, kind: MemoryKind) -> float:

@@ -1,4 +1,4 @@
-"""Text: step lines of training loops.
+"""Step lines of training loops.
 
 The format is recognised from the lines themselves. A log may come from anywhere, so nothing in it
 is trusted: encoding, lengths and every number are checked.
@@ -32,34 +32,35 @@ def lines_of(file: BinaryIO) -> Iterator[str]:
 
 
 def read_lines(lines: Iterable[str], where: str) -> RunLog:
-    """What the step lines of a log state.
+    """Read the step lines of a log.
 
     Raises LogError where no line is one of a known format.
     """
-    found: dict[str, list[Step]] = {known.source.format: [] for known in FORMATS}
+    steps_by_format: dict[str, list[Step]] = {each.source.format: [] for each in FORMATS}
     facts: dict[str, Counter[float]] = {name: Counter() for name, _, _ in FACTS}
     for raw in lines:
         line = _COLOUR.sub("", raw[: 2 * _MAX_LINE])[:_MAX_LINE]
         if line and not line.isspace():
             _note_facts(line, facts)
-            _note_step(line, found)
-    timed = [f for f in FORMATS if np.isfinite(durations(found[f.source.format])).any()]
-    chosen = next(iter(timed or [f for f in FORMATS if found[f.source.format]]), None)
+            _note_step(line, steps_by_format)
+    timed = [f for f in FORMATS if np.isfinite(durations(steps_by_format[f.source.format])).any()]
+    chosen = next(iter(timed or [f for f in FORMATS if steps_by_format[f.source.format]]), None)
     if chosen is None:
-        titles = ", ".join(known.source.title for known in FORMATS)
+        titles = ", ".join(log_format.source.title for log_format in FORMATS)
         raise LogError(
             f"{where} holds no step line of a known format; known are {titles}, and tables, whose "
             "columns can be named"
         )
-    return summary(chosen.source, found[chosen.source.format], _settled(facts), where)
+    return summary(chosen.source, steps_by_format[chosen.source.format], _settled(facts), where)
 
 
-def _note_step(line: str, found: dict[str, list[Step]]) -> None:
-    for known in FORMATS:
-        if known.matches(line):
-            steps = found[known.source.format]
+def _note_step(line: str, steps_by_format: dict[str, list[Step]]) -> None:
+    for log_format in FORMATS:
+        if log_format.matches(line):
+            steps = steps_by_format[log_format.source.format]
             if len(steps) < _MAX_STEPS:
-                steps.append(Step.of({name: pick.find(line) for name, pick in known.picks.items()}))
+                figures = {name: pick.find(line) for name, pick in log_format.picks.items()}
+                steps.append(Step.of(figures))
             return
 
 

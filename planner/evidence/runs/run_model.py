@@ -13,7 +13,7 @@ from planner.describe.model.model import Model
 from planner.errors import DescriptionError, PlannerError, shorten
 from planner.evidence.runs.cells import Cells
 from planner.evidence.runs.labels import known_labels, normalised
-from planner.evidence.runs.reading import Note, Reading, assumed, stated, together
+from planner.evidence.runs.reading import Note, Reading, as_stated, assumed, together
 
 __all__ = ["model_of"]
 
@@ -39,9 +39,9 @@ _LLAMA_VOCABULARY = 32000
 def model_of(cells: Cells, dropout: float) -> Reading[Model]:
     """The model of a row. PlannerError where the cells and the catalogue do not tell it."""
     label = cells.text("model")
-    known = _by_other_name(cells) or _from_catalogue(label)
-    if known is not None and _agrees(known, cells):
-        return stated(known)
+    model = _by_other_name(cells) or _from_catalogue(label)
+    if model is not None and _agrees(model, cells):
+        return as_stated(model)
     if cells.count("n_experts") or re.search(r"\ba\d+b\b", label.lower()):
         raise PlannerError(
             f"model = {shorten(label, 40)!r} has experts and is not in the catalogue; the columns "
@@ -50,8 +50,8 @@ def model_of(cells: Cells, dropout: float) -> Reading[Model]:
     if any(word in normalised(label) for word in known_labels().words.other_models):
         raise PlannerError(f"model = {shorten(label, 40)!r} is no transformer of a known kind")
     notes: tuple[Note, ...] = ()
-    if known is not None:
-        notes = (Note(f"the cells differ from the catalogue's {known.name}; they count"),)
+    if model is not None:
+        notes = (Note(f"the cells differ from the catalogue's {model.name}; they count"),)
     shaped = _shaped(cells, label, dropout)
     return _from_cells(shaped.value, label, dropout).after(*notes, *shaped.notes)
 
@@ -67,30 +67,30 @@ def _by_other_name(cells: Cells) -> Model | None:
 
 def _shaped(cells: Cells, label: str, dropout: float) -> Reading[Cells]:
     """The cells with layers and width that give the stated number of parameters."""
-    said = {column: cells.count(column) for column in ("n_layers", "hidden")}
+    cell_values = {column: cells.count(column) for column in ("n_layers", "hidden")}
     size = cells.number("params_b") or _size_of(label.lower())
-    if None not in said.values() or size is None:
-        return stated(cells)
+    if None not in cell_values.values() or size is None:
+        return as_stated(cells)
     notes: tuple[Note, ...] = ()
 
     def count(layers: int, hidden: int) -> float:
         trial = cells.filled(n_layers=layers, hidden=hidden)
         return _from_cells(trial, label, dropout).value.num_params / 1e9
 
-    hidden, layers = said["hidden"], said["n_layers"]
+    hidden, layers = cell_values["hidden"], cell_values["n_layers"]
     if hidden is not None:
-        ends, one = count(1, hidden), count(2, hidden) - count(1, hidden)
-        layers = max(round((size - ends) / one) + 1, 1)
+        embeddings, per_layer = count(1, hidden), count(2, hidden) - count(1, hidden)
+        layers = max(round((size - embeddings) / per_layer) + 1, 1)
     elif layers is None:
-        near = _nearest(size * 1e9)
-        layers = near.num_layers
-        notes = (Note(f"n_layers missing: as many as in {near.name}"),)
+        nearest = _nearest(size * 1e9)
+        layers = nearest.num_layers
+        notes = (Note(f"n_layers missing: as many as in {nearest.name}"),)
     if hidden is None:
         hidden = _fitting_width(cells, size, functools.partial(count, layers))
     if not hidden or abs(count(layers, hidden) / size - 1) > _SIZE_TOLERANCE:
         return Reading(cells, notes)
-    given = "n_layers" if said["n_layers"] is None else "hidden"
-    text = f"{given} missing: {layers} layers of width {hidden} have {size:g} billion parameters"
+    missing = "n_layers" if cell_values["n_layers"] is None else "hidden"
+    text = f"{missing} missing: {layers} layers of width {hidden} have {size:g} billion parameters"
     return Reading(cells.filled(n_layers=layers, hidden=hidden), (*notes, Note(text, guess=True)))
 
 
@@ -136,10 +136,10 @@ def _from_catalogue(label: str) -> Model | None:
     text = re.sub(r"[()]", "", label.lower())  # "Llama-3(.1)-70B"
     text = re.sub(r"\bmoe\b", "", text)  # "Qwen3 MoE 30B"
     for pattern, name in _patterns():
-        found = pattern.match(text)
-        if found:
+        start = pattern.match(text)
+        if start:
             model: Model = load_model(name)
-            if _is_of_size(model, text[found.end() :]):
+            if _is_of_size(model, text[start.end() :]):
                 return model
     return None
 
@@ -156,14 +156,14 @@ def _size_of(label: str) -> float | None:
     >>> _size_of("gpt3-20b"), _size_of("bert-large")
     (20.0, None)
     """
-    stated = re.search(r"(?<![\w.])(\d{1,9}(?:\.\d+)?)\s*([mbt])\b", label)
-    size = float(stated[1]) * {"m": 1e-3, "b": 1.0, "t": 1e3}[stated[2]] if stated else 0.0
+    match = re.search(r"(?<![\w.])(\d{1,9}(?:\.\d+)?)\s*([mbt])\b", label)
+    size = float(match[1]) * {"m": 1e-3, "b": 1.0, "t": 1e3}[match[2]] if match else 0.0
     return size or None
 
 
 def _agrees(model: Model, cells: Cells) -> bool:
-    stated = ((cells.count(column), field) for column, field in _SHAPE.items() if field)
-    return all(value is None or value == getattr(model, field) for value, field in stated)
+    pairs = ((cells.count(column), field) for column, field in _SHAPE.items() if field)
+    return all(value is None or value == getattr(model, field) for value, field in pairs)
 
 
 def _from_cells(cells: Cells, label: str, dropout: float) -> Reading[Model]:
@@ -205,20 +205,22 @@ def _from_cells(cells: Cells, label: str, dropout: float) -> Reading[Model]:
 
 
 def _num_kv_heads(cells: Cells, heads: int) -> Reading[int]:
-    said = cells.count("n_kv_heads")
-    return stated(said) if said else assumed(heads, "n_kv_heads missing: as many as heads")
+    kv_heads = cells.count("n_kv_heads")
+    if kv_heads:
+        return as_stated(kv_heads)
+    return assumed(heads, "n_kv_heads missing: as many as heads")
 
 
 def _heads(cells: Cells) -> Reading[int]:
     heads = cells.count("n_heads")
     if heads is not None:
-        return stated(heads)
+        return as_stated(heads)
     hidden, tp = cells.need("hidden"), cells.count("tp") or 1
     usual = 128 if hidden >= 2048 else 64
     widths = [width for width in range(32, 257, 8) if hidden % width == 0]
     divided = [width for width in widths if hidden // width % tp == 0]
     if not divided:
-        return stated(cells.need("n_heads"))
+        return as_stated(cells.need("n_heads"))
     width = min(divided, key=lambda width: abs(width - usual))
     return assumed(hidden // width, f"n_heads missing: heads of width {width}")
 
@@ -226,16 +228,16 @@ def _heads(cells: Cells) -> Reading[int]:
 def _is_gated(cells: Cells, label: str) -> Reading[bool]:
     activation = cells.text("activation").lower()
     if activation:
-        return stated(any(word in activation for word in ("glu", "silu", "swish")))
+        return as_stated(any(word in activation for word in ("glu", "silu", "swish")))
     plain = any(word in label.lower() for word in known_labels().words.plain_models)
     kind = "gelu (a GPT)" if plain else "swiglu"
     return assumed(not plain, f"activation missing: {kind}")
 
 
 def _ffn(cells: Cells, hidden: int, gated: bool) -> Reading[int]:
-    said = cells.count("ffn_hidden")
-    if said is not None:
-        return stated(said)
+    ffn_size = cells.count("ffn_hidden")
+    if ffn_size is not None:
+        return as_stated(ffn_size)
     if gated:
         width = -(-8 * hidden // 3 // 256) * 256
         return assumed(width, f"ffn_hidden missing: 8/3 of hidden, {width}")
@@ -243,26 +245,26 @@ def _ffn(cells: Cells, hidden: int, gated: bool) -> Reading[int]:
 
 
 def _vocabulary(cells: Cells, gated: bool) -> Reading[int]:
-    said = cells.count("vocab")
-    if said is not None:
-        return stated(said)
+    vocab_size = cells.count("vocab")
+    if vocab_size is not None:
+        return as_stated(vocab_size)
     size = _LLAMA_VOCABULARY if gated else _PADDED_VOCABULARY
     return assumed(size, f"vocab missing: {size}")
 
 
 @functools.cache
-def _made(key: tuple[tuple[str, object], ...]) -> Model:
+def _make_model(key: tuple[tuple[str, object], ...]) -> Model:
     return Model.described(dict(key), where="model")
 
 
 def _tied(fields: dict[str, object], params_b: float | None, usual: bool) -> Model:
     """Tied or untied embeddings: what comes closer to the stated parameters, else the usual."""
-    usually = _made((*fields.items(), ("tied_embeddings", usual)))
+    default = _make_model((*fields.items(), ("tied_embeddings", usual)))
     if params_b is None:
-        return usually
-    other = _made((*fields.items(), ("tied_embeddings", not usual)))
+        return default
+    alternative = _make_model((*fields.items(), ("tied_embeddings", not usual)))
     try:
-        far = [abs(model.num_params / 1e9 / params_b - 1) for model in (usually, other)]
+        distances = [abs(model.num_params / 1e9 / params_b - 1) for model in (default, alternative)]
     except DescriptionError:
-        return usually
-    return other if far[1] < far[0] and far[1] < _TOLERANCE else usually
+        return default
+    return alternative if distances[1] < distances[0] and distances[1] < _TOLERANCE else default

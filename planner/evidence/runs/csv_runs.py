@@ -42,17 +42,19 @@ ESSENTIAL = (
 _MAX_FILE_BYTES = 20_000_000
 
 
-def read_runs(path: str | Path, here: Machine | None = None) -> list[Run | RefusedRun]:
+def read_runs(path: str | Path, own_machine: Machine | None = None) -> list[Run | RefusedRun]:
     """Every row of a CSV of runs, in order; `here` is the machine that rows may call by its name.
 
     CatalogueError where the file is no such table at all.
     """
-    return runs_from_text(_decoded(Path(path)), shorten_path(path), here)
+    return runs_from_text(_decoded(Path(path)), shorten_path(path), own_machine)
 
 
-def runs_from_text(text: str, where: str, here: Machine | None = None) -> list[Run | RefusedRun]:
+def runs_from_text(
+    text: str, where: str, own_machine: Machine | None = None
+) -> list[Run | RefusedRun]:
     """Every row of a table of runs as text, in order; `where` names it in messages."""
-    return [_read_row(number, row, here) for number, row in _rows(text, where)]
+    return [_read_row(number, row, own_machine) for number, row in _rows(text, where)]
 
 
 def is_table_of_runs(first_line: str) -> bool:
@@ -115,13 +117,15 @@ def _rows(text: str, where: str) -> Iterator[tuple[int, dict[str, str] | str]]:
             yield reader.line_num, dict(zip(header, cells, strict=False))
 
 
-def _read_row(number: int, row: dict[str, str] | str, here: Machine | None) -> Run | RefusedRun:
+def _read_row(
+    number: int, row: dict[str, str] | str, own_machine: Machine | None
+) -> Run | RefusedRun:
     if isinstance(row, str):
         return RefusedRun(f"line {number}", "", f"line {number} is not readable as CSV: {row}")
     cells = Cells(row)
     row_id = shorten(cells.text("row_id") or f"line {number}")
     source = shorten(cells.text("source") or "not stated", 120)
     try:
-        return run_of(row_id, source, cells, here)
+        return run_of(row_id, source, cells, own_machine)
     except PlannerError as error:
         return RefusedRun(row_id, source, str(error))
