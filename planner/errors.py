@@ -46,10 +46,10 @@ class UnknownNameError(PlannerError):
     def __init__(self, kind: str, name: str, known: Iterable[str], listing: str = "") -> None:
         names = sorted(known)
         folded = {candidate.lower(): candidate for candidate in names}
-        near = difflib.get_close_matches(name.lower(), folded, n=3, cutoff=0.4)
+        close_names = difflib.get_close_matches(name.lower(), folded, n=3, cutoff=0.4)
         hint = (
-            f"did you mean {' or '.join(folded[n] for n in near)}?"
-            if near
+            f"did you mean {' or '.join(folded[n] for n in close_names)}?"
+            if close_names
             else f"known are {', '.join(names[:12])}{', ...' if len(names) > 12 else ''}"
         )
         listing = listing or f"`planner {kind}s` lists all {len(names)}"

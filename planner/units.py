@@ -78,8 +78,8 @@ def parse_power(text: str) -> float:
 
     Raises DescriptionError for text that is no power above 0.
     """
-    found = _POWER.fullmatch(text)
-    watts = parse_quantity(found[1]) if found else 0.0
+    match = _POWER.fullmatch(text)
+    watts = parse_quantity(match[1]) if match else 0.0
     if watts <= 0:
         raise DescriptionError(f"{shorten(text)!r} is no power above 0 W; write for example 2.5kW")
     return watts
@@ -192,20 +192,20 @@ def parse_places(text: str, count: int) -> tuple[int, ...]:
     >>> parse_places("0-2,5", 6)
     (0, 1, 2, 5)
     """
-    found: list[int] = []
+    places: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
         if not (first.isdecimal() and (last or first).isdecimal() and len(part) < 20):
-            found = []
+            places = []
             break
         # no range is written out beyond the list
-        found += range(int(first), min(int(last or first), count) + 1)
-    if not found or max(found) >= count:
+        places += range(int(first), min(int(last or first), count) + 1)
+    if not places or max(places) >= count:
         raise DescriptionError(
             f"{shorten(text)!r} names no entries of a list of {count}; write their places, counted "
             f"from 0 to {count - 1}, such as 0 or 0-{count - 1}"
         )
-    return tuple(found)
+    return tuple(places)
 
 
 def _three(value: float) -> str:

@@ -13,8 +13,13 @@ from planner import Layout, Workload, load_framework, load_machine, load_model
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.training_run import Checkpoints, Failures, StartUp
-from planner.training.resilience.checkpoints import checkpoint_of, constants, moving_s, saved_bytes
-from planner.training.resilience.failures import mean_time_between_failures_s, useful
+from planner.training.resilience.checkpoints import (
+    checkpoint_of,
+    constants,
+    saved_bytes,
+    transfer_s,
+)
+from planner.training.resilience.failures import mean_time_between_failures_s, training_losses
 from planner.training.resilience.start import communicators_s, imports_s, restart_s, start_up
 
 __all__ = ["Row", "rows"]
@@ -86,7 +91,7 @@ def _writing() -> Iterator[Row]:
     yield "1T of Megatron-LM, 512 ranks write", "s", measured, float(saved.blocking_s), source
     rate, machine = constants().writer_bytes_per_s.value, load_machine("dgx-b300")
     plain = Checkpoints()
-    disk = float(moving_s(machine, plain, 53e9, 53e9 / 8, 1, process_bytes_per_s=rate))
+    disk = float(transfer_s(machine, plain, 53e9, 53e9 / 8, 1, process_bytes_per_s=rate))
     source = "awslabs/awsome-distributed-ai#1225, 53 GB of 8 ranks to a local disk; held out"
     yield "Megatron-LM, 8 ranks write to a disk", "s", 8.3, disk, source
     job = scenario("llama-3-70b", "dgx-h200", "fsdp2")
@@ -151,7 +156,7 @@ def _failing() -> Iterator[Row]:
 
 
 def _staying() -> Iterator[Row]:
-    bloom_s = useful(90 * 86400, 40, 1e18, 0, 3 * 3600)
+    bloom_s = training_losses(90 * 86400, 40, 1e18, 0, 3 * 3600)
     share = 100 * float(bloom_s.checkpoints_s / bloom_s.total_s)
     source = "stas00/ml-engineering@05eb723b fault-tolerance/README.md; definition"
     yield "BLOOM-176B, saving of all time, 40 s every 3 h", "%", 0.37, share, source
@@ -161,7 +166,7 @@ def _staying() -> Iterator[Row]:
     write = max(float(saved.blocking_s), float(saved.total_bytes) / 2e12)
     mtbf = float(mean_time_between_failures_s(16_384))
     again = float(restart_s(job, layouts))
-    found = float(useful(54 * 86400, write, mtbf, again).fraction)
+    found = float(training_losses(54 * 86400, write, mtbf, again).fraction)
     source = f"{LLAMA}.4, higher than 90 %; 2 TB/s of {LLAMA}.1; held out"
     yield "Llama 3 405B, effective training time, more than", "%", 90, 100 * found, source
 

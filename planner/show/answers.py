@@ -79,7 +79,7 @@ _LEFT_OUT = (
     "memory_change_high",
 )
 """What a table has no room for, or says elsewhere; JSON and CSV have it."""
-_WHOLE = ("memory_bytes", "host_memory_bytes")
+_TOTALS = ("memory_bytes", "host_memory_bytes")
 _INTERVALS = ("step_time_s", "days")
 """Columns with whose intervals a table has room."""
 
@@ -114,9 +114,9 @@ def _column(name: str, samples: bool) -> Column:
 
 def _names(rows: Sequence[Row]) -> list[str]:
     """Columns of all rows, as the fullest row has them; the reason last."""
-    every = [*max(rows, key=len), *(name for row in rows for name in row)]
+    columns = [*max(rows, key=len), *(name for row in rows for name in row)]
     last = ["reason"] if any("reason" in row for row in rows) else []
-    return [name for name in dict.fromkeys(every) if name != "reason"] + last
+    return [name for name in dict.fromkeys(columns) if name != "reason"] + last
 
 
 def _is_shown(rows: Sequence[Row], name: str) -> bool:
@@ -124,13 +124,15 @@ def _is_shown(rows: Sequence[Row], name: str) -> bool:
     values = [row.get(name) for row in rows]
     if name == "fits":
         return not all(row.get(name, True) for row in rows)
-    known = {value for value in values if value is not None}
+    distinct = {value for value in values if value is not None}
     if (
         name.endswith("_bytes")
-        and _base(name) not in _WHOLE
-        and (len(known) == 1 or not any(known))
+        and _base(name) not in _TOTALS
+        and (len(distinct) == 1 or not any(distinct))
     ):
-        return len(rows) == 1 and any(known)  # a part that is the same in all rows tells none apart
+        return len(rows) == 1 and any(
+            distinct
+        )  # a part that is the same in all rows tells none apart
     if name == "framework" and not any("layout" in row for row in rows):
         return True
     return name not in _LEFT_OUT and _base(name) == name

@@ -39,9 +39,9 @@ def collectives_text(
 ) -> str:
     """Every operation of a group as a table, what the library takes marked."""
     size = int(group.size)
-    every = "" if apart == 1 else f", every {apart}th device" if apart > 3 else _EVERY[apart]
+    spacing = "" if apart == 1 else f", every {apart}th device" if apart > 3 else _SPACINGS[apart]
     lines = [
-        f"{format_bytes(size_bytes)} over {counted(size, 'device')} of {machine.name}{every}: "
+        f"{format_bytes(size_bytes)} over {counted(size, 'device')} of {machine.name}{spacing}: "
         f"{seen_text(group)}.",
         "",
         f"{_COLUMNS[0]:15} {_COLUMNS[1]:18} {_COLUMNS[2]:>10} {_COLUMNS[3]:>14}",
@@ -55,7 +55,7 @@ def collectives_text(
     return "\n".join([*lines, "", *_explained(rows, size)])
 
 
-_EVERY = {2: ", every second device", 3: ", every third device"}
+_SPACINGS = {2: ", every second device", 3: ", every third device"}
 
 
 def _has_choice(rows: Sequence[Row], operation: str) -> bool:
@@ -69,15 +69,15 @@ def _explained(rows: Sequence[Row], size: int) -> list[str]:
         factor = bus_factor(name, size)
         factors.setdefault("1" if math.isclose(factor, 1) else f"{factor:.4g}", []).append(name)
     parts = "; ".join(f"{factor} in {', '.join(names)}" for factor, names in factors.items())
-    said = [
+    lines = [
         "Sizes are of the full buffer, as in nccl-tests: what a rank holds in an all-reduce, what",
         "the root holds in a scatter. Bus bandwidth is size / time times what a rank of a ring",
         f"sends of it: {parts}.",
     ]
     shown = {row.algorithm for row in rows}
     if shown & {"hierarchical", "binary tree"}:
-        said.append("Hierarchical and binary trees are other libraries' ways, for comparison.")
-    return said
+        lines.append("Hierarchical and binary trees are other libraries' ways, for comparison.")
+    return lines
 
 
 def score_text(groups: Sequence[SizeClass], refused: Sequence[str]) -> str:

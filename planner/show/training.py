@@ -46,11 +46,11 @@ def training_table(training: WholeTraining) -> Table:
 def summary(training: WholeTraining) -> str:
     """Say in one sentence how long a training takes and what it costs."""
     steps_s = training.part_s("steps")
-    other = format_seconds(training.time.expected - steps_s)
+    rest = format_seconds(training.time.expected - steps_s)
     jobs = f", in {counted(training.jobs, 'job')} of {training.queue}" if training.jobs > 1 else ""
     return (
         f"The whole training takes {_duration(training.time)}: {counted(training.steps, 'step')} "
-        f"{format_seconds(steps_s)}, all else {other}{jobs}. It takes {', '.join(bill(training))}."
+        f"{format_seconds(steps_s)}, all else {rest}{jobs}. It takes {', '.join(bill(training))}."
     )
 
 

@@ -57,27 +57,33 @@ def _batch(workload: Workload) -> str:
     return f"{workload.global_batch:,}{length} {workload.unit}"
 
 
-def rate_unit(found: Estimate) -> str:
+def rate_unit(estimate: Estimate) -> str:
     """What is counted by the second: tokens, or samples where each is a token alone.
 
     >>> from planner.choose.planning import estimate
     >>> rate_unit(estimate("cosmoflow", "polaris", Layout(dp=4)))
     'samples'
     """
-    tokens = found.tokens_per_s * found.step_time_s
-    return "samples" if round(tokens) == found.layout.global_batch else "tokens"
+    tokens = estimate.tokens_per_s * estimate.step_time_s
+    return "samples" if round(tokens) == estimate.layout.global_batch else "tokens"
 
 
 def verdict(plan: Plan) -> str:
     """The answer in one sentence, and whether it is sure."""
-    found = plan.recommended
-    if found is None:
+    estimate = plan.recommended
+    if estimate is None:
         return nearest(plan)
-    said = (
-        f"{plan.model} fits on {_place(plan)}; recommended is {layout_words(found.layout)} with "
-        f"{found.framework}: {format_seconds(found.step_time_s)} per step."
+    recommendation = (
+        f"{plan.model} fits on {_place(plan)}; recommended is {layout_words(estimate.layout)} with "
+        f"{estimate.framework}: {format_seconds(estimate.step_time_s)} per step."
     )
-    parts = (said, instead(plan), doubt(found), beside_fastest(plan), other_batches(plan))
+    parts = (
+        recommendation,
+        instead(plan),
+        doubt(estimate),
+        beside_fastest(plan),
+        other_batches(plan),
+    )
     return " ".join(part for part in parts if part)
 
 
@@ -100,10 +106,10 @@ def doubt(estimate: Estimate) -> str:
 
 def beside_fastest(plan: Plan) -> str:
     """What the fastest layout would gain over the recommended one, and at what price."""
-    best, found = plan.best, plan.recommended
-    if best is None or found is None or best.step_time_s >= found.step_time_s:
-        return "No layout is faster." if found else ""
-    less, price = 1 - best.step_time_s / found.step_time_s, _price(best, found)
+    best, estimate = plan.best, plan.recommended
+    if best is None or estimate is None or best.step_time_s >= estimate.step_time_s:
+        return "No layout is faster." if estimate else ""
+    less, price = 1 - best.step_time_s / estimate.step_time_s, _price(best, estimate)
     return (
         f"The fastest, {best.layout} with {best.framework}, takes "
         f"{format_seconds(best.step_time_s)} ({100 * less:.0f} % less)"
@@ -113,16 +119,16 @@ def beside_fastest(plan: Plan) -> str:
 
 def other_batches(plan: Plan) -> str:
     """Which nearby global batches the devices share evenly, and what that brings."""
-    others = [x for x in plan.batches if x.global_batch != plan.workload.global_batch]
-    if not others:
+    offered = [x for x in plan.batches if x.global_batch != plan.workload.global_batch]
+    if not offered:
         return ""
     offers = "; ".join(
         f"with {offer.global_batch:,}, {offer.estimate.layout} [{offer.estimate.framework}] takes "
         f"{format_seconds(offer.estimate.step_time_s)}{_rate(offer.speedup)}"
-        for offer in others
+        for offer in offered
     )
-    asked = plan.asked_batch or plan.workload.global_batch
-    return f"{asked:,} {plan.workload.batch_unit} do not divide evenly: {offers}."
+    batch = plan.asked_batch or plan.workload.global_batch
+    return f"{batch:,} {plan.workload.batch_unit} do not divide evenly: {offers}."
 
 
 def _rate(speedup: float | None) -> str:
@@ -143,21 +149,21 @@ _MORE = (
 )
 
 
-def _price(best: Estimate, found: Estimate) -> str:
+def _price(best: Estimate, recommended: Estimate) -> str:
     """What a layout takes that another does not, in words."""
-    more = [
+    prices = [
         text.format(getattr(best.layout, name))
         for name, text in _MORE
-        if getattr(best.layout, name) > getattr(found.layout, name)
+        if getattr(best.layout, name) > getattr(recommended.layout, name)
     ]
-    if best.layout.offload not in ("none", found.layout.offload):
-        more.append(f"offload ({best.layout.offload})")
-    if best.framework != found.framework:
-        more.append(best.framework)
-    if best.out_of_memory_probability > found.out_of_memory_probability:
+    if best.layout.offload not in ("none", recommended.layout.offload):
+        prices.append(f"offload ({best.layout.offload})")
+    if best.framework != recommended.framework:
+        prices.append(best.framework)
+    if best.out_of_memory_probability > recommended.out_of_memory_probability:
         chance = probability(best.out_of_memory_probability)
-        more.append(f"a chance of {chance} to run out of memory")
-    return ", ".join(more[:-1]) + " and " + more[-1] if len(more) > 1 else "".join(more)
+        prices.append(f"a chance of {chance} to run out of memory")
+    return ", ".join(prices[:-1]) + " and " + prices[-1] if len(prices) > 1 else "".join(prices)
 
 
 def probability(value: float) -> str:
@@ -207,7 +213,11 @@ def _help(plan: Plan, entry: Verdict) -> str:
         return f"It fits on {counted(plan.enough_nodes, 'node')} with the same batch."
     if plan.batches:
         return other_batches(plan)
-    able = [found.fix for found in (entry, *plan.strategies) if found.fix and _fills(plan, found)]
+    able = [
+        verdict.fix
+        for verdict in (entry, *plan.strategies)
+        if verdict.fix and _fills(plan, verdict)
+    ]
     if able:
         return f"Cheapest fix: {able[0]}."
     if "per rank" in entry.why:
@@ -279,12 +289,14 @@ def interval(estimate: Estimate) -> str:
 
 def alternative(estimate: Estimate, better: Estimate | None) -> str:
     """What the same framework can do for the job of a configured layout, in one sentence."""
-    mine = format_seconds(estimate.step_time_s) if estimate.fits else "does not fit"
+    step = format_seconds(estimate.step_time_s) if estimate.fits else "does not fit"
     if better is None:
-        what = "is faster" if estimate.fits else "fits either"
-        return f"Your layout: {mine}; no layout of {estimate.framework} that was searched {what}."
+        verdict = "is faster" if estimate.fits else "fits either"
+        return (
+            f"Your layout: {step}; no layout of {estimate.framework} that was searched {verdict}."
+        )
     return (
-        f"Your layout: {mine}; {better.framework} can do {format_seconds(better.step_time_s)} with "
+        f"Your layout: {step}; {better.framework} can do {format_seconds(better.step_time_s)} with "
         f"{better.layout}."
     )
 

@@ -1,4 +1,4 @@
-"""The whole training: an estimate's steps with all that comes between, before and after them."""
+"""Campaign: the steps of an estimate, and everything before, between and after them."""
 
 from __future__ import annotations
 
@@ -18,57 +18,62 @@ from planner.training.resilience.checkpoints import Checkpoint, checkpoint_of
 from planner.training.resilience.failures import (
     Jobs,
     Losses,
+    consecutive_jobs,
     daly_interval_s,
     detection_s,
-    jobs_in_a_row,
     mean_time_between_failures_s,
-    useful,
+    training_losses,
 )
 from planner.training.resilience.start import start_up
 from planner.training.steps import training_time
-from planner.training.whole_training import Amount, TrainingPart, WholeTraining, between, billed
+from planner.training.whole_training import (
+    Amount,
+    TrainingPart,
+    WholeTraining,
+    bill_training,
+    sum_parts,
+)
 from planner.units import format_seconds
 
 __all__ = ["whole_training"]
 
-_FELT = 0.01
-# of a step: waiting that is shorter is not spoken of
+_MIN_WAIT = 0.01
+# share of a step: shorter waiting is not mentioned
 
-_ROUGH = 2.0
-# ours: what is modelled roughly (start-up, staging, waiting for data, checkpoints, failures) may
-# take half as long or twice as long
+_ROUGH_FACTOR = 2.0
+# ours: roughly modelled parts (start-up, staging, waiting for data, checkpoints, failures) may take
+# half as long or twice as long
 
 
 def whole_training(
     scenario: Scenario, estimate: Estimate, nodes: int, training: Training | None = None
 ) -> WholeTraining | None:
-    """How long a training takes from its first job to its last step, why, and what it takes.
+    """Estimate a whole training: time from the first job to the last step, its parts, its bill.
 
-    None where the workload states no tokens or samples. Counted: the steps as they are estimated,
-    waiting for data, evaluation, checkpoints, work that failures and the queue's wall time undo,
-    recovery, the start of every job. Left out: waiting in queues, stragglers that do not fail,
-    mistakes. method.md#whole-trainings.
+    None if the workload states no tokens or samples. Counted: the estimated steps, waiting for
+    data, evaluation, checkpoints, work lost to failures and wall time, recovery, the start of every
+    job. Left out: waiting in queues, stragglers that do not fail, mistakes.
+    method.md#whole-trainings.
 
-    >>> import planner
     >>> job = planner.Workload(global_batch=64, sequence_length=1024, tokens=1e10)
     >>> layout = planner.Layout(dp=4, micro_batch=16)
     >>> scenario = Scenario(planner.load_model("gpt2"), planner.load_machine("polaris"), job,
     ...                     planner.load_framework("ddp"))
-    >>> one = planner.estimate("gpt2", "polaris", layout, workload=job, framework="ddp")
-    >>> found = whole_training(scenario, one, 1)
-    >>> found.part_s("steps") == training_time(job, one)
+    >>> estimate = planner.estimate("gpt2", "polaris", layout, workload=job, framework="ddp")
+    >>> training = whole_training(scenario, estimate, 1)
+    >>> training.part_s("steps") == training_time(job, estimate)
     True
-    >>> found.time.expected > found.part_s("steps")
+    >>> training.time.expected > training.part_s("steps")
     True
     """
     if not scenario.workload.all_tokens:
         return None
-    return _Run(scenario, estimate, nodes, training or Training()).answer()
+    return _Campaign(scenario, estimate, nodes, training or Training()).answer()
 
 
 @dataclass(frozen=True)
-class _Run:
-    """A training on an estimate's layout; each figure needs those above it."""
+class _Campaign:
+    """A training on the layout of an estimate; each figure follows from those above it."""
 
     scenario: Scenario
     estimate: Estimate
@@ -81,12 +86,12 @@ class _Run:
 
     @cached_property
     def steps_s(self) -> float:
-        """The steps, as they are estimated [s]."""
+        """Time of all steps [s]."""
         return training_time(self.scenario.workload, self.estimate)
 
     @cached_property
-    def read(self) -> InputTime | None:
-        """What reading the samples of a step takes; None where no dataset is stated."""
+    def input(self) -> InputTime | None:
+        """Input time of a step; None if no dataset is stated."""
         dataset, workload = self.training.dataset, self.scenario.workload
         if dataset is None:
             return None
@@ -106,97 +111,99 @@ class _Run:
 
     @cached_property
     def waiting_s(self) -> float:
-        """Waiting for data, in the first epoch and after it [s]."""
-        if self.read is None or self.training.dataset is None:
+        """Time of waiting for data, in the first epoch and after it [s]."""
+        if self.input is None or self.training.dataset is None:
             return 0.0
         workload = self.scenario.workload
         samples = self.training.dataset.of_sequences(workload.sequence_length).num_samples.value
         first = min(samples / workload.global_batch, workload.steps)
         later = workload.steps - first
-        return float(first * self.read.first_epoch_exposed_s + later * self.read.exposed_s)
+        return float(first * self.input.first_epoch_exposed_s + later * self.input.exposed_s)
 
     @cached_property
     def evaluating_s(self) -> float:
-        """All evaluations [s]."""
-        asked = self.training.evaluation
-        if not asked.every_steps:
+        """Time of all evaluations [s]."""
+        options = self.training.evaluation
+        if not options.every_steps:
             return 0.0
         parts_s = self.estimate.step_time_parts_s
-        each = evaluation_s(self.scenario, self.estimate.layout, parts_s, asked)
-        return self.scenario.workload.steps // asked.every_steps * each
+        each = evaluation_s(self.scenario, self.estimate.layout, parts_s, options)
+        return self.scenario.workload.steps // options.every_steps * each
 
     @cached_property
-    def saved(self) -> Checkpoint:
+    def checkpoint(self) -> Checkpoint:
         """One checkpoint."""
         return checkpoint_of(self.scenario, self.layouts, self.training.checkpoints)
 
     @cached_property
     def start_s(self) -> float:
-        """A job before its first step [s]."""
-        asked = self.training
-        parts = start_up(self.scenario, self.layouts, asked.start_up, asked.checkpoints)
+        """Time of a job before its first step [s]."""
+        options = self.training
+        parts = start_up(self.scenario, self.layouts, options.start_up, options.checkpoints)
         return float(sum(parts.values()))
 
     @cached_property
     def staging_s(self) -> float:
-        """Copying the dataset to the nodes at the start of a job [s]."""
-        return 0.0 if self.read is None else float(self.read.staging_s)
+        """Time to copy the dataset to the nodes at the start of a job [s]."""
+        return 0.0 if self.input is None else float(self.input.staging_s)
 
     @cached_property
     def losses(self) -> Losses:
-        """What checkpoints and failures take."""
-        asked, failures = self.training.checkpoints, self.training.failures
+        """Losses to checkpoints and failures."""
+        saving, failures = self.training.checkpoints, self.training.failures
         work_s = self.steps_s + self.waiting_s + self.evaluating_s
-        write_s = self.saved.blocking_s
+        write_s = self.checkpoint.blocking_s
         mtbf_s = mean_time_between_failures_s(self.estimate.layout.world, failures)
-        interval_s = asked.interval_s
-        if asked.every_steps:
-            interval_s = work_s * asked.every_steps / self.scenario.workload.steps
+        interval_s = saving.interval_s
+        if saving.every_steps:
+            interval_s = work_s * saving.every_steps / self.scenario.workload.steps
         elif interval_s is None:
             # the end of a job undoes work as a failure does
             ended = 1 / (1 / mtbf_s + 1 / self.wall_s)
             interval_s = float(daly_interval_s(write_s, ended))
         recovery_s = detection_s(failures) + self.start_s + self.staging_s
-        return useful(work_s, write_s, mtbf_s, recovery_s, interval_s, self.saved.behind_s)
+        return training_losses(
+            work_s, write_s, mtbf_s, recovery_s, interval_s, self.checkpoint.behind_s
+        )
 
     @cached_property
     def queue(self) -> Queue | None:
-        """The queue that lets a job of these nodes run longest, none that is by request."""
+        """The queue with the longest limit for these nodes, those by request last."""
         queues = self.scenario.machine.scheduler.queues
         admit = [queue for queue in queues if queue.min_nodes <= self.nodes <= queue.max_nodes]
-        free = [queue for queue in admit if not queue.on_request] or admit
-        return max(free, key=lambda queue: queue.max_hours, default=None)
+        open_queues = [queue for queue in admit if not queue.on_request] or admit
+        return max(open_queues, key=lambda queue: queue.max_hours, default=None)
 
     @property
     def wall_s(self) -> float:
-        """How long a job may run [s]."""
+        """Time limit of a job [s]."""
         return math.inf if self.queue is None else 3600 * self.queue.max_hours
 
     @cached_property
     def jobs(self) -> Jobs:
-        """The jobs in a row that all of it needs."""
+        """Consecutive jobs that the training needs."""
         total, interval = self.losses.total_s, self.losses.interval_s
         start_s = self.start_s + self.staging_s
-        return jobs_in_a_row(total, self.wall_s, start_s, interval, self.saved.blocking_s)
+        return consecutive_jobs(total, self.wall_s, start_s, interval, self.checkpoint.blocking_s)
 
     @cached_property
     def power(self) -> NodePower | None:
-        """What a node draws."""
+        """Power of a node."""
         return node_power(self.scenario.machine, self.training.charges.node_power_watts)
 
     def answer(self) -> WholeTraining:
-        """All of it."""
+        """Assemble the whole training."""
         count = float(self.jobs.jobs) if math.isfinite(self.jobs.jobs) else 1.0
         lost_s = self.losses.lost_s + self.jobs.ends_s
         parts = (
-            _roughly("start_up", count * self.start_s),
-            _roughly("staging", count * self.staging_s),
-            self._as_steps("steps", self.steps_s),
-            _roughly("data", self.waiting_s),
-            self._as_steps("evaluation", self.evaluating_s),
-            _roughly("checkpoints", float(self.losses.checkpoints_s)),
-            _roughly("lost_work", float(lost_s)),
-            _roughly("restarts", float(self.losses.restarts_s)),
+            _rough_part("start_up", count * self.start_s),
+            _rough_part("staging", count * self.staging_s),
+            self._step_like_part("steps", self.steps_s),
+            _rough_part("data", self.waiting_s),
+            self._step_like_part("evaluation", self.evaluating_s),
+            _rough_part("checkpoints", float(self.losses.checkpoints_s)),
+            _rough_part("lost_work", float(lost_s)),
+            _rough_part("restarts", float(self.losses.restarts_s)),
         )
         return WholeTraining(
             nodes=self.nodes,
@@ -206,31 +213,33 @@ class _Run:
             queue=self.queue.name if self.queue else "",
             failures=float(self.losses.failures),
             checkpoints=float(self.losses.work_s / self.losses.interval_s),
-            checkpoint_bytes=float(self.saved.total_bytes),
-            bill=billed(between(parts), self.nodes, self.training.charges, self.power),
+            checkpoint_bytes=float(self.checkpoint.total_bytes),
+            bill=bill_training(sum_parts(parts), self.nodes, self.training.charges, self.power),
             notes=tuple(self._notes()),
         )
 
-    def _as_steps(self, name: str, seconds: float) -> TrainingPart:
-        """A part that is as uncertain as the step."""
+    def _step_like_part(self, name: str, seconds: float) -> TrainingPart:
+        """Return a part that is as uncertain as the step."""
         low, high = self.estimate.interval_step_time_s
         step = self.estimate.step_time_s
         amount = Amount(seconds, seconds * low / step, seconds * high / step)
         return TrainingPart(name, amount, with_steps=True)
 
     def _notes(self) -> list[str]:
-        """What is not counted, and what was assumed."""
-        asked, notes = self.training, []
-        if asked.dataset is None:
+        """Say what is not counted and what is assumed."""
+        options, notes = self.training, []
+        if options.dataset is None:
             notes.append("No dataset is stated: waiting for data is not counted (--dataset).")
-        elif self.read is not None and self.read.exposed_s > _FELT * self.estimate.step_time_s:
+        elif (
+            self.input is not None and self.input.exposed_s > _MIN_WAIT * self.estimate.step_time_s
+        ):
             notes.append(
-                f"Steps wait {format_seconds(float(self.read.exposed_s))} for their data: the "
-                f"slowest part of the input is {self.read.bound}."
+                f"Steps wait {format_seconds(float(self.input.exposed_s))} for their data: the "
+                f"slowest part of the input is {self.input.bound}."
             )
-        if not asked.evaluation.every_steps:
+        if not options.evaluation.every_steps:
             notes.append("No evaluation is stated, and none is counted (--evaluate-every).")
-        if asked.failures.per_device_hour is None:
+        if options.failures.per_device_hour is None:
             notes.append(
                 "Interruptions are as frequent per device as those of Llama 3 405B, 419 in 54 days "
                 "on 16,384 devices (--failures)."
@@ -240,9 +249,9 @@ class _Run:
                 f"A job of {self.queue.max_hours:g} h in {self.queue.name} is too short for its "
                 "start and an interval of checkpoints: the parts are those of one job without end."
             )
-        return [*notes, *self._notes_of_power()]
+        return [*notes, *self._power_notes()]
 
-    def _notes_of_power(self) -> list[str]:
+    def _power_notes(self) -> list[str]:
         if self.power is None:
             return ["The power of a node is not known: energy is not told (--node-power)."]
         drawn = f"A node draws {self.power.watts:,.0f} W, {self.power.how}"
@@ -251,5 +260,5 @@ class _Run:
         return [f"{drawn}; {centre}."]
 
 
-def _roughly(name: str, seconds: float) -> TrainingPart:
-    return TrainingPart(name, Amount(seconds, seconds / _ROUGH, seconds * _ROUGH))
+def _rough_part(name: str, seconds: float) -> TrainingPart:
+    return TrainingPart(name, Amount(seconds, seconds / _ROUGH_FACTOR, seconds * _ROUGH_FACTOR))

@@ -1,4 +1,4 @@
-"""Steps: time and node-hours of a training's steps alone, at an estimate's rate."""
+"""Steps: time and node-hours of the steps of a training, without everything else."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ __all__ = ["node_hours", "training_time"]
 
 
 def training_time(job: Workload, estimate: Estimate) -> float:
-    """Time for a workload's tokens at an estimate's rate; 0 where none are asked [s].
+    """Time of all steps of a workload; 0 if it states no tokens [s].
 
     Counted: steps of a ramp as those of the same layout with fewer passes. Left out: evaluation,
     checkpoints, restarts. Definition.
 
-    >>> import planner
     >>> job = planner.Workload(global_batch=64, sequence_length=1024, tokens=64 * 1024 * 1000)
     >>> layout = planner.Layout(dp=4, micro_batch=16)
-    >>> one = planner.estimate("gpt2", "polaris", layout, workload=job)
-    >>> round(training_time(job, one) / one.step_time_s, 6)
+    >>> estimate = planner.estimate("gpt2", "polaris", layout, workload=job)
+    >>> round(training_time(job, estimate) / estimate.step_time_s, 6)
     1000.0
     """
     if not job.all_tokens:
@@ -33,16 +32,14 @@ def training_time(job: Workload, estimate: Estimate) -> float:
 
 
 def node_hours(nodes: int, job: Workload, estimate: Estimate) -> float:
-    """Node-hours for a workload's tokens, or of one thousand steps where none are asked [1].
+    """Node-hours of all steps of a workload, or of 1,000 steps if it states no tokens [1].
 
-    Counted: all nodes for as long as the training takes. Left out: what `training_time` leaves out,
-    and time in a queue. Definition.
+    Counted: all nodes for `training_time`. Left out: waiting in a queue. Definition.
 
-    >>> import planner
     >>> job = planner.Workload(global_batch=64, sequence_length=1024)
     >>> layout = planner.Layout(dp=4, micro_batch=16)
-    >>> one = planner.estimate("gpt2", "polaris", layout, workload=job)
-    >>> round(node_hours(2, job, one) * 3600 / one.step_time_s, 6)
+    >>> estimate = planner.estimate("gpt2", "polaris", layout, workload=job)
+    >>> round(node_hours(2, job, estimate) * 3600 / estimate.step_time_s, 6)
     2000.0
     """
     seconds = training_time(job, estimate) or 1000 * estimate.step_time_s

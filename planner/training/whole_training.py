@@ -1,4 +1,4 @@
-"""The answer about a whole training: its parts, which add up to its days, and what it takes."""
+"""Whole training: the parts of its time, and its bill."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from planner.tables import Table, Tabular
 from planner.training.energy import NodePower, energy_kwh
 from planner.training.parts import part
 
-__all__ = ["DAY_S", "Amount", "Bill", "TrainingPart", "WholeTraining", "between", "billed"]
+__all__ = ["DAY_S", "Amount", "Bill", "TrainingPart", "WholeTraining", "bill_training", "sum_parts"]
 
 DAY_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """An expected value, and between which 90 % of trainings are expected."""
+    """An expected value with its 90 % interval."""
 
     expected: float
     low: float
     high: float
 
     def times(self, factor: float) -> Amount:
-        """The amount, and its range, times a factor."""
+        """Multiply the value and its interval."""
         return Amount(factor * self.expected, factor * self.low, factor * self.high)
 
 
@@ -37,12 +37,12 @@ class TrainingPart:
     name: str
     time_s: Amount
     with_steps: bool = False
-    """Whether it errs as the steps do, so that their errors add up."""
+    """Whether its error is that of the steps, so that both add up linearly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """What the whole training takes besides time. None: nothing is stated that it follows from."""
+    """Costs of a whole training; None for those that follow from nothing that is stated."""
 
     node_hours: Amount
     energy_kwh: Amount | None
@@ -52,40 +52,40 @@ class Bill:
 
 @dataclass(frozen=True, slots=True)
 class WholeTraining(Tabular[str]):
-    """A training from its first job to its last: how long, why, and what it takes."""
+    """A training from its first job to its last: its time by part, and its bill."""
 
     nodes: int
     steps: int
     parts: tuple[TrainingPart, ...]
-    """All of `PARTS`, in their order: their expected times add up to the training's."""
+    """All of `PARTS` in their order; their expected times add up to the whole time."""
     jobs: int
-    """Jobs in a row into which the queue cuts it; 1 where no limit is known."""
+    """Consecutive jobs within the queue's limit; 1 if no limit is known."""
     queue: str
-    """The queue whose limit that is; empty where none is known."""
+    """The queue; empty if none is known."""
     failures: float
-    """Interruptions that are to be expected."""
+    """Expected number of interruptions."""
     checkpoints: float
-    """Checkpoints that are written."""
+    """Number of checkpoints."""
     checkpoint_bytes: float
     """Bytes of one checkpoint [B]."""
     bill: Bill
     notes: tuple[str, ...]
-    """What is not counted, and what was assumed."""
+    """Costs that are not counted, and assumptions."""
 
     @property
     def time(self) -> Amount:
         """Time from the first job's start to the last step, without waiting in queues [s]."""
-        return between(self.parts)
+        return sum_parts(self.parts)
 
     @property
     def days(self) -> Amount:
-        """The same in days."""
+        """Time in days."""
         return self.time.times(1 / DAY_S)
 
     def part_s(self, name: str) -> float:
-        """Expected time of a part [s]; UnknownNameError where there is none of the name."""
+        """Return the expected time of a part [s]; UnknownNameError for an unknown name."""
         part(name)
-        return next(one.time_s.expected for one in self.parts if one.name == name)
+        return next(item.time_s.expected for item in self.parts if item.name == name)
 
     def tables(self) -> dict[str, Table]:
         """Return the parts of the training's time, with what they count."""
@@ -104,53 +104,53 @@ class WholeTraining(Tabular[str]):
         return {"parts": Table(parts)}
 
     def as_dict(self) -> dict[str, Any]:
-        """The answer as plain data, its totals with it."""
+        """Return plain data, totals included."""
         return {**asdict(self), "time_s": asdict(self.time), "days": asdict(self.days)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> WholeTraining:
-        """The answer that `as_dict` wrote."""
+        """Read the data that `as_dict` wrote."""
         plain = {name: data[name] for name in cls.__dataclass_fields__}
         parts = tuple(
-            TrainingPart(one["name"], Amount(**one["time_s"]), one["with_steps"])
-            for one in data["parts"]
+            TrainingPart(item["name"], Amount(**item["time_s"]), item["with_steps"])
+            for item in data["parts"]
         )
         bill = Bill(**{k: v and Amount(**v) for k, v in data["bill"].items()})
         return cls(**{**plain, "parts": parts, "bill": bill, "notes": tuple(data["notes"])})
 
 
-def between(parts: tuple[TrainingPart, ...]) -> Amount:
-    """The sum of some parts and the range around it.
+def sum_parts(parts: tuple[TrainingPart, ...]) -> Amount:
+    """Sum parts with their intervals.
 
-    Counted: parts that err with the steps add their errors up, the others err by themselves (their
-    errors add as squares). Left out: what no part has. method.md#whole-trainings.
+    Counted: errors that follow the steps add up linearly, independent errors as squares.
+    method.md#whole-trainings.
 
     >>> steps = TrainingPart("steps", Amount(100.0, 90.0, 120.0), with_steps=True)
     >>> start = TrainingPart("start_up", Amount(20.0, 20.0, 35.0))
-    >>> between((steps, start))
+    >>> sum_parts((steps, start))
     Amount(expected=120.0, low=110.0, high=145.0)
     """
-    expected = math.fsum(one.time_s.expected for one in parts)
-    together = [one.time_s for one in parts if one.with_steps]
-    alone = [one.time_s for one in parts if not one.with_steps]
+    expected = math.fsum(item.time_s.expected for item in parts)
+    correlated = [item.time_s for item in parts if item.with_steps]
+    independent = [item.time_s for item in parts if not item.with_steps]
     below = math.hypot(
-        sum(t.expected - t.low for t in together), *(t.expected - t.low for t in alone)
+        sum(t.expected - t.low for t in correlated), *(t.expected - t.low for t in independent)
     )
     above = math.hypot(
-        sum(t.high - t.expected for t in together), *(t.high - t.expected for t in alone)
+        sum(t.high - t.expected for t in correlated), *(t.high - t.expected for t in independent)
     )
     return Amount(expected, expected - below, expected + above)
 
 
-def billed(time_s: Amount, nodes: int, charges: Charges, power: NodePower | None) -> Bill:
+def bill_training(time_s: Amount, nodes: int, charges: Charges, power: NodePower | None) -> Bill:
     """Node-hours of a training, and the energy, emissions and price that follow from them.
 
-    Counted: all nodes for the whole time; the centre's overhead by its PUE; a price per node-hour
-    and one per kWh, whichever are stated. Left out: waiting in queues, making the hardware.
+    Counted: all nodes for the whole time; the centre's overhead (PUE); stated prices per node-hour
+    and per kWh. Left out: waiting in queues, making the hardware.
     method.md#energy.
 
     >>> hour = Amount(3600.0, 1800.0, 7200.0)
-    >>> bill = billed(hour, 2, Charges(node_power_watts=1000.0, carbon_g_per_kwh=500.0), None)
+    >>> bill = bill_training(hour, 2, Charges(carbon_g_per_kwh=500.0), None)
     >>> bill.node_hours.expected, bill.energy_kwh, bill.price
     (2.0, None, None)
     """
@@ -171,7 +171,7 @@ def billed(time_s: Amount, nodes: int, charges: Charges, power: NodePower | None
 
 
 def _energy(hours: Amount, power: NodePower, pue: float) -> Amount:
-    """Energy of some node-hours; time and power err by themselves (in parts, as squares)."""
+    """Return the energy of node-hours; relative errors of time and power add as squares."""
     mean = float(energy_kwh(hours.expected, power.watts, pue))
     if not mean:
         return Amount(0.0, 0.0, 0.0)

@@ -15,7 +15,7 @@ from planner.describe.layout import Layout
 from planner.describe.training_run import Checkpoints, Failures, StartUp
 from planner.errors import LayoutError
 from planner.training.resilience.checkpoints import checkpoint_of
-from planner.training.resilience.failures import mean_time_between_failures_s, useful
+from planner.training.resilience.failures import mean_time_between_failures_s, training_losses
 from planner.training.resilience.start import restart_s, start_up
 from planner.units import format_seconds
 from tests.ask.jobs import SHORT
@@ -58,7 +58,7 @@ def test_rows_of_checkpoints_are_the_formulas() -> None:
         plan = planner.plan(MODEL, MACHINE, nodes=4, workload=JOB)
         assert plan.recommended is not None
         work = plan.duration_s(plan.recommended)
-        found = useful(work, saved.blocking_s, mtbf, again, behind_s=saved.behind_s)
+        found = training_losses(work, saved.blocking_s, mtbf, again, behind_s=saved.behind_s)
         assert row["useful_share"] == pytest.approx(float(found.fraction))
         assert row["interval_s"] == pytest.approx(float(found.interval_s))
         parts = [row[f"{name}_share"] for name in ("saving", "lost", "restarts", "useful")]

@@ -13,7 +13,7 @@ import planner
 from benchmarks.whole import trainings
 from planner.errors import DescriptionError, LayoutError
 from planner.training.parts import PARTS
-from planner.training.whole_training import Amount, TrainingPart, WholeTraining, between
+from planner.training.whole_training import Amount, TrainingPart, WholeTraining, sum_parts
 
 GPT = "gpt2", "polaris", planner.Layout(dp=4, micro_batch=16)
 
@@ -145,10 +145,10 @@ def test_ranges_of_parts() -> None:
         return Amount(10.0, low, high)
 
     together = [TrainingPart(n, amount(9, 12), True) for n in ("steps", "evaluation")]
-    found = between(tuple(together))
+    found = sum_parts(tuple(together))
     assert (found.low, found.high) == (18, 24)
     apart = [TrainingPart(n, amount(7, 14)) for n in ("start_up", "data")]
-    found = between(tuple(apart))
+    found = sum_parts(tuple(apart))
     assert found.high == pytest.approx(20 + math.hypot(4, 4))
 
 
@@ -173,7 +173,7 @@ def test_charges() -> None:
 
 
 def test_what_makes_no_training_is_said() -> None:
-    with pytest.raises(LayoutError, match=r"^tokens = 0: how long .* set tokens"):
+    with pytest.raises(LayoutError, match=r"^tokens = 0: .* set tokens"):
         planner.whole_training(
             *GPT, workload=planner.Workload(global_batch=64, sequence_length=1024)
         )

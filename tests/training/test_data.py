@@ -12,7 +12,7 @@ from planner.describe.dataset import Dataset, Loader
 from planner.errors import DescriptionError, UnknownNameError
 from planner.training.data import changes, input_time
 from planner.training.data.constants import constants
-from planner.training.data.node_cache import kept_fraction, seen_again, staging_time
+from planner.training.data.node_cache import cached_fraction, reread_fraction, staging_time
 from planner.training.data.stages import node_read_rate
 
 POLARIS = load_machine("polaris")
@@ -107,12 +107,12 @@ def test_memory_helps_after_the_first_epoch() -> None:
     large = of_size(UNET3D, 16_800)
     job = POLARIS, 256, 4, 256 * 28, STEP_S
     own = input_time(*job, large, Loader(staging="memory", sharded=True))
-    assert own.kept == 1
+    assert own.cached == 1
     assert own.first_epoch_bound == "file system"
     assert own.first_epoch_exposed_s > own.exposed_s
     any_part = input_time(*job, large, Loader(staging="memory"), epochs=100)
     second = input_time(*job, large, Loader(staging="memory"), epochs=2)
-    assert second.kept == pytest.approx(1 / 256)
+    assert second.cached == pytest.approx(1 / 256)
     assert second.exposed_s > any_part.exposed_s > own.exposed_s
 
 
@@ -120,16 +120,16 @@ def test_what_a_node_met_before_is_the_mean_over_the_epochs() -> None:
     for nodes in (1, 3, 64):
         for epochs in (2, 5, 90):
             each = [1 - (1 - 1 / nodes) ** e for e in range(1, epochs)]
-            found = seen_again(np.array(float(nodes)), np.array(float(epochs)))
+            found = reread_fraction(np.array(float(nodes)), np.array(float(epochs)))
             assert found == pytest.approx(np.mean(each))
 
 
 def test_a_disk_keeps_what_it_has_room_for() -> None:
     twice = of_size(UNET3D, 2 * 3.2e12 / 146600628)
     nodes, epochs = np.array([1.0, 4.0]), np.array(2.0)
-    whole = kept_fraction(POLARIS, nodes, twice, Loader(staging="local-disk"), epochs)
+    whole = cached_fraction(POLARIS, nodes, twice, Loader(staging="local-disk"), epochs)
     own = Loader(staging="local-disk", sharded=True)
-    parts = kept_fraction(POLARIS, nodes, twice, own, epochs)
+    parts = cached_fraction(POLARIS, nodes, twice, own, epochs)
     assert whole[0] == pytest.approx([0.5, 0.5])
     assert parts[0] == pytest.approx([0.5, 1.0])
     # a quarter of 6.4 TB at the 6.6 GB/s of the disk
@@ -195,7 +195,7 @@ def test_a_machine_without_a_shared_file_system_reads_its_disks() -> None:
     assert found.delivery_s == pytest.approx(56 * 146600628 / 25e9)
     cached = input_time(dgx, 1, 8, 56, STEP_S, UNET3D, Loader(staging="memory"))
     assert cached.first_epoch_bound == "local disk"
-    assert (cached.kept, cached.staging_s) == (1, 0)
+    assert (cached.cached, cached.staging_s) == (1, 0)
     assert "local disk" not in cached.stages
 
 
@@ -204,10 +204,10 @@ def test_advice_is_the_model_asked_again() -> None:
     loader = Loader(workers=2)
     for change in changes(*job, UNET3D, loader):
         again = input_time(*job, change.dataset, change.loader)
-        assert change.found.utilisation == again.utilisation
+        assert change.time.utilisation == again.utilisation
         assert (change.dataset, change.loader) != (UNET3D, loader)
     helped = {
-        change.name: float(change.found.utilisation) for change in changes(*job, UNET3D, loader)
+        change.name: float(change.time.utilisation) for change in changes(*job, UNET3D, loader)
     }
     now = float(input_time(*job, UNET3D, loader).utilisation)
     assert helped["local disk"] > 0.99 > 0.5 > now
@@ -261,7 +261,7 @@ def test_decoding_beforehand_trades_cores_for_bytes() -> None:
     now = input_time(*job, dataset, Loader())
     [stored] = [each for each in changes(*job, dataset, Loader()) if each.name == "decoded"]
     assert now.bound == "workers"
-    assert stored.found.stages["cores"] == 0
+    assert stored.time.stages["cores"] == 0
     more = 150528 / 114660
-    assert stored.found.stages["file system"] == pytest.approx(more * now.stages["file system"])
+    assert stored.time.stages["file system"] == pytest.approx(more * now.stages["file system"])
     assert not [c for c in changes(*job, UNET3D, Loader()) if c.name == "decoded"]

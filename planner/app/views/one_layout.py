@@ -199,7 +199,7 @@ def _when(shown: Estimate, job: PageJob, packed: str) -> None:
     drawing = step_timeline.gantt(step, shown.layout.schedule)
     draw(drawing, key="gantt")
     waiting = words.waiting(shown, step_timeline.has_numbers(drawing))
-    st.caption(f"{waiting} {step_timeline.whats_drawn(step)}")
+    st.caption(f"{waiting} {step_timeline.drawn_part(step)}")
     st.header("Memory over the step", anchor=False)
     draw(step_timeline.memory_over_step(step, stages, limit), key="over_step")
     if len(stages) > 1:

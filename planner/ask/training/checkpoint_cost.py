@@ -19,17 +19,17 @@ from planner.cost.shards.layouts import Layouts
 from planner.describe.training_run import Checkpoints, Failures
 from planner.training.resilience.checkpoints import (
     Checkpoint,
-    bounds_s,
     checkpoint_of,
     constants,
     nodes_of,
     saved_bytes,
+    transfer_bounds_s,
 )
 from planner.training.resilience.failures import (
     Losses,
     detection_s,
     mean_time_between_failures_s,
-    useful,
+    training_losses,
 )
 from planner.training.resilience.start import restart_s
 from planner.units import counted, format_bytes, format_rate, format_seconds
@@ -171,7 +171,9 @@ def _saved_layout(point: PlanPoint, assumptions: _Assumptions) -> _SavedLayout:
         saved = checkpoint_of(scenario, layouts, settings)
         again_s = restart_s(scenario, layouts, failures=failures, checkpoints=settings)
         interval_s = assumptions.interval_s
-        losses = useful(work_s, saved.blocking_s, mtbf_s, again_s, interval_s, saved.behind_s)
+        losses = training_losses(
+            work_s, saved.blocking_s, mtbf_s, again_s, interval_s, saved.behind_s
+        )
         savings.append(_Saving(name, settings, saved, float(again_s), losses))
     return _SavedLayout(point, scenario, layouts, mtbf_s, tuple(savings))
 
@@ -234,7 +236,7 @@ def _bottleneck(layout: _SavedLayout, saving: _Saving) -> str:
     machine, saved, settings = layout.scenario.machine, saving.saved, saving.settings
     nodes = min(float(nodes_of(machine, layout.layouts)), float(saved.writers))
     rate = constants().writer_bytes_per_s.value
-    limits = bounds_s(
+    limits = transfer_bounds_s(
         machine, settings, saved.total_bytes, saved.most_bytes, nodes, process_bytes_per_s=rate
     )
     slowest = max(limits, key=lambda name: float(limits[name]))

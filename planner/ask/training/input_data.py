@@ -54,7 +54,7 @@ class _Input:
         job, batch = self.job, self.job.workload.global_batch
         step = job.machine, job.nodes, self.ranks_per_node, batch, self.step_s
         tried = changes(*step, self.dataset, self.loader, self.epochs)
-        return sorted(tried, key=lambda change: -float(change.found.utilisation))
+        return sorted(tried, key=lambda change: -float(change.time.utilisation))
 
     @property
     def source(self) -> str:
@@ -158,7 +158,7 @@ def _row(reading: _Input, nodes: int, staging: Staging) -> Row:
         "waits_s": float(time.exposed_s),
         "first_epoch_waits_s": float(time.first_epoch_exposed_s),
         "staging_s": float(time.staging_s),
-        "kept": float(time.kept),
+        "kept": float(time.cached),
         "reason": f"{slowest} {format_seconds(float(time.stages[slowest]))}",
     }
 
@@ -182,11 +182,11 @@ def _verdict(reading: _Input) -> str:
         )
     sentence += f", a step waits {format_seconds(wait_s)}: {utilisation}"
     best = next(iter(reading.changes()), None)
-    if best is None or best.found.utilisation < float(now.utilisation) + _LEAST_GAIN:
+    if best is None or best.time.utilisation < float(now.utilisation) + _LEAST_GAIN:
         return f"{sentence}; none of the changes that were tried helps."
     return (
         f"{sentence}; {_in_words(reading, best)} makes it "
-        f"{100 * float(best.found.utilisation):.1f} %."
+        f"{100 * float(best.time.utilisation):.1f} %."
     )
 
 
@@ -212,13 +212,13 @@ def _notes(reading: _Input) -> list[str]:
     now = reading.now
     lines = []
     for change in reading.changes():
-        if float(change.found.utilisation - now.utilisation) < _LEAST_GAIN:
+        if float(change.time.utilisation - now.utilisation) < _LEAST_GAIN:
             continue
-        copy_s = float(change.found.staging_s)
+        copy_s = float(change.time.staging_s)
         lines.append(
             f"Helps: {_in_words(reading, change)}, utilisation "
-            f"{100 * float(change.found.utilisation):.1f} % instead of "
-            f"{100 * float(now.utilisation):.1f} %, then limited by {change.found.bound}"
+            f"{100 * float(change.time.utilisation):.1f} % instead of "
+            f"{100 * float(now.utilisation):.1f} %, then limited by {change.time.bound}"
             + (f"; the copy takes {format_seconds(copy_s)} once." if copy_s else ".")
         )
     lines.append(

@@ -85,8 +85,8 @@ def _table(block: Mapping[str, Any]) -> Any:
     for name, value in block.items():
         if isinstance(value, list):
             lines = tomlkit.array()
-            for one in value:
-                lines.append(_line(one))
+            for item in value:
+                lines.append(_line(item))
             table.add(name, lines.multiline(True))
         else:
             table.add(name, _line(value) if isinstance(value, dict) else value)

@@ -80,14 +80,14 @@ def lessons(
 
 def _assumed(learned: Learned) -> list[str]:
     """What the tables leave open and was taken, each once."""
-    said = [sentence for score in learned.scores for sentence in score.run.assumed]
-    return list(dict.fromkeys(said))[:_MOST_SAID]
+    sentences = [sentence for score in learned.scores for sentence in score.run.assumed]
+    return list(dict.fromkeys(sentences))[:_MOST_SAID]
 
 
-def _change(what: str, change: Change) -> str:
+def _change(subject: str, change: Change) -> str:
     after, before = (f"{low:.2f}-{high:.2f} x" for low, high in (change.after, change.before))
     return (
-        f"{what} {change.factor:.2f} x of what was estimated without; 90 % interval now {after} "
+        f"{subject} {change.factor:.2f} x of what was estimated without; 90 % interval now {after} "
         f"of the estimate instead of {before}"
     )
 

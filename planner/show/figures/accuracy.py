@@ -116,36 +116,38 @@ _MAX_SOURCES = 24
 _RATIOS = (0.2, 0.5, 1.0, 2.0, 5.0, 20.0)
 
 
-def spread(rows: Sequence[Residual], what: str) -> Drawing:
+def spread(rows: Sequence[Residual], quantity: str) -> Drawing:
     """Measured over estimated of every run, by source: `step_time` or `memory`.
 
     Runs that no fit has seen are blue circles, runs that a constant was fitted on orange crosses.
     """
-    points = [(row, ratio) for row in rows if (ratio := getattr(row, what))]
+    points = [(row, ratio) for row in rows if (ratio := getattr(row, quantity))]
     sources: dict[str, int] = {}
     for row, _ in points:
         sources[row.source] = sources.get(row.source, 0) + 1
     ordered = sorted(sources, key=lambda name: (-sources[name], name))
-    kept = ordered[: _MAX_SOURCES if len(ordered) > _MAX_SOURCES + 1 else len(ordered)]
-    rest = f"{len(ordered) - len(kept)} other sources"
-    names = [*kept, rest] if len(kept) < len(ordered) else kept
+    listed = ordered[: _MAX_SOURCES if len(ordered) > _MAX_SOURCES + 1 else len(ordered)]
+    rest = f"{len(ordered) - len(listed)} other sources"
+    names = [*listed, rest] if len(listed) < len(ordered) else listed
     place = {name: number for number, name in enumerate(names)}
-    figure = framed(height=150 + 30 * len(names), x=f"measured / estimated {_NAMES[what]}", top=8)
+    figure = framed(
+        height=150 + 30 * len(names), x=f"measured / estimated {_NAMES[quantity]}", top=8
+    )
     for seen, label, color, symbol in (
         (False, "not seen by any fit", HUES[0], "circle"),
         (True, "a constant was fitted on it", HUES[1], "x"),
     ):
-        mine = [(row, ratio) for row, ratio in points if row.seen is seen]
+        group = [(row, ratio) for row, ratio in points if row.seen is seen]
         figure.add_scatter(
-            x=[ratio for _, ratio in mine],
+            x=[ratio for _, ratio in group],
             y=[
-                place.get(row.source, len(kept)) + 0.07 * (number % 9 - 4)
-                for number, (row, _) in enumerate(mine)
+                place.get(row.source, len(listed)) + 0.07 * (number % 9 - 4)
+                for number, (row, _) in enumerate(group)
             ],
             mode="markers",
-            name=f"{label} ({len(mine):,})",
+            name=f"{label} ({len(group):,})",
             marker={"color": color, "symbol": symbol, "size": 6, "opacity": 0.55},
-            customdata=[[plain(row.row), plain(row.source), plain(row.site)] for row, _ in mine],
+            customdata=[[plain(row.row), plain(row.source), plain(row.site)] for row, _ in group],
             hovertemplate="%{customdata[0]}: %{x:.2f} x estimate<br>%{customdata[1]}<br>"
             "%{customdata[2]}<extra></extra>",
         )
@@ -159,7 +161,7 @@ def spread(rows: Sequence[Residual], what: str) -> Drawing:
         range=[len(names) - 0.4, -0.6],
         showgrid=False,
     )
-    return Drawing(figure, _spread_alt(points, sources, what))
+    return Drawing(figure, _spread_alt(points, sources, quantity))
 
 
 _NAMES = {"step_time": "step time", "memory": "memory"}
@@ -172,13 +174,13 @@ def _short(name: str) -> str:
 
 
 def _spread_alt(
-    points: Sequence[tuple[Residual, float]], sources: dict[str, int], what: str
+    points: Sequence[tuple[Residual, float]], sources: dict[str, int], quantity: str
 ) -> str:
     unseen = sorted(abs(1 / ratio - 1) for row, ratio in points if not row.seen)
     if not unseen:
         return "No run is known that no fit has seen."
     return (
-        f"Measured over estimated {_NAMES[what]} of {len(points):,} runs of {len(sources)} "
+        f"Measured over estimated {_NAMES[quantity]} of {len(points):,} runs of {len(sources)} "
         f"sources. Of the {len(unseen):,} that no fit has seen half are estimated within "
         f"{100 * unseen[len(unseen) // 2]:.1f} %, nine in ten within "
         f"{100 * unseen[int(0.9 * len(unseen))]:.0f} %."

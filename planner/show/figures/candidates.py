@@ -168,7 +168,7 @@ def pareto(
         marker={"size": 8, "symbol": "diamond"},
     )
     shown = [*space.cloud, *space.front]
-    said = ""
+    star = ""
     if marked is not None:
         place = Point(
             marked.memory_bytes["total"],
@@ -187,13 +187,13 @@ def pareto(
                 "line": {"color": "#000000", "width": 1},
             },
         )
-        said = (
+        star = (
             f" The star is {place.text}: {format_bytes(place.memory_bytes)}, "
             f"{format_seconds(place.step_time_s)}."
         )
     _log_axes(figure, shown, device_limit_bytes)
     title = f"Memory against step time of {space.num_candidates:,} layouts."
-    return Drawing(figure, f"{title} {_front_alt(space)}{said}")
+    return Drawing(figure, f"{title} {_front_alt(space)}{star}")
 
 
 def _front_alt(space: LayoutSpace) -> str:

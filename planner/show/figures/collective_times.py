@@ -22,21 +22,23 @@ from planner.units import counted, format_bytes, format_seconds
 __all__ = ["OPERATIONS", "algorithms_of", "bandwidth", "data_picture", "ranks_of", "times"]
 
 Timer = Callable[[GroupView, Any], Any]
+Blocks = list[list[str]]
+"""Parts of the buffer of every rank; an empty text is no data."""
 
 
 def _modelled() -> dict[str, dict[str, Timer]]:
-    """What is drawn of each operation: algorithms for large buffers, and what libraries take."""
-    found: dict[str, dict[str, Timer]] = {}
+    """Return algorithms for large buffers by operation, and the library's choice among them."""
+    operations: dict[str, dict[str, Timer]] = {}
     for name, algorithms in ALGORITHMS.items():
-        ways = {_plain(way): timer for way, timer in algorithms.items() if not way.endswith(" LL")}
-        if len(ways) > 1:
-            ways["the library's choice"] = ESTIMATED[name]
-        found[_WORDS.get(name, name.replace("_", "-"))] = ways
-    return found
-
-
-def _plain(way: str) -> str:
-    return way.removesuffix(", Simple")
+        timers = {
+            algorithm.removesuffix(", Simple"): timer
+            for algorithm, timer in algorithms.items()
+            if not algorithm.endswith(" LL")
+        }
+        if len(timers) > 1:
+            timers["the library's choice"] = ESTIMATED[name]
+        operations[_WORDS.get(name, name.replace("_", "-"))] = timers
+    return operations
 
 
 _WORDS = {"send_recv": "send"}
@@ -52,7 +54,7 @@ _NAMES = {
 """Operations as nccl-tests names them."""
 
 _DASHES = ("dash", "dashdot", "dot", "longdash", "longdashdot")
-_WHAT = {
+_EFFECTS = {
     "all-reduce": "every rank ends with the sum over all ranks",
     "all-gather": "every rank ends with the parts of all",
     "reduce-scatter": "every rank ends with one part of the sum over all ranks",
@@ -66,28 +68,27 @@ _WHAT = {
 
 
 def ranks_of(machine: Machine, ranks: int | None, stride: int) -> int:
-    """How many ranks a group of a machine has: those given, else all of two nodes [1].
+    """Number of ranks of a group: the given number, else all devices of two nodes [1].
 
-    Counted: ranks that are `stride` apart, the last of them on the machine. Left out: whether a
-    job has such a group. Definition. Raises PlannerError where the machine has no such ranks.
+    Raises PlannerError if the machine does not have so many ranks that are `stride` apart.
 
-    >>> from planner.describe.catalogue import load_machine
     >>> ranks_of(load_machine("polaris"), None, 1), ranks_of(load_machine("polaris"), 4, 8)
     (8, 4)
     """
-    there, nodes = machine.num_devices, min(2, int(machine.num_nodes.value))
-    found = machine.node.num_devices * nodes if ranks is None else ranks
-    if not (isinstance(found, int) and isinstance(stride, int) and found >= 2 and stride >= 1):
+    available, nodes = machine.num_devices, min(2, int(machine.num_nodes.value))
+    count = machine.node.num_devices * nodes if ranks is None else ranks
+    if not (isinstance(count, int) and isinstance(stride, int) and count >= 2 and stride >= 1):
         raise PlannerError(
-            f"ranks = {found}, stride = {stride}: a collective is of 2 ranks or more, 1 or more "
+            f"ranks = {count}, stride = {stride}: a collective is of 2 ranks or more, 1 or more "
             "apart; give whole numbers"
         )
-    if (found - 1) * stride >= there:
+    if (count - 1) * stride >= available:
+        devices = counted(available, "device")
         raise PlannerError(
-            f"{found:,} ranks that are {stride:,} apart exceed the {counted(there, 'device')} of "
-            f"{machine.name}; give fewer, or nearer ones"
+            f"{count:,} ranks that are {stride:,} apart exceed the {devices} of {machine.name}; "
+            "give fewer, or nearer ones"
         )
-    return found
+    return count
 
 
 def algorithms_of(operation: str, group: GroupView) -> dict[str, Timer]:
@@ -124,7 +125,7 @@ def times(
     figure = framed(height=420, x="size of the full buffer", y="time")
     group = group_of(machine, ranks, stride)
     sizes = 2.0 ** np.arange(3, 33)
-    said = []
+    texts = []
     for number, (name, timer) in enumerate(algorithms_of(operation, group).items()):
         seconds = np.asarray(timer(group, sizes))
         figure.add_scatter(
@@ -139,11 +140,11 @@ def times(
             ],
             hovertemplate=name + "<br>%{customdata}<extra></extra>",
         )
-        said.append(f"{name} {format_seconds(float(timer(group, size_bytes)))}")
+        texts.append(f"{name} {format_seconds(float(timer(group, size_bytes)))}")
     row = published_for(machine.name, operation, ranks, machine.node.num_devices)
     if row is not None and stride == 1:
         _points(figure, row.sizes_bytes, row.times_s, row)
-        said.append(f"measured points from {format_bytes(row.sizes_bytes[0])} on")
+        texts.append(f"measured points from {format_bytes(row.sizes_bytes[0])} on")
     figure.add_vline(x=size_bytes, line={"color": "#8C8C8C", "width": 1, "dash": "dot"})
     _log_sizes(figure)
     shown = [value for trace in figure.data for value in trace.y if value > 0]
@@ -152,7 +153,7 @@ def times(
     return Drawing(
         figure,
         f"{operation} over {ranks} ranks of {machine.name}, {stride} apart; at "
-        f"{format_bytes(size_bytes)}: " + ", ".join(said) + ".",
+        f"{format_bytes(size_bytes)}: " + ", ".join(texts) + ".",
     )
 
 
@@ -220,35 +221,42 @@ def data_picture(operation: str = "all-reduce") -> Drawing:
     figure.update_xaxes(visible=False)
     figure.update_yaxes(autorange="reversed", showgrid=False)
     figure.update_yaxes(visible=False, row=1, col=2)
-    return Drawing(figure, f"{operation}: {_WHAT[operation]}.")
+    return Drawing(figure, f"{operation}: {_EFFECTS[operation]}.")
 
 
-def _before_and_after(operation: str, letters: str) -> tuple[list[list[str]], list[list[str]]]:
-    """What each rank holds before and after, part by part; rank 0 is the root."""
-    places = range(len(letters))
-    own = [[f"{letter}{i}" for i in places] for letter in letters]
-    sums, none = [f"sum {i}" for i in places], [""] * len(letters)
-    parts = [[f"{letters[i]}{i}" if i == r else "" for i in places] for r in places]
-    gathered = [f"{letters[i]}{i}" for i in places]
-
-    def root(held: list[str]) -> list[list[str]]:
-        return [held, *(none for _ in places[1:])]
-
+def _before_and_after(operation: str, letters: str) -> tuple[Blocks, Blocks]:
+    """Return the blocks of each rank before and after an operation; rank 0 is the root."""
+    full = [[f"{letter}{part}" for part in range(len(letters))] for letter in letters]
+    sums = [[f"sum {part}" for part in range(len(letters))]] * len(letters)
+    gathered = [[f"{letter}{part}" for part, letter in enumerate(letters)]] * len(letters)
     changes = {
-        "all-reduce": (own, [sums for _ in places]),
-        "all-gather": (parts, [gathered for _ in places]),
-        "reduce-scatter": (own, [[sums[i] if i == r else "" for i in places] for r in places]),
-        "broadcast": (root(own[0]), [own[0] for _ in places]),
-        "reduce": (own, root(sums)),
-        "scatter": (root(own[0]), [[own[0][i] if i == r else "" for i in places] for r in places]),
-        "gather": (parts, root(gathered)),
-        "all-to-all": (own, [[f"{letter}{i}" for letter in letters] for i in places]),
-        "send": (own, [own[r - 1] for r in places]),
+        "all-reduce": (full, sums),
+        "all-gather": (_diagonal(gathered), gathered),
+        "reduce-scatter": (full, _diagonal(sums)),
+        "broadcast": (_root_only(full), [full[0]] * len(letters)),
+        "reduce": (full, _root_only(sums)),
+        "scatter": (_root_only(full), _diagonal([full[0]] * len(letters))),
+        "gather": (_diagonal(gathered), _root_only(gathered)),
+        "all-to-all": (full, [list(column) for column in zip(*full, strict=True)]),
+        "send": (full, [full[-1], *full[:-1]]),
     }
     return changes[operation]
 
 
-def _blocks(table: list[list[str]], letters: str) -> dict[str, Any]:
+def _diagonal(blocks: Blocks) -> Blocks:
+    """Keep of every rank the part with the number of the rank."""
+    return [
+        [block if part == rank else "" for part, block in enumerate(row)]
+        for rank, row in enumerate(blocks)
+    ]
+
+
+def _root_only(blocks: Blocks) -> Blocks:
+    """Keep the blocks of rank 0."""
+    return [blocks[0], *([""] * len(row) for row in blocks[1:])]
+
+
+def _blocks(table: Blocks, letters: str) -> dict[str, Any]:
     shade = [[_origin(cell, letters) for cell in row] for row in table]
     count = len(letters) + 1
     colors = [*HUES[1 : len(letters) + 1], "#B8B8B8"]

@@ -239,7 +239,7 @@ def _public_signature(draw: Callable[..., Drawing], subject: Subject) -> inspect
     parameters = inspect.signature(draw).parameters
     needs = {need for name in parameters if name in _SOURCES for need in _SOURCES[name]}
     needs -= {subject}
-    own = [each for name, each in parameters.items() if name not in _SOURCES]
+    options = [each for name, each in parameters.items() if name not in _SOURCES]
     first = [inspect.Parameter(subject, inspect.Parameter.POSITIONAL_OR_KEYWORD)] if subject else []
     named = [
         inspect.Parameter(
@@ -252,7 +252,7 @@ def _public_signature(draw: Callable[..., Drawing], subject: Subject) -> inspect
         for name, default in _DEFAULTS.items()
         if name in needs
     ]
-    ordered = sorted([*first, *named[:1], *own, *named[1:]], key=lambda each: each.kind)
+    ordered = sorted([*first, *named[:1], *options, *named[1:]], key=lambda each: each.kind)
     return inspect.Signature(ordered)
 
 

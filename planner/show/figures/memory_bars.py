@@ -94,20 +94,20 @@ def _fate(entry: Verdict, total: float, limit: float) -> str:
 
 
 def _strategies_alt(strategies: Sequence[Verdict], limit: float) -> str:
-    said = []
+    texts = []
     for entry in strategies:
         if entry.estimate is None:
-            said.append(f"{entry.name}: no legal layout")
+            texts.append(f"{entry.name}: no legal layout")
             continue
         total = format_bytes(entry.estimate.memory_bytes["total"])
         fate = "does not fit"
         if entry.fits:
             tight = "fits, but tight" if entry.estimate.tight else "fits"
             fate = f"{tight}, {format_seconds(entry.estimate.step_time_s)} per step"
-        said.append(f"{entry.name}: {total}, {fate}")
+        texts.append(f"{entry.name}: {total}, {fate}")
     return (
         f"Memory per device for each strategy against the limit of {format_bytes(limit)}. "
-        + "; ".join(said)
+        + "; ".join(texts)
         + "."
     )
 
@@ -214,7 +214,7 @@ def memory_bars(estimates: Named, device_limit_bytes: float) -> Drawing:
         showarrow=False,
     )
     figure.update_layout(barmode="stack", bargap=0.35)
-    said = "; ".join(
+    texts = "; ".join(
         f"{name} {fit_text(format_bytes(e.memory_bytes['total']), e)}" for name, e in estimates
     )
-    return Drawing(figure, f"Memory per device of {format_bytes(device_limit_bytes)}: {said}.")
+    return Drawing(figure, f"Memory per device of {format_bytes(device_limit_bytes)}: {texts}.")

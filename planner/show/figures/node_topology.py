@@ -64,14 +64,14 @@ def topology(machine: Machine) -> Drawing:
     figure.update_xaxes(visible=False)
     figure.update_yaxes(visible=False, scaleanchor="x")
     figure.update_layout(hovermode="closest")
-    said = "; ".join(
+    links = "; ".join(
         f"{len(edges)} links {_LINK_NAMES[kind]} with {format_rate(rate)}"
         for (kind, rate), edges in sorted(kinds.items())
     )
     return Drawing(
         figure,
         f"One node of {machine.name}: {machine.node.num_devices} devices, "
-        f"{machine.node.num_nics} network interfaces. Per direction: {said}.",
+        f"{machine.node.num_nics} network interfaces. Per direction: {links}.",
     )
 
 

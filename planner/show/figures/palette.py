@@ -57,7 +57,7 @@ class _Drawn:
     label: str
 
 
-_OTHERS = {
+_ACTIVITIES = {
     # what a simulated rank does, where that is no part of the estimate
     "weight_gradient": _Drawn(Ink(GREEN, "/"), "weight gradient"),
     "communication": _Drawn(Ink(ORANGE), "communication"),
@@ -76,8 +76,8 @@ def ink(name: str) -> Ink:
     >>> ink("weights").color
     '#0072B2'
     """
-    if name in _OTHERS:
-        return _OTHERS[name].ink
+    if name in _ACTIVITIES:
+        return _ACTIVITIES[name].ink
     record = _record(name)
     return Ink(_SHADES[record.hue], record.hatch)
 
@@ -93,7 +93,7 @@ def label(name: str) -> str:
     >>> label("pipeline_bubble"), label("tp")
     ('pipeline bubble', 'tensor (tp)')
     """
-    return _OTHERS[name].label if name in _OTHERS else _record(name).label
+    return _ACTIVITIES[name].label if name in _ACTIVITIES else _record(name).label
 
 
 def _channels(color: str) -> list[float]:

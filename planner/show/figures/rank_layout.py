@@ -68,8 +68,8 @@ def rank_map(layout: Layout, machine: Machine, axis: str = "tp") -> Drawing:
         ygap=2 if written else 1,
         opacity=0.9,
     )
-    every = -(-len(x) // _MAX_TICKS)
-    figure.update_xaxes(type="category", showgrid=False, tickvals=x[::every], tickangle=0)
+    tick_step = -(-len(x) // _MAX_TICKS)
+    figure.update_xaxes(type="category", showgrid=False, tickvals=x[::tick_step], tickangle=0)
     figure.update_yaxes(type="category", showgrid=False, autorange="reversed")
     rest = f" ({part} are drawn)" if part else ""
     return Drawing(
@@ -155,11 +155,11 @@ def link_loads(axes: Sequence[Axis], machine: Machine, step_time_s: float) -> Dr
             + label(axis.name)
             + ": %{customdata[0]}<extra></extra>",
         )
-    said = []
+    texts = []
     for name, (carried, rate) in rows.items():
         total = sum(carried)
         busy = f"{format_bytes(total)}, busy {100 * total / rate / step_time_s:.0f} % of the step"
-        said.append(f"{means[name]}: {busy}")
+        texts.append(f"{means[name]}: {busy}")
         figure.add_annotation(
             x=0,
             y=name,
@@ -172,4 +172,4 @@ def link_loads(axes: Sequence[Axis], machine: Machine, step_time_s: float) -> Dr
     figure.update_layout(barmode="stack", bargap=0.7)
     figure.update_yaxes(range=[1.3, -0.8], showticklabels=False)
     figure.update_xaxes(rangemode="tozero")
-    return Drawing(figure, "Sent in one step; " + "; ".join(said) + ".")
+    return Drawing(figure, "Sent in one step; " + "; ".join(texts) + ".")

@@ -18,26 +18,26 @@ from planner.show.figures.frame import Drawing, bar_style, framed, plain
 from planner.show.figures.palette import HUES, LIMIT, label
 from planner.units import GIB, counted, format_bytes, format_seconds
 
-__all__ = ["gantt", "has_numbers", "memory_over_step", "whats_drawn"]
+__all__ = ["drawn_part", "gantt", "has_numbers", "memory_over_step"]
 
 _SHOWN_STAGES = 16
 _KINDS: tuple[Drawn, ...] = get_args(Drawn)
 _MAX_NUMBERS = 300
 _FEW_BARS, _MAX_BARS = 1200, 3000
-# passes that are drawn: so many always, and no more than that where a pipeline is long in filling
+# passes that are drawn: at least, and at most if the warm-up of a pipeline is long
 _BREAK = 0.05
-# width of the break as a part of what is drawn
+# width of the break over the width of the axis
 
 
 @dataclass(frozen=True, slots=True)
 class _Clock:
-    """Time of the step on an axis that may leave out its middle."""
+    """Axis of a step's time, which may leave out the middle of the step."""
 
     played: PlayedStep
     head_s: float
-    """In the timeline: until here everything is drawn."""
+    """Time in the timeline up to which every event is drawn."""
     tail_s: float
-    """From here on everything is drawn again."""
+    """Time in the timeline from which every event is drawn again."""
 
     @property
     def broken(self) -> bool:
@@ -45,7 +45,7 @@ class _Clock:
 
     @property
     def _ends(self) -> tuple[float, float]:
-        """Where in the step the axis is broken off, and where it goes on."""
+        """Times of the step between which nothing is drawn."""
         return self.head_s, self.played.instant_s(self.tail_s)
 
     @property
@@ -54,14 +54,14 @@ class _Clock:
         return _BREAK * (head + self.played.step_s - tail)
 
     def x(self, step_time_s: float) -> float:
-        """Where a time of the step stands on the axis."""
+        """Position of a time of the step on the axis."""
         if not self.broken:
             return step_time_s
         head, tail = self._ends
         return step_time_s if step_time_s <= head else step_time_s - tail + head + self._wide
 
     def pieces(self, start_s: float, end_s: float) -> Iterator[tuple[float, float]]:
-        """What of a span of the timeline is drawn, from and to, on the axis."""
+        """Yield the drawn parts of a span of the timeline, as positions on the axis."""
         if not self.broken:
             # a schedule that is played differs by a percent or two from the estimate's length
             stretch = self.played.step_s / self.played.played_s
@@ -74,7 +74,7 @@ class _Clock:
             yield self.x(at(max(start_s, self.tail_s))), self.x(at(end_s))
 
     def frame(self, figure: Any) -> None:
-        """Range, ticks in the step's time, and the mark of the break."""
+        """Set the range and ticks of the axis, and mark the part that is left out."""
         end = self.x(self.played.step_s)
         figure.update_xaxes(range=[0, end])
         if not self.broken:
@@ -111,9 +111,9 @@ def _nice(value: float) -> float:
 
 
 def _clock(played: PlayedStep) -> _Clock:
-    """The whole step where that can be drawn, else its beginning and its end.
+    """Return an axis of the whole step if it has few events, else of its beginning and its end.
 
-    Both reach into the middle that repeats itself, but for steps that fill for very long.
+    Both reach into the steady state, except in pipelines whose warm-up is very long.
     """
     timeline = played.timeline
     shown = set(_sampled(timeline))
@@ -122,23 +122,22 @@ def _clock(played: PlayedStep) -> _Clock:
         return _Clock(played, played.played_s, played.played_s)
     ends = sorted(event.end_s for event in events)
     starts = sorted(event.start_s for event in events)
-    few, most = (min(bars // 2, len(events) // 3) for bars in (_FEW_BARS, _MAX_BARS))
+    min_index, max_index = (min(bars // 2, len(events) // 3) for bars in (_FEW_BARS, _MAX_BARS))
     first = [e for e in timeline.computed(0) if e.kind == "forward"]
     filled = min(e.start_s for e in timeline.computed(0) if e.task.kind != "forward")
     drained = max(e.end_s for e in first)
-    head = min(max(ends[few], 1.1 * filled), ends[most], 0.9 * played.middle_s)
+    head = min(max(ends[min_index], 1.1 * filled), ends[max_index], 0.9 * played.middle_s)
     left = played.played_s - drained
     tail = max(
-        min(starts[-few], played.played_s - 1.1 * left),
-        starts[-most],
+        min(starts[-min_index], played.played_s - 1.1 * left),
+        starts[-max_index],
         1.1 * played.middle_s,
     )
     return _Clock(played, head, tail)
 
 
 def _sampled(timeline: Timeline) -> list[int]:
-    """The stages that are drawn, the first and the last among them: sixteen, or eight of many
-    chunks."""
+    """Choose up to sixteen stages to draw, up to eight if they have many chunks."""
     count = timeline.num_stages
     most = _SHOWN_STAGES if count * timeline.num_chunks <= 4 * _SHOWN_STAGES else _SHOWN_STAGES // 2
     if count <= most:
@@ -146,25 +145,25 @@ def _sampled(timeline: Timeline) -> list[int]:
     return sorted({round(i * (count - 1) / (most - 1)) for i in range(most)})
 
 
-def whats_drawn(played: PlayedStep) -> str:
-    """What of the step the figures show, where that is not all of it."""
+def drawn_part(played: PlayedStep) -> str:
+    """Say which stages and micro-batches are drawn; empty if all are."""
     clock, timeline = _clock(played), played.timeline
-    shown, said = _sampled(timeline), []
+    shown, sentences = _sampled(timeline), []
     if len(shown) < timeline.num_stages:
         named = ", ".join(map(str, shown))
-        said.append(f"{len(shown)} of {timeline.num_stages} stages are drawn: {named}.")
+        sentences.append(f"{len(shown)} of {timeline.num_stages} stages are drawn: {named}.")
     if clock.broken:
         head, tail = clock._ends
-        said.append(
+        sentences.append(
             f"Of {played.micro_batches:,} micro-batches the first and the last are "
             f"drawn; the {format_seconds(tail - head)} between repeat themselves."
         )
-    return " ".join(said)
+    return " ".join(sentences)
 
 
 @figure_of("answer")
 def gantt(played: PlayedStep, title: str = "") -> Drawing:
-    """What every stage does when: one row per stage, gaps are idle.
+    """Activity of every pipeline stage over time: one row per stage, gaps are idle.
 
     A line under the rows follows the critical path.
     """
@@ -177,7 +176,7 @@ def gantt(played: PlayedStep, title: str = "") -> Drawing:
             events = [e for e in timeline.events if (e.kind, e.hidden) == (kind, hidden)]
             events = [e for e in events if e.stage in place and e.duration_s > 0]
             if events:
-                _drawn(figure, kind, events, place, clock)
+                _draw_events(figure, kind, events, place, clock)
     path = timeline.critical_path()
     _path_line(figure, path, place, clock)
     figure.update_layout(barmode="overlay", uniformtext={"minsize": 8, "mode": "hide"})
@@ -189,26 +188,25 @@ def gantt(played: PlayedStep, title: str = "") -> Drawing:
     )
     clock.frame(figure)
     idle = 100 * played.idle_s / played.step_s
-    said = [
+    sentences = [
         f"{title or 'Pipeline'}: {counted(timeline.num_stages, 'stage')}, "
         f"{played.micro_batches:,} micro-batch{'es' * (played.micro_batches != 1)}, "
         f"{format_seconds(played.step_s)}; the stage that works longest waits {idle:.1f} % of it.",
-        whats_drawn(played),
+        drawn_part(played),
         _path_text(path),
     ]
-    return Drawing(figure, " ".join(part for part in said if part))
+    return Drawing(figure, " ".join(part for part in sentences if part))
 
 
 def has_numbers(drawing: Drawing) -> bool:
-    """Whether a drawn step has few enough passes to number them."""
+    """Tell whether a drawn step has few enough passes to number them."""
     return any(trace.text is not None for trace in drawing.figure.data)
 
 
-def _drawn(
+def _draw_events(
     figure: Any, kind: Drawn, events: Sequence[Event], place: dict[int, int], clock: _Clock
 ) -> None:
-    """All events of one kind; what is on its way or hidden has a thin row: it keeps no stage
-    busy."""
+    """Draw all events of one kind; transfers and hidden events, which block no stage, are thin."""
     aside = not events[0].keeps_busy
     drawn = [(e, a, b) for e in events for a, b in clock.pieces(e.start_s, e.end_s)]
     computed = kind in ("forward", "backward", "weight_gradient")
@@ -225,7 +223,7 @@ def _drawn(
         # what is too short to be seen needs no entry
         showlegend=longest > 0.001 * clock.x(clock.played.step_s),
         marker=bar_style(kind),
-        customdata=[(_said(e), format_seconds(e.duration_s)) for e, _, _ in drawn],
+        customdata=[(_event_text(e), format_seconds(e.duration_s)) for e, _, _ in drawn],
         text=[str(e.micro_batch) for e, _, _ in drawn] if numbered else None,
         textposition="inside",
         insidetextanchor="middle",
@@ -237,14 +235,14 @@ def _drawn(
     )
 
 
-def _said(event: Event) -> str:
+def _event_text(event: Event) -> str:
     if not event.in_passes:
         return f"stage {event.stage}, after its passes"
     return f"stage {event.stage}, micro-batch {event.micro_batch}, chunk {event.chunk}"
 
 
 def _path_line(figure: Any, path: Sequence[Event], place: dict[int, int], clock: _Clock) -> None:
-    """The critical path, below what stages compute and through what is on its way."""
+    """Draw the critical path below the computation of stages and through transfers."""
     xs: list[float | None] = []
     ys: list[float | None] = []
     before = 0.0
@@ -270,25 +268,27 @@ def _path_line(figure: Any, path: Sequence[Event], place: dict[int, int], clock:
 
 
 def _path_text(path: Sequence[Event]) -> str:
-    """The stage that the critical path runs through longest, with what, and what else it holds."""
+    """Say how long the critical path stays on its longest stage, on other stages, in transfers."""
     computed = [event for event in path if event.kind != ASIDE]
     stages = _sums((str(event.stage), event.duration_s) for event in computed)
     longest = next(iter(stages))
     kinds = _sums((e.kind, e.duration_s) for e in computed if str(e.stage) == longest)
     total = sum(event.duration_s for event in path)
-    held = ", ".join(f"{label(kind)} {100 * part / total:.0f} %" for kind, part in kinds.items())
-    others = [seconds for stage, seconds in stages.items() if stage != longest]
+    activities = ", ".join(
+        f"{label(kind)} {100 * part / total:.0f} %" for kind, part in kinds.items()
+    )
+    other_stages = [seconds for stage, seconds in stages.items() if stage != longest]
     parts = {
-        f"on stage {longest} ({held})": stages[longest],
-        f"on {len(others)} other stage{'s' * (len(others) > 1)}": sum(others),
+        f"on stage {longest} ({activities})": stages[longest],
+        f"on {len(other_stages)} other stage{'s' * (len(other_stages) > 1)}": sum(other_stages),
         "in transfers": sum(e.duration_s for e in path if e.kind == ASIDE),
     }
-    said = [
+    texts = [
         f"{100 * part / total:.0f} % {name}"
         for name, part in parts.items()
         if part >= 0.005 * total
     ]
-    return f"Critical path: {', '.join(said)}."
+    return f"Critical path: {', '.join(texts)}."
 
 
 def _sums(parts: Iterable[tuple[str, float]]) -> dict[str, float]:
@@ -320,7 +320,7 @@ def memory_over_step(
     peaks, highest = [], device_limit_bytes
     fullest = max(range(len(stages)), key=lambda stage: sum(stages[stage].values()))
     for number, stage in enumerate(sorted({0, fullest, last})):
-        times, values = _held(played, stages[stage], stage)
+        times, values = _stage_memory(played, stages[stage], stage)
         highest = max(highest, *values)
         peaks.append(f"stage {stage} {format_bytes(max(values))}")
         xs, ys = _steps(times, values, clock)
@@ -345,29 +345,29 @@ def memory_over_step(
     )
     figure.update_yaxes(range=[0, 1.15 * highest / GIB])
     clock.frame(figure)
-    said = [
+    sentences = [
         f"Memory per device over one step of {format_seconds(played.step_s)}; peaks: "
         + ", ".join(peaks)
         + f"; the limit is {format_bytes(device_limit_bytes)}.",
-        whats_drawn(played),
+        drawn_part(played),
     ]
-    return Drawing(figure, " ".join(part for part in said if part))
+    return Drawing(figure, " ".join(part for part in sentences if part))
 
 
-def _held(
+def _stage_memory(
     played: PlayedStep, parts: dict[str, float], stage: int
 ) -> tuple[list[float], list[float]]:
-    """Times of the timeline, and what a stage holds from each on [B]."""
-    times, held = played.timeline.in_flight(stage)
-    each = parts.get("activations", 0.0) / max(max(held), 1)
+    """Times of the timeline, and the memory of a stage from each of them on [B]."""
+    times, counts = played.timeline.in_flight(stage)
+    each = parts.get("activations", 0.0) / max(max(counts), 1)
     rest = sum(value for name, value in parts.items() if name != "activations")
-    return times, [rest + each * count for count in held]
+    return times, [rest + each * count for count in counts]
 
 
 def _steps(
     times: Sequence[float], values: Sequence[float], clock: _Clock
 ) -> tuple[list[float | None], list[float | None]]:
-    """The line on the axis, interrupted where the axis is, up to the end of the step."""
+    """Return the line of a stage on the axis, interrupted where the axis is."""
     xs: list[float | None] = []
     ys: list[float | None] = []
     ends = [*times[1:], clock.played.played_s]

@@ -86,10 +86,10 @@ def time_bars(estimates: Named) -> Drawing:
         )
     figure.update_xaxes(range=[0, 1.6 * max([e.step_time_s for e in rows], default=1.0)])
     figure.update_layout(barmode="stack", bargap=0.35)
-    said = "; ".join(
+    texts = "; ".join(
         f"{name} {fit_text(format_seconds(e.step_time_s), e)}" for name, e in estimates
     )
-    return Drawing(figure, f"Step time: {said}.")
+    return Drawing(figure, f"Step time: {texts}.")
 
 
 @figure_of("answer")
@@ -97,9 +97,9 @@ def whole_training(training: WholeTraining) -> Drawing:
     """Time of a whole training by part, each part starting where the one before ended."""
     total = training.time
     parts = [
-        Stretch(label(one.name), one.time_s.expected, bar_style(one.name))
-        for one in training.parts
-        if one.time_s.expected > _LEAST * total.expected
+        Stretch(label(item.name), item.time_s.expected, bar_style(item.name))
+        for item in training.parts
+        if item.time_s.expected > _LEAST * total.expected
     ]
     below = "the line: 90 % of trainings"
     figure = falling(parts, "training", total.expected, (total.low, total.high), below)
@@ -123,13 +123,13 @@ def listed(parts: Sequence[Stretch]) -> str:
 
 def falling(
     parts: Sequence[Stretch],
-    whole: str,
+    sum_name: str,
     total_s: float,
     interval_s: tuple[float, float],
     below: str,
 ) -> Any:
     """Bars that start where the one before ended, and their sum with the range around it."""
-    names = [*(part.label for part in parts), whole]
+    names = [*(part.label for part in parts), sum_name]
     unit, scale = next((unit, scale) for unit, scale, least in _UNITS if total_s >= least)
     x = f"time [{unit}]<br>{below}"
     figure = framed(height=100 + 32 * len(names), x=x, legend=False, top=8)
@@ -148,7 +148,7 @@ def falling(
             hovertemplate=f"{part.label}: {format_seconds(part.seconds)}<extra></extra>",
         )
         start += part.seconds
-    _total_bar(figure, whole, total_s, interval_s, scale)
+    _total_bar(figure, sum_name, total_s, interval_s, scale)
     figure.update_yaxes(categoryorder="array", categoryarray=names[::-1])
     named_rows(figure, names)
     # room for words right of the last bar, on a phone too
@@ -157,7 +157,7 @@ def falling(
 
 
 def _total_bar(
-    figure: Any, whole: str, total: float, interval_s: tuple[float, float], scale: float
+    figure: Any, sum_name: str, total: float, interval_s: tuple[float, float], scale: float
 ) -> None:
     error = {
         "type": "data",
@@ -168,7 +168,7 @@ def _total_bar(
         "thickness": 2,
     }
     figure.add_bar(
-        y=[whole],
+        y=[sum_name],
         x=[total / scale],
         orientation="h",
         showlegend=False,
@@ -240,10 +240,10 @@ def scaling(points: Sequence[ScalePoint], what: str = "time") -> Drawing:
     figure.update_xaxes(
         type="log", tickvals=[p.nodes for p in fitting], ticktext=[f"{p.nodes:,}" for p in fitting]
     )
-    said = ", ".join(
+    texts = ", ".join(
         f"{counted(p.nodes, 'node')} {form(v)}" for p, v in zip(fitting, values, strict=True)
     )
-    return Drawing(figure, f"{title[0].upper()}{title[1:]} against nodes: {said}.")
+    return Drawing(figure, f"{title[0].upper()}{title[1:]} against nodes: {texts}.")
 
 
 def _ideal(figure: Any, points: Sequence[ScalePoint], values: Sequence[float]) -> None:

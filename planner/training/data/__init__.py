@@ -1,4 +1,4 @@
-"""The input pipeline: how long a batch takes to arrive, and what of that no prefetch hides."""
+"""The input pipeline: time to deliver a batch, and the part of it that prefetch does not hide."""
 
 from planner.training.data.advice import Change, changes
 from planner.training.data.input import InputTime, input_time

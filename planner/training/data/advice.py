@@ -1,4 +1,4 @@
-"""Advice: what would shorten the wait for data, each change asked of the same model again."""
+"""Advice: changes of loader and dataset that can shorten the wait for data."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ ChangeName = Literal[
 ]
 
 _FILE_BYTES = 1e9
-# files as large as record files usually are are opened seldom
+# a usual size of record files: they are opened seldom
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing done otherwise, and what becomes of the wait for data."""
+    """One change of loader or dataset, and the input time with it."""
 
     name: ChangeName
     dataset: Dataset
     loader: Loader
-    found: InputTime
+    time: InputTime
 
 
 def changes(
@@ -50,29 +50,28 @@ def changes(
     loader: Loader,
     epochs: ArrayLike = 2.0,
 ) -> list[Change]:
-    """Everything that can be done otherwise on a machine, each alone, with its times [s].
+    """List every possible single change of loader and dataset, with its input time [s].
 
-    Counted: more workers, prefetch, staging, larger files, stripes and sequential reads, as far as
-    each is another loader or dataset; a caller compares them with the time of the loader as it is.
-    Left out: two changes at once, whether one helps. method.md#input.
+    Counted: more workers, prefetch, staging, larger files, stripes, sequential reads. A caller
+    compares them with the present loader. Left out: two changes at once. method.md#input.
 
-    >>> from planner.describe.catalogue import load_dataset, load_machine
+    >>> from planner.describe.catalogue import load_dataset
     >>> job = load_machine("polaris"), 256, 4, 7168, 0.636, load_dataset("unet3d")
-    >>> found = {change.name: change.found for change in changes(*job, Loader())}
-    >>> round(float(found["local disk"].utilisation), 2)
+    >>> times = {change.name: change.time for change in changes(*job, Loader())}
+    >>> round(float(times["local disk"].utilisation), 2)
     1.0
     """
     job = machine, nodes, ranks_per_node, samples_per_step, step_s
     return [
-        Change(name, data, way, input_time(*job, data, way, epochs))
-        for name, data, way in _ways(machine, ranks_per_node, dataset, loader)
+        Change(name, data, new_loader, input_time(*job, data, new_loader, epochs))
+        for name, data, new_loader in _variants(machine, ranks_per_node, dataset, loader)
     ]
 
 
-def _ways(
+def _variants(
     machine: Machine, ranks: float, dataset: Dataset, loader: Loader
 ) -> Iterator[tuple[ChangeName, Dataset, Loader]]:
-    """What can be done otherwise: dataset and loader after each change."""
+    """Yield dataset and loader after each change."""
     workers = max(int(machine.node.num_cores.value / max(ranks, 1)), 1)
     hidden = max(loader.prefetch, 2)
     if workers > loader.workers:
@@ -87,32 +86,33 @@ def _ways(
     system = machine.file_system(loader.file_system)
     if system and system.num_targets and system.num_targets.value > loader.stripe_count:
         yield "stripes", dataset, loader.replaced(stripe_count=int(system.num_targets.value))
-    yield from _kept(machine, dataset, loader)
+    yield from _cached(machine, dataset, loader)
 
 
 def _decoded(dataset: Dataset) -> Dataset:
-    """The dataset stored as it is after decoding, which then takes nothing."""
-    size, said = dataset.host_bytes, {"kind": "assumed", "source": "stored decoded"}
+    """Return the dataset stored decoded, which needs no decoding."""
+    size, origin = dataset.host_bytes, {"kind": "assumed", "source": "stored decoded"}
     return dataset.replaced(
-        sample_bytes={"value": size, **said}, decode_s={"value": 0.0, **said}, compressed=False
+        sample_bytes={"value": size, **origin}, decode_s={"value": 0.0, **origin}, compressed=False
     )
 
 
 def _packed(dataset: Dataset, per_file: int) -> Dataset:
-    """The dataset in larger files."""
-    said = f"record files of {_FILE_BYTES / 1e9:g} GB"
+    """Return the dataset in larger files."""
+    source = f"record files of {_FILE_BYTES / 1e9:g} GB"
     return dataset.replaced(
-        samples_per_file={"value": per_file, "kind": "assumed", "source": said}, order="sequential"
+        samples_per_file={"value": per_file, "kind": "assumed", "source": source},
+        order="sequential",
     )
 
 
-def _kept(
+def _cached(
     machine: Machine, dataset: Dataset, loader: Loader
 ) -> Iterator[tuple[ChangeName, Dataset, Loader]]:
-    """Where a node can keep what it reads."""
+    """Yield changes of the place where a node caches the dataset."""
     if not loader.sharded:
-        kept = "memory" if loader.staging == "none" else loader.staging
-        yield "shards", dataset, loader.replaced(staging=kept, sharded=True)
+        cache = "memory" if loader.staging == "none" else loader.staging
+        yield "shards", dataset, loader.replaced(staging=cache, sharded=True)
     if machine.node.local_disk and loader.staging != "local-disk":
         yield "local disk", dataset, loader.replaced(staging="local-disk")
     if loader.staging != "memory":

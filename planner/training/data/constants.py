@@ -1,4 +1,4 @@
-"""Constants of the input pipeline: what holds for every machine, read from `constants.toml`."""
+"""Constants of the input pipeline for every machine, read from `constants.toml`."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ class DataConstants(Description):
     """Everything that `constants.toml` states."""
 
     page_cache_fraction: Fraction
-    """Part of a node's memory that holds files which were read."""
+    """Fraction of a node's memory that the page cache may take."""
     host_copies: Quantity
-    """Times that the bytes of a sample pass the host's memory."""
+    """Number of times that the bytes of a sample cross host memory."""
     open_s: Duration
-    """What one worker waits for a file of a shared file system to open [s]."""
+    """Time to open a file of a shared file system [s]."""
     random_read_s: Duration
-    """What one worker waits for a small read at a random place of an open file there [s]."""
+    """Time of a small read at a random place of an open file there [s]."""
     hand_over_s: Duration
-    """What a step takes to fetch a batch that is ready [s]."""
+    """Time to fetch a ready batch in a step [s]."""
 
 
 @functools.cache
 def constants() -> DataConstants:
-    """The constants of the input pipeline, with kind and source."""
+    """Load the constants of the input pipeline."""
     return load(Path(__file__).with_name("constants.toml"), DataConstants)

@@ -1,4 +1,4 @@
-"""Input: how long a batch takes to arrive, and what of that no prefetch hides."""
+"""Input: time to deliver a batch, and the part of it that prefetch does not hide."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from planner.describe.dataset import Dataset, Loader
 from planner.describe.machine import Machine
 from planner.errors import DescriptionError
 from planner.training.data.constants import constants
-from planner.training.data.node_cache import kept_fraction, staging_time
+from planner.training.data.node_cache import cached_fraction, staging_time
 from planner.training.data.stages import (
     node_read_rate,
     stage_times,
@@ -24,14 +24,14 @@ __all__ = ["InputTime", "input_time"]
 
 @dataclass(frozen=True, slots=True)
 class InputTime:
-    """What a training's data takes, in arrays of one shape."""
+    """Times of the input pipeline for one step, in arrays of one shape."""
 
     delivery_s: Float
-    """Time until the samples of one step are there, in epochs after the first [s]."""
+    """Time to deliver the samples of one step, in epochs after the first [s]."""
     exposed_s: Float
-    """What of it a step waits [s]."""
+    """Part of it that a step waits [s]."""
     first_epoch_exposed_s: Float
-    """The same in the first epoch, which finds no cache [s]."""
+    """The same in the first epoch, when caches are empty [s]."""
     staging_s: Float
     """Copying the dataset to the local disks, once [s]."""
     utilisation: Float
@@ -40,10 +40,10 @@ class InputTime:
     """Time of every stage in epochs after the first [s]."""
     first_epoch_stages: dict[str, Float]
     """The same in the first epoch [s]."""
-    kept: Float
-    """Part of the reads that a node serves itself in epochs after the first [1]."""
+    cached: Float
+    """Fraction of reads that the node cache serves in epochs after the first [1]."""
     unknown: tuple[str, ...]
-    """Stages that are not counted, because no rate of theirs is known."""
+    """Stages that are not counted, because their rate is not known."""
 
     @property
     def bound(self) -> NDArray[np.str_]:
@@ -66,21 +66,21 @@ def input_time(
     loader: Loader,
     epochs: ArrayLike = 2.0,
 ) -> InputTime:
-    """Time that the samples of a step take to arrive, and what of it the step waits [s].
+    """Time to deliver the samples of a step, and the part of it that the step waits [s].
 
-    Counted: `stage_times`, of which the slowest sets the pace; prefetch hides it behind the step of
-    `step_s`, no prefetch or no workers hides nothing; every step fetches a batch that is ready.
-    Left out: evaluation, other jobs on the file system, gradients on the same interfaces, samples
-    of unlike size in one batch. `ranks_per_node` are those that load; `samples_per_step` those of
-    the whole job that are unlike. Shapes: all broadcast.
-    Raises DescriptionError for a dataset of tokens that is not cut into sequences, and for local
-    disks that are not there; UnknownNameError for a file system that the machine does not list.
+    Counted: the slowest of `stage_times`, which prefetch hides behind a step of `step_s`; fetching
+    a ready batch in every step. Without prefetch or workers nothing is hidden. Left out:
+    evaluation, other jobs on the file system, gradients on the same interfaces, samples of unlike
+    size in one batch. `ranks_per_node` counts ranks that load, `samples_per_step` different samples
+    of the whole job. Shapes: all broadcast.
+    Raises DescriptionError for a dataset of tokens that is not cut into sequences, and for missing
+    local disks; UnknownNameError for a file system that the machine does not list.
     Source: method.md#input.
 
-    >>> from planner.describe.catalogue import load_dataset, load_machine
-    >>> found = input_time(load_machine("polaris"), 100, 4, 2800, 0.636, load_dataset("unet3d"),
+    >>> from planner.describe.catalogue import load_dataset
+    >>> time = input_time(load_machine("polaris"), 100, 4, 2800, 0.636, load_dataset("unet3d"),
     ...     Loader(workers=8))
-    >>> str(found.bound), round(float(found.delivery_s), 3)
+    >>> str(time.bound), round(float(time.delivery_s), 3)
     ('file system', 0.632)
     """
     if dataset.unit == "token":
@@ -94,12 +94,12 @@ def input_time(
         )
     nodes, ranks, samples, step, epochs = np.broadcast_arrays(
         *(
-            np.asarray(one, float)
-            for one in (nodes, ranks_per_node, samples_per_step, step_s, epochs)
+            np.asarray(values, float)
+            for values in (nodes, ranks_per_node, samples_per_step, step_s, epochs)
         )
     )
     job = machine, nodes, ranks, samples, dataset, loader
-    first, later = kept_fraction(machine, nodes, dataset, loader, epochs)
+    first, later = cached_fraction(machine, nodes, dataset, loader, epochs)
     cold, warm = stage_times(*job, first), stage_times(*job, later)
     exposed = _exposed(warm, step, loader)
     system = machine.file_system(loader.file_system)
@@ -113,7 +113,7 @@ def input_time(
         utilisation=step / (step + exposed),
         stages=warm,
         first_epoch_stages=cold,
-        kept=later,
+        cached=later,
         unknown=unknown_stages(machine, loader),
     )
 
@@ -127,7 +127,7 @@ def _slowest(stages: dict[str, Float]) -> NDArray[np.str_]:
 
 
 def _exposed(stages: dict[str, Float], step: Float, loader: Loader) -> Float:
-    """What a step waits for its batch [s]."""
+    """Time that a step waits for its batch [s]."""
     longest, fetch = _longest(stages), constants().hand_over_s.value
     if not loader.workers:
         return np.sum(np.stack(list(stages.values())), axis=0)

@@ -1,4 +1,4 @@
-"""What a node keeps of a dataset, on its disk or in memory, and what it still has to fetch."""
+"""Node cache: the part of a dataset that a node holds on its disk or in memory."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from planner.describe.dataset import Dataset, Loader
 from planner.describe.machine import Machine
 from planner.training.data.constants import constants
 
-__all__ = ["kept_fraction", "room", "seen_again", "staging_time"]
+__all__ = ["cache_bytes", "cached_fraction", "reread_fraction", "staging_time"]
 
 
-def room(machine: Machine, loader: Loader) -> float:
-    """Bytes of a dataset that a node can keep [B].
+def cache_bytes(machine: Machine, loader: Loader) -> float:
+    """Bytes of a dataset that a node can cache [B].
 
     Counted: the local disk, or the part of the host's memory that the page cache may take.
     Left out: what else lies on the disk or in the memory.
     Source: definition.
 
-    >>> from planner.describe.catalogue import load_machine
-    >>> room(load_machine("polaris"), Loader(staging="local-disk"))
+    >>> cache_bytes(load_machine("polaris"), Loader(staging="local-disk"))
     3200000000000.0
     """
     node = machine.node
@@ -31,41 +30,43 @@ def room(machine: Machine, loader: Loader) -> float:
     return 0.0
 
 
-def seen_again(nodes: Float, epochs: Float) -> Float:
-    """Part of an epoch that a node has read before, mean of the epochs after the first [1].
+def reread_fraction(nodes: Float, epochs: Float) -> Float:
+    """Fraction of an epoch that a node has read before, mean of the epochs after the first [1].
 
-    Counted: a node reads any 1/nodes of the samples in every epoch, so that after e epochs it has
-    read 1 - (1 - 1/nodes)^e of them. Left out: that what was read may not all be kept.
+    Counted: a node reads 1/nodes of the samples at random in every epoch, so that after e epochs it
+    has read 1 - (1 - 1/nodes)^e of them. Left out: the size of the cache.
     Source: definition.
 
-    >>> float(seen_again(np.array(4), np.array(2))), float(seen_again(np.array(1), np.array(9)))
-    (0.25, 1.0)
+    >>> [float(reread_fraction(np.array(n), np.array(e))) for n, e in ((4, 2), (1, 9))]
+    [0.25, 1.0]
     """
     missed, later = 1 - 1 / nodes, np.maximum(epochs - 1, 1)
     # 1 - mean of missed^1 to missed^later, as the sum of a geometric series
     return 1 - missed * nodes * (1 - missed**later) / later
 
 
-def kept_fraction(
+def cached_fraction(
     machine: Machine, nodes: Float, dataset: Dataset, loader: Loader, epochs: Float
 ) -> tuple[Float, Float]:
-    """Part of a node's reads that it serves itself, in the first epoch and in later ones [1].
+    """Fraction of a node's reads that its cache serves, in the first epoch and in later ones [1].
 
     Counted: a local disk is filled before the first step; memory as the first epoch reads. With
     shards a node keeps its own part of the dataset, else as much of the whole as it has room for.
     Left out: the files that nodes could pass to each other. Source: definition.
 
-    >>> from planner.describe.catalogue import load_dataset, load_machine
+    >>> from planner.describe.catalogue import load_dataset
     >>> job = load_machine("polaris"), np.array(4.0), load_dataset("unet3d")
-    >>> [float(part) for part in kept_fraction(*job, Loader(staging="local-disk"), np.array(2.0))]
+    >>> [float(part) for part in cached_fraction(*job, Loader(staging="local-disk"), np.array(2.0))]
     [1.0, 1.0]
     """
     nodes, epochs = np.asarray(nodes, float), np.asarray(epochs, float)
-    has = dataset.total_bytes / nodes if loader.sharded else dataset.total_bytes + 0 * nodes
-    fits = np.minimum(room(machine, loader) / has, 1.0)
+    needed_bytes = (
+        dataset.total_bytes / nodes if loader.sharded else dataset.total_bytes + 0 * nodes
+    )
+    fits = np.minimum(cache_bytes(machine, loader) / needed_bytes, 1.0)
     if loader.staging == "memory":
-        known = np.ones_like(fits) if loader.sharded else seen_again(nodes, epochs)
-        return 0 * fits, np.minimum(fits, known)
+        reread = np.ones_like(fits) if loader.sharded else reread_fraction(nodes, epochs)
+        return 0 * fits, np.minimum(fits, reread)
     return fits, fits
 
 
@@ -78,7 +79,7 @@ def staging_time(
     system, at `read_bytes_per_s` a node, and writes it to its disk meanwhile. Left out: metadata,
     unpacking, broadcasts between nodes. Source: definition.
 
-    >>> from planner.describe.catalogue import load_dataset, load_machine
+    >>> from planner.describe.catalogue import load_dataset
     >>> job = load_machine("polaris"), np.array(10.0), load_dataset("imagenet")
     >>> loader = Loader(staging="local-disk", sharded=True)
     >>> round(float(staging_time(*job, loader, np.array(5e9))), 1)

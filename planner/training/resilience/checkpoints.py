@@ -1,4 +1,4 @@
-"""Checkpoints: how large they are, who writes them, and how long ranks wait."""
+"""Checkpoints: their size, the ranks that write them, and the time that steps wait."""
 
 from __future__ import annotations
 
@@ -29,44 +29,43 @@ from planner.errors import DescriptionError
 __all__ = [
     "Checkpoint",
     "CheckpointConstants",
-    "bounds_s",
     "checkpoint_of",
     "constants",
     "loading_s",
-    "moving_s",
     "nodes_of",
     "saved_bytes",
+    "transfer_bounds_s",
+    "transfer_s",
 ]
 
 
 class CheckpointConstants(Description):
-    """What one process writes and reads, whatever the storage."""
+    """Rates of processes that write and read checkpoints, for every storage."""
 
     writer_bytes_per_s: Quantity
-    """What one process of torch.save writes [B/s]."""
+    """Write rate of one process with torch.save [B/s]."""
     reader_bytes_per_s: Quantity
-    """What one process reads [B/s]."""
+    """Read rate of one process [B/s]."""
     staging_s: Quantity
-    """What an asynchronous checkpoint takes besides the copy to the host [s]."""
+    """Time of an asynchronous checkpoint besides the copy to the host [s]."""
     behind_rank_s: Quantity
-    """What each rank adds in the background: ranks agree on who writes what, and that it is done
-    [s]."""
+    """Time that each rank adds in the background: ranks agree on shards and on completion [s]."""
 
 
 @functools.cache
 def constants() -> CheckpointConstants:
-    """The constants, with kind and source.
+    """Load the constants of checkpoints.
 
     >>> constants().writer_bytes_per_s.value
     700000000.0
     """
-    found = read_toml(Path(__file__).with_name("operation.toml"))["checkpoints"]
-    return CheckpointConstants.described(found, where="operation.toml: checkpoints")
+    data = read_toml(Path(__file__).with_name("operation.toml"))["checkpoints"]
+    return CheckpointConstants.described(data, where="operation.toml: checkpoints")
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint(Arrays):
-    """A checkpoint of layouts: its size, and the time it takes."""
+    """A checkpoint of layouts: its size and its time."""
 
     parts_bytes: dict[str, Float]
     """`weights`, `master_weights` and `moments`."""
@@ -75,26 +74,23 @@ class Checkpoint(Arrays):
     writers: Float
     """Ranks that write."""
     most_bytes: Float
-    """What the rank that has most to write writes [B]."""
+    """Bytes of the rank that writes most [B]."""
     write_s: Float
-    """From the last step before it until all is written [s]."""
+    """Time from the last step before it until it is complete [s]."""
     blocking_s: Float
-    """What steps wait for it [s]."""
+    """Time that steps wait for it [s]."""
     behind_s: Float
-    """How long it is then still being written while steps go on [s]."""
+    """Time that it is written in the background while steps go on [s]."""
 
     @property
     def total_bytes(self) -> Float:
-        """All of it [B]."""
+        """Size of all files [B]."""
         return np.asarray(sum(self.parts_bytes.values()))
 
 
 def nodes_of(machine: Machine, layouts: Layouts) -> Float:
-    """Nodes that layouts run on [1].
+    """Number of nodes that layouts run on, without spare ones [1].
 
-    Counted: whole nodes. Left out: spare ones. Definition.
-
-    >>> from planner import Layout, load_machine
     >>> float(nodes_of(load_machine("polaris"), Layouts.of(Layout(dp=6))))
     2.0
     """
@@ -104,19 +100,18 @@ def nodes_of(machine: Machine, layouts: Layouts) -> Float:
 def saved_bytes(scenario: Scenario, layouts: Layouts, contents: str = "states") -> dict[str, Float]:
     """Bytes of a checkpoint by part, all files together [B].
 
-    Counted: the weights as the framework keeps them; with `states` also the fp32 copies that the
-    optimizer updates and its moments, of what is trained. Of adapters only these. Left out: random
-    states, schedulers, what files and archives add; copies of tied weights on two pipeline stages;
-    optimizers' states per tensor (Adafactor). ZeRO-3 leaves out the 16-bit copy: its partitions
-    have no elements of their own in a state dict (DeepSpeed 0.19, runtime/engine.py).
+    Counted: weights in the framework's precision; with `states` also fp32 master weights and
+    optimizer moments of trained parameters; with adapters only theirs. Left out: random states,
+    schedulers, file formats, copies of tied weights on two pipeline stages, optimizer states per
+    tensor (Adafactor). ZeRO-3 omits the 16-bit copy: its partitions have no elements in a state
+    dict (DeepSpeed 0.19, runtime/engine.py).
     method.md#checkpoints.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
     >>> def per_parameter(framework, **layout):
     ...     scenario = Scenario(model, machine, Workload(), load_framework(framework))
-    ...     found = saved_bytes(scenario, Layouts.of(Layout(**layout)))
-    ...     return float(sum(found.values())) / model.num_params
+    ...     parts = saved_bytes(scenario, Layouts.of(Layout(**layout)))
+    ...     return float(sum(parts.values())) / model.num_params
     >>> per_parameter("megatron-lm"), per_parameter("ddp"), per_parameter("fsdp2", zero_stage=3)
     (14.0, 12.0, 12.0)
     >>> [per_parameter("deepspeed", zero_stage=z, dp=8) for z in (1, 3)]
@@ -128,8 +123,8 @@ def saved_bytes(scenario: Scenario, layouts: Layouts, contents: str = "states") 
     weights = trained if workload.lora_rank else _elements(blocks)
     nothing = np.zeros(shape)
     if contents == "weights":
-        alone = np.full(shape, weights * float(workload.compute_bytes))
-        return {"weights": alone, "master_weights": nothing, "moments": nothing}
+        only_weights = np.full(shape, weights * float(workload.compute_bytes))
+        return {"weights": only_weights, "master_weights": nothing, "moments": nothing}
     # shards that are fp32 copies themselves are saved once
     copy = states.sharded_weight_bytes if states.master_bytes else states.weight_bytes
     rebuilt = layouts.shards_weights & bool(states.master_bytes)
@@ -145,7 +140,7 @@ def _elements(blocks: Sequence[Block]) -> float:
     return float(sum(block.count * untied(block).num_params for block in blocks))
 
 
-def bounds_s(
+def transfer_bounds_s(
     machine: Machine,
     checkpoints: Checkpoints,
     total_bytes: ArrayLike,
@@ -155,38 +150,37 @@ def bounds_s(
     process_bytes_per_s: float,
     reading: bool = False,
 ) -> dict[str, Float]:
-    """Time to write or read files from some nodes, by what could hold it up [s].
+    """Lower bounds of the time to write or read files from several nodes, by cause [s].
 
-    `most_bytes` is what the busiest process moves. Counted: one process, the nodes' interfaces, the
-    job's share of the file system's aggregate rate; of `reading` also what one node is known to
-    reach. Left out: other jobs, metadata, stripes, what one node reaches in writing; where a
-    profile knows no rate of the file system it is no limit.
+    `most_bytes` are those of the busiest process. Counted: one process, the nodes' interfaces, the
+    job's share of the file system's aggregate rate; for `reading` also the rate of one client. Left
+    out: other jobs, metadata, stripes, the rate of one client for writing; a file system of unknown
+    rate sets no bound.
     method.md#checkpoints.
 
-    >>> from planner import load_machine
     >>> polaris = load_machine("polaris")       # 650 GB/s, two interfaces of 25 GB/s a node
     >>> args = {"num_nodes": 4, "process_bytes_per_s": 1e9}
-    >>> found = bounds_s(polaris, Checkpoints(), 1e12, 1e9, **args)
-    >>> {name: round(float(seconds), 2) for name, seconds in found.items()}
+    >>> bounds = transfer_bounds_s(polaris, Checkpoints(), 1e12, 1e9, **args)
+    >>> {name: round(float(seconds), 2) for name, seconds in bounds.items()}
     {'process': 1.0, 'interfaces': 5.0, 'file_system': 1.54}
     """
-    found = machine.file_system(checkpoints.file_system)
+    system = machine.file_system(checkpoints.file_system)
     total, most, nodes = np.broadcast_arrays(
         *(np.asarray(each, dtype=float) for each in (total_bytes, most_bytes, num_nodes))
     )
     bounds = {"process": most / process_bytes_per_s}
     node = machine.node_bytes_per_s
-    if reading and found is not None and found.client_bytes_per_s is not None:
-        node = min(node or np.inf, found.client_bytes_per_s.value)
+    if reading and system is not None and system.client_bytes_per_s is not None:
+        node = min(node or np.inf, system.client_bytes_per_s.value)
     if node:
         bounds["interfaces"] = total / (nodes * node)
-    whole = None if found is None else found.reading if reading else found.bytes_per_s
-    if whole is not None:
-        bounds["file_system"] = total / (checkpoints.share * whole.value)
+    system_rate = None if system is None else system.reading if reading else system.bytes_per_s
+    if system_rate is not None:
+        bounds["file_system"] = total / (checkpoints.share * system_rate.value)
     return bounds
 
 
-def moving_s(
+def transfer_s(
     machine: Machine,
     checkpoints: Checkpoints,
     total_bytes: ArrayLike,
@@ -196,78 +190,74 @@ def moving_s(
     process_bytes_per_s: float,
     reading: bool = False,
 ) -> Float:
-    """Time to write or read files from some nodes on the file system [s].
+    """Time to write or read files from several nodes: the largest of `transfer_bounds_s` [s].
 
-    Counted: the slowest of `bounds_s`. Left out: what these leave out. method.md#checkpoints.
-
-    >>> from planner import load_machine
     >>> polaris = load_machine("polaris")
-    >>> float(moving_s(polaris, Checkpoints(), 1e12, 1e9, 4, process_bytes_per_s=1e9))
+    >>> float(transfer_s(polaris, Checkpoints(), 1e12, 1e9, 4, process_bytes_per_s=1e9))
     5.0
     """
     args = (machine, checkpoints, total_bytes, most_bytes, num_nodes)
-    found = bounds_s(*args, process_bytes_per_s=process_bytes_per_s, reading=reading)
-    return functools.reduce(np.maximum, found.values())
+    bounds = transfer_bounds_s(*args, process_bytes_per_s=process_bytes_per_s, reading=reading)
+    return functools.reduce(np.maximum, bounds.values())
 
 
 def checkpoint_of(
     scenario: Scenario, layouts: Layouts, checkpoints: Checkpoints | None = None
 ) -> Checkpoint:
-    """A checkpoint: bytes [B], files [1], and seconds of ranks and of storage [s].
+    """Size, files and times of a checkpoint [B, 1, s].
 
-    Counted: ranks that hold a part of the model write their weights once, ranks that hold a part of
-    the optimizer's states write these; or one rank gathers and writes all. Asynchronous ones wait
-    for the copy to the host alone; local ones are brought to the file system while steps go on.
-    Left out: files of metadata, frameworks that deal weights to all replicas, barriers.
+    Counted: every weight and every optimizer state is written once by one of the ranks that hold
+    it; or one rank gathers and writes all. Steps wait for an asynchronous checkpoint only while it
+    is copied to the host; local files are copied to the file system in the background. Left out:
+    metadata files, frameworks that spread weights over all replicas, barriers.
     method.md#checkpoints.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> scenario = Scenario(model, machine, Workload(), load_framework("fsdp2"))
+    >>> scenario = Scenario(load_model("llama-3-8b"), load_machine("polaris"), Workload(),
+    ...                     load_framework("fsdp2"))
     >>> layouts = Layouts.of(Layout(dp=64, zero_stage=3))
-    >>> one = checkpoint_of(scenario, layouts)
-    >>> float(one.total_bytes) / model.num_params, float(one.files)
+    >>> sharded = checkpoint_of(scenario, layouts)
+    >>> float(sharded.total_bytes) / scenario.model.num_params, float(sharded.files)
     (12.0, 64.0)
-    >>> whole = checkpoint_of(scenario, layouts, Checkpoints(full=True))
-    >>> bool(whole.write_s > 50 * one.write_s)
+    >>> full = checkpoint_of(scenario, layouts, Checkpoints(full=True))
+    >>> bool(full.write_s > 50 * sharded.write_s)
     True
     """
-    asked = checkpoints or Checkpoints()
-    parts = saved_bytes(scenario, layouts, asked.contents)
+    options = checkpoints or Checkpoints()
+    parts = saved_bytes(scenario, layouts, options.contents)
     states = parts["master_weights"] + parts["moments"]
     total = parts["weights"] + states
-    of_weights, of_states = _holders(layouts, asked.full)
+    of_weights, of_states = _shard_counts(layouts, options.full)
     most = parts["weights"] / of_weights + states / of_states
     writers = np.maximum(of_weights, np.where(states > 0, of_states, 1.0))
-    apart = (of_weights < of_states) & (parts["weights"] > 0) & (states > 0)
-    files = np.where(apart, of_weights + of_states, writers)
+    separate_files = (of_weights < of_states) & (parts["weights"] > 0) & (states > 0)
+    files = np.where(separate_files, of_weights + of_states, writers)
     machine, rates = scenario.machine, constants()
     nodes = np.minimum(nodes_of(machine, layouts), writers)
     copy = most / machine.node.host_link_bytes_per_s.value
-    if asked.full:
+    if options.full:
         group = group_view(machine, layouts.world, np.ones_like(layouts.world))
         copy = copy + all_gather_s(group, total)
     writer = rates.writer_bytes_per_s.value
-    shared = moving_s(machine, asked, total, most, nodes, process_bytes_per_s=writer)
-    waited = copy + shared
+    shared = transfer_s(machine, options, total, most, nodes, process_bytes_per_s=writer)
+    blocking = copy + shared
     behind = np.zeros(np.shape(total))
-    if asked.storage == "local-disk":
+    if options.storage == "local-disk":
         local = np.maximum(most / writer, total / (nodes * _disk_rate(machine)))
-        waited, behind = copy + local, shared
-    if asked.asynchronous:
-        behind = behind + waited - copy + rates.behind_rank_s.value * writers
-        waited = copy + rates.staging_s.value
+        blocking, behind = copy + local, shared
+    if options.asynchronous:
+        behind = behind + blocking - copy + rates.behind_rank_s.value * writers
+        blocking = copy + rates.staging_s.value
     shape = np.shape(layouts.dp)
-    found = (files, writers, most, waited + behind, waited, behind)
-    return Checkpoint(parts, *(shaped(np.asarray(each), shape) for each in found))
+    figures = (files, writers, most, blocking + behind, blocking, behind)
+    return Checkpoint(parts, *(shaped(np.asarray(each), shape) for each in figures))
 
 
-def _holders(layouts: Layouts, full: bool) -> tuple[Float, Float]:
-    """Ranks over which weights are spread, and over which the optimizer's states are [1]."""
-    one = np.ones(np.shape(layouts.dp))
+def _shard_counts(layouts: Layouts, full: bool) -> tuple[Float, Float]:
+    """Numbers of ranks over which weights and optimizer states are spread [1]."""
+    unit = np.ones(np.shape(layouts.dp))
     if full:
-        return one, one
-    parts = one * layouts.tp * layouts.pp
+        return unit, unit
+    parts = unit * layouts.tp * layouts.pp
     shards = parts * layouts.num_shards
     # experts of different ranks are different weights
     weights = np.where(layouts.shards_weights, shards, parts * layouts.ep)
@@ -290,37 +280,39 @@ def loading_s(
     loading: Loading = "sharded",
     checkpoints: Checkpoints | None = None,
 ) -> Float:
-    """Time to go on from a checkpoint, or to make the first weights equal everywhere [s].
+    """Time to load a checkpoint, or to broadcast the first weights [s].
 
-    Counted: `sharded`: every rank reads what it holds; `every-rank`: all of it, once over the
-    network for a node; `rank-0`: one rank reads all and broadcasts it; `none`: rank 0 broadcasts
-    weights that it made, where ranks do not shard them. Left out: resharding, conversion.
+    Counted: `sharded`: every rank reads its shards; `every-rank`: every rank reads all, once over
+    the network for a node; `rank-0`: one rank reads all and broadcasts it; `none`: rank 0
+    broadcasts the weights that it initialised, unless they are sharded. Left out: resharding,
+    conversion.
     method.md#checkpoints.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> scenario = Scenario(model, machine, Workload(), load_framework("fsdp2"))
+    >>> scenario = Scenario(load_model("llama-3-8b"), load_machine("polaris"), Workload(),
+    ...                     load_framework("fsdp2"))
     >>> layouts = Layouts.of(Layout(dp=64, zero_stage=3))
-    >>> ways = ("none", "sharded", "rank-0", "every-rank")
-    >>> [round(float(loading_s(scenario, layouts, way))) for way in ways]
+    >>> loadings = ("none", "sharded", "rank-0", "every-rank")
+    >>> [round(float(loading_s(scenario, layouts, loading))) for loading in loadings]
     [0, 2, 140, 138]
     """
-    asked = checkpoints or Checkpoints()
+    options = checkpoints or Checkpoints()
     machine, reader = scenario.machine, constants().reader_bytes_per_s.value
-    parts = saved_bytes(scenario, layouts, asked.contents)
+    parts = saved_bytes(scenario, layouts, options.contents)
     states = parts["master_weights"] + parts["moments"]
     total, nodes = parts["weights"] + states, nodes_of(machine, layouts)
     group = group_view(machine, layouts.world, np.ones_like(layouts.world))
     if loading == "none":
         weights = saved_bytes(scenario, layouts, "weights")["weights"]
-        whole = weights / (layouts.tp * layouts.pp)
+        rank_bytes = weights / (layouts.tp * layouts.pp)
         replicas = group_view(machine, layouts.num_replicas, layouts.tp)
-        return np.where(layouts.shards_weights, 0.0, broadcast_s(replicas, whole))
-    read_s = functools.partial(moving_s, machine, asked, process_bytes_per_s=reader, reading=True)
+        return np.where(layouts.shards_weights, 0.0, broadcast_s(replicas, rank_bytes))
+    read_s = functools.partial(
+        transfer_s, machine, options, process_bytes_per_s=reader, reading=True
+    )
     if loading == "rank-0":
         return read_s(total, total, 1.0) + broadcast_s(group, total)
     if loading == "every-rank":
         return read_s(total * nodes, total, nodes)
-    of_weights, of_states = _holders(layouts, full=False)
+    of_weights, of_states = _shard_counts(layouts, full=False)
     each = parts["weights"] / of_weights + states / of_states
     return read_s(each * layouts.world, each, nodes)

@@ -1,7 +1,7 @@
-"""Failures: what interruptions cost a training, and how often to save against them.
+"""Failures: time that interruptions cost a training, and the best checkpoint interval.
 
-Failures are taken as a Poisson process: they come at a constant rate, independently, also while a
-checkpoint is written and while the job restarts.
+Failures are a Poisson process: independent, at a constant rate, also during checkpoints and
+restarts.
 """
 
 from __future__ import annotations
@@ -22,55 +22,55 @@ __all__ = [
     "FailureConstants",
     "Jobs",
     "Losses",
+    "consecutive_jobs",
     "constants",
     "daly_interval_s",
     "detection_s",
     "expected_time_s",
-    "jobs_in_a_row",
     "mean_time_between_failures_s",
-    "useful",
+    "training_losses",
     "young_interval_s",
 ]
 
 _ENDLESS_S = 1e18
-# what stands for never, so that exponents stay numbers
-_MOST = 200.0
-# exponents beyond it: nothing is ever done
+# stands for "never", so that exponents stay finite
+_MAX_EXPONENT = 200.0
+# beyond it a training never ends
 
 
 class FailureConstants(Description):
-    """How often trainings were interrupted, and how late that is noticed."""
+    """Rate of interruptions, and the time to detect one."""
 
     per_device_hour: Quantity
-    """Interruptions of the whole job per device and hour of it."""
+    """Interruptions of the job per device-hour."""
     detection_s: Quantity
-    """Until one is noticed [s]."""
+    """Time to detect one [s]."""
 
 
 @functools.cache
 def constants() -> FailureConstants:
-    """The constants, with kind and source.
+    """Load the constants of failures.
 
     >>> constants().per_device_hour.value
     1.973e-05
     """
-    found = read_toml(Path(__file__).with_name("operation.toml"))["failures"]
-    return FailureConstants.described(found, where="operation.toml: failures")
+    data = read_toml(Path(__file__).with_name("operation.toml"))["failures"]
+    return FailureConstants.described(data, where="operation.toml: failures")
 
 
 def mean_time_between_failures_s(num_devices: ArrayLike, failures: Failures | None = None) -> Float:
-    """Mean time between interruptions of a job on some devices [s].
+    """Mean time between interruptions of a job on a number of devices [s].
 
-    Counted: any device, with its share of host and network, interrupts the job, at the same rate.
-    Left out: nodes that fail more often than others, wear, maintenance that is announced.
+    Counted: every device, with its share of host and network, interrupts the job at the same rate.
+    Left out: nodes that fail more often than others, wear, announced maintenance.
     arXiv:2410.21680, section III; method.md#failures.
 
     >>> hours = mean_time_between_failures_s([1, 16_384]) / 3600        # Llama 3 405B: 3.1 h
     >>> [round(float(each), 1) for each in hours]
     [50684.2, 3.1]
     """
-    stated = (failures or Failures()).per_device_hour
-    rate = constants().per_device_hour.value if stated is None else stated
+    own_rate = (failures or Failures()).per_device_hour
+    rate = constants().per_device_hour.value if own_rate is None else own_rate
     num_devices = np.asarray(num_devices, dtype=float)
     if not rate:
         return np.full(num_devices.shape, _ENDLESS_S)
@@ -78,20 +78,22 @@ def mean_time_between_failures_s(num_devices: ArrayLike, failures: Failures | No
 
 
 def detection_s(failures: Failures) -> float:
-    """Until an interruption is noticed and the nodes are there again [s].
+    """Time to detect an interruption and to get nodes again [s].
 
-    Counted: what is stated, or torch's timeout; waiting for nodes. Left out: the start that
+    Counted: the stated time or torch's timeout, waiting for nodes. Left out: the start that
     follows. Definition.
 
     >>> detection_s(Failures()), detection_s(Failures(detection_s=30, queue_s=120))
     (600.0, 150.0)
     """
-    noticed = failures.detection_s
-    return (constants().detection_s.value if noticed is None else noticed) + failures.queue_s
+    timeout_s = failures.detection_s
+    if timeout_s is None:
+        timeout_s = constants().detection_s.value
+    return timeout_s + failures.queue_s
 
 
 def young_interval_s(write_s: ArrayLike, mtbf_s: ArrayLike) -> Float:
-    """Time of work between two checkpoints that loses least, to first order [s].
+    """Checkpoint interval with the least loss, to first order [s].
 
     Counted: writing, and half an interval lost at each failure. Left out: failures while writing
     or restarting. Young 1974, doi:10.1145/361147.361115.
@@ -103,10 +105,10 @@ def young_interval_s(write_s: ArrayLike, mtbf_s: ArrayLike) -> Float:
 
 
 def daly_interval_s(write_s: ArrayLike, mtbf_s: ArrayLike) -> Float:
-    """Time of work between two checkpoints that loses least, to higher order [s].
+    """Checkpoint interval with the least loss, to higher order [s].
 
-    Counted: failures while working, writing and restarting. Left out: nothing that the length of a
-    restart would change. Daly 2006, doi:10.1016/j.future.2004.11.016, equation 37.
+    Counted: failures while working, writing and restarting; the length of a restart does not change
+    the interval. Daly 2006, doi:10.1016/j.future.2004.11.016, equation 37.
 
     >>> round(float(daly_interval_s(50, 10_000)), 1)        # Young's 1000, less
     966.9
@@ -128,10 +130,10 @@ def expected_time_s(
     mtbf_s: ArrayLike,
     restart_s: ArrayLike,
 ) -> Float:
-    """Expected time to do some work with checkpoints and restarts [s].
+    """Expected time of work with checkpoints and restarts [s].
 
-    Counted: every interval is worked, with its checkpoint, until it once goes through without a
-    failure; restarts fail too. Left out: failures that come together. Daly 2006,
+    Counted: every interval and its checkpoint are repeated until they pass without a failure;
+    restarts fail too. Left out: simultaneous failures. Daly 2006,
     doi:10.1016/j.future.2004.11.016.
 
     >>> round(float(expected_time_s(1e6, 0, 1e6, 1e18, 600)))       # nothing ever fails
@@ -141,40 +143,40 @@ def expected_time_s(
     """
     mtbf = np.minimum(np.asarray(mtbf_s, dtype=float), _ENDLESS_S)
     interval = np.asarray(interval_s, dtype=float)
-    segment = np.minimum((interval + write_s) / mtbf, _MOST)
-    again = np.minimum(np.asarray(restart_s, dtype=float) / mtbf, _MOST)
-    return np.asarray(work_s, dtype=float) / interval * mtbf * np.exp(again) * np.expm1(segment)
+    segment = np.minimum((interval + write_s) / mtbf, _MAX_EXPONENT)
+    restarts = np.minimum(np.asarray(restart_s, dtype=float) / mtbf, _MAX_EXPONENT)
+    return np.asarray(work_s, dtype=float) / interval * mtbf * np.exp(restarts) * np.expm1(segment)
 
 
 @dataclass(frozen=True, slots=True)
 class Losses(Arrays):
-    """What a training takes besides its work, as it is to be expected."""
+    """Expected time of a training, by use."""
 
     interval_s: Float
     """Work between two checkpoints [s]."""
     work_s: Float
-    """Work that is kept [s]."""
+    """Work, without work that failures undo [s]."""
     checkpoints_s: Float
-    """Waiting for checkpoints that are kept [s]."""
+    """Waiting for checkpoints, without those that failures undo [s]."""
     lost_s: Float
     """Work and checkpoints that failures undo [s]."""
     restarts_s: Float
-    """Noticing failures and starting again [s]."""
+    """Detecting failures and restarting [s]."""
     failures: Float
     """Interruptions."""
 
     @property
     def total_s(self) -> Float:
-        """All of it [s]."""
+        """Time of everything [s]."""
         return self.work_s + self.checkpoints_s + self.lost_s + self.restarts_s
 
     @property
     def fraction(self) -> Float:
-        """Part of the time that is work that is kept: effective training time, or goodput [1]."""
+        """Fraction of time spent on work that counts: effective training time, or goodput [1]."""
         return self.work_s / self.total_s
 
 
-def useful(
+def training_losses(
     work_s: ArrayLike,
     write_s: ArrayLike,
     mtbf_s: ArrayLike,
@@ -182,19 +184,20 @@ def useful(
     interval_s: ArrayLike | None = None,
     behind_s: ArrayLike = 0.0,
 ) -> Losses:
-    """What a training loses to checkpoints, failures and restarts [s].
+    """Time that a training loses to checkpoints, failures and restarts [s].
 
-    `write_s` is what ranks wait for a checkpoint, `behind_s` how long it is then still being
-    written while steps go on, `restart_s` from a failure to the first step after it; without
-    `interval_s` checkpoints are written as often as loses least, never closer than `behind_s`.
-    Counted: as `expected_time_s`; a failure while the last checkpoint is being written loses the
-    work since the one before. Left out: the last checkpoint of all is counted as the others, steps
-    are not whole. Daly 2006, doi:10.1016/j.future.2004.11.016; method.md#failures.
+    Steps wait `write_s` for a checkpoint, which is then written in the background for `behind_s`;
+    `restart_s` lasts from a failure to the first step after it. Without `interval_s` the best
+    interval is taken, at least `behind_s`. Counted: as `expected_time_s`; a failure while a
+    checkpoint is written loses the work since the one before. Left out: the last checkpoint counts
+    as the others, steps are not whole. Daly 2006, doi:10.1016/j.future.2004.11.016;
+    method.md#failures.
 
-    >>> month = useful(30 * 86400, write_s=40, mtbf_s=11_135, restart_s=900)
+    >>> month = training_losses(30 * 86400, write_s=40, mtbf_s=11_135, restart_s=900)
     >>> round(float(month.interval_s)), round(float(month.fraction), 3)
     (917, 0.846)
-    >>> bool(month.fraction > useful(30 * 86400, 40, 11_135, 900, interval_s=3600).fraction)
+    >>> hourly = training_losses(30 * 86400, 40, 11_135, 900, interval_s=3600)
+    >>> bool(month.fraction > hourly.fraction)
     True
     """
     arguments = (work_s, write_s, mtbf_s, restart_s, behind_s)
@@ -202,32 +205,36 @@ def useful(
         *(np.asarray(each, dtype=float) for each in arguments)
     )
     mtbf = np.minimum(mtbf, _ENDLESS_S)
-    found = daly_interval_s(write, mtbf) if interval_s is None else np.asarray(interval_s, float)
-    interval = np.minimum(np.maximum(np.maximum(found, behind), 1e-9), np.maximum(work, 1e-9))
-    again = restart + behind
-    total = expected_time_s(work, write, interval, mtbf, again)
+    best_interval = (
+        daly_interval_s(write, mtbf) if interval_s is None else np.asarray(interval_s, float)
+    )
+    interval = np.minimum(
+        np.maximum(np.maximum(best_interval, behind), 1e-9), np.maximum(work, 1e-9)
+    )
+    recovery = restart + behind
+    total = expected_time_s(work, write, interval, mtbf, recovery)
     checkpoints = work / interval * write
     # every failure is followed by a restart, which the next failure may cut short
-    restarting = total * -np.expm1(-np.minimum(again / mtbf, _MOST))
-    restarts = restarting * restart / np.maximum(again, 1e-9)
+    restarting = total * -np.expm1(-np.minimum(recovery / mtbf, _MAX_EXPONENT))
+    restarts = restarting * restart / np.maximum(recovery, 1e-9)
     lost = np.maximum(total - work - checkpoints - restarts, 0.0)
     return Losses(interval, work, checkpoints, lost, restarts, np.asarray(total / mtbf))
 
 
 @dataclass(frozen=True, slots=True)
 class Jobs(Arrays):
-    """A training in jobs of a queue's wall time, one after the other."""
+    """A training in consecutive jobs of a queue's wall time."""
 
     jobs: Float
-    """Jobs that all of it needs."""
+    """Number of jobs."""
     starts_s: Float
     """Start-up of all jobs [s]."""
     ends_s: Float
-    """What is lost at the ends of all jobs but the last: work since the last checkpoint, or a
-    checkpoint at the end [s]."""
+    """Loss at the end of every job but the last: work since the last checkpoint, or a checkpoint
+    [s]."""
 
 
-def jobs_in_a_row(
+def consecutive_jobs(
     total_s: ArrayLike,
     wall_s: ArrayLike,
     start_s: ArrayLike,
@@ -236,17 +243,16 @@ def jobs_in_a_row(
     *,
     saves_at_end: bool = False,
 ) -> Jobs:
-    """Jobs of a queue's wall time that a training needs, and what starting and ending them takes.
+    """Number of jobs of a queue's wall time that a training needs, with starts and ends [1, s].
 
     Counted: a start of every job; at its end half an interval of work, or with `saves_at_end` (a
-    signal before the limit) one checkpoint more. Left out: waiting in the queue. Definition.
-    `start_s` and what an end loses must leave something of `wall_s`: jobs are endless where they
-    do not [1].
+    signal before the limit) one more checkpoint. The number is infinite if start and end leave
+    nothing of `wall_s`. Left out: waiting in the queue. Definition.
 
-    >>> day = jobs_in_a_row(86_400, wall_s=21_600, start_s=300, interval_s=1800, write_s=20)
+    >>> day = consecutive_jobs(86_400, wall_s=21_600, start_s=300, interval_s=1800, write_s=20)
     >>> float(day.jobs), float(day.starts_s), float(day.ends_s)
     (5.0, 1500.0, 3600.0)
-    >>> float(jobs_in_a_row(86_400, 21_600, 300, 1800, 20, saves_at_end=True).ends_s)
+    >>> float(consecutive_jobs(86_400, 21_600, 300, 1800, 20, saves_at_end=True).ends_s)
     80.0
     """
     total, wall, start, interval, write = np.broadcast_arrays(

@@ -1,4 +1,4 @@
-"""Start-up: what a job takes before its first step, part by part."""
+"""Start-up: time of a job before its first step, by part."""
 
 from __future__ import annotations
 
@@ -41,100 +41,97 @@ START_PARTS = {
 """Parts of the start of a job, in order."""
 
 _AXES = ("tensor", "context", "pipeline", "shard", "replica")
-_OF_EXPERTS = ("expert", "expert_tensor")
+_EXPERT_AXES = ("expert", "expert_tensor")
 # experts' own shards and replicas lie among the others'
 
 
 class StartConstants(Description):
-    """What starting takes, whatever the machine."""
+    """Times of starting on every machine."""
 
     launch_s: Quantity
     """Starting the processes [s]."""
     import_s: Quantity
     """Importing torch from local disks [s]."""
     file_system_import_s: Quantity
-    """The same from a parallel file system that has not been read from before [s]."""
+    """The same from a parallel file system with cold caches [s]."""
     nfs_import_s: Quantity
     """The same from NFS [s]."""
     import_operations: Quantity
-    """Files that one process looks up or opens for it."""
+    """Files that one process looks up or opens to import torch."""
     metadata_operations_per_s: Quantity
-    """What a metadata server answers in a second."""
+    """Operations per second of a metadata server."""
     first_communicator_s: Quantity
     """The first communicator of a few ranks, with kernels and buffers [s]."""
     communicator_s: Quantity
-    """Every further one [s]."""
+    """Every further communicator [s]."""
     communicator_rank_s: Quantity
-    """What each rank adds to a communicator [s]."""
+    """Time that each rank adds to a communicator [s]."""
     barrier_rank_s: Quantity
-    """What each rank adds to a barrier over the store [s]."""
+    """Time that each rank adds to a barrier over the store [s]."""
     built_elements_per_s: Quantity
-    """Parameters that a process makes on the host in a second."""
+    """Parameters per second that a process initialises on the host."""
 
 
 @functools.cache
 def constants() -> StartConstants:
-    """The constants, with kind and source.
+    """Load the constants of the start.
 
     >>> constants().import_s.value
     2.0
     """
-    found = read_toml(Path(__file__).with_name("operation.toml"))["start"]
-    return StartConstants.described(found, where="operation.toml: start")
+    data = read_toml(Path(__file__).with_name("operation.toml"))["start"]
+    return StartConstants.described(data, where="operation.toml: start")
 
 
 def imports_s(num_nodes: Float, start: StartUp) -> Float:
     """Time until all processes have imported torch [s].
 
-    Counted: a first import as it was measured on 8 nodes, from where the environment lies; on
-    shared file systems at least what one metadata server takes to answer every node once. Left
-    out: other packages, caches that are warm, servers that share the work, how far a file system is
-    busy. method.md#start-up.
+    Counted: a first import as measured on 8 nodes, by place of the environment; on shared file
+    systems at least one answer of one metadata server to every node. Left out: other packages, warm
+    caches, several servers, other load. method.md#start-up.
 
     >>> [round(float(imports_s(np.asarray(n), StartUp())), 1) for n in (8, 560, 10_000)]
     [51.0, 51.0, 489.6]
     >>> float(imports_s(np.asarray(10_000), StartUp(environment="local-disk")))
     2.0
     """
-    known = constants()
+    rates = constants()
     if start.environment == "local-disk":
-        return np.full(np.shape(num_nodes), known.import_s.value)
-    measured = known.nfs_import_s if start.environment == "nfs" else known.file_system_import_s
-    storm = num_nodes * known.import_operations.value / known.metadata_operations_per_s.value
+        return np.full(np.shape(num_nodes), rates.import_s.value)
+    measured = rates.nfs_import_s if start.environment == "nfs" else rates.file_system_import_s
+    storm = num_nodes * rates.import_operations.value / rates.metadata_operations_per_s.value
     return np.maximum(measured.value, storm)
 
 
 def communicators_s(layouts: Layouts) -> Float:
     """Time to set up all communicators of a rank, one after the other [s].
 
-    Counted: one of the whole job and one of every axis with some of its ranks; the exchange of
-    addresses around a ring, which grows with the ranks. Left out: networks whose libraries need
-    longer, connections made at first use, hosts that are busy. NCCL's own timings,
-    method.md#start-up.
+    Counted: one communicator of the job and one of every parallel axis; the exchange of addresses
+    around a ring, which grows with the ranks. Left out: slower libraries of other networks,
+    connections made at first use, busy hosts. NCCL's own timings, method.md#start-up.
 
-    >>> from planner import Layout
-    >>> def of(**layout): return round(float(communicators_s(Layouts.of(Layout(**layout)))), 1)
-    >>> of(), of(dp=8), of(dp=98_304)
-    (0.0, 2.1, 57.9)
+    >>> layouts = Layouts.broadcast(dp=[1, 8, 98_304])
+    >>> [round(float(seconds), 1) for seconds in communicators_s(layouts)]
+    [0.0, 2.1, 57.9]
     """
-    known, world = constants(), np.asarray(layouts.world, dtype=float)
-    each, rank = known.communicator_s.value, known.communicator_rank_s.value
-    time = np.where(world > 1, known.first_communicator_s.value + rank * world, 0.0)
+    rates, world = constants(), np.asarray(layouts.world, dtype=float)
+    each, rank = rates.communicator_s.value, rates.communicator_rank_s.value
+    time = np.where(world > 1, rates.first_communicator_s.value + rank * world, 0.0)
     for size in _sizes(layouts):
         time = time + np.where(size > 1, each + rank * size, 0.0)
     return time
 
 
 def _sizes(layouts: Layouts) -> list[Float]:
-    """Ranks of the groups of every axis; 1 where it has none of its own, or all of the job's."""
+    """Group size of every axis; 1 if the axis is not used or spans the whole job."""
     axes = geometry(layouts)
     sizes = [axes[name][0] for name in _AXES]
-    sizes += [np.where(layouts.ep > 1, axes[name][0], 1) for name in _OF_EXPERTS]
+    sizes += [np.where(layouts.ep > 1, axes[name][0], 1) for name in _EXPERT_AXES]
     return [np.where(size < layouts.world, size, 1).astype(float) for size in sizes]
 
 
 def _groups_s(layouts: Layouts, start: StartUp) -> Float:
-    """Barriers of all ranks at every process group [s]."""
+    """Time of the barriers of all ranks at every process group [s]."""
     world = np.asarray(layouts.world, dtype=float)
     if start.ordered_groups:
         return np.zeros(np.shape(world))
@@ -150,32 +147,30 @@ def start_up(
 ) -> dict[str, Float]:
     """Time of a job before its first step, by part: START_PARTS [s].
 
-    Counted: parts one after the other; building the model on the host where the framework's
-    processes each make all of it; a machine of one node imports from its own disk.
-    Left out: waiting in the queue, modules and staging before the
-    launch, evaluation before the first step. method.md#start-up.
+    Counted: parts one after the other; building the full model on the host, if the framework's
+    processes do; a machine of one node imports from its own disk. Left out: waiting in the queue,
+    modules and staging before the launch, evaluation before the first step. method.md#start-up.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> scenario = Scenario(model, machine, Workload(), load_framework("fsdp2"))
+    >>> scenario = Scenario(load_model("llama-3-8b"), load_machine("polaris"), Workload(),
+    ...                     load_framework("fsdp2"))
     >>> parts = start_up(scenario, Layouts.broadcast(dp=[4, 512], zero_stage=3))
     >>> {name: [round(float(s), 1) for s in part] for name, part in parts.items() if part.any()}
     {'launch': [0.2, 0.2], 'imports': [51.0, 51.0], 'communicators': [2.1, 2.4]}
     """
-    asked, known, shape = start or StartUp(), constants(), np.shape(layouts.dp)
-    if scenario.machine.num_nodes.value == 1 and asked.environment == "file-system":
-        asked = asked.replaced(environment="local-disk")
-    whole = scenario.model.num_params if scenario.framework.loads_full_checkpoint else 0.0
+    options, rates, shape = start or StartUp(), constants(), np.shape(layouts.dp)
+    if scenario.machine.num_nodes.value == 1 and options.environment == "file-system":
+        options = options.replaced(environment="local-disk")
+    full_model = scenario.model.num_params if scenario.framework.loads_full_checkpoint else 0.0
     parts: dict[str, Float | float] = {
-        "launch": known.launch_s.value,
-        "imports": imports_s(nodes_of(scenario.machine, layouts), asked),
-        "groups": _groups_s(layouts, asked),
+        "launch": rates.launch_s.value,
+        "imports": imports_s(nodes_of(scenario.machine, layouts), options),
+        "groups": _groups_s(layouts, options),
         "communicators": communicators_s(layouts),
-        "model": whole / known.built_elements_per_s.value,
-        "weights": loading_s(scenario, layouts, asked.loading, checkpoints),
-        "data_index": asked.data_index_s,
-        "compile": asked.compile_s,
-        "warm_up": asked.warm_up_s,
+        "model": full_model / rates.built_elements_per_s.value,
+        "weights": loading_s(scenario, layouts, options.loading, checkpoints),
+        "data_index": options.data_index_s,
+        "compile": options.compile_s,
+        "warm_up": options.warm_up_s,
     }
     return {name: shaped(np.asarray(part, dtype=float), shape) for name, part in parts.items()}
 
@@ -189,15 +184,14 @@ def restart_s(
 ) -> Float:
     """Time from a failure to the first step after it [s].
 
-    Counted: noticing it, waiting for nodes, and a start that reads the last checkpoint. Left out:
-    the work that is done again. method.md#failures.
+    Counted: detecting it, waiting for nodes, and a start from the last checkpoint. Left out: lost
+    work. method.md#failures.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> scenario = Scenario(model, machine, Workload(), load_framework("fsdp2"))
+    >>> scenario = Scenario(load_model("llama-3-8b"), load_machine("polaris"), Workload(),
+    ...                     load_framework("fsdp2"))
     >>> round(float(restart_s(scenario, Layouts.of(Layout(dp=64, zero_stage=3)))), 1)
     655.5
     """
-    asked = (start or StartUp()).replaced(loading="sharded")
-    parts = start_up(scenario, layouts, asked, checkpoints)
+    options = (start or StartUp()).replaced(loading="sharded")
+    parts = start_up(scenario, layouts, options, checkpoints)
     return np.asarray(sum(parts.values()) + detection_s(failures or Failures()))

@@ -12,12 +12,12 @@ from planner.cost.shards.layouts import Layouts
 from planner.describe.training_run import Checkpoints
 from planner.errors import DescriptionError, UnknownNameError
 from planner.training.resilience.checkpoints import (
-    bounds_s,
     checkpoint_of,
     constants,
     loading_s,
-    moving_s,
     saved_bytes,
+    transfer_bounds_s,
+    transfer_s,
 )
 
 
@@ -69,7 +69,7 @@ def test_one_rank_of_wordplay_writes_as_long_as_in_its_log() -> None:
 def test_eight_ranks_write_53_gb_as_long_as_they_did() -> None:
     # awslabs/awsome-distributed-ai#1225: 8.3 s to a local disk
     machine, rate = load_machine("dgx-b300"), constants().writer_bytes_per_s.value
-    found = moving_s(machine, Checkpoints(), 53e9, 53e9 / 8, 1, process_bytes_per_s=rate)
+    found = transfer_s(machine, Checkpoints(), 53e9, 53e9 / 8, 1, process_bytes_per_s=rate)
     assert float(found) == pytest.approx(8.3, rel=0.2)
 
 
@@ -147,9 +147,11 @@ def test_the_slowest_bound_counts() -> None:
         (1e9, 1e12, 2, "interfaces"),
         (1e9, 1e14, 560, "file_system"),
     ):
-        found = bounds_s(machine, Checkpoints(), total, most, nodes, process_bytes_per_s=0.7e9)
+        found = transfer_bounds_s(
+            machine, Checkpoints(), total, most, nodes, process_bytes_per_s=0.7e9
+        )
         assert max(found, key=lambda one: float(found[one])) == name
-        moved = moving_s(machine, Checkpoints(), total, most, nodes, process_bytes_per_s=0.7e9)
+        moved = transfer_s(machine, Checkpoints(), total, most, nodes, process_bytes_per_s=0.7e9)
         assert float(moved) == float(found[name])
 
 

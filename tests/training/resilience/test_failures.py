@@ -8,13 +8,13 @@ import pytest
 from planner.describe.training_run import Failures
 from planner.errors import DescriptionError
 from planner.training.resilience.failures import (
+    consecutive_jobs,
     constants,
     daly_interval_s,
     detection_s,
     expected_time_s,
-    jobs_in_a_row,
     mean_time_between_failures_s,
-    useful,
+    training_losses,
     young_interval_s,
 )
 
@@ -50,7 +50,7 @@ def played(
 @pytest.mark.parametrize("interval", [300.0, 1200.0, 7200.0])
 def test_closed_form_is_the_mean_of_simulated_trainings(interval: float) -> None:
     runs = np.array([played(WORK, WRITE, interval, MTBF, RESTART, seed) for seed in range(200)])
-    found = useful(WORK, WRITE, MTBF, RESTART, interval)
+    found = training_losses(WORK, WRITE, MTBF, RESTART, interval)
     time, lost, restarts, failures = runs.mean(axis=0)
     assert float(found.total_s) == pytest.approx(time, rel=0.01)
     assert float(found.lost_s) == pytest.approx(lost, rel=0.04)
@@ -82,7 +82,7 @@ def test_small_losses_are_those_of_meta_research_clusters() -> None:
     failures = Failures(per_device_hour=6.50e-3 / 24 / 8)
     mtbf = float(mean_time_between_failures_s(devices, failures))
     expected = (1 - (restart + interval / 2) / mtbf) / (1 + write / interval)
-    assert float(useful(1e7, write, mtbf, restart, interval).fraction) == pytest.approx(
+    assert float(training_losses(1e7, write, mtbf, restart, interval).fraction) == pytest.approx(
         expected, rel=2e-3
     )
 
@@ -115,7 +115,9 @@ def test_rate_is_that_of_its_source() -> None:
 
 
 def test_parts_are_the_whole_and_none_is_negative() -> None:
-    found = useful(WORK, [0.0, 10.0, 1e4], MTBF, [[0.0], [700.0]], behind_s=[0.0, 100.0, 0.0])
+    found = training_losses(
+        WORK, [0.0, 10.0, 1e4], MTBF, [[0.0], [700.0]], behind_s=[0.0, 100.0, 0.0]
+    )
     assert found.total_s.shape == (2, 3)
     for part in (found.checkpoints_s, found.lost_s, found.restarts_s):
         assert np.all(part >= 0)
@@ -126,41 +128,41 @@ def test_parts_are_the_whole_and_none_is_negative() -> None:
 
 
 def test_scalar_and_array_agree() -> None:
-    found = useful(WORK, [10.0, 60.0], MTBF, RESTART)
+    found = training_losses(WORK, [10.0, 60.0], MTBF, RESTART)
     for index, write in enumerate((10.0, 60.0)):
-        alone = useful(WORK, write, MTBF, RESTART)
+        alone = training_losses(WORK, write, MTBF, RESTART)
         assert float(alone.fraction) == float(found.fraction[index])
 
 
 def test_more_of_anything_is_worse() -> None:
-    base = useful(WORK, WRITE, MTBF, RESTART).fraction
-    assert useful(WORK, 2 * WRITE, MTBF, RESTART).fraction < base
-    assert useful(WORK, WRITE, MTBF / 2, RESTART).fraction < base
-    assert useful(WORK, WRITE, MTBF, 2 * RESTART).fraction < base
-    assert useful(WORK, WRITE, MTBF, RESTART, behind_s=600).fraction < base
+    base = training_losses(WORK, WRITE, MTBF, RESTART).fraction
+    assert training_losses(WORK, 2 * WRITE, MTBF, RESTART).fraction < base
+    assert training_losses(WORK, WRITE, MTBF / 2, RESTART).fraction < base
+    assert training_losses(WORK, WRITE, MTBF, 2 * RESTART).fraction < base
+    assert training_losses(WORK, WRITE, MTBF, RESTART, behind_s=600).fraction < base
 
 
 def test_nothing_is_lost_where_nothing_fails() -> None:
     never = mean_time_between_failures_s(8, Failures(per_device_hour=0))
-    found = useful(WORK, 0.0, never, RESTART)
+    found = training_losses(WORK, 0.0, never, RESTART)
     assert float(found.fraction) == pytest.approx(1.0)
-    saved = useful(WORK, 40.0, never, RESTART, interval_s=10_800.0)
+    saved = training_losses(WORK, 40.0, never, RESTART, interval_s=10_800.0)
     # BLOOM-176B: 40 s every 3 hours are 0.37 % (stas00/ml-engineering, fault-tolerance/README.md)
     assert float(saved.checkpoints_s / saved.total_s) == pytest.approx(0.0037, abs=1e-4)
 
 
 def test_nothing_is_ever_done_where_writing_outlasts_the_machine() -> None:
-    found = useful(WORK, 1e6, 3600.0, RESTART)
+    found = training_losses(WORK, 1e6, 3600.0, RESTART)
     assert float(found.fraction) < 1e-6
     assert np.isfinite(float(found.total_s))
-    never = useful(30 * 86400, 1e7, 1.0, 1e7, 1e9)
+    never = training_losses(30 * 86400, 1e7, 1.0, 1e7, 1e9)
     assert np.isfinite(float(never.total_s))
     assert float(never.fraction) == pytest.approx(0, abs=1e-9)
 
 
 def test_checkpoints_are_no_closer_than_they_are_written() -> None:
-    assert float(useful(WORK, 1.0, MTBF, RESTART, behind_s=900.0).interval_s) == 900.0
-    assert float(useful(100.0, 1.0, 1e9, RESTART).interval_s) == 100.0
+    assert float(training_losses(WORK, 1.0, MTBF, RESTART, behind_s=900.0).interval_s) == 900.0
+    assert float(training_losses(100.0, 1.0, 1e9, RESTART).interval_s) == 100.0
 
 
 def test_noticing_and_waiting_add_up() -> None:
@@ -169,20 +171,20 @@ def test_noticing_and_waiting_add_up() -> None:
 
 
 def test_jobs_hold_all_the_work() -> None:
-    day = jobs_in_a_row(86_400, 21_600, 300, 1800, 20)
+    day = consecutive_jobs(86_400, 21_600, 300, 1800, 20)
     room = 21_600 - 300 - 900
     assert float(day.jobs) == np.ceil((86_400 - 900) / room)
-    saving = jobs_in_a_row(86_400, 21_600, 300, 1800, 20, saves_at_end=True)
+    saving = consecutive_jobs(86_400, 21_600, 300, 1800, 20, saves_at_end=True)
     assert float(saving.ends_s) == 20 * (float(saving.jobs) - 1) < float(day.ends_s)
 
 
 def test_one_job_loses_nothing_at_its_end() -> None:
-    one = jobs_in_a_row(3600, 86_400, 300, 1800, 20)
+    one = consecutive_jobs(3600, 86_400, 300, 1800, 20)
     assert (float(one.jobs), float(one.starts_s), float(one.ends_s)) == (1.0, 300.0, 0.0)
 
 
 def test_jobs_that_only_start_are_endless() -> None:
-    assert float(jobs_in_a_row(3600, 600, 700, 60, 1).jobs) == np.inf
+    assert float(consecutive_jobs(3600, 600, 700, 60, 1).jobs) == np.inf
 
 
 def test_impossible_rates_are_refused() -> None:
