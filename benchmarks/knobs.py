@@ -29,15 +29,15 @@ from planner.units import format_bytes, format_seconds
 ROOT = Path(__file__).parent.parent
 _CASES = Path(__file__).with_suffix("")
 _ABOUT = """\
-Written by `benchmarks/knobs.py`; do not edit by hand. What users turn every day: where it is said,
-what the estimate makes of it on a case that somebody published or that a test traces, and what was
-measured or published there. How each is counted is in [method.md](method.md).
+Written by `benchmarks/knobs.py`; do not edit by hand. Settings that users change every day: the
+option, its effect in the estimate on a published or traced case, and the measured or published
+effect. How each is counted is in [method.md](method.md).
 
 No figure of this page was used to fit anything unless its note says so."""
 _RUNS = """\
-Layouts that were published with their step time: whether they are said to fit, and whether the
-time lies in the interval of 90 %."""
-_LEFT_OUT = "What people ask for and is no knob here, with the reason."
+Layouts with a published step time: whether the estimate says that they fit, and whether the time
+lies in its 90 % interval."""
+_LEFT_OUT = "Settings that are no knob here, with the reason."
 
 
 class Job(Description):
@@ -139,7 +139,7 @@ class Case(Description):
 
     def _measured(self) -> str:
         if self.published is None:
-            return "nobody published it"
+            return "not published"
         found = self.published
         if found.fits is not None:
             return "ran" if found.fits else "ran out of memory"
@@ -240,7 +240,7 @@ def _table(header: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> Iterator
 def page(found: list[Cases]) -> str:
     """The whole page."""
     lines = ["# Knobs", "", _ABOUT, ""]
-    header = ("knob", "said by", "on", "figure", "estimate", "published", "source and notes")
+    header = ("knob", "option", "on", "figure", "estimate", "published", "source and notes")
     lines += _table(header, (case.row() for part in found for case in part.cases))
     lines += ["## Published layouts", "", _RUNS, ""]
     header = ("run", "layout", "memory", "estimate", "interval", "measured", "", "source and notes")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from planner.describe.base import shown
+from planner.describe.base import quote
 from planner.errors import LayoutError, shorten
 from planner.units import either
 
@@ -81,7 +81,7 @@ class Parameter:
         Raises LayoutError for a value beyond the bounds or a word that is not allowed.
         """
         if self.choices and value not in self.choices:
-            text = shorten(shown(value))
+            text = shorten(quote(value))
             raise LayoutError(f"{self.name} = {text!r} is not known; use {either(self.choices)}")
         if value is None:
             return None
@@ -100,13 +100,13 @@ class Parameter:
             return tuple(values)
         types = typing.get_args(kind) or (kind,)
         words = ["texts" if each is str else f"{each.__name__.lower()}s" for each in types]
-        text = shorten(shown(value))
+        text = shorten(quote(value))
         raise LayoutError(
             f"{self.name} = {text!r} is not of {' or '.join(words)} alone: {self._meaning}"
         )
 
     def _number(self, value: Any) -> float:
-        text = shorten(shown(value))
+        text = shorten(quote(value))
         kind = numbers.Integral if self.kind is int else numbers.Real
         if isinstance(value, bool) or not isinstance(value, kind):
             noun = "whole number" if self.kind is int else "number"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 
-from planner.describe.base import shown
+from planner.describe.base import quote
 from planner.describe.layout import divisors
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
@@ -52,7 +52,7 @@ def check_workload(workload: Workload | None) -> None:
     """Raise DescriptionError for what is no workload."""
     if not isinstance(workload, Workload | None):
         raise DescriptionError(
-            f"workload = {shown(workload)} is no planner.Workload; write for example "
+            f"workload = {quote(workload)} is no planner.Workload; write for example "
             "planner.Workload(sequence_length=4096, global_batch=256)"
         )
 

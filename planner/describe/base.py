@@ -39,7 +39,7 @@ __all__ = [
     "Width",
     "ZeroStage",
     "explain",
-    "shown",
+    "quote",
 ]
 
 Kind = Literal["datasheet", "measured", "calibrated", "assumed"]
@@ -230,7 +230,7 @@ def explain(error: ValidationError, where: str) -> str:
     if not field:
         return f"{where}: {message}"
     return (
-        f"{where}: {field.removesuffix('.value')} = {shown(first['input'])} is refused: {message}"
+        f"{where}: {field.removesuffix('.value')} = {quote(first['input'])} is refused: {message}"
     )
 
 
@@ -252,10 +252,10 @@ _WORDS = {
 """Rules in plain words, by pydantic's name of the error."""
 
 
-def shown(value: object) -> str:
+def quote(value: object) -> str:
     """Format a value for a message; Python refuses to print more than 4300 digits.
 
-    >>> shown(2.5), shown(10**300), shown(10**5000)
+    >>> quote(2.5), quote(10**300), quote(10**5000)
     ('2.5', '1e+300', 'a number of thousands of digits')
     """
     try:

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from planner.describe.base import Description, shown
+from planner.describe.base import Description, quote
 from planner.describe.dataset import Dataset
 from planner.describe.files import read_toml
-from planner.describe.framework.switches import merged, split_name
+from planner.describe.framework.switches import merge_tables, split_name
 from planner.describe.machine import Machine
 from planner.describe.machine.variants import override_fields, reserve_memory, take_devices
 from planner.describe.model.model import Model
@@ -92,7 +92,7 @@ def _is_path(kind: str, name: object) -> bool:
     """Whether a name is a path; raises DescriptionError if it is no text."""
     if not isinstance(name, str):
         raise DescriptionError(
-            f"{kind} = {shown(name)} is no name; give the name or the path of a {kind}"
+            f"{kind} = {quote(name)} is no name; give the name or the path of a {kind}"
         )
     return name.endswith((".toml", ".json")) or "/" in name or "\\" in name
 
@@ -224,10 +224,10 @@ def _complete(fields: dict[str, Any]) -> dict[str, Any]:
     traits = {key: value for key, value in base.items() if key not in _OF_ITS_OWN}
     bundles = fields.get("bundles", [])
     if not isinstance(bundles, list):
-        raise DescriptionError(f"bundles = {shown(bundles)} is no list; write names in brackets")
+        raise DescriptionError(f"bundles = {quote(bundles)} is no list; write names in brackets")
     for bundle in bundles:
-        traits = merged(traits, _read_bundle(bundle))
-    return merged(traits, {key: value for key, value in fields.items() if key != "bundles"})
+        traits = merge_tables(traits, _read_bundle(bundle))
+    return merge_tables(traits, {key: value for key, value in fields.items() if key != "bundles"})
 
 
 def _read_bundle(name: str) -> dict[str, Any]:

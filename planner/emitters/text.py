@@ -11,7 +11,7 @@ import tomlkit
 import yaml
 from tomlkit.items import Array
 
-from planner.describe.framework.switches import merged
+from planner.describe.framework.switches import merge_tables
 
 __all__ = ["arguments_text", "assigned", "json_text", "toml_text", "with_lines", "yaml_text"]
 
@@ -24,7 +24,7 @@ def assigned(tables: Mapping[str, Any], lines: Iterable[str]) -> dict[str, Any]:
     """
     assigned_tables = dict(tables)
     for line in lines:
-        assigned_tables = merged(assigned_tables, tomllib.loads(line))
+        assigned_tables = merge_tables(assigned_tables, tomllib.loads(line))
     return assigned_tables
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator
 
-from planner.describe.base import Description, explain, shown
+from planner.describe.base import Description, explain, quote
 from planner.describe.files import parse_json, parse_toml, read_text
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
@@ -74,7 +74,7 @@ class SweepPart(Description):
         for value in itertools.chain(*values) if info.field_name == "frameworks" else values:
             if not isinstance(value, str | kind):
                 raise ValueError(
-                    f"{shown(value)} is no name; write the name or the path of a "
+                    f"{quote(value)} is no name; write the name or the path of a "
                     f"{info.field_name.removesuffix('s')}"
                 )
         return values
@@ -140,7 +140,7 @@ def define_sweep(fields: Mapping[str, Any], where: str = "sweep") -> tuple[Sweep
     num_questions = sum(part.num_questions for part in parts)
     if num_questions > MAX_QUESTIONS:
         raise DescriptionError(
-            f"{where} states {shown(num_questions)} questions, and at most {MAX_QUESTIONS:,} are "
+            f"{where} states {quote(num_questions)} questions, and at most {MAX_QUESTIONS:,} are "
             "taken; shorten its lists"
         )
     return tuple(parts)
@@ -201,7 +201,7 @@ def _table(kind: type[Description], table: Any, where: str) -> dict[str, list[An
     if isinstance(table, kind):
         return {name: [value] for name, value in table.model_dump(mode="json").items()}
     if not isinstance(table, Mapping):
-        raise DescriptionError(f"{where} = {shown(table)} is no table; write fields and values")
+        raise DescriptionError(f"{where} = {quote(table)} is no table; write fields and values")
     lists = {str(name): _values(kind, str(name), value) for name, value in table.items()}
     for name, values in lists.items():
         if not values:

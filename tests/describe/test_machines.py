@@ -23,7 +23,7 @@ from planner.describe.catalogue import (
     load_model,
     names,
 )
-from planner.describe.framework.switches import family
+from planner.describe.framework.switches import strip_switches
 from planner.describe.machine import Curve, Machine
 from planner.describe.workload import Workload
 from planner.errors import DescriptionError, UnknownNameError
@@ -385,7 +385,7 @@ def test_jobs_run_on_the_network_of_their_framework_unless_one_is_chosen() -> No
     both = {network.name for network in polaris.all_networks}
     assert both == {"plugin", "plugin-staged", "sockets"}
     assert polaris.network_of("fsdp2") is polaris
-    staged = polaris.network_of(family("megatron-deepspeed (as measured)"))
+    staged = polaris.network_of(strip_switches("megatron-deepspeed (as measured)"))
     assert staged.network is not None
     assert staged.network.name == "plugin-staged"
     # the choice of a user holds for every framework, and nothing is lost by it

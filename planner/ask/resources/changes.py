@@ -12,7 +12,7 @@ from planner.ask.question import Findings, JobFields, question
 from planner.choose.job import JobSpec, frameworks_for
 from planner.cost.parts import part
 from planner.describe.catalogue import load_framework
-from planner.describe.framework.switches import family
+from planner.describe.framework.switches import strip_switches
 from planner.describe.machine import Machine
 from planner.describe.machine.variants import override_fields
 from planner.errors import PlannerError, shorten
@@ -127,7 +127,7 @@ def _software_changes(job: JobSpec, now: PlanPoint) -> Iterator[_Change]:
     """Every other framework, and every switch of the recommended one."""
     current = "" if now.best is None else now.best.framework
     for framework in frameworks_for((), job.machine):
-        if family(framework.name) != family(current):
+        if strip_switches(framework.name) != strip_switches(current):
             yield _Change("framework", f"with {framework.name}", {"frameworks": framework})
     if not current:
         return

@@ -17,7 +17,7 @@ from planner.choose.verdicts.strategies import Strategy
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework
-from planner.describe.framework.switches import family
+from planner.describe.framework.switches import strip_switches
 from planner.describe.layout import OFFLOAD, SCHEDULES, divisors
 from planner.units import counted, joined
 
@@ -39,7 +39,9 @@ def strategy_frameworks(strategy: Strategy, names: Iterable[str], chosen: bool) 
     ['ddp+compile']
     """
     available = list(names)
-    usual = [name for each in strategy.frameworks for name in available if family(name) == each]
+    usual = [
+        name for each in strategy.frameworks for name in available if strip_switches(name) == each
+    ]
     return usual or (available if chosen else [])
 
 

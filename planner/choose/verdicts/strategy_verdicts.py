@@ -30,7 +30,7 @@ from planner.cost.estimate import Estimate, fitting, timed
 from planner.cost.memory.footprint import Footprints
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
-from planner.describe.framework.switches import family
+from planner.describe.framework.switches import strip_switches
 from planner.tables import Record
 from planner.units import counted
 
@@ -241,5 +241,7 @@ def _with_even_batch(
 
 def _fits_in(strategy: Strategy, footprints: dict[str, Footprints]) -> bool:
     """Whether any of the strategy's layouts fits, by framework."""
-    parts = [part for name, part in footprints.items() if family(name) in strategy.frameworks]
+    parts = [
+        part for name, part in footprints.items() if strip_switches(name) in strategy.frameworks
+    ]
     return any(np.any(part.fits & strategy.holds(part.layouts)) for part in parts if len(part))

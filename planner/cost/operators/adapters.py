@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from planner.describe.framework.kernel_traits import Kernels
 from planner.describe.model.block import Block, Gemm, Pointwise, Saved, Split, Weight
-from planner.describe.model.weight_blocks import adapted
+from planner.describe.model.weight_blocks import add_adapters
 from planner.describe.workload import BaseFormat, Workload
 
 __all__ = ["stored_bytes", "trained"]
@@ -55,7 +55,7 @@ def trained(block: Block, workload: Workload, kernels: Kernels) -> Block:
         return block
     layer = block.kind == "layer"
     targets = workload.lora_targets if workload.lora_rank and layer else ()
-    weights = adapted(block.weights, workload.lora_rank, targets, magnitudes=workload.dora)
+    weights = add_adapters(block.weights, workload.lora_rank, targets, magnitudes=workload.dora)
     pairs = tuple(_gemm(block, w) for w in weights if w.trainable and w.matrix)
     matrices = tuple(w for w in block.weights if w.matrix in targets and w.columns > 1)
     base = workload.base_format if layer else "computed"

@@ -15,10 +15,10 @@ from planner.describe.framework.memory_traits import Buffers, Offloading, States
 from planner.describe.framework.supported_models import Axis
 from planner.describe.framework.switches import (
     Switch,
+    apply_switches,
     check_path,
-    family,
-    merged,
-    switched,
+    merge_tables,
+    strip_switches,
 )
 from planner.describe.layout import RECOMPUTE, Context, Module, Recompute, Schedule
 from planner.describe.machine import Machine, Requirements, Runtime
@@ -177,7 +177,7 @@ class Framework(Description):
     @property
     def family(self) -> str:
         """Name without switches."""
-        return family(self.name)
+        return strip_switches(self.name)
 
     def with_switches(self, *words: str) -> Framework:
         """Turn further switches on.
@@ -191,7 +191,7 @@ class Framework(Description):
         ('fsdp2+compile', True)
         """
         plain = {**self.model_dump(), "name": self.name.removesuffix(self._switch_suffix)}
-        changed = switched(plain, (*self.switched, *words))
+        changed = apply_switches(plain, (*self.switched, *words))
         return type(self).described(changed, where=shorten(changed["name"]))
 
     def with_checked_switches(self) -> Framework:
@@ -207,7 +207,7 @@ class Framework(Description):
                     raise UnknownNameError("switch", partner, self.switches, f"of {where}")
             for path in switch.takes:
                 check_path(plain, path, where)
-            type(self).described(merged(plain, switch.changes), where=f"{where}.changes")
+            type(self).described(merge_tables(plain, switch.changes), where=f"{where}.changes")
         return self
 
     def refuses(

@@ -28,7 +28,7 @@ from planner.describe.workload import (
 from planner.errors import DescriptionError, PlannerError, UnknownNameError, shorten
 from planner.units import either, parse_quantity
 
-__all__ = ["Switch", "check_path", "family", "merged", "split_name", "switched"]
+__all__ = ["Switch", "apply_switches", "check_path", "merge_tables", "split_name", "strip_switches"]
 
 _PLUS = re.compile(r"\+(?!(?<=[0-9.]e\+)[0-9])(?!(?<==\+)[0-9.])", re.IGNORECASE)
 """A plus between switches, not one of an exponent or a sign."""
@@ -173,29 +173,29 @@ def split_name(text: str) -> tuple[str, tuple[str, ...]]:
     return (path + ending if ending else name), tuple(switches)
 
 
-def family(name: str) -> str:
+def strip_switches(name: str) -> str:
     """Name of a framework without switches and without notes of a run.
 
-    >>> family("fsdp2+compile"), family("megatron-lm with blocking launches")
+    >>> strip_switches("fsdp2+compile"), strip_switches("megatron-lm with blocking launches")
     ('fsdp2', 'megatron-lm')
     """
     return split_name(name)[0].partition(" ")[0]
 
 
-def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+def merge_tables(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """Merge nested tables; values of `changes` win.
 
-    >>> merged({"code": {"a": 1, "b": 2}, "tp": 1}, {"code": {"b": 3}})
+    >>> merge_tables({"code": {"a": 1, "b": 2}, "tp": 1}, {"code": {"b": 3}})
     {'code': {'a': 1, 'b': 3}, 'tp': 1}
     """
     result = {**base, **changes}
     for key in base.keys() & changes.keys():
         if isinstance(base[key], dict) and isinstance(changes[key], dict):
-            result[key] = merged(base[key], changes[key])
+            result[key] = merge_tables(base[key], changes[key])
     return result
 
 
-def switched(fields: dict[str, Any], words: tuple[str, ...]) -> dict[str, Any]:
+def apply_switches(fields: dict[str, Any], words: tuple[str, ...]) -> dict[str, Any]:
     """Turn switches on in the fields of a framework, and add them to its name.
 
     Raises UnknownNameError for a switch that it has not, DescriptionError for one that is named
@@ -220,7 +220,7 @@ def switched(fields: dict[str, Any], words: tuple[str, ...]) -> dict[str, Any]:
             )
         switch = offered[name]
         _check_pair(name, switch, names)
-        result = merged(result, _changes(word, switch))
+        result = merge_tables(result, _changes(word, switch))
     return {**result, "name": "+".join((fields["name"], *words)), "switched": tuple(words)}
 
 
@@ -262,7 +262,7 @@ def _changes(word: str, switch: dict[str, Any]) -> dict[str, Any]:
         value: Any = _number(name, text)
         for part in reversed(path.split(".")):
             value = {part: value}
-        changes = merged(changes, value)
+        changes = merge_tables(changes, value)
     return changes
 
 

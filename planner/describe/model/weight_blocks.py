@@ -22,7 +22,7 @@ Kind = Literal["embedding", "layer", "head"]
 
 __all__ = [
     "LayerKind",
-    "adapted",
+    "add_adapters",
     "dense_widths",
     "layer_kinds",
     "num_params",
@@ -144,7 +144,7 @@ def _expert_weights(model: Model, experts: Experts) -> tuple[Weight, ...]:
     return weights
 
 
-def adapted(
+def add_adapters(
     weights: tuple[Weight, ...], rank: int, targets: tuple[str, ...], *, magnitudes: bool = False
 ) -> tuple[Weight, ...]:
     """Freeze weights and add a trainable low-rank pair to each targeted matrix.

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
-from planner.describe.base import Description, shown
+from planner.describe.base import Description, quote
 from planner.describe.workload.documents import MAX_DOCUMENT_TOKENS, MAX_LENGTHS, split_documents
 from planner.errors import DescriptionError, shorten
 from planner.units import parse_quantity
@@ -173,7 +173,7 @@ class Workload(Description):
         for length in lengths:
             if not 1 <= length <= MAX_DOCUMENT_TOKENS:
                 raise ValueError(
-                    f"document_lengths = {shown(length)} is no length of a document; give whole "
+                    f"document_lengths = {quote(length)} is no length of a document; give whole "
                     f"numbers of tokens from 1 to {MAX_DOCUMENT_TOKENS:,}"
                 )
         if self.packing == "padded" and not lengths:

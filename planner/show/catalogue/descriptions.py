@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from planner.describe.base import Description, Quantity, shown
+from planner.describe.base import Description, Quantity, quote
 from planner.describe.configurations.configuration import Configuration
 from planner.describe.framework.framework import Framework
 from planner.describe.framework.switches import Switch
@@ -60,7 +60,7 @@ def configuration_page(configuration: Configuration) -> list[Block]:
         "model": configuration.shape,
     }
     records = (
-        {"kind": kind, "field": name, "value": shown(value)}
+        {"kind": kind, "field": name, "value": quote(value)}
         for kind, values in fields.items()
         for name, value in values.items()
     )

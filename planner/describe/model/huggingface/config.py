@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.describe.files import parse_json, read_text
-from planner.describe.model.huggingface.config_fields import Fields, shown
+from planner.describe.model.huggingface.config_fields import Fields, quote
 from planner.describe.model.huggingface.families import FAMILIES
 from planner.describe.model.model import Model
 from planner.errors import CatalogueError, DescriptionError, UnknownNameError, shorten
@@ -55,14 +55,14 @@ def from_config(fields: dict[str, Any], name: str) -> Model:
     """
     if not isinstance(fields, dict):
         raise CatalogueError(
-            f"{_printable(name)} holds {shown(fields)} where an object is expected; "
+            f"{_printable(name)} holds {quote(fields)} where an object is expected; "
             "give the config.json that transformers wrote"
         )
     if "peft_type" in fields:
         base = fields.get("base_model_name_or_path")
         raise CatalogueError(
-            f"{_printable(name)} describes a {shown(fields['peft_type'])} adapter of "
-            f"{shown(base)}, not a model; give the config.json of the base model"
+            f"{_printable(name)} describes a {quote(fields['peft_type'])} adapter of "
+            f"{quote(base)}, not a model; give the config.json of the base model"
         )
     text, notes = _text_tower(fields, name)
     family = _family(text, name)
@@ -71,7 +71,7 @@ def from_config(fields: dict[str, Any], name: str) -> Model:
     for key in spec.refused:
         if text.get(key):
             raise values.error(
-                f"{key} = {shown(text[key])} adds weights that are not described; "
+                f"{key} = {quote(text[key])} adds weights that are not described; "
                 "set it to false or describe the model in a TOML file"
             )
     notes += (*_quantisation(fields), *filter(None, (spec.note,)))
@@ -91,7 +91,7 @@ def _parsed(text: str, where: str) -> dict[str, Any]:
     fields = parse_json(text, where)
     if not isinstance(fields, dict):
         raise CatalogueError(
-            f"{where} holds {shown(fields)} where an object is expected; "
+            f"{where} holds {quote(fields)} where an object is expected; "
             "give the config.json that transformers wrote"
         )
     return fields
@@ -104,7 +104,7 @@ def _text_tower(fields: dict[str, Any], name: str) -> tuple[dict[str, Any], tupl
         return fields, (_TOWER_NOTE,) if fields.get("vision_config") is not None else ()
     if not isinstance(text, dict):
         raise DescriptionError(
-            f"{_printable(name)}: text_config holds {shown(text)} where an object is expected; "
+            f"{_printable(name)}: text_config holds {quote(text)} where an object is expected; "
             "correct the file"
         )
     inherited = {key: fields[key] for key in ("model_type", "tie_word_embeddings") if key in fields}
@@ -121,7 +121,7 @@ def _family(fields: dict[str, Any], name: str) -> str:
         )
     if not isinstance(family, str):
         raise DescriptionError(
-            f"model_type = {shown(family)} is not a name; use one of {family_names}"
+            f"model_type = {quote(family)} is not a name; use one of {family_names}"
         )
     family = _TEXT_TOWERS.get(family, family)
     if family not in FAMILIES:

@@ -9,7 +9,7 @@ from typing import Any, get_args
 from planner.describe.model.model import WrittenActivation
 from planner.errors import DescriptionError, shorten
 
-__all__ = ["Fields", "activation_of", "shown"]
+__all__ = ["Fields", "parse_activation", "quote"]
 
 _LIMITS = {"layers": 10_000, "heads": 100_000, "experts": 65_536, "rows": 1_000_000_000}
 _MAX_WIDTH = 10_000_000
@@ -37,10 +37,10 @@ _ALIASES = {
 """Other names of a key, in older and newer files."""
 
 
-def shown(value: object) -> str:
+def quote(value: object) -> str:
     """Format a value of a file for a message: scalars as JSON, containers by type.
 
-    >>> shown("x"), shown(None), shown([1, 2]), shown(10**30)
+    >>> quote("x"), quote(None), quote([1, 2]), quote(10**30)
     ('"x"', 'null', 'a list', 'a number of more than 18 digits')
     """
     if isinstance(value, dict):
@@ -52,10 +52,10 @@ def shown(value: object) -> str:
     return f"a {type(value).__name__}"
 
 
-def activation_of(name: object) -> str:
+def parse_activation(name: object) -> str:
     """The planner's word for an activation; empty if unknown.
 
-    >>> [activation_of(name) for name in ("gelu_pytorch_tanh", "swish", "relu2", "tanh")]
+    >>> [parse_activation(name) for name in ("gelu_pytorch_tanh", "swish", "relu2", "tanh")]
     ['gelu', 'silu', 'squared-relu', '']
     """
     if not isinstance(name, str):
@@ -107,13 +107,13 @@ class Fields:
         """A whole number of at least `least` and a plausible magnitude."""
         value = self.raw(key)
         if isinstance(value, bool) or not isinstance(value, int):
-            raise self.error(f"{key} = {shown(value)} is not a whole number; correct it")
+            raise self.error(f"{key} = {quote(value)} is not a whole number; correct it")
         if value < least:
-            raise self.error(f"{key} = {shown(value)} must be at least {least}; correct it")
+            raise self.error(f"{key} = {quote(value)} must be at least {least}; correct it")
         limit = _LIMITS.get(kind, _MAX_WIDTH)
         if value > limit:
             raise self.error(
-                f"{key} = {shown(value)} exceeds {limit}, which no model has; check your units"
+                f"{key} = {quote(value)} exceeds {limit}, which no model has; check your units"
             )
         return value
 
@@ -125,7 +125,7 @@ class Fields:
         """True or false; false for null or a key that the family lacks."""
         value = self.raw(key)
         if value is not None and not isinstance(value, bool):
-            raise self.error(f"{key} = {shown(value)} is not true or false; correct it")
+            raise self.error(f"{key} = {quote(value)} is not true or false; correct it")
         return bool(value)
 
     def dropout(self, *keys: str) -> float:
@@ -136,18 +136,18 @@ class Fields:
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float):
-                raise self.error(f"{key} = {shown(value)} is not a number; correct it")
+                raise self.error(f"{key} = {quote(value)} is not a number; correct it")
             if not 0 <= value < 1:
-                raise self.error(f"{key} = {shown(value)} must be in [0, 1); correct it")
+                raise self.error(f"{key} = {quote(value)} must be in [0, 1); correct it")
             largest = max(largest, float(value))
         return largest
 
     def activation(self, key: str) -> str:
         """gelu, relu, silu or squared-relu: what matters for kernels and memory."""
         value = self.raw(key)
-        if name := activation_of(self.defaults.get(key) if value is None else value):
+        if name := parse_activation(self.defaults.get(key) if value is None else value):
             return name
-        raise self.error(f"{key} = {shown(value)} is not known; use gelu, relu, relu2 or silu")
+        raise self.error(f"{key} = {quote(value)} is not known; use gelu, relu, relu2 or silu")
 
     def written_activation(self) -> str:
         """Activation that transformers writes in elementary operations; else empty."""
@@ -161,5 +161,5 @@ class Fields:
         if value is None:
             return []
         if not isinstance(value, list) or not all(type(item) is kind for item in value):
-            raise self.error(f"{key} = {shown(value)} is not a list of {kind.__name__}; correct it")
+            raise self.error(f"{key} = {quote(value)} is not a list of {kind.__name__}; correct it")
         return value

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from planner.describe.model.huggingface.config_fields import Fields, activation_of, shown
+from planner.describe.model.huggingface.config_fields import (
+    Fields,
+    parse_activation,
+    quote,
+)
 
 __all__ = [
     "bert",
@@ -319,8 +323,8 @@ def t5(f: Fields) -> Shapes:
     shapes = _trunk(f, "d_model", "num_layers", "num_heads")
     value = f.raw("feed_forward_proj")
     name = value.removeprefix("gated-") if isinstance(value, str) else ""
-    if not (activation := activation_of(name)):
-        raise f.error(f"feed_forward_proj = {shown(value)} is not known; use relu or gated-gelu")
+    if not (activation := parse_activation(name)):
+        raise f.error(f"feed_forward_proj = {quote(value)} is not known; use relu or gated-gelu")
     return {
         **shapes,
         "num_decoder_layers": f.size_or(shapes["num_layers"], "num_decoder_layers", "layers"),
