@@ -1,0 +1,13 @@
+"""The public surface changes only on purpose."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.surface import PATH, written
+
+
+@pytest.mark.slow
+def test_the_surface_is_the_one_that_is_written_down() -> None:
+    text = PATH.read_text(encoding="utf-8")
+    assert written() == text, "python -m tests.surface writes it again; review the difference"
