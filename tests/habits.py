@@ -17,10 +17,11 @@ __all__ = ["EMPTY", "LEFT", "empty_names", "file_lengths", "function_lengths", "
 
 PACKAGE = Path(planner.__file__).parent
 LEFT = ROOT / "tests" / "empty_names.txt"
-EMPTY = frozenset(
-    "found said asked told given held kept taken whole few alone again made known here there other "
-    "others one some many every what which does far near own stated put".split()
-)
+_WORDS = """
+found said asked told given held kept taken whole few alone again made known here there other others
+one some many every what which does far near own stated put
+"""
+EMPTY = frozenset(_WORDS.split())
 """Participles and pronouns: a variable, parameter, function or class so called says nothing."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -79,12 +78,17 @@ def _files(job: Job, answer: Plan, rank: int | None, settings: dict[str, Any]) -
     """The files of a layout; a refusal names the fastest layout that can be written."""
     from planner.errors import EmitError
 
+    def can_be_written(number: int) -> bool:
+        try:
+            return bool(job.emit(number, answer=answer, **settings))
+        except EmitError:
+            return False
+
     try:
         return job.emit(rank, answer=answer, **settings)
     except EmitError as refusal:
         for number in range(1, len(answer.ranked) + 1):
-            with contextlib.suppress(EmitError):
-                job.emit(number, answer=answer, **settings)
+            if can_be_written(number):
                 raise EmitError(f"{refusal}; --rank {number} can be written") from None
         raise
 

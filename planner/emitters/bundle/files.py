@@ -11,7 +11,7 @@ from planner.emitters.bundle.readme import readme
 from planner.emitters.queue import slot_of
 from planner.emitters.recipe import File
 from planner.emitters.registry import writer_of
-from planner.emitters.scripts.job import benchmark_files, job_files
+from planner.emitters.scripts.job_script import benchmark_files, job_files
 
 __all__ = ["files_of"]
 

@@ -12,7 +12,7 @@ from planner.emitters.scripts.system import BREAK, BatchSystem, cpus_of
 from planner.emitters.text import yaml_text
 from planner.errors import EmitError
 
-__all__ = ["CLUSTER", "Kubernetes", "manifest", "submit_text"]
+__all__ = ["CLUSTER", "Kubernetes", "apply_command", "manifest"]
 
 CLUSTER: Mapping[str, str] = {
     "IMAGE": "the container image that holds Python, torch and the framework",
@@ -113,8 +113,8 @@ def _pod(job: BatchJob, handed: Iterable[str]) -> dict[str, Any]:
     return {"containers": [container], "volumes": volumes}
 
 
-def submit_text(handed: Iterable[str]) -> list[str]:
-    """The lines of `submit.sh` that fill in the manifest and hand it over."""
-    names = [*CLUSTER, *handed]
+def apply_command(passed: Iterable[str]) -> str:
+    """The command of `submit.sh` that fills in the manifest and applies it."""
+    names = [*CLUSTER, *passed]
     fills = BREAK.join(f'-e "s|\\${{{name}}}|${{{name}}}|g"' for name in names)
-    return [f"sed {fills} job.yaml{BREAK}| kubectl apply -f -"]
+    return f"sed {fills} job.yaml{BREAK}| kubectl apply -f -"

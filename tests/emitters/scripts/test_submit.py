@@ -12,7 +12,7 @@ import pytest
 from planner.describe.machine import Machine
 from planner.emitters.queue import slot_of
 from planner.emitters.recipe import Recipe, Resume
-from planner.emitters.scripts.job import job_files
+from planner.emitters.scripts.job_script import job_files
 from tests.emitters.emitted import place_files
 from tests.emitters.jobs import plain_job
 from tests.emitters.scripts.test_systems import FLUX, own

@@ -1,4 +1,4 @@
-"""Job: the job script, and what it starts on every node.
+"""The job script of a machine, and the scripts that it starts and that start it.
 
 A machine's profile says how its site starts jobs: one process per device through `rank.sh`, or
 one `torchrun` per node. Accelerate has a launcher of its own and is always started once a node;
@@ -7,21 +7,35 @@ ezpz calls the site's launcher itself. Horovod's processes ask MPI which rank th
 
 from __future__ import annotations
 
-import shlex
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from planner.describe.machine import Launch
 from planner.emitters.batch_job import CHECKPOINTS, FINISHED, BatchJob
 from planner.emitters.queue import Slot
 from planner.emitters.recipe import File, Recipe
-from planner.emitters.scripts.known import SYSTEMS
-from planner.emitters.scripts.kubernetes import Kubernetes, manifest
-from planner.emitters.scripts.submit import handed_on, submit_script
+from planner.emitters.scripts.flux import Flux
+from planner.emitters.scripts.kubernetes import CLUSTER, Kubernetes, apply_command, manifest
+from planner.emitters.scripts.lsf import Lsf
+from planner.emitters.scripts.pbs import Pbs
+from planner.emitters.scripts.plain import Plain
+from planner.emitters.scripts.slurm import Slurm
 from planner.emitters.scripts.system import BREAK, BatchSystem
+from planner.emitters.templates import render
 from planner.errors import EmitError
 
-__all__ = ["benchmark_files", "job_files"]
+__all__ = ["SYSTEMS", "benchmark_files", "job_files"]
 
+SYSTEMS: Mapping[str, BatchSystem] = {
+    "pbs": Pbs(),
+    "slurm": Slurm(),
+    "lsf": Lsf(),
+    "flux": Flux(),
+    "kubernetes": Kubernetes(),
+    "none": Plain(),
+}
+"""Batch systems by the kind of the machine's scheduler."""
 _BENCHMARK_S = 1800.0
 _BENCHMARK = Recipe(
     files=(),
@@ -51,11 +65,11 @@ def job_files(job: BatchJob, recipe: Recipe, slot: Slot) -> list[File]:
     files = [File("job.sh", "the job script", script.text())]
     if script.wrapped and launch is not None:
         purpose = "tells torch which rank a process is; `job.sh` starts it once per device"
-        files.append(File("rank.sh", purpose, _rank(launch)))
+        files.append(File("rank.sh", purpose, _rank_script(launch)))
     if isinstance(system, Kubernetes):
-        files.append(manifest(job, slot, handed_on(recipe)))
+        files.append(manifest(job, slot, _passed_variables(recipe)))
     if kind != "none":
-        text = submit_script(job, recipe, slot, system)
+        text = _submit_script(job, recipe, slot, system)
         files.append(File("submit.sh", "submits `job.sh` from this folder", text))
     return files
 
@@ -73,14 +87,14 @@ def benchmark_files(job: BatchJob, slot: Slot) -> list[File]:
         "with the `planner` of `environment.sh`; submit it in the place of `job.sh`, then "
         f"`planner calibrate --from-collectives collectives.csv -m {job.machine.name} -o own.toml`"
     )
-    files = [File("collectives.sh", meaning, script.once("collectives.csv"))]
+    files = [File("collectives.sh", meaning, script.text("collectives.sh"))]
     if script.wrapped and launch is not None:
-        files.append(File("rank.sh", "tells torch which rank a process is", _rank(launch)))
+        files.append(File("rank.sh", "tells torch which rank a process is", _rank_script(launch)))
     return files
 
 
 class _Script:
-    """The parts of one job script."""
+    """The values that a job script is filled in with."""
 
     def __init__(self, job: BatchJob, recipe: Recipe, slot: Slot, system: BatchSystem) -> None:
         self.job, self.recipe, self.slot, self.system = job, recipe, slot, system
@@ -95,34 +109,42 @@ class _Script:
         self.per_device = self.wrapped or recipe.launcher in ("ezpz", "horovod")
         self.tasks = job.ranks_per_node if self.per_device else 1
 
-    def text(self) -> str:
-        """The whole script; no comment may stand on or between the directives of PBS."""
-        head = [self.system.shebang, *self.system.directives(self.job, self.slot, self.tasks)]
-        folder = [f"cd {self.system.folder}"] if self.system.folder else []
-        files = self.recipe.argument_files
-        parts = [
-            [f"# {self.job.summary}", "set -euo pipefail", *folder],
-            _stop(),
-            _checks(self.recipe),
-            _setup(self.job),
-            self._exports(),
-            [f"mapfile -t {_array(name)} < {name}" for name in files],
-            _resume(self.recipe),
-            [*self.system.log, f'{self._launch()} 2>&1 | tee -a "${{LOG}}"', f"date > {FINISHED}"],
-        ]
-        return "\n".join(head) + "\n\n" + "\n\n".join("\n".join(p) for p in parts if p) + "\n"
+    def text(self, template: str = "job.sh") -> str:
+        """The whole script."""
+        return render(template, **self._values())
 
-    def once(self, output: str) -> str:
-        """A script that runs once, whatever became of a training, and keeps what is printed."""
-        head = [self.system.shebang, *self.system.directives(self.job, self.slot, self.tasks)]
-        folder = [f"cd {self.system.folder}"] if self.system.folder else []
-        parts = [
-            ["set -euo pipefail", *folder],
-            _setup(self.job),
-            self._exports(),
-            [f"{self._launch()} > {output}"],
-        ]
-        return "\n".join(head) + "\n\n" + "\n\n".join("\n".join(p) for p in parts) + "\n"
+    def _values(self) -> dict[str, Any]:
+        job, recipe, system = self.job, self.recipe, self.system
+        launch, network = job.machine.scheduler.launch, job.machine.network
+        variables = self._variables()
+        needed = {f'"{name}"': f"{name} is missing: {what}" for name, what in recipe.needed.items()}
+        if recipe.default_program:
+            missing = "${PROGRAM} is missing: put it here, or set PROGRAM to its path"
+            needed['"${PROGRAM}"'] = missing
+        return {
+            "shebang": system.shebang,
+            "directives": system.directives(job, self.slot, self.tasks),
+            "summary": job.summary,
+            "folder": system.folder,
+            "finished": FINISHED,
+            "checkpoints": CHECKPOINTS,
+            "variables": recipe.variables,
+            "program": recipe.default_program,
+            "needed": needed,
+            "setup": [
+                *(launch.setup if launch is not None else ()),
+                *(network.setup if network is not None else ()),
+            ],
+            "exports": dict(sorted(variables.items())),
+            "unset": sorted(self._stray_variables() - set(variables)),
+            "hosts": system.hosts,
+            "port": _PORT,
+            "world": job.layout.world if self.wrapped else 0,
+            "argument_files": {_array(name): name for name in recipe.argument_files},
+            "resume": recipe.resume,
+            "log": system.log,
+            "command": self._command(variables),
+        }
 
     def _variables(self) -> dict[str, str]:
         """Variables of the site and of the framework."""
@@ -136,35 +158,24 @@ class _Script:
             variables |= self.system.inherited(self.job, self.tasks)
         return variables | dict(self.recipe.environment)
 
-    def _exports(self) -> list[str]:
-        """Those variables, and where the processes meet."""
-        variables, launch = self._variables(), self.job.machine.scheduler.launch
-        lines = [f"export {name}={shlex.quote(value)}" for name, value in sorted(variables.items())]
-        stray = {name for network in self.job.machine.networks for name in network.environment}
-        stray |= set(launch.device_environment) if launch is not None else set()
-        stray -= set(variables)
-        if stray:
-            lines.append(f"unset {' '.join(sorted(stray))}")
-        if not self.system.hosts:
-            return lines
-        lines.append(f"mapfile -t HOSTS < <({self.system.hosts})")
-        lines.append(f'export MASTER_ADDR="${{HOSTS[0]}}" MASTER_PORT={_PORT}')
-        if self.wrapped:
-            lines.append(f"export WORLD_SIZE={self.job.layout.world}")
-        return lines
+    def _stray_variables(self) -> set[str]:
+        """Variables of the machine's other networks and of other ways to launch."""
+        launch = self.job.machine.scheduler.launch
+        names = {name for network in self.job.machine.networks for name in network.environment}
+        return names | (set(launch.device_environment) if launch is not None else set())
 
-    def _launch(self) -> str:
+    def _command(self, variables: Mapping[str, str]) -> str:
         """The scheduler's launcher, what it starts, and the program with its arguments."""
         arrays = [f'"${{{_array(name)}[@]}}"' for name in self.recipe.argument_files]
         resume = ['"${RESUME[@]}"'] if self.recipe.resume is not None else []
         arguments = " ".join([*arrays, *self.recipe.arguments, *resume])
         across = ""
         if self.recipe.launcher != "ezpz":
-            across = self.system.across(self.job, self.tasks, sorted(self._variables()))
+            across = self.system.across(self.job, self.tasks, sorted(variables))
         return BREAK.join(word for word in [across, self._process(), arguments] if word)
 
     def _process(self) -> str:
-        """What one task starts."""
+        """The process that one task starts."""
         job, program = self.job, self.recipe.program
         if self.wrapped:
             return f"bash rank.sh python3 -u {program}"
@@ -182,75 +193,52 @@ class _Script:
         return BREAK.join([f"torchrun {self.system.torchrun(job)}", program])
 
 
-def _stop() -> list[str]:
-    """The jobs that wait in a row end at once when one of them came to its last step."""
-    return [
-        f"if [[ -e {FINISHED} ]]; then",
-        f'    echo "all steps are done; remove {FINISHED} to train on"',
-        "    exit 0",
-        "fi",
-        f"mkdir -p {CHECKPOINTS}",
-    ]
-
-
-def _resume(recipe: Recipe) -> list[str]:
-    """What the program is told where a job before this one saved a checkpoint."""
-    if recipe.resume is None:
-        return []
-    words = " ".join(recipe.resume.arguments)
-    return [
-        "RESUME=()",
-        f"if [[ -e {shlex.quote(recipe.resume.checkpoint)} ]]; then",
-        f"    RESUME=({words})",
-        "fi",
-    ]
-
-
-def _checks(recipe: Recipe) -> list[str]:
-    """One sentence where something that only the user can give is missing."""
-    lines = [f': "${{{name}:?set it to {meaning}}}"' for name, meaning in recipe.variables.items()]
-    needed = {
-        f'"{name}"': f"{name} is missing: {meaning}" for name, meaning in recipe.needed.items()
-    }
-    if recipe.default_program:
-        lines.append(f'PROGRAM="${{PROGRAM:-{recipe.default_program}}}"')
-        needed['"${PROGRAM}"'] = "${PROGRAM} is missing: put it here, or set PROGRAM to its path"
-    for name, sentence in needed.items():
-        kind = "-d" if name.endswith('/"') else "-f"
-        lines.append(f'[[ {kind} {name} ]] || {{ echo "{sentence}" >&2; exit 2; }}')
-    return lines
-
-
-def _setup(job: BatchJob) -> list[str]:
-    launch = job.machine.scheduler.launch
-    lines = list(launch.setup) if launch is not None else []
-    lines += job.machine.network.setup if job.machine.network is not None else ()
-    return [
-        "# modules and conda read variables that are not set",
-        "set +u",
-        *lines,
-        "# your own environment: write its activation into environment.sh",
-        "if [[ -f environment.sh ]]; then",
-        "    # shellcheck source=/dev/null",
-        "    source environment.sh",
-        "fi",
-        "set -u",
-    ]
-
-
 def _array(name: str) -> str:
+    """The shell array that holds the words of an argument file."""
     return name.partition(".")[0].upper()
 
 
-def _rank(launch: Launch) -> str:
-    """The wrapper that tells torch which rank a process is."""
+def _rank_script(launch: Launch) -> str:
+    """`rank.sh`, which tells torch the rank of a process."""
     assert launch.rank_variables is not None, "asked only where it is known"
-    rank, local = launch.rank_variables
-    number = "0" if launch.one_device_each else f'"${{{local}}}"'
-    why = (
-        "# the launcher shows each process its own device only\n" if launch.one_device_each else ""
+    rank, local_rank = launch.rank_variables
+    return render(
+        "rank.sh", rank=rank, local_rank=local_rank, one_device_each=launch.one_device_each
     )
-    return (
-        "#!/bin/bash\n# started once per device: torch reads its rank from these variables\n"
-        f'set -euo pipefail\n{why}export RANK="${{{rank}}}" LOCAL_RANK={number}\nexec "$@"\n'
+
+
+def _passed_variables(recipe: Recipe) -> list[str]:
+    """Variables of the user that the job reads."""
+    return [*recipe.variables, *(["PROGRAM"] if recipe.default_program else [])]
+
+
+def _submit_script(job: BatchJob, recipe: Recipe, slot: Slot, system: BatchSystem) -> str:
+    """`submit.sh`: it stops where something is missing that only the user can give."""
+    launch = job.machine.scheduler.launch
+    has_account = launch is not None and launch.account
+    required = {"PROJECT": "the account that pays for the job"} if has_account else {}
+    if system.submission is None:
+        required |= CLUSTER
+    exported = _passed_variables(recipe)
+    return render(
+        "submit.sh",
+        finished=FINISHED,
+        variables={**required, **recipe.variables},
+        program=recipe.default_program,
+        exported=exported,
+        submission=system.submission,
+        jobs=slot.chained,
+        command=apply_command(exported)
+        if system.submission is None
+        else _submit_command(system, exported, has_account),
     )
+
+
+def _submit_command(system: BatchSystem, names: list[str], has_account: bool) -> str:
+    """One submission; an account is named where it is given, though the site may not ask."""
+    submission = system.submission
+    assert submission is not None, "a cluster without jobs is submitted to otherwise"
+    option = submission.account
+    paid = f'{option}"${{PROJECT}}"' if has_account else f'${{PROJECT:+{option}"${{PROJECT}}"}}'
+    words = [submission.command, paid, system.pass_variables(names), '"${after[@]}"', "job.sh"]
+    return " ".join(word for word in words if word)

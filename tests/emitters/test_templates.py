@@ -1,0 +1,73 @@
+"""Templates: a site's own take the place of the planner's, and are refused in one sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import planner
+from planner.emitters.templates import VARIABLE, render, template_names
+from planner.errors import EmitError
+
+JOB = planner.Job(
+    "gpt2",
+    "polaris",
+    workload=planner.Workload(sequence_length=1024, global_batch=64),
+    frameworks="fsdp2",
+)
+
+
+def test_a_site_replaces_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = JOB.emit()
+    (tmp_path / "rank.sh.j2").write_text("#!/bin/sh\n# ours: {{ rank }}\n", encoding="utf-8")
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    files = JOB.emit()
+    assert files["rank.sh"] == "#!/bin/sh\n# ours: PMI_RANK\n"
+    assert {name: text for name, text in files.items() if name != "rank.sh"} == {
+        name: text for name, text in usual.items() if name != "rank.sh"
+    }
+
+
+def test_the_users_own_folder_is_looked_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "planner" / "templates"
+    folder.mkdir(parents=True)
+    (folder / "rank.sh.j2").write_text("# {{ rank }}\n", encoding="utf-8")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert JOB.emit()["rank.sh"] == "# PMI_RANK\n"
+    monkeypatch.setenv(VARIABLE, "")
+    assert JOB.emit()["rank.sh"].startswith("#!/bin/bash\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("jobs.sh.j2", "", r"has jobs\.sh\.j2, which replaces no template; name it as one of col"),
+        ("rank.sh.j2", "{{ ranks }}", "'ranks' is undefined; correct it, or remove it"),
+        ("rank.sh.j2", "{% if %}", "cannot be filled in: .*; correct it, or remove it"),
+    ],
+)
+def test_a_template_that_is_wrong_is_refused(
+    name: str, text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    with pytest.raises(EmitError, match=message) as refused:
+        JOB.emit()
+    assert "\n" not in str(refused.value)
+
+
+def test_a_folder_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "/nowhere")
+    with pytest.raises(EmitError, match="/nowhere is no folder; name one that exists"):
+        JOB.emit()
+
+
+def test_values_are_quoted() -> None:
+    assert "setup.sh.j2" in template_names()
+    text = render(
+        "setup.sh", setup=[], exports={"A": "two words; rm"}, unset=[], hosts="", port=1, world=0
+    )
+    assert "export A='two words; rm'" in text
