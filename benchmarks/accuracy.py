@@ -18,8 +18,10 @@ from typing import Annotated
 import numpy as np
 import typer
 from amp import amp_runs
+from conformal import distribution, quantiles
 from known import cause, doubtful, fitted
 from published import published_runs
+from residual_writer import write_table
 from simumax import simumax_runs
 from whole.report import tables
 
@@ -28,10 +30,10 @@ from planner.cost.shards.layouts import Layouts
 from planner.cost.uncertainty.memory_spread import MEMORY_CLASSES, memory_class
 from planner.cost.uncertainty.step_time_spread import traits_of
 from planner.evidence.backtest import Backtest, score
-from planner.evidence.residual_table import Residual, write_table
+from planner.evidence.residual_table import Residual
 from planner.evidence.runs.run import RefusedRun, Run
 from planner.evidence.scores import Score
-from planner.evidence.statistics import MISSING_RANKS, distribution, quantiles, ranks_are_known
+from planner.evidence.statistics import MISSING_RANKS, ranks_are_known
 
 ROOT = Path(__file__).parent.parent
 FILES = ("runs.csv", "ultrascale.csv")

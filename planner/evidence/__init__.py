@@ -1,1 +1,1 @@
-"""Evidence: what was measured, and how far estimates are from it."""
+"""Evidence: measurements, and how far estimates are from them."""

@@ -34,10 +34,10 @@ _LOWEST, _HIGHEST = 0.02, 1.0
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """How the fit does on runs that it has not seen."""
+    """Errors of the fit on held-out runs."""
 
     apart: str
-    """What the runs left out at a time have in common: model, workload or layout."""
+    """Attribute that the runs of a fold share: model, workload or layout."""
     num_folds: int
     error_before: float
     """Mean |error| with the profile as it was."""
@@ -52,7 +52,7 @@ class HeldOut:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The fitted figure with what it was fitted on and how well it does there."""
+    """The fitted figure, its runs, and its errors on them."""
 
     machine: str
     sustained_fraction: float

@@ -36,7 +36,7 @@ _LEAST, _MOST = 1e-4, 1.0
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """A machine whose links and network are as measured, and how far estimates were from it."""
+    """A machine with fitted links and network, and the errors before and after."""
 
     machine: Machine
     nodes: tuple[int, ...]
@@ -46,7 +46,7 @@ class Links:
     error_before: float
     """Mean |estimated / measured - 1| of sizes from 1 MiB on, with the profile as it was."""
     error_after: float
-    """The same with the fitted one: on the rows of the fit, so no proof."""
+    """Mean |error| with the fitted profile, on the rows of the fit: no proof."""
     messages: tuple[str, ...]
     """Sentences on what was fitted and what was not."""
 
@@ -122,7 +122,7 @@ def _root(
 
 
 def _largest(rows: Sequence[Measured]) -> list[Measured]:
-    """The largest sizes of every operation: within a factor of four of its largest."""
+    """Select the largest sizes of every operation, within a factor of four of the largest."""
     most: dict[str, float] = {}
     for row in rows:
         most[row.operation] = max(row.size_bytes, most.get(row.operation, 0.0))

@@ -1,4 +1,4 @@
-"""Measured collectives: the output of nccl-tests beside the model, and what was published.
+"""Measured collectives: the output of nccl-tests beside the model, and published times.
 
 Reads the output of nccl-tests (and of RCCL's and oneCCL's versions of it), of one test or of
 several after each other, or a CSV with the columns `collective`, `nodes`, `size_bytes` and
@@ -93,7 +93,7 @@ def _operation(text: str) -> str | None:
 def read_measured(
     path: Path, machine: Machine, nodes: int | None = None
 ) -> tuple[list[Measured], list[str]]:
-    """Measured collectives of a file with their estimates, and why rows were refused."""
+    """Read measured collectives with their estimates, and the reasons of refused rows."""
     if nodes is not None and not 1 <= nodes <= _MAX_NODES:
         raise CatalogueError(f"nodes = {nodes} must be between 1 and {_MAX_NODES:,}; correct it")
     text = read_text(path, limit=_MAX_FILE_BYTES).lstrip("\ufeff")
@@ -139,7 +139,7 @@ def _group_or_error(machine: Machine, nodes: int, ranks: int | None) -> GroupVie
 
 
 def measured_group(machine: Machine, nodes: int, ranks: int | None) -> GroupView:
-    """The group of a measurement, which has the nodes for itself: as many devices of each.
+    """The group of devices of a measurement, which has its nodes for itself.
 
     LayoutError where they are not as many, and where the machine has no such nodes.
     """
@@ -279,7 +279,7 @@ def _size_and_time(line: str, time_column: int | None) -> tuple[float, float] | 
 
 
 class SizeClass(NamedTuple):
-    """How far estimates of one operation are from the measurements of one class of sizes."""
+    """Errors of one operation over one class of sizes."""
 
     name: str
     nodes: int
@@ -320,7 +320,7 @@ class Published(Description):
     times_us: tuple[float, ...]
     """Time of each size [us]."""
     source: str = Field(min_length=6)
-    """Where the times were published."""
+    """Publication of the times."""
 
     @property
     def times_s(self) -> tuple[float, ...]:

@@ -9,36 +9,45 @@ from __future__ import annotations
 import csv
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from planner.cost.scenario.experience import Known
 from planner.cost.scenario.traits import Traits
 
-__all__ = ["Figure", "Residual", "Summary", "experience_of", "residuals", "summary", "write_table"]
+__all__ = [
+    "PATH",
+    "TRAITS",
+    "Figure",
+    "Residual",
+    "Summary",
+    "experience_of",
+    "residuals",
+    "summary",
+]
 
-_PATH = Path(__file__).with_name("residuals.csv")
+PATH = Path(__file__).with_name("residuals.csv")
 
 Figure = Literal["step_time", "memory"]
-"""What was measured."""
+"""Measured figures."""
 
-_TRAITS = tuple(field.name for field in fields(Traits))
+TRAITS = tuple(field.name for field in fields(Traits))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residual:
-    """How far one measured run is from its estimate."""
+    """Ratios of one measured run to its estimate."""
 
     row: str
     source: str
     site: str
     """Machine, as the row names it."""
     seen: bool
-    """Whether a constant was fitted on it."""
+    """Whether a constant was fitted on the run."""
     doubtful: bool
     """Whether it is marked low, cannot be right, or stalled for a cause that is not known."""
     step_time: float | None
@@ -46,7 +55,7 @@ class Residual:
     memory: float | None
     """Measured over estimated memory."""
     memory_kind: str
-    """How memory was measured; empty where it was not."""
+    """Way of measuring memory; empty without a measurement."""
     told_by_memory: bool
     """Whether its memory decided which build ran; it then says nothing of the estimate."""
     traits: Traits
@@ -64,38 +73,11 @@ class Residual:
         return self.step_time is not None and not self.doubtful and not self.seen
 
 
-def write_table(rows: Iterable[Residual]) -> None:
-    """Replace the table that is shipped."""
-    lines = [_cells(row) for row in sorted(rows, key=lambda row: (row.source, row.row))]
-    with _PATH.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(lines)
-
-
-def _cells(row: Residual) -> dict[str, object]:
-    plain = {f.name: _cell(getattr(row, f.name)) for f in fields(row) if f.name != "traits"}
-    traits = {name: _joined(getattr(row.traits, name)) for name in _TRAITS}
-    return {**plain, **traits}
-
-
-def _joined(values: Any) -> str:
-    return " ".join(str(_cell(value)) for value in np.ravel(values).tolist())
-
-
-def _cell(value: object) -> object:
-    if isinstance(value, bool):
-        return int(value)
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return "" if value is None else value
-
-
 def _traits(cells: dict[str, str]) -> Traits:
     names = {name: np.array([cells[name]]) for name in ("machine", "framework")}
     numbers = {
         name: np.array([float(value) for value in cells[name].split()])
-        for name in _TRAITS
+        for name in TRAITS
         if name not in names
     }
     tables = ("shares", "size", "shape")
@@ -111,7 +93,7 @@ def residuals() -> tuple[Residual, ...]:
     def number(text: str) -> float | None:
         return float(text) if text else None
 
-    with _PATH.open(encoding="utf-8", newline="") as file:
+    with PATH.open(encoding="utf-8", newline="") as file:
         return tuple(
             Residual(
                 row=cells["row"],
@@ -130,7 +112,7 @@ def residuals() -> tuple[Residual, ...]:
 
 
 def experience_of(rows: Sequence[Residual], figure: Figure = "step_time") -> Known:
-    """What some runs, at least one that carries the figure, say of it."""
+    """Experience from runs, at least one of which carries the figure."""
     pairs = [(row.traits, value) for row in rows if (value := getattr(row, figure))]
     traits = Traits.joined([traits for traits, _ in pairs])
     if figure == "memory":  # which no part of the time decides

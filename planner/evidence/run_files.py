@@ -35,9 +35,9 @@ _KINDS: dict[str, MemoryKind] = {"reserved_bytes": "reserved", "allocated_bytes"
 def read_measured(
     file: str | Path, own_machine: Machine | None = None, model: Model | None = None
 ) -> list[Run | RefusedRun]:
-    """The runs of a file: a CSV of runs, a log as LOG or LOG=JOB.json, or a printed comparison.
+    """Read a file of runs: a CSV, a log as LOG or LOG=JOB.json, or a printed comparison.
 
-    `here` and `model` are what is asked about: a log ran there, and files may call them by name.
+    `own_machine` and `model` are those of the job: a log ran there, and files may name them.
     Raises PlannerError where the file holds no run.
     """
     text = str(file)
@@ -71,7 +71,7 @@ def _head(path: Path) -> str:
 
 
 def _printed(path: Path, head: str) -> dict[str, Any] | None:
-    """What `compare --json` printed, if a file is that."""
+    """Read a result of `compare --json`; None for other files."""
     if not head.lstrip().startswith("{") or path.stat().st_size > _SMALL:
         return None
     try:
@@ -95,7 +95,7 @@ def _of_log(
             "--json` printed of it"
         )
     try:
-        result = compare_log(log, own_machine, job, model=_named(job) or model)
+        result = compare_log(log, own_machine, job, model=_model_name(job) or model)
     except LogError:
         raise  # it names the file, and no job would mend it
     except PlannerError as error:
@@ -104,8 +104,8 @@ def _of_log(
     return _of_comparison(result, name)
 
 
-def _named(job: str | None) -> str | None:
-    """The model that the file of a job names."""
+def _model_name(job: str | None) -> str | None:
+    """Name of the model in the file of a job."""
     try:
         data = json.loads(read_text(Path(job).expanduser())) if job else {}
     except (ValueError, RecursionError, PlannerError):
@@ -150,7 +150,7 @@ def run_compared(
     own_machine: Machine | None = None,
     model: Model | None = None,
 ) -> Run | RefusedRun:
-    """The run of a comparison as `planner compare --json` prints it.
+    """Read the run of a comparison that `planner compare --json` printed.
 
     Raises PlannerError where a name is in no catalogue, or a figure is none.
     """

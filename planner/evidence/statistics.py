@@ -1,7 +1,7 @@
-"""Statistics: what many scored runs say of the estimates, and how wide intervals must be.
+"""Statistics of many scored runs: errors, rank correlations, regret.
 
-Rank correlations come from scipy, which the extra `evidence` brings; without it they are left
-out and `MISSING_RANKS` says so.
+Rank correlations need scipy, which the extra `evidence` brings; without it they are left out and
+`MISSING_RANKS` says so.
 """
 
 from __future__ import annotations
@@ -25,15 +25,11 @@ from planner.evidence.scores import Score
 __all__ = [
     "MISSING_RANKS",
     "Group",
-    "distribution",
     "group",
-    "quantiles",
     "rank_correlation",
     "ranks_are_known",
     "regret",
 ]
-
-_PARTS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
 MISSING_RANKS = (
     "rank correlations are left out, as scipy is not installed; install the extra: "
@@ -82,7 +78,7 @@ class Group:
 
 
 def ranks_are_known() -> bool:
-    """Whether scipy is installed, which works rank correlations out."""
+    """Whether scipy, which computes rank correlations, is installed."""
     return find_spec("scipy") is not None
 
 
@@ -102,43 +98,8 @@ def rank_correlation(a: ArrayLike, b: ArrayLike) -> float | None:
     return round(float(spearmanr(x, y).statistic), 12)
 
 
-def quantiles(ratios: list[float], coverage: float = 0.9) -> tuple[float, float]:
-    """Finite-sample conformal quantiles of measured / estimated.
-
-    With n runs the k-th smallest and largest are taken, k = floor((n + 1) (1 - coverage) / 2),
-    so that a further exchangeable run lies between them with at least the coverage (Vovk et
-    al. 2005; Lei et al. 2018, arXiv:1604.04173). With too few runs the extremes are widened by
-    a fifth.
-
-    >>> low, high = quantiles([0.9, 1.0, 1.1] * 20)
-    >>> (low, high)
-    (0.9, 1.1)
-    """
-    ordered = sorted(ratios)
-    k = math.floor((len(ordered) + 1) * (1 - coverage) / 2 + 1e-9)  # 20 * (1 - 0.9) is below 2
-    if k < 1:
-        return ordered[0] / 1.2, ordered[-1] * 1.2
-    return ordered[k - 1], ordered[-k]
-
-
-def distribution(ratios: list[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Parts of a set of runs, and the ratio that so many of them and of a further one stay below.
-
-    The k-th of n stands for k/(n + 1), as in `quantiles`.
-
-    >>> parts, below = distribution([0.9, 1.0, 1.1])
-    >>> [(round(part, 2), ratio) for part, ratio in zip(parts, below)][:2]
-    [(0.25, 0.9), (0.3, 1.0)]
-    """
-    ordered, highest = sorted(ratios), len(ratios) / (len(ratios) + 1)
-    inner = (part for part in _PARTS if 1 - highest < part < highest)
-    parts = tuple(sorted({1 - highest, highest, *inner}))
-    ranks = (min(math.ceil(part * (len(ordered) + 1) - 1e-9), len(ordered)) for part in parts)
-    return parts, tuple(ordered[rank - 1] for rank in ranks)
-
-
 def _job(run: Run) -> tuple[object, ...]:
-    """What runs share that are layouts of one job."""
+    """Key that all layouts of one job share."""
     work = run.workload
     return (
         run.source,
@@ -175,7 +136,7 @@ def regret(items: Sequence[Score]) -> tuple[float | None, bool]:
 
 
 def _rank(item: Score) -> tuple[bool, float, str]:
-    """Where a layout stands among those of its job."""
+    """Sort key of a layout among those of its job."""
     run = item.run
     scenario = Scenario(run.model, run.machine, run.workload, run.framework)
     stalls = bool(likely_stalls(scenario, Layouts.of(run.layout)))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.errors import PlannerError, shorten
-from planner.sweeps.answers import Answer, answer_task
+from planner.sweeps.answer_cells import Answer, answer_task
 from planner.sweeps.questions import Task
 from planner.units import either
 

@@ -22,7 +22,7 @@ _ANSWERING = (
     "training",
     "choose",
     "validate",
-    "sweeps/answers.py",
+    "sweeps/answer_cells.py",
     "sweeps/columns.py",
 )
 """Files and folders that answers depend on, down to how answers become cells."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from planner.errors import DescriptionError, shorten_path
-from planner.sweeps.answers import Answer
+from planner.sweeps.answer_cells import Answer
 from planner.sweeps.backends import answer_tasks, check_backend
 from planner.sweeps.columns import Columns, columns
 from planner.sweeps.definition import SweepPart, define_sweep, read_sweep

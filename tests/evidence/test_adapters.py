@@ -87,3 +87,14 @@ def test_runs_are_read_with_the_graphs_of_their_release(
     plain = load_framework("megatron-lm")
     graphs = framework_of_recipe(plain, row, model).host.graphed
     assert (graphs and graphs.value) == graphed
+
+
+def test_quantiles_hold_the_next_run_as_often_as_they_say() -> None:
+    from conformal import quantiles
+
+    # split conformal: with n = 20, k = floor(21 * 0.1 / 2) = 1: the extremes themselves
+    assert quantiles([float(n) for n in range(1, 20)]) == (1.0, 19.0)
+    assert quantiles([float(n) for n in range(1, 21)]) == (1.0, 20.0)
+    assert quantiles([float(n) for n in range(1, 41)]) == (2.0, 39.0)
+    # eighteen runs are too few for 90 %
+    assert quantiles([float(n) for n in range(1, 19)]) == pytest.approx((1 / 1.2, 18 * 1.2))

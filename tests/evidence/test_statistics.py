@@ -13,7 +13,7 @@ from planner.evidence import statistics
 from planner.evidence.backtest import Backtest, score
 from planner.evidence.runs.csv_runs import read_runs
 from planner.evidence.scores import Score
-from planner.evidence.statistics import quantiles, rank_correlation, regret
+from planner.evidence.statistics import rank_correlation, regret
 from planner.show.evidence.backtest import main
 from tests.evidence.tables import row, write
 
@@ -39,15 +39,6 @@ def test_without_scipy_rank_correlations_are_left_out_and_said(
     console = Console(record=True, width=200, quiet=False)
     main(path, console=console)
     assert "scipy is not installed" in " ".join(console.export_text().split())
-
-
-def test_quantiles_hold_the_next_run_as_often_as_they_say() -> None:
-    # split conformal: with n = 20, k = floor(21 * 0.1 / 2) = 1: the extremes themselves
-    assert quantiles([float(n) for n in range(1, 20)]) == (1.0, 19.0)
-    assert quantiles([float(n) for n in range(1, 21)]) == (1.0, 20.0)
-    assert quantiles([float(n) for n in range(1, 41)]) == (2.0, 39.0)
-    # eighteen runs are too few for 90 %
-    assert quantiles([float(n) for n in range(1, 19)]) == pytest.approx((1 / 1.2, 18 * 1.2))
 
 
 def test_rank_correlation_against_known_values() -> None:

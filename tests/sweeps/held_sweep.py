@@ -17,7 +17,7 @@ from pathlib import Path
 
 from planner.cli import main
 from planner.sweeps import backends
-from planner.sweeps.answers import Answer
+from planner.sweeps.answer_cells import Answer
 from planner.sweeps.questions import Task
 
 __all__ = ["answer_or_wait"]

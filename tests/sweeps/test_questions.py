@@ -84,7 +84,7 @@ def test_a_changed_file_is_another_question(tmp_path: Path) -> None:
 
 def test_what_makes_cells_is_code_that_answers() -> None:
     """Else answers of other columns would stand in one table."""
-    text = (fingerprint._PACKAGE / "sweeps" / "answers.py").read_text(encoding="utf-8")
+    text = (fingerprint._PACKAGE / "sweeps" / "answer_cells.py").read_text(encoding="utf-8")
     used = re.findall(r"^from planner\.(\w+)(?:\.(\w+))?.* import (.+)$", text, re.MULTILINE)
     for room, module, taken in used:
         place = f"{room}/{module}.py" if room == "sweeps" else room

@@ -1,1 +1,1 @@
-"""Logs: what training loops print, beside the estimate of their job."""
+"""Logs: records of training loops, beside the estimates of their jobs."""

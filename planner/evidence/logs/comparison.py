@@ -67,7 +67,7 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A run beside its estimate."""
+    """A measured run beside its estimate."""
 
     log: RunLog
     job: Job
@@ -77,10 +77,10 @@ class Comparison:
     """10th and 90th percentile of the measured step time."""
     figures: tuple[Figure, ...]
     interval_s: tuple[float, float]
-    """Where the estimate expects the step time [s]."""
+    """90 % interval of the estimate [s]."""
     suspects: tuple[Suspect, ...]
     doubts: tuple[str, ...]
-    """Why log, layout and machine cannot be of one run; empty where they can."""
+    """Reasons why log, layout and machine cannot be of one run."""
 
     @property
     def ratio(self) -> float:

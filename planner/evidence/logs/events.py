@@ -23,7 +23,7 @@ def event_files(path: Path) -> list[Path]:
 
 
 def read_events(path: Path, columns: Mapping[str, str]) -> RunLog:
-    """What the scalars of event files say; see `read_scalars`.
+    """Read the scalars of event files; see `read_scalars`.
 
     Raises LogError where TensorBoard is not installed or the files hold no scalar.
     """

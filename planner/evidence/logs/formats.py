@@ -31,7 +31,7 @@ def number(text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """Where a figure stands and what turns it into SI units."""
+    """Place of a figure in a line, and its factor to SI units."""
 
     pattern: re.Pattern[str]
     scale: float = 1.0

@@ -1,9 +1,9 @@
-"""Kineto: profiles that torch.profiler writes, as steps with what the device did in them.
+"""Profiles of torch.profiler (Kineto): steps, and in each the time of the device by activity.
 
 A profile is a Chrome trace: `ProfilerStep#N` marks a step, events of the categories `kernel`,
 `gpu_memcpy` and `gpu_memset` are the device's. Kernels of NCCL, RCCL and oneCCL communicate, all
-others compute. Reading it takes no more than the JSON that it is; Holistic Trace Analysis, which
-tells more, would bring Jupyter with it.
+others compute. The JSON is read directly: Holistic Trace Analysis, which tells more, would bring
+Jupyter with it.
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ def is_profile(head: bytes) -> bool:
 
 
 def read_profile(path: Path) -> RunLog:
-    """The steps of a profile: how long each took, computed, communicated alone and idled.
+    """Read the steps of a profile: time in all, of computation, of exposed communication, and idle.
 
     Raises LogError where the file is cut off or has no marked step.
     """
     where = shorten_path(path)
     trace = _loaded(path, where)
     events = [event for event in trace.get("traceEvents") or [] if _is_span(event)]
-    marks = _spans(e for e in events if _is_mark(e, "user_annotation"))
-    if not marks.size:
-        marks = _spans(e for e in events if _is_mark(e, "gpu_user_annotation"))
-    if not marks.size:
+    categories = ("user_annotation", "gpu_user_annotation")
+    candidates = (_spans(e for e in events if _is_mark(e, category)) for category in categories)
+    marks = next((spans for spans in candidates if spans.size), None)
+    if marks is None:
         raise LogError(
             f"{where} marks no step; profile with a schedule and call prof.step() after each step"
         )
     device = [event for event in events if event.get("cat") in _DEVICE]
-    communicating = _union(_spans(e for e in device if _communicates(e)))
-    computing = _union(_spans(e for e in device if not _communicates(e)))
-    steps = [_step(mark, computing, communicating) for mark in marks]
+    communication = _union(_spans(e for e in device if _communicates(e)))
+    computation = _union(_spans(e for e in device if not _communicates(e)))
+    steps = [_step(mark, computation, communication) for mark in marks]
     return summary(_SOURCE, steps, _facts(trace), where)
 
 
@@ -117,7 +117,7 @@ def _spans(events: Any) -> Spans:
 
 
 def _union(spans: Spans) -> Spans:
-    """Spans, ordered by their begin, joined where they overlap."""
+    """Join overlapping spans; they are ordered by their begin."""
     if not spans.size:
         return spans
     until = np.maximum.accumulate(spans[:, 1])
@@ -127,7 +127,7 @@ def _union(spans: Spans) -> Spans:
 
 
 def _within(spans: Spans, window: Spans) -> float:
-    """How much of a window disjoint spans cover [us]."""
+    """Time of a window that disjoint spans cover [us]."""
     covered = np.minimum(spans[:, 1], window[1]) - np.maximum(spans[:, 0], window[0])
     return float(covered.clip(0).sum())
 

@@ -1,7 +1,7 @@
-"""Logs: step time, tokens per second, MFU and memory out of what a real run wrote.
+"""Read logs of real runs: step time, tokens per second, MFU and memory.
 
-What a file is, its content says: a profile, an event file, a table, or lines of text. Warm-up is
-dropped: see `planner.evidence.logs.steps.steady`.
+The content of a file shows its format: a profile, an event file, a table, or lines of text. Warm-up
+is dropped: see `planner.evidence.logs.steps.steady`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _PROBE_BYTES = 65_536
 
 
 def read_log(path: str | Path, columns: Mapping[str, str] | None = None) -> RunLog:
-    """What the log at `path` states: a file, or a folder of TensorBoard events.
+    """Read a log: a file, or a folder of TensorBoard events.
 
-    `columns` says which column holds what, by figure: see `scalars.FIGURES`. Raises LogError with
-    a remedy where it states nothing.
+    `columns` names the column of a figure: see `scalars.FIGURES`. Raises LogError with a remedy
+    where the log holds no steps.
     """
     place = Path(path).expanduser()
     where = shorten_path(path)
@@ -71,7 +71,7 @@ def _read(path: Path, where: str, columns: Mapping[str, str]) -> RunLog:
 def read_log_text(
     text: str, source: str = "the log", columns: Mapping[str, str] | None = None
 ) -> RunLog:
-    """As `read_log`, from text.
+    """Read the text of a log.
 
     >>> lines = [f"iter {i}: loss 2.1, time {t}ms, mfu 45.9%"
     ...          for i, t in enumerate((9000, 290, 285, 284, 286))]

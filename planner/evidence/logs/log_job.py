@@ -1,8 +1,8 @@
-"""Job: what a log is compared with, from a small JSON file and from what the log itself states.
+"""The job behind a log, from a small JSON file and from the log itself.
 
 The file is a bare layout, or `{"layout": ..., "model": ..., "workload": ..., "framework": ...}`,
 or what `planner estimate --json` or `planner plan --json` printed (then its best layout).
-What neither file nor command line states is taken from the log and said so.
+Fields that neither file nor command line states are taken from the log, with a note.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _FIELDS: dict[str, tuple[type, str]] = {
     "workload": (dict, 'an object, such as {"sequence_length": 4096}'),
     "framework": (str, 'a name, such as "fsdp2"'),
 }
-"""What a file may state of a job."""
+"""Fields of a job in a file."""
 _CLOSE = 0.005
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The scenario behind a run, its layout, and what was assumed on the way."""
+    """Scenario and layout of a run, and the assumptions behind them."""
 
     scenario: Scenario
     layout: Layout
@@ -57,66 +57,56 @@ def read_job(
     sequence_length: int | None = None,
     precision: str | None = None,
 ) -> Job:
-    """The job that `log` reports on; `layout` may be what the run's own files configure.
+    """Read the job of a log; `layout` may be the configuration in the run's own files.
 
-    Raises CatalogueError or DescriptionError where a needed figure is stated nowhere.
+    Raises CatalogueError or DescriptionError where a needed figure is missing.
     """
-    loaded_machine = machine if isinstance(machine, Machine) else load_machine(machine)
+    place = machine if isinstance(machine, Machine) else load_machine(machine)
+    overrides = {"sequence_length": sequence_length, "precision": precision}
+    workload = {name: value for name, value in overrides.items() if value is not None}
     assumed: list[str] = []
     if isinstance(layout, Configuration):
-        overrides = {"sequence_length": sequence_length, "precision": precision}
-        loaded_model = _model(model or layout.model, log, assumed)
-        return _configured(layout, log, loaded_machine, loaded_model, framework, overrides, assumed)
-    stated = _read_fields(layout)
-    loaded_model = _model(model or stated.get("model"), log, assumed)
-    job_layout = _layout(stated["layout"], log, loaded_machine, assumed)
-    fields = dict(stated.get("workload") or {})
-    if sequence_length is not None:
-        fields["sequence_length"] = sequence_length
-    if precision is not None:
-        fields["precision"] = precision
-    Workload.described(fields, where="workload")  # what is stated is sound before it is used
-    if "sequence_length" not in fields:
-        fields["sequence_length"] = _sequence(log, loaded_model, assumed)
-    job_layout = _batch(job_layout, stated["layout"], fields, log, assumed)
-    fields.setdefault("global_batch", job_layout.global_batch)
-    workload = Workload.described(fields, where="workload")
-    chosen = framework or stated.get("framework") or log.framework
-    if not (framework or stated.get("framework")):
+        trained = _model(model or layout.model, log, assumed)
+        return _configured_job(layout, log, place, trained, framework, workload, assumed)
+    fields = _read_fields(layout)
+    trained = _model(model or fields.get("model"), log, assumed)
+    job_layout = _layout(fields["layout"], log, place, assumed)
+    workload = {**(fields.get("workload") or {}), **workload}
+    Workload.described(workload, where="workload")  # the stated fields are sound before their use
+    if "sequence_length" not in workload:
+        workload["sequence_length"] = _sequence(log, trained, assumed)
+    job_layout = _batch(job_layout, fields["layout"], workload, log, assumed)
+    workload.setdefault("global_batch", job_layout.global_batch)
+    chosen = framework or fields.get("framework")
+    if not chosen:
+        chosen = log.framework
         assumed.append(f"framework {chosen}, from the form of the log")
-    scenario = Scenario(loaded_model, loaded_machine, workload, load_framework(chosen))
+    described = Workload.described(workload, where="workload")
+    scenario = Scenario(trained, place, described, load_framework(chosen))
     check(scenario, job_layout)
     return Job(scenario, job_layout, tuple(assumed))
 
 
-def _configured(
+def _configured_job(
     files: Configuration,
     log: RunLog,
     machine: Machine,
     model: Model,
     framework: str | None,
-    given: Mapping[str, Any],
+    workload: dict[str, Any],
     assumed: list[str],
 ) -> Job:
-    """The job that the run's own files configure; the log says what they leave open."""
-    workload = {key: value for key, value in given.items() if value is not None}
+    """The job that the run's own files configure; the log fills in the fields that they leave out.
+
+    `workload` holds the fields that the caller states.
+    """
     if "sequence_length" not in {**files.workload, **workload}:
         workload["sequence_length"] = _sequence(log, model, assumed)
-    length = {**files.workload, **workload}["sequence_length"]
-    ranks = int(log.fact("world") or 0)
-    if ranks and files.world and ranks != files.world:
-        assumed.append(
-            f"{files.name} starts {files.world} ranks but the log states {ranks}: they may not be "
-            "the same run"
-        )
-    if not files.world and "dp" not in files.layout:
-        where = "in the log" if ranks else f"of one node of {machine.name}"
-        assumed.append(f"{ranks or machine.node.num_devices} ranks, those {where}")
-        files = replace(files, world=ranks or machine.node.num_devices)
-    layout: dict[str, int] = {}
-    batch = _logged_batch(log, length)
+    files = _with_world(files, log, machine, assumed)
+    batch = _logged_batch(log, {**files.workload, **workload}["sequence_length"])
     if batch and not {"micro_batch", "grad_accumulation"} <= files.layout.keys():
         workload.setdefault("global_batch", files.workload.get("global_batch", batch))
+    layout: dict[str, int] = {}
     if "micro_batch" not in files.layout and "grad_accumulation" not in files.layout:
         layout = {"grad_accumulation": 1} if batch else {"micro_batch": 1}
         assumed.append("one pass a step" if batch else "micro-batches of one sequence")
@@ -129,8 +119,25 @@ def _configured(
     return Job(scenario, job.layout, (*assumed, *job.notes))
 
 
+def _with_world(
+    files: Configuration, log: RunLog, machine: Machine, assumed: list[str]
+) -> Configuration:
+    """Fill in the number of ranks where the files state neither it nor dp."""
+    ranks = int(log.fact("world") or 0)
+    if ranks and files.world and ranks != files.world:
+        assumed.append(
+            f"{files.name} starts {files.world} ranks but the log states {ranks}: they may not be "
+            "the same run"
+        )
+    if files.world or "dp" in files.layout:
+        return files
+    where = "in the log" if ranks else f"of one node of {machine.name}"
+    assumed.append(f"{ranks or machine.node.num_devices} ranks, those {where}")
+    return replace(files, world=ranks or machine.node.num_devices)
+
+
 def _logged_batch(log: RunLog, length: int) -> int | None:
-    """Sequences of one step as the log states them, or from its tokens."""
+    """Sequences of one step in the log, or from its tokens."""
     batch, tokens = log.fact("global_batch"), log.fact("tokens_per_step")
     if batch is None and tokens is None:
         rate, time = log.median("tokens_per_s"), log.median("time_s")
@@ -141,6 +148,7 @@ def _logged_batch(log: RunLog, length: int) -> int | None:
 
 
 def _read_fields(layout: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:
+    """Read the fields of a job: of a mapping, of a JSON file, or none."""
     if layout is None:
         return {"layout": {}}
     if isinstance(layout, Mapping):
@@ -162,12 +170,12 @@ def _read_fields(layout: str | Path | Mapping[str, Any] | None) -> dict[str, Any
         data = {**data["best"], "model": data.get("model"), "workload": data.get("workload")}
     if "layout" not in data and not set(data) & set(_FIELDS):
         return {"layout": data}
-    stated = {name: data[name] for name in _FIELDS if data.get(name) is not None}
-    for name, value in stated.items():
+    fields = {name: data[name] for name in _FIELDS if data.get(name) is not None}
+    for name, value in fields.items():
         kind, example = _FIELDS[name]
         if not isinstance(value, kind):
             raise CatalogueError(f'{where}: "{name}" must be {example}')
-    return {"layout": {}, **stated}
+    return {"layout": {}, **fields}
 
 
 def _model(model: str | Model | None, log: RunLog, assumed: list[str]) -> Model:
@@ -246,7 +254,7 @@ def _batch(
     log: RunLog,
     assumed: list[str],
 ) -> Layout:
-    """The layout with the batch that the log states, where the file leaves it open."""
+    """Give a layout the batch of the log, where the file leaves it open."""
     batch = fields.get("global_batch") or _logged_batch(log, fields["sequence_length"])
     if not batch or batch == layout.global_batch:
         return layout

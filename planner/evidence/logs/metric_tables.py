@@ -1,4 +1,4 @@
-"""Tables: logs as CSV or as one JSON object a line."""
+"""Logs that are tables: CSV, or one JSON object a line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NAME = re.compile(r"[\"']?[A-Za-z_][^\[\]{}=]{0,63}$")
 
 
 def is_table(head: str) -> bool:
-    """Whether a text begins as a table: with names of columns, or with an object per line.
+    """Whether a text begins as a table: with column names, or with one object a line.
 
     >>> is_table("epoch,step,loss,step_time\\n0,1,9.1,0.5\\n"), is_table("step 1: loss 9.1\\n")
     (True, False)
@@ -43,7 +43,7 @@ def is_table(head: str) -> bool:
 
 
 def read_table(lines: Iterable[str], where: str, columns: Mapping[str, str]) -> RunLog:
-    """What the rows of a table say; see `read_scalars`."""
+    """Read the rows of a table; see `read_scalars`."""
     rows = iter(line for line in lines if line.strip())
     first = next(rows, "").lstrip("\ufeff")
     if first.startswith("{"):

@@ -23,7 +23,7 @@ _MIB, _GIB = 2.0**20, 2.0**30
 
 
 class Figure(NamedTuple):
-    """A field of `Step` and what turns the written number into it."""
+    """A field of `Step`, and the factor that turns a written number into it."""
 
     field: str
     scale: float = 1.0
@@ -55,7 +55,7 @@ FIGURES: dict[str, Figure] = {
     "reserved_gib": Figure("reserved_bytes", _GIB),
     "written_at_s": Figure("written_at_s"),
 }
-"""What a column can be said to hold; `written_at_s` is a clock."""
+"""Figures that a column can hold; `written_at_s` is a clock."""
 
 _COLUMN_NAMES: dict[str, str] = {
     "step": "step|global_step|iteration|trainer/global_step|_step",
@@ -94,11 +94,11 @@ _PREFIX = re.compile(r"^(?:train|metrics|perf)[/|. ]+")
 
 
 class Row(NamedTuple):
-    """The figures that were written together, by the names they were written under."""
+    """Figures that were written together, by their names in the log."""
 
     figures: Mapping[str, float]
     written_at_s: float = math.nan
-    """When, by the logger's own clock."""
+    """Time of writing, by the logger's own clock."""
 
 
 def chosen_columns(assignments: Sequence[str]) -> dict[str, str]:
@@ -121,7 +121,7 @@ def chosen_columns(assignments: Sequence[str]) -> dict[str, str]:
 def read_scalars(
     rows: Iterable[Row], source: Source, where: str, columns: Mapping[str, str] | None = None
 ) -> RunLog:
-    """What named figures say of a run.
+    """Read a run from named figures.
 
     Raises LogError where no column holds a time, a rate or a clock, and names the columns.
     """

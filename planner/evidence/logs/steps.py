@@ -57,7 +57,7 @@ class Step:
 
     @classmethod
     def of(cls, figures: Mapping[str, float | None]) -> Step:
-        """A step of the figures that were found, with its time where they tell it.
+        """Make a step of figures, with its time where it follows from them.
 
         A time per micro-batch and a rate of steps both become a time per step.
 
@@ -80,7 +80,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What wrote a log."""
+    """The program that wrote a log."""
 
     format: str
     """Key of the format in the answers."""
@@ -88,12 +88,12 @@ class Source:
     framework: str = ""
     """Catalogue name of the framework that writes it; empty where any may."""
     note: str = ""
-    """What a reader of its figures must know."""
+    """Warning for readers of its figures."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunLog:
-    """What a log states, warm-up dropped: medians over the steady steps."""
+    """Contents of a log without warm-up: its steady steps and facts."""
 
     source: str
     format: str
@@ -137,11 +137,11 @@ _MEASURES: tuple[Callable[[Step], float], ...] = (
     ),
     lambda step: step.phases_s,
 )
-"""What tells a slow step from a fast one, the most direct first: a time, or one over a rate."""
+"""Measures of the duration of a step, the most direct first: a time, or one over a rate."""
 
 
 def durations(steps: Sequence[Step]) -> NDArray[np.float64]:
-    """One measure of every step, NaN where the log does not state it."""
+    """Duration of every step in one measure; NaN where the log does not state it."""
     for measure in _MEASURES:
         values = np.array([measure(step) for step in steps], dtype=float)
         values[~(np.isfinite(values) & (values > 0))] = math.nan
@@ -151,7 +151,7 @@ def durations(steps: Sequence[Step]) -> NDArray[np.float64]:
 
 
 def steady(durations: NDArray[np.float64]) -> int:
-    """How many leading steps are warm-up.
+    """Count the leading steps that are warm-up.
 
     The first is always dropped where five or more exist (compilation, first allocations). After
     it, leading steps are dropped while they lie further from the median of the second half than
@@ -183,7 +183,7 @@ def _phases(steps: Sequence[Step]) -> dict[str, float]:
 def summary(
     source: Source, steps: Sequence[Step], facts: Mapping[str, float], where: str
 ) -> RunLog:
-    """What the steady ones of some steps say.
+    """Summarise the steady steps of a log.
 
     Raises LogError where no step has a finite, positive time or rate.
     """

@@ -1,1 +1,1 @@
-"""Runs: a row of a table of measured runs as a run that can be estimated."""
+"""Runs: rows of a table of measured runs, read as runs that can be estimated."""

@@ -1,7 +1,7 @@
 """Tables of measured training runs, as CSV.
 
-Any cell may be empty and any column missing; what is missing is filled by a stated default or
-the row is refused with the reason. One bad row never costs the others.
+Any cell may be empty and any column missing: a default with a note fills it in, or the row is
+refused with the reason. One bad row does not affect the others.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MAX_FILE_BYTES = 20_000_000
 
 
 def read_runs(path: str | Path, own_machine: Machine | None = None) -> list[Run | RefusedRun]:
-    """Every row of a CSV of runs, in order; `here` is the machine that rows may call by its name.
+    """Read every row of a CSV of runs; rows may call `own_machine` by its name.
 
     CatalogueError where the file is no such table at all.
     """
@@ -53,7 +53,7 @@ def read_runs(path: str | Path, own_machine: Machine | None = None) -> list[Run 
 def runs_from_text(
     text: str, where: str, own_machine: Machine | None = None
 ) -> list[Run | RefusedRun]:
-    """Every row of a table of runs as text, in order; `where` names it in messages."""
+    """Read every row of the text of a table; `where` names the table in messages."""
     return [_read_row(number, row, own_machine) for number, row in _rows(text, where)]
 
 
@@ -90,7 +90,7 @@ def _decoded(path: Path) -> str:
 
 
 def _rows(text: str, where: str) -> Iterator[tuple[int, dict[str, str] | str]]:
-    """Line number and cells of every row, or what is wrong with its text."""
+    """Line number and cells of every row, or the reason why it cannot be read."""
     text = text.replace("\0", "")
     first = text.split("\n", 1)[0]
     delimiter = max(",;\t", key=first.count)

@@ -1,7 +1,7 @@
-"""Labels: what words in tables of runs mean.
+"""Meanings of the words in tables of runs.
 
-What is known of them is data, with a source per row, in `labels.toml`. Labels are compared in
-lower case with every run of other characters than letters, digits and dots turned into one blank.
+The meanings are data, with a source per row, in `labels.toml`. Labels are compared in lower case;
+any characters but letters, digits and dots become one blank.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Sourced(Description):
     """A fact with its source."""
 
     source: str = Field(min_length=6)
-    """Where it was read, or that it is assumed."""
+    """Source of the fact; it says so where the fact is assumed."""
 
 
 class Meanings(Sourced):
@@ -53,7 +53,7 @@ class SlowerLinks(Sourced):
     like: str
     """The device whose profile is taken."""
     overrides: tuple[str, ...]
-    """What differs from that profile, as `section.field=value`."""
+    """Differences from that profile, as `section.field=value`."""
 
 
 class UsualMachines(Sourced):
@@ -67,7 +67,7 @@ class OtherName(Sourced):
     """A model that a framework's tables call by a name that others use for another."""
 
     label: str
-    """What the column `model` says, in words as those of labels."""
+    """Content of the column `model`, in words as those of labels."""
     framework: str
     """A word of the column `framework`."""
     name: str
@@ -92,7 +92,7 @@ class Words(Description):
 
 
 class KernelChanges(Sourced):
-    """What a compiler or a library of kernels changes in a framework's description."""
+    """Changes of a framework's description by a compiler or a library of kernels."""
 
     fused_norm: bool | None = None
     """As in the description; None: unchanged."""
@@ -117,7 +117,7 @@ class KernelChanges(Sourced):
 
 
 class Usual(Sourced):
-    """What runs of a described framework do where a row does not say."""
+    """Defaults of the runs of a described framework."""
 
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout of a GPT."""
@@ -126,7 +126,7 @@ class Usual(Sourced):
     data_parallel_unless_stated: bool = False
     """Whether a row that states no degrees means data parallelism alone."""
     zero_stage_with_pipeline: int | None = None
-    """What ZeRO-3 becomes with a pipeline; None: it stays."""
+    """ZeRO stage that replaces ZeRO-3 with a pipeline; None: ZeRO-3 stays."""
     sharded_reduce_bytes: float | None = Field(default=None, gt=0)
     """A bf16 gradient on the wire where gradients are sharded (ZeRO-2 and 3), unless a run's
     configuration says otherwise; None: as described [B]."""
@@ -142,12 +142,12 @@ class MicroBatch(Description):
 
 
 class Software(Sourced):
-    """What a label of software stands for, and what such runs do where a row does not say."""
+    """Framework behind a label of software, and defaults of such runs."""
 
     words: tuple[str, ...]
     """All of them occur in the label."""
     noted: str = ""
-    """What a row's notes hold besides, in words as those of labels; empty: anything."""
+    """Words that the notes must hold as well, as those of labels; empty: any."""
     framework: str
     """Name in the catalogue."""
     zero_stage: int = Field(default=0, ge=0, le=3)
@@ -165,12 +165,12 @@ class Software(Sourced):
     whole_experts: bool = False
     """Whether its recipes leave experts whole beside tensor parallelism."""
     pipeline_micro_batches: Literal["tuned", "stages", "single"] = "tuned"
-    """How a pipeline splits a batch: as tuned, into as many micro-batches as stages, or into
+    """Split of a batch in a pipeline: as tuned, into as many micro-batches as stages, or into
     single sequences."""
     micro_batch: int | None = Field(default=None, ge=1)
     """Sequences at a time that its scripts set without a pipeline; None: as tuned."""
     micro_batches: tuple[MicroBatch, ...] = ()
-    """The same by training precision, where a row states no batch at all."""
+    """Sequences at a time by training precision, where a row states no batch."""
     plain_bf16: bool = False
     """Whether its scripts leave bf16 gradients in 16 bit where there is no pipeline."""
     awaits_kernels: bool = False
@@ -190,7 +190,7 @@ class Software(Sourced):
     compiles: bool = False
     """Whether its runs compile their model."""
     compiled_kernels: KernelChanges | None = None
-    """What differs from the switch `compile` where its runs compile."""
+    """Differences from the switch `compile` where its runs compile."""
 
 
 class Noted(Sourced):
@@ -203,14 +203,14 @@ class Noted(Sourced):
     words: tuple[str, ...]
     """Words, one of which is there."""
     noted: str = ""
-    """What the notes hold besides, in words as those of labels; empty: anything."""
+    """Words that the notes must hold as well, as those of labels; empty: any."""
 
 
 class Labels(Description):
-    """All that is known of labels: the file `labels.toml`."""
+    """The file `labels.toml`."""
 
     devices: tuple[Meanings, ...]
-    """How product names in the catalogue spell a device."""
+    """Spellings of devices in the catalogue's product names."""
     slower_links: tuple[SlowerLinks, ...]
     """Devices that are others with slower links."""
     usual_machines: UsualMachines
@@ -224,7 +224,7 @@ class Labels(Description):
     adapter_rank: Quantity
     """Rank of adapters where a row does not say."""
     switches: tuple[Noted, ...]
-    """What rows say is switched on, besides `compile`, which has a column of its own."""
+    """Switches that rows state, besides `compile`, which has its own column."""
     usual: dict[str, Usual]
     """By name of a framework."""
     software: tuple[Software, ...]
@@ -233,7 +233,7 @@ class Labels(Description):
 
 @functools.cache
 def known_labels() -> Labels:
-    """All that is known of labels."""
+    """Read the meanings of labels."""
     path = Path(__file__).with_name("labels.toml")
     return Labels.described(read_toml(path), where=path.name)
 

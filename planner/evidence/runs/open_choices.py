@@ -1,8 +1,8 @@
-"""Choices: what the row of a run leaves open, taken as in a tuned run: the fastest that fits.
+"""Choices that the row of a run leaves open: the fastest that fits, as in a tuned run.
 
-Published runs were tuned before they were printed. Where a row does not say how, the planner
-does what a user of it would: it takes the choice that it finds best, and says so in the row.
-Which of two builds ran, the memory of a run tells.
+Published runs were tuned before they were printed. Where a row does not state a choice, the planner
+takes the one that it ranks first, with a note in the row. The memory of a run shows which of two
+builds ran.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from planner.evidence.runs.labels import Software
 from planner.evidence.runs.reading import Note, Reading, as_stated, assumed, guessed
 from planner.evidence.runs.run_layout import StatedLayout
 
-__all__ = ["built", "fastest", "first_stage_bytes", "tuned"]
+__all__ = ["choose_build", "choose_layout", "first_stage_bytes", "tune_layout"]
 
 _MICRO_BATCHES = (1, 2, 4, 8, 16, 32, 64)
 _ALIKE = 0.01
@@ -39,7 +39,7 @@ _STATED_COLUMNS = ("micro_batch", "grad_accumulation", "cp", "ep", "vpp", "zero_
 _COLUMNS = {"grad_accumulation": "grad_accum"}
 
 
-def tuned(cells: Cells, scenario: Scenario, stated_layout: StatedLayout) -> Reading[Layout]:
+def tune_layout(cells: Cells, scenario: Scenario, stated_layout: StatedLayout) -> Reading[Layout]:
     """The layout of a row with the fastest micro-batch and virtual stages that fit.
 
     Counted: only what the row leaves open, and virtual stages only where it says nothing of the
@@ -61,7 +61,7 @@ def tuned(cells: Cells, scenario: Scenario, stated_layout: StatedLayout) -> Read
 
 
 def _options(cells: Cells, scenario: Scenario, layout: Layout) -> Layouts:
-    """Everything that the row can mean."""
+    """List the layouts that a row can mean."""
     per_replica = layout.micro_batch * layout.grad_accumulation
     micro = [m for m in _MICRO_BATCHES if per_replica % m == 0]
     vpp = [layout.vpp]
@@ -80,7 +80,7 @@ def _options(cells: Cells, scenario: Scenario, layout: Layout) -> Layouts:
     return layouts.take(mask)
 
 
-def fastest(
+def choose_layout(
     cells: Cells, software: Software, scenario: Scenario, num_ranks: int
 ) -> Reading[Layout]:
     """The fastest layout that fits and agrees with what the row states.
@@ -123,7 +123,7 @@ def _agreeing(cells: Cells, layouts: Layouts) -> NDArray[np.bool_]:
     return np.asarray(mask)
 
 
-def built(
+def choose_build(
     software: Software, scenario: Scenario, layout: Layout, memory: tuple[float | None, MemoryKind]
 ) -> Reading[Framework]:
     """The framework as it was built: of two builds the one whose memory is nearer to the run's.
@@ -145,6 +145,6 @@ def built(
 
 
 def first_stage_bytes(scenario: Scenario, layout: Layout, kind: MemoryKind) -> float:
-    """What a way of measuring memory sees of a pipeline's first stage [B]."""
+    """Memory of a pipeline's first stage that a way of measuring sees [B]."""
     parts = stage_memory(scenario, layout)[0]
     return sum(parts.values()) - sum(parts[name] for name in unseen_parts(kind))

@@ -1,7 +1,6 @@
-"""Readings: what was read of a row, with a note on everything that a default filled in.
+"""Readings of a row: values with a note on every default.
 
-Both are values: a function returns what it assumed beside what it read, and its caller puts the
-notes of its parts together.
+A function returns its value with its notes; the caller joins the notes of the parts.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A sentence on what was assumed of a run."""
+    """An assumption about a run, as a sentence."""
 
     sentence: str
     guess: bool = False
@@ -26,23 +25,23 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Reading(Generic[T]):
-    """A value read of a row, with what was assumed on the way."""
+    """A value of a row, with the assumptions behind it."""
 
     value: T
     notes: tuple[Note, ...] = ()
 
     def after(self, *notes: Note) -> Reading[T]:
-        """The same value, with notes on what was assumed before it."""
+        """Put further notes before the reading's own."""
         return Reading(self.value, (*notes, *self.notes))
 
 
 def as_stated(value: T) -> Reading[T]:
-    """What the row says."""
+    """Return a value that the row states."""
     return Reading(value)
 
 
 def assumed(value: T, sentence: str) -> Reading[T]:
-    """What a default fills in.
+    """Return a default, with a note.
 
     >>> assumed(1, "pp missing: 1").notes[0].sentence
     'pp missing: 1'
@@ -51,12 +50,12 @@ def assumed(value: T, sentence: str) -> Reading[T]:
 
 
 def guessed(value: T, sentence: str) -> Reading[T]:
-    """What a default fills in that makes the job another one."""
+    """Return a default that may make the job another one."""
     return Reading(value, (Note(sentence, guess=True),))
 
 
 def together(readings: Mapping[str, Reading[Any]]) -> Reading[dict[str, Any]]:
-    """Named readings as one, with the notes of all in their order.
+    """Join named readings, with the notes of all in order.
 
     >>> together({"tp": as_stated(2), "pp": assumed(1, "pp missing: 1")}).value
     {'tp': 2, 'pp': 1}

@@ -1,4 +1,4 @@
-"""Runs: one measured training run, put together from the cells of a row."""
+"""One measured training run, read from the cells of a row."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from planner.evidence.runs.labels import (
     precision_of,
     year_of,
 )
-from planner.evidence.runs.open_choices import built, fastest, tuned
+from planner.evidence.runs.open_choices import choose_build, choose_layout, tune_layout
 from planner.evidence.runs.reading import Note, Reading, as_stated, assumed, guessed, together
 from planner.evidence.runs.run_layout import layout_is_stated, layout_of, usual_batch
 from planner.evidence.runs.run_machine import Place, machine_of
@@ -73,14 +73,14 @@ class Run:
     told_by_memory: bool = False
     """Whether the measured memory told which build ran, so that it says nothing of estimates."""
     reference: str = ""
-    """Where in the source the row stands."""
+    """Place of the row in the source."""
     reliability: str = ""
     """high, medium or low, as the table judges the row; empty where it does not."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedRun:
-    """A row that cannot be scored, and why."""
+    """A row that cannot be scored, with the reason."""
 
     row_id: str
     source: str
@@ -89,7 +89,7 @@ class RefusedRun:
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """Where and with what a run ran."""
+    """Machine, software and model of a run."""
 
     year: int | None
     num_ranks: int
@@ -101,7 +101,7 @@ class _Setting:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What a run computed, and in which layout."""
+    """Workload and layout of a run."""
 
     workload: Workload
     layout: Layout
@@ -122,8 +122,8 @@ def run_of(row_id: str, source: str, cells: Cells, own_machine: Machine | None =
     memory = _memory(cells)
     peak, kind = memory.value
     scenario = _scenario(setup, run_job.workload)
-    framework = built(setup.software, scenario, run_job.layout, memory.value)
-    notes = (*_of_the_table(cells), *setting.notes, *job.notes, *memory.notes, *framework.notes)
+    framework = choose_build(setup.software, scenario, run_job.layout, memory.value)
+    notes = (*_notes_of_table(cells), *setting.notes, *job.notes, *memory.notes, *framework.notes)
     return Run(
         row_id,
         source,
@@ -157,8 +157,8 @@ def _check_waits(cells: Cells) -> None:
         )
 
 
-def _of_the_table(cells: Cells) -> tuple[Note, ...]:
-    """What whoever wrote the table assumed, sentence by sentence."""
+def _notes_of_table(cells: Cells) -> tuple[Note, ...]:
+    """Assumptions in the table's own column `assumed`, sentence by sentence."""
     sentences = (sentence.strip() for sentence in cells.text("assumed").split(";"))
     return tuple(Note(sentence) for sentence in sentences if sentence)
 
@@ -202,12 +202,14 @@ def _job(cells: Cells, setting: _Setting) -> Reading[_Job]:
         batches = stated_layout.value.batches
         stage = stated_layout.value.layout.zero_stage
         workload = _workload(cells, setting, batches.global_batch, stage)
-        layout = tuned(cells, _scenario(setting, workload.value), stated_layout.value)
+        layout = tune_layout(cells, _scenario(setting, workload.value), stated_layout.value)
         notes = (*stated_layout.notes, *workload.notes, *layout.notes)
         return Reading(_Job(workload.value, layout.value, batches.contradicted), notes)
     batch = usual_batch(cells, setting.num_ranks)
     workload = _workload(cells, setting, batch.value)
-    layout = fastest(cells, setting.software, _scenario(setting, workload.value), setting.num_ranks)
+    layout = choose_layout(
+        cells, setting.software, _scenario(setting, workload.value), setting.num_ranks
+    )
     return Reading(
         _Job(workload.value, layout.value), (*batch.notes, *workload.notes, *layout.notes)
     )

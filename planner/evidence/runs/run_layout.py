@@ -1,7 +1,7 @@
 """Layouts of runs: degrees, batches and choices from the cells of a row.
 
-What is stated must be consistent; what is missing follows from the rest or is filled by a
-default that the row then carries.
+Stated cells must be consistent; a missing one follows from the others, or a default with a note
+fills it in.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ LLaMA (arXiv:2302.13971, table 2) and BLOOM (arXiv:2211.05100, table 3)."""
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """How a global batch is split."""
+    """Split of a global batch."""
 
     micro_batch: int
     grad_accumulation: int
     global_batch: int
     contradicted: bool = False
-    """Whether the row's global batch is another one than that of its layout."""
+    """Whether the row's global batch differs from that of its layout."""
     micro_batch_is_open: bool = False
-    """Whether nothing tells the micro-batch, so that a tuned run may have had any."""
+    """Whether the micro-batch is unknown, so that a tuned run may have had any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class StatedLayout:
 
 
 def layout_is_stated(cells: Cells, software: Software, framework: Framework) -> bool:
-    """Whether a row tells its degrees, or its framework leaves no choice."""
+    """Whether a row states its degrees, or its framework leaves no choice."""
     only_data = not {"tp", "pp"} & set(framework.axes)
     if only_data or usual(software).data_parallel_unless_stated:
         return True
@@ -135,7 +135,7 @@ def _degrees(cells: Cells, num_ranks: int) -> Reading[dict[str, int]]:
 
 
 def _batches(cells: Cells, software: Software, dp: int, pp: int) -> Reading[Batches]:
-    """Micro-batch, gradient accumulation and global batch, from those of them that are stated."""
+    """Complete micro-batch, gradient accumulation and global batch from the stated ones."""
     micro, accumulation = cells.count("micro_batch"), cells.count("grad_accum")
     batch, notes = cells.count("global_batch"), tuple[Note, ...]()
     is_open = not micro and not accumulation

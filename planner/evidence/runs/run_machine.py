@@ -1,4 +1,4 @@
-"""Machines of runs: which profile the cells on hardware stand for."""
+"""Machines of runs: the profile behind the cells on hardware."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SPELLINGS = (
     ),
     (r"(?<=\d)\s*(?:[Tt]bps|[Tt]bits?/s|[Tt]b/s)", " Tb/s"),
 )
-"""How a rate and a count may be written, and how they are read."""
+"""Spellings of rates and counts, and their common form."""
 _GENERATIONS = (
     (r"\bFDR\b", 56),
     (r"\b(?:EDR|HDR100)\b", 100),
@@ -43,7 +43,7 @@ _GENERATIONS = (
 )
 """Generations of InfiniBand by their rate [Gb/s], where no rate is stated."""
 _SAME_RATE = 0.05
-"""How far a row's rate per node may be from the profile's and still be the same."""
+"""Largest relative distance of a row's rate per node from the profile's that counts as equal."""
 _GIB_NOMINAL = 0.99
 """Usable share of a device's nominal memory, where a row overrides the catalogue."""
 
@@ -93,7 +93,7 @@ def _named_systems(system: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a run ran."""
+    """The machine of a run."""
 
     machine: Machine
     label: str
@@ -104,7 +104,7 @@ class Place:
 def machine_of(
     system: str, gpu: str, memory_gb: float | None, per_node: int | None, interconnect: str = ""
 ) -> Reading[Place]:
-    """The machine that the cells on hardware name.
+    """Find the machine that the cells on hardware name.
 
     PlannerError where no profile has the device.
     """
@@ -167,7 +167,7 @@ def _generic(device: str, per_node: int | None, pcie: bool) -> list[Machine]:
 
 
 def _distance(machine: Machine, memory_gb: float | None) -> float:
-    """How far the device's memory is from the row's, in steps of 15 %: ties keep the order."""
+    """Distance of the device's memory from the row's, in steps of 15 %; ties keep the order."""
     if memory_gb is None:
         return 0.0
     ratio = machine.device.memory_bytes.value / (memory_gb * 2**30)

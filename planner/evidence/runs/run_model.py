@@ -25,9 +25,9 @@ _SHAPE = {
     "seq_len": "",
 }
 _TOLERANCE = 0.03
-"""How far a count may be from the stated parameters to prove tied or untied embeddings."""
+"""Largest distance of a count from the stated parameters that proves tied or untied embeddings."""
 _SIZE_TOLERANCE = 0.25
-"""How far a rounded size in a label may be from the model's own parameters."""
+"""Largest distance of a rounded size in a label from the model's parameters."""
 _WIDTH_STEP = 128
 _GREATEST_WIDTH = 65536
 _PADDED_VOCABULARY = 51200
@@ -117,7 +117,7 @@ def _nearest(num_params: float) -> Model:
 
 @functools.cache
 def _patterns() -> tuple[tuple[re.Pattern[str], str], ...]:
-    """How each name may be written, the longest name first: "GPT-2 XL", "gpt2-xl"."""
+    """Spellings of each name, the longest name first: "GPT-2 XL", "gpt2-xl"."""
     pairs = []
     for name in sorted(names("model"), key=lambda name: (-len(name), name)):
         total = re.sub(r"-a\d+b$", "", name)
@@ -258,7 +258,7 @@ def _make_model(key: tuple[tuple[str, object], ...]) -> Model:
 
 
 def _tied(fields: dict[str, object], params_b: float | None, usual: bool) -> Model:
-    """Tied or untied embeddings: what comes closer to the stated parameters, else the usual."""
+    """Choose tied or untied embeddings: the closer to the stated parameters, else the usual."""
     default = _make_model((*fields.items(), ("tied_embeddings", usual)))
     if params_b is None:
         return default

@@ -1,4 +1,4 @@
-"""Frameworks of runs: which description a label stands for, with what its recipes change."""
+"""Frameworks of runs: the description behind a label, and the changes of its recipes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NOTHING_USUAL = Usual(source="the framework's description")
 
 
 def software_of_label(label: str, year: int | None, notes: str = "") -> Software | None:
-    """What a label of software stands for; None where no description is near it.
+    """Find the software behind a label; None where no description is near it.
 
     >>> software_of_label("NeMo (Megatron-Core)", 2024).framework
     'megatron-lm'
@@ -57,7 +57,7 @@ def _catalogue() -> tuple[Software, ...]:
 
 
 def software_of(cells: Cells, year: int | None) -> Reading[Software]:
-    """The software of a row, and what stands for it where it is not described or not stated."""
+    """Find the software of a row, or its nearest description."""
     label = cells.text("framework")
     software = software_of_label(label, year, cells.text("notes"))
     if software is None:
@@ -72,7 +72,7 @@ def software_of(cells: Cells, year: int | None) -> Reading[Software]:
 
 
 def _likely_framework(cells: Cells) -> str:
-    """What trains with such degrees and such sharding, where the framework is not known."""
+    """Guess the framework of a row from its degrees and its sharding."""
     if max(cells.count(axis) or 1 for axis in ("tp", "pp", "cp", "ep")) > 1:
         return "megatron-lm"
     sharded = cells.count("zero_stage", zero=True)
@@ -110,7 +110,7 @@ _LENDER = "accelerate"
 
 @functools.cache
 def described_framework(software: Software, switches: tuple[str, ...] = ()) -> Framework:
-    """A framework of the catalogue with what a run's recipes change and what it had on."""
+    """A framework of the catalogue with the changes and switches of a run's recipes."""
     framework: Framework = load_framework(software.framework)
     if software.gradient_bytes is not None:
         gradients = dict.fromkeys(("gradient_bytes", "reduce_bytes"), software.gradient_bytes)
@@ -127,7 +127,7 @@ def described_framework(software: Software, switches: tuple[str, ...] = ()) -> F
 
 
 def _switched(framework: Framework, switches: tuple[str, ...]) -> Framework:
-    """The framework with switches on that it has, or that another lends it."""
+    """Turn on switches that the framework has, or that another lends it."""
     lent = load_framework(_LENDER).switches
     by_name = {name: lent[name] for name in switches if name in lent} | framework.switches
     needed = (n for s in switches if s in by_name for n in (*by_name[s].needs, s))
@@ -172,5 +172,5 @@ def configured(framework: Framework, software: Software, layout: Layout) -> Fram
 
 
 def usual(software: Software) -> Usual:
-    """What runs of the framework that stands for some software do where a row does not say."""
+    """Defaults of the framework that stands for some software."""
     return known_labels().usual.get(software.framework, _NOTHING_USUAL)

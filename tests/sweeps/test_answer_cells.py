@@ -14,7 +14,7 @@ import planner
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 from planner.errors import PlannerError
-from planner.sweeps import answers as answers
+from planner.sweeps import answer_cells as answers
 from planner.sweeps.columns import columns
 from planner.sweeps.definition import define_sweep
 from planner.sweeps.questions import NAMED, list_questions, make_tasks
