@@ -48,7 +48,7 @@ class JobSpec:
     nodes: int = 1
     """Nodes of the machine."""
     workload: Workload = field(default_factory=Workload)
-    """Batch, sequence, precision and optimizer; the sequence length defaults to the model's."""
+    """Batch, sequence, precision and optimizer."""
     frameworks: tuple[Framework, ...] = ()
     """Frameworks to search; the catalogue's usual ones where empty."""
     tolerance: float = field(default_factory=lambda: preferences().tolerance)
@@ -74,12 +74,11 @@ class JobSpec:
         check_workload(workload)
         model = model if isinstance(model, Model) else load_model(model)
         machine = machine if isinstance(machine, Machine) else load_machine(machine)
-        usual = model.default_sequence_length
         values = {
             "model": model,
             "machine": machine,
             "nodes": nodes,
-            "workload": workload or Workload(sequence_length=usual),
+            "workload": workload or _usual_workload(model),
             "frameworks": _loaded(frameworks),
             "tolerance": preferences().tolerance if tolerance is None else tolerance,
             "experience": experience,
@@ -133,6 +132,13 @@ class JobSpec:
         """The job under the framework of one of its estimates."""
         named = {framework.name: framework for framework in self.frameworks}
         return self.scenario(named.get(estimate.framework) or load_framework(estimate.framework))
+
+
+def _usual_workload(model: Model) -> Workload:
+    """The workload of a job that states none; a model of samples has sequences of one."""
+    if model.counts_samples:
+        return Workload(sequence_length=model.default_sequence_length)
+    return Workload()
 
 
 def _loaded(frameworks: str | Framework | Sequence[str | Framework]) -> tuple[Framework, ...]:
