@@ -37,7 +37,7 @@ class JobSpec:
     The constructor takes names, paths or descriptions. It raises PlannerError subclasses for input
     that makes no sense; whether anything fits is an answer, not an error.
 
-    >>> JobSpec("gpt2", "polaris", nodes=2).num_devices
+    >>> JobSpec("llama-3-8b", "polaris", nodes=2).num_devices
     8
     """
 
