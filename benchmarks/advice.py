@@ -37,7 +37,7 @@ from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.emitters import emit_estimate
 from planner.errors import PlannerError
-from planner.show.words import probability
+from planner.show.words import percent_chance
 from planner.units import format_seconds
 
 ROOT = Path(__file__).parent.parent
@@ -301,7 +301,7 @@ def _row(advice: Advice) -> str:
         advice.job.name,
         _named(one),
         format_seconds(one.step_time_s),
-        probability(one.out_of_memory_probability),
+        percent_chance(one.out_of_memory_probability),
         fastest,
         f"{_named(ran)}{fate}" if ran else "",
         f"{_beside_production(advice):.2f}" if ran else "",

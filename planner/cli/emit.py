@@ -65,7 +65,7 @@ def emit_command(
             file=sys.stderr,
         )
         return NOTHING_FITS
-    if instead := words.instead(answer):
+    if instead := words.other_batch_notice(answer):
         print(instead, file=sys.stderr)
     settings = {"steps": steps, "queue": queue, "benchmark": benchmark}
     files = _files(job, answer, rank, settings)

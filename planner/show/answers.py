@@ -1,4 +1,4 @@
-"""Answers: the table of an answer to a question as a person reads it."""
+"""Answers as people read them: the sentence, the table, and the notes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from planner.ask.answer import Answer, Row
 from planner.show.catalogue.quantities import format_quantity
-from planner.show.words import probability
+from planner.show.words import percent_chance
 from planner.tables import Block, Column, Line, Notes, Table, page
 from planner.units import (
     format_amount,
@@ -22,13 +22,13 @@ __all__ = ["answer_page", "answer_table", "column_text", "column_title"]
 _FORMS: tuple[tuple[str, Callable[[float], str]], ...] = (
     ("bytes_per_s", format_rate),
     ("_bytes", format_bytes),
-    ("_probability", probability),
+    ("_probability", percent_chance),
     ("_per_device", format_amount),
     ("_s", format_seconds),
     ("_kWh", format_amount),
     ("_elements", format_count),
 )
-"""How numbers are written, by the end of their column's name."""
+"""Formats of numbers, by the suffix of their column."""
 _SHARES = (
     "mfu",
     "efficiency",
@@ -66,7 +66,7 @@ _TITLES = {
 }
 _MIN_WIDTHS = {"reason": 24, "layout": 16, "recommendation": 14, "measure next": 14}
 """Titles of columns that a narrow terminal folds, and their least width."""
-_LEFT_OUT = (
+_OMITTED = (
     "framework",
     "devices",
     "mfu",
@@ -78,10 +78,10 @@ _LEFT_OUT = (
     "memory_change_low",
     "memory_change_high",
 )
-"""What a table has no room for, or says elsewhere; JSON and CSV have it."""
+"""Columns that a table omits; JSON and CSV have them."""
 _TOTALS = ("memory_bytes", "host_memory_bytes")
 _INTERVALS = ("step_time_s", "days")
-"""Columns with whose intervals a table has room."""
+"""Columns that are shown with their 90 % intervals."""
 
 
 @page.register
@@ -113,14 +113,14 @@ def _column(name: str, samples: bool) -> Column:
 
 
 def _names(rows: Sequence[Row]) -> list[str]:
-    """Columns of all rows, as the fullest row has them; the reason last."""
+    """List the columns of all rows in the order of the longest row, the reason last."""
     columns = [*max(rows, key=len), *(name for row in rows for name in row)]
     last = ["reason"] if any("reason" in row for row in rows) else []
     return [name for name in dict.fromkeys(columns) if name != "reason"] + last
 
 
 def _is_shown(rows: Sequence[Row], name: str) -> bool:
-    """Whether a column says something: none is that holds nothing, or an end of an interval."""
+    """Tell whether a column is shown: it is not empty, and no end of an interval."""
     values = [row.get(name) for row in rows]
     if name == "fits":
         return not all(row.get(name, True) for row in rows)
@@ -135,11 +135,11 @@ def _is_shown(rows: Sequence[Row], name: str) -> bool:
         )  # a part that is the same in all rows tells none apart
     if name == "framework" and not any("layout" in row for row in rows):
         return True
-    return name not in _LEFT_OUT and _base(name) == name
+    return name not in _OMITTED and _base(name) == name
 
 
 def _base(name: str) -> str:
-    """The column whose interval a column is an end of; itself where it is none.
+    """Return the column of which a column is an end of the interval, else itself.
 
     >>> _base("step_time_low_s"), _base("days_high"), _base("days"), _base("step_change_low")
     ('step_time_s', 'days', 'days', 'step_change_low')
@@ -152,7 +152,7 @@ def _base(name: str) -> str:
 
 
 def _end(name: str, end: str) -> str:
-    """The column of an end of a column's interval."""
+    """Name the column of an end of the interval of a column."""
     for unit in ("_s", "_bytes"):
         if name.endswith(unit):
             return f"{name.removesuffix(unit)}_{end}{unit}"
@@ -179,7 +179,7 @@ def _cell(row: Row, name: str) -> str:
 
 
 def column_text(name: str, value: Any) -> str:
-    """A value in the unit that its column's name states."""
+    """Write a value in the unit that its column states."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str):
@@ -200,7 +200,7 @@ def column_text(name: str, value: Any) -> str:
 
 
 def column_title(name: str) -> str:
-    """A column as a reader knows it.
+    """Return the title of a column.
 
     >>> column_title("step_time_s"), column_title("global_batch")
     ('step', 'global batch')

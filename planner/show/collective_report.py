@@ -1,5 +1,4 @@
-"""Collectives for people: what a group is, how long each operation takes, and how far that is
-from what was measured."""
+"""Collectives as people read them: the group, the time of each operation, and its errors."""
 
 from __future__ import annotations
 
@@ -15,13 +14,13 @@ from planner.units import counted, format_bytes, format_rate, format_seconds
 if TYPE_CHECKING:
     from planner.evidence.nccl_tests import SizeClass
 
-__all__ = ["collectives_text", "score_text", "seen_text"]
+__all__ = ["collectives_text", "group_text", "score_text"]
 
 _COLUMNS = ("operation", "algorithm", "time", "bus bandwidth")
 
 
-def seen_text(group: GroupView) -> str:
-    """What a group has at its disposal, in one sentence."""
+def group_text(group: GroupView) -> str:
+    """Describe a group of ranks and its bandwidths in one sentence."""
     local, nodes = int(group.local), int(group.nodes)
     text = f"{counted(nodes, 'node')}, {counted(local, 'rank')} on each"
     if nodes > 1 and local * nodes != int(group.size):
@@ -37,12 +36,12 @@ def seen_text(group: GroupView) -> str:
 def collectives_text(
     machine: Machine, group: GroupView, rows: Sequence[Row], size_bytes: float, apart: int = 1
 ) -> str:
-    """Every operation of a group as a table, what the library takes marked."""
+    """Write a table of the operations of a group, the library's choices marked."""
     size = int(group.size)
     spacing = "" if apart == 1 else f", every {apart}th device" if apart > 3 else _SPACINGS[apart]
     lines = [
         f"{format_bytes(size_bytes)} over {counted(size, 'device')} of {machine.name}{spacing}: "
-        f"{seen_text(group)}.",
+        f"{group_text(group)}.",
         "",
         f"{_COLUMNS[0]:15} {_COLUMNS[1]:18} {_COLUMNS[2]:>10} {_COLUMNS[3]:>14}",
     ]
@@ -52,7 +51,7 @@ def collectives_text(
             f"{row.operation:15} {row.algorithm:18} {format_seconds(row.time_s):>10} "
             f"{format_rate(row.bus_bytes_per_s):>14}  {mark}".rstrip()
         )
-    return "\n".join([*lines, "", *_explained(rows, size)])
+    return "\n".join([*lines, "", *_legend(rows, size)])
 
 
 _SPACINGS = {2: ", every second device", 3: ", every third device"}
@@ -62,8 +61,8 @@ def _has_choice(rows: Sequence[Row], operation: str) -> bool:
     return sum(row.operation == operation for row in rows) > 1
 
 
-def _explained(rows: Sequence[Row], size: int) -> list[str]:
-    """What the table says of buffers, bandwidth and what is not taken."""
+def _legend(rows: Sequence[Row], size: int) -> list[str]:
+    """Explain sizes, bus bandwidths and algorithms of the table."""
     factors: dict[str, list[str]] = {}
     for name in dict.fromkeys(row.operation for row in rows):
         factor = bus_factor(name, size)
@@ -81,7 +80,7 @@ def _explained(rows: Sequence[Row], size: int) -> list[str]:
 
 
 def score_text(groups: Sequence[SizeClass], refused: Sequence[str]) -> str:
-    """Errors by operation and class of sizes, and why rows were refused."""
+    """Write errors by operation and class of sizes, and why rows were refused."""
     lines = [
         f"{name:26} {count:>4} nodes {runs:>4} runs  mean |error| {100 * mean:5.1f} %"
         f"  median {100 * median:+6.1f} %"

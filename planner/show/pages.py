@@ -25,10 +25,10 @@ _MAX_ROWS = 8
 @page.register
 def plan_page(plan: Plan) -> list[Block]:
     """Return the verdict of a plan, its fastest layouts, and what became of all others."""
-    blocks: list[Block] = [Line(f"{words.job(plan)}."), Line(words.verdict(plan))]
+    blocks: list[Block] = [Line(f"{words.job_sentence(plan)}."), Line(words.plan_sentence(plan))]
     if plan.recommended is not None:
-        amount, duration, hours = words.cost(plan, plan.recommended)
-        queues = words.queues(plan, plan.recommended)
+        amount, duration, hours = words.training_cost(plan, plan.recommended)
+        queues = words.queue_sentence(plan, plan.recommended)
         blocks.append(Line(f"{amount}: {duration}, {hours}. {queues}".rstrip()))
     if plan.training is not None:
         blocks += training.training_page(plan.training)
@@ -46,9 +46,9 @@ def plan_page(plan: Plan) -> list[Block]:
 @page.register
 def estimate_page(estimate: Estimate) -> list[Block]:
     """Return whether a layout fits, its step, and the parts of time and memory."""
-    figures = f"{estimate.layout} [{estimate.framework}]: {words.figures(estimate)}"
-    doubt = [Line(words.doubt(estimate))] if estimate.tight else []
-    return [Line(f"{words.fits(estimate)}: {figures}"), *doubt, *estimate_tables(estimate)]
+    figures = f"{estimate.layout} [{estimate.framework}]: {words.step_figures(estimate)}"
+    doubt = [Line(words.tight_warning(estimate))] if estimate.tight else []
+    return [Line(f"{words.fit_word(estimate)}: {figures}"), *doubt, *estimate_tables(estimate)]
 
 
 @page.register

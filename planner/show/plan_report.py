@@ -41,26 +41,25 @@ def show_plan(plan: Plan, out: Console, lessons: Sequence[str] = ()) -> None:
     out.print()
     print_notes(plan.notes, out)
     dropped = ", ".join(f"{reason.reason} {reason.count:,}" for reason in plan.dropped)
-    out.print(
-        f"\n{words.decided(plan)}. Dropped: {dropped or 'none'}.", style="dim", highlight=False
-    )
+    summary = f"\n{words.search_summary(plan)}. Dropped: {dropped or 'none'}."
+    out.print(summary, style="dim", highlight=False)
 
 
 def verdict(plan: Plan) -> Text:
     """Return the answer of a plan in a few lines."""
     estimate = plan.recommended
     if estimate is None:
-        lines = Text(f"Nothing fits: {words.job(plan)}.\n", style="bold red")
-        return lines.append(f"{words.nearest(plan)}\n", style="not bold default")
-    fits = words.fits(estimate)
-    lines = Text(f"{fits}: {words.job(plan)}.\n", style=_STYLES[fits])
-    if instead := words.instead(plan):
+        lines = Text(f"Nothing fits: {words.job_sentence(plan)}.\n", style="bold red")
+        return lines.append(f"{words.closest_strategy(plan)}\n", style="not bold default")
+    fits = words.fit_word(estimate)
+    lines = Text(f"{fits}: {words.job_sentence(plan)}.\n", style=_STYLES[fits])
+    if instead := words.other_batch_notice(plan):
         lines.append(f"{instead}\n", style="yellow")
     lines.append(f"Recommended: {estimate.layout}  [{estimate.framework}]\n", style="default")
     lines.append(_figures(plan, estimate), style="not bold default")
     if estimate.tight:
-        lines.append(f"  {words.doubt(estimate)}\n", style="yellow")
-    for sentence in (words.beside_fastest(plan), words.other_batches(plan)):
+        lines.append(f"  {words.tight_warning(estimate)}\n", style="yellow")
+    for sentence in (words.fastest_gain(plan), words.other_batches(plan)):
         if sentence:
             lines.append(f"  {sentence}\n", style="not bold default")
     return lines
@@ -69,15 +68,15 @@ def verdict(plan: Plan) -> Text:
 def _figures(plan: Plan, estimate: Estimate) -> str:
     """Write the figures of the recommended layout in two lines."""
     device, host = estimate.memory_bytes["total"], estimate.host_memory_bytes["total"]
-    amount, duration, node_hours = words.cost(plan, estimate)
+    amount, duration, node_hours = words.training_cost(plan, estimate)
     step = (
-        f"  step {format_seconds(estimate.step_time_s)} ({words.interval(estimate)})   "
+        f"  step {format_seconds(estimate.step_time_s)} ({words.step_interval(estimate)})   "
         f"MFU {100 * estimate.mfu:.1f} %   "
-        f"{format_amount(estimate.tokens_per_s)} {words.rate_unit(estimate)}/s "
+        f"{format_amount(estimate.tokens_per_s)} {words.throughput_unit(estimate)}/s "
         f"({format_amount(estimate.tokens_per_s / plan.num_devices)} per device)   "
         f"{format_bytes(device)} per device, {format_bytes(host)} per host"
     )
-    cost = f"  {amount}: {duration}, {node_hours}. {words.queues(plan, estimate)}"
+    cost = f"  {amount}: {duration}, {node_hours}. {words.queue_sentence(plan, estimate)}"
     return f"{step}\n{cost.rstrip()}\n"
 
 
@@ -92,9 +91,9 @@ def show_estimate(
 ) -> None:
     """Print one estimate: verdict, time by part, memory by part and by stage."""
     device, host = machine.device.memory_bytes.value, machine.node.host_memory_bytes.value
-    head = Text(words.fate(estimate, machine), _STYLES[words.fits(estimate)])
+    head = Text(words.fit_sentence(estimate, machine), _STYLES[words.fit_word(estimate)])
     out.print(Text.assemble(head, f": {estimate.layout} [{estimate.framework}]"))
-    out.print(words.figures(estimate), highlight=False)
+    out.print(words.step_figures(estimate), highlight=False)
     for table in estimate_tables(estimate, device, host):
         print_table(table, out)
     if len(stages) > 1:
@@ -105,7 +104,8 @@ def show_estimate(
 def show_simulation(simulation: Simulation, machine: Machine, out: Console) -> None:
     """Print a simulated step, and first whether it fits at all."""
     if not simulation.estimate.fits:
-        out.print(f"{words.fate(simulation.estimate, machine)}.", style="bold red", highlight=False)
+        shortage = words.fit_sentence(simulation.estimate, machine)
+        out.print(f"{shortage}.", style="bold red", highlight=False)
     show(simulation, out)
 
 
@@ -115,4 +115,4 @@ def show_reading(
     """Print how configuration files were read, and what their framework can do instead."""
     lines = [f"- {note}" for note in notes]
     text = "\n".join(["How the files were read:", *lines]) if lines else "The files say it all."
-    out.print(Text(f"{text}\n{words.alternative(estimate, better)}"), highlight=False)
+    out.print(Text(f"{text}\n{words.better_layout(estimate, better)}"), highlight=False)

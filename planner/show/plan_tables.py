@@ -27,7 +27,7 @@ def ranked_table(plan: Plan) -> Table:
         Column("step_time_s", "step", format_seconds),
         Column("mfu", "MFU", lambda mfu: f"{100 * mfu:.1f} %"),
         Column("memory_bytes", "memory", format_bytes),
-        Column("risk", "out of memory", words.probability, style=_risk_style),
+        Column("risk", "out of memory", words.percent_chance, style=_risk_style),
         Column("parts", "slowest parts", min_width=24),
     )
     records = (

@@ -7,7 +7,7 @@ from typing import Any
 
 from planner.choose.simulation.bottlenecks import SPEEDUP
 from planner.choose.simulation.step_simulation import Simulation
-from planner.show.words import interval
+from planner.show.words import step_interval
 from planner.tables import Block, Column, Line, Record, Table, page
 from planner.units import counted, format_bytes, format_seconds
 
@@ -42,7 +42,7 @@ def _sentences(simulation: Simulation) -> Iterator[str]:
 
 def _length(simulation: Simulation) -> str:
     estimate = simulation.estimate
-    closed_form = f"{estimate.step_time_s:.4g} s ({interval(estimate)})"
+    closed_form = f"{estimate.step_time_s:.4g} s ({step_interval(estimate)})"
     length = f"step {simulation.makespan_s:.4g} s played; `planner estimate` has {closed_form}"
     if abs(simulation.difference) < 1e-9:
         return f"{length}, the same"

@@ -1,4 +1,4 @@
-"""Words: what is said of a plan and of an estimate, in the same sentences everywhere."""
+"""Words: sentences about plans and estimates, the same in the terminal, notebooks and pages."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from planner.show.catalogue.layout_words import layout_words
 from planner.units import counted, either, format_amount, format_bytes, format_count, format_seconds
 
 __all__ = [
-    "alternative",
-    "beside_fastest",
-    "cost",
-    "decided",
-    "doubt",
-    "fate",
-    "figures",
-    "fits",
-    "instead",
-    "interval",
-    "job",
+    "better_layout",
+    "closest_strategy",
+    "fastest_gain",
+    "fit_sentence",
+    "fit_word",
+    "idle_explanation",
+    "job_sentence",
     "memory_interval",
     "metrics",
-    "nearest",
+    "other_batch_notice",
     "other_batches",
-    "probability",
-    "queues",
-    "rate_unit",
-    "verdict",
-    "waiting",
+    "percent_chance",
+    "plan_sentence",
+    "queue_sentence",
+    "search_summary",
+    "step_figures",
+    "step_interval",
+    "throughput_unit",
+    "tight_warning",
+    "training_cost",
 ]
 
 
@@ -41,8 +41,8 @@ def _place(plan: Plan) -> str:
     )
 
 
-def job(plan: Plan) -> str:
-    """What was asked."""
+def job_sentence(plan: Plan) -> str:
+    """Describe the job of a plan."""
     workload = plan.workload
     return (
         f"{plan.model} ({format_count(plan.num_params)} parameters) on {_place(plan)}, "
@@ -52,43 +52,43 @@ def job(plan: Plan) -> str:
 
 
 def _batch(workload: Workload) -> str:
-    """What a step trains on."""
+    """Write the global batch of a step."""
     length = "" if workload.unit == "samples" else f" x {workload.sequence_length:,}"
     return f"{workload.global_batch:,}{length} {workload.unit}"
 
 
-def rate_unit(estimate: Estimate) -> str:
-    """What is counted by the second: tokens, or samples where each is a token alone.
+def throughput_unit(estimate: Estimate) -> str:
+    """Name the unit of throughput: tokens, or samples if a sample is a single token.
 
     >>> from planner.choose.planning import estimate
-    >>> rate_unit(estimate("cosmoflow", "polaris", Layout(dp=4)))
+    >>> throughput_unit(estimate("cosmoflow", "polaris", Layout(dp=4)))
     'samples'
     """
     tokens = estimate.tokens_per_s * estimate.step_time_s
     return "samples" if round(tokens) == estimate.layout.global_batch else "tokens"
 
 
-def verdict(plan: Plan) -> str:
-    """The answer in one sentence, and whether it is sure."""
+def plan_sentence(plan: Plan) -> str:
+    """Say which layout is recommended, and with which reservations."""
     estimate = plan.recommended
     if estimate is None:
-        return nearest(plan)
+        return closest_strategy(plan)
     recommendation = (
         f"{plan.model} fits on {_place(plan)}; recommended is {layout_words(estimate.layout)} with "
         f"{estimate.framework}: {format_seconds(estimate.step_time_s)} per step."
     )
     parts = (
         recommendation,
-        instead(plan),
-        doubt(estimate),
-        beside_fastest(plan),
+        other_batch_notice(plan),
+        tight_warning(estimate),
+        fastest_gain(plan),
         other_batches(plan),
     )
     return " ".join(part for part in parts if part)
 
 
-def instead(plan: Plan) -> str:
-    """Of a plan for another batch than the one asked for: that it is; else empty."""
+def other_batch_notice(plan: Plan) -> str:
+    """Say that a plan is for another batch than the requested one; empty if it is not."""
     if plan.asked_batch in (0, plan.workload.global_batch):
         return ""
     return (
@@ -97,15 +97,15 @@ def instead(plan: Plan) -> str:
     )
 
 
-def doubt(estimate: Estimate) -> str:
-    """Of a tight layout: by how much runs have missed."""
+def tight_warning(estimate: Estimate) -> str:
+    """Warn that a layout is tight, with the range of measured memory; empty if it is not."""
     if not estimate.tight:
         return ""
     return f"It is tight: {memory_interval(estimate)}. Run it once first."
 
 
-def beside_fastest(plan: Plan) -> str:
-    """What the fastest layout would gain over the recommended one, and at what price."""
+def fastest_gain(plan: Plan) -> str:
+    """Compare the fastest layout with the recommended one: its gain, and its price."""
     best, estimate = plan.best, plan.recommended
     if best is None or estimate is None or best.step_time_s >= estimate.step_time_s:
         return "No layout is faster." if estimate else ""
@@ -118,7 +118,7 @@ def beside_fastest(plan: Plan) -> str:
 
 
 def other_batches(plan: Plan) -> str:
-    """Which nearby global batches the devices share evenly, and what that brings."""
+    """List nearby global batches that the devices share evenly, with their step times."""
     offered = [x for x in plan.batches if x.global_batch != plan.workload.global_batch]
     if not offered:
         return ""
@@ -138,7 +138,7 @@ def _rate(speedup: float | None) -> str:
     return ", as many a second" if times == 1 else f", {times:g} times as many a second"
 
 
-_MORE = (
+_PRICES = (
     ("tp", "tensor parallelism over {}"),
     ("pp", "{} pipeline stages"),
     ("vpp", "{} chunks a stage"),
@@ -150,10 +150,10 @@ _MORE = (
 
 
 def _price(best: Estimate, recommended: Estimate) -> str:
-    """What a layout takes that another does not, in words."""
+    """List the degrees and risks in which the fastest layout exceeds the recommended one."""
     prices = [
         text.format(getattr(best.layout, name))
-        for name, text in _MORE
+        for name, text in _PRICES
         if getattr(best.layout, name) > getattr(recommended.layout, name)
     ]
     if best.layout.offload not in ("none", recommended.layout.offload):
@@ -161,15 +161,15 @@ def _price(best: Estimate, recommended: Estimate) -> str:
     if best.framework != recommended.framework:
         prices.append(best.framework)
     if best.out_of_memory_probability > recommended.out_of_memory_probability:
-        chance = probability(best.out_of_memory_probability)
+        chance = percent_chance(best.out_of_memory_probability)
         prices.append(f"a chance of {chance} to run out of memory")
     return ", ".join(prices[:-1]) + " and " + prices[-1] if len(prices) > 1 else "".join(prices)
 
 
-def probability(value: float) -> str:
-    """A probability in percent, none of them certain.
+def percent_chance(value: float) -> str:
+    """Write a probability in percent, never as certain.
 
-    >>> probability(0.0021), probability(0.347), probability(0.998)
+    >>> percent_chance(0.0021), percent_chance(0.347), percent_chance(0.998)
     ('< 1 %', '35 %', '> 99 %')
     """
     if value < 0.005:
@@ -178,25 +178,29 @@ def probability(value: float) -> str:
 
 
 def memory_interval(estimate: Estimate) -> str:
-    """The range in which the memory of nine of ten measured runs lay."""
+    """Write the 90 % interval of measured memory."""
     low, high = estimate.interval_memory_bytes
     return f"90 % of measured runs so estimated took {format_bytes(low)} to {format_bytes(high)}"
 
 
-def decided(plan: Plan) -> str:
-    """How many layouts were looked at, and how many of them bounds decided."""
+def search_summary(plan: Plan) -> str:
+    """Say how many layouts were searched, and how many of them bounds decided."""
     count, full = plan.num_candidates, plan.num_estimated
     if full == count:
         return f"{count:,} layouts evaluated"
     return f"{count:,} layouts decided, {full:,} of them estimated in full and the rest by bounds"
 
 
-def nearest(plan: Plan) -> str:
-    """Of a plan that does not fit: what comes closest, and what would help."""
+def closest_strategy(plan: Plan) -> str:
+    """Say which strategy of a plan that does not fit comes closest, and what would help."""
     entry = plan.closest
     if entry is None or entry.estimate is None:
         sizes = plan.legal_batches
-        batch = f"of {_either(sizes)}" if sizes else "that is a multiple of the devices"
+        batch = (
+            f"of {either(map('{:,}'.format, sizes))}"
+            if sizes
+            else "that is a multiple of the devices"
+        )
         return (
             f"{plan.model} cannot be laid out on {_place(plan)} at all: no strategy has a legal "
             f"layout; try a global batch {batch}."
@@ -208,18 +212,18 @@ def nearest(plan: Plan) -> str:
 
 
 def _help(plan: Plan, entry: Verdict) -> str:
-    """What would make a job fit that does not."""
+    """Say what would make a job fit: nodes, another batch, another layout, other hardware."""
     if plan.enough_nodes:
         return f"It fits on {counted(plan.enough_nodes, 'node')} with the same batch."
     if plan.batches:
         return other_batches(plan)
-    able = [
+    fixes = [
         verdict.fix
         for verdict in (entry, *plan.strategies)
         if verdict.fix and _fills(plan, verdict)
     ]
-    if able:
-        return f"Cheapest fix: {able[0]}."
+    if fixes:
+        return f"Cheapest fix: {fixes[0]}."
     if "per rank" in entry.why:
         return (
             "More nodes, as far as there are, were not found to help; shorten the sequence, or "
@@ -229,23 +233,19 @@ def _help(plan: Plan, entry: Verdict) -> str:
 
 
 def _fills(plan: Plan, entry: Verdict) -> bool:
-    """Whether a strategy uses all devices, or would."""
+    """Tell whether a strategy uses all devices."""
     return entry.estimate is None or entry.estimate.layout.world == plan.num_devices
 
 
-def _either(sizes: list[int]) -> str:
-    return either(f"{size:,}" for size in sizes)
-
-
-def fits(estimate: Estimate) -> str:
-    """Whether one layout fits, in a word or two."""
+def fit_word(estimate: Estimate) -> str:
+    """Say in a word or two whether a layout fits."""
     if not estimate.fits:
         return "Does not fit"
     return "Fits, but tight" if estimate.tight else "Fits"
 
 
-def fate(estimate: Estimate, machine: Machine) -> str:
-    """Whether one layout fits, and by how much it does not."""
+def fit_sentence(estimate: Estimate, machine: Machine) -> str:
+    """Say whether a layout fits, with its free or missing memory."""
     limit = machine.device.memory_bytes.value
     total = estimate.memory_bytes["total"]
     if estimate.tight:
@@ -258,17 +258,17 @@ def fate(estimate: Estimate, machine: Machine) -> str:
     return f"Does not fit: {shortage_summary(estimate, machine)}"
 
 
-def figures(estimate: Estimate) -> str:
+def step_figures(estimate: Estimate) -> str:
     """Write step time, utilisation and throughput of an estimate."""
     return (
-        f"step {format_seconds(estimate.step_time_s)} ({interval(estimate)}), "
+        f"step {format_seconds(estimate.step_time_s)} ({step_interval(estimate)}), "
         f"MFU {100 * estimate.mfu:.1f} %, "
-        f"{format_amount(estimate.tokens_per_s)} {rate_unit(estimate)}/s"
+        f"{format_amount(estimate.tokens_per_s)} {throughput_unit(estimate)}/s"
     )
 
 
-def waiting(estimate: Estimate, numbered: bool) -> str:
-    """What numbers, if there are, and gaps of a drawn step are, in its own figures."""
+def idle_explanation(estimate: Estimate, numbered: bool) -> str:
+    """Explain the gaps, and the numbers if there are any, of a drawn step."""
     parts, step = estimate.step_time_parts_s, estimate.step_time_s
     bubble = 100 * parts["pipeline_bubble"] / step
     transfer = 100 * parts["pipeline_transfer"] / step
@@ -281,14 +281,14 @@ def waiting(estimate: Estimate, numbered: bool) -> str:
     )
 
 
-def interval(estimate: Estimate) -> str:
-    """The range in which nine of ten measured runs of this class lay."""
+def step_interval(estimate: Estimate) -> str:
+    """Write the 90 % interval of a step time."""
     low, high = estimate.interval_step_time_s
     return f"90 % between {format_seconds(low)} and {format_seconds(high)}"
 
 
-def alternative(estimate: Estimate, better: Estimate | None) -> str:
-    """What the same framework can do for the job of a configured layout, in one sentence."""
+def better_layout(estimate: Estimate, better: Estimate | None) -> str:
+    """Compare a configured layout with the fastest one of its framework."""
     step = format_seconds(estimate.step_time_s) if estimate.fits else "does not fit"
     if better is None:
         verdict = "is faster" if estimate.fits else "fits either"
@@ -301,18 +301,18 @@ def alternative(estimate: Estimate, better: Estimate | None) -> str:
     )
 
 
-def cost(plan: Plan, estimate: Estimate) -> tuple[str, str, str]:
-    """What of the training is counted, how long that takes, and its node-hours."""
+def training_cost(plan: Plan, estimate: Estimate) -> tuple[str, str, str]:
+    """Return amount, duration and node-hours of the steps of a training, or of 1,000 steps."""
     tokens, node_hours = plan.workload.all_tokens, plan.node_hours(estimate)
     amount = f"steps of {format_count(tokens)} {plan.workload.unit}" if tokens else "1,000 steps"
     duration_s = plan.duration_s(estimate) if tokens else 1000 * estimate.step_time_s
     return amount, format_seconds(duration_s), f"{format_amount(node_hours)} node-hours"
 
 
-def queues(plan: Plan, estimate: Estimate) -> str:
-    """Which queues admit the job, and into how many runs its length must be cut.
+def queue_sentence(plan: Plan, estimate: Estimate) -> str:
+    """List the queues that admit the job, and the number of runs in the longest.
 
-    Empty where the machine has none that are known.
+    Empty if the machine has no known queues.
     """
     if not plan.queued:
         return ""
@@ -331,15 +331,15 @@ def queues(plan: Plan, estimate: Estimate) -> str:
 
 
 def metrics(plan: Plan, estimate: Estimate, limit_bytes: float) -> list[tuple[str, str, str]]:
-    """Label, value and small print of the numbers that matter first."""
+    """Return label, value and small print of the most important figures."""
     per_device = estimate.tokens_per_s / plan.num_devices
     memory = estimate.memory_bytes["total"]
     low, high = (format_bytes(value) for value in estimate.interval_memory_bytes)
-    amount, duration, node_hours = cost(plan, estimate)
+    amount, duration, node_hours = training_cost(plan, estimate)
     return [
-        ("step time", format_seconds(estimate.step_time_s), interval(estimate)),
+        ("step time", format_seconds(estimate.step_time_s), step_interval(estimate)),
         (
-            f"{rate_unit(estimate)} per second",
+            f"{throughput_unit(estimate)} per second",
             format_amount(estimate.tokens_per_s),
             f"{format_amount(per_device)} per device",
         ),

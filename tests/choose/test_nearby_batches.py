@@ -43,7 +43,7 @@ def test_twelve_devices_do_not_share_512_sequences(three_nodes: Plan) -> None:
     assert sizes == [504, 516]
     assert three_nodes.recommended is not None
     assert three_nodes.asked_batch == three_nodes.workload.global_batch == 512
-    assert words.instead(three_nodes) == ""
+    assert words.other_batch_notice(three_nodes) == ""
     assert three_nodes.recommended.layout.pp > 1
     for offer in three_nodes.batches:
         assert offer.estimate.fits
@@ -125,7 +125,7 @@ def test_a_near_batch_comes_before_a_pipeline_that_nobody_runs() -> None:
     assert answer.recommended.layout.global_batch == batch
     offered = {offer.global_batch: offer.speedup for offer in answer.batches}
     assert offered[batch] is not None
-    assert f"This is for {batch} sequences a step" in words.verdict(answer)
+    assert f"This is for {batch} sequences a step" in words.plan_sentence(answer)
     # 405B is trained in that many
     assert not is_deep_pipeline(load_model("llama-3.1-405b"), 17)
 
@@ -161,6 +161,6 @@ def test_what_is_offered_can_be_written() -> None:
     assert answer.recommended.layout.global_batch == answer.workload.global_batch == 510
     assert answer.asked_batch == 512
     assert words.other_batches(answer).startswith("512 sequences do not divide evenly: with 516, ")
-    assert words.verdict(answer).count("This is for 510 sequences a step") == 1
+    assert words.plan_sentence(answer).count("This is for 510 sequences a step") == 1
     assert Plan.from_json(answer.to_json()) == answer
     assert planner.emit(answer)

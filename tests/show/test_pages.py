@@ -73,8 +73,8 @@ def answer() -> planner.Plan:
 
 def test_a_plan_is_said_in_the_words_of_all_outputs(answer: planner.Plan) -> None:
     text = _read(answer).text
-    assert words.verdict(answer) in text
-    assert words.job(answer) in text
+    assert words.plan_sentence(answer) in text
+    assert words.job_sentence(answer) in text
     for one in answer.ranked[:8]:
         assert str(one.layout) in text
         assert format_seconds(one.step_time_s) in text
@@ -98,14 +98,14 @@ def test_a_plan_that_does_not_fit_says_so() -> None:
     job = planner.Workload(global_batch=8, sequence_length=8192)
     nothing = planner.plan("llama-3.1-405b", "polaris", nodes=1, workload=job)
     assert not nothing.fits
-    assert words.nearest(nothing) in _read(nothing).text
+    assert words.closest_strategy(nothing) in _read(nothing).text
 
 
 def test_an_estimate_shows_every_part(answer: planner.Plan) -> None:
     best = answer.best
     assert best is not None
     text = _read(best).text
-    assert words.interval(best) in text
+    assert words.step_interval(best) in text
     for row in best.records("parts"):
         form = format_seconds if row["unit"] == "s" else format_bytes
         assert row["label"] in text

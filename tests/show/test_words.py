@@ -30,15 +30,15 @@ def test_the_terminal_says_what_the_pages_say(plan: Plan) -> None:
     assert plan.best is not None
     said = verdict(plan).plain
     for words_of_it in (
-        words.job(plan),
-        words.interval(plan.best),
-        words.queues(plan, plan.best),
-        *words.cost(plan, plan.best),
+        words.job_sentence(plan),
+        words.step_interval(plan.best),
+        words.queue_sentence(plan, plan.best),
+        *words.training_cost(plan, plan.best),
     ):
         assert words_of_it in said
     shown = words.metrics(plan, plan.best, load_machine("polaris").device.memory_bytes.value)
-    assert words.cost(plan, plan.best) in shown
-    assert "gpt2 fits on 10 nodes of polaris (40 devices)" in words.verdict(plan)
+    assert words.training_cost(plan, plan.best) in shown
+    assert "gpt2 fits on 10 nodes of polaris (40 devices)" in words.plan_sentence(plan)
 
 
 def test_a_long_training_is_cut_into_the_longest_runs(plan: Plan) -> None:
@@ -47,28 +47,27 @@ def test_a_long_training_is_cut_into_the_longest_runs(plan: Plan) -> None:
     # queues that one must ask for are named, but nothing is counted on them
     open_ones = [queue for queue in plan.queues if not queue.on_request]
     longest = max(open_ones, key=lambda queue: queue.max_hours)
-    assert f"at least {-(-hours // longest.max_hours):,.0f} runs in {longest.name}" in words.queues(
-        plan, plan.best
-    )
-    assert "preemptable (up to 72 h, by request)" in words.queues(plan, plan.best)
+    runs = f"at least {-(-hours // longest.max_hours):,.0f} runs in {longest.name}"
+    assert runs in words.queue_sentence(plan, plan.best)
+    assert "preemptable (up to 72 h, by request)" in words.queue_sentence(plan, plan.best)
     asked = replace(plan, queues=tuple(q for q in plan.queues if q.on_request))
-    assert "runs in preemptable" in words.queues(asked, plan.best)
+    assert "runs in preemptable" in words.queue_sentence(asked, plan.best)
     no_queue = replace(plan, queues=())
-    assert words.queues(no_queue, plan.best).startswith("No queue of polaris")
+    assert words.queue_sentence(no_queue, plan.best).startswith("No queue of polaris")
     # a workstation has none that could refuse
-    assert words.queues(replace(no_queue, queued=False), plan.best) == ""
+    assert words.queue_sentence(replace(no_queue, queued=False), plan.best) == ""
     short = replace(plan, workload=_JOB.replaced(tokens=1.0))
-    assert "runs in" not in words.queues(short, plan.best)
+    assert "runs in" not in words.queue_sentence(short, plan.best)
 
 
 def test_what_the_same_framework_can_do_instead_is_said(plan: Plan) -> None:
     assert plan.best is not None
     slower = replace(plan.best, step_time_s=2 * plan.best.step_time_s)
-    said = words.alternative(slower, plan.best)
+    said = words.better_layout(slower, plan.best)
     assert f"{plan.best.framework} can do {format_seconds(plan.best.step_time_s)}" in said
     assert str(plan.best.layout) in said
-    assert words.alternative(slower, None).endswith("that was searched is faster.")
-    assert words.alternative(replace(slower, fits=False), None).endswith("searched fits either.")
+    assert words.better_layout(slower, None).endswith("that was searched is faster.")
+    assert words.better_layout(replace(slower, fits=False), None).endswith("searched fits either.")
 
 
 def test_what_comes_closest_is_said() -> None:
@@ -77,8 +76,8 @@ def test_what_comes_closest_is_said() -> None:
         (entry for entry in answer.strategies if entry.estimate is not None),
         key=lambda entry: entry.estimate.memory_bytes["total"] if entry.estimate else 0,
     )
-    assert f"Closest is {least.name}: it {least.why}." in words.verdict(answer)
-    assert words.verdict(answer) in verdict(answer).plain
+    assert f"Closest is {least.name}: it {least.why}." in words.plan_sentence(answer)
+    assert words.plan_sentence(answer) in verdict(answer).plain
 
 
 @pytest.mark.slow
@@ -86,31 +85,31 @@ def test_what_helps_is_what_would() -> None:
     # DDP alone: no number of nodes helps, another framework does
     job = Workload(sequence_length=4096, global_batch=64)
     alone = planner.plan("llama-3-8b", "polaris", nodes=4, workload=job, frameworks=["ddp"])
-    assert "Cheapest fix: with deepspeed: dp16 " in words.verdict(alone)
+    assert "Cheapest fix: with deepspeed: dp16 " in words.plan_sentence(alone)
     # 16 GiB of RAM do not hold a checkpoint of 15 while it is loaded: no device is short
     laptop = planner.plan("llama-3-8b", "laptop", nodes=1, workload=Workload(global_batch=8))
-    assert words.verdict(laptop).endswith("Take nodes of more memory or disk.")
+    assert words.plan_sentence(laptop).endswith("Take nodes of more memory or disk.")
     # 12,000 devices: the one device of a classic strategy is not what comes closest
     wide = planner.plan(
         "gpt2", "aurora", nodes=1000, workload=Workload(sequence_length=1024, global_batch=7)
     )
-    assert "cannot be laid out on 1,000 nodes" in words.verdict(wide)
+    assert "cannot be laid out on 1,000 nodes" in words.plan_sentence(wide)
     sizes = [f"{offer.global_batch:,}" for offer in wide.batches]
     assert sizes
-    assert all(size in words.verdict(wide) for size in sizes)
+    assert all(size in words.plan_sentence(wide) for size in sizes)
 
 
 def test_the_fate_of_a_layout() -> None:
     machine = load_machine("polaris")
     limit, room = machine.device.memory_bytes.value, machine.node.host_memory_bytes.value
     fits = planner.estimate("gpt2", machine, Layout(dp=4, grad_accumulation=16), workload=_JOB)
-    assert words.fate(fits, machine).startswith("Fits: ")
+    assert words.fit_sentence(fits, machine).startswith("Fits: ")
 
     def with_bytes(device: float, host: float) -> str:
         changed = replace(
             fits, fits=False, memory_bytes={"total": device}, host_memory_bytes={"total": host}
         )
-        return words.fate(changed, machine)
+        return words.fit_sentence(changed, machine)
 
     gib = 2.0**30
     assert "3.00 GiB too much per device on stage 0" in with_bytes(limit + 3 * gib, room)
@@ -135,12 +134,12 @@ def test_a_layout_that_fits_by_the_estimate_alone_is_tight(tight: Plan) -> None:
     assert best is not None
     assert best.tight
     forced = dataclasses.replace(tight, recommended=best)
-    said = words.verdict(forced)
+    said = words.plan_sentence(forced)
     assert "It is tight" in said
     assert "Run it once first" in said
     assert "No layout is faster." in said
     assert "Fits, but tight" in verdict(forced).plain
-    assert words.fate(best, load_machine("vsc-5")).startswith("Fits, but tight")
+    assert words.fit_sentence(best, load_machine("vsc-5")).startswith("Fits, but tight")
     fates = {row["strategy"]: row["fits"] for row in strategies_table(tight).records}
     assert {"yes", "tight", "no"} == set(fates.values())
 
@@ -150,15 +149,15 @@ def test_what_the_fastest_would_gain_and_cost(tight: Plan) -> None:
     assert best is not None
     assert found is not None
     assert not found.tight
-    said = words.beside_fastest(tight)
+    said = words.fastest_gain(tight)
     assert str(best.layout) in said
     less = 100 * (1 - best.step_time_s / found.step_time_s)
     assert f"({less:.0f} % less)" in said
     assert f"{best.layout.pp} pipeline stages" in said
-    risk = words.probability(best.out_of_memory_probability)
+    risk = words.percent_chance(best.out_of_memory_probability)
     assert f"a chance of {risk} to run out of memory" in said
     assert said in verdict(tight).plain
-    assert words.doubt(found) == ""
+    assert words.tight_warning(found) == ""
 
 
 def test_a_plan_with_intervals_is_read_back(tight: Plan) -> None:
@@ -185,7 +184,7 @@ def test_where_nothing_fits_nodes_are_searched() -> None:
     assert not answer.fits
     more = answer.enough_nodes
     assert more is not None
-    assert f"It fits on {more} nodes with the same batch." in words.verdict(answer)
+    assert f"It fits on {more} nodes with the same batch." in words.plan_sentence(answer)
     there = planner.plan(
         "llama-2-13b", "vsc-5", nodes=more, workload=job, frameworks=["megatron-lm"]
     )

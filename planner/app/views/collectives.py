@@ -16,7 +16,7 @@ from planner.cost.network.topology import GroupView
 from planner.describe.catalogue import load_machine
 from planner.describe.machine import Machine
 from planner.evidence.nccl_tests import published_for
-from planner.show.collective_report import seen_text
+from planner.show.collective_report import group_text
 from planner.show.figures import collective_times as figures
 from planner.units import format_bytes, format_seconds
 
@@ -69,7 +69,7 @@ def page(job_asked: PageRequest) -> None:
     draw(drawing, key="picture")
     st.caption(escape(drawing.alt))
     view = group_of(machine, group.ranks, group.stride)
-    st.caption(escape(f"The group spans {seen_text(view)}."))
+    st.caption(escape(f"The group spans {group_text(view)}."))
     left, right = st.columns(2)
     with left:
         st.header("Time against size", anchor=False)

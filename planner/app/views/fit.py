@@ -70,7 +70,7 @@ def page(request: PageRequest) -> None:
 def _verdict(plan: Plan, job: PageJob, shown: Estimate | None) -> None:
     tight = plan.recommended is not None and plan.recommended.tight
     say = (st.warning if tight else st.success) if plan.fits else st.error
-    say(escape(words.verdict(plan)))
+    say(escape(words.plan_sentence(plan)))
     _batches(plan)
     if shown is None:
         return
@@ -91,7 +91,7 @@ def _verdict(plan: Plan, job: PageJob, shown: Estimate | None) -> None:
                 border=True,
                 width="stretch",
             )
-    st.caption(escape(words.queues(plan, shown)))
+    st.caption(escape(words.queue_sentence(plan, shown)))
 
 
 def _batches(plan: Plan) -> None:
@@ -170,7 +170,7 @@ def _ranked(plan: Plan, job: PageJob) -> None:
         },
     )
     st.caption(
-        f"{words.decided(plan)}; of each framework, degrees and sharding "
+        f"{words.search_summary(plan)}; of each framework, degrees and sharding "
         "the fastest is here. Select one to study it below and on the page *One layout*."
     )
     with st.expander("How to read a layout"):
@@ -199,7 +199,7 @@ def _row(estimate: Estimate, limit: float, role: str, rate: str) -> dict[str, ob
         rate: round(estimate.tokens_per_s),
         "memory [GiB]": estimate.memory_bytes["total"] / GIB,
         "of the device [%]": 100 * estimate.memory_bytes["total"] / limit,
-        "out of memory": words.probability(estimate.out_of_memory_probability),
+        "out of memory": words.percent_chance(estimate.out_of_memory_probability),
         "slowest part": part(max(parts, key=lambda k: parts[k])).label,
     }
 

@@ -162,7 +162,7 @@ def _compare(job: PageJob) -> None:
             st.warning(escape(f"{compared_job.machine.name}: {error.plain}"))
             continue
         if plan.recommended is None:
-            st.warning(escape(words.verdict(plan)))
+            st.warning(escape(words.plan_sentence(plan)))
         else:
             plans.append((plan, plan.recommended))
     if plans:
@@ -186,5 +186,6 @@ def _compared(plan: Plan, best: Estimate) -> dict[str, Any]:
         "tokens/s": format_amount(best.tokens_per_s),
         "MFU [%]": round(100 * best.mfu, 1),
         "memory": format_bytes(best.memory_bytes["total"]),
-        "node-hours": f"{format_amount(plan.node_hours(best))} for {words.cost(plan, best)[0]}",
+        "node-hours": f"{format_amount(plan.node_hours(best))} for "
+        f"{words.training_cost(plan, best)[0]}",
     }

@@ -131,7 +131,7 @@ def _fate(shown: Estimate, job: PageJob) -> None:
     say = (st.warning if shown.tight else st.success) if shown.fits else st.error
     say(
         escape(
-            f"{words.fate(shown, job.machine)}. {layout_words(shown.layout)} with "
+            f"{words.fit_sentence(shown, job.machine)}. {layout_words(shown.layout)} with "
             f"{shown.framework}: {format_seconds(shown.step_time_s)} per step, "
             f"{format_bytes(shown.memory_bytes['total'])} per device."
         )
@@ -198,7 +198,7 @@ def _when(shown: Estimate, job: PageJob, packed: str) -> None:
     stages, step = cached.stage_memory_of(job, packed), cached.played_of(job, packed)
     drawing = step_timeline.gantt(step, shown.layout.schedule)
     draw(drawing, key="gantt")
-    waiting = words.waiting(shown, step_timeline.has_numbers(drawing))
+    waiting = words.idle_explanation(shown, step_timeline.has_numbers(drawing))
     st.caption(f"{waiting} {step_timeline.drawn_part(step)}")
     st.header("Memory over the step", anchor=False)
     draw(step_timeline.memory_over_step(step, stages, limit), key="over_step")

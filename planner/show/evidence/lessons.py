@@ -24,23 +24,23 @@ ODD = 0.5
 """Probability from which a run or a site is called odd."""
 
 
-_MOST_SAID = 3
+_MAX_ASSUMPTIONS = 3
 
 
 def corrected(learned: Learned) -> str:
-    """By what estimates are corrected, in a few words."""
-    runs = len({s.run.row_id for s in learned.scores if _figures(s.run)})
+    """Say how many measured runs correct the estimates."""
+    runs = len({s.run.row_id for s in learned.scores if _is_measured(s.run)})
     return f"corrected by {counted(runs, 'measured run')}"
 
 
-def _figures(run: Any) -> bool:
+def _is_measured(run: Any) -> bool:
     return run.step_time_s is not None or run.memory_bytes is not None
 
 
 def lessons(
     learned: Learned, taught: EstimateChange, next_one: Estimate | None = None
 ) -> list[str]:
-    """What was learned for one estimate, what does not fit, and what to measure next."""
+    """List what runs teach about an estimate, runs that do not fit, and what to measure next."""
     lines = []
     if taught.step_time is not None:
         runs = counted(learned.num_timed, "measured step time")
@@ -55,14 +55,11 @@ def lessons(
                 "counts: check what it says of its job."
             )
     if learned.odd_site > ODD:
+        assumed = _assumed(learned)
         lines.append(
             f"The runs differ from their estimates as hardly any do ({100 * learned.odd_site:.0f} "
             "% sure): check the description of machine, model or software"
-            + (
-                f", and what was assumed ({'; '.join(said)})."
-                if (said := _assumed(learned))
-                else "."
-            )
+            + (f", and what was assumed ({'; '.join(assumed)})." if assumed else ".")
         )
     if learned.refused:
         first = learned.refused[0]
@@ -79,9 +76,9 @@ def lessons(
 
 
 def _assumed(learned: Learned) -> list[str]:
-    """What the tables leave open and was taken, each once."""
+    """List the assumptions about runs that their tables leave open, each once."""
     sentences = [sentence for score in learned.scores for sentence in score.run.assumed]
-    return list(dict.fromkeys(sentences))[:_MOST_SAID]
+    return list(dict.fromkeys(sentences))[:_MAX_ASSUMPTIONS]
 
 
 def _change(subject: str, change: Change) -> str:
@@ -95,7 +92,7 @@ def _change(subject: str, change: Change) -> str:
 def lessons_dict(
     learned: Learned, taught: EstimateChange, next_one: Estimate | None = None
 ) -> dict[str, Any]:
-    """The same as plain data."""
+    """Return the lessons as plain data."""
     return {
         "num_step_times": learned.num_timed,
         "num_memories": learned.num_weighed,

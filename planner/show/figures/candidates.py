@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from planner.choose.plots.layout_space import LayoutSpace, Point
+from planner.choose.plots.layout_space import Cell, LayoutSpace, Point
 from planner.cost.estimate import Estimate
 from planner.show.figures.figure_registry import figure_of
 from planner.show.figures.frame import Drawing, framed, log_ticks, plain
@@ -33,31 +33,29 @@ def heatmap(space: LayoutSpace, device_limit_bytes: float) -> Drawing:
     tps = sorted({cell.tp for cell in space.cells})
     pps = sorted({cell.pp for cell in space.cells})
     table = {(cell.tp, cell.pp): cell for cell in space.cells}
-    rows = [[table.get((tp, pp)) for tp in tps] for pp in pps]
+
+    def by_cell(value: Callable[[Cell | None], Any]) -> list[list[Any]]:
+        return [[value(table.get((tp, pp))) for tp in tps] for pp in pps]
+
+    hover = [[_hover(table.get((tp, pp)), tp, pp, device_limit_bytes) for tp in tps] for pp in pps]
     shared = {
         "x": [str(tp) for tp in tps],
         "y": [str(pp) for pp in pps],
-        "customdata": [
-            [_hover(table.get((tp, pp)), tp, pp, device_limit_bytes) for tp in tps] for pp in pps
-        ],
+        "customdata": hover,
         "hovertemplate": "%{customdata}<extra></extra>",
         "hoverongaps": False,
         "xgap": 2,
         "ygap": 2,
     }
     figure.add_heatmap(
-        z=[[_shade(cell) for cell in row] for row in rows],
+        z=by_cell(_shade),
         colorscale=_SCALE,
         colorbar=_bar(space),
         showscale=any(_shade(cell) is not None for cell in space.cells),
         **shared,
     )
-    figure.add_heatmap(
-        z=[[_unfit(cell) for cell in row] for row in rows],
-        colorscale=[[0, _UNFIT], [1, _UNFIT]],
-        showscale=False,
-        **shared,
-    )
+    unfit = [[0, _UNFIT], [1, _UNFIT]]
+    figure.add_heatmap(z=by_cell(_unfit), colorscale=unfit, showscale=False, **shared)
     if len(tps) <= _MAX_COLUMNS and len(pps) <= _MAX_ROWS:
         _write(figure, space, device_limit_bytes)
     figure.update_xaxes(type="category", showgrid=False, categoryarray=shared["x"])
@@ -110,12 +108,12 @@ def _bar(space: LayoutSpace) -> dict[str, Any]:
     return {"title": {"text": "step"}, "thickness": 14, "tickvals": ticks, "ticktext": times}
 
 
-def _shade(cell: object) -> float | None:
-    time = getattr(cell, "step_time_s", math.inf)
+def _shade(cell: Cell | None) -> float | None:
+    time = math.inf if cell is None else cell.step_time_s
     return math.log10(time) if math.isfinite(time) else None
 
 
-def _unfit(cell: object) -> float | None:
+def _unfit(cell: Cell | None) -> float | None:
     """A mark for layouts that are legal but do not fit."""
     return 1.0 if cell is not None and _shade(cell) is None else None
 
@@ -125,20 +123,19 @@ def _ticks(space: LayoutSpace) -> list[float]:
     return [math.log10(tick) for tick in log_ticks(times)] if times else []
 
 
-def _words(cell: object, limit: float) -> str:
+def _words(cell: Cell | None, limit: float) -> str:
     if cell is None:
         return ""
-    time = getattr(cell, "step_time_s", math.inf)
-    if math.isfinite(time):
-        return format_seconds(time)
-    over = getattr(cell, "memory_bytes", 0.0) - limit
+    if math.isfinite(cell.step_time_s):
+        return format_seconds(cell.step_time_s)
+    over = cell.memory_bytes - limit
     return f"+{over / GIB:,.0f} GiB" if over > 0 else "host"
 
 
-def _hover(cell: object, tp: int, pp: int, limit: float) -> str:
+def _hover(cell: Cell | None, tp: int, pp: int, limit: float) -> str:
     if cell is None:
         return f"tp {tp}, pp {pp}: not legal"
-    text = plain(getattr(cell, "text", ""))
+    text = plain(cell.text)
     return f"tp {tp}, pp {pp}: {_words(cell, limit)}<br>{text}"
 
 
@@ -170,30 +167,28 @@ def pareto(
     shown = [*space.cloud, *space.front]
     star = ""
     if marked is not None:
-        place = Point(
-            marked.memory_bytes["total"],
-            marked.step_time_s,
-            f"{marked.layout} [{marked.framework}]",
-        )
-        shown.append(place)
-        figure.add_scatter(
-            **_points([place]),
-            mode="markers",
-            name="this layout",
-            marker={
-                "size": 17,
-                "symbol": "star",
-                "color": HUES[1],
-                "line": {"color": "#000000", "width": 1},
-            },
-        )
+        shown.append(_draw_star(figure, marked))
         star = (
-            f" The star is {place.text}: {format_bytes(place.memory_bytes)}, "
-            f"{format_seconds(place.step_time_s)}."
+            f" The star is {shown[-1].text}: {format_bytes(shown[-1].memory_bytes)}, "
+            f"{format_seconds(shown[-1].step_time_s)}."
         )
     _log_axes(figure, shown, device_limit_bytes)
     title = f"Memory against step time of {space.num_candidates:,} layouts."
     return Drawing(figure, f"{title} {_front_alt(space)}{star}")
+
+
+def _draw_star(figure: Any, estimate: Estimate) -> Point:
+    """Draw an estimate as a star, and return its point."""
+    text = f"{estimate.layout} [{estimate.framework}]"
+    point = Point(estimate.memory_bytes["total"], estimate.step_time_s, text)
+    outline = {"color": "#000000", "width": 1}
+    figure.add_scatter(
+        **_points([point]),
+        mode="markers",
+        name="this layout",
+        marker={"size": 17, "symbol": "star", "color": HUES[1], "line": outline},
+    )
+    return point
 
 
 def _front_alt(space: LayoutSpace) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from planner.choose.plots.anatomy import Axis, rank_axes
@@ -23,6 +24,53 @@ _MAX_WRITTEN = 192
 # cells with words beyond this many are too small to read
 
 
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """Cells of a rank map: nodes against devices, many nodes side by side."""
+
+    layout: Layout
+    per_node: int
+
+    @property
+    def nodes(self) -> int:
+        return -(-self.layout.world // self.per_node)
+
+    @property
+    def drawn(self) -> int:
+        """Number of nodes that are drawn."""
+        return min(self.nodes, _MAX_NODES)
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether nodes stand side by side, their devices one below the other."""
+        return self.nodes > self.per_node
+
+    @property
+    def part(self) -> str:
+        """Which nodes are drawn; empty if all are."""
+        nodes = counted(self.nodes, "node")
+        return f"the first {self.drawn} of {nodes}" if self.drawn < self.nodes else ""
+
+    def axes(self) -> tuple[list[str], list[str]]:
+        """Names of columns and rows."""
+        nodes = [str(node) for node in range(self.drawn)]
+        devices = [str(device) for device in range(self.per_node)]
+        return (nodes, devices) if self.is_wide else (devices, nodes)
+
+    def titles(self) -> tuple[str, str]:
+        """Titles of the axes."""
+        if not self.is_wide:
+            return "device in the node", "node"
+        return f"node ({self.part})" if self.part else "node", "device in the node"
+
+    def rows(self) -> list[range]:
+        """Ranks, row by row."""
+        size = self.per_node
+        if self.is_wide:
+            return [range(device, self.drawn * size, size) for device in range(size)]
+        return [range(node * size, (node + 1) * size) for node in range(self.drawn)]
+
+
 @figure_of("answer")
 def rank_map(layout: Layout, machine: Machine, axis: str = "tp") -> Drawing:
     """Nodes against devices; cells of one colour and number have the same index on `axis`.
@@ -30,53 +78,40 @@ def rank_map(layout: Layout, machine: Machine, axis: str = "tp") -> Drawing:
     At most 128 nodes are drawn, from the first rank on; the figure says so.
     """
     check_word("axis", axis, ("dp", "tp", "pp", "cp", "ep"))
-    per_node = machine.node.num_devices
-    nodes = -(-layout.world // per_node)
-    drawn = min(nodes, _MAX_NODES)
-    across = nodes > per_node
-    rows = [range(node * per_node, (node + 1) * per_node) for node in range(drawn)]
-    names = [str(node) for node in range(drawn)]
-    devices = [str(i) for i in range(per_node)]
-    if across:
-        # many nodes stand side by side, one device below the other
-        rows = [range(i, drawn * per_node, per_node) for i in range(per_node)]
-    x, y = (names, devices) if across else (devices, names)
-    part = f"the first {drawn} of {counted(nodes, 'node')}" if drawn < nodes else ""
-    figure = framed(
-        height=150 + 30 * len(y),
-        legend=False,
-        x=("node" + f" ({part})" * bool(part)) if across else "device in the node",
-        y="device in the node" if across else "node",
-        top=8,
-    )
-    shown = min(getattr(layout, axis), len(HUES))
-    written = drawn * per_node <= _MAX_WRITTEN
+    grid = _Grid(layout, machine.node.num_devices)
+    (columns, names), (x, y) = grid.axes(), grid.titles()
+    figure = framed(height=150 + 30 * len(names), legend=False, x=x, y=y, top=8)
+    colors = min(getattr(layout, axis), len(HUES))
+    readable = grid.drawn * grid.per_node <= _MAX_WRITTEN
     figure.add_heatmap(
-        x=x,
-        y=y,
-        z=[[_shade(layout, rank, axis) for rank in row] for row in rows],
-        text=[[_word(layout, rank, axis) for rank in row] for row in rows],
-        customdata=[[_hover(layout, rank, per_node) for rank in row] for row in rows],
+        x=columns,
+        y=names,
+        z=[[_shade(layout, rank, axis) for rank in row] for row in grid.rows()],
+        text=[[_word(layout, rank, axis) for rank in row] for row in grid.rows()],
+        customdata=[[_hover(layout, rank, grid.per_node) for rank in row] for row in grid.rows()],
         zmin=-0.5,
-        zmax=shown - 0.5,
-        texttemplate="%{text}" if written else None,
+        zmax=colors - 0.5,
+        texttemplate="%{text}" if readable else None,
         textfont={"color": "#000000"},
         hovertemplate="%{customdata}<extra></extra>",
-        colorscale=_scale(shown),
+        colorscale=_scale(colors),
         colorbar=_legend(layout, axis),
-        xgap=2 if written else 1,
-        ygap=2 if written else 1,
+        xgap=2 if readable else 1,
+        ygap=2 if readable else 1,
         opacity=0.9,
     )
-    tick_step = -(-len(x) // _MAX_TICKS)
-    figure.update_xaxes(type="category", showgrid=False, tickvals=x[::tick_step], tickangle=0)
+    ticks = columns[:: -(-len(columns) // _MAX_TICKS)]
+    figure.update_xaxes(type="category", showgrid=False, tickvals=ticks, tickangle=0)
     figure.update_yaxes(type="category", showgrid=False, autorange="reversed")
-    rest = f" ({part} are drawn)" if part else ""
-    return Drawing(
-        figure,
-        f"{counted(layout.world, 'rank')} on {counted(nodes, 'node')} of "
-        f"{counted(per_node, 'device')}{rest}, coloured by their "
-        f"index on the axis {axis} of size {getattr(layout, axis)}.",
+    return Drawing(figure, _rank_map_alt(grid, axis))
+
+
+def _rank_map_alt(grid: _Grid, axis: str) -> str:
+    rest = f" ({grid.part} are drawn)" if grid.part else ""
+    return (
+        f"{counted(grid.layout.world, 'rank')} on {counted(grid.nodes, 'node')} of "
+        f"{counted(grid.per_node, 'device')}{rest}, coloured by their "
+        f"index on the axis {axis} of size {getattr(grid.layout, axis)}."
     )
 
 
