@@ -17,14 +17,14 @@ from planner.cost.shards.stages import Stages
 
 
 def make_scenario(
-    model: str = "llama-3-8b",
+    model: str | planner.Model = "llama-3-8b",
     framework: str = "megatron-lm",
     machine: str = "polaris",
     **workload: Any,
 ) -> Scenario:
     """A scenario of catalogue entries by name, and fields of its workload."""
     return Scenario(
-        planner.load_model(model),
+        planner.load_model(model) if isinstance(model, str) else model,
         planner.load_machine(machine),
         planner.Workload(**workload),
         planner.load_framework(framework),

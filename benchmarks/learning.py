@@ -18,7 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from planner.cost.scenario.experience import Known, likelihoods, outlook, telling
+from planner.cost.scenario.experience import (
+    MeasuredRuns,
+    likelihoods,
+    most_informative_run,
+    outlook,
+)
 from planner.cost.scenario.prior import GAUSSIAN, Prior
 from planner.evidence.residual_table import Figure, Residual, experience_of, residuals
 
@@ -66,7 +71,7 @@ class Source:
     figure: Figure
 
     @property
-    def experience_of(self) -> Known:
+    def experience_of(self) -> MeasuredRuns:
         return experience_of(self.rows, self.figure)
 
     @property
@@ -93,7 +98,7 @@ def sources(rows: Sequence[Residual], figure: Figure) -> list[Source]:
     return [Source(name, tuple(members), figure) for (name, _), members in sorted(groups.items())]
 
 
-def handfuls(source: Source) -> list[tuple[Known, float]]:
+def handfuls(source: Source) -> list[tuple[MeasuredRuns, float]]:
     """Rows of a source by lot, a handful at a time, and what the word of each counts."""
     order = np.random.default_rng(1).permutation(len(source.rows))[:MOST_ROWS]
     weight = min(1.0, WEIGHT / len(order))
@@ -169,10 +174,10 @@ def held(prior: Prior, group: Source, size: int, chosen: bool = False) -> Held |
     return Held(*(float(np.mean([getattr(f, k) for f in found])) for k in Held.__annotations__))
 
 
-def _draws(prior: Prior, rows: Known, size: int, chosen: bool) -> Iterator[list[int]]:
+def _draws(prior: Prior, rows: MeasuredRuns, size: int, chosen: bool) -> Iterator[list[int]]:
     lots, n = np.random.default_rng(0), len(rows)
     if chosen:
-        yield [telling(prior, rows.traits)]
+        yield [most_informative_run(prior, rows.traits)]
     elif size == 0:
         yield []
     elif size == 1:
@@ -181,7 +186,7 @@ def _draws(prior: Prior, rows: Known, size: int, chosen: bool) -> Iterator[list[
         yield from (list(map(int, lots.permutation(n)[:size])) for _ in range(DRAWS // 2))
 
 
-def _one(prior: Prior, rows: Known, draw: list[int]) -> Held:
+def _one(prior: Prior, rows: MeasuredRuns, draw: list[int]) -> Held:
     rest = np.setdiff1d(np.arange(len(rows)), draw)
     if len(rest) > 80:
         rest = np.random.default_rng(2).permutation(rest)[:80]

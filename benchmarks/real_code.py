@@ -325,7 +325,7 @@ def _asked(process: subprocess.Popen[str], case: Case) -> dict[str, Any]:
 
 def estimated(case: Case) -> float:
     """The estimate of the same: the peak without context and the allocator's reserve [B]."""
-    parts, _ = device_memory(Stages.every(case.scenario, case.layout))
+    parts, _ = device_memory(Stages.of_pipeline(case.scenario, case.layout))
     sizes = (value for name, value in parts.items() if name not in _NOT_FOLLOWED)
     return float(np.max(sum(sizes)))
 

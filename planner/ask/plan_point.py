@@ -15,7 +15,7 @@ from planner.choose.preferences import preferences
 from planner.choose.recommendation import likely_stalls, recommend
 from planner.choose.search import Candidates, SearchScope, is_common, is_deep_pipeline
 from planner.choose.verdicts.fixes import closest_to_fitting, shortage_sentence
-from planner.cost.estimate import Estimate, timed
+from planner.cost.estimate import Estimate, estimate_times
 from planner.cost.memory.footprint import Footprints
 from planner.cost.parts import part
 from planner.cost.scenario import Scenario
@@ -221,7 +221,7 @@ def closest_layout(
     if not closest:
         return None
     _, footprints, scenario = min(closest, key=lambda each: each[0])
-    return scenario, timed(scenario, footprints)[0], footprints
+    return scenario, estimate_times(scenario, footprints)[0], footprints
 
 
 def _infeasible_reason(parts: Iterable[Candidates]) -> str:

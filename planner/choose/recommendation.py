@@ -14,7 +14,7 @@ import numpy as np
 
 from planner.choose.preferences import preferences
 from planner.choose.search import Candidates, is_common, is_deep_pipeline, rank_fastest
-from planner.cost.arrays import Float, Int, Mask, among, distinct
+from planner.cost.arrays import Float, Int, Mask, distinct, is_in
 from planner.cost.estimate import Estimate, Estimates
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
@@ -188,7 +188,7 @@ def stall_probability(scenario: Scenario, layouts: Layouts) -> Float:
     probability = np.zeros(np.shape(layouts.dp))
     for stall in scenario.framework.stalls:
         applies = (layouts.world >= stall.min_nodes * devices) & (layouts.piped == stall.piped)
-        applies = applies & among(layouts.zero_stage, stall.zero_stages)
+        applies = applies & is_in(layouts.zero_stage, stall.zero_stages)
         applies = applies & ((layouts.tp > devices) | (not stall.beyond_node))
         probability = np.maximum(probability, np.where(applies, stall.share.value, 0.0))
     return probability

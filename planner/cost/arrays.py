@@ -19,10 +19,10 @@ __all__ = [
     "Float",
     "Int",
     "Mask",
-    "among",
+    "broadcast_values",
     "distinct",
-    "in_pieces",
-    "shaped",
+    "is_in",
+    "map_in_batches",
     "where_any",
 ]
 
@@ -48,25 +48,25 @@ class Arrays:
     def map(self, change: Callable[[Any], Any]) -> Self:
         """The same struct with every array changed."""
         kind: Any = type(self)
-        made: Self = kind(
+        result: Self = kind(
             *[
                 change(values) if type(values) is np.ndarray else _mapped(values, change)
                 for values in _values(kind)(self)
             ]
         )
-        return made
+        return result
 
     def take(self, index: Any) -> Self:
         """A selection, as numpy indexing."""
         kind: Any = type(self)
-        made: Self = kind(
+        result: Self = kind(
             *[
                 # most are arrays: no call for each of them
-                values[index] if type(values) is np.ndarray else _taken(values, index)
+                values[index] if type(values) is np.ndarray else _take_field(values, index)
                 for values in _values(kind)(self)
             ]
         )
-        return made
+        return result
 
     def spread(self, index: Int) -> Self:
         """As `take`, but an array of one value alone becomes that number, which fits any shape."""
@@ -80,11 +80,11 @@ class Arrays:
         return self.map(lambda values: values.ravel()[index // (count // values.size)])
 
     @classmethod
-    def joined(cls, several: Sequence[Self]) -> Self:
+    def joined(cls, structs: Sequence[Self]) -> Self:
         """Structs of one kind, one after the other."""
         kind: Any = cls
-        made: Self = kind(*map(_joined, zip(*map(_values(kind), several), strict=True)))
-        return made
+        result: Self = kind(*map(_joined, zip(*map(_values(kind), structs), strict=True)))
+        return result
 
 
 _FLAT = operator.methodcaller("reshape", -1)
@@ -94,11 +94,11 @@ _FLAT = operator.methodcaller("reshape", -1)
 def _values(kind: Any) -> Callable[[Any], tuple[Any, ...]]:
     """What gives the values of all fields of such a struct."""
     names = [field.name for field in fields(kind)]
-    found = operator.attrgetter(*names)
-    return found if len(names) > 1 else lambda one: (found(one),)
+    getter = operator.attrgetter(*names)
+    return getter if len(names) > 1 else lambda struct: (getter(struct),)
 
 
-def _taken(value: Any, index: Any) -> Any:
+def _take_field(value: Any, index: Any) -> Any:
     return value.take(index) if isinstance(value, Arrays) else _mapped(value, lambda v: v[index])
 
 
@@ -112,8 +112,12 @@ def _joined(values: Sequence[Any]) -> Any:
 
 
 def _spread(values: Any, index: Int) -> Any:
-    one = values.ravel()[:1]
-    return one.reshape(()) if np.size(values) and np.all(values == one) else values.take(index, 0)
+    first_value = values.ravel()[:1]
+    return (
+        first_value.reshape(())
+        if np.size(values) and np.all(values == first_value)
+        else values.take(index, 0)
+    )
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -130,23 +134,23 @@ _Rows = TypeVar("_Rows", bound=Arrays)
 _Result = TypeVar("_Result", bound=Arrays)
 
 
-def in_pieces(work: Callable[[_Rows], _Result], rows: _Rows, count: int) -> _Result:
+def map_in_batches(work: Callable[[_Rows], _Result], rows: _Rows, count: int) -> _Result:
     """What `work` makes of `count` rows, done some thousands at a time on the machine's threads."""
     if count <= _TOGETHER:
         return work(rows)
-    each = -(-count // -(-count // _TOGETHER))
-    pieces = [rows.take(slice(start, start + each)) for start in range(0, count, each)]
+    piece_size = -(-count // -(-count // _TOGETHER))
+    pieces = [rows.take(slice(start, start + piece_size)) for start in range(0, count, piece_size)]
     with ThreadPoolExecutor(_NUM_THREADS) as threads:
-        done = list(threads.map(work, pieces))
-    return type(done[0]).joined(done)
+        results = list(threads.map(work, pieces))
+    return type(results[0]).joined(results)
 
 
-def shaped(values: Float, shape: tuple[int, ...]) -> Float:
+def broadcast_values(values: Float, shape: tuple[int, ...]) -> Float:
     """An array in a shape to which it broadcasts; itself where it has this shape already [1].
 
     Counted: every value as often as the shape asks. Left out: a copy. Definition.
 
-    >>> shaped(np.ones(2), (3, 2)).shape
+    >>> broadcast_values(np.ones(2), (3, 2)).shape
     (3, 2)
     """
     return values if np.shape(values) == shape else np.broadcast_to(values, shape)
@@ -163,16 +167,16 @@ def where_any(condition: Mask, compute: Callable[[], Float]) -> Float:
     return np.where(condition, compute(), 0.0) if condition.any() else np.zeros(condition.shape)
 
 
-def among(column: Int, few: Collection[int]) -> Mask:
+def is_in(column: Int, values: Collection[int]) -> Mask:
     """Where a column holds one of a few whole numbers.
 
-    >>> among(np.array([0, 3, 1]), (1, 3)).tolist()
+    >>> is_in(np.array([0, 3, 1]), (1, 3)).tolist()
     [False, True, True]
     """
-    found = column < column
-    for value in few:
-        found = found | (column == value)
-    return found
+    mask = column < column
+    for number in values:
+        mask = mask | (column == number)
+    return mask
 
 
 def distinct(*columns: Int | Mask) -> tuple[Int, Int]:
@@ -189,27 +193,31 @@ def distinct(*columns: Int | Mask) -> tuple[Int, Int]:
     shape = shapes[0] if len(set(shapes)) == 1 else np.broadcast_shapes(*set(shapes))
     size = math.prod(shape)
     if size <= 1:
-        alone = np.zeros(size, dtype=np.int64)
-        return alone, alone.reshape(shape)
-    alike = [column for column, own in zip(columns, shapes, strict=True) if own == shapes[0]]
-    if len(alike) < len(columns) and np.size(alike[0]) < size:
+        single_row = np.zeros(size, dtype=np.int64)
+        return single_row, single_row.reshape(shape)
+    same_shape = [
+        column
+        for column, column_shape in zip(columns, shapes, strict=True)
+        if column_shape == shapes[0]
+    ]
+    if len(same_shape) < len(columns) and np.size(same_shape[0]) < size:
         # one column of numbers for all that are the same along an axis
-        others = [column for column in columns if column.shape != shapes[0]]
-        columns = (distinct(*alike)[1], *others)
+        wider_columns = [column for column in columns if column.shape != shapes[0]]
+        columns = (distinct(*same_shape)[1], *wider_columns)
     key, values = np.zeros(size, dtype=np.int64), 1
     for column in columns:
         least, most = int(column.min()), int(column.max())
         if least == most:
             continue
-        one: Int = np.broadcast_to(column, shape).ravel().astype(np.int64, copy=False) - least
+        digits: Int = np.broadcast_to(column, shape).ravel().astype(np.int64, copy=False) - least
         width = most - least + 1
         if values * width > _COUNTED * size:
             # products of whole numbers stay small where those that do not occur are left out
             first, key = _numbered(key, values)
             values = len(first)
-        key, values = key * width + one, values * width
-    first, which = _numbered(key, values)
-    return first, which.reshape(shape)
+        key, values = key * width + digits, values * width
+    first, index = _numbered(key, values)
+    return first, index.reshape(shape)
 
 
 def _numbered(key: Int, values: int) -> tuple[Int, Int]:

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from planner.cost.arrays import Arrays, Float, in_pieces, shaped
+from planner.cost.arrays import Arrays, Float, broadcast_values, map_in_batches
 from planner.cost.memory.footprint import Footprints, check_figures, footprints_of
 from planner.cost.memory.phases import MOMENTS
 from planner.cost.operators.operations import model_flop
@@ -26,7 +26,14 @@ from planner.cost.uncertainty.step_time_spread import step_outlook
 from planner.describe.layout import Layout
 from planner.tables import Record, Table, Tabular
 
-__all__ = ["Estimate", "Estimates", "estimate_layouts", "fitting", "step_times", "timed"]
+__all__ = [
+    "Estimate",
+    "Estimates",
+    "estimate_fitting",
+    "estimate_layouts",
+    "estimate_times",
+    "step_times",
+]
 
 
 EstimateTable = Literal["estimate", "parts"]
@@ -140,16 +147,16 @@ class Estimates(Footprints):
         return self.model_flop / available
 
     def __getitem__(self, index: int) -> Estimate:
-        def one(parts: dict[str, Float]) -> dict[str, float]:
+        def floats_at(parts: dict[str, Float]) -> dict[str, float]:
             return {name: float(values.flat[index]) for name, values in parts.items()}
 
-        memory, host = one(self.memory_parts_bytes), one(self.host_parts_bytes)
-        parts = one(self.time_parts_s)
+        memory, host = floats_at(self.memory_parts_bytes), floats_at(self.host_parts_bytes)
+        parts = floats_at(self.time_parts_s)
         step, total = sum(parts.values()), sum(memory.values())
         layout, fits = self.layouts[index], bool(self.fits.flat[index])
-        alone = self.layouts.map(lambda column: column.reshape(-1)[index : index + 1])
-        fastest, slowest = step_outlook(self.scenario, alone, parts).around()
-        least, most = memory_outlook(self.scenario, alone).around()
+        layout_row = self.layouts.map(lambda column: column.reshape(-1)[index : index + 1])
+        fastest, slowest = step_outlook(self.scenario, layout_row, parts).around()
+        least, most = memory_outlook(self.scenario, layout_row).around()
         room = self.device_limit_bytes / total
         return Estimate(
             layout=layout,
@@ -157,7 +164,7 @@ class Estimates(Footprints):
             fits=fits,
             tight=fits and most > room,
             out_of_memory_probability=float(
-                exceeding_probability(self.scenario, alone, np.array([room]))[0]
+                exceeding_probability(self.scenario, layout_row, np.array([room]))[0]
             ),
             step_time_s=step,
             interval_step_time_s=(step * fastest, step * slowest),
@@ -192,43 +199,48 @@ def estimate_layouts(scenario: Scenario, layouts: Layouts) -> Estimates:
     1.0
     """
 
-    def of(some: Layouts) -> Estimates:
-        stages = Stages.candidates(scenario, some)
+    def estimate_batch(batch: Layouts) -> Estimates:
+        stages = Stages.candidates(scenario, batch)
         return _timed(stages, footprints_of(stages))
 
-    return in_pieces(of, layouts, len(layouts)) if np.ndim(layouts.dp) == 1 else of(layouts)
+    return (
+        map_in_batches(estimate_batch, layouts, len(layouts))
+        if np.ndim(layouts.dp) == 1
+        else estimate_batch(layouts)
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Fitting(Arrays):
     """What layouts take, and the estimates of those that fit."""
 
-    taken: Footprints
+    footprints: Footprints
     estimates: Estimates
 
 
-def fitting(scenario: Scenario, layouts: Layouts) -> tuple[Footprints, Estimates]:
+def estimate_fitting(scenario: Scenario, layouts: Layouts) -> tuple[Footprints, Estimates]:
     """What every layout takes, and the estimates of those that fit.
 
     Counted: as `estimate_layouts`. Left out: the time of what does not fit. method.md#search.
 
     >>> scenario = make_scenario("gpt2-xl", "ddp", global_batch=64)
-    >>> taken, found = fitting(scenario, Layouts.broadcast(dp=64, micro_batch=[1, 64]))
-    >>> taken.fits.tolist(), len(found)
+    >>> layouts = Layouts.broadcast(dp=64, micro_batch=[1, 64])
+    >>> footprints, estimates = estimate_fitting(scenario, layouts)
+    >>> footprints.fits.tolist(), len(estimates)
     ([True, False], 1)
     """
 
-    def of(some: Layouts) -> _Fitting:
-        stages = Stages.candidates(scenario, some)
-        taken = footprints_of(stages)
-        rows = np.flatnonzero(taken.fits)
-        return _Fitting(taken, _timed(stages.rows(rows), taken.take(rows)))
+    def estimate_batch(batch: Layouts) -> _Fitting:
+        stages = Stages.candidates(scenario, batch)
+        footprints = footprints_of(stages)
+        rows = np.flatnonzero(footprints.fits)
+        return _Fitting(footprints, _timed(stages.rows(rows), footprints.take(rows)))
 
-    found = in_pieces(of, layouts, len(layouts))
-    return found.taken, found.estimates
+    result = map_in_batches(estimate_batch, layouts, len(layouts))
+    return result.footprints, result.estimates
 
 
-def timed(scenario: Scenario, known: Footprints) -> Estimates:
+def estimate_times(scenario: Scenario, footprints: Footprints) -> Estimates:
     """Estimates of layouts whose footprints are known, such as those that fit.
 
     Counted: TIME_PARTS. Left out: nothing of `estimate_layouts`. method.md#search.
@@ -236,12 +248,14 @@ def timed(scenario: Scenario, known: Footprints) -> Estimates:
     >>> from planner.cost.memory.footprint import footprints
     >>> scenario = make_scenario("gpt2-xl", global_batch=64)
     >>> layouts = Layouts.broadcast(dp=[8, 4], grad_accumulation=[8, 16])
-    >>> later = timed(scenario, footprints(scenario, layouts)).step_time_s
+    >>> later = estimate_times(scenario, footprints(scenario, layouts)).step_time_s
     >>> bool(np.all(later == estimate_layouts(scenario, layouts).step_time_s))
     True
     """
-    return in_pieces(
-        lambda some: _timed(Stages.candidates(scenario, some.layouts), some), known, len(known)
+    return map_in_batches(
+        lambda batch: _timed(Stages.candidates(scenario, batch.layouts), batch),
+        footprints,
+        len(footprints),
     )
 
 
@@ -262,26 +276,26 @@ def step_times(scenario: Scenario, layouts: Layouts) -> Float:
     return np.asarray(sum(parts.values()))
 
 
-def _timed(stages: Stages, known: Footprints) -> Estimates:
+def _timed(stages: Stages, footprints: Footprints) -> Estimates:
     scenario = stages.scenario
     machine, workload = scenario.machine, scenario.workload
-    shape = np.shape(known.layouts.dp)
+    shape = np.shape(footprints.layouts.dp)
     # a search asks often what nothing takes
-    nothing: dict[str, Float] = dict.fromkeys(TIME_PARTS, np.zeros(shape))
-    parts = time_parts(stages) if np.size(known.layouts.dp) else nothing
-    parts = _as_measured(scenario, known.layouts, parts)
-    found = Estimates(
-        **{field.name: getattr(known, field.name) for field in fields(known)},
-        time_parts_s={name: shaped(values, shape) for name, values in parts.items()},
+    no_parts: dict[str, Float] = dict.fromkeys(TIME_PARTS, np.zeros(shape))
+    parts = time_parts(stages) if np.size(footprints.layouts.dp) else no_parts
+    parts = _as_measured(scenario, footprints.layouts, parts)
+    estimates = Estimates(
+        **{field.name: getattr(footprints, field.name) for field in fields(footprints)},
+        time_parts_s={name: broadcast_values(values, shape) for name, values in parts.items()},
         tokens_per_step=workload.tokens_per_step,
-        model_flop=shaped(
-            model_flop(stages.blocks, workload, kept_share(workload, known.layouts)), shape
+        model_flop=broadcast_values(
+            model_flop(stages.blocks, workload, kept_share(workload, footprints.layouts)), shape
         ),
         peak_flop_per_s=machine.peak(workload.base_precision),
         scenario=scenario,
     )
-    check_figures(scenario, found.step_time_s)
-    return found
+    check_figures(scenario, estimates.step_time_s)
+    return estimates
 
 
 def _as_measured(

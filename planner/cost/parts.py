@@ -24,8 +24,8 @@ __all__ = [
     "Part",
     "TimeCause",
     "TimePart",
+    "order_parts",
     "part",
-    "recorded",
     "time_spread",
     "unseen_parts",
 ]
@@ -72,7 +72,7 @@ class Part:
 class MemoryPart(Part):
     """A part of a device's memory."""
 
-    seen_by: tuple[MemoryKind, ...] = ("allocated", "reserved", "device")
+    layouts_of_block: tuple[MemoryKind, ...] = ("allocated", "reserved", "device")
     """Ways of measuring memory that count it."""
 
 
@@ -139,14 +139,14 @@ _DEVICE = (
         title="runtime (context, libraries)",
         hue="grey",
         meaning="driver context and communicators",
-        seen_by=("device",),
+        layouts_of_block=("device",),
     ),
     MemoryPart(
         name="allocator_reserve",
         hue="grey",
         hatch="/",
         meaning="what the caching allocator holds beyond the peak",
-        seen_by=("reserved", "device"),
+        layouts_of_block=("reserved", "device"),
     ),
 )
 
@@ -300,22 +300,22 @@ _BY_NAME: dict[str, Part] = {part.name: part for part in (*_DEVICE, *_HOST, *_TI
 _SPREAD = {part.name: part.spread for part in _TIME}
 
 
-def recorded(found: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+def order_parts(figures: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     """Estimated parts in the order of their records, which name all of them and no other.
 
     Parts of memory [B] or of time [s]. Counted: every part. Left out: nothing, a forgotten part
     or record is an error of ours. method.md#one-estimate-from-end-to-end.
 
-    >>> recorded({"b": 2.0, "a": 1.0}, ("a", "b"))
+    >>> order_parts({"b": 2.0, "a": 1.0}, ("a", "b"))
     {'a': 1.0, 'b': 2.0}
-    >>> recorded({"a": 1.0}, ("a", "b"))
+    >>> order_parts({"a": 1.0}, ("a", "b"))
     Traceback (most recent call last):
     ...
     AssertionError: parts without a record, or records without a part: b
     """
-    odd = ", ".join(sorted(set(found) ^ set(names)))
+    odd = ", ".join(sorted(set(figures) ^ set(names)))
     assert not odd, f"parts without a record, or records without a part: {odd}"
-    return {name: found[name] for name in names}
+    return {name: figures[name] for name in names}
 
 
 def part(name: str) -> Part:
@@ -347,4 +347,4 @@ def unseen_parts(kind: MemoryKind) -> tuple[str, ...]:
     >>> unseen_parts("allocated"), unseen_parts("device")
     (('runtime_context', 'allocator_reserve'), ())
     """
-    return tuple(part.name for part in _DEVICE if kind not in part.seen_by)
+    return tuple(part.name for part in _DEVICE if kind not in part.layouts_of_block)

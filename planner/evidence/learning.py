@@ -15,7 +15,13 @@ import numpy as np
 
 from planner.cost.estimate import Estimate
 from planner.cost.scenario import Scenario
-from planner.cost.scenario.experience import Experience, Known, Outlook, likelihoods, telling
+from planner.cost.scenario.experience import (
+    Experience,
+    MeasuredRuns,
+    Outlook,
+    likelihoods,
+    most_informative_run,
+)
 from planner.cost.scenario.prior import priors
 from planner.cost.scenario.traits import Traits
 from planner.cost.shards.layouts import Layouts
@@ -159,12 +165,12 @@ def _sample(scores: list[tuple[Score, float]]) -> list[tuple[Score, float]]:
     return [scores[i] for i in np.linspace(0, len(scores) - 1, MOST_RUNS).round().astype(int)]
 
 
-def _experience(runs: list[tuple[Traits, float]]) -> Known | None:
+def _experience(runs: list[tuple[Traits, float]]) -> MeasuredRuns | None:
     """Join traits and errors of runs; None without runs."""
     if not runs:
         return None
     errors = np.array([error for _, error in runs])
-    return Known(Traits.joined([traits for traits, _ in runs]), -np.log1p(errors))
+    return MeasuredRuns(Traits.joined([traits for traits, _ in runs]), -np.log1p(errors))
 
 
 def _traits(item: Score, parts_s: Mapping[str, float]) -> Traits:
@@ -223,4 +229,4 @@ def most_informative(candidates: Sequence[tuple[Scenario, Estimate]]) -> Estimat
         for scenario, estimate in candidates
     ]
     measured = candidates[0][0].experience.step_time
-    return candidates[telling(priors().step_time, Traits.joined(traits), measured)][1]
+    return candidates[most_informative_run(priors().step_time, Traits.joined(traits), measured)][1]

@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from planner.cost.scenario.experience import Known
+from planner.cost.scenario.experience import MeasuredRuns
 from planner.cost.scenario.traits import Traits
 
 __all__ = [
@@ -111,13 +111,13 @@ def residuals() -> tuple[Residual, ...]:
         )
 
 
-def experience_of(rows: Sequence[Residual], figure: Figure = "step_time") -> Known:
+def experience_of(rows: Sequence[Residual], figure: Figure = "step_time") -> MeasuredRuns:
     """Experience from runs, at least one of which carries the figure."""
     pairs = [(row.traits, value) for row in rows if (value := getattr(row, figure))]
     traits = Traits.joined([traits for traits, _ in pairs])
     if figure == "memory":  # which no part of the time decides
         traits = replace(traits, shares=np.zeros_like(traits.shares))
-    return Known(traits, np.log([value for _, value in pairs]))
+    return MeasuredRuns(traits, np.log([value for _, value in pairs]))
 
 
 @dataclass(frozen=True, slots=True)

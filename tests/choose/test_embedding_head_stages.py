@@ -10,7 +10,7 @@ import pytest
 
 from planner.choose.legality import legal
 from planner.choose.search import search
-from planner.cost.estimate import timed
+from planner.cost.estimate import estimate_times
 from planner.cost.memory.footprint import footprints
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
@@ -42,7 +42,7 @@ CASES = {
 
 def _everywhere(q: Scenario, found: Layouts) -> Layouts:
     """Every layout with ends as layers, with any number of chunks."""
-    plain = found.take(np.flatnonzero(found.piped & ~found.counts_ends))
+    plain = found.take(np.flatnonzero(found.piped & ~found.counts_embedding_or_head))
     once = plain.take(np.flatnonzero(plain.scheduled("1f1b")))
     several = [
         replace(once, vpp=np.full(len(once), v), schedule=np.full(len(once), INTERLEAVED))
@@ -61,7 +61,7 @@ def _everywhere(q: Scenario, found: Layouts) -> Layouts:
 def test_the_winner_is_that_of_trying_ends_everywhere(case: str) -> None:
     q = scenario(*CASES[case])
     found = search(q, 16)
-    everywhere = timed(q, footprints(q, _everywhere(q, found.footprints.layouts)))
+    everywhere = estimate_times(q, footprints(q, _everywhere(q, found.footprints.layouts)))
     both = [
         float(np.min(np.where(some.fits, some.step_time_s, np.inf), initial=np.inf))
         for some in (found.estimates, everywhere)
@@ -72,22 +72,22 @@ def test_the_winner_is_that_of_trying_ends_everywhere(case: str) -> None:
 def test_ends_count_where_that_is_faster() -> None:
     """14 layers and 2 ends are even on 4 stages of 4 chunks, and a stage of the head has less."""
     found = search(scenario(*CASES["chunks"]), 16)
-    told = found.estimates.layouts.counts_ends
+    told = found.estimates.layouts.counts_embedding_or_head
     assert np.any(told)
     assert np.any(~told & found.estimates.layouts.piped)
     layouts = found.footprints.layouts
-    chunks = set(layouts.vpp[layouts.counts_ends & (layouts.pp == 4)].tolist())
+    chunks = set(layouts.vpp[layouts.counts_embedding_or_head & (layouts.pp == 4)].tolist())
     assert {2, 4} <= chunks
 
 
 @pytest.mark.parametrize("framework", ["fsdp2", "nanotron", "megatron-deepspeed"])
 def test_frameworks_that_deal_so_or_are_not_told_are_not_searched_so(framework: str) -> None:
     found = search(_scenario(*CASES["chunks"], framework), 16)
-    assert not np.any(found.footprints.layouts.counts_ends)
+    assert not np.any(found.footprints.layouts.counts_embedding_or_head)
 
 
 def test_no_ends_where_they_change_nothing() -> None:
     """No head to speak of, and memory enough: a layer less on two stages makes none faster."""
     q = _scenario("llama-3-70b", 80, "1000GB", 64, "megatron-lm")
     q = replace(q, model=q.model.replaced(vocab_size=4000))
-    assert not np.any(search(q, 16).footprints.layouts.counts_ends)
+    assert not np.any(search(q, 16).footprints.layouts.counts_embedding_or_head)

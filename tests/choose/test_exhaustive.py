@@ -11,7 +11,7 @@ import pytest
 
 from planner.choose.legality import legal
 from planner.choose.search import Candidates
-from planner.cost.estimate import timed
+from planner.cost.estimate import estimate_times
 from planner.cost.memory.footprint import Footprints, footprints
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
@@ -105,7 +105,9 @@ def every_layout(scenario: Scenario, world: int) -> Layouts:
 
 def fastest(scenario: Scenario, taken: Footprints) -> float:
     fits = np.flatnonzero(taken.fits)
-    times = timed(scenario, taken.take(fits)).step_time_s if len(fits) else np.array([np.inf])
+    times = (
+        estimate_times(scenario, taken.take(fits)).step_time_s if len(fits) else np.array([np.inf])
+    )
     return float(np.min(times))
 
 

@@ -377,7 +377,7 @@ def test_a_pipeline_that_deals_layers_itself_takes_any_number(
     )
     layout = layout.replaced(grad_accumulation=8)
     check(asked, layout)
-    counts = Stages.every(asked, layout).counts[1]
+    counts = Stages.of_pipeline(asked, layout).counts[1]
     # DeepSpeed 0.19.8, runtime/utils.py partition_balanced with weight 1 for every layer
     shorter = fullest * layout.pp - layers
     assert counts.tolist() == [fullest] * (layout.pp - shorter) + [fullest - 1] * shorter

@@ -7,7 +7,7 @@ import pytest
 
 from planner.choose.search import enumerate_layouts, search
 from planner.choose.search.lower_bounds import memory_lower_bound_bytes, step_time_lower_bound_s
-from planner.cost.estimate import timed
+from planner.cost.estimate import estimate_times
 from planner.cost.memory.footprint import footprints
 from tests import descriptions
 
@@ -35,7 +35,7 @@ def test_every_candidate_takes_at_least_its_bounds(name: str) -> None:
     # worth having: nearly all that it takes of some, and much of most
     assert np.max(memory) > 0.85
     assert np.median(memory) > 0.3
-    time_s = timed(asked, taken).step_time_s
+    time_s = estimate_times(asked, taken).step_time_s
     for alone in (False, True):
         assert np.max(step_time_lower_bound_s(asked, layouts, final=alone) / time_s) <= 1 + 1e-9
     assert np.max(step_time_lower_bound_s(asked, layouts, final=True) / time_s) > 0.6

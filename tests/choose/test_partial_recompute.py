@@ -12,7 +12,7 @@ from planner.choose.preferences import preferences
 from planner.choose.search import search
 from planner.choose.search.candidates import fits_safely
 from planner.cost.arrays import Mask
-from planner.cost.estimate import Estimates, timed
+from planner.cost.estimate import Estimates, estimate_times
 from planner.cost.memory.footprint import footprints
 from planner.cost.operators.backward import FREES_NOTHING
 from planner.cost.scenario import Scenario
@@ -90,10 +90,10 @@ def test_the_fastest_is_that_of_trying_every_number_and_every_set(name: str) -> 
     told = layouts.recomputes_partly | (layouts.recompute_modules > 0)
     none, full = (np.flatnonzero((layouts.recompute == mode) & ~told) for mode in modes)
     every = footprints(scenario, crossed(scenario, layouts.take(none)))
-    best = fastest(timed(scenario, every.take(np.flatnonzero(every.fits))))
+    best = fastest(estimate_times(scenario, every.take(np.flatnonzero(every.fits))))
     ours = fastest(found.estimates)
     enough = found.footprints.take(full)
-    repeated = fastest(timed(scenario, enough.take(np.flatnonzero(enough.fits))))
+    repeated = fastest(estimate_times(scenario, enough.take(np.flatnonzero(enough.fits))))
     # what could not be near the fastest without any recompute is left out
     near = {key for key in best if best[key] < 1.1 * min(ours.values())}
     assert near & repeated.keys()
@@ -116,7 +116,7 @@ def test_the_fastest_safe_one_is_that_of_trying_every_number_and_every_set(name:
     plain = ~layouts.recomputes_partly & (layouts.recompute_modules == 0)
     none = (layouts.recompute == RECOMPUTE.index("none")) & plain
     crossing = footprints(scenario, crossed(scenario, layouts.take(np.flatnonzero(none))))
-    every = timed(scenario, crossing.take(np.flatnonzero(fits_safely(scenario, crossing))))
+    every = estimate_times(scenario, crossing.take(np.flatnonzero(fits_safely(scenario, crossing))))
     safe = np.flatnonzero(fits_safely(scenario, found.estimates))
     ours = found.estimates.take(safe)
     assert ours.step_time_s.min() <= every.step_time_s.min() * (1 + 1e-9)

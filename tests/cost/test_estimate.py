@@ -34,7 +34,7 @@ def test_stages_are_worked_out_once_per_estimate(monkeypatch: pytest.MonkeyPatch
 
         return call
 
-    for name in ("candidate_stages", "stage_parts", "stage_params"):
+    for name in ("candidate_stages", "stage_block_counts", "stage_params"):
         monkeypatch.setattr(stages, name, counted(name))
     # offload to disk and a pipeline: host, disk, memory and step all ask
     layouts = Layouts.stack(
@@ -44,7 +44,7 @@ def test_stages_are_worked_out_once_per_estimate(monkeypatch: pytest.MonkeyPatch
         ]
     )
     estimate_layouts(scenario(framework="deepspeed"), layouts)
-    assert calls == {"candidate_stages": 1, "stage_parts": 1, "stage_params": 1}
+    assert calls == {"candidate_stages": 1, "stage_block_counts": 1, "stage_params": 1}
 
 
 def test_every_field_of_a_layout_is_a_column() -> None:

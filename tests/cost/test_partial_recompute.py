@@ -24,7 +24,7 @@ PIPED = {"pp": 4, "schedule": "1f1b", "grad_accumulation": 8}
 
 
 def kept(layout: Layout, asked: object = MEGATRON) -> np.ndarray:
-    return stage_activations(Stages.every(asked, layout)).kept
+    return stage_activations(Stages.of_pipeline(asked, layout)).saved
 
 
 def plain(**fields: object) -> Layout:
@@ -44,16 +44,16 @@ def test_a_layer_that_is_repeated_keeps_its_input_and_the_others_everything() ->
 
 def test_layers_are_counted_in_every_chunk_of_a_stage() -> None:
     piped = {"pp": 2, "vpp": 4, "schedule": "interleaved-1f1b", "grad_accumulation": 8}
-    stages = Stages.every(MEGATRON, plain(**piped, recompute_layers=3))
+    stages = Stages.of_pipeline(MEGATRON, plain(**piped, recompute_layers=3))
     assert [count.tolist() for count in stages.counts[1:3]] == [[12, 12], [4, 4]]
-    many = Stages.every(MEGATRON, plain(**piped, recompute_layers=9))
+    many = Stages.of_pipeline(MEGATRON, plain(**piped, recompute_layers=9))
     assert [count.tolist() for count in many.counts[1:3]] == [[16, 16], [0, 0]]
 
 
 def test_kinds_of_layers_keep_their_order() -> None:
     """The three dense layers of DeepSeek-V3 come first: they are repeated first."""
     asked = scenario("deepseek-v3", framework="megatron-lm", sequence_length=2048)
-    stages = Stages.every(asked, plain(recompute_layers=5))
+    stages = Stages.of_pipeline(asked, plain(recompute_layers=5))
     names = [
         (b.name, b.kept_whole, int(n[0])) for b, n in zip(stages.blocks, stages.counts, strict=True)
     ]
@@ -68,14 +68,16 @@ def test_kinds_of_layers_keep_their_order() -> None:
 
 def test_every_nth_layer_of_torchtitan_is_repeated_from_the_nth_on() -> None:
     asked = scenario("llama-3-8b", framework="fsdp2", sequence_length=2048)
-    stages = Stages.every(asked, plain(recompute_every=5))
+    stages = Stages.of_pipeline(asked, plain(recompute_every=5))
     assert [int(count[0]) for count in stages.counts] == [1, 6, 26, 1]
 
 
 def test_a_checkpoint_of_several_layers_keeps_one_input() -> None:
-    one, four = (stage_activations(Stages.every(MEGATRON, plain(recompute_span=n))) for n in (1, 4))
-    assert one.kept - four.kept == pytest.approx((32 - 8) * 2048 * TOKEN)
-    repeated = 3 * stage_activations(Stages.every(MEGATRON, Layout())).layer.kept
+    one, four = (
+        stage_activations(Stages.of_pipeline(MEGATRON, plain(recompute_span=n))) for n in (1, 4)
+    )
+    assert one.saved - four.saved == pytest.approx((32 - 8) * 2048 * TOKEN)
+    repeated = 3 * stage_activations(Stages.of_pipeline(MEGATRON, Layout())).layer.saved
     assert four.layer.working - one.layer.working == pytest.approx(repeated)
 
 
@@ -169,7 +171,7 @@ def test_activations_on_the_host_leave_the_device_and_cross_the_link() -> None:
     inputs = 32 * 2048 * TOKEN
     assert kept(layout, asked) - kept(moved, asked) == pytest.approx(inputs)
     # beside activations the host is busier with the step than with loading
-    stages, busy = Stages.every(asked, moved), 1e12
+    stages, busy = Stages.of_pipeline(asked, moved), 1e12
     assert host_memory(stages, busy)["offloaded_states"] == pytest.approx(4 * inputs)
     found = estimate_layouts(asked, Layouts.stack([layout, moved]))
     # copies are awaited, both ways

@@ -10,7 +10,7 @@ import pytest
 
 from planner.choose.search import enumerate_layouts
 from planner.cost.arrays import Float
-from planner.cost.estimate import Estimates, estimate_layouts, fitting
+from planner.cost.estimate import Estimates, estimate_fitting, estimate_layouts
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES
@@ -94,7 +94,7 @@ def test_a_set_in_any_order_is_estimated_as_one_by_one(name: str) -> None:
 def test_those_that_fit_are_estimated_as_among_all(name: str) -> None:
     scenario, layouts = some_layouts(name)
     every = estimate_layouts(scenario, layouts)
-    taken, found = fitting(scenario, layouts)
+    taken, found = estimate_fitting(scenario, layouts)
     assert taken.fits.tolist() == every.fits.tolist()
     assert len(found) == every.fits.sum() > 0
     for part, values in figures(found).items():

@@ -56,7 +56,7 @@ def moments() -> dict[str, dict[str, list[int]]]:
 
 
 def _moments(job: Scenario, layout: Layout) -> dict[str, list[int]]:
-    sheet = PeakInputs.of(Stages.every(job, layout))
+    sheet = PeakInputs.of(Stages.of_pipeline(job, layout))
     found = {}
     for name, moment in MOMENTS.items():
         alive = moment(sheet)

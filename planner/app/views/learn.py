@@ -18,7 +18,7 @@ from planner.choose.plots.anatomy import PlayedStep
 from planner.choose.verdicts.decision_guide import apply_guide
 from planner.cost.estimate import Estimate
 from planner.cost.scenario import Scenario
-from planner.cost.schedules.registry import schedule_named
+from planner.cost.schedules.registry import schedule_by_name
 from planner.cost.schedules.simulate import StageTime, simulate
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import SCHEDULES, Layout, Offload
@@ -217,7 +217,7 @@ def _pipeline(_: PageJob | None) -> None:
     stages = columns[1].slider("Stages", 2, 8, 4, key="pipe_stages")
     groups = columns[2].slider("Micro-batches per stage", 1, 8, 2, key="pipe_groups")
     chunks = columns[3].slider("Chunks (interleaved)", 2, 4, 2, key="pipe_chunks")
-    rules = schedule_named(schedule)
+    rules = schedule_by_name(schedule)
     number = chunks if rules.interleaves else 2 if rules.v_shaped else 1
     timeline = simulate([StageTime(1.0, 2.0, 0.0, 1.0)] * stages, stages * groups, schedule, number)
     draw(step_timeline.gantt(PlayedStep.of_schedule(timeline), schedule), key="pipe_gantt")

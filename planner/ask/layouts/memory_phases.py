@@ -14,7 +14,7 @@ from planner.ask.question import Findings, JobFields, question
 from planner.ask.sentences import nodes_of
 from planner.choose.job import JobSpec
 from planner.cost.estimate import Estimate
-from planner.cost.memory.host_memory import host_moments
+from planner.cost.memory.host_memory import host_memory_phases
 from planner.cost.memory.phases import MOMENTS, PeakInputs
 from planner.cost.parts import MemoryKind, part, unseen_parts
 from planner.cost.scenario import Scenario
@@ -138,7 +138,7 @@ def host(job: JobSpec, *, nodes: Nodes = 1, **_: Unpack[JobFields]) -> Findings:
     first_stage = Stages.of(scenario, Layouts.stack([layout]), 0)
     load, step = (
         {name: float(value.item()) for name, value in parts.items()}
-        for parts in host_moments(first_stage, shared)
+        for parts in host_memory_phases(first_stage, shared)
     )
     is_sharded = layout.shards_weights or layout.tp * layout.pp * layout.ep > 1
     gathered = float(scenario.model.num_params * scenario.workload.compute_bytes)

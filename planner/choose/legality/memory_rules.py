@@ -8,7 +8,7 @@ import numpy as np
 
 from planner.choose.job_checks import listed
 from planner.choose.legality.rule import Rule, coded
-from planner.cost.arrays import Float, Mask, among
+from planner.cost.arrays import Float, Mask, is_in
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layers_per_stage import chunk_counts
@@ -94,7 +94,7 @@ def _moves(q: Scenario, x: Layouts) -> Mask:
     modes = [RECOMPUTE.index(mode) for mode in q.framework.offload_activations]
     piped = q.framework.offloading.activations_piped | ~x.piped
     apart = not q.machine.device.uses_host_memory
-    return ~x.offloads_activations | (among(x.recompute, modes) & piped & apart)
+    return ~x.offloads_activations | (is_in(x.recompute, modes) & piped & apart)
 
 
 def _moves_message(q: Scenario, x: Layout) -> str:
@@ -152,7 +152,7 @@ def chunk_layers(q: Scenario, x: Layout) -> Float:
 def _offloads(q: Scenario, x: Layouts) -> Mask:
     """Which layouts offload nothing, or what framework and machine allow."""
     fw, disk = q.framework, q.machine.node.local_disk is not None
-    staged = among(x.zero_stage, fw.offload_stages)
+    staged = is_in(x.zero_stage, fw.offload_stages)
     to_host = staged & ("cpu" in fw.offload_optimizer)
     to_disk = staged & x.shards_weights & ("nvme" in fw.offload_optimizer) & disk
     all_to_host = x.shards_weights & ("cpu" in fw.offload_parameters)

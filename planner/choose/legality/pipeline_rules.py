@@ -6,10 +6,10 @@ import numpy as np
 
 from planner.choose.job_checks import listed
 from planner.choose.legality.rule import Rule, coded
-from planner.cost.arrays import Mask, among
+from planner.cost.arrays import Mask, is_in
 from planner.cost.scenario import Scenario
 from planner.cost.schedules.bubble import defers_weight_gradients, fewest_micro_batches, interleaved
-from planner.cost.shards.layers_per_stage import layers_on_stage, told_deal
+from planner.cost.shards.layers_per_stage import layer_split, layers_on_stage
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import RECOMPUTE, SCHEDULES, STAGE_FIELDS, Layout, divisors
 from planner.errors import shorten
@@ -25,11 +25,11 @@ def _num_layers(q: Scenario) -> int:
 def _stages(q: Scenario, x: Layouts) -> Mask:
     chunks, layers = x.pp * x.vpp, _num_layers(q)
     even = chunks <= layers if q.framework.uneven_stages else layers % chunks == 0
-    return even | x.counts_ends | x.dealt_by_hand
+    return even | x.counts_embedding_or_head | x.has_custom_split
 
 
 def _custom_split(q: Scenario, x: Layouts) -> Mask:
-    is_custom = x.counts_ends | x.dealt_by_hand
+    is_custom = x.counts_embedding_or_head | x.has_custom_split
     return ~is_custom | (x.piped & q.framework.custom_pipeline_split)
 
 
@@ -50,7 +50,7 @@ def _split_options(x: Layout) -> str:
 
 def _filled(q: Scenario, x: Layouts) -> Mask:
     """Every layer lies on a stage, and no chunk but the first and last is empty."""
-    is_custom = np.ravel(x.counts_ends | x.dealt_by_hand)
+    is_custom = np.ravel(x.counts_embedding_or_head | x.has_custom_split)
     holds = np.ones(len(is_custom), dtype=np.bool_)
     if np.any(is_custom):
         shapes, rows = x.distinct("pp", "vpp", "schedule", *STAGE_FIELDS)
@@ -61,7 +61,7 @@ def _filled(q: Scenario, x: Layouts) -> Mask:
 
 def _is_filled(q: Scenario, x: Layout) -> bool:
     layers, chunks = _num_layers(q), x.pp * x.vpp
-    deal = told_deal(layers, x)
+    deal = layer_split(layers, x)
     _, counts = layers_on_stage(layers, chunks, np.arange(chunks), deal)
     between = counts[1:-1] if not x.split else counts[:0]
     return bool(counts.sum() == layers and np.all(counts >= 0) and np.all(between >= 1))
@@ -127,8 +127,8 @@ def _schedule_message(q: Scenario, x: Layout) -> str:
 
 def _deferred(q: Scenario, x: Layouts) -> Mask:
     recompute = [RECOMPUTE.index(mode) for mode in q.framework.deferred_recompute]
-    stages = among(x.zero_stage, q.framework.deferred_zero_stages)
-    return ~defers_weight_gradients(x) | (among(x.recompute, recompute) & stages)
+    stages = is_in(x.zero_stage, q.framework.deferred_zero_stages)
+    return ~defers_weight_gradients(x) | (is_in(x.recompute, recompute) & stages)
 
 
 def _deferred_message(q: Scenario, x: Layout) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from planner.cost.arrays import Mask, among
+from planner.cost.arrays import Mask, is_in
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import Layout
@@ -39,7 +39,7 @@ def coded(name: str, table: tuple[object, ...], allowed: str, implied: object) -
     def holds(q: Scenario, x: Layouts) -> Mask:
         offered = {implied, *getattr(q.framework, allowed)}
         codes = [i for i, value in enumerate(table) if value in offered]
-        return among(getattr(x, name), codes)
+        return is_in(getattr(x, name), codes)
 
     return Rule(
         f"{name} is not offered by the framework",

@@ -6,7 +6,7 @@ import numpy as np
 
 from planner.choose.job_checks import listed
 from planner.choose.legality.rule import Rule, choices
-from planner.cost.arrays import Mask, among
+from planner.cost.arrays import Mask, is_in
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import Layout, divisors
@@ -41,8 +41,8 @@ def _batch_message(q: Scenario, x: Layout) -> str:
 
 
 def _zero(q: Scenario, x: Layouts) -> Mask:
-    stages = among(x.zero_stage, q.framework.zero_stages_for(q.workload.precision))
-    piped = among(x.zero_stage, q.framework.zero_stages_with_pipeline)
+    stages = is_in(x.zero_stage, q.framework.zero_stages_for(q.workload.precision))
+    piped = is_in(x.zero_stage, q.framework.zero_stages_with_pipeline)
     return stages & (piped | ~x.piped)
 
 
@@ -73,7 +73,7 @@ def _shared_states(q: Scenario, x: Layouts) -> Mask:
 
 def _hybrid(q: Scenario, x: Layouts) -> Mask:
     is_unhybrid = x.dp_shard == x.dp
-    offered = among(x.zero_stage, q.framework.hybrid_stages)
+    offered = is_in(x.zero_stage, q.framework.hybrid_stages)
     return is_unhybrid | ((x.dp % x.dp_shard == 0) & offered)
 
 

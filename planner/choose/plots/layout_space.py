@@ -13,7 +13,7 @@ from planner.choose.job import JobSpec
 from planner.choose.job_search import search_job
 from planner.choose.search import Candidates, SearchScope
 from planner.cost.arrays import Int
-from planner.cost.estimate import timed
+from planner.cost.estimate import estimate_times
 from planner.cost.scenario.experience import Experience
 from planner.describe.framework.framework import Framework
 from planner.describe.machine import Machine
@@ -116,7 +116,7 @@ class _Table:
         for part, (start, end) in zip(self.parts, itertools.pairwise(self._starts), strict=True):
             selected = rows[(rows >= start) & (rows < end)]
             if len(selected):
-                estimates = timed(part.scenario, part.footprints.take(selected - start))
+                estimates = estimate_times(part.scenario, part.footprints.take(selected - start))
                 self.time_s[selected] = estimates.step_time_s
 
     def text(self, row: int) -> str:

@@ -16,7 +16,7 @@ from planner.cost.arrays import Int, Mask
 from planner.cost.operators.backward import FREES_NOTHING, selective_frees_nothing
 from planner.cost.scenario import Scenario
 from planner.cost.schedules.bubble import interleaved
-from planner.cost.schedules.registry import schedule_named
+from planner.cost.schedules.registry import schedule_by_name
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, divisors
 
@@ -183,7 +183,7 @@ def _add_schedules(grid: _Grid) -> None:
     """Cross the pipeline schedules that no other one of the framework beats, and their chunks."""
     offered = [name for name in grid.scenario.framework.schedules if name != "none"]
     for name in list(offered):
-        if (better := schedule_named(name).no_better_than) in offered:
+        if (better := schedule_by_name(name).no_better_than) in offered:
             offered.remove(name)
             grid.drop(f"{name}: {better} takes as long and less memory", len(grid))
     grid.cross("schedule", [SCHEDULES.index(name) for name in ("none", *offered)])

@@ -8,15 +8,15 @@ import numpy as np
 
 from planner.cost.arrays import Float
 from planner.cost.memory.activations import kept_bytes
-from planner.cost.memory.in_flight import in_flight_on
-from planner.cost.memory.weights import gathered, resident, unfreed
+from planner.cost.memory.in_flight import passes_in_flight
+from planner.cost.memory.weights import gathered, resident, resident_weights
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.scenario import Scenario
-from planner.cost.schedules.registry import KNOWN
+from planner.cost.schedules.registry import REGISTRY
 from planner.cost.schedules.schedule import Passes
 from planner.cost.shards.candidate_stages import candidate_stages
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.partial_recompute import stage_parts
+from planner.cost.shards.partial_recompute import stage_block_counts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.block_pass import block_passes
 from planner.describe.layout import RECOMPUTE, STAGE_FIELDS
@@ -61,7 +61,7 @@ def memory_lower_bound_bytes(scenario: Scenario, layouts: Layouts) -> Float:
     layouts = replace(layouts, recompute_layers=zeros, recompute_every=zeros + 1)
     least, gradient_sums, at_loss = _states(scenario, layouts)
     shapes, rows = layouts.distinct(*_IN_FLIGHT)
-    flight = in_flight_on(Stages.of(scenario, shapes, 0))
+    flight = passes_in_flight(Stages.of(scenario, shapes, 0))
     # gradient sums of earlier micro-batches exist unless all of them are still in flight
     has_sums = shapes.num_microbatches > flight.micro_batches
     at_loss = at_loss + np.where(has_sums[rows], gradient_sums, 0.0)
@@ -84,7 +84,7 @@ def _states(scenario: Scenario, layouts: Layouts) -> tuple[Float, Float, Float]:
     shapes, rows = layouts.distinct(*_STATES)
     stages = Stages.of(scenario, shapes, 0)
     stay, size = resident(stages), stages.states
-    weights, fetched = unfreed(stages, stay.weights), gathered(stages, np.asarray(np.inf))
+    weights, fetched = resident_weights(stages, stay.weights), gathered(stages, np.asarray(np.inf))
     sums_once = shapes.sums_gradients(scenario.framework) & (size.sharded_weight_bytes == 0)
     sums = np.where(sums_once, stages.trained.trainable * size.reduce_bytes, stay.gradients)
     backward = weights.in_first_layer + sums + fetched.in_second_layer
@@ -131,7 +131,7 @@ def step_time_lower_bound_s(scenario: Scenario, layouts: Layouts, final: bool = 
     slowest_s = _slowest_stage_s(scenario, layouts, [each[rows] for each in seconds])
     slowest, rest = (Passes(x, x / 2, x / 2) for x in (slowest_s, total_s - slowest_s))
     idle_s = np.zeros(len(layouts))
-    for name, schedule in KNOWN.items():
+    for name, schedule in REGISTRY.items():
         applies = layouts.scheduled(name) & layouts.piped
         if schedule.least_idle_s is not None and np.any(applies):
             idle = schedule.least_idle_s(layouts.pp, layouts.vpp, num_microbatches, slowest, rest)
@@ -144,7 +144,7 @@ def _slowest_stage_s(scenario: Scenario, layouts: Layouts, seconds: list[Float])
     blocks, framework = blocks_of(scenario), scenario.framework
     splits, rows = layouts.distinct(*_SPLIT)
     stages = candidate_stages(blocks, splits, framework)
-    counts = stage_parts(blocks, splits.take((..., None)), stages, framework)
+    counts = stage_block_counts(blocks, splits.take((..., None)), stages, framework)
     slowest = np.zeros(len(layouts))
     for stage in range(stages.shape[1]):
         pairs = zip(counts, seconds, strict=True)

@@ -17,7 +17,7 @@ from planner.choose.search.enumeration import enumerate_layouts
 from planner.choose.search.pruning import SearchScope, estimate_promising
 from planner.choose.search.refine import REFINEMENTS
 from planner.cost.arrays import Mask
-from planner.cost.estimate import fitting
+from planner.cost.estimate import estimate_fitting
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 
@@ -61,7 +61,7 @@ def _restrict(layouts: Layouts, within: Callable[[Layouts], Mask] | None) -> Lay
 
 def _estimate(scenario: Scenario, dropped: dict[str, int], layouts: Layouts) -> Candidates:
     """Memory of all layouts, step time of those that fit."""
-    return Candidates(scenario, *fitting(scenario, layouts), dropped)
+    return Candidates(scenario, *estimate_fitting(scenario, layouts), dropped)
 
 
 def _count_dropped(candidates: Candidates) -> None:

@@ -202,13 +202,13 @@ def _stage_memory(
     scenario: Scenario, layout: Layout, timeline: Timeline
 ) -> tuple[StageMemory, ...]:
     """States and activations of every stage over the step."""
-    stages = Stages.every(scenario, layout)
+    stages = Stages.of_pipeline(scenario, layout)
     saved, states = chunk_kept_bytes(stages), staying_bytes(stages)
     factor = float(memory_outlook(scenario, Layouts.stack([layout])).expected[0])
     memory = []
     for stage, parts in enumerate(stage_memory(scenario, layout)):
         per_chunk = [factor * float(saved[chunk, stage]) for chunk in range(layout.vpp)]
-        times, activations = timeline.held(stage, per_chunk)
+        times, activations = timeline.held_bytes(stage, per_chunk)
         states_bytes = factor * float(states[stage])
         memory.append(
             StageMemory(tuple(times), tuple(activations), states_bytes, sum(parts.values()))

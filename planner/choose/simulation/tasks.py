@@ -16,7 +16,7 @@ from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.block_pass import block_passes
 from planner.cost.step.chunk_pass import ChunkPass, chunk_passes
-from planner.cost.step.step import StageWorth, stage_worth
+from planner.cost.step.step import StageOverheads, stage_overheads
 from planner.cost.uncertainty.step_time_spread import step_outlook
 from planner.describe.layout import Layout
 
@@ -31,15 +31,15 @@ def stage_work(scenario: Scenario, layout: Layout, factor: float = 1.0) -> tuple
     `factor` is the ratio of measured to estimated times. Counted: all parts of the step but the
     bubble, which follows from them. Times of parts are estimated, their place in a pass is assumed.
     """
-    stages = Stages.every(scenario, layout)
+    stages = Stages.of_pipeline(scenario, layout)
     passes = block_passes(scenario, stages.blocks, stages.layouts)
     chunks = chunk_passes(stages, passes).map(lambda values: factor * values)
-    costs = stage_worth(stages, passes).map(lambda values: factor * values)
+    costs = stage_overheads(stages, passes).map(lambda values: factor * values)
     counts = _Counts(
         passes=layout.grad_accumulation,
         reductions=int(stages.layouts.reductions_per_step(scenario.framework)),
         gathers=int(stages.layouts.gathers_per_step(scenario.framework)),
-        backward_gathers=int(stages.layouts.gathers_again_per_step(scenario.framework)),
+        backward_gathers=int(stages.layouts.backward_gathers_per_step(scenario.framework)),
     )
     return tuple(_Stage(chunks, costs, layout, counts, stage).work() for stage in range(layout.pp))
 
@@ -74,14 +74,14 @@ class _Stage:
     """One stage; exposed communication and offload of the stage are shared by its chunks."""
 
     def __init__(
-        self, chunks: ChunkPass, costs: StageWorth, layout: Layout, counts: _Counts, stage: int
+        self, chunks: ChunkPass, costs: StageOverheads, layout: Layout, counts: _Counts, stage: int
     ) -> None:
         self._chunks = chunks.take((..., stage))
         self._costs = costs.take((..., stage))
         self._exposed, self._sent = self._costs.exposed, self._costs.sent
         self._num_chunks, self._counts, self._passes = layout.vpp, counts, counts.passes
         self._reduces_always = counts.reductions > 1
-        drawn_s = self._chunks.drawn_forward_s + self._chunks.drawn_backward_s
+        drawn_s = self._chunks.forward_with_traffic_s + self._chunks.backward_with_traffic_s
         self._shares: Float = drawn_s / max(float(np.sum(drawn_s)), float(np.finfo(float).tiny))
         """Of the stage's communication, the share beside each chunk."""
 
@@ -166,7 +166,9 @@ class _Stage:
     def _offload_s(self, number: int, drawn_s: Float) -> float:
         """Exposed offload beside one pass of a chunk, by its share of the chunk's time."""
         chunks = self._chunks
-        both_s = float(chunks.drawn_forward_s[number] + chunks.drawn_backward_s[number])
+        both_s = float(
+            chunks.forward_with_traffic_s[number] + chunks.backward_with_traffic_s[number]
+        )
         part = float(drawn_s[number]) / both_s if both_s else 0.0
         return part * float(self._shares[number]) * (float(self._exposed.offload_s) / self._passes)
 
@@ -180,7 +182,7 @@ class _Stage:
             Span("forward", float(chunks.forward_s[number])),
             *_spans([("host_overhead", float(chunks.host_forward_s[number]))]),
             *_spans([(name, float(axis.forward_s)) for name, axis in axes.items()]),
-            *_spans([("offload", self._offload_s(number, chunks.drawn_forward_s))]),
+            *_spans([("offload", self._offload_s(number, chunks.forward_with_traffic_s))]),
             *_hidden(
                 [
                     ("parameter_gathering", share * hidden_s),
@@ -202,7 +204,7 @@ class _Stage:
             *_spans([(name, float(axis.backward_s)) for name, axis in axes.items()]),
             *_spans(
                 [
-                    ("offload", self._offload_s(number, chunks.drawn_backward_s)),
+                    ("offload", self._offload_s(number, chunks.backward_with_traffic_s)),
                     ("gradient_reduction", share * reduction_s),
                 ]
             ),

@@ -156,14 +156,14 @@ def _largest_layer(scenario: Scenario) -> tuple[float, str]:
     precision, and its activations for one sequence with full recompute. Left out: gradients that
     leave the device matrix by matrix; the optimizer, which can be anywhere.
     """
-    stages = Stages.every(scenario, Layout(recompute="full"))
+    stages = Stages.of_pipeline(scenario, Layout(recompute="full"))
     largest = max(stages.blocks, key=lambda b: b.num_params if b.kind == "layer" else 0)
     size = float(scenario.workload.compute_bytes)
     weights = largest.num_params * size
     matrices = (w.rows * w.columns * w.copies for w in largest.weights if w.trainable)
     gradient = max(matrices, default=0) * size
     layer = stage_activations(stages).layer
-    activations = float(np.max(layer.kept + layer.working))
+    activations = float(np.max(layer.saved + layer.working))
     parts = (
         f"{format_bytes(weights)} of weights, {format_bytes(gradient)} for the gradient of its "
         f"largest matrix, {format_bytes(activations)} of activations of one {_sample(scenario)}"

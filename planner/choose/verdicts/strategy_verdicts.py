@@ -26,7 +26,7 @@ from planner.choose.verdicts.fixes import (
 from planner.choose.verdicts.infeasibility import explain_infeasibility, strategy_frameworks
 from planner.choose.verdicts.scale_up import double_nodes, even_batch
 from planner.choose.verdicts.strategies import CLASSIC, Strategy
-from planner.cost.estimate import Estimate, fitting, timed
+from planner.cost.estimate import Estimate, estimate_fitting, estimate_times
 from planner.cost.memory.footprint import Footprints
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
@@ -143,7 +143,7 @@ def _estimates(layouts: list[tuple[Footprints, Scenario]]) -> list[Estimate]:
     estimates: dict[int, Estimate] = {}
     for scenario in {id(scenario): scenario for _, scenario in layouts}.values():
         rows = [row for row, (_, each) in enumerate(layouts) if each is scenario]
-        times = timed(scenario, Footprints.joined([layouts[row][0] for row in rows]))
+        times = estimate_times(scenario, Footprints.joined([layouts[row][0] for row in rows]))
         estimates |= {row: times[number] for number, row in enumerate(rows)}
     return [estimates[row] for row in range(len(layouts))]
 
@@ -187,7 +187,7 @@ def _derived(
         return sharded
     layouts = legal_layouts(scenario, change(scenario, layouts))
     layouts = layouts.take(np.flatnonzero(strategy.holds(layouts)))
-    footprints, estimates = fitting(scenario, layouts)
+    footprints, estimates = estimate_fitting(scenario, layouts)
     return replace(candidates, footprints=footprints, estimates=estimates)
 
 

@@ -15,7 +15,7 @@ from planner.choose.legality import legal_layouts
 from planner.choose.preferences import preferences
 from planner.choose.search import Candidates
 from planner.cost.arrays import Mask
-from planner.cost.estimate import Estimate, fitting
+from planner.cost.estimate import Estimate, estimate_fitting
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.framework.framework import Framework
@@ -156,7 +156,7 @@ def _fastest(scenario: Scenario, layouts: Layouts) -> Iterator[Estimate]:
     layouts = legal_layouts(scenario, layouts)
     if not len(layouts):
         return
-    _, estimates = fitting(scenario, layouts)
+    _, estimates = estimate_fitting(scenario, layouts)
     if not len(estimates):
         return
     risky = estimates.out_of_memory_probability > preferences().risk

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.cost.arrays import Arrays, Float, Mask
-from planner.cost.memory.in_flight import InFlight, in_flight_on
+from planner.cost.memory.in_flight import InFlight, passes_in_flight
 from planner.cost.memory.layer_activations import LayerActivations, layer_activations
 from planner.cost.memory.saved_tensors import always_saved, saved_bytes
 from planner.cost.scenario import Scenario
@@ -35,13 +35,13 @@ class StageBuffers(Arrays):
 class Activations(Arrays):
     """What a stage's activations take on one rank [B]."""
 
-    kept: Float
+    saved: Float
     """Kept by embedding and layers, for all micro-batches in flight."""
-    of_others: Float
+    other_micro_batches: Float
     """Kept for the other micro-batches in flight while one ends its backward pass."""
     in_flight: Float
     """Micro-batches whose activations are kept at once."""
-    moved: Float
+    offloaded: Float
     """Of layers, on the host for all micro-batches in flight."""
     layer: LayerActivations
     """The largest of the layers whose backward comes first."""
@@ -65,29 +65,27 @@ def stage_activations(stages: Stages) -> Activations:
     Counted: what autograd keeps, operator by operator (Korthikanti et al. 2022,
     arXiv:2205.05198, section 4), for all micro-batches in flight. Left out: gathered weights.
 
-    >>> model, job = load_model("gpt3-175b"), Workload(attention="eager")
-    >>> megatron = load_framework("megatron-lm-2021")
-    >>> scenario = Scenario(model, load_machine("polaris"), job, megatron)
-    >>> layer = stage_activations(Stages.every(scenario, Layout())).layer
-    >>> layer.kept.item() / (2048 * model.hidden_size)      # 34 + 5 a s / h, a = 96, h = 12288
+    >>> scenario = make_scenario("gpt3-175b", "megatron-lm-2021", attention="eager")
+    >>> layer = stage_activations(Stages.of_pipeline(scenario, Layout())).layer
+    >>> layer.saved.item() / (2048 * scenario.model.hidden_size)  # 34 + 5 a s / h, a = 96
     114.0
     """
     layouts, workload = stages.layouts, stages.scenario.workload
-    flight = in_flight_on(stages)
+    flight = passes_in_flight(stages)
     sums = _sums(stages, flight)
     stream = stages.tokens * stages.blocks[0].width * workload.compute_bytes
     gathered = np.where(layouts.splits_sequence & (layouts.tp > 1), stream, 0.0)
     return Activations(
-        kept=sums.kept + sums.passing,
-        of_others=sums.kept - sums.once,
+        saved=sums.saved + sums.passing,
+        other_micro_batches=sums.saved - sums.once,
         in_flight=flight.micro_batches,
-        moved=sums.moved,
+        offloaded=sums.offloaded,
         layer=sums.layer,
         following=sums.following,
         first=sums.first,
         logits=sums.logits,
         loss=sums.loss,
-        sequence_buffer=gathered + np.zeros_like(sums.kept),
+        sequence_buffer=gathered + np.zeros_like(sums.saved),
         buffers=_stage_buffers(stages, stream, flight),
     )
 
@@ -96,10 +94,10 @@ def stage_activations(stages: Stages) -> Activations:
 class _Sums(Arrays):
     """Activations of a stage, and of its largest layer [B]."""
 
-    kept: Float
+    saved: Float
     once: Float
     """Kept for one micro-batch in the smallest chunk."""
-    moved: Float
+    offloaded: Float
     """On the host."""
     passing: Float
     """On the device, between it and the host."""
@@ -113,20 +111,22 @@ class _Sums(Arrays):
 def _sums(stages: Stages, flight: InFlight) -> _Sums:
     """Activations in flight, logits and loss of a stage, and its largest layer."""
     scenario, layouts = stages.scenario, stages.layouts
-    zero, one = np.zeros(stages.shape), np.ones(stages.shape)
-    kept, once, moved, logits, loss = zero, zero, zero, zero, zero
-    last = following = first = LayerActivations(zero, zero, zero, zero, zero, one, one)
+    zero, full_share = np.zeros(stages.shape), np.ones(stages.shape)
+    saved_sum, one_micro_batch, offloaded, logits, loss = zero, zero, zero, zero, zero
+    last = following = first = LayerActivations(
+        zero, zero, zero, zero, zero, full_share, full_share
+    )
     for number, (block, count) in enumerate(zip(stages.blocks, stages.counts, strict=True)):
         if block.kind == "head":
             waiting = np.where(runs_forward_ahead(layouts), flight.micro_batches, 1.0)
-            each = saved_bytes(scenario, always_saved(block), layouts)
+            per_micro_batch = saved_bytes(scenario, always_saved(block), layouts)
             working = _loss(scenario, block, layouts)
             used = tuple(item for item in block.saved if item.until_loss)
-            logits = logits + count * (each * waiting + working)
+            logits = logits + count * (per_micro_batch * waiting + working)
             loss = loss + count * (saved_bytes(scenario, used, layouts) + working)
             continue
         if block.kind == "layer":
-            layer = layer_activations(scenario, block, stages.seen_by(block))
+            layer = layer_activations(scenario, block, stages.layouts_of_block(block))
             ends = _at_ends(stages, block)
             last = last.or_larger(layer, (count > 0) & ends[0])
             if ends[0] is ends[1]:
@@ -134,33 +134,39 @@ def _sums(stages: Stages, flight: InFlight) -> _Sums:
             else:
                 following = following.or_larger(layer, (count > 0) & ends[1])
                 first = first.or_larger(layer, (count > 0) & ends[2])
-            size = layer.kept
-            moved = moved + flight.blocks[number] * layer.moved
+            layer_bytes = layer.saved
+            offloaded = offloaded + flight.blocks[number] * layer.offloaded
         else:
-            size = saved_bytes(scenario, always_saved(block), layouts)
-        kept = kept + flight.blocks[number] * size
-        once = once + flight.smallest[number] * size
-    passing = scenario.framework.offloading.activation_layers * last.moved
-    return _Sums(kept, once, moved, passing, logits, loss, last, following, first)
+            layer_bytes = saved_bytes(scenario, always_saved(block), layouts)
+        saved_sum = saved_sum + flight.blocks[number] * layer_bytes
+        one_micro_batch = one_micro_batch + flight.smallest[number] * layer_bytes
+    in_transfer = scenario.framework.offloading.activation_layers * last.offloaded
+    return _Sums(
+        saved_sum, one_micro_batch, offloaded, in_transfer, logits, loss, last, following, first
+    )
 
 
 def _at_ends(stages: Stages, block: Block) -> tuple[Mask | bool, ...]:
     """Whether the last layer of a chunk, the one before it and the first are of a kind, where a
     partial recompute repeats some and leaves others."""
     layouts = stages.layouts
-    if not any(other.kept_whole for other in stages.blocks):
+    if not any(candidate.kept_whole for candidate in stages.blocks):
         return True, True, True
-    left, again = np.zeros(stages.shape), np.zeros(stages.shape)
-    for other, count in zip(stages.blocks, stages.counts, strict=True):
-        left = left + count * other.kept_whole
-        again = again + count * (other.kind == "layer" and not other.kept_whole)
-    deep, every = np.round((left + again) / layouts.vpp), layouts.recompute_every
-    kept = (
-        np.where(every > 1, deep % every > 0, left > 0),
-        np.where(every > 1, (deep - 1) % every > 0, left > layouts.vpp),
-        np.where(every > 1, left > 0, again == 0),
+    num_saved, num_recomputed = np.zeros(stages.shape), np.zeros(stages.shape)
+    for candidate, count in zip(stages.blocks, stages.counts, strict=True):
+        num_saved = num_saved + count * candidate.kept_whole
+        num_recomputed = num_recomputed + count * (
+            candidate.kind == "layer" and not candidate.kept_whole
+        )
+    depth, interval = np.round((num_saved + num_recomputed) / layouts.vpp), layouts.recompute_every
+    position_saved = (
+        np.where(interval > 1, depth % interval > 0, num_saved > 0),
+        np.where(interval > 1, (depth - 1) % interval > 0, num_saved > layouts.vpp),
+        np.where(interval > 1, num_saved > 0, num_recomputed == 0),
     )
-    return tuple(~layouts.recomputes_partly | (each == block.kept_whole) for each in kept)
+    return tuple(
+        ~layouts.recomputes_partly | (is_saved == block.kept_whole) for is_saved in position_saved
+    )
 
 
 def kept_bytes(scenario: Scenario, block: Block, layouts: Layouts) -> Float:
@@ -177,7 +183,7 @@ def kept_bytes(scenario: Scenario, block: Block, layouts: Layouts) -> Float:
     if block.kind == "head":
         return np.zeros(np.shape(layouts.tp))
     if block.kind == "layer":
-        return layer_activations(scenario, block, layouts).kept
+        return layer_activations(scenario, block, layouts).saved
     return saved_bytes(scenario, always_saved(block), layouts)
 
 
@@ -189,14 +195,14 @@ def moved_bytes(stages: Stages) -> Float:
 
     >>> scenario = make_scenario("llama-3-8b", "deepspeed")
     >>> layout = Layout(recompute="full", offload_activations=True)
-    >>> moved_bytes(Stages.every(scenario, layout)).item() / 2048  # 32 inputs, 4096 of two bytes
+    >>> moved_bytes(Stages.of_pipeline(scenario, layout)).item() / 2048  # 32 layer inputs
     262144.0
     """
     if not np.any(stages.layouts.offloads_activations):
         return np.zeros(stages.shape)
-    pairs = [(block, stages.seen_by(block)) for block in stages.blocks]
+    pairs = [(block, stages.layouts_of_block(block)) for block in stages.blocks]
     layers = [
-        layer_activations(stages.scenario, block, seen).moved
+        layer_activations(stages.scenario, block, seen).offloaded
         if block.kind == "layer"
         else np.zeros(())
         for block, seen in pairs

@@ -8,17 +8,17 @@ import numpy as np
 
 from planner.cost.arrays import Arrays, Float
 from planner.cost.memory.activations import kept_bytes
-from planner.cost.memory.in_flight import in_flight_on
+from planner.cost.memory.in_flight import passes_in_flight
 from planner.cost.memory.saved_tensors import saved_bytes
 from planner.cost.schedules.bubble import defers_weight_gradients
 from planner.cost.shards.stages import Stages
 from planner.cost.shards.states import local_params
 
-__all__ = ["Deferred", "deferred"]
+__all__ = ["DeferredGradients", "deferred_gradients"]
 
 
 @dataclass(frozen=True, slots=True)
-class Deferred(Arrays):
+class DeferredGradients(Arrays):
     """Memory of a stage whose weight gradients are passes of their own [B]."""
 
     pending: Float
@@ -27,7 +27,7 @@ class Deferred(Arrays):
     """Of that, the first chunk's."""
     ahead: Float
     """Those that are there while most passes are in flight."""
-    kept: Float
+    saved: Float
     """Activations when no forward pass follows."""
     waiting: Float
     """Gradients of products and norms then, of which those of weights are still to be made."""
@@ -35,7 +35,7 @@ class Deferred(Arrays):
     """Of that, one pass through the first chunk."""
 
 
-def deferred(stages: Stages) -> Deferred:
+def deferred_gradients(stages: Stages) -> DeferredGradients:
     """What waits for weight gradients on a stage [B].
 
     Counted: the gradient of every product's and every norm's result, and activations, of passes
@@ -47,59 +47,66 @@ def deferred(stages: Stages) -> Deferred:
 
     >>> scenario = make_scenario("llama-3-8b", "fsdp2")
     >>> layout = Layout(pp=2, vpp=2, schedule="zero-bubble-v", grad_accumulation=8, zero_stage=2)
-    >>> found = deferred(Stages.every(scenario, layout))
-    >>> layer = 2 * sum(w.num_params for w in Stages.every(scenario, layout).blocks[1].weights)
-    >>> (found.pending[1] / layer).item()           # 17 layers, each of 16 bits
+    >>> stages = Stages.of_pipeline(scenario, layout)
+    >>> layer = 2 * sum(weight.num_params for weight in stages.blocks[1].weights)
+    >>> (deferred_gradients(stages).pending[1] / layer).item()  # 17 layers of 16 bits
     17.0
     """
     layouts, zero = stages.layouts, np.zeros(())
-    here = defers_weight_gradients(layouts)
-    if not np.any(here):
-        return Deferred(zero, zero, zero, zero, zero, zero)
-    late, made = stages.of_work(_late), stages.of_states(_made)
+    defers = defers_weight_gradients(layouts)
+    if not np.any(defers):
+        return DeferredGradients(zero, zero, zero, zero, zero, zero)
+    cool_down, gradients = stages.of_work(_cool_down), stages.of_states(_pending_gradients)
     # in pairs backward passes are whole
-    ahead = np.where(layouts.paired, 0.0, made.pending)
-    found = (made.pending, made.one_pending, ahead, late.kept, late.waiting, late.one_waiting)
-    return Deferred(*(np.where(here, x, 0.0) for x in found))
+    ahead = np.where(layouts.paired, 0.0, gradients.pending)
+    figures = (
+        gradients.pending,
+        gradients.one_pending,
+        ahead,
+        cool_down.saved,
+        cool_down.waiting,
+        cool_down.one_waiting,
+    )
+    return DeferredGradients(*(np.where(defers, x, 0.0) for x in figures))
 
 
 @dataclass(frozen=True, slots=True)
-class _Late(Arrays):
+class _CoolDown(Arrays):
     """Activations and gradients of results when no forward pass follows [B]."""
 
-    kept: Float
+    saved: Float
     waiting: Float
     one_waiting: Float
 
 
-def _late(stages: Stages) -> _Late:
-    flight, layouts = in_flight_on(stages), stages.layouts
-    kept = waiting = one_waiting = np.zeros(stages.shape)
+def _cool_down(stages: Stages) -> _CoolDown:
+    flight, layouts = passes_in_flight(stages), stages.layouts
+    saved = waiting = one_waiting = np.zeros(stages.shape)
     for number, block in enumerate(stages.blocks):
-        size = kept_bytes(stages.scenario, block, stages.seen_by(block))
+        size = kept_bytes(stages.scenario, block, stages.layouts_of_block(block))
         gradient = saved_bytes(stages.scenario, block.deferred, layouts)
-        kept = kept + flight.cooling[number] * size
+        saved = saved + flight.cool_down[number] * size
         waiting = waiting + flight.waiting[number] * gradient
-        one_waiting = one_waiting + flight.first[number] * gradient
-    return _Late(kept, waiting, one_waiting)
+        one_waiting = one_waiting + flight.first_chunk[number] * gradient
+    return _CoolDown(saved, waiting, one_waiting)
 
 
 @dataclass(frozen=True, slots=True)
-class _Made(Arrays):
+class _PendingGradients(Arrays):
     """Weight gradients of every chunk's last pass [B]."""
 
     pending: Float
     one_pending: Float
 
 
-def _made(stages: Stages) -> _Made:
+def _pending_gradients(stages: Stages) -> _PendingGradients:
     framework = stages.scenario.framework
     # torch's backward passes of inputs add what the weights' passes have left to fp32 sums
     summed = stages.layouts.sums_gradients(framework) & framework.buffers.pipeline_gradients_whole
-    first = _gradients(stages, in_flight_on(stages).first)
+    first = _gradients(stages, passes_in_flight(stages).first_chunk)
     everything = stages.trained.trainable * stages.scenario.workload.compute_bytes
     opens = (stages.stage == 0) + np.zeros(stages.shape)
-    return _Made(
+    return _PendingGradients(
         pending=np.where(summed, everything - opens * first, 0.0),
         one_pending=np.where(summed, (1 - opens) * first, 0.0),
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.cost.arrays import Arrays, Float, Int, Mask, in_pieces, shaped
+from planner.cost.arrays import Arrays, Float, Int, Mask, broadcast_values, map_in_batches
 from planner.cost.memory.host_memory import disk_bytes, host_memory
 from planner.cost.memory.peak import Peak, device_memory
 from planner.cost.scenario import Scenario
@@ -94,8 +94,8 @@ def footprints(scenario: Scenario, layouts: Layouts) -> Footprints:
     >>> found.fits
     array([ True,  True])
     """
-    return in_pieces(
-        lambda some: footprints_of(Stages.candidates(scenario, some)), layouts, len(layouts)
+    return map_in_batches(
+        lambda batch: footprints_of(Stages.candidates(scenario, batch)), layouts, len(layouts)
     )
 
 
@@ -109,28 +109,29 @@ def footprints_of(stages: Stages) -> Footprints:
     >>> found.memory_parts_bytes["optimizer_states"] / scenario.model.num_params  # moments in fp32
     array([8.])
     """
-    scenario, layouts = stages.scenario, stages.stated
+    scenario, layouts = stages.scenario, stages.requested
     memory, worst, moment = _worst_stage(stages)
     memory = _as_measured(scenario, layouts, memory)
     first = stages.at(np.zeros((*np.shape(layouts.dp), 1), dtype=np.int64))
     node, shared = scenario.machine.node, scenario.machine.device.uses_host_memory
     on_device = np.asarray(sum(memory.values())) if shared else np.zeros(np.shape(worst))
     shape = layouts.dp.shape
-    found = Footprints(
+    result = Footprints(
         layouts=layouts,
         memory_parts_bytes=memory,
         worst_stage=worst,
         peak_moment=moment,
         host_parts_bytes={
-            name: shaped(part, shape) for name, part in host_memory(first, on_device).items()
+            name: broadcast_values(part, shape)
+            for name, part in host_memory(first, on_device).items()
         },
-        disk_bytes=shaped(disk_bytes(first), shape),
+        disk_bytes=broadcast_values(disk_bytes(first), shape),
         device_limit_bytes=scenario.machine.device.memory_bytes.value,
         host_limit_bytes=node.host_memory_bytes.value,
         disk_limit_bytes=node.local_disk.capacity_bytes.value if node.local_disk else 0.0,
     )
-    check_figures(scenario, found.memory_bytes, found.host_memory_bytes)
-    return found
+    check_figures(scenario, result.memory_bytes, result.host_memory_bytes)
+    return result
 
 
 def _as_measured(
@@ -175,6 +176,6 @@ def stage_memory(scenario: Scenario, layout: Layout) -> list[dict[str, float]]:
     >>> [round(parts["weights"] / 1e9, 2) for parts in stages]      # 8 layers of 0.436 GB; the ends
     [4.54, 3.49, 3.49, 4.54]
     """
-    parts, _ = device_memory(Stages.every(scenario, layout))
+    parts, _ = device_memory(Stages.of_pipeline(scenario, layout))
     parts = _as_measured(scenario, Layouts.stack([layout]), parts)
     return [{name: float(part[i]) for name, part in parts.items()} for i in range(layout.pp)]

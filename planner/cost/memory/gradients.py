@@ -53,7 +53,7 @@ class Reduction(Arrays):
     """Bucket that gathers updated weights (ZeRO-1 and 2)."""
 
 
-def reduction(stages: Stages, kept: Activations, gradients: Float) -> Reduction:
+def reduction(stages: Stages, activations: Activations, gradients: Float) -> Reduction:
     """Gradients and their buffers on a stage; `gradients` are those that the optimizer reads [B].
 
     Counted: sums over passes, gradients of the layer in backward, inputs and new outputs of
@@ -62,12 +62,12 @@ def reduction(stages: Stages, kept: Activations, gradients: Float) -> Reduction:
 
     >>> from planner.cost.memory.activations import stage_activations
     >>> scenario = make_scenario("gpt2-xl", "deepspeed")
-    >>> stages = Stages.every(scenario, Layout(dp=4, zero_stage=3))
+    >>> stages = Stages.of_pipeline(scenario, Layout(dp=4, zero_stage=3))
     >>> found = reduction(stages, stage_activations(stages), np.zeros(()))
     >>> found.buckets.item()                                # one of 5e8 elements in 16 bits
     1000000000.0
     """
-    return Unreduced.of(stages, gradients).beside(stages, kept)
+    return Unreduced.of(stages, gradients).beside(stages, activations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,17 +114,17 @@ class Unreduced(Arrays):
         """Of stages, from the gradients that the optimizer reads."""
         return _Sizes(stages, gradients).unreduced()
 
-    def beside(self, stages: Stages, kept: Activations) -> Reduction:
+    def beside(self, stages: Stages, activations: Activations) -> Reduction:
         """With the activations that are there."""
-        early = self.computing * kept.layer.early_gradients
-        following = stages.layouts.num_microbatches > kept.in_flight
+        early = self.computing * activations.layer.early_gradients
+        following = stages.layouts.num_microbatches > activations.in_flight
         before = np.where(self.preallocates | following, self.gradients, 0.0)
         return Reduction(
             before=before,
             at_end=np.where(self.once, self.sums, np.maximum(before, self.passed)),
             summed=self.summed,
             buckets=self.throughout,
-            in_loss=self._in_loss(before, kept) if self.in_pieces else self.in_loss,
+            in_loss=self._in_loss(before, activations) if self.in_pieces else self.in_loss,
             in_last_layer=self.buckets + early + self.tied + self.head,
             in_next_to_last_layer=self.buckets + early + self.tied + self.reduced,
             after_last_layer=self.after_last_layer,
@@ -138,13 +138,13 @@ class Unreduced(Arrays):
             gather_bucket=self.gather_bucket,
         )
 
-    def _in_loss(self, before: Float, kept: Activations) -> Float:
+    def _in_loss(self, before: Float, activations: Activations) -> Float:
         """The head's gradient where every piece of the loss adds to it: an fp32 sum beside the
         temporaries of the last piece; when those are gone, the input and the output of its
         reduction beside the sum."""
         # a sum over the passes before is there already
         summed = np.where(self.once & (before > 0), 0.0, self.of_piece)
-        reducing = summed + self.of_last_piece - kept.loss
+        reducing = summed + self.of_last_piece - activations.loss
         return np.where(self.split, np.maximum(summed, reducing), 0.0)
 
 
@@ -164,8 +164,8 @@ class _Sizes:
         self.parallel = layouts.num_replicas > 1
         # FSDP reduces group by group in fp32 also where it only replicates
         self.sharding = self.size.sharded_weight_bytes == 0
-        here = self.parallel | self.buffers.reduces_alone
-        self.split = here & (layouts.shards_gradients | self.sharding)
+        reduces = self.parallel | self.buffers.reduces_alone
+        self.split = reduces & (layouts.shards_gradients | self.sharding)
         self.once = layouts.sums_gradients(framework) & self.sharding
         self.every = self.split & ~self.once
         self.late = self.split & self.once & ~layouts.piped
@@ -236,8 +236,8 @@ class _Sizes:
 
         A table that the head shares is summed with the head's gradient, which is split.
         """
-        whole, params = float(self.buffers.whole_embedding_gradient), self.params
-        return np.where(params.tied > 0, 0.0, params.table * (self.layouts.tp - 1) * whole)
+        unsplit, params = float(self.buffers.whole_embedding_gradient), self.params
+        return np.where(params.tied > 0, 0.0, params.table * (self.layouts.tp - 1) * unsplit)
 
     def passing(self) -> Float:
         """The largest gradient where each is gone once its weight is updated; where groups of
@@ -256,8 +256,8 @@ class _Sizes:
 
         To a sum it is added whole, unless the head's gradient has split that.
         """
-        params, whole = self.params, float(self.buffers.whole_embedding_gradient)
-        table = params.table * self.layouts.tp * whole
+        params, computed_whole = self.params, float(self.buffers.whole_embedding_gradient)
+        table = params.table * self.layouts.tp * computed_whole
         unsplit = self.once & (params.tied == 0) & (table > 0)
         rest = params.embedding + params.tied - np.where(unsplit, params.table, 0.0)
         current = self.buffers.layer_gradient_bytes
@@ -267,8 +267,8 @@ class _Sizes:
         """Copies of gradients that are not split by rows: of fp32 sums, or as computed."""
         buffers = self.buffers
         each = np.where(self.late, buffers.reduce_input_bytes, buffers.layer_gradient_bytes)
-        some = (self.every | self.late) & ~self.layouts.shards_weights
-        return np.where(some, self.params.copied_in * each, 0.0)
+        copied = (self.every | self.late) & ~self.layouts.shards_weights
+        return np.where(copied, self.params.copied_in * each, 0.0)
 
     def groups(self) -> Float:
         """Beyond all sums, when a pipeline reduces them group by group: embedding, layers, head.
@@ -286,8 +286,12 @@ class _Sizes:
 
     def buckets(self) -> Float:
         """Buckets of gradients to be reduced."""
-        buffers, whole = self.buffers, self.buffers.reduce_bucket_elements
-        elements = whole if buffers.whole_buckets else np.minimum(whole, self.params.trainable)
+        buffers, bucket_elements = self.buffers, self.buffers.reduce_bucket_elements
+        elements = (
+            bucket_elements
+            if buffers.whole_buckets
+            else np.minimum(bucket_elements, self.params.trainable)
+        )
         sharded = buffers.num_sharded_buckets or buffers.num_reduce_buckets
         number = np.where(self.layouts.shards_weights, sharded, buffers.num_reduce_buckets)
         return np.where(self.parallel, number * elements * self.size.reduce_bytes, 0.0)
@@ -295,11 +299,11 @@ class _Sizes:
     def bucket_copy(self) -> Float:
         """What fills a bucket, once more while it is reduced."""
         elements = np.minimum(self.buffers.reduce_bucket_elements, self.params.trainable)
-        some = self.parallel & self.layouts.gathers_updates & self.buffers.copies_bucket
-        return np.where(some, elements * self.size.reduce_bytes, 0.0)
+        is_copied = self.parallel & self.layouts.gathers_updates & self.buffers.copies_bucket
+        return np.where(is_copied, elements * self.size.reduce_bytes, 0.0)
 
     def gather_bucket(self) -> Float:
         """The bucket that gathers updated weights."""
         elements = np.minimum(self.buffers.gather_bucket_elements, self.params.unsharded)
-        some = self.parallel & self.layouts.gathers_updates
-        return np.where(some, elements * self.element, 0.0)
+        gathers = self.parallel & self.layouts.gathers_updates
+        return np.where(gathers, elements * self.element, 0.0)

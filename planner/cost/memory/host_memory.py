@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.cost.arrays import Arrays, Float, shaped
+from planner.cost.arrays import Arrays, Float, broadcast_values
 from planner.cost.memory.activations import stage_activations
 from planner.cost.memory.weights import resident
-from planner.cost.parts import HOST_PARTS, recorded
+from planner.cost.parts import HOST_PARTS, order_parts
 from planner.cost.shards.stages import Stages
 
-__all__ = ["disk_bytes", "host_memory", "host_moments"]
+__all__ = ["disk_bytes", "host_memory", "host_memory_phases"]
 
 
 def host_memory(stages: Stages, device_bytes: Float | float = 0.0) -> dict[str, Float]:
@@ -28,16 +28,16 @@ def host_memory(stages: Stages, device_bytes: Float | float = 0.0) -> dict[str, 
     method.md#host-memory-loading-offload.
 
     >>> scenario = make_scenario("gpt2-xl", "deepspeed")
-    >>> stages = Stages.every(scenario, Layout(dp=4, zero_stage=3, offload="optimizer-cpu"))
+    >>> stages = Stages.of_pipeline(scenario, Layout(dp=4, zero_stage=3, offload="optimizer-cpu"))
     >>> host_memory(stages)["offloaded_states"].item() / scenario.model.num_params  # 12 + 4 + 2
     18.0
     """
-    load, step = host_moments(stages, device_bytes)
+    load, step = host_memory_phases(stages, device_bytes)
     loading = sum(load.values()) > sum(step.values())
     return {name: np.where(loading, load[name], step[name]) for name in HOST_PARTS}
 
 
-def host_moments(
+def host_memory_phases(
     stages: Stages, device_bytes: Float | float = 0.0
 ) -> tuple[dict[str, Float], dict[str, Float]]:
     """Bytes of host memory per node, by part, while a checkpoint is loaded and at a step [B].
@@ -46,48 +46,48 @@ def host_moments(
     method.md#host-memory-loading-offload.
 
     >>> scenario = make_scenario("gpt2-xl", "deepspeed")
-    >>> load, _ = host_moments(Stages.every(scenario, Layout(dp=4, zero_stage=3)))
+    >>> load, _ = host_memory_phases(Stages.of_pipeline(scenario, Layout(dp=4, zero_stage=3)))
     >>> load["checkpoint_load"].item() / scenario.model.num_params  # 4 ranks, 16 bits
     8.0
     """
     device = stages.scenario.machine.device
     # where there is one memory, the process is what the profile calls the device's context
     process = stages.scenario.framework.buffers.host_process_bytes.value
-    found, layouts = stages.of_states(_node), stages.layouts
-    per_node, moved = _ranks_per_node(stages), found.held
+    node, layouts = stages.of_states(_node), stages.layouts
+    per_node, offloaded = _ranks_per_node(stages), node.offloaded
     if np.any(layouts.offloads_activations):
-        moved = moved + per_node * stage_activations(stages).moved
+        offloaded = offloaded + per_node * stage_activations(stages).offloaded
     processes = per_node * (0.0 if device.uses_host_memory else process)
     # while a checkpoint is loaded, the devices hold weights alone
-    weights = np.minimum(found.weights, device_bytes)
-    none: Float | float = 0.0
+    weights = np.minimum(node.weights, device_bytes)
+    zero: Float | float = 0.0
     load = {
         "processes": processes,
-        "checkpoint_load": found.load,
-        "offloaded_states": none,
-        "pinned_buffers": none,
+        "checkpoint_load": node.load,
+        "offloaded_states": zero,
+        "pinned_buffers": zero,
         "device_memory": per_node * weights,
     }
     step = {
         "processes": processes,
-        "checkpoint_load": none,
-        "offloaded_states": moved,
-        "pinned_buffers": found.pinned,
+        "checkpoint_load": zero,
+        "offloaded_states": offloaded,
+        "pinned_buffers": node.pinned,
         "device_memory": per_node * device_bytes,
     }
     return _spread(load, stages.shape), _spread(step, stages.shape)
 
 
 def _spread(parts: Mapping[str, Float | float], shape: tuple[int, ...]) -> dict[str, Float]:
-    spread = {name: shaped(np.asarray(part), shape) for name, part in parts.items()}
-    return recorded(spread, HOST_PARTS)
+    spread = {name: broadcast_values(np.asarray(part), shape) for name, part in parts.items()}
+    return order_parts(spread, HOST_PARTS)
 
 
 @dataclass(frozen=True, slots=True)
 class _Node(Arrays):
     """What a node's memory takes that no activations decide [B]."""
 
-    held: Float
+    offloaded: Float
     """Offloaded states, gradients and weights of all ranks."""
     pinned: Float
     weights: Float
@@ -102,14 +102,14 @@ def _node(stages: Stages) -> _Node:
     pinned = np.where(on_disk, stages.scenario.framework.offloading.swap_buffer_bytes, 0.0)
     shared = stages.scenario.machine.device.uses_host_memory
     return _Node(
-        held=per_node * _held_bytes(stages),
+        offloaded=per_node * _offloaded_bytes(stages),
         pinned=per_node * pinned,
         weights=resident(stages).weights if shared else np.zeros(stages.shape),
         load=_load_bytes(stages),
     )
 
 
-def _held_bytes(stages: Stages) -> Float:
+def _offloaded_bytes(stages: Stages) -> Float:
     """What a rank's offloaded states, gradients and weights take of the host."""
     layouts, owned = stages.layouts, stages.params.trainable_sharded
     framework = stages.scenario.framework
@@ -118,11 +118,11 @@ def _held_bytes(stages: Stages) -> Float:
     summed = layouts.shards_weights | (layouts.num_microbatches > 1)
     gradients = owned * np.where(summed, stages.states.gradient_bytes, 0.0)
     buffer = owned * np.where(layouts.shards_weights, 0.0, element)
-    held = np.where(layouts.keeps_states, 0.0, gradients + buffer)
+    offloaded = np.where(layouts.keeps_states, 0.0, gradients + buffer)
     states = stages.optimizer_state_bytes + owned * moves.step_gradient_bytes
-    held = held + np.where(layouts.states_on_host, states, 0.0) + stages.paged_bytes
+    offloaded = offloaded + np.where(layouts.states_on_host, states, 0.0) + stages.paged_bytes
     weights = stages.weight_shard_bytes * moves.weight_copies
-    return held + np.where(layouts.weights_on_host, weights, 0.0)
+    return offloaded + np.where(layouts.weights_on_host, weights, 0.0)
 
 
 def _ranks_per_node(stages: Stages) -> Float:
@@ -135,17 +135,23 @@ def _load_bytes(stages: Stages) -> Float:
     framework, element = scenario.framework, float(scenario.workload.compute_bytes)
     shards = per_node * params.unsharded * element
     # a rank reads what it will hold, which under ZeRO-3 is its shard
-    own = np.where(stages.layouts.shards_weights, per_node * params.sharded * element, shards)
+    shard_bytes = np.where(
+        stages.layouts.shards_weights, per_node * params.sharded * element, shards
+    )
     if not framework.loads_full_checkpoint:
-        return own
+        return shard_bytes
     num_params = sum(block.count * block.num_params for block in stages.blocks)
-    whole = per_node * num_params * element
+    full_checkpoints = per_node * num_params * element
     processes = per_node * framework.buffers.host_process_bytes.value
     room = scenario.machine.node.host_memory_bytes.value - processes
-    one = np.minimum(num_params * element, shards)
+    one_checkpoint = np.minimum(num_params * element, shards)
     # zero.Init: a parameter is sharded as it is made, or goes to the disk
-    made = np.where(stages.layouts.weights_on_disk, 0.0, own)
-    return np.where(whole <= room, whole, np.where(one <= room, one, made))
+    initialised = np.where(stages.layouts.weights_on_disk, 0.0, shard_bytes)
+    return np.where(
+        full_checkpoints <= room,
+        full_checkpoints,
+        np.where(one_checkpoint <= room, one_checkpoint, initialised),
+    )
 
 
 def disk_bytes(stages: Stages) -> Float:
@@ -156,7 +162,7 @@ def disk_bytes(stages: Stages) -> Float:
     method.md#host-memory-loading-offload.
 
     >>> scenario = make_scenario("gpt2-xl", "deepspeed")
-    >>> stages = Stages.every(scenario, Layout(dp=4, zero_stage=3, offload="all-nvme"))
+    >>> stages = Stages.of_pipeline(scenario, Layout(dp=4, zero_stage=3, offload="all-nvme"))
     >>> disk_bytes(stages).item() / scenario.model.num_params  # states 16, weights 2
     18.0
     """

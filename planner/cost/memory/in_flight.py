@@ -10,10 +10,10 @@ import numpy as np
 from planner.cost.arrays import Float, Int, distinct
 from planner.cost.schedules.bubble import chunks_in_flight, chunks_waiting
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.partial_recompute import chunk_parts, parts_columns
+from planner.cost.shards.partial_recompute import chunk_block_counts, recompute_columns
 from planner.cost.shards.stages import Stages
 
-__all__ = ["InFlight", "in_flight_on"]
+__all__ = ["InFlight", "passes_in_flight"]
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class InFlight:
     """Passes whose activations a stage holds at its peak [1].
 
     Every figure is worked out when it is first asked for, once per distinct stage: of `layouts`,
-    at `stage`, by chunk (chunks, ...); `which` of them each stage is.
+    at `stage`, by chunk (chunks, ...); `index` of them each stage is.
     """
 
     layouts: Layouts
@@ -30,31 +30,31 @@ class InFlight:
     """Blocks of every chunk, in the order of blocks."""
     layers: Float
     """Layers of every chunk."""
-    held: Float
+    passes: Float
     """Passes through every chunk."""
-    which: Int
+    index: Int
 
     @functools.cached_property
     def micro_batches(self) -> Float:
         """Whole micro-batches of the stage: passes through one chunk count as a part."""
-        return (np.sum(self.held, axis=0) / self.layouts.vpp)[self.which]
+        return (np.sum(self.passes, axis=0) / self.layouts.vpp)[self.index]
 
     @functools.cached_property
     def blocks(self) -> tuple[Float, ...]:
         """Each block times the micro-batches in flight through its chunk, in their order."""
-        return self._summed(self.held)
+        return self._summed(self.passes)
 
     @functools.cached_property
     def smallest(self) -> tuple[Float, ...]:
         """Blocks of the chunk with fewest layers, in which least is freed by a backward pass."""
         fewest = np.argmin(np.where(self.layers > 0, self.layers, np.inf), axis=0)[None]
         chosen = (np.take_along_axis(count, fewest, axis=0)[0] for count in self.counts)
-        return tuple(count[self.which] for count in chosen)
+        return tuple(count[self.index] for count in chosen)
 
     @functools.cached_property
     def received(self) -> Float:
         """Passes whose input came from a neighbour."""
-        return np.sum(self.held * (self._chunk > 0), axis=0)[self.which]
+        return np.sum(self.passes * (self._chunk > 0), axis=0)[self.index]
 
     @functools.cached_property
     def sent(self) -> Float:
@@ -62,15 +62,15 @@ class InFlight:
         layouts, chunk = self.layouts, self._chunk
         inside = chunk < layouts.pp * layouts.vpp - 1
         goes = inside & (layouts.stage_of(chunk + 1) != self.stage)
-        return np.sum(self.held * goes, axis=0)[self.which]
+        return np.sum(self.passes * goes, axis=0)[self.index]
 
     @functools.cached_property
-    def first(self) -> tuple[Float, ...]:
+    def first_chunk(self) -> tuple[Float, ...]:
         """Blocks of the stage's first chunk."""
-        return tuple(count[0][self.which] for count in self.counts)
+        return tuple(count[0][self.index] for count in self.counts)
 
     @functools.cached_property
-    def cooling(self) -> tuple[Float, ...]:
+    def cool_down(self) -> tuple[Float, ...]:
         """As `blocks`, when no forward pass follows and most weight gradients are still to be
         computed: for schedules with passes of their own for them."""
         return self._summed(chunks_waiting(self.layouts, self.stage, self.layers)[0])
@@ -82,39 +82,38 @@ class InFlight:
 
     @property
     def _chunk(self) -> Int:
-        return self.layouts.chunk(self.stage, np.arange(len(self.held))[:, None])
+        return self.layouts.chunk(self.stage, np.arange(len(self.passes))[:, None])
 
     def _summed(self, passes: Float) -> tuple[Float, ...]:
-        return tuple(np.sum(passes * count, axis=0)[self.which] for count in self.counts)
+        return tuple(np.sum(passes * count, axis=0)[self.index] for count in self.counts)
 
 
-def in_flight_on(stages: Stages) -> InFlight:
+def passes_in_flight(stages: Stages) -> InFlight:
     """Passes whose activations stages hold at their peak [1].
 
     Counted: chunk by chunk, where a first or last one holds fewer layers than the others; one pass
     more where those of neighbouring micro-batches run together. Left out: passes in backward.
     Megatron-LM, schedules.py: num_warmup_microbatches; method.md#pipeline.
 
-    >>> model, machine = load_model("llama-3-8b").replaced(num_layers=14), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("fsdp2"))
+    >>> scenario = make_scenario(load_model("llama-3-8b").replaced(num_layers=14), "fsdp2")
     >>> layout = Layout(pp=4, vpp=2, schedule="interleaved-1f1b", grad_accumulation=8)
-    >>> held = in_flight_on(Stages.every(job, layout))
-    >>> held.micro_batches.tolist(), held.blocks[1].tolist()        # first: 7 * 1 + 4 * 2
+    >>> passes = passes_in_flight(Stages.of_pipeline(scenario, layout))
+    >>> passes.micro_batches.tolist(), passes.blocks[1].tolist()        # first: 7 * 1 + 4 * 2
     ([5.5, 4.5, 3.5, 2.5], [15.0, 18.0, 14.0, 10.0])
     """
     layouts = stages.layouts
     # schedules that pair passes count the one more themselves
     merged = layouts.merges_passes(stages.scenario.framework) & ~layouts.paired
     counted = (layouts.pp, layouts.vpp, layouts.schedule, layouts.grad_accumulation)
-    columns = (*counted, *parts_columns(layouts), *layouts.dealing, stages.stage)
-    first, which = distinct(*columns, merged)
-    pairs = layouts.of_each(first, which.size)
-    stage = np.broadcast_to(stages.stage, stages.shape).ravel()[first]
-    counts = chunk_parts(stages.blocks, pairs, stage, stages.scenario.framework)
+    columns = (*counted, *recompute_columns(layouts), *layouts.dealing, stages.stage)
+    first_rows, index = distinct(*columns, merged)
+    pairs = layouts.of_each(first_rows, index.size)
+    stage = np.broadcast_to(stages.stage, stages.shape).ravel()[first_rows]
+    counts = chunk_block_counts(stages.blocks, pairs, stage, stages.scenario.framework)
     kinds = zip(stages.blocks, counts, strict=True)
     layers = np.sum([count for block, count in kinds if block.kind == "layer"], axis=0)
-    held = chunks_in_flight(pairs, stage, layers)
-    further = np.broadcast_to(merged, stages.shape).ravel()[first]
-    largest = np.arange(len(held))[:, None] == np.argmax(layers, axis=0)
-    held = held + further * largest * (held < pairs.num_microbatches)
-    return InFlight(pairs, stage, counts, layers, held, which)
+    passes = chunks_in_flight(pairs, stage, layers)
+    extra = np.broadcast_to(merged, stages.shape).ravel()[first_rows]
+    largest = np.arange(len(passes))[:, None] == np.argmax(layers, axis=0)
+    passes = passes + extra * largest * (passes < pairs.num_microbatches)
+    return InFlight(pairs, stage, counts, layers, passes, index)

@@ -24,9 +24,9 @@ class LayerActivations(Arrays):
     Of layers that differ it is the largest in everything.
     """
 
-    kept: Float
+    saved: Float
     """From forward to backward, on the device."""
-    moved: Float
+    offloaded: Float
     """From forward to backward, on the host."""
     working: Float
     """Repeated activations and gradients during its backward, and what comes back for it."""
@@ -40,17 +40,17 @@ class LayerActivations(Arrays):
     ffn_gradients: Float
     """Share of its weights in the feed-forward."""
 
-    def or_larger(self, other: LayerActivations, here: Mask) -> LayerActivations:
+    def or_larger(self, candidate: LayerActivations, present: Mask) -> LayerActivations:
         """The larger of both in everything, where the other is on the stage."""
-        larger = here & (other.working > self.working)
+        larger = present & (candidate.working > self.working)
         return LayerActivations(
-            np.where(here, np.maximum(self.kept, other.kept), self.kept),
-            np.where(here, np.maximum(self.moved, other.moved), self.moved),
-            np.where(here, np.maximum(self.working, other.working), self.working),
-            np.where(here, np.maximum(self.ending, other.ending), self.ending),
-            np.where(here, np.maximum(self.after_ffn, other.after_ffn), self.after_ffn),
-            np.where(larger, other.early_gradients, self.early_gradients),
-            np.where(larger, other.ffn_gradients, self.ffn_gradients),
+            np.where(present, np.maximum(self.saved, candidate.saved), self.saved),
+            np.where(present, np.maximum(self.offloaded, candidate.offloaded), self.offloaded),
+            np.where(present, np.maximum(self.working, candidate.working), self.working),
+            np.where(present, np.maximum(self.ending, candidate.ending), self.ending),
+            np.where(present, np.maximum(self.after_ffn, candidate.after_ffn), self.after_ffn),
+            np.where(larger, candidate.early_gradients, self.early_gradients),
+            np.where(larger, candidate.ffn_gradients, self.ffn_gradients),
         )
 
 
@@ -62,39 +62,41 @@ def layer_activations(scenario: Scenario, block: Block, layouts: Layouts) -> Lay
     method.md#activations.
 
     >>> layer, layouts = blocks_of(scenario)[1], Layouts.of(Layout(recompute="full"))
-    >>> float(layer_activations(scenario, layer, layouts).kept) / 2**20     # its input
+    >>> float(layer_activations(scenario, layer, layouts).saved) / 2**20     # its input
     16.0
     """
 
     def size(items: tuple[Saved, ...]) -> Float:
         return saved_bytes(scenario, items, layouts)
 
-    everything = size(always_saved(block))
+    all_saved = size(always_saved(block))
     element = max(scenario.framework.kernels.residual_bytes, scenario.workload.compute_bytes)
-    entering = size((Saved("layer.input", element * block.width, "residual"),))
-    kept, in_ffn, in_attention = _kept_and_repeated(scenario, block, layouts, everything, entering)
+    layer_input = size((Saved("layer.input", element * block.width, "residual"),))
+    on_device, in_ffn, in_attention = _saved_and_recomputed(
+        scenario, block, layouts, all_saved, layer_input
+    )
     freed = size(tuple(item for item in block.saved if item.until_ffn))
     after_ffn = size(block.after_ffn) + in_attention - freed
     ffn, attention = (size(items) for items in block.working)
     ffn, attention = ffn + in_ffn, attention + in_attention
     # feed-forward comes first in backward: only its last product has a gradient then
     down = np.where(ffn >= attention, _ffn_share(block, "down"), 1.0)
-    again, most = size(block.repeating) + in_ffn, np.maximum(ffn, attention)
-    again = np.where(layouts.recomputes_layers, again, 0.0)
-    most = np.maximum(
-        most, _dequantised_matrix(scenario, block, layouts) + np.maximum(in_ffn, in_attention)
+    recomputed, peak = size(block.repeating) + in_ffn, np.maximum(ffn, attention)
+    recomputed = np.where(layouts.recomputes_layers, recomputed, 0.0)
+    peak = np.maximum(
+        peak, _dequantised_matrix(scenario, block, layouts) + np.maximum(in_ffn, in_attention)
     )
-    leaves, zero = layouts.offloads_activations, np.zeros_like(kept)
-    comes_back = np.where(leaves, kept, zero)
+    offloads, zero = layouts.offloads_activations, np.zeros_like(on_device)
+    comes_back = np.where(offloads, on_device, zero)
     return LayerActivations(
-        kept=np.where(leaves, zero, kept),
-        moved=comes_back,
-        working=np.maximum(most, again) + comes_back,
+        saved=np.where(offloads, zero, on_device),
+        offloaded=comes_back,
+        working=np.maximum(peak, recomputed) + comes_back,
         # but for its input the layer's own activations are freed when attention's backward ends
-        ending=size(block.working[1]) - np.maximum(kept - entering, 0.0) + comes_back,
+        ending=size(block.working[1]) - np.maximum(on_device - layer_input, 0.0) + comes_back,
         after_ffn=after_ffn + comes_back,
-        early_gradients=np.where(again > most, 0.0, down),
-        ffn_gradients=np.full_like(kept, _ffn_share(block)),
+        early_gradients=np.where(recomputed > peak, 0.0, down),
+        ffn_gradients=np.full_like(on_device, _ffn_share(block)),
     )
 
 
@@ -104,29 +106,29 @@ _ATTENTION: tuple[Module, ...] = ("core_attn", "layernorm", "mla_up_proj")
 """Modules of both halves of a layer; norms stand in both."""
 
 
-def _kept_and_repeated(
-    scenario: Scenario, block: Block, layouts: Layouts, everything: Float, entering: Float
+def _saved_and_recomputed(
+    scenario: Scenario, block: Block, layouts: Layouts, all_saved: Float, layer_input: Float
 ) -> tuple[Float, Float, Float]:
     """What a layer keeps, and what is repeated for the feed-forward's and attention's backward."""
     full, selective = layouts.recomputes_layers, layouts.recomputes_selectively
     span = layouts.recompute_span
     selected = saved_bytes(scenario, tuple(item for item in block.saved if item.selective), layouts)
-    kept = np.where(selective, selected, everything)
-    kept = np.where(full, entering / span, kept)
-    repeated = np.where(full, span * everything - entering, 0.0)
-    repeated = np.where(selective, everything - selected, repeated)
-    repeated = np.maximum(repeated, 0.0)
+    on_device = np.where(selective, selected, all_saved)
+    on_device = np.where(full, layer_input / span, on_device)
+    recomputed = np.where(full, span * all_saved - layer_input, 0.0)
+    recomputed = np.where(selective, all_saved - selected, recomputed)
+    recomputed = np.maximum(recomputed, 0.0)
     if not np.any(layouts.recompute_modules):
-        return kept, repeated, repeated
-    named, every = layouts.recompute_modules > 0, (*_FFN, *_ATTENTION)
+        return on_device, recomputed, recomputed
+    named, modules_of_layer = layouts.recompute_modules > 0, (*_FFN, *_ATTENTION)
     ffn, attention, both = (
         _recomputed_bytes(scenario, block, layouts, modules)
-        for modules in (_FFN, _ATTENTION, every)
+        for modules in (_FFN, _ATTENTION, modules_of_layer)
     )
     return (
-        np.where(named, everything - both, kept),
-        np.where(named, ffn, repeated),
-        np.where(named, attention, repeated),
+        np.where(named, all_saved - both, on_device),
+        np.where(named, ffn, recomputed),
+        np.where(named, attention, recomputed),
     )
 
 
@@ -137,9 +139,9 @@ def _recomputed_bytes(
     total = np.zeros(np.shape(layouts.tp))
     for item in always_saved(block):
         names = tuple(name for name in item.again_with if name in modules)
-        here = layouts.recomputes_module(names)
-        if np.any(here):
-            total = total + np.where(here, saved_bytes(scenario, (item,), layouts), 0.0)
+        is_recomputed = layouts.recomputes_module(names)
+        if np.any(is_recomputed):
+            total = total + np.where(is_recomputed, saved_bytes(scenario, (item,), layouts), 0.0)
     return total
 
 
@@ -154,12 +156,12 @@ def _dequantised_matrix(scenario: Scenario, block: Block, layouts: Layouts) -> F
         return np.zeros(np.shape(layouts.tp))
     element = float(workload.compute_bytes)
     matrix = element * largest_matrix(scenario, block, layouts, "stored")
-    found = np.where(matrix > 0, matrix + saved_bytes(scenario, block.unpacking, layouts), 0.0)
+    live_bytes = np.where(matrix > 0, matrix + saved_bytes(scenario, block.unpacking, layouts), 0.0)
     if not workload.dora:
-        return found
+        return live_bytes
     sums = 2 * element * largest_matrix(scenario, block, layouts, "targeted") + matrix
     norms = sums + saved_bytes(scenario, block.unpacking[:1], layouts)
-    return np.maximum(found, np.where(layouts.recomputes_layers, norms, 0.0))
+    return np.maximum(live_bytes, np.where(layouts.recomputes_layers, norms, 0.0))
 
 
 def _ffn_share(block: Block, matrix: str = "") -> float:

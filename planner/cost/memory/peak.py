@@ -11,7 +11,7 @@ import numpy as np
 
 from planner.cost.arrays import Float, Int
 from planner.cost.memory.phases import MOMENTS, LiveTensors, PeakInputs
-from planner.cost.parts import DEVICE_PARTS, recorded
+from planner.cost.parts import DEVICE_PARTS, order_parts
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 
@@ -25,7 +25,7 @@ def device_memory(stages: Stages) -> tuple[dict[str, Float], Int]:
     method.md#memory-per-device.
 
     >>> scenario = make_scenario("gpt2-xl")
-    >>> parts, moment = device_memory(Stages.every(scenario, Layout()))
+    >>> parts, moment = device_memory(Stages.of_pipeline(scenario, Layout()))
     >>> parts["optimizer_states"].item() / scenario.model.num_params, tuple(MOMENTS)[moment.item()]
     (12.0, 'loss')
     """
@@ -37,14 +37,14 @@ def device_memory(stages: Stages) -> tuple[dict[str, Float], Int]:
 class Peak:
     """The peaks of stages, in figures that name their parts when they are asked [B]."""
 
-    sheet: PeakInputs
-    alive: tuple[dict[str, Float], ...]
+    inputs: PeakInputs
+    live_tensors: tuple[dict[str, Float], ...]
     """What comes and goes, at each of MOMENTS."""
     moment: Int
     """Which of them is the worst."""
     total: Float
     """All parts at that moment, the allocator's reserve and the device's context among them."""
-    apart: Float
+    before_update: Float
     """What is alive before the optimizer's step, and the temporaries of that beside it.
 
     What activations leave behind is too small for them: the allocator takes more while there is
@@ -55,61 +55,66 @@ class Peak:
     @classmethod
     def of(cls, stages: Stages) -> Peak:
         """The peaks of stages."""
-        sheet, shape = PeakInputs.of(stages), stages.shape
-        alive = tuple(_parts(moment(sheet)) for moment in MOMENTS.values())
-        most, moment = np.zeros(shape), np.zeros(shape, dtype=np.int64)
-        before = most
-        for number, (name, parts) in enumerate(zip(MOMENTS, alive, strict=True)):
+        inputs, shape = PeakInputs.of(stages), stages.shape
+        live_tensors = tuple(_parts(moment(inputs)) for moment in MOMENTS.values())
+        peak_bytes, moment = np.zeros(shape), np.zeros(shape, dtype=np.int64)
+        before = peak_bytes
+        for number, (name, parts) in enumerate(zip(MOMENTS, live_tensors, strict=True)):
             # the optimizer's step is the last of them
-            before = most.copy() if name == "optimizer" else before
+            before = peak_bytes.copy() if name == "optimizer" else before
             # of what nothing is there, nothing is added up
             total = np.asarray(sum(part for part in parts.values() if part.ndim or part))
-            np.copyto(moment, number, where=total > most)
-            np.maximum(most, total, out=most)
-        apart, context = before + sheet.temporaries, _context_bytes(stages)
-        states = sheet.resident.optimizer_states
-        found = states + most
-        total = found + context + _reserved(stages, found, states + apart, context)
-        return cls(sheet, alive, moment, total, apart, context)
+            np.copyto(moment, number, where=total > peak_bytes)
+            np.maximum(peak_bytes, total, out=peak_bytes)
+        before_update, context = before + inputs.temporaries, _context_bytes(stages)
+        states = inputs.resident.optimizer_states
+        allocated = states + peak_bytes
+        total = allocated + context + _reserved(stages, allocated, states + before_update, context)
+        return cls(inputs, live_tensors, moment, total, before_update, context)
 
     def parts(self, *places: Int) -> dict[str, Float]:
         """The parts of the stages at some places, by DEVICE_PARTS."""
-        stages, moment = self.sheet.stages, np.asarray(self.moment[places])
+        stages, moment = self.inputs.stages, np.asarray(self.moment[places])
 
-        def there(values: Float) -> Float:
+        def at_places(values: Float) -> Float:
             return np.broadcast_to(values, self.moment.shape)[places]
 
-        found = {"optimizer_states": there(self.sheet.resident.optimizer_states)}
-        found |= {name: np.zeros(moment.shape) for name in self.alive[0]}
+        part_bytes = {"optimizer_states": at_places(self.inputs.resident.optimizer_states)}
+        part_bytes |= {name: np.zeros(moment.shape) for name in self.live_tensors[0]}
         flat = [np.broadcast_to(place, moment.shape).ravel() for place in places]
-        for number, parts in enumerate(self.alive):
-            here = np.flatnonzero(moment == number)
-            some = tuple(place[here] for place in flat)
-            for name, values in parts.items() if len(here) else ():
+        for number, parts in enumerate(self.live_tensors):
+            rows = np.flatnonzero(moment == number)
+            row_places = tuple(place[rows] for place in flat)
+            for name, values in parts.items() if len(rows) else ():
                 if values.ndim or values:
-                    found[name].reshape(-1)[here] = np.broadcast_to(values, self.moment.shape)[some]
-        allocated = np.asarray(sum(found.values()))
-        apart, context = found["optimizer_states"] + there(self.apart), there(self.context)
-        found["runtime_context"] = context
-        found["allocator_reserve"] = _reserved(stages, allocated, apart, context)
-        return recorded(found, DEVICE_PARTS)
+                    part_bytes[name].reshape(-1)[rows] = np.broadcast_to(values, self.moment.shape)[
+                        row_places
+                    ]
+        allocated = np.asarray(sum(part_bytes.values()))
+        before_update, context = (
+            part_bytes["optimizer_states"] + at_places(self.before_update),
+            at_places(self.context),
+        )
+        part_bytes["runtime_context"] = context
+        part_bytes["allocator_reserve"] = _reserved(stages, allocated, before_update, context)
+        return order_parts(part_bytes, DEVICE_PARTS)
 
 
-def _reserved(stages: Stages, allocated: Float, apart: Float, context: Float) -> Float:
-    """What the allocator holds beyond what is `allocated`, of which most lies `apart` [B]."""
+def _reserved(stages: Stages, allocated: Float, before_update: Float, context: Float) -> Float:
+    """Reserve of the caching allocator beyond `allocated`; its peak is `before_update` [B]."""
     machine, buffers = stages.scenario.machine, stages.scenario.framework.buffers
     reserve = buffers.allocator_fraction.value * allocated
     if not buffers.keeps_temporaries:
         return reserve
     room = machine.device.memory_bytes.value - (allocated + context + reserve)
-    return reserve + np.clip(apart - allocated, 0.0, np.maximum(room, 0.0))
+    return reserve + np.clip(before_update - allocated, 0.0, np.maximum(room, 0.0))
 
 
 _NAMES = tuple(field.name for field in fields(LiveTensors))
 
 
-def _parts(alive: LiveTensors) -> dict[str, Float]:
-    return {name: getattr(alive, name) for name in _NAMES}
+def _parts(live_tensors: LiveTensors) -> dict[str, Float]:
+    return {name: getattr(live_tensors, name) for name in _NAMES}
 
 
 def _context_bytes(stages: Stages) -> Float:

@@ -13,7 +13,7 @@ import numpy as np
 
 from planner.cost.arrays import Arrays, Float
 from planner.cost.memory.activations import Activations, stage_activations
-from planner.cost.memory.deferred_weight_gradients import Deferred, deferred
+from planner.cost.memory.deferred_weight_gradients import DeferredGradients, deferred_gradients
 from planner.cost.memory.gradients import Reduction, Unreduced
 from planner.cost.memory.layer_activations import LayerActivations
 from planner.cost.memory.weights import (
@@ -22,7 +22,7 @@ from planner.cost.memory.weights import (
     ResidentWeights,
     gathered,
     resident,
-    unfreed,
+    resident_weights,
 )
 from planner.cost.shards.stages import Stages
 
@@ -55,11 +55,11 @@ class _ResidentTensors(Arrays):
     temporaries: Float
 
 
-def _held(stages: Stages) -> _ResidentTensors:
+def _resident_tensors(stages: Stages) -> _ResidentTensors:
     stay = resident(stages)
     return _ResidentTensors(
         stay,
-        unfreed(stages, stay.weights),
+        resident_weights(stages, stay.weights),
         Unreduced.of(stages, stay.gradients),
         _optimizer_temporaries(stages),
     )
@@ -73,44 +73,53 @@ class PeakInputs:
     resident: Resident
     weights: ResidentWeights
     gathered: GatheredWeights
-    kept: Activations
+    activations: Activations
     reduction: Reduction
-    deferred: Deferred
+    deferred_gradients: DeferredGradients
     temporaries: Float
     """Copies that the optimizer step makes of what a rank updates."""
 
     @classmethod
     def of(cls, stages: Stages) -> PeakInputs:
-        """The worksheet of stages."""
-        held, kept = stages.of_states(_held), stages.of_work(stage_activations)
-        reduce = held.unreduced.beside(stages, kept)
-        window = gathered(stages, kept.first.working + reduce.in_first_layer)
-        late = deferred(stages)
+        """Compute the inputs of all phases for pipeline stages."""
+        tensors, activations = (
+            stages.of_states(_resident_tensors),
+            stages.of_work(stage_activations),
+        )
+        reduction = tensors.unreduced.beside(stages, activations)
+        window = gathered(stages, activations.first.working + reduction.in_first_layer)
         return cls(
-            stages, held.resident, held.weights, window, kept, reduce, late, held.temporaries
+            stages,
+            tensors.resident,
+            tensors.weights,
+            window,
+            activations,
+            reduction,
+            deferred_gradients(stages),
+            tensors.temporaries,
         )
 
     @property
     def without_one_layer(self) -> Float:
         """Activations before the last layer has kept its own, or after it has used them."""
-        return self.kept.kept - self.kept.layer.kept
+        return self.activations.saved - self.activations.layer.saved
 
     @property
     def stage_buffers(self) -> Float:
         """The gathered stream and the stage's buffers, while activations are at their peak."""
-        ends = self.kept.buffers
-        return self.kept.sequence_buffer + ends.at_peak + ends.sent_gradient
+        ends = self.activations.buffers
+        return self.activations.sequence_buffer + ends.at_peak + ends.sent_gradient
 
     @property
     def loss_buffers(self) -> Float:
         """The same at the loss, whose gathered stream is the head's input where that is kept."""
-        kept = self.stages.scenario.framework.kernels.saves_gathered
-        return self.stage_buffers - self.kept.sequence_buffer * kept
+        keeps_gathered = self.stages.scenario.framework.kernels.saves_gathered
+        return self.stage_buffers - self.activations.sequence_buffer * keeps_gathered
 
     @property
     def stage_buffers_after(self) -> Float:
         """The same when a backward pass nears its end."""
-        return self.kept.sequence_buffer + self.kept.buffers.receive
+        return self.activations.sequence_buffer + self.activations.buffers.receive
 
     def ending(self, layer: LayerActivations) -> Float:
         """Temporaries of a layer when its gradients are complete."""
@@ -119,142 +128,148 @@ class PeakInputs:
         return np.maximum(np.maximum(layer.ending, after_ffn) - reduce.copied, 0.0)
 
 
-def forward(w: PeakInputs) -> LiveTensors:
+def forward(inputs: PeakInputs) -> LiveTensors:
     """The last layer's weights are gathered; its activations are still to come."""
     return LiveTensors(
-        weights=w.weights.all,
-        gathered_parameters=w.gathered.in_forward,
-        gradients=w.reduction.before + w.deferred.ahead,
-        activations=w.without_one_layer,
-        communication_buffers=w.stage_buffers + w.reduction.buckets,
+        weights=inputs.weights.all,
+        gathered_parameters=inputs.gathered.in_forward,
+        gradients=inputs.reduction.before + inputs.deferred_gradients.ahead,
+        activations=inputs.without_one_layer,
+        communication_buffers=inputs.stage_buffers + inputs.reduction.buckets,
     )
 
 
-def loss(w: PeakInputs) -> LiveTensors:
+def loss(inputs: PeakInputs) -> LiveTensors:
     """All activations and the logits; the head's weights are gathered."""
     return LiveTensors(
-        weights=w.weights.all,
-        gathered_parameters=w.gathered.head,
-        gradients=w.reduction.before + w.deferred.ahead,
-        activations=w.kept.kept,
-        logits_and_loss=w.kept.logits,
-        communication_buffers=w.loss_buffers + w.reduction.buckets + w.reduction.in_loss,
+        weights=inputs.weights.all,
+        gathered_parameters=inputs.gathered.head,
+        gradients=inputs.reduction.before + inputs.deferred_gradients.ahead,
+        activations=inputs.activations.saved,
+        logits_and_loss=inputs.activations.logits,
+        communication_buffers=inputs.loss_buffers
+        + inputs.reduction.buckets
+        + inputs.reduction.in_loss,
     )
 
 
-def backward(w: PeakInputs) -> LiveTensors:
+def backward(inputs: PeakInputs) -> LiveTensors:
     """All activations, and the last layer's working set."""
     return LiveTensors(
-        weights=w.weights.without_head,
-        gathered_parameters=w.gathered.window,
-        gradients=w.reduction.before + w.deferred.ahead,
-        activations=w.kept.kept,
-        working_set=w.kept.layer.working,
-        communication_buffers=w.stage_buffers + w.reduction.in_last_layer,
+        weights=inputs.weights.without_head,
+        gathered_parameters=inputs.gathered.window,
+        gradients=inputs.reduction.before + inputs.deferred_gradients.ahead,
+        activations=inputs.activations.saved,
+        working_set=inputs.activations.layer.working,
+        communication_buffers=inputs.stage_buffers + inputs.reduction.in_last_layer,
     )
 
 
-def next_to_last_layer(w: PeakInputs) -> LiveTensors:
+def next_to_last_layer(inputs: PeakInputs) -> LiveTensors:
     """The last layer's activations are gone and its gradients reduced; the next working set."""
     return LiveTensors(
-        weights=w.weights.without_last_layer,
-        gathered_parameters=w.gathered.window,
-        gradients=w.reduction.before + w.deferred.ahead,
-        activations=w.without_one_layer,
-        working_set=w.kept.following.working,
-        communication_buffers=w.stage_buffers + w.reduction.in_next_to_last_layer,
+        weights=inputs.weights.without_last_layer,
+        gathered_parameters=inputs.gathered.window,
+        gradients=inputs.reduction.before + inputs.deferred_gradients.ahead,
+        activations=inputs.without_one_layer,
+        working_set=inputs.activations.following.working,
+        communication_buffers=inputs.stage_buffers + inputs.reduction.in_next_to_last_layer,
     )
 
 
-def layer_before_last(w: PeakInputs) -> LiveTensors:
+def layer_before_last(inputs: PeakInputs) -> LiveTensors:
     """The last layer's activations are gone, its gradients complete and reduced."""
     return LiveTensors(
-        weights=w.weights.without_last_layer,
-        gathered_parameters=w.gathered.window,
-        gradients=w.reduction.before + w.deferred.ahead,
-        activations=w.without_one_layer,
-        working_set=w.ending(w.kept.layer),
-        communication_buffers=w.stage_buffers + w.reduction.after_last_layer,
+        weights=inputs.weights.without_last_layer,
+        gathered_parameters=inputs.gathered.window,
+        gradients=inputs.reduction.before + inputs.deferred_gradients.ahead,
+        activations=inputs.without_one_layer,
+        working_set=inputs.ending(inputs.activations.layer),
+        communication_buffers=inputs.stage_buffers + inputs.reduction.after_last_layer,
     )
 
 
-def second_layer(w: PeakInputs) -> LiveTensors:
+def second_layer(inputs: PeakInputs) -> LiveTensors:
     """Its gradients are complete, the first layer's activations still there."""
-    own = np.where(w.stages.layouts.piped, w.kept.first.kept, 0.0)
+    first_layer_saved = np.where(inputs.stages.layouts.piped, inputs.activations.first.saved, 0.0)
     return LiveTensors(
-        weights=w.weights.in_first_layer,
-        gathered_parameters=w.gathered.in_second_layer,
-        gradients=w.reduction.at_end + w.deferred.ahead,
-        activations=w.kept.of_others + own,
-        working_set=w.ending(w.kept.first),
-        communication_buffers=w.stage_buffers_after + w.reduction.in_second_layer,
+        weights=inputs.weights.in_first_layer,
+        gathered_parameters=inputs.gathered.in_second_layer,
+        gradients=inputs.reduction.at_end + inputs.deferred_gradients.ahead,
+        activations=inputs.activations.other_micro_batches + first_layer_saved,
+        working_set=inputs.ending(inputs.activations.first),
+        communication_buffers=inputs.stage_buffers_after + inputs.reduction.in_second_layer,
     )
 
 
-def first_layer(w: PeakInputs) -> LiveTensors:
+def first_layer(inputs: PeakInputs) -> LiveTensors:
     """All gradients, and the first layer's working set.
 
     Other activations are gone, but for those of other micro-batches in a pipeline.
     """
     return LiveTensors(
-        weights=w.weights.in_first_layer,
-        gathered_parameters=w.gathered.in_first_layer,
-        gradients=w.reduction.at_end + w.deferred.ahead,
-        activations=w.kept.of_others,
-        working_set=w.kept.first.working,
-        communication_buffers=w.stage_buffers_after + w.reduction.in_first_layer,
+        weights=inputs.weights.in_first_layer,
+        gathered_parameters=inputs.gathered.in_first_layer,
+        gradients=inputs.reduction.at_end + inputs.deferred_gradients.ahead,
+        activations=inputs.activations.other_micro_batches,
+        working_set=inputs.activations.first.working,
+        communication_buffers=inputs.stage_buffers_after + inputs.reduction.in_first_layer,
     )
 
 
-def embedding(w: PeakInputs) -> LiveTensors:
+def embedding(inputs: PeakInputs) -> LiveTensors:
     """All gradients, the embedding's being computed and reduced."""
     return LiveTensors(
-        weights=w.weights.in_first_layer,
-        gathered_parameters=w.gathered.in_embedding,
-        gradients=w.reduction.at_end + w.deferred.ahead,
-        activations=w.kept.of_others,
-        communication_buffers=w.kept.buffers.receive + w.reduction.in_embedding,
+        weights=inputs.weights.in_first_layer,
+        gathered_parameters=inputs.gathered.in_embedding,
+        gradients=inputs.reduction.at_end + inputs.deferred_gradients.ahead,
+        activations=inputs.activations.other_micro_batches,
+        communication_buffers=inputs.activations.buffers.receive + inputs.reduction.in_embedding,
     )
 
 
-def cooling_down(w: PeakInputs) -> LiveTensors:
+def cooling_down(inputs: PeakInputs) -> LiveTensors:
     """No forward pass follows: most weight gradients wait, where they have passes of their own.
 
     Those of one pass are being computed, from gradients that they take the place of.
     """
-    late, nothing = w.deferred, np.zeros(())
-    if not np.any(late.waiting):
+    deferred_gradients, nothing = inputs.deferred_gradients, np.zeros(())
+    if not np.any(deferred_gradients.waiting):
         none = {"weights": nothing, "gradients": nothing, "communication_buffers": nothing}
-        return LiveTensors(activations=late.kept + np.zeros(w.stages.shape), **none)
-    turned = np.where(late.waiting > 0, 1.0, 0.0)
-    summed = w.reduction.summed + np.maximum(late.one_pending - late.one_waiting, 0.0)
+        return LiveTensors(
+            activations=deferred_gradients.saved + np.zeros(inputs.stages.shape), **none
+        )
+    turned = np.where(deferred_gradients.waiting > 0, 1.0, 0.0)
+    summed = inputs.reduction.summed + np.maximum(
+        deferred_gradients.one_pending - deferred_gradients.one_waiting, 0.0
+    )
     return LiveTensors(
-        weights=turned * w.weights.all,
-        gathered_parameters=turned * w.gathered.window,
+        weights=turned * inputs.weights.all,
+        gathered_parameters=turned * inputs.gathered.window,
         gradients=turned * summed,
-        activations=late.kept,
-        working_set=late.waiting,
-        communication_buffers=turned * w.stage_buffers_after,
+        activations=deferred_gradients.saved,
+        working_set=deferred_gradients.waiting,
+        communication_buffers=turned * inputs.stage_buffers_after,
     )
 
 
-def reducing(w: PeakInputs) -> LiveTensors:
+def reducing(inputs: PeakInputs) -> LiveTensors:
     """Sums of gradients over the passes of a step being reduced."""
     return LiveTensors(
-        weights=w.weights.in_reduction,
-        gathered_parameters=w.gathered.in_reduction,
-        gradients=w.reduction.summed + w.deferred.pending,
-        communication_buffers=w.kept.buffers.receive + w.reduction.of_sums,
+        weights=inputs.weights.in_reduction,
+        gathered_parameters=inputs.gathered.in_reduction,
+        gradients=inputs.reduction.summed + inputs.deferred_gradients.pending,
+        communication_buffers=inputs.activations.buffers.receive + inputs.reduction.of_sums,
     )
 
 
-def optimizer(w: PeakInputs) -> LiveTensors:
+def optimizer(inputs: PeakInputs) -> LiveTensors:
     """All gradients, the optimizer's temporaries, updated weights being gathered."""
     return LiveTensors(
-        weights=w.weights.in_optimizer,
-        gradients=w.resident.gradients,
-        communication_buffers=w.kept.buffers.receive + w.reduction.gather_bucket,
-        optimizer_temporaries=w.temporaries,
+        weights=inputs.weights.in_optimizer,
+        gradients=inputs.resident.gradients,
+        communication_buffers=inputs.activations.buffers.receive + inputs.reduction.gather_bucket,
+        optimizer_temporaries=inputs.temporaries,
     )
 
 

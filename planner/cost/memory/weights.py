@@ -18,8 +18,8 @@ __all__ = [
     "frozen",
     "gathered",
     "resident",
+    "resident_weights",
     "second_shard_bytes",
-    "unfreed",
 ]
 
 
@@ -39,7 +39,7 @@ def resident(stages: Stages) -> Resident:
     Rajbhandari et al. 2020, arXiv:1910.02054, figure 1, with the framework's bytes.
 
     >>> scenario = make_scenario("gpt2-xl", "deepspeed")
-    >>> stay = resident(Stages.every(scenario, Layout()))        # 2 + 2 + 12 bytes per parameter
+    >>> stay = resident(Stages.of_pipeline(scenario, Layout()))  # 2 + 2 + 12 bytes each
     >>> [part.item() / scenario.model.num_params for part in (stay.weights, stay.gradients)]
     [2.0, 2.0]
     >>> stay.optimizer_states.item() / scenario.model.num_params
@@ -83,10 +83,12 @@ def _reduced_twice(stages: Stages) -> Float:
     torch 2.13, fsdp/_fully_shard/_fsdp_collectives.py: foreach_reduce.
     """
     size, layouts, framework = stages.states, stages.layouts, stages.scenario.framework
-    kept = framework.kernels.loss_chunks > 1 and not framework.kernels.optimizer_in_backward
-    kept = kept and not size.sharded_weight_bytes
+    keeps_second_gradient = (
+        framework.kernels.loss_chunks > 1 and not framework.kernels.optimizer_in_backward
+    )
+    keeps_second_gradient = keeps_second_gradient and not size.sharded_weight_bytes
     shard = stages.trained.tied / layouts.num_shards * size.gradient_bytes
-    return np.where(layouts.shards_states, kept * shard, 0.0)
+    return np.where(layouts.shards_states, keeps_second_gradient * shard, 0.0)
 
 
 def frozen(stages: Stages) -> Float:
@@ -96,19 +98,20 @@ def frozen(stages: Stages) -> Float:
     shards, these copies. Left out: weights that train. method.md#memory-per-device.
 
     >>> scenario = make_scenario("gpt2-xl", "ddp", lora_rank=8)
-    >>> frozen(Stages.every(scenario, Layout(dp=4))).item() / scenario.model.num_params  # not 4
+    >>> stages = Stages.of_pipeline(scenario, Layout(dp=4))
+    >>> frozen(stages).item() / scenario.model.num_params       # DDP keeps 4 of trained ones
     2.0
     """
     params, size, layouts = stages.params, stages.states, stages.layouts
     gathered_ones = params.all_gathered - stages.trained.all_gathered
     if size.sharded_weight_bytes:
         return gathered_ones * stages.frozen_bytes
-    own = np.where(
+    shard = np.where(
         layouts.shards_states,
         params.sharded - params.trainable_sharded,
         params.unsharded - params.trainable,
     )
-    return gathered_ones * size.weight_bytes + own * stages.frozen_bytes
+    return gathered_ones * size.weight_bytes + shard * stages.frozen_bytes
 
 
 def eight_bit_copies(stages: Stages) -> Float:
@@ -121,16 +124,20 @@ def eight_bit_copies(stages: Stages) -> Float:
     copy by columns on Blackwell.
     Transformer Engine @d0067d0d, module/linear.py: quantize_weight; method.md#states-per-framework.
 
-    >>> stages = Stages.every(make_scenario(machine="dgx-h100", precision="fp8"), Layout())
+    >>> stages = Stages.of_pipeline(make_scenario(machine="dgx-h100", precision="fp8"), Layout())
     >>> eight_bit_copies(stages).item() / 2 / 32            # a layer of Llama 3 8B
     218112000.0
     """
     params, scenario = stages.params, stages.scenario
-    kept = scenario.framework.kernels.fp8_weight_bytes * (scenario.workload.precision == "fp8")
+    bytes_per_element = scenario.framework.kernels.fp8_weight_bytes * (
+        scenario.workload.precision == "fp8"
+    )
     if stages.eight_bits and stages.states.sharded_weight_bytes:
-        kept = max(kept, stages.layer_element) - stages.states.weight_bytes
+        bytes_per_element = (
+            max(bytes_per_element, stages.layer_element) - stages.states.weight_bytes
+        )
     layers = params.unsharded - params.embedding - (params.head - params.tied)
-    return np.where(stages.layouts.shards_weights, 0.0, layers * kept)
+    return np.where(stages.layouts.shards_weights, 0.0, layers * bytes_per_element)
 
 
 def second_shard_bytes(stages: Stages, size: Float) -> Float:
@@ -141,7 +148,7 @@ def second_shard_bytes(stages: Stages, size: Float) -> Float:
     arXiv:2306.10209, section 3.2; method.md#memory-per-device.
 
     >>> scenario = make_scenario("llama-3-8b", "deepspeed")
-    >>> stages = Stages.every(scenario, Layout(dp=64, zero_stage=3, reshard=4))
+    >>> stages = Stages.of_pipeline(scenario, Layout(dp=64, zero_stage=3, reshard=4))
     >>> size = 2.0 * stages.params.unsharded
     >>> second_shard_bytes(stages, size).item() / scenario.model.num_params      # 2 / 4
     0.5
@@ -151,9 +158,9 @@ def second_shard_bytes(stages: Stages, size: Float) -> Float:
         return np.zeros(stages.shape)
     routed = np.where(layouts.ep > 1, expert_share(stages.blocks, layouts), 0.0)
     second = layouts.num_second_shards
-    parts = (1 - routed) / second + routed / np.maximum(second // layouts.ep, 1)
-    there = layouts.shards_weights & (layouts.reshard > 0)
-    return np.where(there, size * parts, 0.0)
+    share = (1 - routed) / second + routed / np.maximum(second // layouts.ep, 1)
+    resharded = layouts.shards_weights & (layouts.reshard > 0)
+    return np.where(resharded, size * share, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +177,7 @@ class ResidentWeights(Arrays):
     in_optimizer: Float
 
 
-def unfreed(stages: Stages, weights: Float) -> ResidentWeights:
+def resident_weights(stages: Stages, weights: Float) -> ResidentWeights:
     """Resident weights from the loss to the optimizer [B].
 
     Counted: a 16-bit copy beside an fp32 parameter is freed group by group in the last backward
@@ -178,8 +185,8 @@ def unfreed(stages: Stages, weights: Float) -> ResidentWeights:
     method.md#memory-per-device.
 
     >>> scenario = make_scenario("llama-3-8b", "fsdp2")
-    >>> stages = Stages.every(scenario, Layout(dp=8, zero_stage=2))
-    >>> there = unfreed(stages, resident(stages).weights)
+    >>> stages = Stages.of_pipeline(scenario, Layout(dp=8, zero_stage=2))
+    >>> there = resident_weights(stages, resident(stages).weights)
     >>> (there.all - there.without_head).item()             # 2 bytes of the table and the norm
     1050681344.0
     >>> 2 * (128256 * 4096 + 4096)
@@ -232,16 +239,16 @@ def gathered(stages: Stages, busy: Float) -> GatheredWeights:
     method.md#memory-per-device.
 
     >>> scenario = make_scenario("llama-3-8b", "fsdp2")
-    >>> stages = Stages.every(scenario, Layout(dp=8, zero_stage=3))
+    >>> stages = Stages.of_pipeline(scenario, Layout(dp=8, zero_stage=3))
     >>> window = gathered(stages, np.zeros(())).window      # 16 bits of a layer and of the next
     >>> window.item() / (2 * 218_112_000)
     2.0
     """
-    found = stages.of_states(_gathered)
-    if not np.any(found.copied):
-        return found
-    copies = np.maximum(found.copied - busy, 0.0)
-    return replace(found, in_first_layer=found.in_second_layer + copies)
+    weights = stages.of_states(_gathered)
+    if not np.any(weights.copied):
+        return weights
+    copies = np.maximum(weights.copied - busy, 0.0)
+    return replace(weights, in_first_layer=weights.in_second_layer + copies)
 
 
 def _gathered(stages: Stages) -> GatheredWeights:
@@ -258,31 +265,33 @@ def _gathered(stages: Stages) -> GatheredWeights:
         live = np.minimum(buffers.live_elements * element, everything)
         head = window = np.maximum(live, layer)
     # between passes of a pipeline that reduces once, nothing is freed
-    kept = layouts.piped & layouts.sums_gradients(scenario.framework)
+    stays_gathered = layouts.piped & layouts.sums_gradients(scenario.framework)
     reduced = everything - np.maximum(layer, params.embedding * element)
     stays = layouts.keeps_second_shards(scenario.framework)
     # neither the layer that computes is sharded again nor the head, or the table that it shares
     inner = params.largest_layer * stages.layer_element
-    others = everything - inner - np.minimum(params.head * element, everything)
-    front = np.minimum(params.embedding * element * (params.tied == 0), everything)
+    other_layers = everything - inner - np.minimum(params.head * element, everything)
+    embedding_bytes = np.minimum(params.embedding * element * (params.tied == 0), everything)
 
-    def there(size: Float, besides: Float | float = 0.0) -> Float:
+    def with_second_shards(size: Float, besides: Float | float = 0.0) -> Float:
         """What is gathered, and second shards of what is not."""
         second = np.where(stays, 0.0, second_shard_bytes(stages, np.maximum(besides, 0.0)))
         return np.where(layouts.shards_weights, size, 0.0) + second
 
-    both = there(np.where(kept, everything, window), front)
+    both = with_second_shards(np.where(stays_gathered, everything, window), embedding_bytes)
     copies = layouts.gathers_updates & (stages.states.sharded_weight_bytes == 0) & ~layouts.piped
     # gathered before the first pass, gradients are summed after it
     copies = copies & ~layouts.sums_gradients(scenario.framework)
     flat = np.where(copies, 2 * layer + params.copied_in * element, 0.0)
     return GatheredWeights(
-        in_forward=there(window, others) + flat,
-        window=there(window, others),
-        head=there(head, everything - head),
+        in_forward=with_second_shards(window, other_layers) + flat,
+        window=with_second_shards(window, other_layers),
+        head=with_second_shards(head, everything - head),
         in_second_layer=both,
         in_first_layer=both,
-        copied=np.where(kept & layouts.shards_weights, 2 * params.copied_in * element, 0.0),
-        in_embedding=there(np.where(kept, everything, tied)),
-        in_reduction=there(np.where(kept, reduced, 0.0)),
+        copied=np.where(
+            stays_gathered & layouts.shards_weights, 2 * params.copied_in * element, 0.0
+        ),
+        in_embedding=with_second_shards(np.where(stays_gathered, everything, tied)),
+        in_reduction=with_second_shards(np.where(stays_gathered, reduced, 0.0)),
     )

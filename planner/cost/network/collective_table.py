@@ -106,8 +106,8 @@ def bus_factor(operation: str, size: float) -> float:
     if operation in _WHOLE_BUFFER:
         return 1.0
     if operation not in _PARTS_SENT:
-        known = ", ".join([*_PARTS_SENT, *_WHOLE_BUFFER])
-        raise LayoutError(f"operation {operation!r} has no bus bandwidth; use one of {known}")
+        operations = ", ".join([*_PARTS_SENT, *_WHOLE_BUFFER])
+        raise LayoutError(f"operation {operation!r} has no bus bandwidth; use one of {operations}")
     return _PARTS_SENT[operation] * (size - 1) / size
 
 
@@ -158,9 +158,9 @@ def group_of(machine: Machine, ranks: int, apart: int = 1) -> GroupView:
             "apart; give such numbers"
         )
     if (ranks - 1) * apart >= machine.num_devices:
-        there = counted(machine.num_devices, "device")
+        available = counted(machine.num_devices, "device")
         raise LayoutError(
-            f"{ranks:,} ranks that are {apart:,} apart exceed the {there} of {machine.name}; "
+            f"{ranks:,} ranks that are {apart:,} apart exceed the {available} of {machine.name}; "
             "give fewer ranks, or a smaller stride"
         )
     return group_view(machine, ranks, apart, first=True)

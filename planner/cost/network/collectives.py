@@ -274,10 +274,10 @@ def _hops_s(group: GroupView, size_bytes: ArrayLike) -> tuple[Float, Float]:
     size_bytes = np.asarray(size_bytes, dtype=float)
     inside = group.local_latency_s + size_bytes / group.neighbour_bytes_per_s
     between = inter_node_latency_s(group, size_bytes) + size_bytes / group.hop_bytes_per_s
-    some = group.size > 1
+    several_ranks = group.size > 1
     return (
-        np.where(some & (group.local > 1), inside, 0.0),
-        np.where(some & (group.nodes > 1), between, 0.0),
+        np.where(several_ranks & (group.local > 1), inside, 0.0),
+        np.where(several_ranks & (group.nodes > 1), between, 0.0),
     )
 
 

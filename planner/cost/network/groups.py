@@ -134,17 +134,17 @@ class Groups:
         if kind not in Groups.__annotations__:
             raise AttributeError(kind)
         if kind not in self._together:
-            places = next(at for which in _TOGETHER if kind in (at := which(self._layouts)))
+            places = next(at for places_of in _TOGETHER if kind in (at := places_of(self._layouts)))
             sizes, strides = zip(*places.values(), strict=True)
             seen = self._view(np.stack(sizes), np.stack(strides))
-            self._together |= {one: (seen, number) for number, one in enumerate(places)}
+            self._together |= {name: (seen, number) for number, name in enumerate(places)}
         seen, number = self._together[kind]
-        found = seen.take(number)
-        setattr(self, kind, found)
-        return found
+        view = seen.take(number)
+        setattr(self, kind, view)
+        return view
 
 
 def _seen(machine: Machine, size: Int, stride: Int) -> GroupView:
     """What groups see, looked up once per pair of size and stride: few differ."""
-    first, which = distinct(size, stride)
-    return group_view(machine, np.ravel(size)[first], np.ravel(stride)[first]).take(which)
+    first, index = distinct(size, stride)
+    return group_view(machine, np.ravel(size)[first], np.ravel(stride)[first]).take(index)

@@ -27,10 +27,10 @@ def _through_switch_s(group: GroupView, size_bytes: Float) -> tuple[Float, Float
     so that its link carries 1 + 1/g of the buffer in either direction. What is copied in and added
     before the first sum can be copied out delays the end by its own transfer.
     """
-    known, g = constants().in_switch, group.local
+    values, g = constants().in_switch, group.local
     per_byte_s = (1 + 1 / g) / (group.switch_part * group.local_bytes_per_s)
-    ahead = np.minimum(size_bytes, g * known.ahead_bytes.value)
-    return known.step_s.value + ahead * per_byte_s, size_bytes * per_byte_s
+    ahead = np.minimum(size_bytes, g * values.ahead_bytes.value)
+    return values.step_s.value + ahead * per_byte_s, size_bytes * per_byte_s
 
 
 def _never(group: GroupView, size_bytes: ArrayLike) -> Float:
@@ -53,9 +53,9 @@ def switch_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """
     if not group.switch_part:
         return _never(group, size_bytes)
-    size_bytes, m, known = np.asarray(size_bytes, dtype=float), group.nodes, constants().in_switch
+    size_bytes, m, values = np.asarray(size_bytes, dtype=float), group.nodes, constants().in_switch
     start, inside = _through_switch_s(group, size_bytes)
-    part = np.where(m > 2, known.part_of_several.value, known.part_of_two.value)
+    part = np.where(m > 2, values.part_of_several.value, values.part_of_two.value)
     inside = inside / np.where(m > 1, part, 1.0)
     piece = size_bytes / constants().inter_node.tree_pieces.value
     levels = 2 * np.log2(np.maximum(m, 1)) * inter_node_latency_s(group, piece)
@@ -81,14 +81,14 @@ def network_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """
     if not group.network_part:
         return _never(group, size_bytes)
-    size_bytes, known = np.asarray(size_bytes, dtype=float), constants().in_network
+    size_bytes, values = np.asarray(size_bytes, dtype=float), constants().in_network
     g, several = group.local, group.local > 1
-    chain = 2 * known.chain_step_s.value / constants().reference_step_s.value
-    start = known.chain_s.value + (g - 1) * chain * group.local_latency_s
+    chain = 2 * values.chain_step_s.value / constants().reference_step_s.value
+    start = values.chain_s.value + (g - 1) * chain * group.local_latency_s
     inside = np.where(several, 2 * size_bytes / group.local_bytes_per_s, 0.0)
     if group.switch_part:
         ahead, once = _through_switch_s(group, size_bytes)
-        start = np.where(several, known.switch_s.value + ahead, start)
+        start = np.where(several, values.switch_s.value + ahead, start)
         inside = np.where(several, once, inside)
     between = size_bytes / (group.network_part * group.network_bytes_per_s)
     return np.where(group.nodes > 1, start + np.maximum(inside, between), np.inf)

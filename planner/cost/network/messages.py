@@ -33,15 +33,15 @@ class Protocol:
     """What every operation costs, however small and few its ranks [s]."""
 
     @classmethod
-    def of(cls, name: str, known: ProtocolConstants) -> Protocol:
+    def of(cls, name: str, values: ProtocolConstants) -> Protocol:
         """A protocol from its constants."""
         reference_s = constants().reference_step_s.value
         return cls(
             name,
-            ring_inside=known.ring_step_s.value / reference_s,
-            tree_inside=known.tree_step_s.value / reference_s,
-            rate=known.rate_fraction.value,
-            base_s=known.base_s.value,
+            ring_inside=values.ring_step_s.value / reference_s,
+            tree_inside=values.tree_step_s.value / reference_s,
+            rate=values.rate_fraction.value,
+            base_s=values.base_s.value,
         )
 
 

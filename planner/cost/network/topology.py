@@ -71,22 +71,22 @@ def unit_view(size: ArrayLike) -> GroupView:
     (8.0, 1.0, 0.0)
     """
     ranks = np.asarray(size, dtype=np.float64)
-    one, none = np.ones(ranks.shape), np.zeros(ranks.shape)
+    unit, zero = np.ones(ranks.shape), np.zeros(ranks.shape)
     return GroupView(
         size=ranks,
-        local=one,
+        local=unit,
         nodes=ranks,
-        local_bytes_per_s=one,
-        network_bytes_per_s=one,
-        reducing_part=one,
-        hop_bytes_per_s=one,
-        local_latency_s=none,
-        pairwise_bytes_per_s=one,
-        network_latency_s=none,
-        large_message_latency_s=none,
-        local_pairwise_bytes_per_s=one,
-        neighbour_bytes_per_s=one,
-        in_phases=none,
+        local_bytes_per_s=unit,
+        network_bytes_per_s=unit,
+        reducing_part=unit,
+        hop_bytes_per_s=unit,
+        local_latency_s=zero,
+        pairwise_bytes_per_s=unit,
+        network_latency_s=zero,
+        large_message_latency_s=zero,
+        local_pairwise_bytes_per_s=unit,
+        neighbour_bytes_per_s=unit,
+        in_phases=zero,
     )
 
 
@@ -111,8 +111,8 @@ def group_view(
         np.asarray(size, dtype=np.int64), np.asarray(stride, dtype=np.int64)
     )
     span = size * stride
-    whole = per_node % np.maximum(span, 1) == 0
-    inside = np.where(whole | first, size, np.gcd(span, per_node) // stride)
+    aligned = per_node % np.maximum(span, 1) == 0
+    inside = np.where(aligned | first, size, np.gcd(span, per_node) // stride)
     across = np.where(per_node % stride == 0, per_node // stride, per_node // np.maximum(stride, 1))
     fits = (size - 1) * stride < per_node if first else span <= per_node
     local = np.clip(np.where(fits, inside, across), 1, size)
@@ -156,8 +156,14 @@ def _switches(machine: Machine) -> tuple[float, float]:
     """What switches that add up themselves reach of the rates without them, or 0: a node's, the
     network's; the same for all groups."""
     fabric, network = machine.node.fabric, machine.network
-    own, between = fabric.switch_reduction, network.switch_reduction if network else None
-    return own.value / fabric.efficiency.value if own else 0.0, between.value if between else 0.0
+    node_switch, network_switch = (
+        fabric.switch_reduction,
+        network.switch_reduction if network else None,
+    )
+    return (
+        node_switch.value / fabric.efficiency.value if node_switch else 0.0,
+        network_switch.value if network_switch else 0.0,
+    )
 
 
 def _local_rates(machine: Machine, local: Int, stride: Int) -> tuple[Float, Float]:
@@ -165,11 +171,11 @@ def _local_rates(machine: Machine, local: Int, stride: Int) -> tuple[Float, Floa
     per_node, graph = machine.node.num_devices, wiring(machine.node)
     stride = np.minimum(stride, per_node)
     # few pairs of size and stride differ, however many groups there are
-    first, which = distinct(local, stride)
-    few = [(int(np.ravel(local)[i]), int(np.ravel(stride)[i])) for i in first]
-    rates = np.array([group_rate(graph, size, step) for size, step in few])
-    pairs = np.array([group_rate(graph, min(size, 2), step) for size, step in few])
-    rates, pairs = rates[which], pairs[which]
+    first, index = distinct(local, stride)
+    groups = [(int(np.ravel(local)[i]), int(np.ravel(stride)[i])) for i in first]
+    rates = np.array([group_rate(graph, size, step) for size, step in groups])
+    pairs = np.array([group_rate(graph, min(size, 2), step) for size, step in groups])
+    rates, pairs = rates[index], pairs[index]
     efficiency = machine.node.fabric.efficiency.value
     return rates * efficiency, pairs * efficiency
 
@@ -184,12 +190,14 @@ def _between_sockets(machine: Machine, local: Int, stride: Int) -> tuple[Float, 
         endless = np.full(local.shape, np.inf)
         return endless, endless
     per_socket = -(-node.num_devices // node.num_sockets)
-    near = np.clip(per_socket // np.maximum(stride, 1), 1, local)
+    ranks_per_socket = np.clip(per_socket // np.maximum(stride, 1), 1, local)
     crosses = (local > 1) & ((local - 1) * stride >= per_socket)
     groups = np.maximum(node.num_devices // np.maximum(local, 1), 1)
     ring = np.where(crosses, link.value / groups, np.inf)
     # near ranks send to all that are far: over what each rank sends in all
-    crossing = np.maximum(near * (local - near), 1) / np.maximum(local - 1, 1)
+    crossing = np.maximum(ranks_per_socket * (local - ranks_per_socket), 1) / np.maximum(
+        local - 1, 1
+    )
     return ring, ring / crossing
 
 
@@ -213,16 +221,16 @@ def _network(machine: Machine, size: Int, stride: Int, fewest: Int, nodes: Int) 
     fraction = _reached(network.efficiency, nodes)
     share = machine.node_bytes_per_s / groups_per_node
     # a rank that sends to the next node alone does so through one interface, or through its own
-    own = machine.node_bytes_per_s / min(per_node, max(machine.node.num_nics, 1))
+    rank_rate = machine.node_bytes_per_s / min(per_node, max(machine.node.num_nics, 1))
     next_node = _reached(network.efficiency, np.asarray(2))
-    rate, hop = share * fraction, np.minimum(share, own) * next_node
+    rate, hop = share * fraction, np.minimum(share, rank_rate) * next_node
     if exit_rate := network.domain_exit_bytes_per_s:
         # a ring through several domains leaves each by the exits of all its members there
         devices = network.domain_nodes * per_node
         leaves, exits = size * stride > devices, np.clip(devices // stride, 1, size)
         rate = np.where(leaves, np.minimum(rate, exits * exit_rate.value * fraction), rate)
         hop = np.where(leaves, np.minimum(hop, exit_rate.value * next_node), hop)
-    latency, known = network.latency_s.value, network.large_message_latency_s
+    latency, large_message_latency = network.latency_s.value, network.large_message_latency_s
     ratio = constants().inter_node.large_message_ratio.value
     pairwise = network.pairwise_fraction.value if network.pairwise_fraction else 1.0
     adding = np.ones(fewest.shape)
@@ -234,7 +242,9 @@ def _network(machine: Machine, size: Int, stride: Int, fewest: Int, nodes: Int) 
         "hop_bytes_per_s": hop,
         "pairwise_bytes_per_s": pairwise * rate,
         "network_latency_s": np.full(fewest.shape, latency),
-        "large_message_latency_s": np.full(fewest.shape, known.value if known else ratio * latency),
+        "large_message_latency_s": np.full(
+            fewest.shape, large_message_latency.value if large_message_latency else ratio * latency
+        ),
     }
 
 

@@ -182,14 +182,14 @@ def _minimum_cut(
     switches = [vertex for vertex in neighbours if vertex[0] != "device"]
     cuts = []
     for number in range(len(switches) + 1):
-        for near in itertools.combinations(switches, number):
-            beyond = {*members, *switches} - {sender, *near}
+        for sender_side in itertools.combinations(switches, number):
+            beyond = {*members, *switches} - {sender, *sender_side}
             cuts.append(
                 sum(
                     rate
-                    for vertex in (sender, *near)
-                    for other, rate in neighbours.get(vertex, {}).items()
-                    if other in beyond
+                    for vertex in (sender, *sender_side)
+                    for neighbour, rate in neighbours.get(vertex, {}).items()
+                    if neighbour in beyond
                 )
             )
     return min(cuts)

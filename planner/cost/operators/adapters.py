@@ -9,7 +9,7 @@ from planner.describe.model.block import Block, Gemm, Pointwise, Saved, Split, W
 from planner.describe.model.weight_blocks import add_adapters
 from planner.describe.workload import BaseFormat, Workload
 
-__all__ = ["stored_bytes", "trained"]
+__all__ = ["stored_bytes", "with_adapters"]
 
 _SCALE, _BLOCK, _SCALES = 4.0, 64, 256
 """Bytes of an fp32 scale; elements that share one; 8-bit scales that share one (QLoRA, section 3:
@@ -35,7 +35,7 @@ def stored_bytes(base: BaseFormat, columns: int) -> float:
     return 1 + _SCALE / columns
 
 
-def trained(block: Block, workload: Workload, kernels: Kernels) -> Block:
+def with_adapters(block: Block, workload: Workload, kernels: Kernels) -> Block:
     """The block with its frozen parts, how they are stored, and adapters; itself where all trains.
 
     Counted: products without weight gradient, low-rank pairs and their sums, what dropout and DoRA
@@ -66,7 +66,7 @@ def trained(block: Block, workload: Workload, kernels: Kernels) -> Block:
         weights=tuple(_stored(weight, base) for weight in weights),
         gemms=tuple(_frozen(gemm, workload, base, targets) for gemm in block.gemms) + pairs,
         pointwise=block.pointwise + tuple(_summed(block, w, workload, kernels) for w in matrices),
-        saved=_kept(block, workload, targets)
+        saved=_saved_tensors(block, workload, targets)
         + tuple(item for w in matrices for item in _beside(block, w, workload)),
         deferred=tuple(_waiting(gemm, workload) for gemm in pairs),
     )
@@ -137,18 +137,18 @@ def _summed(block: Block, weight: Weight, workload: Workload, fused: Kernels) ->
     return Pointwise(f"{weight.name}.lora", forward * times, backward * times, split, kernels)
 
 
-def _kept(block: Block, workload: Workload, targets: tuple[str, ...]) -> tuple[Saved, ...]:
+def _saved_tensors(block: Block, workload: Workload, targets: tuple[str, ...]) -> tuple[Saved, ...]:
     """What is still kept: inputs of products whose weights are frozen are not, but for pairs that
     read them without dropout."""
-    found = []
+    remaining = []
     for item in block.saved:
         needed = set(item.input_of) & set(targets) and not workload.lora_dropout
         if not item.for_weights or needed:
-            found.append(item)
+            remaining.append(item)
         elif item.for_weights < 1:
             size = item.bytes_per_token * (1 - item.for_weights)
-            found.append(replace(item, bytes_per_token=size))
-    return tuple(found)
+            remaining.append(replace(item, bytes_per_token=size))
+    return tuple(remaining)
 
 
 def _beside(block: Block, weight: Weight, workload: Workload) -> tuple[Saved, ...]:
@@ -175,13 +175,13 @@ def _with_temporaries(block: Block, targets: tuple[str, ...]) -> Block:
     Where the product of gate and up is not kept, its gradient takes no other's place.
     """
     (stream, wide), attention = block.working
-    one = replace(stream, bytes_per_token=stream.bytes_per_token / 2)
+    half_stream = replace(stream, bytes_per_token=stream.bytes_per_token / 2)
     gated = any(weight.matrix == "gate" for weight in block.weights)
     width = wide.bytes_per_token / (2 if gated else 1)
-    unpacking = (one, replace(wide, bytes_per_token=width))
+    unpacking = (half_stream, replace(wide, bytes_per_token=width))
     beside = 0.0 if "down" in targets else width
     wide = replace(wide, bytes_per_token=wide.bytes_per_token + beside)
-    return replace(block, unpacking=unpacking, working=((one, wide), attention))
+    return replace(block, unpacking=unpacking, working=((half_stream, wide), attention))
 
 
 def _waiting(gemm: Gemm, workload: Workload) -> Saved:

@@ -162,13 +162,13 @@ def _scores(sizes: Sizes, name: str) -> Operators:
     heads, e, m = sizes.model.num_heads, sizes.element, sizes.mask
     fused = sizes.kernels.fused_softmax
     softmax = (sizes.kernels.softmax_bytes or e) + e * sizes.model.attention_softcap
-    kept = softmax + (m + e) * bool(m)
+    saved_bytes = softmax + (m + e) * bool(m)
     passes = 2 * e if fused else 8 * e
     dropout = (2 * e + m) * bool(m)
     kernels = (1 if fused else 4) + bool(m)
     forward, backward = heads * (passes + dropout), heads * (passes + e + dropout)
     operator = Pointwise(f"{name}.softmax", forward, backward, "sharded", kernels, scores=True)
-    scores = Saved(f"{name}.scores", heads * kept, "sharded", scores=True, selective=False)
+    scores = Saved(f"{name}.scores", heads * saved_bytes, "sharded", scores=True, selective=False)
     return Operators(pointwise=(operator,), saved=(scores,)).again_with("core_attn")
 
 

@@ -148,9 +148,9 @@ def repeating(sizes: Sizes) -> tuple[Saved, ...]:
     """
     if not sizes.kernels.repeats_to_end:
         return ()
-    whole, stream = 2 * sizes.element * sizes.model.hidden_size, 3 * sizes.stream
+    stream_gradients, stream = 2 * sizes.element * sizes.model.hidden_size, 3 * sizes.stream
     return (
-        Saved("output", whole, "whole", only_split=True),
+        Saved("output", stream_gradients, "whole", only_split=True),
         Saved("gradient", stream * sizes.model.hidden_size, "scattered", only_split=True),
     )
 

@@ -12,7 +12,7 @@ import functools
 from dataclasses import replace
 
 from planner.cost.operators import embedding_and_head as ends
-from planner.cost.operators.adapters import trained
+from planner.cost.operators.adapters import with_adapters
 from planner.cost.operators.attention import attention
 from planner.cost.operators.backward import (
     after_ffn,
@@ -23,7 +23,7 @@ from planner.cost.operators.backward import (
 )
 from planner.cost.operators.convolutions import stages
 from planner.cost.operators.custom_module import traced_blocks
-from planner.cost.operators.decoder import of_decoder
+from planner.cost.operators.decoder import scale_to_decoder
 from planner.cost.operators.feed_forward import dense, routed
 from planner.cost.operators.sizes import FP32, Operators, Sizes
 from planner.cost.scenario import Scenario
@@ -64,8 +64,8 @@ def blocks(model: Model, workload: Workload, framework: Framework) -> tuple[Bloc
     """
     sizes = Sizes(model, workload, framework)
     if model.convolutional is not None:
-        made = stages(sizes, model.convolutional)
-        return tuple(trained(block, workload, framework.kernels) for block in made)
+        network = stages(sizes, model.convolutional)
+        return tuple(with_adapters(block, workload, framework.kernels) for block in network)
     if model.traced is not None:
         return traced_blocks(sizes, model.traced)
     first, *layers, last = weight_blocks(model)
@@ -78,31 +78,33 @@ def blocks(model: Model, workload: Workload, framework: Framework) -> tuple[Bloc
     if model.decoder_share != 1.0:
         decoding = [False, *(kind.cross for kind in kinds), kinds[-1].cross]
         pairs = zip(complete, decoding, strict=True)
-        complete = tuple(of_decoder(model, block) if own else block for block, own in pairs)
-    return tuple(trained(block, workload, framework.kernels) for block in complete)
+        complete = tuple(
+            scale_to_decoder(model, block) if is_decoder else block for block, is_decoder in pairs
+        )
+    return tuple(with_adapters(block, workload, framework.kernels) for block in complete)
 
 
 def _layer(sizes: Sizes, block: Block, kind: LayerKind) -> Block:
     model, experts = sizes.model, sizes.model.experts if kind.experts else None
-    found = attention(sizes, kind)
+    operators = attention(sizes, kind)
     if kind.cross:
-        found += attention(sizes, kind, cross=True)
-    found += routed(sizes, experts) if experts else dense(sizes, model.ffn_size)
+        operators += attention(sizes, kind, cross=True)
+    operators += routed(sizes, experts) if experts else dense(sizes, model.ffn_size)
     # what runs in one kernel with the product that follows is not repeated (Transformer Engine)
-    alone = bool(experts) + (model.latent_attention is not None)
-    found += _norms(sizes, model.norms_per_layer + kind.cross, alone)
+    num_recomputed_norms = bool(experts) + (model.latent_attention is not None)
+    operators += _norms(sizes, model.norms_per_layer + kind.cross, num_recomputed_norms)
     return replace(
         block,
-        gemms=found.gemms,
-        attentions=found.attentions,
-        pointwise=found.pointwise,
-        saved=kept_selectively(sizes, found.saved, kind),
+        gemms=operators.gemms,
+        attentions=operators.attentions,
+        pointwise=operators.pointwise,
+        saved=kept_selectively(sizes, operators.saved, kind),
         num_tp_collectives=_regions(sizes, kind),
         dispatch_top_k=experts.top_k if experts else 0,
         working=working(sizes, experts),
         repeating=repeating(sizes),
         after_ffn=after_ffn(sizes, experts),
-        deferred=deferred(sizes, found.gemms, model.norms_per_layer + kind.cross),
+        deferred=deferred(sizes, operators.gemms, model.norms_per_layer + kind.cross),
     )
 
 
@@ -118,7 +120,7 @@ def _regions(sizes: Sizes, kind: LayerKind) -> int:
     return 1 + after + kind.cross
 
 
-def _norms(sizes: Sizes, count: int, alone: int) -> Operators:
+def _norms(sizes: Sizes, count: int, num_recomputed: int) -> Operators:
     """Normalisations with their input, some of which recompute may repeat alone, and the residual
     additions between them."""
     h, e, r, m = sizes.model.hidden_size, sizes.element, sizes.stream, sizes.mask
@@ -128,7 +130,7 @@ def _norms(sizes: Sizes, count: int, alone: int) -> Operators:
     else:
         # to fp32, square, mean, scale, back to 16 bits, weight: every result in memory
         norm = Pointwise("norm", 36.0 * h, 60.0 * h, num_kernels=6)
-    kept = Saved(
+    norm_input = Saved(
         "norm.input",
         sizes.norm_bytes(r) * h,
         "residual",
@@ -145,8 +147,8 @@ def _norms(sizes: Sizes, count: int, alone: int) -> Operators:
     additions = 1 if sizes.model.parallel_residual else min(count, 2)
     dropped = (Saved("dropout.mask", m * h, "residual"),) * (additions * bool(m))
     return Operators(
-        pointwise=(replace(norm, again_with=("layernorm",)),) * alone
-        + (norm,) * (count - alone)
+        pointwise=(replace(norm, again_with=("layernorm",)),) * num_recomputed
+        + (norm,) * (count - num_recomputed)
         + (add,) * additions,
-        saved=(kept,) * inputs + dropped,
+        saved=(norm_input,) * inputs + dropped,
     )

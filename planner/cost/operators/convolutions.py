@@ -36,50 +36,52 @@ def stages(sizes: Sizes, net: Convolutional) -> tuple[Block, ...]:
     >>> round(sum(n * g.rows * g.n * g.k for n, g in products) / 1e9, 3)    # He et al., GMAC
     4.089
     """
-    placed, made = tuple(net.sized_stages()), []
+    placed, blocks = tuple(net.sized_stages()), []
     for number, (stage, block) in enumerate(zip(placed, weight_blocks(sizes.model), strict=False)):
-        found = _stage(sizes, stage, first=number == 0)
+        operators = _stage(sizes, stage, first=number == 0)
         gradient = _gradient(sizes, stage)
-        made.append(
+        blocks.append(
             replace(
                 block,
-                gemms=found.gemms,
-                pointwise=found.pointwise,
-                saved=found.saved,
+                gemms=operators.gemms,
+                pointwise=operators.pointwise,
+                saved=operators.saved,
                 working=(gradient, gradient),
             )
         )
-    last = made[-1] if not net.dense else _dense(sizes, net, placed[-1])
-    loss, kept, working = _loss(sizes, net, placed[-1])
+    last = blocks[-1] if not net.dense else _dense(sizes, net, placed[-1])
+    loss, loss_saved, working = _loss(sizes, net, placed[-1])
     last = replace(
-        last, pointwise=(*last.pointwise, loss), saved=(*last.saved, kept), working=(working,)
+        last, pointwise=(*last.pointwise, loss), saved=(*last.saved, loss_saved), working=(working,)
     )
-    return (*(made if net.dense else made[:-1]), last)
+    return (*(blocks if net.dense else blocks[:-1]), last)
 
 
 def _stage(sizes: Sizes, placed: SizedStage, *, first: bool) -> Operators:
     """What a stage runs, and what it keeps of a sample besides its input."""
-    e, stage, found = sizes.element, placed.stage, Operators()
+    e, stage, operators = sizes.element, placed.stage, Operators()
     for number, convolution in enumerate(placed.convolutions):
-        found += _convolution(sizes, convolution, first=first and number == 0)
+        operators += _convolution(sizes, convolution, first=first and number == 0)
         joins = stage.joins and number == 0
         if joins:
-            found += _joined(sizes, convolution, placed.joined)
+            operators += _joined(sizes, convolution, placed.joined)
         elif convolution.of.activation != "none":
-            found += _activation(sizes, convolution)
+            operators += _activation(sizes, convolution)
         elif not convolution.shortcut and convolution is not _last(placed):
-            found += Operators(
+            operators += Operators(
                 saved=(Saved(f"{convolution.name}.out", e * convolution.outputs, "replicated"),)
             )
     if stage.residual:
-        found += _added(sizes, placed)
+        operators += _added(sizes, placed)
     if stage.pool is not None:
-        found += _pooled(sizes, placed)
+        operators += _pooled(sizes, placed)
     if first:
         # the sample as it was read, and as it computes
-        held = placed.inputs * (e + FP32 * (e < FP32))
-        found += Operators(saved=(Saved("sample", held, "replicated", for_weights=1.0),))
-    return found
+        sample_bytes = placed.inputs * (e + FP32 * (e < FP32))
+        operators += Operators(
+            saved=(Saved("sample", sample_bytes, "replicated", for_weights=1.0),)
+        )
+    return operators
 
 
 def _last(placed: SizedStage) -> SizedConvolution:
@@ -157,8 +159,8 @@ def _added(sizes: Sizes, placed: SizedStage) -> Operators:
     moved = e * outputs if sizes.kernels.fused_residual else 3 * e * outputs
     add = Pointwise("residual", moved, 3 * e * placed.inputs, "replicated")
     after = _element_wise(sizes, "residual", outputs)
-    kept = Saved("residual.out", e * outputs, "replicated")
-    return Operators(pointwise=(add, after), saved=(kept,))
+    output = Saved("residual.out", e * outputs, "replicated")
+    return Operators(pointwise=(add, after), saved=(output,))
 
 
 def _joined(sizes: Sizes, placed: SizedConvolution, channels: int) -> Operators:
@@ -168,8 +170,8 @@ def _joined(sizes: Sizes, placed: SizedConvolution, channels: int) -> Operators:
     join = Pointwise(
         f"{placed.name}.join", 2 * e * both, e * (2 * placed.outputs + 3 * more), "replicated"
     )
-    kept = Saved(f"{placed.name}.join", e * both, "replicated", for_weights=1.0)
-    return Operators(pointwise=(join,), saved=(kept,))
+    output = Saved(f"{placed.name}.join", e * both, "replicated", for_weights=1.0)
+    return Operators(pointwise=(join,), saved=(output,))
 
 
 def _pooled(sizes: Sizes, placed: SizedStage) -> Operators:
@@ -179,8 +181,8 @@ def _pooled(sizes: Sizes, placed: SizedStage) -> Operators:
     index = _INDEX if stage.pool.kind == "max" else 0
     forward = e * into + (e + index) * placed.outputs
     pool = Pointwise("pool", forward, forward + e * into * bool(index), "replicated", 2)
-    kept = Saved("pool.out", (e + index) * placed.outputs, "replicated")
-    return Operators(pointwise=(pool,), saved=(kept,))
+    output = Saved("pool.out", (e + index) * placed.outputs, "replicated")
+    return Operators(pointwise=(pool,), saved=(output,))
 
 
 def _gradient(sizes: Sizes, placed: SizedStage) -> tuple[Saved, ...]:
@@ -230,8 +232,8 @@ def _dense_saved(
     for number, (inputs, outputs) in enumerate(widths):
         dense = net.dense[number]
         yield Saved(f"dense.{number + 1}.input", e * inputs, "replicated", for_weights=1.0)
-        kept = e * outputs * (dense.activation != "none") + outputs * dense.dropout
-        yield Saved(f"dense.{number + 1}.out", kept, "replicated")
+        saved_bytes = e * outputs * (dense.activation != "none") + outputs * dense.dropout
+        yield Saved(f"dense.{number + 1}.out", saved_bytes, "replicated")
 
 
 def _loss(
@@ -241,13 +243,13 @@ def _loss(
     of every place also the other softmax and the classes in full of Dice, and the labels."""
     outputs = net.dense[-1].outputs if net.dense else last.outputs
     places = net.loss == "places"
-    kept = FP32 * outputs * (3 if places else 1)
+    saved_bytes = FP32 * outputs * (3 if places else 1)
     if places:
-        kept += _INDEX * math.prod(last.out_places)
+        saved_bytes += _INDEX * math.prod(last.out_places)
     moved = FP32 * outputs * (12 if places else 4)
     working = Saved("loss.gradient", 2 * FP32 * outputs, "replicated")
     return (
         Pointwise("loss", moved, moved, "replicated", 8 if places else 4),
-        Saved("loss.kept", kept, "replicated", until_loss=True),
+        Saved("loss.kept", saved_bytes, "replicated", until_loss=True),
         (working,),
     )

@@ -42,11 +42,11 @@ def traced_blocks(sizes: Sizes, traced: Traced) -> tuple[Block, ...]:
     [(1, 0, 0), (3, 2048, 1), (1, 0, 0)]
     """
     pairs = zip(traced_weights(traced), traced.blocks, strict=True)
-    found = tuple(_block(sizes, block, seen) for block, seen in pairs)
+    built = tuple(_block(sizes, block, seen) for block, seen in pairs)
     if not sizes.kernels.keeps_logits:
-        return found
-    held = Saved("results", _bytes(sizes, traced.results), "replicated")
-    return (*found[:-1], replace(found[-1], saved=(*found[-1].saved, held)))
+        return built
+    module_results = Saved("results", _bytes(sizes, traced.results), "replicated")
+    return (*built[:-1], replace(built[-1], saved=(*built[-1].saved, module_results)))
 
 
 def _chosen(sizes: Sizes, figure: InPrecisions) -> float:
@@ -62,7 +62,7 @@ def _bytes(sizes: Sizes, figure: InPrecisions) -> float:
 
 
 def _block(sizes: Sizes, block: Block, seen: TracedBlock) -> Block:
-    every = [one for one in seen.operations for _ in range(one.count)]
+    kernels_run = [operation for operation in seen.operations for _ in range(operation.count)]
     working = (Saved("gradients", _bytes(sizes, seen.working), "replicated"),)
     kernels = Pointwise(
         "kernels",
@@ -73,23 +73,36 @@ def _block(sizes: Sizes, block: Block, seen: TracedBlock) -> Block:
     )
     return replace(
         block,
-        gemms=tuple(_gemm(block.name, one) for one in every if one.kind != "attention"),
-        attentions=tuple(_attention(one) for one in every if one.kind == "attention"),
-        pointwise=(kernels, *_orders(sizes, every)),
+        gemms=tuple(
+            _gemm(block.name, operation)
+            for operation in kernels_run
+            if operation.kind != "attention"
+        ),
+        attentions=tuple(
+            _attention(operation) for operation in kernels_run if operation.kind == "attention"
+        ),
+        pointwise=(kernels, *_orders(sizes, kernels_run)),
         saved=(Saved("kept", _bytes(sizes, seen.saved), "replicated"),),
         # a layer has an alternative for each of its halves; here they are one
         working=(working, working) if block.kind == "layer" else (working,),
     )
 
 
-def _orders(sizes: Sizes, every: list[TracedOperation]) -> Iterator[Pointwise]:
+def _orders(sizes: Sizes, operations: list[TracedOperation]) -> Iterator[Pointwise]:
     """What turns operands and result of convolutions where channels are kept apart."""
     if sizes.workload.precision == "fp32" or sizes.kernels.channels_last:
         return
-    for one in every:
-        if one.kind == "convolution":
-            moved = 2.0 * sizes.element * ((one.inputs or one.rows * one.k) + one.rows * one.n)
-            both = moved * (1 + one.input_gradient)
+    for operation in operations:
+        if operation.kind == "convolution":
+            moved = (
+                2.0
+                * sizes.element
+                * (
+                    (operation.inputs or operation.rows * operation.k)
+                    + operation.rows * operation.n
+                )
+            )
+            both = moved * (1 + operation.input_gradient)
             yield Pointwise("order", moved, both, "replicated", 2)
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from planner.describe.model.block import Attention, Block, Gemm, Pointwise, Saved
 from planner.describe.model.model import Model
 
-__all__ = ["of_decoder"]
+__all__ = ["scale_to_decoder"]
 
 
-def of_decoder(model: Model, block: Block) -> Block:
+def scale_to_decoder(model: Model, block: Block) -> Block:
     """A block of the decoder by token of the encoder.
 
     Counted: everything by its share of the tokens; keys and values of cross attention are of all of
@@ -41,10 +41,10 @@ def of_decoder(model: Model, block: Block) -> Block:
             backward_bytes=part * operator.backward_bytes,
         )
 
-    def kept(items: tuple[Saved, ...]) -> tuple[Saved, ...]:
-        return tuple(map(one, items))
+    def scale_all(items: tuple[Saved, ...]) -> tuple[Saved, ...]:
+        return tuple(map(scaled, items))
 
-    def one(item: Saved) -> Saved:
+    def scaled(item: Saved) -> Saved:
         part = share * _of_keys(item, share)
         if item.name == "cross_attention.qkv":
             part = share * (1 - crossing) + crossing
@@ -53,14 +53,14 @@ def of_decoder(model: Model, block: Block) -> Block:
     return replace(
         block,
         gemms=tuple(map(product, block.gemms)),
-        attentions=tuple(core(number, one) for number, one in enumerate(block.attentions)),
+        attentions=tuple(core(number, scaled) for number, scaled in enumerate(block.attentions)),
         pointwise=tuple(map(kernel, block.pointwise)),
-        saved=kept(block.saved),
-        working=tuple(map(kept, block.working)),
-        unpacking=kept(block.unpacking),
-        repeating=kept(block.repeating),
-        after_ffn=kept(block.after_ffn),
-        deferred=kept(block.deferred),
+        saved=scale_all(block.saved),
+        working=tuple(map(scale_all, block.working)),
+        unpacking=scale_all(block.unpacking),
+        repeating=scale_all(block.repeating),
+        after_ffn=scale_all(block.after_ffn),
+        deferred=scale_all(block.deferred),
         width=round(share * block.width),
         num_tp_collectives=share * block.num_tp_collectives,
     )

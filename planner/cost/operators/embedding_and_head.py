@@ -76,7 +76,7 @@ def head(sizes: Sizes, block: Block) -> Block:
         saved += (Saved("pooler.input", e * h, "residual"),)
     if not model.output_head:
         return replace(block, pointwise=pointwise, saved=saved)
-    loss, kept, working = _loss(sizes, vocab)
+    loss, loss_saved, working = _loss(sizes, vocab)
     # in fp32 only the eager loss makes a tensor of its own
     apart = e < FP32 or sizes.kernels.loss == "eager"
     return replace(
@@ -88,7 +88,7 @@ def head(sizes: Sizes, block: Block) -> Block:
         saved=(
             *saved,
             Saved("head.input", e * h, "gathered", for_weights=1.0),
-            *kept,
+            *loss_saved,
             # a pipeline's engine keeps each micro-batch's output until its backward
             Saved(
                 "head.output",
@@ -114,39 +114,39 @@ def _loss(sizes: Sizes, vocab: int) -> tuple[Pointwise, tuple[Saved, ...], tuple
     """Cross entropy over the vocabulary: passes, what it keeps, what its backward needs."""
     e, kernels = sizes.element, sizes.kernels
     cast, eager, beside = e + FP32 if e < FP32 else 0, kernels.loss == "eager", 0
-    kept: float
+    saved_bytes: float
     working: float
     if eager:
         # to fp32, log-softmax; backward: fill, log-softmax gradient, back to 16 bits
         forward, backward, working = cast + 8, 4 + 12 + cast, 2 * FP32
-        kept, beside = FP32, e * (_holds_logits(sizes) + sizes.model.logits_softcap)
+        saved_bytes, beside = FP32, e * (_holds_logits(sizes) + sizes.model.logits_softcap)
     elif kernels.loss.startswith("vocab-parallel"):
         # max, subtract, exponentiate, sum, divide in fp32, in place (Megatron-LM)
-        forward, backward, kept, working = cast + 28, 8 + cast, FP32, e
+        forward, backward, saved_bytes, working = cast + 28, 8 + cast, FP32, e
         # or on a copy, while the caller still holds what it is made of (nanotron)
         working += FP32 * kernels.loss.endswith("copy")
     elif kernels.loss == "fused-linear":
         # a piece of the logits at a time, as large as the stream; its gradient is ready then
         pieces = math.ceil(vocab / sizes.model.hidden_size)
-        forward, backward, kept = 5 * e, 0, e * sizes.model.hidden_size / vocab
+        forward, backward, saved_bytes = 5 * e, 0, e * sizes.model.hidden_size / vocab
         working = e / pieces
     else:
-        forward, backward, kept = 3 * e, 2 * e, e
+        forward, backward, saved_bytes = 3 * e, 2 * e, e
         working = e if kernels.loss == "fused-copy" else 0
     forward += 2 * e * kernels.loss_metrics
     piece, split = vocab / kernels.loss_chunks, _logits_split(sizes)
-    again = eager and not kernels.gathers_logits
+    recomputes = eager and not kernels.gathers_logits
     return (
         Pointwise("loss", forward * vocab, backward * vocab, split, 4),
         (
-            Saved("loss.logits", kept * piece, split, until_loss=True),
+            Saved("loss.logits", saved_bytes * piece, split, until_loss=True),
             # the 16-bit logits, and the tanh that softly caps them
             Saved("loss.output", beside * piece, split),
         ),
         (
             Saved("loss.gradient", working * piece, split),
             # loss over a split vocabulary exponentiates once more
-            Saved("loss.softmax", FP32 * piece * again, split, only_split=True),
+            Saved("loss.softmax", FP32 * piece * recomputes, split, only_split=True),
         ),
     )
 

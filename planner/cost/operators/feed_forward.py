@@ -67,7 +67,7 @@ def routed(sizes: Sizes, experts: Experts) -> Operators:
             ),
         )
     )
-    found = Operators(
+    experts_operators = Operators(
         gemms=(
             Gemm("router", num, h, quantizable=False),
             Gemm("expert.up", first * experts.ffn_size, h, "column", 0, num, k),
@@ -90,8 +90,8 @@ def routed(sizes: Sizes, experts: Experts) -> Operators:
     )
     # the shared expert reads the same input as the routed ones
     if shared := shared_size(experts):
-        found += _products(sizes, shared, "shared_expert").again_with("shared_experts")
-    return outside + found.again_with("moe")
+        experts_operators += _products(sizes, shared, "shared_expert").again_with("shared_experts")
+    return outside + experts_operators.again_with("moe")
 
 
 def _products(sizes: Sizes, width: int, name: str, *, until_ffn: bool = False) -> Operators:
@@ -112,18 +112,20 @@ def _activation(
     e, gated, fused = sizes.element, sizes.model.gated_mlp, sizes.fuses_activation
     if gated:
         forward, backward = (3, 5) if fused else (5, 8)
-        kept = 2 if fused else 3  # gate, up, and the activated gate where not fused
+        saved_tensors = 2 if fused else 3  # gate, up, and the activated gate where not fused
     else:
         forward, backward = (2, 3) if fused else (4, 5)
-        kept = _WRITTEN_OUT[sizes.model.written.activation] if sizes.writes_activation else 1
+        saved_tensors = (
+            _WRITTEN_OUT[sizes.model.written.activation] if sizes.writes_activation else 1
+        )
     kernels = 1 if fused else 2
     operators = [Pointwise(name, forward * e * width, backward * e * width, split, kernels)]
     narrow = sizes.activation_input
     if narrow < e:
         # a kernel of its own makes it narrow, another makes it wide again
-        moved = kept * (e + narrow) * width
+        moved = saved_tensors * (e + narrow) * width
         operators.append(Pointwise(f"{name}.input", moved, moved, split))
-    entering = Saved(f"{name}.input", kept * narrow * width, split, until_ffn=until_ffn)
+    entering = Saved(f"{name}.input", saved_tensors * narrow * width, split, until_ffn=until_ffn)
     kept_output = sizes.product_input * width
     leaving = Saved(
         f"{name}.output",

@@ -81,12 +81,12 @@ def model_flop(blocks: tuple[Block, ...], workload: Workload, kept_share: ArrayL
     >>> 6 * (12 * 12 * 768**2 + 50257 * 768) + 12 * 12 * 1024 * 768
     854438400
     """
-    tokens, kept = workload.tokens_per_step, np.asarray(kept_share, dtype=float)
-    total = np.zeros_like(kept)
+    tokens, routed_share = workload.tokens_per_step, np.asarray(kept_share, dtype=float)
+    total = np.zeros_like(routed_share)
     for block in blocks:
         for gemm in block.gemms:
             passes = 1 + gemm.input_gradient + gemm.weight_gradient
-            visits = gemm.top_k * kept if gemm.top_k else 1.0
+            visits = gemm.top_k * routed_share if gemm.top_k else 1.0
             products = gemm.rows * max(gemm.copies, 1) * gemm.n * gemm.k * visits
             total = total + block.count * 2.0 * passes * products * tokens
         for attention in block.attentions:

@@ -31,13 +31,13 @@ class Operators:
     pointwise: tuple[Pointwise, ...] = ()
     saved: tuple[Saved, ...] = ()
 
-    def __add__(self, other: Operators) -> Operators:
+    def __add__(self, operators: Operators) -> Operators:
         """Both, one after the other."""
         return Operators(
-            self.gemms + other.gemms,
-            self.attentions + other.attentions,
-            self.pointwise + other.pointwise,
-            self.saved + other.saved,
+            self.gemms + operators.gemms,
+            self.attentions + operators.attentions,
+            self.pointwise + operators.pointwise,
+            self.saved + operators.saved,
         )
 
     def again_with(self, module: Module) -> Operators:

@@ -16,18 +16,18 @@ from planner.cost.scenario.traits import Traits
 
 __all__ = [
     "Experience",
-    "Known",
     "Likelihoods",
+    "MeasuredRuns",
     "Outlook",
     "likelihoods",
+    "most_informative_run",
     "outlook",
-    "predicted",
-    "telling",
+    "predict_log_ratio",
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class Known(Arrays):
+class MeasuredRuns(Arrays):
     """Measured figures of one kind, of one user's or publication's runs."""
 
     traits: Traits
@@ -42,8 +42,8 @@ class Known(Arrays):
 class Experience:
     """What was measured before; None where nothing was."""
 
-    step_time: Known | None = None
-    memory: Known | None = None
+    step_time: MeasuredRuns | None = None
+    memory: MeasuredRuns | None = None
     """Of a device."""
 
     @property
@@ -70,10 +70,10 @@ class Outlook:
         return float(self.low[0] / self.expected[0]), float(self.high[0] / self.expected[0])
 
 
-def outlook(prior: Prior, known: Known | None, runs: Traits) -> Outlook:
+def outlook(prior: Prior, measured: MeasuredRuns | None, runs: Traits) -> Outlook:
     """What to expect of runs: of estimates alone, or with measured runs at hand.
 
-    Counted: see `predicted`; before anything is measured the quantiles of published runs' errors,
+    Counted: see `predict_log_ratio`; without measurements the quantiles of published runs' errors,
     which lean to the slow side; after that those of a Gaussian. Left out: stalls.
     method.md#intervals.
 
@@ -81,21 +81,21 @@ def outlook(prior: Prior, known: Known | None, runs: Traits) -> Outlook:
     >>> from planner.cost.uncertainty.step_time_spread import traits_of
     >>> scenario = make_scenario("gpt2", "ddp")
     >>> runs = traits_of(scenario, Layouts.broadcast(dp=[4, 4, 4, 4]), {})
-    >>> slow = Known(runs, np.log([1.1, 1.1, 1.1, 1.1]))
+    >>> slow = MeasuredRuns(runs, np.log([1.1, 1.1, 1.1, 1.1]))
     >>> bool(1.05 < outlook(priors().step_time, slow, runs).expected[0] < 1.1)
     True
     """
-    if known is None or not len(known):
+    if measured is None or not len(measured):
         mean, variance = np.zeros(len(runs)), prior.variance(runs)
         low, high = prior.quantiles(runs)
     else:
-        mean, variance = predicted(prior, known, runs)
+        mean, variance = predict_log_ratio(prior, measured, runs)
         low, high = np.full_like(mean, -GAUSSIAN), np.full_like(mean, GAUSSIAN)
     spread = np.sqrt(variance)
     return Outlook(np.exp(mean), np.exp(mean + low * spread), np.exp(mean + high * spread), spread)
 
 
-def telling(prior: Prior, runs: Traits, known: Known | None = None) -> int:
+def most_informative_run(prior: Prior, runs: Traits, measured: MeasuredRuns | None = None) -> int:
     """The run whose measurement takes most variance from the others, whatever it measures [1].
 
     Counted: the covariance of the runs, after those that are known. Left out: that something may
@@ -105,19 +105,19 @@ def telling(prior: Prior, runs: Traits, known: Known | None = None) -> int:
     >>> from planner.cost.uncertainty.step_time_spread import traits_of
     >>> scenario = make_scenario("gpt2")
     >>> layouts = Layouts.broadcast(dp=[16, 8, 4], tp=[1, 2, 4])
-    >>> telling(priors().step_time, traits_of(scenario, layouts, {}))        # the one in the middle
+    >>> most_informative_run(priors().step_time, traits_of(scenario, layouts, {}))  # the middle
     1
     """
     shared = prior.covariance(runs, runs)
-    if known is not None and len(known):
-        whole = prior.covariance(known.traits, known.traits)
-        whole = whole + np.diag(prior.variance_alone(known.traits))
-        across = prior.covariance(runs, known.traits)
-        shared = shared - across @ np.linalg.solve(whole, across.T)
-    own = np.diag(shared) + prior.variance_alone(runs)
+    if measured is not None and len(measured):
+        conditioning = prior.covariance(measured.traits, measured.traits)
+        conditioning = conditioning + np.diag(prior.variance_alone(measured.traits))
+        across = prior.covariance(runs, measured.traits)
+        shared = shared - across @ np.linalg.solve(conditioning, across.T)
+    variance = np.diag(shared) + prior.variance_alone(runs)
     squares = shared**2
     np.fill_diagonal(squares, 0.0)
-    return int(np.argmax(squares.sum(axis=0) / own))
+    return int(np.argmax(squares.sum(axis=0) / variance))
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class Likelihoods:
         return float(np.exp(np.logaddexp.reduce(odd) - self.total))
 
 
-def likelihoods(prior: Prior, known: Known) -> Likelihoods:
+def likelihoods(prior: Prior, measured: MeasuredRuns) -> Likelihoods:
     """Logarithms of the marginal likelihoods of measured runs.
 
     Counted: a sound or an odd site, with no odd run or with each run odd in turn (a change of one
@@ -157,16 +157,16 @@ def likelihoods(prior: Prior, known: Known) -> Likelihoods:
     >>> from planner.cost.uncertainty.step_time_spread import traits_of
     >>> scenario = make_scenario("gpt2", "ddp")
     >>> runs = traits_of(scenario, Layouts.broadcast(dp=[4, 4, 4, 4]), {})
-    >>> found = likelihoods(priors().step_time, Known(runs, np.log([1.0, 6.0, 1.1, 1.0])))
+    >>> found = likelihoods(priors().step_time, MeasuredRuns(runs, np.log([1.0, 6.0, 1.1, 1.0])))
     >>> [round(float(chance)) for chance in found.odd_runs]
     [0, 1, 0, 0]
     """
-    site = float(np.mean(prior.odd_site_share(known.traits)))
+    site = float(np.mean(prior.odd_site_share(measured.traits)))
     each = prior.odd_runs
-    n = len(known)
+    n = len(measured)
     sound, odd_run = np.empty(2), np.empty((2, n))
     for odd, weight in ((0, 1 - site), (1, site)):
-        inverse, fitted, likelihood = _conditioned(prior, known, bool(odd))
+        inverse, fitted, likelihood = _conditioned(prior, measured, bool(odd))
         sound[odd] = likelihood + np.log(weight) + n * np.log1p(-each)
         more = prior.odd**2 * np.diag(inverse)
         gain = (prior.odd * fitted) ** 2 / (1 + more) - np.log1p(more)
@@ -174,17 +174,17 @@ def likelihoods(prior: Prior, known: Known) -> Likelihoods:
     return Likelihoods(sound, odd_run)
 
 
-def _conditioned(prior: Prior, known: Known, odd: bool) -> tuple[Float, Float, float]:
+def _conditioned(prior: Prior, measured: MeasuredRuns, odd: bool) -> tuple[Float, Float, float]:
     """Inverse covariance, its product with the log ratios, and the log likelihood."""
-    whole = prior.covariance(known.traits, known.traits, odd=odd)
-    whole = whole + np.diag(prior.variance_alone(known.traits))
-    inverse = np.asarray(np.linalg.inv(whole), dtype=np.float64)
-    fitted = inverse @ known.log_ratios
-    likelihood = -(known.log_ratios @ fitted + np.linalg.slogdet(whole)[1]) / 2
+    measured_covariance = prior.covariance(measured.traits, measured.traits, odd=odd)
+    measured_covariance = measured_covariance + np.diag(prior.variance_alone(measured.traits))
+    inverse = np.asarray(np.linalg.inv(measured_covariance), dtype=np.float64)
+    fitted = inverse @ measured.log_ratios
+    likelihood = -(measured.log_ratios @ fitted + np.linalg.slogdet(measured_covariance)[1]) / 2
     return inverse, fitted, float(likelihood)
 
 
-def predicted(prior: Prior, known: Known, runs: Traits) -> tuple[Float, Float]:
+def predict_log_ratio(prior: Prior, measured: MeasuredRuns, runs: Traits) -> tuple[Float, Float]:
     """Mean (m,) and variance (m,) of log(measured / estimated) of further runs [1].
 
     Counted: a mixture over what may be odd, of conditioned Gaussians, by its two moments; an odd
@@ -196,24 +196,26 @@ def predicted(prior: Prior, known: Known, runs: Traits) -> tuple[Float, Float]:
     >>> from planner.cost.uncertainty.step_time_spread import traits_of
     >>> scenario = make_scenario("gpt2", "ddp")
     >>> runs = traits_of(scenario, Layouts.broadcast(dp=[4, 4, 4, 4]), {})
-    >>> _, variance = predicted(priors().step_time, Known(runs, np.zeros(4)), runs)
+    >>> _, variance = predict_log_ratio(priors().step_time, MeasuredRuns(runs, np.zeros(4)), runs)
     >>> bool(np.all(variance < priors().step_time.variance(runs) / 2))
     True
     """
-    found = likelihoods(prior, known)
+    evidence = likelihoods(prior, measured)
     mean, square = np.zeros(len(runs)), np.zeros(len(runs))
     for odd in (False, True):
-        inverse, fitted, _ = _conditioned(prior, known, odd)
-        across = prior.covariance(runs, known.traits, odd=odd)
+        inverse, fitted, _ = _conditioned(prior, measured, odd)
+        across = prior.covariance(runs, measured.traits, odd=odd)
         gain = across @ inverse
-        expected = (gain @ known.log_ratios)[:, None]
-        own = prior.variance_shared(runs, odd=odd) + prior.variance_alone(runs)
-        variance = (own - np.sum(gain * across, axis=-1))[:, None]
+        expected = (gain @ measured.log_ratios)[:, None]
+        prior_variance = prior.variance_shared(runs, odd=odd) + prior.variance_alone(runs)
+        variance = (prior_variance - np.sum(gain * across, axis=-1))[:, None]
         # each run odd in turn: one entry of the diagonal grows
         more = 1 / (1 / prior.odd**2 + np.diag(inverse))
         means = np.hstack([expected, expected - gain * (more * fitted)])
         variances = np.hstack([variance, variance + gain**2 * more])
-        weights = np.exp(np.append(found.sound[int(odd)], found.odd_run[int(odd)]) - found.total)
+        weights = np.exp(
+            np.append(evidence.sound[int(odd)], evidence.odd_run[int(odd)]) - evidence.total
+        )
         mean += means @ weights
         square += (variances + means**2) @ weights
     return mean, square - mean**2 + prior.variance_odd

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from planner.cost.arrays import Float, Int, Mask
-from planner.cost.schedules.registry import KNOWN
-from planner.cost.schedules.schedule import Around, idle_s
+from planner.cost.schedules.registry import REGISTRY
+from planner.cost.schedules.schedule import PipelinePasses, idle_s
 from planner.cost.shards.layouts import Layouts
 
 __all__ = [
@@ -32,13 +32,15 @@ def in_flight(layouts: Layouts, stage: ArrayLike) -> Float:
     3.0
     """
     p, v, m = layouts.pp, layouts.vpp, layouts.num_microbatches
-    first, *others = KNOWN.values()
+    first, *further_schedules = REGISTRY.values()
     stage = np.asarray(stage)
-    found = first.in_flight(p, v, m, stage)
-    for schedule in others:
-        if np.any(here := layouts.scheduled(schedule.name)):
-            found = np.where(here, schedule.in_flight(p, v, m, stage), found)
-    return np.where(layouts.piped, found, 1.0)
+    micro_batches = first.in_flight(p, v, m, stage)
+    for schedule in further_schedules:
+        if np.any(runs_schedule := layouts.scheduled(schedule.name)):
+            micro_batches = np.where(
+                runs_schedule, schedule.in_flight(p, v, m, stage), micro_batches
+            )
+    return np.where(layouts.piped, micro_batches, 1.0)
 
 
 def chunks_in_flight(layouts: Layouts, stage: ArrayLike, layers: Float) -> Float:
@@ -52,13 +54,15 @@ def chunks_in_flight(layouts: Layouts, stage: ArrayLike, layers: Float) -> Float
     [7.0, 4.0]
     """
     p, v, m, stage = layouts.pp, layouts.vpp, layouts.num_microbatches, np.asarray(stage)
-    whole = np.zeros(np.shape(layers))
-    whole[0] = in_flight(layouts, stage)
-    for schedule in KNOWN.values():
-        here = layouts.scheduled(schedule.name) & layouts.piped
-        if schedule.of_chunks and np.any(here):
-            whole = np.where(here, schedule.of_chunks(p, v, m, stage, layers), whole)
-    return whole
+    micro_batches = np.zeros(np.shape(layers))
+    micro_batches[0] = in_flight(layouts, stage)
+    for schedule in REGISTRY.values():
+        runs_schedule = layouts.scheduled(schedule.name) & layouts.piped
+        if schedule.of_chunks and np.any(runs_schedule):
+            micro_batches = np.where(
+                runs_schedule, schedule.of_chunks(p, v, m, stage, layers), micro_batches
+            )
+    return micro_batches
 
 
 def chunks_waiting(layouts: Layouts, stage: ArrayLike, layers: Float) -> tuple[Float, Float]:
@@ -73,19 +77,22 @@ def chunks_waiting(layouts: Layouts, stage: ArrayLike, layers: Float) -> tuple[F
     [[4.0, 3.0], [4.0, 3.0]]
     """
     p, v, m, stage = layouts.pp, layouts.vpp, layouts.num_microbatches, np.asarray(stage)
-    held = waiting = np.zeros(np.shape(layers))
-    for schedule in KNOWN.values():
-        here = layouts.scheduled(schedule.name) & layouts.piped
-        if schedule.waiting and np.any(here):
-            found = schedule.waiting(p, v, m, stage, layers)
-            held, waiting = np.where(here, found[0], held), np.where(here, found[1], waiting)
-    return held, waiting
+    in_flight_passes = waiting = np.zeros(np.shape(layers))
+    for schedule in REGISTRY.values():
+        runs_schedule = layouts.scheduled(schedule.name) & layouts.piped
+        if schedule.waiting and np.any(runs_schedule):
+            passes = schedule.waiting(p, v, m, stage, layers)
+            in_flight_passes, waiting = (
+                np.where(runs_schedule, passes[0], in_flight_passes),
+                np.where(runs_schedule, passes[1], waiting),
+            )
+    return in_flight_passes, waiting
 
 
-def bubble_s(layouts: Layouts, around: Around) -> Float:
+def bubble_s(layouts: Layouts, pipeline: PipelinePasses) -> Float:
     """Idle time of the slowest stage while the pipeline fills and drains [s].
 
-    `around` is of the stages (..., S) of which one is the slowest. Counted: with equal stages
+    `pipeline` is of the stages (..., S) of which one is the slowest. Counted: with equal stages
     (p - 1)(t_f + t_b) / v (Narayanan et al. 2021, arXiv:2104.04473, section 2.2), less what a
     schedule does meanwhile; the ways through unlike stages, where the schedule knows them. Left
     out: the optimizer. method.md#pipeline.
@@ -93,41 +100,44 @@ def bubble_s(layouts: Layouts, around: Around) -> Float:
     >>> from planner.cost.schedules.schedule import Passes
     >>> layouts = Layouts.of(Layout(pp=4, schedule="1f1b", grad_accumulation=8))
     >>> one, before, four = (Passes(*(n * np.array([3.0, 1.0, 1.0])[:, None])) for n in (1, 3, 4))
-    >>> every = Passes(*(part[0] for part in (four.total_s, four.forward_s, four.weight_s)))
+    >>> all_stages = Passes(*(part[0] for part in (four.total_s, four.forward_s, four.weight_s)))
     >>> nothing = one.less(one)
-    >>> float(bubble_s(layouts, Around(np.array([3]), one, before, nothing, every)))    # 3 * 3 s
+    >>> pipeline = PipelinePasses(np.array([3]), one, before, nothing, all_stages)
+    >>> float(bubble_s(layouts, pipeline))                      # 3 * 3 s
     9.0
     """
     shape = (layouts.pp, layouts.vpp, layouts.num_microbatches)
-    slowest = around.own.at(np.argmax(around.own.total_s, axis=-1)[..., None])
-    others = around.every.less(slowest)
-    found = idle_s(*shape, slowest, others)
-    for schedule in KNOWN.values():
-        if not np.any(here := layouts.scheduled(schedule.name) & layouts.piped):
+    slowest = pipeline.at_stage.at(np.argmax(pipeline.at_stage.total_s, axis=-1)[..., None])
+    other_stages = pipeline.all_stages.less(slowest)
+    idle = idle_s(*shape, slowest, other_stages)
+    for schedule in REGISTRY.values():
+        if not np.any(runs_schedule := layouts.scheduled(schedule.name) & layouts.piped):
             continue
         if schedule.length_s is not None:
-            length = schedule.length_s(*shape, around)
+            length = schedule.length_s(*shape, pipeline)
             bubble = length - layouts.num_microbatches * slowest.total_s
         else:
-            bubble = schedule.bubble_s(*shape, slowest, others)
-        found = np.where(here, np.maximum(bubble, 0.0), found)
-    return found
+            bubble = schedule.bubble_s(*shape, slowest, other_stages)
+        idle = np.where(runs_schedule, np.maximum(bubble, 0.0), idle)
+    return idle
 
 
 def interleaved(layouts: Layouts) -> Mask:
     """Stages hold several chunks of the model, which go round them."""
-    return _any_of(layouts, [name for name, known in KNOWN.items() if known.interleaves])
+    return _any_of(layouts, [name for name, schedule in REGISTRY.items() if schedule.interleaves])
 
 
 def runs_forward_ahead(layouts: Layouts) -> Mask:
     """The last stage runs forward passes before its first backward pass."""
-    return _any_of(layouts, [name for name, known in KNOWN.items() if known.runs_forward_ahead])
+    return _any_of(
+        layouts, [name for name, schedule in REGISTRY.items() if schedule.runs_forward_ahead]
+    )
 
 
 def defers_weight_gradients(layouts: Layouts) -> Mask:
     """Weight gradients are passes of their own."""
     return _any_of(
-        layouts, [name for name, known in KNOWN.items() if known.defers_weight_gradients]
+        layouts, [name for name, schedule in REGISTRY.items() if schedule.defers_weight_gradients]
     )
 
 
@@ -141,7 +151,7 @@ def fewest_micro_batches(layouts: Layouts) -> Int:
     >>> int(fewest_micro_batches(layouts))
     8
     """
-    names = [name for name, known in KNOWN.items() if known.needs_two_rounds]
+    names = [name for name, schedule in REGISTRY.items() if schedule.needs_two_rounds]
     return np.where(_any_of(layouts, names), 2 * layouts.pp, 1)
 
 

@@ -26,20 +26,20 @@ class _Order:
 
     def backward(self, chunk: int, *, later: bool = False) -> None:
         """A backward pass, whose weight gradients come with it or are left to later."""
-        whole = self._whole(chunk)
+        tasks = self._backward_and_weights(chunk)
         if later:
-            self._waiting.append(whole[1])
-        self.groups.append(whole[:1] if later else whole)
+            self._waiting.append(tasks[1])
+        self.groups.append(tasks[:1] if later else tasks)
 
     def both(self, ahead: int, back: int) -> None:
         """A forward pass and a backward pass that run together."""
-        self.groups.append((self._next("forward", ahead), *self._whole(back)))
+        self.groups.append((self._next("forward", ahead), *self._backward_and_weights(back)))
 
     def weights(self) -> None:
         if self._waiting:
             self.groups.append((self._waiting.popleft(),))
 
-    def _whole(self, chunk: int) -> tuple[Task, Task]:
+    def _backward_and_weights(self, chunk: int) -> tuple[Task, Task]:
         task = self._next("backward", chunk)
         return task, task._replace(kind="weight_gradient")
 
@@ -76,8 +76,8 @@ def _groups(p: int, stage: int, m: int, v: int) -> list[tuple[Task, ...]]:
         order.backward(0, later=True)
     for _ in range(stage + 1):
         order.weights()
-    kept = [tuple(task for task in group if task.micro_batch < m) for group in order.groups]
-    return [group for group in kept if group]
+    existing = [tuple(task for task in group if task.micro_batch < m) for group in order.groups]
+    return [group for group in existing if group]
 
 
 def _order(p: int, stage: int, m: int, v: int) -> list[Task]:
@@ -101,15 +101,17 @@ def _waiting(p: Int, v: Int, m: Int, stage: Int, layers: Float) -> tuple[Float, 
     return pair(p - half, half, layers), pair(more, half, layers)
 
 
-def _bubble_s(p: Int, v: Int, m: Int, own: Passes, others: Passes) -> Float:
+def _bubble_s(p: Int, v: Int, m: Int, slowest: Passes, other_stages: Passes) -> Float:
     """What fills and drains the V, less what weight gradients fill [s].
 
     With equal chunks (p - 1) max(2 t_f, 2 t_f + t_i - t_w) or (p - 1)(t_f + 2 t_i - t_w) - t_f,
     what is more; where all three are as long it is DeepSeek's (p - 1)(F&B + B - 3 W).
     """
-    forward, back, weight = (x / v for x in (others.forward_s, others.input_s, others.weight_s))
+    forward, back, weight = (
+        x / v for x in (other_stages.forward_s, other_stages.input_s, other_stages.weight_s)
+    )
     short = 2 * forward + np.maximum(back - weight, 0.0)
-    return np.maximum(short, forward + 2 * back - weight - own.forward_s / v)
+    return np.maximum(short, forward + 2 * back - weight - slowest.forward_s / v)
 
 
 DUAL_PIPE_V = PipelineSchedule(

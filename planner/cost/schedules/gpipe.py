@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner.cost.arrays import Float, Int
-from planner.cost.schedules.schedule import Around, PipelineSchedule, Task, idle_s
+from planner.cost.schedules.schedule import PipelinePasses, PipelineSchedule, Task, idle_s
 
 __all__ = ["GPIPE"]
 
@@ -19,15 +19,15 @@ def _in_flight(p: Int, v: Int, m: Int, stage: Int) -> Float:
     return (m + 0 * stage).astype(float)
 
 
-def _length_s(p: Int, v: Int, m: Int, around: Around) -> Float:
+def _length_s(p: Int, v: Int, m: Int, pipeline: PipelinePasses) -> Float:
     """Every pass of one micro-batch, and those of the others on the stage that is slowest in them:
     forward and backward passes are two flows, one after the other [s].
 
     Exact for any stages.
     """
-    own = around.own
-    slowest = np.max(own.forward_s, axis=-1) + np.max(own.backward_s, axis=-1)
-    return around.every.total_s + (m - 1) * slowest
+    stages = pipeline.at_stage
+    longest_passes = np.max(stages.forward_s, axis=-1) + np.max(stages.backward_s, axis=-1)
+    return pipeline.all_stages.total_s + (m - 1) * longest_passes
 
 
 GPIPE = PipelineSchedule(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner.cost.arrays import Float, Int
-from planner.cost.schedules.schedule import Around, PipelineSchedule, Task, one_each
+from planner.cost.schedules.schedule import PipelinePasses, PipelineSchedule, Task, one_each
 
 __all__ = ["INTERLEAVED"]
 
@@ -36,18 +36,20 @@ def _of_chunks(p: Int, v: Int, m: Int, stage: Int, layers: Float) -> Float:
     more of each in turn; backward passes are as many, from the last chunk. Between them always
     the same number is in flight, of which chunks changes: most at a turn of either.
     """
-    held = np.rint(_in_flight(p, v, m, stage) * v).astype(np.int64)
+    in_flight_passes = np.rint(_in_flight(p, v, m, stage) * v).astype(np.int64)
     chunk = np.arange(len(layers)).reshape(-1, *[1] * np.ndim(p))
     layers = np.where(chunk < v, layers, 0.0)
     backwards = np.where(chunk < v, np.take_along_axis(layers, (v - 1 - chunk) % len(layers), 0), 0)
 
     # after every turn of forward passes, and of backward passes
     turns = np.arange(len(layers) + 1).reshape(-1, 1, *[1] * np.ndim(p)) * p
-    after = np.concatenate([turns, turns - held % p], axis=1).reshape(-1, *np.shape(p))
-    done = np.clip(after, 0, m * v - held)
-    most = np.argmax(_layers_of(held + done, p, v, layers) - _layers_of(done, p, v, backwards), 0)
+    after = np.concatenate([turns, turns - in_flight_passes % p], axis=1).reshape(-1, *np.shape(p))
+    done = np.clip(after, 0, m * v - in_flight_passes)
+    most = np.argmax(
+        _layers_of(in_flight_passes + done, p, v, layers) - _layers_of(done, p, v, backwards), 0
+    )
     at = np.take_along_axis(done, most[None], axis=0)
-    alive = _passed(held + at, p, v, chunk) - _passed(at, p, v, v - 1 - chunk)
+    alive = _passed(in_flight_passes + at, p, v, chunk) - _passed(at, p, v, v - 1 - chunk)
     return np.where(chunk < v, alive, 0).astype(float)
 
 
@@ -60,13 +62,13 @@ def _passed(number: Int, p: Int, v: Int, chunk: Int) -> Int:
 def _layers_of(number: Int, p: Int, v: Int, layers: Float) -> Float:
     """Layers of the first `number` passes, which take chunks in the order of `layers`."""
     rounds, rest = np.divmod(number, p * v)
-    turn, some = np.divmod(rest, p)
+    turn, passes_of_turn = np.divmod(rest, p)
     before = np.cumsum(layers, axis=0) - layers
-    whole, last = (np.take_along_axis(part, turn, axis=0) for part in (before, layers))
-    return np.asarray(p * rounds * np.sum(layers, axis=0) + p * whole + some * last)
+    full_chunks, last = (np.take_along_axis(part, turn, axis=0) for part in (before, layers))
+    return np.asarray(p * rounds * np.sum(layers, axis=0) + p * full_chunks + passes_of_turn * last)
 
 
-def _length_s(p: Int, v: Int, m: Int, around: Around) -> Float:
+def _length_s(p: Int, v: Int, m: Int, pipeline: PipelinePasses) -> Float:
     """The longest way through one of the stages [s].
 
     As 1F1B's, from the first chunk before the stage's first to those behind its last, with twice as
@@ -74,13 +76,13 @@ def _length_s(p: Int, v: Int, m: Int, around: Around) -> Float:
     come first, and then all backward passes: the longest way through either.
     """
     p, v, m = p[..., None], v[..., None], m[..., None]
-    own, before, after = around.own, around.before, around.after
-    ahead = 2 * (p - 1 - around.stage) / v
-    waits = np.maximum(after.total_s - ahead * own.forward_s, 0.0)
-    waits = waits + np.maximum(after.total_s - ahead * own.backward_s, 0.0)
-    through = np.max(before.total_s + m * own.total_s + waits, axis=-1)
-    forward = before.forward_s + m * own.forward_s + after.forward_s
-    back = before.backward_s + m * own.backward_s + after.backward_s
+    stages, before, after = pipeline.at_stage, pipeline.before, pipeline.after
+    ahead = 2 * (p - 1 - pipeline.stage) / v
+    waits = np.maximum(after.total_s - ahead * stages.forward_s, 0.0)
+    waits = waits + np.maximum(after.total_s - ahead * stages.backward_s, 0.0)
+    through = np.max(before.total_s + m * stages.total_s + waits, axis=-1)
+    forward = before.forward_s + m * stages.forward_s + after.forward_s
+    back = before.backward_s + m * stages.backward_s + after.backward_s
     apart = np.max(forward, axis=-1) + np.max(back, axis=-1)
     return np.where((m == p)[..., 0], apart, through)
 

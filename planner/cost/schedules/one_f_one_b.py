@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner.cost.arrays import Float, Int
-from planner.cost.schedules.schedule import Around, Passes, PipelineSchedule, Task, one_each
+from planner.cost.schedules.schedule import Passes, PipelinePasses, PipelineSchedule, Task, one_each
 
 __all__ = ["ONE_F_ONE_B"]
 
@@ -21,7 +21,7 @@ def _in_flight(p: Int, v: Int, m: Int, stage: Int) -> Float:
     return np.minimum(m, p - stage).astype(float)
 
 
-def _length_s(p: Int, v: Int, m: Int, around: Around) -> Float:
+def _length_s(p: Int, v: Int, m: Int, pipeline: PipelinePasses) -> Float:
     """The longest way through one of the stages [s].
 
     It begins with the first micro-batch on its way down to the stage and ends with the last one's
@@ -31,25 +31,25 @@ def _length_s(p: Int, v: Int, m: Int, around: Around) -> Float:
     alone.
     """
     p, m = p[..., None], m[..., None]
-    own, behind = around.own, around.after.total_s
-    ahead = p - 1 - around.stage
-    forward, back = own.forward_s, own.backward_s
+    stages, behind = pipeline.at_stage, pipeline.after.total_s
+    ahead = p - 1 - pipeline.stage
+    forward, back = stages.forward_s, stages.backward_s
     both = np.maximum(behind - ahead * forward, 0.0) + np.maximum(behind - ahead * back, 0.0)
-    few = np.maximum(behind - (m - 1) * np.minimum(forward, back), 0.0)
-    waits = np.where(m > ahead + 1, both, few)
-    return np.max(around.before.total_s + m * own.total_s + waits, axis=-1)
+    few_micro_batches = np.maximum(behind - (m - 1) * np.minimum(forward, back), 0.0)
+    waits = np.where(m > ahead + 1, both, few_micro_batches)
+    return np.max(pipeline.before.total_s + m * stages.total_s + waits, axis=-1)
 
 
-def _least_idle_s(p: Int, v: Int, m: Int, own: Passes, others: Passes) -> Float:
+def _least_idle_s(p: Int, v: Int, m: Int, slowest: Passes, other_stages: Passes) -> Float:
     """What the way through the slowest stage adds, wherever it stands [s].
 
     Behind it both waits are D - w t_f and D - w t_b at least, which miss w t - D of D, and no more
     than all stages are faster than p of the slowest one. Of few micro-batches one waits, with
     m - 1 passes of half the stage's time at most to do.
     """
-    faster = (p - 1) * own.total_s - others.total_s
-    few = (m - 1) * own.total_s / 2
-    return np.maximum(others.total_s - np.where(m > p, faster, few), 0.0)
+    faster = (p - 1) * slowest.total_s - other_stages.total_s
+    few_micro_batches = (m - 1) * slowest.total_s / 2
+    return np.maximum(other_stages.total_s - np.where(m > p, faster, few_micro_batches), 0.0)
 
 
 ONE_F_ONE_B = PipelineSchedule(

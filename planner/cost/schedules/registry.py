@@ -10,18 +10,18 @@ from planner.cost.schedules.schedule import PipelineSchedule
 from planner.cost.schedules.zero_bubble import ZERO_BUBBLE
 from planner.cost.schedules.zero_bubble_v import ZERO_BUBBLE_V
 
-__all__ = ["KNOWN", "schedule_named"]
+__all__ = ["REGISTRY", "schedule_by_name"]
 
-KNOWN: dict[str, PipelineSchedule] = {
+REGISTRY: dict[str, PipelineSchedule] = {
     schedule.name: schedule
     for schedule in (ONE_F_ONE_B, GPIPE, INTERLEAVED, ZERO_BUBBLE, ZERO_BUBBLE_V, DUAL_PIPE_V)
 }
 
 
-def schedule_named(name: str) -> PipelineSchedule:
+def schedule_by_name(name: str) -> PipelineSchedule:
     """A schedule by name; 1F1B's for one stage, which has none.
 
-    >>> schedule_named("gpipe").source
+    >>> schedule_by_name("gpipe").source
     'Huang et al. 2019, arXiv:1811.06965'
     """
-    return KNOWN.get(name, ONE_F_ONE_B)
+    return REGISTRY.get(name, ONE_F_ONE_B)

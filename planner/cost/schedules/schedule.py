@@ -12,9 +12,9 @@ from planner.cost.arrays import Float, Int
 from planner.describe.layout import V_SHAPED, Schedule
 
 __all__ = [
-    "Around",
     "Kind",
     "Passes",
+    "PipelinePasses",
     "PipelineSchedule",
     "Task",
     "idle_s",
@@ -69,21 +69,21 @@ class Passes:
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class PipelinePasses:
     """Stages of which one sets the pace (..., S), and one micro-batch's passes before and behind
     each of them."""
 
     stage: Int
-    own: Passes
+    at_stage: Passes
     before: Passes
     """Of the model's chunks before the stage's first one."""
     after: Passes
     """Of those behind its last one."""
-    every: Passes
+    all_stages: Passes
     """Of all stages (...)."""
 
 
-def idle_s(p: Int, v: Int, m: Int, own: Passes, others: Passes) -> Float:
+def idle_s(p: Int, v: Int, m: Int, slowest: Passes, other_stages: Passes) -> Float:
     """Time in which a stage waits for one chunk of every other [s].
 
     Counted: forward and backward. Left out: what a stage could do meanwhile. Narayanan et al. 2021,
@@ -93,7 +93,7 @@ def idle_s(p: Int, v: Int, m: Int, own: Passes, others: Passes) -> Float:
     >>> float(idle_s(2, 2, 8, one, one))
     1.5
     """
-    return others.total_s / v
+    return other_stages.total_s / v
 
 
 def pair(first: Int, second: Int, layers: Float) -> Float:
@@ -109,7 +109,7 @@ def pair(first: Int, second: Int, layers: Float) -> Float:
 
 
 Bubble: TypeAlias = Callable[[Int, Int, Int, Passes, Passes], Float]
-Length: TypeAlias = Callable[[Int, Int, Int, Around], Float]
+Length: TypeAlias = Callable[[Int, Int, Int, PipelinePasses], Float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

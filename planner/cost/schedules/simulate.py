@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from planner.cost.schedules.registry import schedule_named
+from planner.cost.schedules.registry import schedule_by_name
 from planner.cost.schedules.schedule import PipelineSchedule, Task
 from planner.cost.schedules.timeline import ASIDE, Drawn, Event, Timeline
 from planner.describe.layout import Layout, Schedule
@@ -100,13 +100,13 @@ class StageTime:
     def dealt(self, chunks: int) -> StageWork:
         """The same by chunk."""
         backward = Span("backward", (self.backward_s - self.weight_gradient_s) / chunks)
-        again = (Span("recompute", self.recompute_s / chunks),) if self.recompute_s else ()
-        one = ChunkWork(
+        recompute = (Span("recompute", self.recompute_s / chunks),) if self.recompute_s else ()
+        chunk = ChunkWork(
             (Span("forward", self.forward_s / chunks),),
-            (*again, backward),
+            (*recompute, backward),
             self.weight_gradient_s / chunks,
         )
-        return StageWork((one,) * chunks, self.send_s, self.blocked_s)
+        return StageWork((chunk,) * chunks, self.send_s, self.blocked_s)
 
 
 def simulate(
@@ -127,21 +127,21 @@ def simulate(
 
     Raises LayoutError where the interleaved schedule does not exist for these numbers.
     """
-    p, known = len(stages), schedule_named(schedule)
-    if known.interleaves and micro_batches % p:
+    p, pipeline_schedule = len(stages), schedule_by_name(schedule)
+    if pipeline_schedule.interleaves and micro_batches % p:
         raise LayoutError(
             f"interleaved 1F1B needs micro-batches in multiples of pp = {p}, not "
             f"{micro_batches}; use {max(p, micro_batches // p * p)}"
         )
     place = Layout(pp=p, vpp=chunks, schedule=schedule)
-    least = 2 if known.v_shaped else 1
-    if not known.interleaves and chunks != least:
+    least = 2 if pipeline_schedule.v_shaped else 1
+    if not pipeline_schedule.interleaves and chunks != least:
         raise LayoutError(
             f"vpp = {chunks} needs the interleaved schedule, not {schedule}; use vpp = {least}"
         )
     works = [stage if isinstance(stage, StageWork) else stage.dealt(chunks) for stage in stages]
-    orders = [_groups(known, p, stage, micro_batches, chunks) for stage in range(p)]
-    run = _Run(works, orders, known, place)
+    orders = [_groups(pipeline_schedule, p, stage, micro_batches, chunks) for stage in range(p)]
+    run = _Run(works, orders, pipeline_schedule, place)
     run.passes()
     run.close()
     together = tuple(group for order in orders for group in order if len(group) > 1)
@@ -234,8 +234,8 @@ class _Run:
 
     def _arrival(self, source: Task, stage: int) -> int:
         """The event after which a stage has the result of a task."""
-        made = self._made[source]
-        return made if source.stage == stage else self._sent.get(source, made)
+        result = self._made[source]
+        return result if source.stage == stage else self._sent.get(source, result)
 
     def _chain(self, task: Task, spans: Sequence[Span], needs: Iterable[int]) -> None:
         """Add what keeps a stage busy, one after the other, and what is hidden behind it."""
@@ -243,8 +243,8 @@ class _Run:
         for span in spans:
             if span.hidden:
                 continue
-            own = self._latest[stage]
-            before = dict.fromkeys(() if own is None else (own,)) | dict.fromkeys(needs)
+            latest = self._latest[stage]
+            before = dict.fromkeys(() if latest is None else (latest,)) | dict.fromkeys(needs)
             self._latest[stage] = self._add(task, span, tuple(before))
             needs = ()
         busy = range(start, len(self.events))
@@ -256,7 +256,7 @@ class _Run:
                 self._add(task, span._replace(seconds=length), self.waits[first])
 
     def _add(self, task: Task, span: Span, waits: tuple[int, ...]) -> int:
-        start = max((self.events[other].end_s for other in waits), default=0.0)
+        start = max((self.events[event].end_s for event in waits), default=0.0)
         self.events.append(Event(task, span.kind, start, start + span.seconds, span.hidden))
         self.waits.append(waits)
         return len(self.events) - 1

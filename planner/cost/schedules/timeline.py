@@ -155,11 +155,11 @@ class Timeline:
 
     @functools.cached_property
     def _by_stage(self) -> tuple[list[Event], ...]:
-        found: tuple[list[Event], ...] = tuple([] for _ in range(self.num_stages))
+        events_by_stage: tuple[list[Event], ...] = tuple([] for _ in range(self.num_stages))
         for event in self.events:
             if event.keeps_busy:
-                found[event.stage].append(event)
-        return found
+                events_by_stage[event.stage].append(event)
+        return events_by_stage
 
     def computed(self, stage: int) -> list[Event]:
         """What a stage does for its passes, in order."""
@@ -179,9 +179,9 @@ class Timeline:
         A pass holds its activations from the start of its forward to the end of its last
         backward part; one of `v` chunks counts 1/v.
         """
-        return self.held(stage, [1 / self.num_chunks] * self.num_chunks)
+        return self.held_bytes(stage, [1 / self.num_chunks] * self.num_chunks)
 
-    def held(self, stage: int, each: Sequence[float]) -> tuple[list[float], list[float]]:
+    def held_bytes(self, stage: int, each: Sequence[float]) -> tuple[list[float], list[float]]:
         """Times, and from each on what the stage holds where a pass through a chunk keeps `each`
         of it."""
         mine = self.computed(stage)
@@ -215,8 +215,8 @@ class Timeline:
         graph = networkx.DiGraph()
         end, left = len(self.events), set(range(len(self.events)))
         for position, before in enumerate(self.waits):
-            for other in before:
-                graph.add_edge(other, position, seconds=self.events[other].duration_s)
+            for predecessor in before:
+                graph.add_edge(predecessor, position, seconds=self.events[predecessor].duration_s)
             left.difference_update(before)
         for position in sorted(left):
             graph.add_edge(position, end, seconds=self.events[position].duration_s)

@@ -31,12 +31,12 @@ def _in_flight(p: Int, v: Int, m: Int, stage: Int) -> Float:
     return np.minimum(m, p + 0 * stage).astype(float)
 
 
-def _bubble_s(p: Int, v: Int, m: Int, own: Passes, others: Passes) -> Float:
+def _bubble_s(p: Int, v: Int, m: Int, slowest: Passes, other_stages: Passes) -> Float:
     """A stage waits for no weight gradient of another, and does its own meanwhile [s].
 
     With equal stages and m >= p the bubble is (p - 1)(t_f + t_b - 2 t_w), t_b including t_w.
     """
-    return others.total_s - others.weight_s - (np.minimum(m, p) - 1) * own.weight_s
+    return other_stages.total_s - other_stages.weight_s - (np.minimum(m, p) - 1) * slowest.weight_s
 
 
 ZERO_BUBBLE = PipelineSchedule(

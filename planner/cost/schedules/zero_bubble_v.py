@@ -66,11 +66,11 @@ def _waiting(p: Int, v: Int, m: Int, stage: Int, layers: Float) -> tuple[Float, 
     weight gradients to later, as the backward pass after them does until it is done."""
     late = np.maximum(m, 2 * p - 1) - m
     first, second = np.clip(p - late, 0, None), np.clip(stage - late, 0, None)
-    held = pair(first, second, layers)
-    return held, pair(np.minimum(first, stage + 1), second, layers)
+    in_flight_passes = pair(first, second, layers)
+    return in_flight_passes, pair(np.minimum(first, stage + 1), second, layers)
 
 
-def _bubble_s(p: Int, v: Int, m: Int, own: Passes, others: Passes) -> Float:
+def _bubble_s(p: Int, v: Int, m: Int, slowest: Passes, other_stages: Passes) -> Float:
     """What fills and drains the V, less what of it further micro-batches fill [s].
 
     With equal chunks, whose weight gradients take no longer than a forward pass and that no longer
@@ -80,7 +80,9 @@ def _bubble_s(p: Int, v: Int, m: Int, own: Passes, others: Passes) -> Float:
     hops = np.maximum(p - 1, 1)
     filled = np.clip(m - p, 0, hops) / hops
     missing = np.maximum(p - m, 0) / hops
-    forward, back, weight = (x / v for x in (others.forward_s, others.input_s, others.weight_s))
+    forward, back, weight = (
+        x / v for x in (other_stages.forward_s, other_stages.input_s, other_stages.weight_s)
+    )
     return 2 * back + 2 * missing * forward - filled * np.minimum(back, 2 * weight)
 
 

@@ -6,7 +6,11 @@ import numpy as np
 
 from planner.cost.arrays import Float, Int, Mask, distinct
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.partial_recompute import chunk_parts, distinct_parts, every_stage
+from planner.cost.shards.partial_recompute import (
+    chunk_block_counts,
+    distinct_stage_layouts,
+    enumerate_stages,
+)
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import SCHEDULES
 from planner.describe.model.block import Block
@@ -22,26 +26,28 @@ def candidate_stages(blocks: tuple[Block, ...], layouts: Layouts, framework: Fra
     last stage, the first and the last of those that hold the same, and the last that sends both
     ways. Left out: what the last stage need not send. method.md#pipeline.
 
-    >>> from planner.cost.operators.blocks import blocks
-    >>> megatron = load_framework("megatron-lm")
-    >>> llama = blocks(load_model("llama-3-8b"), Workload(), megatron)
+    >>> llama = blocks_of(scenario)
     >>> deep = Layouts.of(Layout(pp=8, schedule="1f1b", grad_accumulation=16))
-    >>> candidate_stages(llama, deep, megatron).tolist()
+    >>> candidate_stages(llama, deep, scenario.framework).tolist()
     [0, 7]
     """
-    few, level, which = distinct_parts(blocks, layouts, ~_falls(layouts) * 1)
-    row, stage = every_stage(few)
-    receives = np.where(stage > 0, level[row], 0)
-    held = np.concatenate([*chunk_parts(blocks, few.take(row), stage, framework), receives[None]])
-    taken = _first_of_each(held, row)
-    turned = few.v_shaped[row]
+    unique_layouts, num_in_flight, index = distinct_stage_layouts(
+        blocks, layouts, ~_falls(layouts) * 1
+    )
+    row, stage = enumerate_stages(unique_layouts)
+    receives = np.where(stage > 0, num_in_flight[row], 0)
+    contents = np.concatenate(
+        [*chunk_block_counts(blocks, unique_layouts.take(row), stage, framework), receives[None]]
+    )
+    selected = _first_of_each(contents, row)
+    turned = unique_layouts.v_shaped[row]
     if np.any(turned):
-        last = _first_of_each(held[:, ::-1], row[::-1])[::-1]
-        taken = taken | (turned & (last | (stage == few.pp[row] - 2)))
-    places, there = _rows(np.where(taken)[0], row, len(few))
-    there &= few.v_shaped[:, None] | ~_dominated(held[:, places], there)
-    stages = np.where(there, stage[places], 0)
-    return _packed(stages, there).take(which, axis=0)
+        last = _first_of_each(contents[:, ::-1], row[::-1])[::-1]
+        selected = selected | (turned & (last | (stage == unique_layouts.pp[row] - 2)))
+    places, present = _rows(np.where(selected)[0], row, len(unique_layouts))
+    present &= unique_layouts.v_shaped[:, None] | ~_dominated(contents[:, places], present)
+    stages = np.where(present, stage[places], 0)
+    return _packed(stages, present).take(index, axis=0)
 
 
 def _falls(layouts: Layouts) -> Mask:
@@ -53,12 +59,12 @@ def _falls(layouts: Layouts) -> Mask:
     )
 
 
-def _first_of_each(held: Float, row: Int) -> Mask:
+def _first_of_each(contents: Float, row: Int) -> Mask:
     """Whether no stage of the layout before this one holds the same."""
-    first, _ = distinct(row, *held.astype(np.int64))
-    found = np.zeros(len(row), dtype=np.bool_)
-    found[first] = True
-    return found
+    first, _ = distinct(row, *contents.astype(np.int64))
+    is_first = np.zeros(len(row), dtype=np.bool_)
+    is_first[first] = True
+    return is_first
 
 
 def _rows(places: Int, row: Int, count: int) -> tuple[Int, Mask]:
@@ -71,18 +77,18 @@ def _rows(places: Int, row: Int, count: int) -> tuple[Int, Mask]:
     return table, np.arange(table.shape[1]) < each[:, None]
 
 
-def _dominated(held: Float, there: Mask) -> Mask:
+def _dominated(contents: Float, present: Mask) -> Mask:
     """Whether an earlier stage of the same layout (L, S) holds as much of everything (K, L, S)."""
-    found = np.zeros_like(there)
-    for later in range(1, there.shape[1]):
+    dominated = np.zeros_like(present)
+    for later in range(1, present.shape[1]):
         for earlier in range(later):
-            more = np.all(held[:, :, earlier] >= held[:, :, later], axis=0)
-            found[:, later] |= more & there[:, earlier]
-    return found
+            covers = np.all(contents[:, :, earlier] >= contents[:, :, later], axis=0)
+            dominated[:, later] |= covers & present[:, earlier]
+    return dominated
 
 
-def _packed(stages: Int, there: Mask) -> Int:
+def _packed(stages: Int, present: Mask) -> Int:
     """The stages that are there in the first columns; stage 0 stands in those that are left."""
-    order = np.argsort(~there, axis=1, kind="stable")
-    most = int(np.max(np.sum(there, axis=1), initial=1))
-    return np.take_along_axis(stages, order, axis=1)[:, :most]
+    order = np.argsort(~present, axis=1, kind="stable")
+    width = int(np.max(np.sum(present, axis=1), initial=1))
+    return np.take_along_axis(stages, order, axis=1)[:, :width]

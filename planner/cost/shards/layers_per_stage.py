@@ -14,16 +14,16 @@ from planner.describe.layout import STAGE_FIELDS, Layout
 from planner.describe.model.block import Block
 
 __all__ = [
-    "Deal",
+    "LayerSplit",
     "chunk_counts",
-    "deal_columns",
+    "layer_split",
     "layers_on_stage",
-    "told_deal",
+    "split_columns",
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class Deal:
+class LayerSplit:
     """How layers are dealt to stages, or to chunks of stages."""
 
     first: float = 0.0
@@ -34,15 +34,15 @@ class Deal:
     """Dealt in order, each stage closing with the layer that passes its share (nanotron, but the
     head is taken on the last stage, as measured steps of 16 and 32 stages suggest); else ends
     count as whole layers of stages as even as possible (torchtitan, Megatron-LM)."""
-    told: tuple[int, ...] = ()
+    layers_of_chunks: tuple[int, ...] = ()
     """Layers of every chunk in the order of the model, where users deal them."""
 
 
-_EVENLY = Deal()
+_EVENLY = LayerSplit()
 
 
 def layers_on_stage(
-    num_layers: int, pp: ArrayLike, stage: ArrayLike, deal: Deal = _EVENLY
+    num_layers: int, pp: ArrayLike, stage: ArrayLike, deal: LayerSplit = _EVENLY
 ) -> tuple[Float, Float]:
     """Index of a stage's first layer and its number of layers [1].
 
@@ -52,15 +52,15 @@ def layers_on_stage(
 
     >>> [int(layers_on_stage(32, 4, i)[1]) for i in range(4)]
     [8, 8, 8, 8]
-    >>> [int(layers_on_stage(32, 4, i, Deal(1, 1))[1]) for i in range(4)]
+    >>> [int(layers_on_stage(32, 4, i, LayerSplit(1, 1))[1]) for i in range(4)]
     [8, 9, 8, 7]
-    >>> [int(layers_on_stage(16, 4, i, Deal(0, 4.0, by_cost=True))[1]) for i in range(4)]
+    >>> [int(layers_on_stage(16, 4, i, LayerSplit(0, 4.0, by_cost=True))[1]) for i in range(4)]
     [6, 5, 5, 0]
     """
     pp, stage = np.broadcast_arrays(np.asarray(pp), np.asarray(stage))
-    if deal.told:
-        told = np.array(deal.told, dtype=float)
-        return (np.cumsum(told) - told)[stage], told[stage]
+    if deal.layers_of_chunks:
+        layers = np.array(deal.layers_of_chunks, dtype=float)
+        return (np.cumsum(layers) - layers)[stage], layers[stage]
     if deal.by_cost:
         share = (num_layers + deal.last) / pp
         start = np.where(stage > 0, np.floor(share * stage) + 1, 0)
@@ -83,10 +83,10 @@ def chunk_counts(
     Counted: chunks dealt as the stages of a pipeline as long as all of them. Left out: nothing;
     what a layout has fewer chunks of stands at 0. method.md#pipeline.
 
-    >>> from planner.cost.operators.blocks import blocks
-    >>> titan = load_framework("fsdp2")
-    >>> llama = blocks(load_model("llama-3-8b"), Workload(), titan)         # 32 layers and 2 ends
-    >>> counts = chunk_counts(llama, Layouts.of(Layout(pp=4, vpp=2)), np.asarray(0), titan)
+    >>> scenario = make_scenario(framework="fsdp2")
+    >>> llama = blocks_of(scenario)         # 32 layers and 2 ends
+    >>> layouts, stage = Layouts.of(Layout(pp=4, vpp=2)), np.asarray(0)
+    >>> counts = chunk_counts(llama, layouts, stage, scenario.framework)
     >>> [count.tolist() for count in counts]
     [[1.0, 0.0], [4.0, 4.0], [0.0, 0.0]]
     """
@@ -95,78 +95,85 @@ def chunk_counts(
     number = np.arange(most).reshape(-1, *[1] * np.ndim(stage))
     shape = (most, *np.shape(stage))
     pp = np.broadcast_to(layouts.pp * layouts.vpp, shape)
-    there = np.broadcast_to(number < layouts.vpp, shape)
-    chunk = np.where(there, layouts.chunk(stage, number), 0)
+    exists = np.broadcast_to(number < layouts.vpp, shape)
+    chunk = np.where(exists, layouts.chunk(stage, number), 0)
     counts = [np.zeros(shape) for _ in blocks]
-    for one, deal in enumerate(deals):
-        here = there & (dealt == one)
-        found = _counts_of(blocks, pp[here], chunk[here], total, deal)
-        for count, some in zip(counts, found, strict=True):
-            count[here] = some
+    for number_of_split, deal in enumerate(deals):
+        selected = exists & (dealt == number_of_split)
+        block_counts = _counts_of(blocks, pp[selected], chunk[selected], total, deal)
+        for count, values in zip(counts, block_counts, strict=True):
+            count[selected] = values
     return counts
 
 
-def deal_columns(layouts: Layouts) -> tuple[Int | Mask, ...]:
+def split_columns(layouts: Layouts) -> tuple[Int | Mask, ...]:
     """What tells how layers are dealt to the chunks of stages [1].
 
     Counted: degrees, the way in which chunks go, what users tell of the deal. Left out: what the
     framework does unasked, which is the same for all. method.md#pipeline.
 
     >>> some = Layouts.stack([Layout(pp=4), Layout(pp=4, embedding_slots=1)])
-    >>> [column.tolist() for column in deal_columns(some)]
+    >>> [column.tolist() for column in split_columns(some)]
     [[4, 4], [1, 1], [False, False], [-1, 1], [-1, -1], [0, 0], [0, 0], [0, 0]]
     """
-    told = layouts.dealt_by_hand | layouts.counts_ends
-    how = [getattr(layouts, name) for name in STAGE_FIELDS] if told.any() else []
-    return (layouts.pp, layouts.vpp, layouts.v_shaped, *how)
+    is_custom = layouts.has_custom_split | layouts.counts_embedding_or_head
+    custom_columns = [getattr(layouts, name) for name in STAGE_FIELDS] if is_custom.any() else []
+    return (layouts.pp, layouts.vpp, layouts.v_shaped, *custom_columns)
 
 
 def _told_number(layouts: Layouts) -> tuple[Int, Layouts | None]:
     """The number of every layout's deal, 0 where nothing is told of it, and one layout of each."""
-    told = layouts.dealt_by_hand | layouts.counts_ends
-    if not np.any(told):
+    is_custom = layouts.has_custom_split | layouts.counts_embedding_or_head
+    if not np.any(is_custom):
         return np.zeros(np.shape(layouts.pp), dtype=np.int64), None
-    few, which = layouts.distinct_deals()
-    return np.where(told, which + 1, 0), few
+    unique_layouts, index = layouts.distinct_splits()
+    return np.where(is_custom, index + 1, 0), unique_layouts
 
 
 def _deals(
     blocks: tuple[Block, ...], layouts: Layouts, framework: Framework
-) -> tuple[int, Int, list[Deal]]:
+) -> tuple[int, Int, list[LayerSplit]]:
     """Layers in all, the number of every layout's deal, and the deals; the framework's is first."""
     layers = [block for block in blocks if block.kind == "layer"]
     total = sum(block.count for block in layers)
-    usual = _EVENLY
+    default = _EVENLY
     if framework.balance == "ends-as-layers":
-        usual = Deal(1, 1)
+        default = LayerSplit(1, 1)
     elif framework.balance == "cost":
         head = sum(_cost(b) for b in blocks if b.kind == "head")
-        whole = sum(b.count * _cost(b) for b in layers)
-        usual = Deal(0, head * total / whole, by_cost=True)
-    number, few = _told_number(layouts)
-    deals = [] if few is None else [told_deal(total, few[row], usual) for row in range(len(few))]
-    return total, number, [usual, *deals]
+        total_cost = sum(b.count * _cost(b) for b in layers)
+        default = LayerSplit(0, head * total / total_cost, by_cost=True)
+    number, unique_layouts = _told_number(layouts)
+    deals = (
+        []
+        if unique_layouts is None
+        else [
+            layer_split(total, unique_layouts[row], default) for row in range(len(unique_layouts))
+        ]
+    )
+    return total, number, [default, *deals]
 
 
-def told_deal(num_layers: int, layout: Layout, usual: Deal = _EVENLY) -> Deal:
+def layer_split(num_layers: int, layout: Layout, usual: LayerSplit = _EVENLY) -> LayerSplit:
     """How a layout deals layers, in layers of every chunk or in those that the ends count for [1].
 
     Counted: what the layout says; `usual` where it says nothing. Left out: whether it is legal.
     method.md#pipeline.
 
-    >>> told_deal(126, Layout(pp=4, first_layers=31, last_layers=29)).told
+    >>> layer_split(126, Layout(pp=4, first_layers=31, last_layers=29)).layers_of_chunks
     (31, 33, 33, 29)
-    >>> told_deal(14, Layout(pp=4, vpp=2, first_layers=2, schedule="interleaved-1f1b")).told
+    >>> layout = Layout(pp=4, vpp=2, first_layers=2, schedule="interleaved-1f1b")
+    >>> layer_split(14, layout).layers_of_chunks
     (1, 2, 2, 2, 1, 2, 2, 2)
     """
     if layout.split:
-        return Deal(told=layout.chunk_layers)
+        return LayerSplit(layers_of_chunks=layout.chunk_layers)
     if layout.first_layers or layout.last_layers:
-        return Deal(told=_with_ends_told(num_layers, layout))
+        return LayerSplit(layers_of_chunks=_with_ends_told(num_layers, layout))
     first, last = layout.embedding_slots, layout.head_slots
     if max(first, last) < 0:
         return usual
-    return Deal(first if first >= 0 else usual.first, last if last >= 0 else usual.last)
+    return LayerSplit(first if first >= 0 else usual.first, last if last >= 0 else usual.last)
 
 
 def _with_ends_told(num_layers: int, layout: Layout) -> tuple[int, ...]:
@@ -174,24 +181,24 @@ def _with_ends_told(num_layers: int, layout: Layout) -> tuple[int, ...]:
     them evenly, and all other chunks the rest."""
     places = layout.pp * layout.vpp
     stages = [layout.stage_of(place) for place in range(places)]
-    told = {0: layout.first_layers, layout.pp - 1: layout.last_layers}
-    told = {stage: layers for stage, layers in told.items() if layers}
+    end_layers = {0: layout.first_layers, layout.pp - 1: layout.last_layers}
+    end_layers = {stage: layers for stage, layers in end_layers.items() if layers}
     counts = np.zeros(places, dtype=np.int64)
-    others = [place for place in range(places) if stages[place] not in told]
-    groups = [([p for p in range(places) if stages[p] == s], n) for s, n in told.items()]
-    for held, layers in [*groups, (others, num_layers - sum(told.values()))]:
-        if held:
-            base, extra = divmod(layers, len(held))
-            counts[held] = [base + (place < extra) for place in range(len(held))]
+    inner_places = [place for place in range(places) if stages[place] not in end_layers]
+    groups = [([p for p in range(places) if stages[p] == s], n) for s, n in end_layers.items()]
+    for stage_places, layers in [*groups, (inner_places, num_layers - sum(end_layers.values()))]:
+        if stage_places:
+            base, extra = divmod(layers, len(stage_places))
+            counts[stage_places] = [base + (place < extra) for place in range(len(stage_places))]
     return tuple(int(count) for count in counts)
 
 
 def _cost(block: Block) -> int:
     """What nanotron counts when it deals blocks: matrices, keys and values as large as queries."""
     matrices = [w for w in block.weights if w.columns > 1]
-    own = [w for w in matrices if w.part == "attention" and not w.adapter]
-    query = sum(w.num_params for w in own if w.matrix == "query")
-    grouped = [w for w in own if w.matrix in ("key", "value")]
+    attention_weights = [w for w in matrices if w.part == "attention" and not w.adapter]
+    query = sum(w.num_params for w in attention_weights if w.matrix == "query")
+    grouped = [w for w in attention_weights if w.matrix in ("key", "value")]
     repeated = len(grouped) * query - sum(w.num_params for w in grouped)
     return sum(w.num_params for w in matrices) + repeated
 
@@ -201,7 +208,7 @@ def _counts_of(
     pp: Int,
     stage: Int,
     total: int,
-    deal: Deal,
+    deal: LayerSplit,
 ) -> list[Float]:
     """Blocks on the stages of distinct pairs of pp and stage."""
     start, count = layers_on_stage(total, pp, stage, deal)

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from planner.cost.arrays import Arrays, Float, Int, Mask, among, distinct
+from planner.cost.arrays import Arrays, Float, Int, Mask, distinct, is_in
 from planner.cost.shards.layout_codes import decode_layout, encode_layout, module_bits
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import (
@@ -95,14 +95,16 @@ class Layouts(Sharding, Chunks, Arrays):
         arrays = np.broadcast_arrays(
             *(np.asarray(columns.get(name, defaults[name]), dtype=np.int64) for name in names)
         )
-        made = dict(zip(names, arrays, strict=True))
-        made["dp_shard"] = np.where(made["dp_shard"] == 0, made["dp"], made["dp_shard"])
-        return cls(**made)
+        columns_by_name = dict(zip(names, arrays, strict=True))
+        columns_by_name["dp_shard"] = np.where(
+            columns_by_name["dp_shard"] == 0, columns_by_name["dp"], columns_by_name["dp_shard"]
+        )
+        return cls(**columns_by_name)
 
     def distinct(self, *names: str) -> tuple[Self, Int]:
         """The rows that differ in `names`, and for every row which of them it equals."""
-        first, which = distinct(*(getattr(self, name) for name in names))
-        return self.of_each(first, which.size), which
+        first, index = distinct(*(getattr(self, name) for name in names))
+        return self.of_each(first, index.size), index
 
     def __len__(self) -> int:
         return int(np.size(self.dp))
@@ -111,12 +113,12 @@ class Layouts(Sharding, Chunks, Arrays):
         return decode_layout(_NAMES, tuple(int(getattr(self, name).flat[index]) for name in _NAMES))
 
     @property
-    def dealt_by_hand(self) -> Mask:
+    def has_custom_split(self) -> Mask:
         """Layers of some stages are told, or of all."""
         return (self.first_layers > 0) | (self.last_layers > 0) | (self.split > 0)
 
     @property
-    def counts_ends(self) -> Mask:
+    def counts_embedding_or_head(self) -> Mask:
         """It is told for how many layers embedding or head count."""
         return (self.embedding_slots >= 0) | (self.head_slots >= 0)
 
@@ -125,12 +127,12 @@ class Layouts(Sharding, Chunks, Arrays):
         """What is told of how layers are dealt to stages, as numbers from 0."""
         return tuple(getattr(self, name) + (name in _FROM_BELOW) for name in STAGE_FIELDS)
 
-    def distinct_deals(self) -> tuple[Self, Int]:
+    def distinct_splits(self) -> tuple[Self, Int]:
         """As `distinct`, in how layers are dealt: where some are told, to which chunks too."""
-        hand = self.dealt_by_hand
-        chunks = [np.where(hand, column, 0) for column in (self.pp, self.vpp, self.schedule)]
-        first, which = distinct(*self.dealing, *chunks)
-        return self.of_each(first, which.size), which
+        custom = self.has_custom_split
+        chunks = [np.where(custom, column, 0) for column in (self.pp, self.vpp, self.schedule)]
+        first, index = distinct(*self.dealing, *chunks)
+        return self.of_each(first, index.size), index
 
     # --- counts --------------------------------------------------------------------------------
 
@@ -165,9 +167,9 @@ class Layouts(Sharding, Chunks, Arrays):
         """With the expert-tensor-parallel degree that the framework takes where none is stated."""
         if np.all(self.etp > 0):
             return self
-        whole = framework.expert_tensor_parallel[0] == "one"
-        unasked = np.where((self.ep > 1) & whole, 1, self.tp)
-        return replace(self, etp=np.where(self.etp > 0, self.etp, unasked))
+        unsplit = framework.expert_tensor_parallel[0] == "one"
+        default = np.where((self.ep > 1) & unsplit, 1, self.tp)
+        return replace(self, etp=np.where(self.etp > 0, self.etp, default))
 
     @property
     def expert_tp(self) -> Int:
@@ -208,9 +210,9 @@ class Layouts(Sharding, Chunks, Arrays):
 
     def sums_gradients(self, framework: Framework) -> Mask:
         """Gradients are summed unsharded over the micro-batches of a step and reduced once."""
-        every = self._reduces_every(framework)
+        reduces_every_pass = self._reduces_every(framework)
         piped = self.piped & framework.buffers.pipeline_gradients_whole
-        return (self.num_microbatches > 1) & (piped | ~every)
+        return (self.num_microbatches > 1) & (piped | ~reduces_every_pass)
 
     def reductions_per_step(self, framework: Framework) -> Int:
         """How often a step reduces its gradients: once, or after every micro-batch.
@@ -219,7 +221,7 @@ class Layouts(Sharding, Chunks, Arrays):
         """
         rules = framework.communication
         often = self._reduces_every(framework)
-        piped = among(self.zero_stage, rules.pipeline_reduce_every_micro_batch) & self.piped
+        piped = is_in(self.zero_stage, rules.pipeline_reduce_every_micro_batch) & self.piped
         often = often | piped
         if framework.buffers.pipeline_gradients_whole:
             often = often & ~self.piped
@@ -230,44 +232,46 @@ class Layouts(Sharding, Chunks, Arrays):
         other's exchange of tokens: Megatron-LM's combined_1f1b.py and what its options demand, and
         schedules that pair them (torchtitan's dual_pipe_v.py)."""
         piped = ~self.piped | (self.vpp > 1)
-        several = (self.num_microbatches > 1) & (self.ep > 1) & ~self.exchanges_again
+        several = (self.num_microbatches > 1) & (self.ep > 1) & ~self.repeats_dispatch
         return several & (self.paired | (piped & framework.communication.overlap_experts))
 
     def gathers_per_step(self, framework: Framework) -> Int:
         """How often a step gathers its weights for a forward pass, where layers are units: before
         each, as a backward pass frees them; once where a pipeline or ZeRO-1 keeps them.
         """
-        freed = among(self.zero_stage, framework.communication.reduce_every_micro_batch)
-        kept = self.piped & framework.buffers.pipeline_gradients_whole
-        return np.where(self.shards_weights | (freed & ~kept), self.num_microbatches, 1)
+        freed = is_in(self.zero_stage, framework.communication.reduce_every_micro_batch)
+        stays_gathered = self.piped & framework.buffers.pipeline_gradients_whole
+        return np.where(self.shards_weights | (freed & ~stays_gathered), self.num_microbatches, 1)
 
     def keeps_second_shards(self, framework: Framework) -> Mask:
         """Weights stay sharded over fewer ranks from a step's first forward pass to its end."""
         second = self.shards_weights & (self.reshard > 0)
         return second & framework.communication.second_shards_stay
 
-    def gathers_again_per_step(self, framework: Framework) -> Int:
+    def backward_gathers_per_step(self, framework: Framework) -> Int:
         """How often a step of ZeRO-3 gathers its weights for a backward pass: before each, or once
         where a pipeline leaves them gathered for the pass that follows.
         """
         stay = self.piped & framework.buffers.pipeline_gradients_whole
         return np.where(stay, 1, self.num_microbatches)
 
-    def gathers_head_more(self, framework: Framework) -> Int:
+    def extra_head_gathers(self, framework: Framework) -> Int:
         """How often a step of FSDP gathers the head's weights beyond those of layers, where its
         loss runs in pieces: three times a pass, for the norm forward, for all pieces and for the
         norm backward (torchtitan 0.3, components/loss.py, with torch 2.13).
         """
         if framework.kernels.loss_chunks == 1:
             return np.zeros_like(self.num_microbatches)
-        again = np.where(self.shards_weights, self.gathers_again_per_step(framework), 0)
-        more = 3 * self.num_microbatches - self.gathers_per_step(framework) - again
-        alone = framework.communication.every_layer_alone
-        return np.where(self.shards_states & alone, more, 0)
+        backward_gathers = np.where(
+            self.shards_weights, self.backward_gathers_per_step(framework), 0
+        )
+        further = 3 * self.num_microbatches - self.gathers_per_step(framework) - backward_gathers
+        layer_units = framework.communication.every_layer_alone
+        return np.where(self.shards_states & layer_units, further, 0)
 
     def _reduces_every(self, framework: Framework) -> Mask:
         rules = framework.communication
-        return among(self.zero_stage, rules.reduce_every_micro_batch) & (not rules.reduces_once)
+        return is_in(self.zero_stage, rules.reduce_every_micro_batch) & (not rules.reduces_once)
 
     # --- what lives off the device --------------------------------------------------------------
 
@@ -326,8 +330,8 @@ class Layouts(Sharding, Chunks, Arrays):
     @property
     def recomputes_partly(self) -> Mask:
         """Some layers of a stage are computed again in backward, others are kept."""
-        some = (self.recompute_layers > 0) | (self.recompute_every > 1)
-        return self.recomputes_layers & some
+        is_partial = (self.recompute_layers > 0) | (self.recompute_every > 1)
+        return self.recomputes_layers & is_partial
 
     def recomputes_module(self, names: tuple[Module, ...]) -> Mask:
         """One of these parts of a layer is computed again, as the layout itself names them.
@@ -344,16 +348,16 @@ class Layouts(Sharding, Chunks, Arrays):
         return self.offload_activations > 0
 
     @property
-    def exchanges_again(self) -> Mask:
+    def repeats_dispatch(self) -> Mask:
         """Recompute sends tokens to their experts again."""
         return self.recomputes_layers | self.recomputes_module(("moe",))
 
-    def attends_again(self, framework: Framework) -> Mask:
+    def recomputes_attention(self, framework: Framework) -> Mask:
         """Recompute runs the attention core again, with what context ranks exchange for it: the
         whole layer, or that part of it (Megatron-LM's _checkpointed_attention_forward).
 
         >>> one = Layouts.of(Layout(recompute="selective", recompute_modules=("mlp",)))
-        >>> one.attends_again(load_framework("megatron-lm")).item()
+        >>> one.recomputes_attention(load_framework("megatron-lm")).item()
         False
         """
         core = self.recomputes_selectively & (self.recompute_modules == 0)
@@ -372,12 +376,12 @@ class Layouts(Sharding, Chunks, Arrays):
     @property
     def v_shaped(self) -> Mask:
         """The model turns at the last stage: the first one holds both of its ends."""
-        return among(self.schedule, [SCHEDULES.index(name) for name in V_SHAPED])
+        return is_in(self.schedule, [SCHEDULES.index(name) for name in V_SHAPED])
 
     @property
     def paired(self) -> Mask:
         """The schedule itself runs forward and backward passes together."""
-        return among(self.schedule, [SCHEDULES.index(name) for name in PAIRED])
+        return is_in(self.schedule, [SCHEDULES.index(name) for name in PAIRED])
 
     def tokens(self, sequence_length: int) -> Float:
         """Tokens of one micro-batch on one context rank."""

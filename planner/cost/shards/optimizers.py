@@ -64,6 +64,9 @@ def moment_bytes(optimizer: OptimizerName, states: States) -> float:
     >>> moment_bytes("lion", plain.states("bf16")), moment_bytes("adam-8bit", plain.states("bf16"))
     (4.0, 2.03125)
     """
-    kept = OPTIMIZERS[optimizer]
-    first, second = kept.moments * states.moment_bytes, kept.squares * states.second_moment_bytes
-    return first + second + kept.own_bytes
+    states_of = OPTIMIZERS[optimizer]
+    first, second = (
+        states_of.moments * states.moment_bytes,
+        states_of.squares * states.second_moment_bytes,
+    )
+    return first + second + states_of.own_bytes

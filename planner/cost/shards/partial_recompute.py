@@ -8,33 +8,34 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from planner.cost.arrays import Float, Int, distinct
-from planner.cost.shards.layers_per_stage import chunk_counts, deal_columns
+from planner.cost.shards.layers_per_stage import chunk_counts, split_columns
 from planner.cost.shards.layouts import Layouts
 from planner.describe.framework.framework import Framework
 from planner.describe.model.block import Block
 
 __all__ = [
-    "around_parts",
-    "chunk_parts",
-    "distinct_parts",
-    "every_stage",
-    "model_parts",
-    "parted",
-    "parts_columns",
-    "repeated_of",
-    "stage_parts",
+    "block_counts_around",
+    "chunk_block_counts",
+    "distinct_stage_layouts",
+    "enumerate_stages",
+    "model_block_counts",
+    "recompute_columns",
+    "recomputed_layers",
+    "split_for_partial_recompute",
+    "stage_block_counts",
 ]
 
 
-def parted(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+def split_for_partial_recompute(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
     """Blocks with every kind of layer twice: as it is repeated, and as a partial recompute leaves
     it, which counts with the one before it.
 
     Counted: the same layers, none of them left yet. Left out: how many either is, which
-    `chunk_parts` says of a stage. method.md#recompute.
+    `chunk_block_counts` says of a stage. method.md#recompute.
 
     >>> llama = blocks_of(scenario)
-    >>> [(block.kind, block.kept_whole, block.count) for block in parted(llama)][1:3]
+    >>> blocks = split_for_partial_recompute(llama)
+    >>> [(block.kind, block.kept_whole, block.count) for block in blocks][1:3]
     [('layer', False, 32), ('layer', True, 0)]
     """
     pairs = (
@@ -44,14 +45,14 @@ def parted(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
     return tuple(block for pair in pairs for block in pair)
 
 
-def parts_columns(layouts: Layouts) -> tuple[Int, Int]:
+def recompute_columns(layouts: Layouts) -> tuple[Int, Int]:
     """First layers and stride [1] that tell which layers of a chunk a partial recompute repeats.
 
     Counted: `recompute_layers` and `recompute_every` where they are told. Left out: layers a
     checkpoint spans, of which all are repeated. method.md#recompute.
 
     >>> some = Layouts.of(Layout(recompute="full", recompute_layers=2))
-    >>> [int(column) for column in parts_columns(some)]
+    >>> [int(column) for column in recompute_columns(some)]
     [2, 1]
     """
     partly = layouts.recomputes_partly
@@ -59,22 +60,22 @@ def parts_columns(layouts: Layouts) -> tuple[Int, Int]:
     return layers, np.where(partly, layouts.recompute_every, 1)
 
 
-def repeated_of(layouts: Layouts, layers: Float) -> Float:
+def recomputed_layers(layouts: Layouts, layers: Float) -> Float:
     """How many of the first `layers` layers of a chunk are repeated [1].
 
     Counted: the first ones (Megatron's block method), or every n-th, from the n-th on. Left out:
     nothing; all of them with full recompute of all. method.md#recompute.
 
     >>> some = Layouts.of(Layout(recompute="full", recompute_every=2))
-    >>> float(repeated_of(some, np.asarray(5.0)))
+    >>> float(recomputed_layers(some, np.asarray(5.0)))
     2.0
     """
     most = np.where(layouts.recompute_layers > 0, layouts.recompute_layers, np.inf)
-    some = np.floor(np.minimum(layers, most) / layouts.recompute_every)
-    return np.where(layouts.recomputes_partly, some, layers)
+    recomputed = np.floor(np.minimum(layers, most) / layouts.recompute_every)
+    return np.where(layouts.recomputes_partly, recomputed, layers)
 
 
-def chunk_parts(
+def chunk_block_counts(
     blocks: tuple[Block, ...], layouts: Layouts, stage: Int, framework: Framework
 ) -> list[Float]:
     """How many of each block every chunk of a pipeline stage holds. Shape (chunks, ...) [1].
@@ -82,51 +83,50 @@ def chunk_parts(
     Counted: as `chunk_counts`; where blocks are parted, layers that are repeated and left, in the
     order in which kinds of layers follow each other. Left out: nothing. method.md#recompute.
 
-    >>> from planner.cost.operators.blocks import blocks
-    >>> megatron = load_framework("megatron-lm")
-    >>> llama = parted(blocks(load_model("llama-3-8b"), Workload(), megatron))
+    >>> llama = split_for_partial_recompute(blocks_of(scenario))
     >>> two = Layouts.of(Layout(pp=4, recompute="full", recompute_layers=2))
-    >>> [float(count[0]) for count in chunk_parts(llama, two, np.asarray(0), megatron)]
+    >>> counts = chunk_block_counts(llama, two, np.asarray(0), scenario.framework)
+    >>> [float(count[0]) for count in counts]
     [1.0, 2.0, 6.0, 0.0]
     """
-    whole = tuple(block for block in blocks if not block.kept_whole)
-    counts = chunk_counts(whole, layouts, stage, framework)
-    if len(whole) == len(blocks):
+    unsplit_blocks = tuple(block for block in blocks if not block.kept_whole)
+    counts = chunk_counts(unsplit_blocks, layouts, stage, framework)
+    if len(unsplit_blocks) == len(blocks):
         return counts
-    found: list[Float] = []
+    part_counts: list[Float] = []
     passed = np.zeros_like(counts[0])
-    for block, count in zip(whole, counts, strict=True):
+    for block, count in zip(unsplit_blocks, counts, strict=True):
         if block.kind != "layer":
-            found.append(count)
+            part_counts.append(count)
             continue
-        again = repeated_of(layouts, passed + count) - repeated_of(layouts, passed)
+        recomputed = recomputed_layers(layouts, passed + count) - recomputed_layers(layouts, passed)
         passed = passed + count
-        found += [again, count - again]
-    return found
+        part_counts += [recomputed, count - recomputed]
+    return part_counts
 
 
-def stage_parts(
+def stage_block_counts(
     blocks: tuple[Block, ...], layouts: Layouts, stage: ArrayLike, framework: Framework
 ) -> list[Float]:
     """How many of each block a pipeline stage holds [1].
 
-    Counted: the blocks of its chunks, as `chunk_parts`. Left out: nothing. method.md#pipeline.
+    Counted: the blocks of its chunks (`chunk_block_counts`). Left out: their order.
+    method.md#pipeline.
 
-    >>> from planner.cost.operators.blocks import blocks
-    >>> megatron = load_framework("megatron-lm")
-    >>> llama = blocks(load_model("llama-3-8b"), Workload(), megatron)      # 32 layers
-    >>> [int(n) for n in stage_parts(llama, Layouts.of(Layout(pp=4)), 0, megatron)]
+    >>> llama = blocks_of(scenario)      # 32 layers
+    >>> [int(n) for n in stage_block_counts(llama, Layouts.of(Layout(pp=4)), 0, scenario.framework)]
     [1, 8, 0]
     >>> two = Layouts.of(Layout(pp=2, vpp=2, recompute="full", recompute_layers=2))
-    >>> [int(count) for count in stage_parts(parted(llama), two, 0, megatron)]
+    >>> blocks = split_for_partial_recompute(llama)
+    >>> [int(count) for count in stage_block_counts(blocks, two, 0, scenario.framework)]
     [1, 4, 12, 0]
     """
-    few, stages, which = distinct_parts(blocks, layouts, stage)
-    counts = chunk_parts(blocks, few, stages, framework)
-    return [np.sum(count, axis=0)[which] for count in counts]
+    unique_layouts, stages, index = distinct_stage_layouts(blocks, layouts, stage)
+    counts = chunk_block_counts(blocks, unique_layouts, stages, framework)
+    return [np.sum(count, axis=0)[index] for count in counts]
 
 
-def distinct_parts(
+def distinct_stage_layouts(
     blocks: tuple[Block, ...], layouts: Layouts, column: ArrayLike
 ) -> tuple[Layouts, Int, Int]:
     """Layouts whose stages hold unlike parts of a model or that differ in one column more, such as
@@ -137,88 +137,89 @@ def distinct_parts(
 
     >>> llama = blocks_of(scenario)
     >>> some = Layouts.stack([Layout(pp=4, dp=2), Layout(pp=2), Layout(pp=4)])
-    >>> few, stages, which = distinct_parts(llama, some, 1)
+    >>> few, stages, which = distinct_stage_layouts(llama, some, 1)
     >>> few.pp.tolist(), stages.tolist(), which.tolist()
     ([4, 2], [1, 1], [0, 1, 0])
     """
-    repeated = parts_columns(layouts) if any(block.kept_whole for block in blocks) else ()
-    first, which = distinct(*deal_columns(layouts), *repeated, np.asarray(column))
+    repeated = recompute_columns(layouts) if any(block.kept_whole for block in blocks) else ()
+    first, index = distinct(*split_columns(layouts), *repeated, np.asarray(column))
     return (
-        layouts.of_each(first, which.size),
-        np.broadcast_to(column, which.shape).ravel()[first],
-        which,
+        layouts.of_each(first, index.size),
+        np.broadcast_to(column, index.shape).ravel()[first],
+        index,
     )
 
 
-def model_parts(blocks: tuple[Block, ...], layouts: Layouts, framework: Framework) -> list[Float]:
+def model_block_counts(
+    blocks: tuple[Block, ...], layouts: Layouts, framework: Framework
+) -> list[Float]:
     """How many of each block the model holds [1].
 
     Counted: where blocks are parted, layers that are repeated and left, chunk by chunk. Left out:
     nothing. method.md#recompute.
 
-    >>> from planner.cost.operators.blocks import blocks
-    >>> megatron = load_framework("megatron-lm")
-    >>> llama = parted(blocks(load_model("llama-3-8b"), Workload(), megatron))
+    >>> llama = split_for_partial_recompute(blocks_of(scenario))
     >>> two = Layouts.of(Layout(pp=4, recompute="full", recompute_layers=2))
-    >>> [float(count) for count in model_parts(llama, two, megatron)]
+    >>> [float(count) for count in model_block_counts(llama, two, scenario.framework)]
     [1.0, 8.0, 24.0, 1.0]
     """
     if not any(block.kept_whole for block in blocks):
         return [np.asarray(float(block.count)) for block in blocks]
-    few, _, which = distinct_parts(blocks, layouts, np.zeros_like(layouts.pp))
-    row, stage = every_stage(few)
-    counts = stage_parts(blocks, few.take(row), stage, framework)
-    sums = [np.bincount(row, count, len(few)).astype(float) for count in counts]
-    return [count[which] for count in sums]
+    unique_layouts, _, index = distinct_stage_layouts(blocks, layouts, np.zeros_like(layouts.pp))
+    row, stage = enumerate_stages(unique_layouts)
+    counts = stage_block_counts(blocks, unique_layouts.take(row), stage, framework)
+    sums = [np.bincount(row, count, len(unique_layouts)).astype(float) for count in counts]
+    return [count[index] for count in sums]
 
 
-def around_parts(
+def block_counts_around(
     blocks: tuple[Block, ...], layouts: Layouts, stage: Int, framework: Framework
 ) -> tuple[Int, list[Float], list[Float]]:
     """The last stage that holds what a stage does, chunk by chunk, and how many of each block lie
     before its first chunk and behind its last one [1].
 
-    Counted: in the order of the model, as `chunk_parts` deals it. Left out: what lies between the
-    stage's own chunks. method.md#pipeline.
+    Counted: in the order of the model (`chunk_block_counts`). Left out: blocks between the stage's
+    own chunks. method.md#pipeline.
 
-    >>> from planner.cost.operators.blocks import blocks
-    >>> megatron = load_framework("megatron-lm")
-    >>> llama = blocks(load_model("llama-3-8b"), Workload(), megatron)      # 32 layers
-    >>> last, *around = around_parts(llama, Layouts.of(Layout(pp=4)), np.asarray(1), megatron)
+    >>> llama = blocks_of(scenario)      # 32 layers
+    >>> layouts, stage = Layouts.of(Layout(pp=4)), np.asarray(1)
+    >>> last, *around = block_counts_around(llama, layouts, stage, scenario.framework)
     >>> int(last), [[float(count) for count in side] for side in around]
     (2, [[1.0, 16.0, 0.0], [0.0, 8.0, 1.0]])
     """
-    few, _, which = distinct_parts(blocks, layouts, np.zeros_like(layouts.pp))
-    row, stages = every_stage(few)
-    each = few.take(row)
-    counts = chunk_parts(blocks, each, stages, framework)
+    unique_layouts, _, index = distinct_stage_layouts(blocks, layouts, np.zeros_like(layouts.pp))
+    row, stages = enumerate_stages(unique_layouts)
+    each = unique_layouts.take(row)
+    counts = chunk_block_counts(blocks, each, stages, framework)
     number = np.arange(len(counts[0]))[:, None]
-    there = number < each.vpp
-    place = each.chunk(stages, number)[there] + 1
-    rows = np.broadcast_to(row, there.shape)[there]
+    exists = number < each.vpp
+    place = each.chunk(stages, number)[exists] + 1
+    rows = np.broadcast_to(row, exists.shape)[exists]
     _, alike = distinct(row, *np.concatenate(counts).astype(np.int64))
     latest = np.zeros(len(row), dtype=np.int64)
     np.maximum.at(latest, alike, stages)
-    table = np.zeros((len(few), int(np.max(few.pp))), dtype=np.int64)
+    table = np.zeros((len(unique_layouts), int(np.max(unique_layouts.pp))), dtype=np.int64)
     table[row, stages] = latest[alike]
-    stage = table[which, stage]
+    stage = table[index, stage]
     first, last = layouts.chunk(stage, 0), layouts.chunk(stage, layouts.vpp - 1)
     before, after = [], []
     for count in counts:
-        passed = np.zeros((len(few), int(np.max(few.pp * few.vpp)) + 1))
-        passed[rows, place] = count[there]
+        passed = np.zeros(
+            (len(unique_layouts), int(np.max(unique_layouts.pp * unique_layouts.vpp)) + 1)
+        )
+        passed[rows, place] = count[exists]
         passed = np.cumsum(passed, axis=1)
-        before.append(passed[which, first])
-        after.append(passed[which, -1] - passed[which, last + 1])
+        before.append(passed[index, first])
+        after.append(passed[index, -1] - passed[index, last + 1])
     return stage, before, after
 
 
-def every_stage(layouts: Layouts) -> tuple[Int, Int]:
+def enumerate_stages(layouts: Layouts) -> tuple[Int, Int]:
     """Every stage of some layouts, one after the other: the number of its layout, and its own [1].
 
     Counted: as many as each layout has. Left out: what they hold. Definition.
 
-    >>> row, stage = every_stage(Layouts.broadcast(pp=[2, 3]))
+    >>> row, stage = enumerate_stages(Layouts.broadcast(pp=[2, 3]))
     >>> row.tolist(), stage.tolist()
     ([0, 0, 1, 1, 1], [0, 1, 0, 1, 2])
     """

@@ -19,7 +19,12 @@ from planner.cost.scenario import Scenario
 from planner.cost.shards.candidate_stages import candidate_stages
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.optimizers import OPTIMIZERS, moment_bytes
-from planner.cost.shards.partial_recompute import model_parts, parted, parts_columns, stage_parts
+from planner.cost.shards.partial_recompute import (
+    model_block_counts,
+    recompute_columns,
+    split_for_partial_recompute,
+    stage_block_counts,
+)
 from planner.cost.shards.states import StageParams, stage_params, without_frozen
 from planner.describe.framework.memory_traits import States
 from planner.describe.layout import Layout
@@ -53,17 +58,17 @@ _Figures = TypeVar("_Figures", bound=Arrays)
 
 
 @dataclass(frozen=True, slots=True)
-class _Few:
+class _UniqueStages:
     """Few stages that stand for many, and which of them each of these is."""
 
     stages: Stages
-    which: Int
+    index: Int
 
     def rows(self, index: Int) -> Self:
         """Those that still stand for one of the rows at `index`."""
-        which = self.which[index]
-        first, number = distinct(which)
-        return replace(self, stages=self.stages.rows(which.ravel()[first]), which=number)
+        index = self.index[index]
+        first, number = distinct(index)
+        return replace(self, stages=self.stages.rows(index.ravel()[first]), index=number)
 
 
 @dataclass(frozen=True)
@@ -78,15 +83,15 @@ class Stages:
     blocks: tuple[Block, ...]
     layouts: Layouts
     """With what they leave to the framework settled."""
-    stated: Layouts
+    requested: Layouts
     """As they were stated; of candidates (L, S) without an axis for the stages."""
     stage: Int
     """Index of the stage in its pipeline."""
-    _by_work: _Few | None = None
+    _by_work: _UniqueStages | None = None
     """Those that differ in what passes do; by layout, each with all its stages."""
-    _by_states: _Few | None = None
+    _by_states: _UniqueStages | None = None
     """Those that differ in what ranks hold of parameters."""
-    _whole: tuple[Stages, tuple[Any, ...]] | None = None
+    _parent: tuple[Stages, tuple[Any, ...]] | None = None
     """Stages of which these are some, and their places among them."""
 
     @classmethod
@@ -105,23 +110,23 @@ class Stages:
             return cls(scenario, blocks, settled, layouts, stage)
         settled = layouts.settled(framework)
         work, row = settled.distinct(*(n for n in _COLUMNS if n not in _OF_STATES))
-        few = candidate_stages(blocks, work, framework)
-        stage = few.take(row, axis=0)
+        unique = candidate_stages(blocks, work, framework)
+        stage = unique.take(row, axis=0)
         first, of_states = distinct(*_states_columns(scenario, settled))
-        first, which = distinct(of_states[:, None], stage)
+        first, index = distinct(of_states[:, None], stage)
         states = settled.take(first // stage.shape[1])
-        made = functools.partial(cls, scenario, blocks)
+        make_stages = functools.partial(cls, scenario, blocks)
         spread = work.take((..., None))
-        return made(
+        return make_stages(
             settled.take((..., None)),
             layouts,
             stage,
-            _Few(made(spread, work, few), row),
-            _Few(made(states, states, stage.ravel()[first]), which),
+            _UniqueStages(make_stages(spread, work, unique), row),
+            _UniqueStages(make_stages(states, states, stage.ravel()[first]), index),
         )
 
     @classmethod
-    def every(cls, scenario: Scenario, layout: Layout) -> Self:
+    def of_pipeline(cls, scenario: Scenario, layout: Layout) -> Self:
         """All stages (S,) of one layout."""
         return cls.of(scenario, Layouts.of(layout), np.arange(layout.pp))
 
@@ -130,11 +135,11 @@ class Stages:
         return replace(
             self,
             layouts=self.layouts.take(index),
-            stated=self.stated.take(index),
+            requested=self.requested.take(index),
             stage=self.stage[index],
             _by_work=self._by_work and self._by_work.rows(index),
             _by_states=self._by_states and self._by_states.rows(index),
-            _whole=(self, (index,)),
+            _parent=(self, (index,)),
         )
 
     def at(self, index: Int) -> Self:
@@ -145,19 +150,19 @@ class Stages:
         states = self._by_states
         return replace(
             self,
-            layouts=self.alone,
+            layouts=self.per_layout,
             stage=self._chosen(self.stage, places),
             _by_work=None,
-            _by_states=states and _Few(states.stages, self._chosen(states.which, places)),
-            _whole=(self, places),
+            _by_states=states and _UniqueStages(states.stages, self._chosen(states.index, places)),
+            _parent=(self, places),
         )
 
     def _chosen(self, values: Any, places: tuple[Any, ...]) -> Any:
-        there = values if values.shape == self.shape else np.broadcast_to(values, self.shape)
-        return there[places]
+        broadcast = values if values.shape == self.shape else np.broadcast_to(values, self.shape)
+        return broadcast[places]
 
     @functools.cached_property
-    def alone(self) -> Layouts:
+    def per_layout(self) -> Layouts:
         """The layouts (L,) of stages (L, S), without an axis for the stages."""
         return self.layouts.take((..., 0))
 
@@ -165,30 +170,30 @@ class Stages:
     def by_work(self) -> tuple[Stages, Int | None]:
         """Those of the layouts that differ in what passes compute, keep and send, and which of
         these each layout is; all of them and None where nothing is shared."""
-        return (self._by_work.stages, self._by_work.which) if self._by_work else (self, None)
+        return (self._by_work.stages, self._by_work.index) if self._by_work else (self, None)
 
     def of_work(self, figures: Callable[[Stages], _Figures]) -> _Figures:
         """Figures that depend on what passes compute, keep and send, and on nothing that ranks
         hold of parameters: worked out once for the layouts that do not differ there."""
-        few, which = self.by_work
-        return figures(few) if which is None else figures(few).spread(which)
+        unique, index = self.by_work
+        return figures(unique) if index is None else figures(unique).spread(index)
 
     def of_states(self, figures: Callable[[Stages], _Figures]) -> _Figures:
         """Figures that depend on what ranks hold of parameters, and on nothing that passes do but
         whether a step has several: worked out once for the stages that do not differ there."""
-        few = self._by_states
-        return figures(few.stages).spread(few.which) if few else figures(self)
+        unique = self._by_states
+        return figures(unique.stages).spread(unique.index) if unique else figures(self)
 
     @functools.cached_property
     def counts(self) -> tuple[Float, ...]:
         """How many of each block the stage holds, in the order of `blocks`."""
-        if self._whole:
-            whole, index = self._whole
-            return tuple(whole._chosen(count, index) for count in whole.counts)
+        if self._parent:
+            parent, index = self._parent
+            return tuple(parent._chosen(count, index) for count in parent.counts)
         if self._by_work:
-            return tuple(c.take(self._by_work.which, 0) for c in self._by_work.stages.counts)
+            return tuple(c.take(self._by_work.index, 0) for c in self._by_work.stages.counts)
         framework = self.scenario.framework
-        return tuple(stage_parts(self.blocks, self.layouts, self.stage, framework))
+        return tuple(stage_block_counts(self.blocks, self.layouts, self.stage, framework))
 
     @functools.cached_property
     def params(self) -> StageParams:
@@ -203,12 +208,12 @@ class Stages:
 
     def _params(self, name: str, blocks: tuple[Block, ...]) -> StageParams:
         if self._by_states:
-            found: StageParams = getattr(self._by_states.stages, name)
-            return found.take(self._by_states.which)
-        if self._whole:
-            whole, index = self._whole
-            found = getattr(whole, name)
-            return found.map(lambda values: whole._chosen(values, index))
+            params: StageParams = getattr(self._by_states.stages, name)
+            return params.take(self._by_states.index)
+        if self._parent:
+            parent, index = self._parent
+            params = getattr(parent, name)
+            return params.map(lambda values: parent._chosen(values, index))
         return stage_params(self.scenario, blocks, self.layouts, self.counts)
 
     @functools.cached_property
@@ -258,13 +263,13 @@ class Stages:
         extra = params.extra_state_bytes * np.where(sharded, 1.0, ratio)
         return self.updated * per_param + extra
 
-    def seen_by(self, block: Block) -> Layouts:
+    def layouts_of_block(self, block: Block) -> Layouts:
         """The layouts as a block sees them: without recompute where a partial one leaves it."""
         return self.layouts.keeping() if block.kept_whole else self.layouts
 
     def of_model(self, figures: list[Float]) -> Float:
         """A figure per block, summed over the blocks of the whole model."""
-        counts = model_parts(self.blocks, self.layouts, self.scenario.framework)
+        counts = model_block_counts(self.blocks, self.layouts, self.scenario.framework)
         return np.asarray(sum(x * count for x, count in zip(figures, counts, strict=True)))
 
     @property
@@ -290,8 +295,8 @@ class Stages:
     def largest_group(self) -> Float:
         """The most parameters whose gradients exist together where none is kept: of a layer, or of
         a table [elements]."""
-        found = self.trained
-        return np.maximum(np.maximum(found.largest_layer, found.embedding), found.head)
+        params = self.trained
+        return np.maximum(np.maximum(params.largest_layer, params.embedding), params.head)
 
     @property
     def _parts(self) -> Float:
@@ -319,8 +324,8 @@ class Stages:
     @property
     def element(self) -> Float:
         """Bytes of an element of its weights as they are gathered, on the average [B]."""
-        whole = float(self.scenario.workload.compute_bytes)
-        return whole - (whole - self.layer_element) * self.in_layers
+        parent = float(self.scenario.workload.compute_bytes)
+        return parent - (parent - self.layer_element) * self.in_layers
 
     def total(self, figures: list[Float]) -> Float:
         """A figure per block, summed over the blocks of each stage."""
@@ -331,7 +336,7 @@ class Stages:
 def _blocks_of(scenario: Scenario, layouts: Layouts) -> tuple[Block, ...]:
     """Blocks of the model, parted where some layouts recompute some of its layers."""
     blocks = blocks_of(scenario)
-    return parted(blocks) if np.any(layouts.recomputes_partly) else blocks
+    return split_for_partial_recompute(blocks) if np.any(layouts.recomputes_partly) else blocks
 
 
 def _states_columns(scenario: Scenario, layouts: Layouts) -> list[Int | Mask]:
@@ -341,4 +346,4 @@ def _states_columns(scenario: Scenario, layouts: Layouts) -> list[Int | Mask]:
     # how many passes a step has counts where only one of them sends
     counted = rules.replicas_once or kernels.loss_chunks > 1
     several = layouts.num_microbatches if counted else layouts.num_microbatches > 1
-    return [*columns, *parts_columns(layouts), layouts.v_shaped, several]
+    return [*columns, *recompute_columns(layouts), layouts.v_shaped, several]

@@ -27,8 +27,8 @@ __all__ = [
     "local_params",
     "stage_params",
     "training_state_bytes",
-    "untied",
     "without_frozen",
+    "without_tied",
 ]
 
 
@@ -70,10 +70,10 @@ def _local_elements(
         rows = np.ceil(rows / tp)
     elif weight.split == "row":
         columns = np.ceil(columns / tp)
-    whole = np.asarray(rows * columns * copies)
+    total = np.asarray(rows * columns * copies)
     if scenario.framework.shards_rows:
-        return whole, np.ceil(rows / ranks) * columns * copies
-    return whole, whole / ranks
+        return total, np.ceil(rows / ranks) * columns * copies
+    return total, total / ranks
 
 
 def largest_matrix(scenario: Scenario, block: Block, layouts: Layouts, names: str) -> Float:
@@ -90,14 +90,14 @@ def largest_matrix(scenario: Scenario, block: Block, layouts: Layouts, names: st
     True
     """
     targets = scenario.workload.lora_targets
-    found = np.zeros(np.shape(layouts.tp))
+    largest = np.zeros(np.shape(layouts.tp))
     for weight in block.weights:
         if weight.trainable or weight.columns == 1:
             continue
         if weight.stored_bytes if names == "stored" else weight.matrix in targets:
-            one = replace(weight, copies=1, stored_bytes=0.0)
-            found = np.maximum(found, _local_elements(one, scenario, layouts, layouts.dp)[0])
-    return found
+            single = replace(weight, copies=1, stored_bytes=0.0)
+            largest = np.maximum(largest, _local_elements(single, scenario, layouts, layouts.dp)[0])
+    return largest
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,28 +152,28 @@ def local_params(scenario: Scenario, block: Block, layouts: Layouts) -> LocalPar
     beyond = OPTIMIZERS[optimizer].in_blocks or optimizer in ("adafactor", "muon")
     for weight in block.weights:
         ranks = layouts.expert_shards if weight.expert else layouts.num_shards
-        mine, shard = _local_elements(weight, scenario, layouts, ranks)
-        sums["unsharded"] += mine
+        local, shard = _local_elements(weight, scenario, layouts, ranks)
+        sums["unsharded"] += local
         sums["sharded"] += shard
-        whole = mine if padded is None else np.where(padded, shard * ranks, mine)
-        sums["all_gathered"] += whole
+        gathered = local if padded is None else np.where(padded, shard * ranks, local)
+        sums["all_gathered"] += gathered
         experts = weight.copies / np.minimum(layouts.ep, weight.copies) if weight.expert else 1.0
-        sums["one_expert"] += mine / experts
+        sums["one_expert"] += local / experts
         if weight.expert and padded is not None:
             inside = padded & (weight.copies / layouts.ep < ranks)
-            sums["copied_in"] += np.where(inside, whole, 0.0)
+            sums["copied_in"] += np.where(inside, gathered, 0.0)
         if weight.trainable:
-            sums["trainable"] += mine
+            sums["trainable"] += local
             sums["trainable_sharded"] += shard
             if beyond:
-                held = np.where(layouts.shards_states, shard, mine)
-                extra = _extra_state_bytes(weight, block, shard, held, scenario)
+                elements = np.where(layouts.shards_states, shard, local)
+                extra = _extra_state_bytes(weight, block, shard, elements, scenario)
                 sums["extra_state_bytes"] += extra
     return LocalParams(**sums)
 
 
 def _extra_state_bytes(
-    weight: Weight, block: Block, sharded: Float, held: Float, scenario: Scenario
+    weight: Weight, block: Block, sharded: Float, elements: Float, scenario: Scenario
 ) -> Float:
     """Optimizer state beyond the per-parameter figure, of what is `sharded`; a rank holds `held`
     elements of the tensor [B]."""
@@ -186,7 +186,7 @@ def _extra_state_bytes(
         return states.second_moment_bytes * sharded
     if OPTIMIZERS[workload.optimizer].in_blocks:
         beyond = 8.0 - moment_bytes(workload.optimizer, states)
-        small = held / weight.copies < SMALLEST_IN_BLOCKS
+        small = elements / weight.copies < SMALLEST_IN_BLOCKS
         return np.where(small, beyond * sharded, 0.0)
     return np.zeros(sharded.shape)
 
@@ -228,19 +228,21 @@ def stage_params(
     shape = np.shape(counts[0])
     sums = {field.name: np.zeros(shape) for field in fields(Params)}
     largest, copied_in, embedding, table, head, shapes = (np.zeros(shape) for _ in range(6))
-    few, index = layouts.distinct("dp", "dp_shard", "tp", "cp", "ep", "etp", "zero_stage")
+    unique_layouts, index = layouts.distinct(
+        "dp", "dp_shard", "tp", "cp", "ep", "etp", "zero_stage"
+    )
 
     def local_of(block: Block) -> LocalParams:
         # few ways to split a tensor differ, however many layouts there are
-        return local_params(scenario, block, few).take(index)
+        return local_params(scenario, block, unique_layouts).take(index)
 
     for block, count in zip(blocks, counts, strict=True):
         local = local_of(block)
-        own = local_of(untied(block)) if block.tied_elsewhere else local
+        untied_params = local_of(without_tied(block)) if block.tied_elsewhere else local
         for name in sums:
             figure = getattr(local, name)
-            if own is not local:
-                figure = np.where(layouts.piped, figure, getattr(own, name))
+            if untied_params is not local:
+                figure = np.where(layouts.piped, figure, getattr(untied_params, name))
             sums[name] = sums[name] + count * figure
         if block.kind == "layer":
             largest = np.maximum(largest, np.where(count > 0, local.all_gathered, 0.0))
@@ -270,7 +272,7 @@ def _split_alone(block: Block) -> Block:
     return replace(block, weights=tuple(w for w in block.weights if w.split != "replicated"))
 
 
-def untied(block: Block) -> Block:
+def without_tied(block: Block) -> Block:
     """The block without the tensors that another one counts.
 
     Counted: the block's own tensors. Left out: tied ones. Definition.
@@ -278,7 +280,7 @@ def untied(block: Block) -> Block:
     >>> *_, head = blocks_of(make_scenario("gpt2", "ddp"))
     >>> [weight.num_params for weight in head.weights]      # its norm; the embedding's table
     [1536, 38597376]
-    >>> [weight.num_params for weight in untied(head).weights]
+    >>> [weight.num_params for weight in without_tied(head).weights]
     [1536]
     """
     return replace(block, weights=tuple(w for w in block.weights if not w.tied))
@@ -295,8 +297,12 @@ def without_frozen(block: Block) -> Block:
     >>> [weight.num_params for weight in without_frozen(layer).weights]     # 8 x 768, 768 x 8
     [6144, 6144]
     """
-    kept = tuple(weight for weight in block.weights if weight.trainable)
-    return block if len(kept) == len(block.weights) else replace(block, weights=kept)
+    trained_weights = tuple(weight for weight in block.weights if weight.trainable)
+    return (
+        block
+        if len(trained_weights) == len(block.weights)
+        else replace(block, weights=trained_weights)
+    )
 
 
 def expert_share(blocks: Sequence[Block], layouts: Layouts) -> Float:
@@ -320,5 +326,5 @@ def expert_share(blocks: Sequence[Block], layouts: Layouts) -> Float:
         if weight.expert
     )
     total = sum(block.count * block.num_params for block in blocks)
-    mine = routed * layouts.tp / (layouts.ep * layouts.expert_tp)
-    return np.asarray(mine / (total - routed + mine))
+    local_routed = routed * layouts.tp / (layouts.ep * layouts.expert_tp)
+    return np.asarray(local_routed / (total - routed + local_routed))

@@ -77,6 +77,6 @@ def kept_share(workload: Workload, layouts: Layouts) -> Float:
     if not capacity:
         return np.ones_like(ranks)
     fullest = np.where(ranks > 1, workload.expert_imbalance, 1.0)
-    others = np.maximum(ranks - fullest, 0.0)
-    taken = np.minimum(fullest, capacity) + np.minimum(others, (ranks - 1) * capacity)
-    return np.minimum(taken / ranks, 1.0)
+    other_ranks = np.maximum(ranks - fullest, 0.0)
+    accepted = np.minimum(fullest, capacity) + np.minimum(other_ranks, (ranks - 1) * capacity)
+    return np.minimum(accepted / ranks, 1.0)

@@ -56,7 +56,7 @@ class Pass(Arrays):
         return self.behind_forward_s + self.behind_backward_s
 
     @property
-    def drawn_forward_s(self) -> Float:
+    def forward_with_traffic_s(self) -> Float:
         """The forward pass with its traffic and its share of waiting for the host [s]."""
         # it stretches whatever runs
         busy = np.maximum(self.total_s - self.host_s, np.finfo(float).tiny)
@@ -102,15 +102,21 @@ def block_passes(scenario: Scenario, blocks: tuple[Block, ...], layouts: Layouts
     seen = (settled, settled.keeping()) if parted else (settled,)
     merges = [each.merges_passes(scenario.framework) for each in seen]
     first, index = distinct(*columns, *merges)
-    few = settled.map(np.ravel).take(first) if len(first) < len(settled) else settled
-    groups = Groups.of(few, scenario.machine)
-    kept = few.keeping() if parted else few
-    stream = StreamTraffic.of(scenario, few, groups)
+    unique_layouts = settled.map(np.ravel).take(first) if len(first) < len(settled) else settled
+    groups = Groups.of(unique_layouts, scenario.machine)
+    without_recompute = unique_layouts.keeping() if parted else unique_layouts
+    stream = StreamTraffic.of(scenario, unique_layouts, groups)
     passes = [
-        _block_pass(scenario, block, kept if block.kept_whole else few, groups, stream)
+        _block_pass(
+            scenario,
+            block,
+            without_recompute if block.kept_whole else unique_layouts,
+            groups,
+            stream,
+        )
         for block in blocks
     ]
-    return passes if few is settled else [work.take(index) for work in passes]
+    return passes if unique_layouts is settled else [work.take(index) for work in passes]
 
 
 def _block_pass(

@@ -9,7 +9,7 @@ import numpy as np
 
 from planner.cost.arrays import Arrays, Float
 from planner.cost.network.groups import Groups
-from planner.cost.shards.partial_recompute import chunk_parts
+from planner.cost.shards.partial_recompute import chunk_block_counts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.block_pass import Pass
 from planner.cost.step.communication.block_traffic import AxisTime, block_traffic
@@ -33,13 +33,13 @@ class ChunkPass(Arrays):
     """By part of the step."""
 
     @property
-    def drawn_forward_s(self) -> Float:
+    def forward_with_traffic_s(self) -> Float:
         """A whole forward pass [s]."""
         sent = sum(axis.forward_s for axis in self.traffic.values())
         return np.asarray(self.forward_s + self.host_forward_s + sent)
 
     @property
-    def drawn_backward_s(self) -> Float:
+    def backward_with_traffic_s(self) -> Float:
         """A whole backward pass, recompute and weight gradients included [s]."""
         sent = sum(axis.backward_s for axis in self.traffic.values())
         computed = self.recompute_s + self.backward_s + self.weight_gradient_s
@@ -54,14 +54,14 @@ def chunk_passes(stages: Stages, passes: list[Pass]) -> ChunkPass:
     method.md#pipeline.
 
     >>> from planner.cost.step.block_pass import block_passes
-    >>> stages = Stages.every(scenario, Layout(pp=4))
+    >>> stages = Stages.of_pipeline(scenario, Layout(pp=4))
     >>> found = chunk_passes(stages, block_passes(scenario, stages.blocks, stages.layouts))
-    >>> np.round(1e3 * found.drawn_forward_s)[0]        # 8 layers of 4.9 ms; the head
+    >>> np.round(1e3 * found.forward_with_traffic_s)[0]        # 8 layers of 4.9 ms; the head
     array([39., 39., 39., 56.])
     """
     scenario, layouts = stages.scenario, stages.layouts
     groups = Groups.of(layouts, scenario.machine)
-    counts = chunk_parts(stages.blocks, layouts, stages.stage, scenario.framework)
+    counts = chunk_block_counts(stages.blocks, layouts, stages.stage, scenario.framework)
 
     def total(figures: Sequence[Float]) -> Float:
         pairs = zip(figures, counts, strict=True)
@@ -70,14 +70,15 @@ def chunk_passes(stages: Stages, passes: list[Pass]) -> ChunkPass:
     compute = [work.compute for work in passes]
     axes = zip(
         *(
-            block_traffic(scenario, block, stages.seen_by(block), groups, time)
+            block_traffic(scenario, block, stages.layouts_of_block(block), groups, time)
             for block, time in zip(stages.blocks, compute, strict=True)
         ),
         strict=True,
     )
     names = ("tensor_parallel", "context_parallel", "expert_parallel")
-    waits = [
-        work.drawn_forward_s - work.compute.forward_s - work.forward_traffic_s for work in passes
+    forward_waits = [
+        work.forward_with_traffic_s - work.compute.forward_s - work.forward_traffic_s
+        for work in passes
     ]
     weights = total([time.weight_gradient_s for time in compute])
     return ChunkPass(
@@ -85,8 +86,8 @@ def chunk_passes(stages: Stages, passes: list[Pass]) -> ChunkPass:
         recompute_s=total([time.recompute_s for time in compute]),
         backward_s=total([time.backward_s for time in compute]) - weights,
         weight_gradient_s=weights,
-        host_forward_s=total(waits),
-        host_backward_s=total([w.host_s - f for w, f in zip(passes, waits, strict=True)]),
+        host_forward_s=total(forward_waits),
+        host_backward_s=total([w.host_s - f for w, f in zip(passes, forward_waits, strict=True)]),
         traffic={
             name: AxisTime(*(total([getattr(b, f.name) for b in axis]) for f in fields(AxisTime)))
             for name, axis in zip(names, axes, strict=True)

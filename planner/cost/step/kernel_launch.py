@@ -74,8 +74,8 @@ def _repeated_kernels(block: Block, attention: str, layouts: Layouts) -> Float:
         *((operator, operator.num_kernels) for operator in block.pointwise),
     )
     for operator, count in counts:
-        here = layouts.recomputes_module(operator.again_with)
-        total = total + np.where(here, count, 0)
+        is_recomputed = layouts.recomputes_module(operator.again_with)
+        total = total + np.where(is_recomputed, count, 0)
     return total
 
 
@@ -86,8 +86,8 @@ def _num_collectives(scenario: Scenario, block: Block, layouts: Layouts) -> Floa
     host, kernels = scenario.framework.host, scenario.framework.kernels
     sequence = layouts.splits_sequence
     forward = np.where(sequence, 2, 1)
-    again = sequence & (not kernels.saves_gathered) & (not host.awaits_collectives)
-    passes = 2 * forward + again + np.where(layouts.recomputes_layers, forward, 0)
+    second_gather = sequence & (not kernels.saves_gathered) & (not host.awaits_collectives)
+    passes = 2 * forward + second_gather + np.where(layouts.recomputes_layers, forward, 0)
     return block.num_tp_collectives * np.asarray(passes, dtype=float)
 
 

@@ -32,14 +32,14 @@ def host_update_bytes(stages: Stages) -> float:
     fused. Left out: caches. Ren et al. 2021, arXiv:2101.06840, section 5.1; method.md#optimizer.
 
     >>> scenario = make_scenario("gpt2", "deepspeed")
-    >>> host_update_bytes(Stages.every(scenario, Layout()))      # 4 + 2 (4 + 8), and 14 around it
+    >>> host_update_bytes(Stages.of_pipeline(scenario, Layout()))  # 28 and 14 around it
     42.0
     """
     size, framework = stages.states, stages.scenario.framework
-    kept = (size.master_bytes or size.weight_bytes) + _moments(stages)
+    updated = (size.master_bytes or size.weight_bytes) + _moments(stages)
     fused = framework.kernels.fused_optimizer and framework.offloading.fused_update
     passes = 1.0 if fused else constants().optimizer.unfused_passes.value
-    return (4.0 + 2 * kept) * passes + framework.offloading.step_host_bytes
+    return (4.0 + 2 * updated) * passes + framework.offloading.step_host_bytes
 
 
 def _moments(stages: Stages) -> float:
@@ -57,7 +57,7 @@ def offload_step_s(stages: Stages) -> Float:
 
     >>> scenario = make_scenario("gpt2-xl", "deepspeed")
     >>> layout = Layout(dp=4, zero_stage=2, offload="optimizer-cpu")
-    >>> round(offload_step_s(Stages.every(scenario, layout)).item(), 3)
+    >>> round(offload_step_s(Stages.of_pipeline(scenario, layout)).item(), 3)
     0.774
     >>> round(scenario.model.num_params * (2 / 4 / 25e9 + 42 / (0.43 * 204.8e9)), 3)
     0.774
@@ -90,7 +90,7 @@ def gradient_transfer_s(stages: Stages) -> Float:
 
     >>> scenario = make_scenario("gpt2-xl", "deepspeed")
     >>> layout = Layout(dp=4, zero_stage=3, grad_accumulation=8, offload="optimizer-cpu")
-    >>> sent = gradient_transfer_s(Stages.every(scenario, layout)).item()
+    >>> sent = gradient_transfer_s(Stages.of_pipeline(scenario, layout)).item()
     >>> round(8 * sent * 25e9 * 4 / scenario.model.num_params)       # bytes: 8 (2 down + 2 up) + 4
     36
     """
@@ -113,7 +113,7 @@ def parameter_transfer_s(stages: Stages) -> Float:
 
     >>> scenario = make_scenario("gpt2-xl", "deepspeed")
     >>> layout = Layout(dp=4, zero_stage=3, offload="all-cpu")
-    >>> round(parameter_transfer_s(Stages.every(scenario, layout)).item(), 4)  # a fourth at 25 GB/s
+    >>> round(parameter_transfer_s(Stages.of_pipeline(scenario, layout)).item(), 4)  # a fourth
     0.0312
     """
     layouts, node = stages.layouts, stages.scenario.machine.node
@@ -137,7 +137,7 @@ def activation_transfer_s(stages: Stages) -> Float:
 
     >>> scenario = make_scenario("llama-3-8b", "deepspeed")
     >>> layout = Layout(recompute="full", offload_activations=True)
-    >>> seconds = activation_transfer_s(Stages.every(scenario, layout)).item()
+    >>> seconds = activation_transfer_s(Stages.of_pipeline(scenario, layout)).item()
     >>> round(1e3 * seconds, 1)                             # 0.54 GB at 25 GB/s
     21.5
     """
@@ -155,18 +155,18 @@ def offload_pass_s(stages: Stages, forward_s: Float, backward_s: Float) -> Float
     >>> layout, second = Layout(dp=4, zero_stage=3, offload="all-cpu"), np.asarray(1.0)
     >>> for name in ("deepspeed", "fsdp2"):     # twice 16 bits of weights; fp32 gradients
     ...     job = Scenario(model, machine, Workload(), load_framework(name))
-    ...     left = offload_pass_s(Stages.every(job, layout), second, second)
+    ...     left = offload_pass_s(Stages.of_pipeline(job, layout), second, second)
     ...     print(round(left.item() / (model.num_params / 4 / 25e9), 2))
     4.0
     4.0
     """
     moves = stages.scenario.framework.offloading
     fetch, sent = parameter_transfer_s(stages), gradient_transfer_s(stages)
-    kept = activation_transfer_s(stages)
+    activation_transfer = activation_transfer_s(stages)
     hidden = np.where(moves.overlap_weights, fetch, 0.0)
     behind = hidden + np.where(moves.overlap_gradients, sent, 0.0)
     # one direction of the link each: activations go down in forward and come up in backward
-    aside = np.where(moves.overlap_activations, kept, 0.0)
+    aside = np.where(moves.overlap_activations, activation_transfer, 0.0)
     left = np.maximum(np.maximum(hidden, aside) - forward_s, 0.0)
     left = left + np.maximum(np.maximum(behind, hidden + aside) - backward_s, 0.0)
-    return 2 * (fetch + kept - aside) + sent - hidden - behind + left
+    return 2 * (fetch + activation_transfer - aside) + sent - hidden - behind + left

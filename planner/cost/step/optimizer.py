@@ -19,14 +19,14 @@ def update_bytes(stages: Stages) -> float:
     out: the norm of the gradients. method.md#optimizer.
 
     >>> scenario = make_scenario("gpt2")
-    >>> update_bytes(Stages.every(scenario, Layout()))       # 4 + 2 (4 + 8) + 2
+    >>> update_bytes(Stages.of_pipeline(scenario, Layout()))       # 4 + 2 (4 + 8) + 2
     30.0
     """
     size = stages.states
     states = size.master_bytes + moment_bytes(stages.scenario.workload.optimizer, size)
     master = size.master_bytes or size.weight_bytes
-    kept = states if size.master_bytes else states + master
-    return size.gradient_bytes + 2 * kept + (size.weight_bytes if size.master_bytes else 0.0)
+    updated = states if size.master_bytes else states + master
+    return size.gradient_bytes + 2 * updated + (size.weight_bytes if size.master_bytes else 0.0)
 
 
 def device_optimizer_s(stages: Stages) -> Float:
@@ -37,7 +37,7 @@ def device_optimizer_s(stages: Stages) -> Float:
     matrix products. method.md#optimizer.
 
     >>> scenario = make_scenario("gpt2-xl")
-    >>> round(device_optimizer_s(Stages.every(scenario, Layout())).item(), 3)
+    >>> round(device_optimizer_s(Stages.of_pipeline(scenario, Layout())).item(), 3)
     0.04
     >>> round((4 + 2 * 12 + 2 + 4) * scenario.model.num_params / (0.85 * 1.555e12), 3)
     0.04

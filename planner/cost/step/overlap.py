@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.cost.arrays import Arrays, Float, among
+from planner.cost.arrays import Arrays, Float, is_in
 from planner.cost.shards.stages import Stages
 from planner.cost.step.communication.data_parallel import DataTraffic
 from planner.cost.step.offload import offload_pass_s
@@ -49,7 +49,7 @@ def exposed_traffic(
     tell each other before they reduce. method.md#traffic-per-axis-and-overlap.
 
     >>> scenario = make_scenario("gpt2-xl", "deepspeed")
-    >>> stages, none = Stages.every(scenario, Layout(dp=4, zero_stage=1)), np.zeros(())
+    >>> stages, none = Stages.of_pipeline(scenario, Layout(dp=4, zero_stage=1)), np.zeros(())
     >>> traffic = DataTraffic(np.asarray(0.5), *[none] * 6)
     >>> left = exposed_traffic(stages, traffic, np.asarray(1.0), np.asarray(2.0))
     >>> round(left.gradients_s.item(), 2)   # 0.5 (1 of 3.1 buckets + 0.2)
@@ -62,12 +62,12 @@ def exposed_traffic(
         layouts.shards_weights,
     )
     reductions = layouts.reductions_per_step(framework)
-    alone, contention = stages.of_states(_alone), rules.contention.value
-    first = alone.first
+    unhidden, contention = stages.of_states(_unhidden_shares), rules.contention.value
+    first = unhidden.first
     # where a pipeline reduces once a step, that is a share per micro-batch
     reduced = traffic.after_backward_s * np.where(shards_weights, reductions, m) / m
-    again = layouts.gathers_again_per_step(framework) / m
-    around_backward = traffic.before_backward_s * again + reduced
+    backward_gathers = layouts.backward_gathers_per_step(framework) / m
+    around_backward = traffic.before_backward_s * backward_gathers + reduced
     ahead = _behind(traffic.before_forward_s, forward_s, first, contention)
     later = _behind(traffic.before_later_forward_s, forward_s, first, contention)
     gathers = layouts.gathers_per_step(framework)
@@ -78,7 +78,7 @@ def exposed_traffic(
     busy_ahead = np.maximum(traffic.before_forward_s, forward_s)
     busy_back = np.maximum(around_backward, backward_s)
     return Exposed(
-        gradients_s=reductions * _gradients(stages, alone.last, traffic.gradients_s, backward_s),
+        gradients_s=reductions * _gradients(stages, unhidden.last, traffic.gradients_s, backward_s),
         updates_s=updates,
         gather_s=ahead
         + (gathers - 1) * later
@@ -93,7 +93,7 @@ def exposed_traffic(
 
 
 @dataclass(frozen=True, slots=True)
-class _Alone(Arrays):
+class _UnhiddenShares(Arrays):
     """Parts of a stage's traffic that nothing hides [1]."""
 
     first: Float
@@ -102,10 +102,10 @@ class _Alone(Arrays):
     """The last bucket of gradients, which has nothing left to hide behind."""
 
 
-def _alone(stages: Stages) -> _Alone:
+def _unhidden_shares(stages: Stages) -> _UnhiddenShares:
     params = stages.params
     bucket = stages.scenario.framework.buffers.reduce_bucket_elements or params.largest_layer
-    return _Alone(
+    return _UnhiddenShares(
         np.minimum(params.largest_layer / np.maximum(params.unsharded, 1), 1.0),
         np.minimum(bucket / np.maximum(params.trainable, 1), 1.0),
     )
@@ -122,7 +122,7 @@ def _quantising_s(stages: Stages) -> Float:
     # weights are read narrow and written wide; gradients read wide, written and read narrow
     weights = stages.params.unsharded * (rules.gather_bytes + element) * bool(rules.gather_bytes)
     reduced = stages.params.trainable * (stages.states.reduce_bytes + 2 * rules.scatter_bytes)
-    gathers = layouts.gathers_per_step(framework) + layouts.gathers_again_per_step(framework)
+    gathers = layouts.gathers_per_step(framework) + layouts.backward_gathers_per_step(framework)
     moved = gathers * weights
     moved = moved + layouts.reductions_per_step(framework) * reduced * bool(rules.scatter_bytes)
     rate = device.memory_bytes_per_s.value * device.memory_efficiency.value
@@ -140,7 +140,7 @@ def _gradients(stages: Stages, tail: Float, traffic_s: Float, backward_s: Float)
     hidden = backward_s * (1 - tail)
     left = np.maximum(traffic_s - hidden, traffic_s * tail)
     behind = left + contention * np.minimum(traffic_s, hidden)
-    after = among(stages.layouts.zero_stage, rules.after_backward)
+    after = is_in(stages.layouts.zero_stage, rules.after_backward)
     return np.where(after, traffic_s, behind) + awaited
 
 

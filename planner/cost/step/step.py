@@ -12,11 +12,11 @@ import numpy as np
 
 from planner.cost.arrays import Arrays, Float, Int, Mask
 from planner.cost.network.groups import Groups
-from planner.cost.parts import TIME_PARTS, recorded
+from planner.cost.parts import TIME_PARTS, order_parts
 from planner.cost.schedules.bubble import bubble_s
-from planner.cost.schedules.schedule import Around, Passes
+from planner.cost.schedules.schedule import Passes, PipelinePasses
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.partial_recompute import around_parts
+from planner.cost.shards.partial_recompute import block_counts_around
 from planner.cost.shards.stages import Stages
 from planner.cost.step.block_pass import Pass, block_passes
 from planner.cost.step.communication.data_parallel import DataTraffic, data_traffic
@@ -26,7 +26,7 @@ from planner.cost.step.optimizer import device_optimizer_s
 from planner.cost.step.overlap import Exposed, exposed_traffic
 from planner.describe.framework.framework import Framework
 
-__all__ = ["StageWorth", "smaller_step_s", "stage_worth", "time_parts"]
+__all__ = ["StageOverheads", "smaller_step_s", "stage_overheads", "time_parts"]
 
 
 def time_parts(stages: Stages) -> dict[str, Float]:
@@ -40,28 +40,28 @@ def time_parts(stages: Stages) -> dict[str, Float]:
     >>> round(float(time_parts(Stages.candidates(scenario, layouts))["forward"]), 1)  # 256 x 56 ms
     14.2
     """
-    layouts, framework = stages.alone, stages.scenario.framework
-    work, which = stages.by_work
-    pace, lines = _pace(work)
-    pace = pace if which is None else pace.spread(which)
+    layouts, framework = stages.per_layout, stages.scenario.framework
+    work, index = stages.by_work
+    pace, pipeline = _pace(work)
+    pace = pace if index is None else pace.spread(index)
     slowest = stages.at(np.broadcast_to(pace.slowest, np.shape(layouts.dp))[..., None])
     sent = slowest.of_states(_sent)
-    exposed = _left(slowest, sent, pace.beside)
+    exposed = _exposed(slowest, sent, pace.beside)
     waits = _waits(exposed, layouts, framework)
-    found = {
+    parts = {
         **pace.parts_s,
         "parameter_gathering": exposed.gather_s,
-        "pipeline_bubble": _with_waits(pace.idle_s, layouts, lines, which, waits),
+        "pipeline_bubble": _bubble_with_waits(pace.idle_s, layouts, pipeline, index, waits),
         "gradient_reduction": exposed.gradients_s,
         "optimizer": sent.optimizer_s,
         "parameter_update_gathering": exposed.updates_s,
         "offload": sent.offload_s + exposed.offload_s,
     }
-    return recorded(found, TIME_PARTS)
+    return order_parts(parts, TIME_PARTS)
 
 
 @dataclass(frozen=True, slots=True)
-class StageWorth(Arrays):
+class StageOverheads(Arrays):
     """What every stage (S,) of a layout adds to the passes of its chunks [s]."""
 
     transfer: Transfer
@@ -73,32 +73,32 @@ class StageWorth(Arrays):
     """The optimizer step off the device."""
 
 
-def stage_worth(stages: Stages, passes: list[Pass]) -> StageWorth:
+def stage_overheads(stages: Stages, passes: list[Pass]) -> StageOverheads:
     """What all stages (S,) of one layout send and do beside their passes [s].
 
     Counted: as `time_parts`, of every stage and not of the slowest alone. Left out: passes, and
     waiting for other stages. method.md#pipeline.
 
-    >>> stages = Stages.every(scenario, Layout(pp=4, schedule="1f1b"))
-    >>> worth = stage_worth(stages, block_passes(scenario, stages.blocks, stages.layouts))
+    >>> stages = Stages.of_pipeline(scenario, Layout(pp=4, schedule="1f1b"))
+    >>> worth = stage_overheads(stages, block_passes(scenario, stages.blocks, stages.layouts))
     >>> np.round(1e3 * worth.optimizer_s)       # the tables at both ends
     array([58., 45., 45., 58.])
     """
     compute = [work.compute for work in passes]
-    busy = _Busy(
+    busy = _ComputeTimes(
         stages.total([work.forward_s for work in compute]),
         stages.total([work.backward_s + work.recompute_s for work in compute]),
         stages.total([work.host_s for work in passes]),
         stages.total([work.total_s for work in passes]),
     )
     beside, sent = _beside(stages, passes, busy), _sent(stages)
-    exposed = _left(stages, sent, beside)
-    found = StageWorth(beside.transfer, exposed, sent.traffic, sent.optimizer_s, sent.offload_s)
-    return found.map(lambda values: np.broadcast_to(values, stages.shape))
+    exposed = _exposed(stages, sent, beside)
+    worth = StageOverheads(beside.transfer, exposed, sent.traffic, sent.optimizer_s, sent.offload_s)
+    return worth.map(lambda values: np.broadcast_to(values, stages.shape))
 
 
 @dataclass(frozen=True, slots=True)
-class _Busy(Arrays):
+class _ComputeTimes(Arrays):
     """One micro-batch on stages [s]."""
 
     forward_s: Float
@@ -109,7 +109,7 @@ class _Busy(Arrays):
 
 
 @dataclass(frozen=True, slots=True)
-class _Beside(Arrays):
+class _OverlapWindow(Arrays):
     """What data-parallel traffic finds beside one micro-batch's passes on stages [s]."""
 
     transfer: Transfer
@@ -122,14 +122,14 @@ class _Beside(Arrays):
     behind_backward_s: Float
 
 
-def _beside(stages: Stages, passes: list[Pass], busy: _Busy) -> _Beside:
+def _beside(stages: Stages, passes: list[Pass], busy: _ComputeTimes) -> _OverlapWindow:
     groups = Groups.of(stages.layouts, stages.scenario.machine)
     free_s = busy.total_s - stages.total([work.behind_s for work in passes])
     transfer = stage_transfer(stages.scenario, stages.layouts, groups, free_s)
     computed = busy.forward_s + busy.backward_s
     longer = 1 + busy.host_s / np.maximum(computed, np.finfo(float).tiny)
     chunks = transfer.behind_s * stages.layouts.vpp
-    return _Beside(
+    return _OverlapWindow(
         transfer,
         busy.forward_s * longer,
         busy.backward_s * longer,
@@ -139,7 +139,7 @@ def _beside(stages: Stages, passes: list[Pass], busy: _Busy) -> _Beside:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sent(Arrays):
+class _ParameterTraffic(Arrays):
     """What a stage sends of its parameters, and its update [s]."""
 
     traffic: DataTraffic
@@ -151,9 +151,9 @@ class _Sent(Arrays):
     offload_s: Float
 
 
-def _sent(stages: Stages) -> _Sent:
+def _sent(stages: Stages) -> _ParameterTraffic:
     groups = Groups.of(stages.layouts, stages.scenario.machine)
-    return _Sent(
+    return _ParameterTraffic(
         data_traffic(stages, groups),
         groups.shard.nodes > 1,
         groups.data.nodes > 1,
@@ -162,7 +162,7 @@ def _sent(stages: Stages) -> _Sent:
     )
 
 
-def _left(stages: Stages, sent: _Sent, beside: _Beside) -> Exposed:
+def _exposed(stages: Stages, sent: _ParameterTraffic, beside: _OverlapWindow) -> Exposed:
     """What nothing hides of data-parallel traffic [s]."""
     return exposed_traffic(
         stages,
@@ -173,7 +173,7 @@ def _left(stages: Stages, sent: _Sent, beside: _Beside) -> Exposed:
 
 
 @dataclass(frozen=True, slots=True)
-class _Drawn(Arrays):
+class _PassTimes(Arrays):
     """One micro-batch's passes with their traffic and waiting for the host [s]."""
 
     backward_s: Float
@@ -183,16 +183,16 @@ class _Drawn(Arrays):
     """Part of backward that computes weight gradients."""
 
     @classmethod
-    def of(cls, passes: list[Pass]) -> list[_Drawn]:
+    def of(cls, passes: list[Pass]) -> list[_PassTimes]:
         """Of every block."""
-        found = []
+        blocks = []
         for work in passes:
-            forward = work.drawn_forward_s
-            found.append(cls(work.total_s - forward, forward, work.compute.weight_gradient_s))
-        return found
+            forward = work.forward_with_traffic_s
+            blocks.append(cls(work.total_s - forward, forward, work.compute.weight_gradient_s))
+        return blocks
 
     @classmethod
-    def summed(cls, blocks: list[_Drawn], total: Callable[[list[Float]], Float]) -> _Drawn:
+    def summed(cls, blocks: list[_PassTimes], total: Callable[[list[Float]], Float]) -> _PassTimes:
         """Over blocks, by `total`."""
         return cls(
             total([block.backward_s for block in blocks]),
@@ -209,38 +209,38 @@ class _Drawn(Arrays):
 
 
 @dataclass(frozen=True, slots=True)
-class _Lines(Arrays):
+class _PipelineTimes(Arrays):
     """One micro-batch's passes on every stage of a pipeline that may be the slowest, and around it
     [s]."""
 
-    own: _Drawn
+    slowest: _PassTimes
     """The slowest stage (L,)."""
     stage: Int
     """Of the candidates (L, S), as all that follows: the last that holds as much."""
-    each: _Drawn
-    before: _Drawn
+    each: _PassTimes
+    before: _PassTimes
     """Of the stages before it."""
-    after: _Drawn
-    every: _Drawn
+    after: _PassTimes
+    all_blocks: _PassTimes
     """Of the whole model (L,)."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Pace(Arrays):
+class _SlowestStage(Arrays):
     """What layouts take that no parameters decide, whose slowest stage sets the pace [s]."""
 
     slowest: Int
     """The place of this stage among the candidates."""
     parts_s: dict[str, Float]
     """Of a step."""
-    beside: _Beside
+    beside: _OverlapWindow
     idle_s: Float
     """While the pipeline fills and drains, where passes wait for nothing besides."""
 
 
-def _pace(candidates: Stages) -> tuple[_Pace, _Lines | None]:
+def _pace(candidates: Stages) -> tuple[_SlowestStage, _PipelineTimes | None]:
     """The pace of layouts, and what stands in their pipelines where some have any."""
-    scenario, layouts = candidates.scenario, candidates.alone
+    scenario, layouts = candidates.scenario, candidates.per_layout
     passes = block_passes(scenario, candidates.blocks, layouts)
     index, pace_s = _slowest(candidates, passes)
     stages, compute = candidates.at(index[..., None]), [work.compute for work in passes]
@@ -248,7 +248,7 @@ def _pace(candidates: Stages) -> tuple[_Pace, _Lines | None]:
     backward = stages.total([work.backward_s for work in compute])
     recompute = stages.total([work.recompute_s for work in compute])
     host = stages.total([work.host_s for work in passes])
-    beside = _beside(stages, passes, _Busy(forward, backward + recompute, host, pace_s))
+    beside = _beside(stages, passes, _ComputeTimes(forward, backward + recompute, host, pace_s))
     m = layouts.num_microbatches
     parts = {
         "forward": m * forward,
@@ -260,26 +260,26 @@ def _pace(candidates: Stages) -> tuple[_Pace, _Lines | None]:
         "expert_parallel": m * stages.total([work.expert_s for work in passes]),
         "pipeline_transfer": _transfers(layouts, beside.transfer),
     }
-    lines, idle_s = None, np.zeros(pace_s.shape)
+    pipeline, idle_s = None, np.zeros(pace_s.shape)
     if np.any(layouts.piped):
-        lines = _lines(candidates, stages, passes)
-        idle_s = _bubble_s(layouts, lines, (idle_s, idle_s))
-    return _Pace(index, parts, beside, idle_s), lines
+        pipeline = _lines(candidates, stages, passes)
+        idle_s = _bubble_s(layouts, pipeline, (idle_s, idle_s))
+    return _SlowestStage(index, parts, beside, idle_s), pipeline
 
 
-def _lines(candidates: Stages, slowest: Stages, passes: list[Pass]) -> _Lines:
-    stage, before, after = around_parts(
+def _lines(candidates: Stages, slowest: Stages, passes: list[Pass]) -> _PipelineTimes:
+    stage, before, after = block_counts_around(
         candidates.blocks, candidates.layouts, candidates.stage, candidates.scenario.framework
     )
-    drawn = _Drawn.of(passes)
-    wide = [block.take((..., None)) for block in drawn]
-    return _Lines(
-        _Drawn.summed(drawn, slowest.total),
+    pass_times = _PassTimes.of(passes)
+    wide = [block.take((..., None)) for block in pass_times]
+    return _PipelineTimes(
+        _PassTimes.summed(pass_times, slowest.total),
         stage,
-        _Drawn.summed(wide, candidates.total),
-        _Drawn.summed(wide, _summed(before)),
-        _Drawn.summed(wide, _summed(after)),
-        _Drawn.summed(drawn, slowest.of_model),
+        _PassTimes.summed(wide, candidates.total),
+        _PassTimes.summed(wide, _summed(before)),
+        _PassTimes.summed(wide, _summed(after)),
+        _PassTimes.summed(pass_times, slowest.of_model),
     )
 
 
@@ -297,44 +297,44 @@ def _waits(exposed: Exposed, layouts: Layouts, framework: Framework) -> tuple[Fl
     return np.where(often, exposed.before_later_forward_s, 0.0), back
 
 
-def _with_waits(
+def _bubble_with_waits(
     idle_s: Float,
     layouts: Layouts,
-    lines: _Lines | None,
-    which: Int | None,
+    pipeline: _PipelineTimes | None,
+    index: Int | None,
     waits: tuple[Float, Float],
 ) -> Float:
     """How long pipelines idle: as they do where passes wait for nothing besides, or longer [s].
 
-    `lines` are those that differ, and `which` of them each layout has.
+    `pipeline` are those that differ, and `which` of them each layout has.
     """
     slowed = layouts.piped & ((waits[0] > 0) | (waits[1] > 0))
-    if lines is None or not slowed.any():
+    if pipeline is None or not slowed.any():
         return idle_s
-    if which is None:
-        return np.where(slowed, _bubble_s(layouts, lines, waits), idle_s)
-    rows, found = np.flatnonzero(slowed), np.array(np.broadcast_to(idle_s, slowed.shape))
+    if index is None:
+        return np.where(slowed, _bubble_s(layouts, pipeline, waits), idle_s)
+    rows, idle = np.flatnonzero(slowed), np.array(np.broadcast_to(idle_s, slowed.shape))
     ahead, back = (np.broadcast_to(wait, slowed.shape)[rows] for wait in waits)
-    found[rows] = _bubble_s(layouts.take(rows), lines.take(which[rows]), (ahead, back))
-    return found
+    idle[rows] = _bubble_s(layouts.take(rows), pipeline.take(index[rows]), (ahead, back))
+    return idle
 
 
-def _bubble_s(layouts: Layouts, lines: _Lines, waits: tuple[Float, Float]) -> Float:
+def _bubble_s(layouts: Layouts, pipeline: _PipelineTimes, waits: tuple[Float, Float]) -> Float:
     """How long pipelines idle whose passes wait for something besides, in proportion to them as on
     the slowest stage [s]."""
-    shape = np.broadcast_shapes(lines.stage.shape, lines.each.forward_s.shape)
+    shape = np.broadcast_shapes(pipeline.stage.shape, pipeline.each.forward_s.shape)
     tiny = np.finfo(float).tiny
-    ahead = 1 + waits[0] / np.maximum(lines.own.forward_s, tiny)
-    back = 1 + waits[1] / np.maximum(lines.own.backward_s, tiny)
+    ahead = 1 + waits[0] / np.maximum(pipeline.slowest.forward_s, tiny)
+    back = 1 + waits[1] / np.maximum(pipeline.slowest.backward_s, tiny)
     both = (np.asarray(ahead)[..., None], np.asarray(back)[..., None])
-    around = Around(
-        np.broadcast_to(lines.stage, shape),
-        lines.each.stretched(*both, shape),
-        lines.before.stretched(*both, shape),
-        lines.after.stretched(*both, shape),
-        lines.every.stretched(ahead, back, shape[:-1]),
+    slowed = PipelinePasses(
+        np.broadcast_to(pipeline.stage, shape),
+        pipeline.each.stretched(*both, shape),
+        pipeline.before.stretched(*both, shape),
+        pipeline.after.stretched(*both, shape),
+        pipeline.all_blocks.stretched(ahead, back, shape[:-1]),
     )
-    return bubble_s(layouts, around)
+    return bubble_s(layouts, slowed)
 
 
 def _slowest(stages: Stages, passes: list[Pass]) -> tuple[Int, Float]:

@@ -60,8 +60,8 @@ def memory_classes() -> dict[str, MemoryClass]:
     """How far the measured memory of devices was from its estimate, by class of run."""
     path = Path(__file__).with_name("memory_spread.toml")
     return {
-        name: MemoryClass.described(found, where=f"{path.name}, {name}")
-        for name, found in read_toml(path).items()
+        name: MemoryClass.described(values, where=f"{path.name}, {name}")
+        for name, values in read_toml(path).items()
     }
 
 
@@ -87,13 +87,15 @@ def memory_outlook(scenario: Scenario, layouts: Layouts) -> Outlook:
     >>> low < 1 < high
     True
     """
-    known = scenario.experience.memory
-    if known is not None:
-        return outlook(priors().memory, known, traits_of(scenario, layouts, {}))
-    found = memory_classes()[memory_class(scenario.framework)]
-    every = np.ones(len(layouts))
-    spread = math.log(found.high / found.low) / (2 * GAUSSIAN)
-    return Outlook(every, every * found.low, every * found.high, every * spread)
+    measured = scenario.experience.memory
+    if measured is not None:
+        return outlook(priors().memory, measured, traits_of(scenario, layouts, {}))
+    spread_of_class = memory_classes()[memory_class(scenario.framework)]
+    unbiased = np.ones(len(layouts))
+    spread = math.log(spread_of_class.high / spread_of_class.low) / (2 * GAUSSIAN)
+    return Outlook(
+        unbiased, unbiased * spread_of_class.low, unbiased * spread_of_class.high, unbiased * spread
+    )
 
 
 def exceeding_probability(scenario: Scenario, layouts: Layouts, room: ArrayLike) -> Float:
@@ -111,8 +113,8 @@ def exceeding_probability(scenario: Scenario, layouts: Layouts, room: ArrayLike)
     if scenario.experience.memory is not None:
         spread = memory_outlook(scenario, layouts).spread
         return _gaussian_tail(np.log(room) / np.reshape(spread, np.shape(room)))
-    found = memory_classes()[memory_class(scenario.framework)]
-    return 1 - np.interp(np.log(room), np.log(found.ratios), found.parts)
+    memory_class_of = memory_classes()[memory_class(scenario.framework)]
+    return 1 - np.interp(np.log(room), np.log(memory_class_of.ratios), memory_class_of.parts)
 
 
 def _gaussian_tail(values: Float) -> Float:

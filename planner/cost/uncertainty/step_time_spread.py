@@ -49,7 +49,7 @@ def traits_of(
     by_cause = np.stack(list(seconds.values()), axis=-1)
     total = by_cause.sum(axis=-1, keepdims=True)
 
-    def every(value: float | bool) -> Float:
+    def column(value: float | bool) -> Float:
         return np.full(n, float(value))
 
     degrees = (
@@ -65,16 +65,16 @@ def traits_of(
     return Traits(
         shares=by_cause / np.where(total > 0, total, 1.0),
         size=np.log(
-            np.stack([every(model.num_params), every(scenario.workload.sequence_length)], axis=-1)
+            np.stack([column(model.num_params), column(scenario.workload.sequence_length)], axis=-1)
         ),
         shape=np.stack([*(np.log2(degree) for degree in degrees), recomputes], axis=-1),
         growth=np.log2(layouts.world / _FIRST_DEVICES),
-        assumed_rate=every(_assumed(machine.device.sustained_fraction.kind)),
+        assumed_rate=column(_assumed(machine.device.sustained_fraction.kind)),
         assumed_links=np.where(
             inside, _assumed(machine.node.fabric.efficiency.kind), _assumed(network)
         ).astype(float),
-        experts=every(model.experts is not None),
-        guessed=every(guessed),
+        experts=column(model.experts is not None),
+        guessed=column(guessed),
         machine=np.full(n, machine.name),
         framework=np.full(n, framework.family),
     )

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.cost.shards.layers_per_stage import layers_on_stage, told_deal
+from planner.cost.shards.layers_per_stage import layer_split, layers_on_stage
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import Layout
 from planner.describe.workload import parse_ramp
@@ -330,7 +330,7 @@ def _stages(job: BatchJob) -> Iterator[str]:
     one."""
     layout, layers = job.layout, job.model.num_layers
     chunks = layout.pp * layout.vpp
-    deal = told_deal(layers, layout)
+    deal = layer_split(layers, layout)
     counts = layers_on_stage(layers, chunks, np.arange(chunks), deal)[1].astype(int).tolist()
     arguments = list(_uneven_stage_flags(layout, layers, counts))
     if arguments:

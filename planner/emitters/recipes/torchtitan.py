@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from typing import Any, TypeAlias
 
-from planner.cost.shards.layers_per_stage import Deal, layers_on_stage, told_deal
+from planner.cost.shards.layers_per_stage import LayerSplit, layer_split, layers_on_stage
 from planner.describe.model.model import Model
 from planner.emitters.batch_job import CHECKPOINTS, BatchJob
 from planner.emitters.limits import TORCH_DTYPES, ExpressibleLayouts, FrameworkNames
@@ -152,7 +152,7 @@ def _chunks(job: BatchJob, head: str) -> list[list[str]]:
     """Modules of every chunk, dealt as the estimate deals them: both ends weigh one layer, where
     nothing else is told."""
     number, layers = job.layout.pp * job.layout.vpp, job.model.num_layers
-    deal = told_deal(layers, job.layout, Deal(1, 1))
+    deal = layer_split(layers, job.layout, LayerSplit(1, 1))
     chunks = []
     for chunk in range(number):
         first, count = layers_on_stage(layers, number, chunk, deal)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planner.cost.arrays import Arrays, Float, shaped
+from planner.cost.arrays import Arrays, Float, broadcast_values
 from planner.cost.network.collectives import all_gather_s
 from planner.cost.network.rooted_collectives import broadcast_s
 from planner.cost.network.topology import group_view
@@ -18,7 +18,7 @@ from planner.cost.operators.blocks import blocks_of
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.optimizers import moment_bytes
-from planner.cost.shards.states import untied, without_frozen
+from planner.cost.shards.states import without_frozen, without_tied
 from planner.describe.base import Description, Quantity
 from planner.describe.files import read_toml
 from planner.describe.machine import Machine
@@ -137,7 +137,7 @@ def saved_bytes(scenario: Scenario, layouts: Layouts, contents: str = "states") 
 
 def _elements(blocks: Sequence[Block]) -> float:
     """Parameters of a model, tied ones once [elements]."""
-    return float(sum(block.count * untied(block).num_params for block in blocks))
+    return float(sum(block.count * without_tied(block).num_params for block in blocks))
 
 
 def transfer_bounds_s(
@@ -249,7 +249,7 @@ def checkpoint_of(
         blocking = copy + rates.staging_s.value
     shape = np.shape(layouts.dp)
     figures = (files, writers, most, blocking + behind, blocking, behind)
-    return Checkpoint(parts, *(shaped(np.asarray(each), shape) for each in figures))
+    return Checkpoint(parts, *(broadcast_values(np.asarray(each), shape) for each in figures))
 
 
 def _shard_counts(layouts: Layouts, full: bool) -> tuple[Float, Float]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from planner.cost.arrays import Float, shaped
+from planner.cost.arrays import Float, broadcast_values
 from planner.cost.network.groups import geometry
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
@@ -172,7 +172,9 @@ def start_up(
         "compile": options.compile_s,
         "warm_up": options.warm_up_s,
     }
-    return {name: shaped(np.asarray(part, dtype=float), shape) for name, part in parts.items()}
+    return {
+        name: broadcast_values(np.asarray(part, dtype=float), shape) for name, part in parts.items()
+    }
 
 
 def restart_s(

@@ -122,7 +122,7 @@ def _parts(
         ("weights", traced.parameters_bytes + gathered, stay.weights),
         ("gradients", traced.gradients_bytes, stay.gradients),
         ("optimizer_states", traced.optimizer_states_bytes, stay.optimizer_states),
-        ("activations", saved, saved_activations.kept + saved_activations.buffers.at_peak),
+        ("activations", saved, saved_activations.saved + saved_activations.buffers.at_peak),
     ]
     if loss:
         logits = loss.get("logits", 0) + loss.get("temporaries", 0)

@@ -23,7 +23,7 @@ from planner.cost.network.groups import geometry
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
-from planner.cost.shards.states import local_params, untied, without_frozen
+from planner.cost.shards.states import local_params, without_frozen, without_tied
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block
 from planner.validate.trace.stage_trace import Collective
@@ -115,7 +115,7 @@ def _groups(
 
     for block, count in local_blocks:
         # a shared table is the embedding's; what is left is the final norm
-        own_block = untied(block) if block.tied_elsewhere and layout.pp == 1 else block
+        own_block = without_tied(block) if block.tied_elsewhere and layout.pp == 1 else block
         if block.kind != "layer":
             ends.append((block.kind, elements(own_block)))
             continue

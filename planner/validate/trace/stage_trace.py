@@ -105,7 +105,7 @@ def trace(
 
 def _layers(scenario: Scenario, layout: Layout, stage: int) -> tuple[int, int, int]:
     """First layer of a stage, dense layers before its expert layers, and all its layers."""
-    stages = Stages.every(scenario, layout)
+    stages = Stages.of_pipeline(scenario, layout)
     layers = [
         (block, count)
         for block, count in zip(stages.blocks, stages.counts, strict=True)

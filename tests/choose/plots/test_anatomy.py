@@ -10,7 +10,7 @@ import planner
 from planner.choose.plots.anatomy import play_step
 from planner.choose.simulation.tasks import stage_work
 from planner.cost.scenario import Scenario
-from planner.cost.schedules.registry import schedule_named
+from planner.cost.schedules.registry import schedule_by_name
 from planner.cost.schedules.simulate import simulate
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.framework.framework import Framework
@@ -61,7 +61,7 @@ def test_the_drawn_pipeline_lasts_as_long_as_its_parts(
     tp = 2 if "tp" in framework.axes else 1
     chunks = CHUNKS.get(schedule, 1)
     layout = layout_of(framework, pp=4, tp=tp, vpp=chunks).replaced(schedule=schedule)
-    if schedule_named(schedule).defers_weight_gradients:
+    if schedule_by_name(schedule).defers_weight_gradients:
         # torch cannot recompute what it takes apart
         layout = layout.replaced(recompute="none")
     drawn, estimated = drawn_and_estimated(framework, layout, model)

@@ -13,7 +13,7 @@ import planner
 from planner.choose.simulation.step_simulation import MOST_PASSES, Simulation, simulate_scenario
 from planner.choose.simulation.tasks import stage_work
 from planner.cost.memory.activations import stage_activations
-from planner.cost.schedules.registry import schedule_named
+from planner.cost.schedules.registry import schedule_by_name
 from planner.cost.schedules.schedule import Task
 from planner.cost.schedules.simulate import StageWork, simulate
 from planner.cost.schedules.timeline import ASIDE, Timeline
@@ -129,7 +129,7 @@ def test_activations_peak_as_estimated(schedule: str) -> None:
     chunks = 1 if schedule in ("1f1b", "gpipe") else 2
     layout = Layout(pp=4, vpp=chunks, dp=2, grad_accumulation=12, schedule=schedule)
     step = played(layout, "fsdp2")
-    kept = stage_activations(Stages.every(step.scenario, layout)).kept
+    kept = stage_activations(Stages.of_pipeline(step.scenario, layout)).saved
     found = [max(held.activations_bytes) for held in step.memory]
     # which chunks hold most is told by layers: tokens that the embedding keeps are no layer
     assert found == pytest.approx(list(kept), rel=1e-5)
@@ -195,7 +195,7 @@ def test_passes_of_unlike_stages_last_as_long_as_the_closed_form() -> None:
 
 def ways(name: str, forward: np.ndarray, back: np.ndarray, m: int) -> float:
     """The closed form over all stages [s]."""
-    from planner.cost.schedules.schedule import Around, Passes
+    from planner.cost.schedules.schedule import Passes, PipelinePasses
 
     p = len(forward)
     total, none = forward + back, np.zeros(p)
@@ -203,14 +203,14 @@ def ways(name: str, forward: np.ndarray, back: np.ndarray, m: int) -> float:
     def before(each: np.ndarray) -> np.ndarray:
         return np.cumsum(each) - each
 
-    around = Around(
+    around = PipelinePasses(
         np.arange(p),
         Passes(total, forward, none),
         Passes(before(total), before(forward), none),
         Passes(before(total[::-1])[::-1], before(forward[::-1])[::-1], none),
         Passes(np.sum(total), np.sum(forward), np.zeros(())),
     )
-    length_s = schedule_named(name).length_s
+    length_s = schedule_by_name(name).length_s
     assert length_s is not None
     return float(length_s(*(np.asarray(n) for n in (p, 1, m)), around))
 

@@ -174,7 +174,7 @@ def test_bloom_is_dealt_as_its_script_says(method: str, layers: list[int]) -> No
     )
     assert found.framework is not None
     job = Scenario(model, machine, found.workload, found.framework)
-    assert Stages.every(job, found.layout).counts[1].tolist() == layers
+    assert Stages.of_pipeline(job, found.layout).counts[1].tolist() == layers
 
 
 def test_settings_of_the_file_reach_the_framework() -> None:

@@ -11,7 +11,7 @@ import pytest
 from planner.choose.planning import estimate, plan
 from planner.choose.search import Candidates
 from planner.choose.verdicts.switch_notes import switch_notes
-from planner.cost.estimate import timed
+from planner.cost.estimate import estimate_times
 from planner.cost.memory.footprint import footprints
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_machine
@@ -81,7 +81,9 @@ def test_advice_keeps_to_what_switches_are_for(stage: int, precision: str, said:
     asked = scenario("gpt2", machine=machine, **job)
     short = footprints(asked, layouts)
     assert not short.fits.any()
-    found = Candidates(asked, short, timed(asked, short.take(np.flatnonzero(short.fits))), {})
+    found = Candidates(
+        asked, short, estimate_times(asked, short.take(np.flatnonzero(short.fits))), {}
+    )
     notes = switch_notes({asked.framework.name: found}, None)
     assert any("-moments" in note for note in notes) == said, notes
 
@@ -95,7 +97,7 @@ def test_no_more_switches_are_said_than_are_needed(part: float, most: int) -> No
     machine = load_machine("polaris", (f"device.memory_bytes={part * needed:.0f}B",))
     asked = scenario("gpt2", machine=machine, **job)
     short = footprints(asked, layouts)
-    nothing = timed(asked, short.take(np.flatnonzero(short.fits)))
+    nothing = estimate_times(asked, short.take(np.flatnonzero(short.fits)))
     (note,) = switch_notes({asked.framework.name: Candidates(asked, short, nothing, {})}, None)
     name = re.match(r"It would fit with -f (\S+)", note)
     assert name is not None

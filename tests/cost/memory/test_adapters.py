@@ -53,20 +53,20 @@ def test_torchtune_trains_adapters_of_70b_on_eight_a100(framework: str) -> None:
 def test_a_frozen_base_stays_in_16_bits(framework: str, stage: int, held: float) -> None:
     # accelerate 1.15, utils/fsdp_utils.py: only what requires gradients is turned to fp32
     job = scenario("gpt2-xl", framework, lora_rank=1, lora_targets=["query"])
-    weights = resident(Stages.every(job, Layout(dp=8, zero_stage=stage))).weights.item()
+    weights = resident(Stages.of_pipeline(job, Layout(dp=8, zero_stage=stage))).weights.item()
     assert weights / job.model.num_params == pytest.approx(held, rel=0.01)
 
 
 def test_a_frozen_base_stays_in_fp32_where_fp32_trains() -> None:
     job = scenario("gpt2-xl", "ddp", lora_rank=1, lora_targets=["query"], precision="fp32")
-    weights = resident(Stages.every(job, Layout(dp=8))).weights.item()
+    weights = resident(Stages.of_pipeline(job, Layout(dp=8))).weights.item()
     assert weights / job.model.num_params == pytest.approx(4, rel=0.01)
 
 
 def test_a_frozen_head_has_no_gradient_to_reduce() -> None:
     # 0.5e9 elements of the head of Llama 3 would be 2.1 GB in fp32; adapters of a layer are small
     job = adapted("llama-3-8b", "fsdp2")
-    stages = Stages.every(job, Layout(dp=8, zero_stage=3))
+    stages = Stages.of_pipeline(job, Layout(dp=8, zero_stage=3))
     found = reduction(stages, stage_activations(stages), resident(stages).gradients)
     assert found.in_last_layer.item() < 0.02 * 4 * 128256 * 4096
 
@@ -74,7 +74,7 @@ def test_a_frozen_head_has_no_gradient_to_reduce() -> None:
 def test_an_offloaded_base_goes_to_the_host_whole() -> None:
     # 2 bytes of every weight; states and gradients of adapters alone
     job = adapted("llama-3-8b", "fsdp2")
-    stages = Stages.every(job, Layout(dp=4, zero_stage=3, offload="all-cpu"))
+    stages = Stages.of_pipeline(job, Layout(dp=4, zero_stage=3, offload="all-cpu"))
     moved = host_memory(stages)["offloaded_states"].item()
     assert moved == pytest.approx(2 * job.model.num_params, rel=0.1)
     assert moved > 2 * job.model.num_params

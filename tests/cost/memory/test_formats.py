@@ -29,7 +29,7 @@ LAYERS = 32 * 218_112_000
 def held(name: str, layout: Layout, **job: object) -> dict[str, float]:
     """Resident bytes per parameter of weights, gradients and states."""
     asked = scenario("llama-3-8b", name, **job)
-    stay = resident(Stages.every(asked, layout))
+    stay = resident(Stages.of_pipeline(asked, layout))
     # without the tensors that stand for gradients: one of each shape of a layer, and the head's
     placeholders = asked.framework.buffers.placeholder_bytes * (218_112_000 + 128_257 * 4096)
     found = {
@@ -100,7 +100,7 @@ def test_switches_hold_for_bf16_alone() -> None:
 def test_16_bit_gradients_halve_what_is_sent() -> None:
     sent = []
     for name in ("megatron-lm", "megatron-lm+bf16-gradients"):
-        stages = Stages.every(scenario("llama-3-8b", name), Layout(dp=8, zero_stage=1))
+        stages = Stages.of_pipeline(scenario("llama-3-8b", name), Layout(dp=8, zero_stage=1))
         sent.append(data_traffic(stages, Groups.unit(stages.layouts)).gradients_s.item())
     assert sent[1] == pytest.approx(sent[0] / 2)
 
@@ -232,7 +232,7 @@ def test_8_bit_gathers_send_half_of_the_layers() -> None:
     sent = []
     for name in ("fsdp2", "fsdp2+fp8-gather"):
         asked = scenario("llama-3-8b", name, precision="fp8")
-        stages = Stages.every(asked, Layout(dp=8, zero_stage=3))
+        stages = Stages.of_pipeline(asked, Layout(dp=8, zero_stage=3))
         sent.append(data_traffic(stages, Groups.unit(stages.layouts)).before_forward_s.item())
     # seconds are bytes: seven of eight ranks' shards
     assert sent[0] - sent[1] == pytest.approx(LAYERS * 7 / 8, rel=1e-3)

@@ -42,7 +42,7 @@ def layer_bytes(q: Scenario, layout: Layout) -> float:
     stages = Stages.of(q, Layouts.of(layout), 0)
     blocks = tuple(block for block in stages.blocks if block.kind == "layer")
     kept = stage_activations(replace(stages, blocks=blocks))
-    return float(kept.kept) / sum(block.count for block in blocks)
+    return float(kept.saved) / sum(block.count for block in blocks)
 
 
 # --- published -------------------------------------------------------------------------------
@@ -446,7 +446,7 @@ def test_larger_micro_batches_never_keep_less(model: str, framework: str, layout
     q = scenario(model, framework)
     layouts = Layouts.stack([layout.replaced(micro_batch=n) for n in (1, 2, 3, 4, 8)])
     kept = stage_activations(Stages.of(q, layouts, 0))
-    for part in (kept.kept, kept.layer.working, kept.logits):
+    for part in (kept.saved, kept.layer.working, kept.logits):
         assert np.all(np.diff(part) >= 0)
     assert np.all(np.diff(estimate_layouts(q, layouts).memory_bytes) >= 0)
 

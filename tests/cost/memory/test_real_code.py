@@ -37,7 +37,7 @@ def scenario(model: str, framework: str, layers: int, sequence: int, eager: bool
 
 def peak(asked: Scenario, layout: Layout) -> float:
     """The estimate without the device's context and the allocator's reserve [B]."""
-    parts, _ = device_memory(Stages.every(asked, layout))
+    parts, _ = device_memory(Stages.of_pipeline(asked, layout))
     left_out = ("runtime_context", "allocator_reserve")
     return float(np.max(sum(size for name, size in parts.items() if name not in left_out)))
 
@@ -86,7 +86,7 @@ def test_gradients_of_a_deepspeed_engine(
     framework: str, stage: int, gradients: float, bucket: float | None
 ) -> None:
     asked = scenario("gpt2", framework, 0, 1024, False)
-    stages = Stages.every(asked, Layout(dp=2, zero_stage=stage))
+    stages = Stages.of_pipeline(asked, Layout(dp=2, zero_stage=stage))
     stay = resident(stages).gradients
     params = stages.params.unsharded
     assert np.max(stay / params) == pytest.approx(gradients)
@@ -106,7 +106,7 @@ def test_a_config_says_how_transformers_writes_the_model() -> None:
 def test_one_rank_is_not_wrapped_in_ddp(framework: str) -> None:
     # nanoGPT's train.py asks for RANK, wordplay's for WORLD_SIZE > 1
     asked = scenario("gpt2", framework, 0, 1024, False)
-    alone, two = (resident(Stages.every(asked, Layout(dp=dp))).gradients for dp in (1, 2))
+    alone, two = (resident(Stages.of_pipeline(asked, Layout(dp=dp))).gradients for dp in (1, 2))
     assert np.max(alone) == pytest.approx(4 * asked.model.num_params)
     assert np.max(two) == pytest.approx(8 * asked.model.num_params)
 

@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from planner.cost.operators.blocks import blocks_of
-from planner.cost.operators.decoder import of_decoder
+from planner.cost.operators.decoder import scale_to_decoder
 from planner.cost.operators.operations import model_flop
 from planner.cost.shards.layouts import Layouts
 from planner.cost.step.compute.block_time import block_time
@@ -37,7 +37,7 @@ def test_operations_are_those_of_both_lengths() -> None:
 def test_equal_streams_are_the_block_itself(attention: str) -> None:
     even = load_model("t5-3b-nemo").replaced(decoder_share=1.0)
     block = blocks_of(descriptions.scenario(even, attention=attention))[2]
-    assert of_decoder(even, block) == block
+    assert scale_to_decoder(even, block) == block
 
 
 @pytest.mark.parametrize("attention", ["flash", "eager"])

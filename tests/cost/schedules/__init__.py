@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from planner.cost.schedules.bubble import bubble_s
-from planner.cost.schedules.schedule import Around, Passes
+from planner.cost.schedules.schedule import Passes, PipelinePasses
 from planner.cost.schedules.simulate import StageTime
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import SCHEDULES
@@ -29,7 +29,7 @@ def length_s(schedule: str, m: int, v: int, times: Sequence[StageTime]) -> float
         chosen = np.asarray(some)
         return Passes(chosen @ once, chosen @ forward, chosen @ weights)
 
-    around = Around(
+    around = PipelinePasses(
         stage,
         Passes(once, forward, weights),
         passes(np.tri(len(times), k=-1) / v),

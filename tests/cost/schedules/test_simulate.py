@@ -14,7 +14,7 @@ from planner.cost.schedules.bubble import (
     chunks_waiting,
     in_flight,
 )
-from planner.cost.schedules.registry import KNOWN
+from planner.cost.schedules.registry import REGISTRY
 from planner.cost.schedules.schedule import Task
 from planner.cost.schedules.simulate import StageTime, simulate
 from planner.cost.schedules.timeline import Event, Timeline
@@ -23,7 +23,7 @@ from planner.describe.layout import SCHEDULES, Layout
 from planner.errors import LayoutError
 from tests.cost.schedules import length_s
 
-_KINDS = list(KNOWN)
+_KINDS = list(REGISTRY)
 
 
 def _closed_form(schedule: str, p: int, m: int, v: int, time: StageTime) -> float:
@@ -31,7 +31,7 @@ def _closed_form(schedule: str, p: int, m: int, v: int, time: StageTime) -> floa
 
 
 def _chunks(schedule: str, several: int) -> int:
-    known = KNOWN[schedule]  # type: ignore[index]
+    known = REGISTRY[schedule]  # type: ignore[index]
     return several if known.interleaves else 2 if known.v_shaped else 1
 
 
@@ -41,9 +41,9 @@ def _chunks(schedule: str, several: int) -> int:
 @pytest.mark.parametrize("time", [StageTime(1, 2, 0, 1), StageTime(1.5, 3, 0.75, 1.25)])
 def test_equals_the_closed_form(schedule: str, p: int, rounds: int, time: StageTime) -> None:
     chunks = _chunks(schedule, 3)
-    if KNOWN[schedule].defers_weight_gradients and time.recompute_s:  # type: ignore[index]
+    if REGISTRY[schedule].defers_weight_gradients and time.recompute_s:  # type: ignore[index]
         time = StageTime(time.forward_s, time.backward_s, 0.0, time.weight_gradient_s)
-    rounds = max(rounds, 1 + KNOWN[schedule].needs_two_rounds)  # type: ignore[index]
+    rounds = max(rounds, 1 + REGISTRY[schedule].needs_two_rounds)  # type: ignore[index]
     timeline = simulate([time] * p, rounds * p, schedule, chunks)
     expected = _closed_form(schedule, p, rounds * p, chunks, time)
     assert timeline.makespan_s == pytest.approx(expected, rel=1e-12)
@@ -287,7 +287,7 @@ def test_zero_bubble_v_holds_what_its_order_does(p: int, m: int) -> None:
         pp=p, vpp=2, grad_accumulation=m, schedule=SCHEDULES.index("zero-bubble-v")
     )
     for stage in range(p):
-        order = KNOWN["zero-bubble-v"].order(p, stage, m, 2)
+        order = REGISTRY["zero-bubble-v"].order(p, stage, m, 2)
         for layers in ((1.0, 1.0), (3.0, 2.0), (1.0, 4.0)):
             alive, most = np.zeros(2), 0.0
             for task in order:
@@ -388,7 +388,7 @@ def test_dualpipe_v_holds_what_its_order_does(p: int, more: int) -> None:
         pp=p, vpp=2, grad_accumulation=2 * p + more, schedule=SCHEDULES.index("dualpipe-v")
     )
     for stage in range(p):
-        order = KNOWN["dualpipe-v"].order(p, stage, 2 * p + more, 2)
+        order = REGISTRY["dualpipe-v"].order(p, stage, 2 * p + more, 2)
         for layers in ((1.0, 1.0), (3.0, 2.0), (1.0, 4.0)):
             alive, most = np.zeros(2), 0.0
             for task in order:

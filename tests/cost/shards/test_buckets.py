@@ -35,7 +35,7 @@ def test_buckets_close_with_the_matrices_that_fill_them(tp: int) -> None:
     # 25 MiB of 16-bit gradients; by the average size alone there would be 612, 306 and 153
     job = scenario("llama-3-8b", framework="nanotron")
     expected = filled(llama(4096, 14336, 1024, 32, tp), 12.5 * MIB)
-    found = num_buckets(Stages.every(job, Layout(tp=tp)), 12.5 * MIB)
+    found = num_buckets(Stages.of_pipeline(job, Layout(tp=tp)), 12.5 * MIB)
     assert expected in (130, 98, 66)
     assert found.item() == pytest.approx(expected, rel=0.31)
 
@@ -43,7 +43,7 @@ def test_buckets_close_with_the_matrices_that_fill_them(tp: int) -> None:
 def test_small_matrices_share_buckets_that_end_half_a_matrix_late() -> None:
     # equal matrices of x elements: buckets of bucket + x / 2, as drawn from any point on
     job = scenario("gpt2", framework="ddp")
-    stages = Stages.every(job, Layout())
+    stages = Stages.of_pipeline(job, Layout())
     found = num_buckets(stages, 1e9)
     assert found.item() == 1
     one, two = (num_buckets(stages, size).item() for size in (20e6, 10e6))
@@ -53,8 +53,8 @@ def test_small_matrices_share_buckets_that_end_half_a_matrix_late() -> None:
 def test_no_bucket_is_smaller_than_one_matrix() -> None:
     job = scenario("llama-3-8b", framework="nanotron")
     matrices = 4 * 32 + 2
-    assert num_buckets(Stages.every(job, Layout()), 1.0).item() <= matrices
+    assert num_buckets(Stages.of_pipeline(job, Layout()), 1.0).item() <= matrices
 
 
 def test_a_framework_without_buckets_sends_one_buffer() -> None:
-    assert num_buckets(Stages.every(scenario("gpt2"), Layout(pp=2)), 0).tolist() == [1, 1]
+    assert num_buckets(Stages.of_pipeline(scenario("gpt2"), Layout(pp=2)), 0).tolist() == [1, 1]

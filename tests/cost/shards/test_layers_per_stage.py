@@ -14,12 +14,17 @@ from planner.cost.memory.footprint import stage_memory
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.scenario import Scenario
 from planner.cost.schedules.bubble import chunks_in_flight, in_flight
-from planner.cost.schedules.registry import schedule_named
+from planner.cost.schedules.registry import schedule_by_name
 from planner.cost.schedules.simulate import StageTime
 from planner.cost.shards.candidate_stages import candidate_stages
-from planner.cost.shards.layers_per_stage import Deal, chunk_counts, layers_on_stage, told_deal
+from planner.cost.shards.layers_per_stage import (
+    LayerSplit,
+    chunk_counts,
+    layer_split,
+    layers_on_stage,
+)
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.partial_recompute import stage_parts
+from planner.cost.shards.partial_recompute import stage_block_counts
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import SCHEDULES, Layout
 from planner.describe.workload import Workload
@@ -125,7 +130,7 @@ def test_chunks_in_flight_are_those_of_the_order(p: int, v: int, groups: int, da
     m, stage = groups * p, data.draw(st.integers(0, p - 1))
     layers = np.array(data.draw(st.lists(st.integers(0, 5), min_size=v, max_size=v)), dtype=float)
     alive, most = np.zeros(v), 0.0
-    for task in schedule_named("interleaved-1f1b").order(p, stage, m, v):
+    for task in schedule_by_name("interleaved-1f1b").order(p, stage, m, v):
         alive[task.chunk] += 1 if task.kind == "forward" else -1
         most = max(most, float(alive @ layers))
     layouts = layouts_of("interleaved-1f1b", p, v, m)
@@ -175,38 +180,38 @@ def test_no_pipeline_holds_one() -> None:
 
 
 _ENDS = [
-    Deal(),
-    Deal(1, 1),
-    Deal(0, 0.7, by_cost=True),
-    Deal(0, 4.0, by_cost=True),
+    LayerSplit(),
+    LayerSplit(1, 1),
+    LayerSplit(0, 0.7, by_cost=True),
+    LayerSplit(0, 4.0, by_cost=True),
 ]
 
 
 @given(st.integers(1, 130), st.data(), st.sampled_from(_ENDS))
-def test_layers_are_all_dealt_in_order(layers: int, data: st.DataObject, ends: Deal) -> None:
+def test_layers_are_all_dealt_in_order(layers: int, data: st.DataObject, ends: LayerSplit) -> None:
     pp = data.draw(st.integers(1, layers))
     start, count = layers_on_stage(layers, pp, np.arange(pp), ends)
     assert count.sum() == layers
     assert np.all(count >= 0)
     assert start.tolist() == [0, *np.cumsum(count)[:-1]]
-    if ends == Deal():
+    if ends == LayerSplit():
         assert count.max() - count.min() <= 1
 
 
 def test_ends_as_layers_is_the_rule_of_torchtitan() -> None:
     # pytorch/torchtitan, generate_llm_fqn_per_model_part: 32 + 2 over 4 stages is 9, 9, 8, 8 with
     # embedding and head counted
-    _, count = layers_on_stage(32, 4, np.arange(4), Deal(1, 1))
+    _, count = layers_on_stage(32, 4, np.arange(4), LayerSplit(1, 1))
     assert count.tolist() == [8, 9, 8, 7]
 
 
 def test_dealt_by_cost_a_stage_ends_with_the_layer_that_passes_its_share() -> None:
     # huggingface/nanotron build_model: the next stage begins once the cumulative cost exceeds the
     # share; 16 layers and a head as large as 4 give shares of 2.5, 5, ... 17.5
-    _, count = layers_on_stage(16, 8, np.arange(8), Deal(0, 4.0, by_cost=True))
+    _, count = layers_on_stage(16, 8, np.arange(8), LayerSplit(0, 4.0, by_cost=True))
     assert count.tolist() == [3, 3, 2, 3, 2, 3, 0, 0]
     # a share met exactly is not yet exceeded: 11 layers, not 10, before 20 / 2
-    assert layers_on_stage(16, 2, 0, Deal(0, 4.0, by_cost=True))[1] == 11
+    assert layers_on_stage(16, 2, 0, LayerSplit(0, 4.0, by_cost=True))[1] == 11
 
 
 @pytest.mark.parametrize("name", ["llama-3-8b", "deepseek-v3", "gemma-2-27b", "mixtral-8x7b"])
@@ -217,7 +222,9 @@ def test_stages_hold_the_whole_model_once(name: str, framework: str) -> None:
     )
     blocks = blocks_of(scenario)
     layouts = Layouts.broadcast(pp=[1, 2, 4, 7, 16])
-    counts = stage_parts(blocks, layouts.take((..., None)), np.arange(16), scenario.framework)
+    counts = stage_block_counts(
+        blocks, layouts.take((..., None)), np.arange(16), scenario.framework
+    )
     for block, count in zip(blocks, counts, strict=True):
         inside = np.arange(16) < layouts.pp[:, None]
         assert np.where(inside, count, 0).sum(axis=1).tolist() == [block.count] * 5
@@ -260,7 +267,7 @@ def _told(fields: dict[str, Any]) -> Layout:
 
 def _chunks(layers: int, layout: Layout) -> list[int]:
     chunks = layout.pp * layout.vpp
-    deal = told_deal(layers, layout)
+    deal = layer_split(layers, layout)
     return [int(layers_on_stage(layers, chunks, chunk, deal)[1]) for chunk in range(chunks)]
 
 
@@ -300,14 +307,14 @@ def test_told_stages_hold_the_whole_model_once(fields: dict[str, Any], framework
     blocks, layout = blocks_of(scenario), _told(fields)
     layouts = Layouts.stack([layout, Layout(pp=layout.pp, schedule="1f1b")])
     stages = np.arange(layout.pp)
-    counts = stage_parts(blocks, layouts.take((..., None)), stages, scenario.framework)
+    counts = stage_block_counts(blocks, layouts.take((..., None)), stages, scenario.framework)
     for block, count in zip(blocks, counts, strict=True):
         assert count.sum(axis=1).tolist() == [block.count] * 2
     one = layouts.take(np.zeros(layout.pp, dtype=np.int64))
     chunks = chunk_counts(blocks, one, stages, scenario.framework)
     for whole, parts in zip(counts, chunks, strict=True):
         assert parts.sum(axis=0).tolist() == whole[0].tolist()
-    plain = stage_parts(blocks, layouts.take((1, None)), stages, scenario.framework)
+    plain = stage_block_counts(blocks, layouts.take((1, None)), stages, scenario.framework)
     assert [count.tolist() for count in plain] == [count[1].tolist() for count in counts]
 
 

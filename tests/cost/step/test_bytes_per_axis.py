@@ -160,7 +160,7 @@ def test_weights_are_freed_where_gradients_are_summed_whole() -> None:
     framework, layout = scenario.framework, Layout(dp=8, zero_stage=2, grad_accumulation=4)
     rules = framework.communication.model_copy(update={"reduces_once": True})
     summed = replace(scenario, framework=framework.model_copy(update={"communication": rules}))
-    params = float(Stages.every(scenario, layout).params.unsharded[0])
+    params = float(Stages.of_pipeline(scenario, layout).params.unsharded[0])
     sent = [step_traffic(q, layout)["dp"].device_bytes for q in (scenario, summed)]
     reduced = framework.states("bf16").reduce_bytes
     assert sent[0] == pytest.approx((4 * 2 + 4 * reduced) * 7 / 8 * params)
@@ -170,7 +170,7 @@ def test_weights_are_freed_where_gradients_are_summed_whole() -> None:
 def test_only_what_trains_is_gathered_after_the_step() -> None:
     """LoRA under DeepSpeed's ZeRO-1: the frozen weights never change."""
     scenario = _scenario("mistral-7b", "deepspeed", global_batch=32, lora_rank=16)
-    stages = Stages.every(scenario, Layout(dp=4))
+    stages = Stages.of_pipeline(scenario, Layout(dp=4))
     trained = float(stages.params.trainable[0])
     assert 0 < trained < 0.01 * scenario.model.num_params
     sent = step_traffic(scenario, Layout(dp=4, zero_stage=1))["dp"].device_bytes

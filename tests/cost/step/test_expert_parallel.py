@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from planner.cost.estimate import estimate_layouts
-from planner.cost.memory.in_flight import in_flight_on
+from planner.cost.memory.in_flight import passes_in_flight
 from planner.cost.network.groups import Groups, geometry
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.scenario import Scenario
@@ -122,7 +122,9 @@ def test_merged_passes_hold_one_more(changes: dict[str, object], more: float) ->
     # Megatron-LM, schedules.py: num_warmup_microbatches + 1; combined_1f1b.py without a pipeline
     layout = Layout(dp=8, ep=8, grad_accumulation=8).replaced(**changes)
     plain, merged = (
-        in_flight_on(Stages.every(scenario("mixtral-8x7b", framework), layout)).micro_batches
+        passes_in_flight(
+            Stages.of_pipeline(scenario("mixtral-8x7b", framework), layout)
+        ).micro_batches
         for framework in (PLAIN, OVERLAPPED)
     )
     assert (merged - plain).tolist() == [more] * layout.pp
@@ -193,14 +195,14 @@ def test_groups_of_experts_lie_over_all_ranks_of_a_stage() -> None:
 @pytest.mark.parametrize("layout", [FOLDED, FOLDED.replaced(ep=8), TOGETHER])
 def test_all_ranks_together_hold_every_expert_as_often_as_it_is_replicated(layout: Layout) -> None:
     job = scenario("qwen3-30b-a3b", "megatron-lm", "dgx-h100")
-    stages = Stages.every(job, layout)
+    stages = Stages.of_pipeline(job, layout)
     experts = sum(
         block.count * weight.num_params
         for block in stages.blocks
         for weight in block.weights
         if weight.expert
     )
-    alone = Stages.every(job, Layout(tp=4, sequence_parallel=True)).params.unsharded.item()
+    alone = Stages.of_pipeline(job, Layout(tp=4, sequence_parallel=True)).params.unsharded.item()
     mine = experts / (layout.ep * (layout.etp or layout.tp))
     assert stages.params.unsharded.item() == pytest.approx(alone - experts / 4 + mine)
     # states of experts over their replicas, those of the rest over dp

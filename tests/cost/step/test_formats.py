@@ -34,7 +34,9 @@ def test_tensorwise_scaling_reads_activations_once_more() -> None:
 def test_an_update_moves_what_is_kept() -> None:
     # gradient, twice copy and moments, 16-bit weight
     moved = {
-        name: update_bytes(Stages.every(scenario("llama-3-8b", "megatron-lm" + name), Layout()))
+        name: update_bytes(
+            Stages.of_pipeline(scenario("llama-3-8b", "megatron-lm" + name), Layout())
+        )
         for name in (
             "",
             "+bf16-gradients",
@@ -48,7 +50,7 @@ def test_an_update_moves_what_is_kept() -> None:
 def test_an_optimizer_in_backward_reads_no_norm() -> None:
     names = ("ddp+bf16-training", "ddp+bf16-training+optimizer-in-backward")
     plain, fused = (
-        device_optimizer_s(Stages.every(scenario("llama-3-8b", name), Layout())).item()
+        device_optimizer_s(Stages.of_pipeline(scenario("llama-3-8b", name), Layout())).item()
         for name in names
     )
     # weight and moments read and written, gradient read; its norm reads it once more
@@ -58,7 +60,8 @@ def test_an_optimizer_in_backward_reads_no_norm() -> None:
 def test_torchs_adam_on_the_host_is_not_fused() -> None:
     names = ("deepspeed", "deepspeed+torch-adam", "deepspeed+bf16-states")
     fused, plain, narrow = (
-        host_update_bytes(Stages.every(scenario("llama-3-8b", name), Layout())) for name in names
+        host_update_bytes(Stages.of_pipeline(scenario("llama-3-8b", name), Layout()))
+        for name in names
     )
     # one kernel per operation moves 2.5 times as much; unscaling and copying are the same
     assert (fused, plain) == (28 + 14, 2.5 * 28 + 14)

@@ -33,7 +33,7 @@ def test_a_second_copy_stays_with_deepspeed_and_goes_with_torch() -> None:
     from a layer's forward pass to its backward pass, and none of the head's."""
     for framework, stays in (("deepspeed", True), ("fsdp2", False)):
         q = _scenario(framework)
-        far, near = (Stages.every(q, layout) for layout in (FAR, NEAR))
+        far, near = (Stages.of_pipeline(q, layout) for layout in (FAR, NEAR))
         psi, head = q.model.num_params, q.model.vocab_size * q.model.hidden_size
         besides = (resident(near).weights - resident(far).weights).item()
         assert besides == pytest.approx(2 * psi / 12 if stays else 0, rel=1e-6)

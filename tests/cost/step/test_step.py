@@ -51,7 +51,7 @@ def sent_between_nodes_s(q: Scenario, layouts: Layouts) -> Float:
     least = stages.at(np.argmin(stages.params.unsharded, axis=-1)[..., None])
     traffic, framework = data_traffic(least, groups), q.framework
     data = layouts.gathers_per_step(framework) * traffic.before_forward_s + traffic.parameters_s
-    data = data + layouts.gathers_again_per_step(framework) * traffic.before_backward_s
+    data = data + layouts.backward_gathers_per_step(framework) * traffic.before_backward_s
     reduced = traffic.gradients_s + traffic.after_backward_s
     data = data + layouts.reductions_per_step(framework) * reduced
     return sent + np.where(groups.shard.nodes > 1, data, 0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner.cost.schedules.registry import KNOWN
+from planner.cost.schedules.registry import REGISTRY
 from planner.describe.layout import Layout
 
 pytest.importorskip("torch")
@@ -42,7 +42,7 @@ def _of_torch(name: str, p: int, stage: int, m: int, v: int) -> list[tuple[str, 
 
 def _ours(name: str, p: int, stage: int, m: int, v: int) -> list[tuple[str, int, int]]:
     place = Layout(pp=p, vpp=v, schedule=name)  # type: ignore[arg-type]
-    tasks = KNOWN[name].order(p, stage, m, v)  # type: ignore[index]
+    tasks = REGISTRY[name].order(p, stage, m, v)  # type: ignore[index]
     return [(t.kind, t.micro_batch, place.chunk(stage, t.chunk)) for t in tasks]
 
 

@@ -18,7 +18,7 @@ from planner.cost.memory.footprint import Footprints
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.partial_recompute import stage_parts
+from planner.cost.shards.partial_recompute import stage_block_counts
 from planner.describe.layout import SCHEDULES
 
 __all__ = ["count_embedding_and_head"]
@@ -67,7 +67,7 @@ def _slowest_stage(scenario: Scenario, layouts: Layouts, head: float) -> Float:
     """Work of the slowest stage in layers. Shape (weights of the head, layouts)."""
     blocks = blocks_of(scenario)
     stages = np.arange(int(np.max(layouts.pp)))
-    counts = stage_parts(blocks, layouts.take((..., None)), stages, scenario.framework)
+    counts = stage_block_counts(blocks, layouts.take((..., None)), stages, scenario.framework)
     pairs = list(zip(blocks, counts, strict=True))
     layers = np.sum([count for block, count in pairs if block.kind == "layer"], axis=0)
     heads = np.sum([count for block, count in pairs if block.kind == "head"], axis=0)

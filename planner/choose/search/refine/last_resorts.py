@@ -8,7 +8,7 @@ import numpy as np
 
 from planner.choose.legality import legal_layouts
 from planner.choose.search.candidates import Candidates
-from planner.cost.arrays import among
+from planner.cost.arrays import is_in
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import RECOMPUTE
 
@@ -27,7 +27,7 @@ def offload_activations(candidates: Candidates) -> Layouts:
     if not modes or not len(layouts) or candidates.footprints.fits.any():
         return layouts.take(np.zeros(0, dtype=np.int64))
     codes = [RECOMPUTE.index(mode) for mode in modes]
-    layouts = layouts.take(np.flatnonzero(among(layouts.recompute, codes)))
+    layouts = layouts.take(np.flatnonzero(is_in(layouts.recompute, codes)))
     offloaded = replace(layouts, offload_activations=np.ones_like(layouts.recompute))
     return legal_layouts(candidates.scenario, offloaded)
 

@@ -49,7 +49,7 @@ class AxisTime(Arrays):
         """Of what is `sent` forward and backward, what is `left` over beside computation."""
         across = group.nodes > 1
         ahead, back = (
-            np.where(across, whole - part, 0.0) for whole, part in zip(sent, left, strict=True)
+            np.where(across, total - part, 0.0) for total, part in zip(sent, left, strict=True)
         )
         return cls(*left, ahead, back, *sent)
 
@@ -116,23 +116,23 @@ def _context_parallel(
     if not np.any(layouts.cp > 1):
         return AxisTime.nothing(compute)
     sent = context_s(scenario, block, layouts, groups)
-    one, others = 1 / layouts.ring, 1 - 1 / layouts.ring
+    piece, other_pieces = 1 / layouts.ring, 1 - 1 / layouts.ring
     core = (compute.core_forward_s, compute.core_backward_s)
     exchange = scenario.framework.kernels.context_exchange
     if exchange == "pass":
-        ahead = np.maximum(sent[0] - others * core[0], 0.0)
-        back = np.maximum(sent[1] - others * core[1], 0.0)
+        ahead = np.maximum(sent[0] - other_pieces * core[0], 0.0)
+        back = np.maximum(sent[1] - other_pieces * core[1], 0.0)
     elif exchange == "gather-pass":
         # gradients are passed on behind the next piece, those of the last behind none
         passed = sent[1] - sent[0]
-        ahead = np.maximum(sent[0] - one * core[0], 0.0)
-        back = np.maximum(sent[0] - one * core[1], 0.0)
-        back = back + one * passed + np.maximum(others * (passed - core[1]), 0.0)
+        ahead = np.maximum(sent[0] - piece * core[0], 0.0)
+        back = np.maximum(sent[0] - piece * core[1], 0.0)
+        back = back + piece * passed + np.maximum(other_pieces * (passed - core[1]), 0.0)
     else:
         # nothing is attended to before all is there
         ahead, back = sent
     exchanged = heads_s(scenario, block, layouts, groups)
-    repeated = layouts.attends_again(scenario.framework)
+    repeated = layouts.recomputes_attention(scenario.framework)
     first = sent[0] + exchanged[0]
     both = (first, sent[1] + exchanged[1] + np.where(repeated, first, 0.0))
     ahead, back = ahead + exchanged[0], back + exchanged[1]
@@ -149,7 +149,7 @@ def _expert_parallel(
     ahead, back = expert_s(scenario, block, layouts, groups)
     inside = split_expert_s(scenario, block, layouts, groups)
     ahead, back = ahead + inside[0], back + inside[1]
-    back = back + np.where(layouts.exchanges_again, ahead, 0.0)
+    back = back + np.where(layouts.repeats_dispatch, ahead, 0.0)
     sent, busy_s = ahead + back, compute.forward_s + compute.backward_s
     left = exposed_experts_s(scenario, layouts, sent, busy_s)
     part = left / np.maximum(sent, np.finfo(float).tiny)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.cost.arrays import Float, Int, shaped
+from planner.cost.arrays import Float, Int, broadcast_values
 from planner.cost.network.groups import AXES, Groups, geometry
 from planner.cost.network.topology import group_view
 from planner.cost.scenario import Scenario
@@ -60,27 +60,27 @@ def step_traffic(scenario: Scenario, layout: Layout) -> dict[str, AxisTraffic]:
     True
     """
     stages = Stages.candidates(scenario, Layouts.of(layout))
-    every = {**_activations(stages), **_parameters(stages), "pipeline": _transfers(stages)}
-    sent = {kind: shaped(figure, stages.shape) for kind, figure in every.items()}
+    kinds_sent = {**_activations(stages), **_parameters(stages), "pipeline": _transfers(stages)}
+    sent = {kind: broadcast_values(figure, stages.shape) for kind, figure in kinds_sent.items()}
     places = geometry(Layouts.of(layout).settled(scenario.framework))
-    found = {}
-    for axis, whole in AXES.items():
-        kinds = _KINDS.get(axis, (whole,))
+    traffic = {}
+    for axis, group in AXES.items():
+        kinds = _KINDS.get(axis, (group,))
         total = np.ravel(sum(sent[kind] for kind in kinds))
         # experts that are split as the layers around them exchange nothing of their own
-        if places[whole][0] == 1 or (axis == "etp" and not np.any(total)):
+        if places[group][0] == 1 or (axis == "etp" and not np.any(total)):
             continue
         most = np.argmax(total)
         parts = [
             _placed(kind, float(np.ravel(sent[kind])[most]), places[kind], scenario.machine)
             for kind in kinds
         ]
-        found[axis] = AxisTraffic(
+        traffic[axis] = AxisTraffic(
             sum(part.device_bytes for part in parts),
             sum(part.inside_bytes for part in parts),
             sum(part.node_bytes for part in parts),
         )
-    return found
+    return traffic
 
 
 def _placed(kind: str, sent: float, place: tuple[Int, Int], machine: Machine) -> AxisTraffic:
@@ -105,21 +105,24 @@ def _activations(stages: Stages) -> dict[str, Float]:
     kinds = ("tensor", "ring", "heads", "expert", "expert_tensor")
     sent = {kind: np.zeros(stages.shape) for kind in kinds}
     for block, count in zip(stages.blocks, stages.counts, strict=True):
-        layouts = stages.seen_by(block)
-        attends_again = layouts.attends_again(scenario.framework)
-        ahead, back = tensor_s(scenario, block, layouts, groups)
-        again = repeated_tensor_s(scenario, block, layouts, ahead)
-        sent["tensor"] = sent["tensor"] + count * (ahead + back + again)
+        layouts = stages.layouts_of_block(block)
+        recomputes_attention = layouts.recomputes_attention(scenario.framework)
+        forward, backward = tensor_s(scenario, block, layouts, groups)
+        recomputed = repeated_tensor_s(scenario, block, layouts, forward)
+        sent["tensor"] = sent["tensor"] + count * (forward + backward + recomputed)
         for kind, traffic_s in (("ring", context_s), ("heads", heads_s)):
-            ahead, back = traffic_s(scenario, block, layouts, groups)
-            again = np.where(attends_again, ahead, 0.0)
-            sent[kind] = sent[kind] + count * (ahead + back + again)
+            forward, backward = traffic_s(scenario, block, layouts, groups)
+            recomputed = np.where(recomputes_attention, forward, 0.0)
+            sent[kind] = sent[kind] + count * (forward + backward + recomputed)
         if block.dispatch_top_k:
             for kind, exchange in (("expert", expert_s), ("expert_tensor", split_expert_s)):
-                ahead, back = exchange(scenario, block, layouts, groups)
-                again = np.where(layouts.exchanges_again, ahead, 0.0)
-                sent[kind] = sent[kind] + count * (ahead + back + again)
-    return {kind: stages.layouts.num_microbatches * one for kind, one in sent.items()}
+                forward, backward = exchange(scenario, block, layouts, groups)
+                recomputed = np.where(layouts.repeats_dispatch, forward, 0.0)
+                sent[kind] = sent[kind] + count * (forward + backward + recomputed)
+    return {
+        kind: stages.layouts.num_microbatches * per_micro_batch
+        for kind, per_micro_batch in sent.items()
+    }
 
 
 def _parameters(stages: Stages) -> dict[str, Float]:
@@ -130,19 +133,24 @@ def _parameters(stages: Stages) -> dict[str, Float]:
     # the rates of the groups are exact here: what slows gathering down moves no more bytes
     slowed = framework.communication.gather_fraction.value
     later = layouts.gathers_per_step(framework) - 1
-    again = layouts.gathers_again_per_step(framework)
-    kept = layouts.keeps_second_shards(framework)
-    near = np.where(kept, later * traffic.before_later_forward_s, 0.0)
-    near = slowed * (near + again * traffic.before_backward_s)
-    far = traffic.before_forward_s + np.where(kept, 0.0, later * traffic.before_later_forward_s)
+    backward_gathers = layouts.backward_gathers_per_step(framework)
+    stays_sharded = layouts.keeps_second_shards(framework)
+    second_shard = np.where(stays_sharded, later * traffic.before_later_forward_s, 0.0)
+    second_shard = slowed * (second_shard + backward_gathers * traffic.before_backward_s)
+    first_shard = traffic.before_forward_s + np.where(
+        stays_sharded, 0.0, later * traffic.before_later_forward_s
+    )
     reduced = traffic.gradients_s + traffic.after_backward_s * slowed
     reduced = layouts.reductions_per_step(framework) * reduced
-    far = far + traffic.around_loss_s
-    return {"data": slowed * far + traffic.parameters_s + reduced, "second_shard": near}
+    first_shard = first_shard + traffic.around_loss_s
+    return {
+        "data": slowed * first_shard + traffic.parameters_s + reduced,
+        "second_shard": second_shard,
+    }
 
 
 def _transfers(stages: Stages) -> Float:
     """Pipeline axis: a stage's activations forward and gradients back, every chunk [B]."""
     layouts = stages.layouts
-    one = send_stage_s(stages.scenario, layouts, Groups.unit(layouts))
-    return 2 * one * layouts.vpp * layouts.num_microbatches
+    transfer = send_stage_s(stages.scenario, layouts, Groups.unit(layouts))
+    return 2 * transfer * layouts.vpp * layouts.num_microbatches

@@ -81,9 +81,9 @@ def heads_s(
     sent = np.zeros(np.shape(tokens))
     for attention in block.attentions:
         heads = attention.num_heads / np.minimum(tp, attention.num_heads)
-        own = attention.num_kv_heads / np.minimum(tp, attention.num_kv_heads)
+        kv_heads = attention.num_kv_heads / np.minimum(tp, attention.num_kv_heads)
         repeats = scenario.framework.kernels.repeats_kv_heads
-        keys = heads if repeats else np.maximum(own, layouts.ulysses)
+        keys = heads if repeats else np.maximum(kv_heads, layouts.ulysses)
         for count, width in ((heads, attention.qk_dim), (keys, attention.qk_dim)):
             sent = sent + all_to_all_s(group, tokens * count * width * element)
         for count in (keys, heads):

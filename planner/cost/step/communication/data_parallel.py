@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planner.cost.arrays import Arrays, Float, among, where_any
+from planner.cost.arrays import Arrays, Float, is_in, where_any
 from planner.cost.network.collectives import (
     all_gather_s,
     all_reduce_s,
@@ -97,7 +97,7 @@ def data_traffic(stages: Stages, groups: Groups) -> DataTraffic:
 
 def _head_s(stages: Stages, groups: Groups) -> Float:
     """A step's further gatherings of the head's weights for a loss in pieces [s]."""
-    times = stages.layouts.gathers_head_more(stages.scenario.framework)
+    times = stages.layouts.extra_head_gathers(stages.scenario.framework)
     size = stages.params.head * stages.element
     return where_any(times > 0, lambda: times * _times(1.0, all_gather_s, groups.shard, size))
 
@@ -141,7 +141,7 @@ def _reduced_s(stages: Stages, groups: Groups, count: Float) -> Float:
     # of every reduction's share where replicas sum up but once a step
     often = stages.layouts.reductions_per_step(stages.scenario.framework)
     often = often if rules.replicas_once else np.ones_like(often)
-    alike = among(stages.layouts.zero_stage, rules.all_reduced_stages)
+    alike = is_in(stages.layouts.zero_stage, rules.all_reduced_stages)
     scattered = stages.layouts.shards_states & ~alike
     phased = stages.scenario.framework.reduction.hierarchical
     reduce_s = hierarchical_all_reduce_s if phased else all_reduce_s
@@ -152,22 +152,22 @@ def _reduced_s(stages: Stages, groups: Groups, count: Float) -> Float:
         if sent:
             # only where it leaves the node
             phased = _times(count, phased_all_to_all_s, shard, size * sent)
-            far = stages.layouts.shards_weights & (shard.nodes > 1)
-            scatter = np.where(far, phased, scatter)
+            crosses_nodes = stages.layouts.shards_weights & (shard.nodes > 1)
+            scatter = np.where(crosses_nodes, phased, scatter)
         return scatter + _times(count, all_reduce_s, replica, size / shard.size) / often
 
-    found = np.zeros(amount.shape)
-    for part, every, shard, replica in (
+    seconds = np.zeros(amount.shape)
+    for part, replicas, shard, replica in (
         (1 - routed, groups.data, groups.shard, groups.replica),
         (routed, groups.expert_data, groups.expert_shard, groups.expert_replica),
     ):
         if not np.any(part):
             continue
         size = amount * part
-        whole = functools.partial(_times, count, reduce_s, every, size)
+        all_reduced = functools.partial(_times, count, reduce_s, replicas, size)
         split = functools.partial(in_parts, size, shard, replica)
-        found = found + where_any(~scattered, whole) + where_any(scattered, split)
-    return found
+        seconds = seconds + where_any(~scattered, all_reduced) + where_any(scattered, split)
+    return seconds
 
 
 def _pieces(stages: Stages, bucket: float) -> Float:
@@ -175,8 +175,8 @@ def _pieces(stages: Stages, bucket: float) -> Float:
 
     ZeRO-3 gathers and reduces layer by layer, and so does what makes every layer a unit.
     """
-    alone = stages.scenario.framework.communication.every_layer_alone
-    by_layer = stages.layouts.shards_weights | alone
+    layer_units = stages.scenario.framework.communication.every_layer_alone
+    by_layer = stages.layouts.shards_weights | layer_units
     return np.where(by_layer, num_units(stages), num_buckets(stages, bucket))
 
 

@@ -81,19 +81,19 @@ def stage_transfer(scenario: Scenario, layouts: Layouts, groups: Groups, free_s:
     if not layouts.piped.any():
         nothing = np.zeros(free_s.shape)
         return Transfer(nothing, layouts.pp - 1, nothing, nothing)
-    one, wait = send_stage_s(scenario, layouts, groups), transfer_wait_s(scenario, layouts)
+    message, wait = send_stage_s(scenario, layouts, groups), transfer_wait_s(scenario, layouts)
     # both directions of a link move at once; waits follow each other, at each neighbour of a stage
-    awaited = one + wait * np.minimum(layouts.pp - 1, 2)
+    awaited = message + wait * np.minimum(layouts.pp - 1, 2)
     hides = scenario.framework.communication.overlap_pipeline & (layouts.vpp > 1)
-    left = np.maximum(one - free_s / (2 * layouts.vpp), 0.0)
+    left = np.maximum(message - free_s / (2 * layouts.vpp), 0.0)
     across = hides & (groups.pipeline.nodes > 1)
     return Transfer(
-        arrives_s=one + wait,
+        arrives_s=message + wait,
         # the first micro-batch passes all chunks before its backward pass; where stages await
         # their transfers, those of their own passes last as long as its way round
         fills=np.where(hides, _hops(layouts), layouts.pp - 1),
         blocks_s=np.where(hides, left, awaited),
-        behind_s=np.where(across, one - left, 0.0),
+        behind_s=np.where(across, message - left, 0.0),
     )
 
 
@@ -102,6 +102,8 @@ def _hops(layouts: Layouts) -> Int:
     run: of all chunks, but not at the turn of a V; there many micro-batches pass the first chunks
     once more in the middle, but in pairs. Left out: pairs that wait for transfers in the middle,
     where no stage is slower than its neighbours."""
-    whole = layouts.pp * layouts.vpp - 1
-    again = np.where((layouts.num_microbatches > layouts.pp) & ~layouts.paired, layouts.pp - 2, 0)
-    return np.where(layouts.v_shaped, whole - 1 + again, whole)
+    chunk_hops = layouts.pp * layouts.vpp - 1
+    second_round = np.where(
+        (layouts.num_microbatches > layouts.pp) & ~layouts.paired, layouts.pp - 2, 0
+    )
+    return np.where(layouts.v_shaped, chunk_hops - 1 + second_round, chunk_hops)

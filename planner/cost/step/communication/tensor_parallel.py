@@ -56,8 +56,10 @@ class StreamTraffic:
         """What the function `tensor_s` returns [s]."""
         pair, sequence = self.gather_s + self.scatter_s, layouts.splits_sequence
         forward = np.where(sequence, pair, self.reduce_s) * block.num_tp_collectives
-        again = 0.0 if scenario.framework.kernels.saves_gathered else self.gather_s
-        backward = np.where(sequence, pair + again, self.reduce_s) * block.num_tp_collectives
+        second_gather = 0.0 if scenario.framework.kernels.saves_gathered else self.gather_s
+        backward = (
+            np.where(sequence, pair + second_gather, self.reduce_s) * block.num_tp_collectives
+        )
         return forward, backward
 
     def column_backward_s(
@@ -66,9 +68,11 @@ class StreamTraffic:
         """What the function `column_backward_s` returns [s]."""
         sequence, regions = layouts.splits_sequence, block.num_tp_collectives
         gather = np.where(sequence, self.gather_s, 0.0)
-        again = np.zeros_like(gather) if scenario.framework.kernels.saves_gathered else gather
+        second_gather = (
+            np.zeros_like(gather) if scenario.framework.kernels.saves_gathered else gather
+        )
         reduced = np.where(sequence, self.scatter_s, self.reduce_s)
-        return again * regions, reduced * regions
+        return second_gather * regions, reduced * regions
 
 
 def tensor_s(
@@ -127,8 +131,8 @@ def repeated_tensor_s(
     kernels = scenario.framework.kernels
     if not kernels.saves_gathered:
         half = layouts.recomputes_module(("moe",) if block.dispatch_top_k else ("mlp",))
-        one = np.where(selective & half, 1 / max(block.num_tp_collectives, 1), 0.0)
-        return np.where(full, 1.0, one) * forward_s
+        one_region = np.where(selective & half, 1 / max(block.num_tp_collectives, 1), 0.0)
+        return np.where(full, 1.0, one_region) * forward_s
     # recompute stops at the last tensor it needs, before the layer's last reduction, unless it
     # runs to the end; kept products spare the reductions but not the gathers
     last = 0.0 if kernels.repeats_to_end else 1 / (2 * max(block.num_tp_collectives, 1))

@@ -33,7 +33,7 @@ def attention_times(
     [0.23, 0.65]
     """
     workload, heads = scenario.workload, np.minimum(layouts.tp, attention.num_heads)
-    sequence, found = float(workload.sequence_length), constants().attention
+    sequence, values = float(workload.sequence_length), constants().attention
     if workload.attention == "flash":
         # a ring cuts the sequence into two pieces per rank that keys and values pass
         piece = attention.keys * sequence / np.where(layouts.ring > 1, 2 * layouts.ring, 1)
@@ -47,16 +47,16 @@ def attention_times(
         if attention.causal and rates.uneven_context:
             # the last rank sees all blocks but half of its own: (n - 1/2) of an even n / 2
             forward = forward * (2 - 1 / layouts.ring)
-        ratio, efficiency = found.backward_flop_ratio.value, found.backward_efficiency.value
+        ratio, efficiency = values.backward_flop_ratio.value, values.backward_efficiency.value
         return forward, ratio * forward / efficiency
     batch = layouts.micro_batch * attention.num_heads / heads / layouts.ulysses
     rows, sequence = attention.queries * sequence / layouts.ring, attention.keys * sequence
     # heads that are no multiple of what matrix units read at a time leave them idle
     vectors = workload.precision == "fp32"
     head_bytes = attention.qk_dim * workload.compute_bytes
-    aligned = vectors or head_bytes % found.aligned_bytes.value == 0
+    aligned = vectors or head_bytes % values.aligned_bytes.value == 0
     common = {
-        "flop_per_s": rates.head * (1.0 if aligned else found.unaligned_fraction.value),
+        "flop_per_s": rates.head * (1.0 if aligned else values.unaligned_fraction.value),
         "bytes_per_s": rates.memory,
         "num_units": rates.units,
         "element_bytes": rates.element,
@@ -71,9 +71,9 @@ def attention_times(
 def _attention_efficiency(attention: Attention, piece: Float) -> Float:
     """Part of its rate that fused attention reaches: short pieces and narrow heads keep the tensor
     units less busy [1]."""
-    found = constants().attention
-    width = min(1.0, attention.qk_dim / found.full_rate_head_dim.value)
-    return width**found.head_dim_power.value * piece / (piece + found.half_rate_tokens.value)
+    values = constants().attention
+    width = min(1.0, attention.qk_dim / values.full_rate_head_dim.value)
+    return width**values.head_dim_power.value * piece / (piece + values.half_rate_tokens.value)
 
 
 def _packed_documents_s(

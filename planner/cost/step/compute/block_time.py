@@ -55,7 +55,7 @@ def block_time(scenario: Scenario, block: Block, layouts: Layouts) -> BlockTime:
     (0.0049, 0.0098)
     """
     framework, rates = scenario.framework, DeviceRates.of(scenario)
-    again = _RecomputedModules(layouts)
+    recomputed = _RecomputedModules(layouts)
     tokens = layouts.tokens(scenario.workload.sequence_length)
     forward, backward, weight_gradient, last = (np.zeros(tokens.shape) for _ in range(4))
     column_input, column_weight, core_forward, core_backward = (
@@ -64,7 +64,7 @@ def block_time(scenario: Scenario, block: Block, layouts: Layouts) -> BlockTime:
     products = gemm_times(scenario, block.gemms, tokens, layouts, rates)
     for gemm, (out, dgrad, wgrad) in zip(block.gemms, products, strict=True):
         forward, last = forward + out, out
-        again.add(gemm, out)
+        recomputed.add(gemm, out)
         backward += dgrad + wgrad
         weight_gradient += wgrad
         if gemm.split == "column" and not gemm.experts:
@@ -74,10 +74,10 @@ def block_time(scenario: Scenario, block: Block, layouts: Layouts) -> BlockTime:
         ahead, back = attention_times(scenario, attention, tokens, layouts, rates)
         core_forward += ahead
         core_backward += back
-        again.add(attention, ahead)
+        recomputed.add(attention, ahead)
     for operator in block.pointwise:
         ahead, back = _memory_bound_times(scenario, operator, tokens, layouts, rates)
-        again.add(operator, ahead)
+        recomputed.add(operator, ahead)
         if operator.scores:
             core_forward, core_backward = core_forward + ahead, core_backward + back
         else:
@@ -86,11 +86,11 @@ def block_time(scenario: Scenario, block: Block, layouts: Layouts) -> BlockTime:
     recompute = np.zeros(tokens.shape)
     if block.kind == "layer":
         selective = _selective_recompute_s(framework, forward, core_forward)
-        selective = np.where(layouts.recompute_modules > 0, again.seconds, selective)
+        selective = np.where(layouts.recompute_modules > 0, recomputed.seconds, selective)
         # of several layers repeated at once the last one stops
         last = last / layouts.recompute_span
-        whole = forward - last if framework.kernels.stops_early else forward
-        recompute = np.where(layouts.recomputes_layers, whole, recompute)
+        full = forward - last if framework.kernels.stops_early else forward
+        recompute = np.where(layouts.recomputes_layers, full, recompute)
         recompute = np.where(layouts.recomputes_selectively, selective, recompute)
     return BlockTime(
         forward,
@@ -114,8 +114,8 @@ class _RecomputedModules:
     def add(self, operator: Gemm | Attention | Pointwise, forward_s: Float) -> None:
         """The forward time of an operator, where one of its modules is named."""
         if self.named and operator.again_with:
-            here = self.layouts.recomputes_module(operator.again_with)
-            self.seconds = self.seconds + np.where(here, forward_s, 0.0)
+            is_recomputed = self.layouts.recomputes_module(operator.again_with)
+            self.seconds = self.seconds + np.where(is_recomputed, forward_s, 0.0)
 
 
 def _selective_recompute_s(framework: Framework, forward: Float, core: Float) -> Float:

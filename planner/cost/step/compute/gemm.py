@@ -54,13 +54,13 @@ def gemm_s(
     """
     m, n, k, batch = (np.asarray(x, dtype=float) for x in np.broadcast_arrays(m, n, k, batch))
     unit_rate = np.asarray(flop_per_s, dtype=float) / num_units
-    found = constants().gemm
-    overhead = np.where(overlapped, 0.0, found.tile_overhead.value)
+    values = constants().gemm
+    overhead = np.where(overlapped, 0.0, values.tile_overhead.value)
     # every way to split the inner dimension at once, on an axis of its own
     splits = _SPLITS.reshape(-1, *[1] * m.ndim)
     depth = k / splits + overhead + (splits > 1) * overhead
-    every = np.full(depth.shape, np.inf)
-    for tile in found.tiles:
+    best_by_split = np.full(depth.shape, np.inf)
+    for tile in values.tiles:
         tiles = np.ceil(m / tile.rows) * np.ceil(n / tile.columns) * batch
         seconds = tiles * splits
         seconds /= num_units
@@ -68,10 +68,10 @@ def gemm_s(
         seconds *= 2 * tile.rows * tile.columns
         seconds *= depth
         seconds /= unit_rate * tile.reach.value
-        np.minimum(every, seconds, out=every)
-    best = np.min(every, axis=0)
+        np.minimum(best_by_split, seconds, out=best_by_split)
+    fastest = np.min(best_by_split, axis=0)
     moved = batch * (element_bytes * (m * k + k * n) + output_bytes * m * n) - spared_bytes
-    return np.maximum(best, moved / bytes_per_s)
+    return np.maximum(fastest, moved / bytes_per_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,19 +130,21 @@ def gemm_times(
     # (nowhere wider than fp32: what is more are 16-bit ones beside it)
     added = 2 * min(float(framework.states(scenario.workload.precision).gradient_bytes), 4.0)
     fused = framework.kernels.fused_gradient_accumulation
-    found = [_LocalGemm.of(scenario, gemm, tokens, layouts, rates) for gemm in gemms]
-    sides = [
+    products = [_LocalGemm.of(scenario, gemm, tokens, layouts, rates) for gemm in gemms]
+    operands = [
         side
-        for p, whole in zip(found, (fused and not g.convolution for g in gemms), strict=True)
+        for p, adds_in_kernel in zip(
+            products, (fused and not g.convolution for g in gemms), strict=True
+        )
         for side in (
             (p.m, p.n, p.k, p.batch, p.rate, element),
             (p.m, p.k, p.n, p.batch, p.rate, element),
-            (p.n, p.m, p.k, p.batch, p.rate, added if whole else element),
+            (p.n, p.m, p.k, p.batch, p.rate, added if adds_in_kernel else element),
         )
     ]
     # recompute, and how norms are split, change no product
-    first, which = distinct(layouts.micro_batch, layouts.cp, layouts.tp, layouts.ep, layouts.etp)
-    table = _stack_operands(sides, tokens.shape)
+    first, index = distinct(layouts.micro_batch, layouts.cp, layouts.tp, layouts.ep, layouts.etp)
+    table = _stack_operands(operands, tokens.shape)
     if len(first) < tokens.size:
         table = table.reshape(*table.shape[:2], -1)[..., first]
     m, n, k, batch, rate, output = table
@@ -159,12 +161,12 @@ def gemm_times(
         **_convolution_savings(gemms, m, k, rates.element),
     )
     if len(first) < tokens.size:
-        seconds = seconds[:, which]
+        seconds = seconds[:, index]
     return [
         _with_surrounding_kernels(
             scenario, gemm, product, layouts, rates, seconds[3 * i : 3 * i + 3], added
         )
-        for i, (gemm, product) in enumerate(zip(gemms, found, strict=True))
+        for i, (gemm, product) in enumerate(zip(gemms, products, strict=True))
     ]
 
 
@@ -177,11 +179,11 @@ def _convolution_savings(
     # the operand (m, k) of the forward product is in the two others too
     operand = np.repeat(m[::3] * k[::3], 3, axis=0)
     shared = [1 - min(g.inputs / (g.rows * g.k), 1.0) if g.inputs else 0.0 for g in gemms]
-    whole = [gemm.convolution for gemm in gemms]
+    convolutions = [gemm.convolution for gemm in gemms]
     shape = (-1, *[1] * (m.ndim - 1))
     return {
         "spared_bytes": element * operand * np.repeat(shared, 3).reshape(shape),
-        "overlapped": np.repeat(whole, 3).reshape(shape),
+        "overlapped": np.repeat(convolutions, 3).reshape(shape),
     }
 
 
@@ -206,13 +208,13 @@ def _with_surrounding_kernels(
     """The three times (3, ...) of a product with the kernels around it [s]."""
     framework, element = scenario.framework, float(scenario.workload.compute_bytes)
     m, n, k, batch = product.m, product.n, product.k, product.batch
-    whole = batch * n * k / rates.memory
+    weight_pass = batch * n * k / rates.memory
     eight_bit = rates.element == 1 and gemm.quantizable
     casts = _fp8_cast_times(
         framework, batch * m * n, batch * m * k, batch * n * k, rates, eight_bit
     )
-    unpack = gemm.unpacked_bytes / constants().gemm.unpack_fraction.value * whole
-    forward = seconds[0] + casts[0] + unpack + gemm.norm_bytes * whole
+    unpack = gemm.unpacked_bytes / constants().gemm.unpack_fraction.value * weight_pass
+    forward = seconds[0] + casts[0] + unpack + gemm.norm_bytes * weight_pass
     dgrad = seconds[1] + casts[1] if gemm.input_gradient else np.zeros_like(forward)
     dgrad = dgrad + unpack * gemm.input_gradient
     forward, dgrad = gemm.pieces * forward, gemm.pieces * dgrad
@@ -244,9 +246,9 @@ def _fp8_cast_times(
         for moved in (kernels.fp8_cast_bytes, kernels.across_cast_bytes, kernels.fp8_rescale_bytes)
     )
     # weights are converted once a step where their 8-bit copies are kept
-    made = weight * (kernels.fp8_weight_bytes == 0)
+    converted_weight = weight * (kernels.fp8_weight_bytes == 0)
     return (
-        along * (inputs + made),
-        along * output + across * made + scaled * inputs,
+        along * (inputs + converted_weight),
+        along * output + across * converted_weight + scaled * inputs,
         across * (inputs + output) + scaled * weight,
     )
