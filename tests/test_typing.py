@@ -50,6 +50,7 @@ answer.to_frame(library="arrow")
 answer.records("everything")
 planner.figure
 planner.plan("gpt2", "polaris", node=1)
+planner.ask.nodes("gpt2", "polaris", most_node=1)
 """
 
 
@@ -90,4 +91,4 @@ def test_wrong_words_are_found_before_a_script_runs(tmp_path: Path) -> None:
     pytest.importorskip("mypy", reason="no mypy: pip install '.[dev]'")
     lines = [line for line in _checked(_WRONG, tmp_path / "wrong.py") if " error: " in line]
     found = [int(line.split(":")[1]) for line in lines]
-    assert sorted(set(found)) == [5, 6, 7, 8, 9]
+    assert sorted(set(found)) == [5, 6, 7, 8, 9, 10]

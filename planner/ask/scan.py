@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from planner.ask.answer import Row
 from planner.ask.plan_point import PlanPoint, plan_or_reason
@@ -12,17 +12,15 @@ from planner.choose.job import JobSpec
 
 __all__ = ["Scan", "scan"]
 
-V = TypeVar("V", int, str)
-
 
 @dataclass(frozen=True, slots=True)
-class Scan(Generic[V]):
+class Scan:
     """Plan points by value; each is planned once, when it is first looked at."""
 
-    plan: Callable[[V], PlanPoint]
-    points: dict[V, PlanPoint] = field(default_factory=dict)
+    plan: Callable[[int], PlanPoint]
+    points: dict[int, PlanPoint] = field(default_factory=dict)
 
-    def __getitem__(self, value: V) -> PlanPoint:
+    def __getitem__(self, value: int) -> PlanPoint:
         """The point of a value."""
         if value not in self.points:
             self.points[value] = self.plan(value)
@@ -32,12 +30,12 @@ class Scan(Generic[V]):
         """Number of values that were planned."""
         return len(self.points)
 
-    def plan_all(self, values: Iterable[V]) -> None:
+    def plan_all(self, values: Iterable[int]) -> None:
         """Plan several values."""
         for value in values:
             self[value]
 
-    def by_value(self) -> list[tuple[V, PlanPoint]]:
+    def by_value(self) -> list[tuple[int, PlanPoint]]:
         """Values and points, by rising value."""
         return sorted(self.points.items())
 
@@ -45,7 +43,7 @@ class Scan(Generic[V]):
         """Points where something fits, by rising value."""
         return [point for _, point in self.by_value() if point.fits]
 
-    def values_where(self, holds: Callable[[PlanPoint], bool]) -> list[V]:
+    def values_where(self, holds: Callable[[PlanPoint], bool]) -> list[int]:
         """Values that were planned and for whose points something holds, rising."""
         return [value for value, point in self.by_value() if holds(point)]
 
@@ -54,7 +52,7 @@ class Scan(Generic[V]):
         return [{axis: value, **p.row()} if axis else p.row() for value, p in self.by_value()]
 
 
-def scan(job: JobSpec, axis: str, values: Iterable[int] = ()) -> Scan[int]:
+def scan(job: JobSpec, axis: str, values: Iterable[int] = ()) -> Scan:
     """Plan a job for values of one field, its own or its workload's.
 
     Where a plan raises PlannerError, its point has the message as the reason why nothing fits.

@@ -16,6 +16,7 @@ import pytest
 import planner
 from planner.ask import QUESTIONS, Answer
 from planner.ask.option import Parameter, parameters
+from planner.choose.job import JobSpec
 from planner.errors import DescriptionError, LayoutError, PlannerError
 from planner.show.answers import answer_table
 from tests.ask.jobs import OWN, SHORT
@@ -66,6 +67,17 @@ def test_rows_are_flat_and_say_why(name: str, answers: dict[str, Answer]) -> Non
         for column in [column for column in row if column.endswith(("_low_s", "_low_bytes"))]:
             high, middle = column.replace("_low_", "_high_"), column.replace("_low_", "_")
             assert row[column] <= row[middle] <= row[high]
+
+
+@pytest.mark.parametrize("name", ["nodes", "zero", "host"])
+def test_a_job_asks_the_same(name: str, answers: dict[str, Answer]) -> None:
+    """A job brings its nodes to the questions that have the option."""
+    options = {key: value for key, value in OWN[name].items() if key != "nodes"}
+    job = JobSpec("gpt2", "polaris", workload=SHORT, nodes=OWN[name].get("nodes", 1))
+    assert QUESTIONS[name].of_job(job, **options) == answers[name]
+    on_two = JobSpec("gpt2", "polaris", workload=SHORT, nodes=2)
+    asked = QUESTIONS[name].of_job(on_two, **options).asked
+    assert asked.get("nodes") == (None if name == "nodes" else 2)
 
 
 @pytest.mark.parametrize("name", QUESTIONS)

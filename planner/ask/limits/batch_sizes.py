@@ -121,7 +121,7 @@ def _batch_row(batch: int, point: PlanPoint, target: PlanPoint) -> Row:
     return {"global_batch": batch, **point.row(**columns)}
 
 
-def _batch_verdict(job: JobSpec, points: Scan[int], best: int | None) -> str:
+def _batch_verdict(job: JobSpec, points: Scan, best: int | None) -> str:
     batch = job.workload.global_batch
     target = points[batch]
     if best is None:

@@ -185,7 +185,7 @@ def _check_grain(model: Model, grain: int) -> None:
 
 
 def _sequence_verdict(
-    job: JobSpec, lengths: Scan[int], safe: int | None, common: int | None, grain: int
+    job: JobSpec, lengths: Scan, safe: int | None, common: int | None, grain: int
 ) -> str:
     model = job.model.name
     if safe is None:

@@ -77,7 +77,7 @@ def nodes(job: JobSpec, *, most_nodes: MostNodes = None, **_: Unpack[JobFields])
 
 def _fewest_nodes(
     job: JobSpec,
-    points: Scan[int],
+    points: Scan,
     limit: int,
     fits: int | None,
     safe: int | None,
@@ -179,7 +179,7 @@ def _knee(rows: list[Row], first: PlanPoint | None, least: float) -> int | None:
 def _scaling_verdict(
     job: JobSpec,
     kind: str,
-    points: Scan[int],
+    points: Scan,
     rows: list[Row],
     first: PlanPoint | None,
     knee: int | None,

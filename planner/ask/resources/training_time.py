@@ -69,12 +69,12 @@ class _Limits:
         return point.row() if chain is None else chain.row(self.days)
 
 
-def _chains(points: Scan[int]) -> list[JobChain]:
+def _chains(points: Scan) -> list[JobChain]:
     """Jobs in a row of every point where something fits, by rising nodes."""
     return [chain for point in points.fitting() if (chain := chain_of(point))]
 
 
-def _none_accepted(job: JobSpec, points: Scan[int], limits: _Limits) -> str:
+def _none_accepted(job: JobSpec, points: Scan, limits: _Limits) -> str:
     """Say why no node count is accepted."""
     training = f"{amount_of_training(job.workload)} of {job.model.name}"
     chains = _chains(points)
@@ -140,7 +140,7 @@ def deadline(
 
 def _deadline_verdict(
     job: JobSpec,
-    points: Scan[int],
+    points: Scan,
     limits: _Limits,
     likely: int | None,
     sure: int | None,
@@ -249,14 +249,14 @@ def _watts(power: str | None) -> float | None:
         raise LayoutError(f"node_power = {error}") from None
 
 
-def _cheapest(points: Scan[int], limits: _Limits) -> PlanPoint | None:
+def _cheapest(points: Scan, limits: _Limits) -> PlanPoint | None:
     """The accepted point with the fewest node-hours, safe ones first; ties take fewer nodes."""
     accepted = [point for point in points.fitting() if limits.accept(point)]
     safe = [point for point in accepted if point.safe] or accepted
     return min(safe, key=lambda point: (point.node_hours, point.nodes), default=None)
 
 
-def _refine(points: Scan[int], counts: Sequence[int], best: PlanPoint | None) -> None:
+def _refine(points: Scan, counts: Sequence[int], best: PlanPoint | None) -> None:
     """Plan halfway between the cheapest count and each of its planned neighbours."""
     if best is None:
         return
@@ -269,7 +269,7 @@ def _refine(points: Scan[int], counts: Sequence[int], best: PlanPoint | None) ->
 
 
 def _cheapest_verdict(
-    job: JobSpec, points: Scan[int], limits: _Limits, best: PlanPoint, row: Row
+    job: JobSpec, points: Scan, limits: _Limits, best: PlanPoint, row: Row
 ) -> str:
     low, high = format_amount(row["node_hours_low"]), format_amount(row["node_hours_high"])
     sentence = (

@@ -43,15 +43,6 @@ _FILE_SYSTEMS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class _Assumptions:
-    """Failures, the interval between checkpoints, and the job's share of the file system."""
-
-    failures: Failures
-    interval_s: float | None
-    file_system_share: float
-
-
-@dataclass(frozen=True, slots=True)
 class _Saving:
     """A way to save checkpoints, and what it costs."""
 
@@ -79,6 +70,7 @@ class _SavedLayout:
     point: PlanPoint
     scenario: Scenario
     layouts: Layouts
+    failures: Failures
     mtbf_s: float
     """Mean time between failures of the job [s]."""
     savings: tuple[_Saving, ...]
@@ -131,51 +123,51 @@ def checkpoints(
     also on doublings of the nodes.
     """
     failure_rate = None if device_mtbf_hours is None else 1 / device_mtbf_hours
-    assumptions = _Assumptions(
-        Failures(per_device_hour=failure_rate, detection_s=60 * detection_minutes),
-        None if interval_minutes is None else 60 * interval_minutes,
-        share / 100,
-    )
+    failures = Failures(per_device_hour=failure_rate, detection_s=60 * detection_minutes)
+    interval_s = None if interval_minutes is None else 60 * interval_minutes
     points = scan(job, "nodes")
     if most_nodes in (None, nodes):
         points.points[nodes] = plan_point(job.replaced(nodes=nodes))
     else:
         points.plan_all(doublings(count_range(job, nodes, most_nodes)))
-    layouts = {point.nodes: _saved_layout(point, assumptions) for point in points.fitting()}
+    layouts = {
+        point.nodes: _saved_layout(point, failures, interval_s, share / 100)
+        for point in points.fitting()
+    }
     first = next(iter(layouts.values()), None)
     last = points[max(points.points)]
     return Findings(
         f"Nothing of {job.model.name} fits on {last.place}: {last.reason}."
         if first is None
-        else _verdict(job, first, assumptions),
+        else _verdict(job, first, interval_s),
         [
             row
             for count, point in points.by_value()
             for row in (_rows(layouts[count]) if point.fits else [_place(point)])
         ],
-        notes=[*(_advice(first, assumptions) if first else ()), *_notes(assumptions)],
+        notes=[*(_advice(first) if first else ()), *_notes(failures)],
         success=first is not None,
     )
 
 
-def _saved_layout(point: PlanPoint, assumptions: _Assumptions) -> _SavedLayout:
+def _saved_layout(
+    point: PlanPoint, failures: Failures, interval_s: float | None, file_system_share: float
+) -> _SavedLayout:
     """Estimate every way to save that the machine has."""
     assert point.best is not None
     assert point.scenario is not None
     scenario, layouts = point.scenario, Layouts.of(point.best.layout)
-    failures = assumptions.failures
     mtbf_s = float(mean_time_between_failures_s(point.devices, failures))
     work_s = point.seconds if point.workload.all_tokens else _MONTH_S
     savings = []
-    for name, settings in _settings(scenario, layouts, assumptions.file_system_share):
+    for name, settings in _settings(scenario, layouts, file_system_share):
         saved = checkpoint_of(scenario, layouts, settings)
         again_s = restart_s(scenario, layouts, failures=failures, checkpoints=settings)
-        interval_s = assumptions.interval_s
         losses = training_losses(
             work_s, saved.blocking_s, mtbf_s, again_s, interval_s, saved.behind_s
         )
         savings.append(_Saving(name, settings, saved, float(again_s), losses))
-    return _SavedLayout(point, scenario, layouts, mtbf_s, tuple(savings))
+    return _SavedLayout(point, scenario, layouts, failures, mtbf_s, tuple(savings))
 
 
 def _settings(
@@ -256,7 +248,7 @@ def _bottleneck(layout: _SavedLayout, saving: _Saving) -> str:
     return words[slowest]
 
 
-def _verdict(job: JobSpec, layout: _SavedLayout, assumptions: _Assumptions) -> str:
+def _verdict(job: JobSpec, layout: _SavedLayout, interval_s: float | None) -> str:
     first, best = layout.savings[0], layout.best
     weights = float(saved_bytes(layout.scenario, layout.layouts, "weights")["weights"])
     sentence = (
@@ -268,7 +260,7 @@ def _verdict(job: JobSpec, layout: _SavedLayout, assumptions: _Assumptions) -> s
     if best.name != first.name:
         sentence += f", {format_seconds(best.wait_s)} with {best.name}"
     interval = format_seconds(float(best.losses.interval_s))
-    least = "" if assumptions.interval_s else ", the interval that loses least"
+    least = "" if interval_s else ", the interval that loses least"
     return (
         f"{sentence}. Saved every {interval}{least}, with a failure every "
         f"{format_seconds(layout.mtbf_s)}, {_percent(best.useful_share)} of the time is work that "
@@ -288,16 +280,16 @@ def _percent(share: float) -> str:
     return f"{100 * share:.{digits}f} %"
 
 
-def _notes(assumptions: _Assumptions) -> list[str]:
+def _notes(failures: Failures) -> list[str]:
     """The assumptions, what a checkpoint must hold, what is not counted."""
     source = (
         "as of Llama 3 405B, 419 interruptions in 54 days on 16,384 H100"
-        if assumptions.failures.per_device_hour is None
+        if failures.per_device_hour is None
         else "as stated"
     )
     return [
         f"Failures come at a constant rate per device, {source}; a restart takes "
-        f"{format_seconds(detection_s(assumptions.failures))} until it is noticed, and a start "
+        f"{format_seconds(detection_s(failures))} until it is noticed, and a start "
         "that reads the checkpoint.",
         "To resume exactly, a checkpoint also holds the step, the schedule, the random states and "
         "the position of the data loader, with the epoch that seeds a DistributedSampler; else "
@@ -306,11 +298,11 @@ def _notes(assumptions: _Assumptions) -> list[str]:
     ]
 
 
-def _advice(layout: _SavedLayout, assumptions: _Assumptions) -> list[str]:
+def _advice(layout: _SavedLayout) -> list[str]:
     """Compare the other ways to save with the first, and name the cost of a queue's time limit."""
     first, *alternatives = layout.savings
     lines = [line for saving in alternatives if (line := _alternative(layout, first, saving))]
-    return [*lines, *_time_limit_cost(layout, assumptions)]
+    return [*lines, *_time_limit_cost(layout)]
 
 
 def _alternative(layout: _SavedLayout, first: _Saving, saving: _Saving) -> str:
@@ -338,7 +330,7 @@ def _alternative(layout: _SavedLayout, first: _Saving, saving: _Saving) -> str:
     )
 
 
-def _time_limit_cost(layout: _SavedLayout, assumptions: _Assumptions) -> list[str]:
+def _time_limit_cost(layout: _SavedLayout) -> list[str]:
     """What the time limit of the longest queue costs."""
     nodes, best = layout.point.nodes, layout.best
     queues = layout.scenario.machine.scheduler.queues
@@ -347,7 +339,7 @@ def _time_limit_cost(layout: _SavedLayout, assumptions: _Assumptions) -> list[st
         return []
     longest = max(admitting, key=lambda q: q.max_hours)
     limit_s = 3600 * longest.max_hours
-    start_s = best.restart_s - detection_s(assumptions.failures)
+    start_s = best.restart_s - detection_s(layout.failures)
     lost_s = min(float(best.losses.interval_s), limit_s) / 2
     return [
         f"In jobs of {longest.max_hours:g} h ({longest.name}) starting takes "
