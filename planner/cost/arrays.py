@@ -1,4 +1,4 @@
-"""Arrays: results as structs of arrays of one shape, and which rows among many differ."""
+"""Arrays: structs of arrays of one shape, and their unique rows."""
 
 from __future__ import annotations
 

@@ -212,14 +212,14 @@ def estimate_layouts(scenario: Scenario, layouts: Layouts) -> Estimates:
 
 @dataclass(frozen=True, slots=True)
 class _Fitting(Arrays):
-    """What layouts take, and the estimates of those that fit."""
+    """Footprints of layouts, and estimates of those that fit."""
 
     footprints: Footprints
     estimates: Estimates
 
 
 def estimate_fitting(scenario: Scenario, layouts: Layouts) -> tuple[Footprints, Estimates]:
-    """What every layout takes, and the estimates of those that fit.
+    """Footprints of all layouts, and estimates of those that fit.
 
     Counted: as `estimate_layouts`. Left out: the time of what does not fit. method.md#search.
 
@@ -241,9 +241,9 @@ def estimate_fitting(scenario: Scenario, layouts: Layouts) -> tuple[Footprints, 
 
 
 def estimate_times(scenario: Scenario, footprints: Footprints) -> Estimates:
-    """Estimates of layouts whose footprints are known, such as those that fit.
+    """Add step times to footprints.
 
-    Counted: TIME_PARTS. Left out: nothing of `estimate_layouts`. method.md#search.
+    Counted: TIME_PARTS. Left out: as `estimate_layouts`. method.md#search.
 
     >>> from planner.cost.memory.footprint import footprints
     >>> scenario = make_scenario("gpt2-xl", global_batch=64)

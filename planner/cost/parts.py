@@ -1,4 +1,4 @@
-"""Parts: what memory and step time are made of, one record each.
+"""Parts: every named part of memory and step time, one record each.
 
 A part that is estimated but not written here is an error wherever it is read: it would have no
 name for a reader, no colour and no uncertainty.

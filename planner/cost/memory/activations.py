@@ -1,4 +1,4 @@
-"""Activations: bytes kept from forward to backward, and working sets, per rank and stage."""
+"""Activations: saved tensors of all micro-batches in flight, and working sets, per stage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Activations", "StageBuffers", "kept_bytes", "moved_bytes", "stage_ac
 
 @dataclass(frozen=True, slots=True)
 class StageBuffers(Arrays):
-    """What passing the stream between pipeline stages takes, beside saved activations [B]."""
+    """Send and receive buffers of pipeline stages, beside saved activations [B]."""
 
     at_peak: Float
     """With most micro-batches in flight: receive buffers not yet in use, outputs kept."""
@@ -33,7 +33,7 @@ class StageBuffers(Arrays):
 
 @dataclass(frozen=True, slots=True)
 class Activations(Arrays):
-    """What a stage's activations take on one rank [B]."""
+    """Activations of a stage on one rank [B]."""
 
     saved: Float
     """Kept by embedding and layers, for all micro-batches in flight."""
@@ -170,7 +170,7 @@ def _at_ends(stages: Stages, block: Block) -> tuple[Mask | bool, ...]:
 
 
 def kept_bytes(scenario: Scenario, block: Block, layouts: Layouts) -> Float:
-    """What embedding or layer keep of one micro-batch from forward to backward on one rank [B].
+    """Saved activations of one block and micro-batch on one rank [B].
 
     Counted: everything or what recompute leaves. Left out: the head, whose loss follows at once.
     method.md#activations.
@@ -188,7 +188,7 @@ def kept_bytes(scenario: Scenario, block: Block, layouts: Layouts) -> Float:
 
 
 def moved_bytes(stages: Stages) -> Float:
-    """What one micro-batch sends to the host on a stage, and gets back in its backward pass [B].
+    """Activations that one micro-batch offloads to the host, and fetches in its backward [B].
 
     Counted: what its layers keep, where activations are offloaded. Left out: embedding and head,
     whose backward is far off or at once. method.md#host-memory-loading-offload.

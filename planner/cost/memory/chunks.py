@@ -1,4 +1,4 @@
-"""Chunks: what a pass through every chunk of a stage keeps, and what stays beside it."""
+"""Chunk memory: activations of one micro-batch per chunk, and bytes that stay between passes."""
 
 from __future__ import annotations
 

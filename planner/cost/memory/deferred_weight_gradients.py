@@ -1,4 +1,4 @@
-"""Deferred: what schedules whose weight gradients are passes of their own hold beside others."""
+"""Deferred weight gradients: memory of schedules that compute them in passes of their own."""
 
 from __future__ import annotations
 

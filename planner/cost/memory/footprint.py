@@ -69,7 +69,7 @@ class Footprints(Arrays):
 
     @functools.cached_property
     def excess(self) -> Float:
-        """By which parts of what there is of device, host and disk they are exceeded, added up."""
+        """Sum of relative excess over device, host and disk capacity [1]."""
         pairs = (
             (self.memory_bytes, self.device_limit_bytes),
             (self.host_memory_bytes, self.host_limit_bytes),
@@ -83,7 +83,7 @@ class Footprints(Arrays):
 
 
 def footprints(scenario: Scenario, layouts: Layouts) -> Footprints:
-    """What every layout takes, without its time.
+    """Device, host and disk memory of every layout, without step times.
 
     Counted: DEVICE_PARTS and HOST_PARTS. Left out: the page cache. method.md#memory-per-device.
 
@@ -100,7 +100,7 @@ def footprints(scenario: Scenario, layouts: Layouts) -> Footprints:
 
 
 def footprints_of(stages: Stages) -> Footprints:
-    """What the layouts of candidate stages (L, S) take, of which one is the worst.
+    """Memory of layouts at the worst of their candidate stages (L, S).
 
     Counted: as `footprints`. Left out: the step time. method.md#memory-per-device.
 

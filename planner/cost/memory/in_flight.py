@@ -1,4 +1,4 @@
-"""In flight: what of a stage's chunks is held when most is, for the micro-batches of a step."""
+"""In flight: micro-batches whose activations a stage holds at its peak, chunk by chunk."""
 
 from __future__ import annotations
 

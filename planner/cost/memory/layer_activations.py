@@ -19,7 +19,7 @@ __all__ = ["LayerActivations", "layer_activations"]
 
 @dataclass(frozen=True, slots=True)
 class LayerActivations(Arrays):
-    """What the largest layer of a stage keeps and needs for one micro-batch [B].
+    """Saved activations and temporaries of the largest layer of a stage, per micro-batch [B].
 
     Of layers that differ it is the largest in everything.
     """

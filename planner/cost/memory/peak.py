@@ -35,13 +35,13 @@ def device_memory(stages: Stages) -> tuple[dict[str, Float], Int]:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The peaks of stages, in figures that name their parts when they are asked [B]."""
+    """Peak memory of stages; `parts` splits it for selected stages [B]."""
 
     inputs: PeakInputs
     live_tensors: tuple[dict[str, Float], ...]
-    """What comes and goes, at each of MOMENTS."""
+    """Live tensors at each of MOMENTS."""
     moment: Int
-    """Which of them is the worst."""
+    """Index of the worst phase in MOMENTS."""
     total: Float
     """All parts at that moment, the allocator's reserve and the device's context among them."""
     before_update: Float

@@ -33,7 +33,7 @@ _NOTHING = functools.partial(np.zeros, ())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveTensors(Arrays):
-    """The parts of device memory that come and go, at one moment [B]."""
+    """Device memory that is alive at one phase of a step, by part [B]."""
 
     weights: Float
     gradients: Float
@@ -47,7 +47,7 @@ class LiveTensors(Arrays):
 
 @dataclass(frozen=True, slots=True)
 class _ResidentTensors(Arrays):
-    """What of a worksheet no activations decide [B]."""
+    """Weights, gradients and optimizer temporaries, which do not depend on activations [B]."""
 
     resident: Resident
     weights: ResidentWeights
@@ -67,7 +67,7 @@ def _resident_tensors(stages: Stages) -> _ResidentTensors:
 
 @dataclass(frozen=True, slots=True)
 class PeakInputs:
-    """What the moments share, worked out once [B]."""
+    """Tensors that several phases share, computed once [B]."""
 
     stages: Stages
     resident: Resident
@@ -101,7 +101,7 @@ class PeakInputs:
 
     @property
     def without_one_layer(self) -> Float:
-        """Activations before the last layer has kept its own, or after it has used them."""
+        """Saved activations without those of the last layer."""
         return self.activations.saved - self.activations.layer.saved
 
     @property

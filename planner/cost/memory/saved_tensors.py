@@ -16,7 +16,7 @@ __all__ = ["always_saved", "saved_bytes"]
 
 
 def saved_bytes(scenario: Scenario, items: tuple[Saved, ...], layouts: Layouts) -> Float:
-    """What tensors take on one rank for one micro-batch [B].
+    """Saved tensors on one rank for one micro-batch [B].
 
     Counted: their bytes per token, over the ranks that split them. Left out: how many layers keep
     them. method.md#memory-per-device.

@@ -1,4 +1,4 @@
-"""Weights: bytes that stay on the device, and those gathered for a while, through a step."""
+"""Weights: resident bytes on the device, and all-gathered weights through a step."""
 
 from __future__ import annotations
 

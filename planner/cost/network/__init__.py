@@ -1,1 +1,1 @@
-"""Network: what a group of ranks sees of the machine, and how long its collectives take."""
+"""Network: bandwidth and latency that a group of ranks sees, and times of collectives."""

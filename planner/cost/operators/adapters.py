@@ -1,4 +1,4 @@
-"""Adapters: what low-rank pairs beside frozen matrices run and keep, and what is not kept."""
+"""Adapters: operators and saved tensors of LoRA pairs beside frozen matrices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backward: what selective recompute keeps, and what a layer's backward needs beside it."""
+"""Backward: tensors that selective recompute saves, and temporaries of a layer's backward."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traced: operators and saved tensors of a module of someone's own, a token being a sample."""
+"""Custom modules: operators and saved tensors of a traced module; a token is a sample."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decoder: layers and head of an encoder-decoder, whose tokens are fewer than its encoder's."""
+"""Decoder: blocks of an encoder-decoder, scaled to the decoder's fewer tokens."""
 
 from __future__ import annotations
 

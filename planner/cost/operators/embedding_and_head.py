@@ -1,4 +1,4 @@
-"""Ends: embedding, head and loss."""
+"""Embedding and head: operators and saved tensors of both ends of the model, and the loss."""
 
 from __future__ import annotations
 

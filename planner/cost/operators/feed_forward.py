@@ -1,4 +1,4 @@
-"""Feed-forward: the dense one, and routed experts."""
+"""Feed-forward: dense layers and routed experts."""
 
 from __future__ import annotations
 

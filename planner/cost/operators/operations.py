@@ -1,4 +1,4 @@
-"""Operations: how many a block's products and attention take."""
+"""Operations: FLOP of products and attention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes: bytes of the elements that every operator of a model works on."""
+"""Sizes: bytes of elements that the operators of a model work on."""
 
 from __future__ import annotations
 

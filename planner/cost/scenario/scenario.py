@@ -1,4 +1,4 @@
-"""Scenario: what is estimated."""
+"""Scenario: model, machine, workload, framework and experience of one estimate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traits: what of a run decides how far its estimate may be off, and which runs err alike."""
+"""Run traits: features of a run that decide the spread of its error."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Schedules: in which order pipeline stages work, and what follows from it; one module each."""
+"""Schedules: pipeline schedules, one module each; bubble, event simulation and timeline."""

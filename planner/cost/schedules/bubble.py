@@ -1,4 +1,4 @@
-"""Bubble: how long pipelines idle and what they hold in flight, for any number of layouts."""
+"""Bubble: idle time and micro-batches in flight of pipelines, for any number of layouts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Known: every schedule, by the name that layouts and frameworks use."""
+"""Registry: every pipeline schedule by its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedule: an order of passes, and what follows from it in closed form."""
+"""Schedule: the order of passes on each stage, with closed forms of bubble and memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Task(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """What one micro-batch takes on one stage or on several together [s]."""
+    """Times of one micro-batch on one stage, or summed over several [s]."""
 
     total_s: Float
     forward_s: Float
@@ -60,7 +60,7 @@ class Passes:
         return Passes(*(np.take_along_axis(part, index, axis=-1)[..., 0] for part in parts))
 
     def less(self, part: Passes) -> Passes:
-        """What is left without a part of them, in each at least nothing [s]."""
+        """Subtract a part, with each time at least 0 [s]."""
         return Passes(
             np.maximum(self.total_s - part.total_s, 0.0),
             np.maximum(self.forward_s - part.forward_s, 0.0),
@@ -70,21 +70,21 @@ class Passes:
 
 @dataclass(frozen=True, slots=True)
 class PipelinePasses:
-    """Stages of which one sets the pace (..., S), and one micro-batch's passes before and behind
-    each of them."""
+    """Passes of one micro-batch on candidate stages (..., S), and on the pipeline before and after
+    each."""
 
     stage: Int
     at_stage: Passes
     before: Passes
-    """Of the model's chunks before the stage's first one."""
+    """On all chunks before the stage's first."""
     after: Passes
-    """Of those behind its last one."""
+    """On all chunks after its last."""
     all_stages: Passes
-    """Of all stages (...)."""
+    """On all stages (...)."""
 
 
 def idle_s(p: Int, v: Int, m: Int, slowest: Passes, other_stages: Passes) -> Float:
-    """Time in which a stage waits for one chunk of every other [s].
+    """Idle time of a stage that waits for one chunk of every other stage [s].
 
     Counted: forward and backward. Left out: what a stage could do meanwhile. Narayanan et al. 2021,
     arXiv:2104.04473, section 2.2.

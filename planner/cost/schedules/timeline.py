@@ -1,4 +1,4 @@
-"""Timeline: what happens in one step, by stage, stream and time, and what each event waits for."""
+"""Timeline: events of one step by stage, stream and time, with their dependencies."""
 
 from __future__ import annotations
 

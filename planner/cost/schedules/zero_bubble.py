@@ -1,4 +1,4 @@
-"""Zero-bubble H1: weight gradients fill the time in which a stage would wait."""
+"""Zero-bubble H1: weight gradients fill the idle time of a stage."""
 
 from __future__ import annotations
 

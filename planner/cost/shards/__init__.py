@@ -1,1 +1,1 @@
-"""Shards: what one rank gets of a model."""
+"""Shards: layers, parameters and states of one rank."""

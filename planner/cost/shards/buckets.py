@@ -1,4 +1,4 @@
-"""Buckets: into how many collectives a stage's gradients and updated weights are cut."""
+"""Buckets: number of collectives for the gradients and updated weights of a stage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Worst: the few stages of a pipeline of which one is the worst, in memory and in time."""
+"""Candidate stages: one of them is the memory peak, one the slowest."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["candidate_stages"]
 
 
 def candidate_stages(blocks: tuple[Block, ...], layouts: Layouts, framework: Framework) -> Int:
-    """Stages of which one is the worst in memory and in time. Shape (..., stages) [1].
+    """Stages among which are the memory peak and the slowest. Shape (..., stages) [1].
 
     Counted: every stage but those of which an earlier one holds as much, chunk by chunk and kind by
     kind, and more micro-batches, or as many and receives them too; where the model turns at the
@@ -51,7 +51,7 @@ def candidate_stages(blocks: tuple[Block, ...], layouts: Layouts, framework: Fra
 
 
 def _falls(layouts: Layouts) -> Mask:
-    """Whether every stage holds fewer micro-batches than the one before it."""
+    """True if every stage has fewer micro-batches in flight than the stage before it."""
     plain = layouts.schedule == SCHEDULES.index("1f1b")
     interleaved = layouts.schedule == SCHEDULES.index("interleaved-1f1b")
     return (plain & (layouts.num_microbatches >= layouts.pp)) | (
@@ -60,7 +60,7 @@ def _falls(layouts: Layouts) -> Mask:
 
 
 def _first_of_each(contents: Float, row: Int) -> Mask:
-    """Whether no stage of the layout before this one holds the same."""
+    """True for the first stage of its layout with these contents."""
     first, _ = distinct(row, *contents.astype(np.int64))
     is_first = np.zeros(len(row), dtype=np.bool_)
     is_first[first] = True
@@ -78,7 +78,7 @@ def _rows(places: Int, row: Int, count: int) -> tuple[Int, Mask]:
 
 
 def _dominated(contents: Float, present: Mask) -> Mask:
-    """Whether an earlier stage of the same layout (L, S) holds as much of everything (K, L, S)."""
+    """True if an earlier stage of the layout (L, S) has no less of anything (K, L, S)."""
     dominated = np.zeros_like(present)
     for later in range(1, present.shape[1]):
         for earlier in range(later):
@@ -88,7 +88,7 @@ def _dominated(contents: Float, present: Mask) -> Mask:
 
 
 def _packed(stages: Int, present: Mask) -> Int:
-    """The stages that are there in the first columns; stage 0 stands in those that are left."""
+    """Move present stages to the first columns; fill the rest with stage 0."""
     order = np.argsort(~present, axis=1, kind="stable")
     width = int(np.max(np.sum(present, axis=1), initial=1))
     return np.take_along_axis(stages, order, axis=1)[:, :width]

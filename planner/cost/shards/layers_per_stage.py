@@ -1,4 +1,4 @@
-"""Pipeline: how layers are dealt to stages."""
+"""Layers per stage: how frameworks and users split layers over pipeline stages."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class LayerSplit:
-    """How layers are dealt to stages, or to chunks of stages."""
+    """Rule that splits layers over stages, or over their chunks."""
 
     first: float = 0.0
-    """Layers that the embedding counts for."""
+    """Layers that the embedding counts as."""
     last: float = 0.0
-    """Layers that head and loss count for."""
+    """Layers that head and loss count as."""
     by_cost: bool = False
     """Dealt in order, each stage closing with the layer that passes its share (nanotron, but the
     head is taken on the last stage, as measured steps of 16 and 32 stages suggest); else ends
     count as whole layers of stages as even as possible (torchtitan, Megatron-LM)."""
     layers_of_chunks: tuple[int, ...] = ()
-    """Layers of every chunk in the order of the model, where users deal them."""
+    """Layers of every chunk in the order of the model, where the user sets them."""
 
 
 _EVENLY = LayerSplit()
@@ -78,7 +78,7 @@ def layers_on_stage(
 def chunk_counts(
     blocks: tuple[Block, ...], layouts: Layouts, stage: Int, framework: Framework
 ) -> list[Float]:
-    """How many of each block every chunk of a pipeline stage holds. Shape (chunks, ...) [1].
+    """Block counts of every chunk of a pipeline stage. Shape (chunks, ...) [1].
 
     Counted: chunks dealt as the stages of a pipeline as long as all of them. Left out: nothing;
     what a layout has fewer chunks of stands at 0. method.md#pipeline.
@@ -107,7 +107,7 @@ def chunk_counts(
 
 
 def split_columns(layouts: Layouts) -> tuple[Int | Mask, ...]:
-    """What tells how layers are dealt to the chunks of stages [1].
+    """Columns that decide the split of layers over chunks [1].
 
     Counted: degrees, the way in which chunks go, what users tell of the deal. Left out: what the
     framework does unasked, which is the same for all. method.md#pipeline.
@@ -122,7 +122,7 @@ def split_columns(layouts: Layouts) -> tuple[Int | Mask, ...]:
 
 
 def _told_number(layouts: Layouts) -> tuple[Int, Layouts | None]:
-    """The number of every layout's deal, 0 where nothing is told of it, and one layout of each."""
+    """Index of every layout's custom split, 0 for the default, and one layout of each."""
     is_custom = layouts.has_custom_split | layouts.counts_embedding_or_head
     if not np.any(is_custom):
         return np.zeros(np.shape(layouts.pp), dtype=np.int64), None
@@ -133,7 +133,7 @@ def _told_number(layouts: Layouts) -> tuple[Int, Layouts | None]:
 def _deals(
     blocks: tuple[Block, ...], layouts: Layouts, framework: Framework
 ) -> tuple[int, Int, list[LayerSplit]]:
-    """Layers in all, the number of every layout's deal, and the deals; the framework's is first."""
+    """Number of layers, index of every layout's split, and the splits; the default is first."""
     layers = [block for block in blocks if block.kind == "layer"]
     total = sum(block.count for block in layers)
     default = _EVENLY
@@ -155,7 +155,7 @@ def _deals(
 
 
 def layer_split(num_layers: int, layout: Layout, usual: LayerSplit = _EVENLY) -> LayerSplit:
-    """How a layout deals layers, in layers of every chunk or in those that the ends count for [1].
+    """Split of layers that a layout sets: layers of every chunk, or what both ends count as [1].
 
     Counted: what the layout says; `usual` where it says nothing. Left out: whether it is legal.
     method.md#pipeline.
@@ -194,7 +194,7 @@ def _with_ends_told(num_layers: int, layout: Layout) -> tuple[int, ...]:
 
 
 def _cost(block: Block) -> int:
-    """What nanotron counts when it deals blocks: matrices, keys and values as large as queries."""
+    """Cost of a block in nanotron's split: matrices, with keys and values as large as queries."""
     matrices = [w for w in block.weights if w.columns > 1]
     attention_weights = [w for w in matrices if w.part == "attention" and not w.adapter]
     query = sum(w.num_params for w in attention_weights if w.matrix == "query")

@@ -1,7 +1,7 @@
 """Layouts: many layouts as integer arrays of one shape; one layout is the 0-d case.
 
-Choices are indices into the tuples of `planner.describe.layout`. What a choice means for the cost
-is said once, by a mask with a name.
+Choices are indices into the tuples of `planner.describe.layout`; a named mask gives each choice its
+meaning for the cost.
 """
 
 from __future__ import annotations
@@ -114,21 +114,21 @@ class Layouts(Sharding, Chunks, Arrays):
 
     @property
     def has_custom_split(self) -> Mask:
-        """Layers of some stages are told, or of all."""
+        """The user sets the layers of some or all stages."""
         return (self.first_layers > 0) | (self.last_layers > 0) | (self.split > 0)
 
     @property
     def counts_embedding_or_head(self) -> Mask:
-        """It is told for how many layers embedding or head count."""
+        """The user sets how many layers embedding or head count for."""
         return (self.embedding_slots >= 0) | (self.head_slots >= 0)
 
     @property
     def dealing(self) -> tuple[Int, ...]:
-        """What is told of how layers are dealt to stages, as numbers from 0."""
+        """User settings of the layer split, as numbers from 0."""
         return tuple(getattr(self, name) + (name in _FROM_BELOW) for name in STAGE_FIELDS)
 
     def distinct_splits(self) -> tuple[Self, Int]:
-        """As `distinct`, in how layers are dealt: where some are told, to which chunks too."""
+        """As `distinct`, for the split of layers over stages and chunks."""
         custom = self.has_custom_split
         chunks = [np.where(custom, column, 0) for column in (self.pp, self.vpp, self.schedule)]
         first, index = distinct(*self.dealing, *chunks)
@@ -164,7 +164,7 @@ class Layouts(Sharding, Chunks, Arrays):
     # --- experts ---------------------------------------------------------------------------------
 
     def settled(self, framework: Framework) -> Self:
-        """With the expert-tensor-parallel degree that the framework takes where none is stated."""
+        """Fill in the framework's default expert-tensor-parallel degree."""
         if np.all(self.etp > 0):
             return self
         unsplit = framework.expert_tensor_parallel[0] == "one"
@@ -215,7 +215,7 @@ class Layouts(Sharding, Chunks, Arrays):
         return (self.num_microbatches > 1) & (piped | ~reduces_every_pass)
 
     def reductions_per_step(self, framework: Framework) -> Int:
-        """How often a step reduces its gradients: once, or after every micro-batch.
+        """Gradient reductions per step: one, or one per micro-batch.
 
         A pipeline may keep gradients unsharded until the end.
         """
@@ -236,8 +236,8 @@ class Layouts(Sharding, Chunks, Arrays):
         return several & (self.paired | (piped & framework.communication.overlap_experts))
 
     def gathers_per_step(self, framework: Framework) -> Int:
-        """How often a step gathers its weights for a forward pass, where layers are units: before
-        each, as a backward pass frees them; once where a pipeline or ZeRO-1 keeps them.
+        """Weight gathers per step for forward passes, where layers are FSDP units: one per
+        micro-batch; one where a pipeline or ZeRO-1 keeps the weights.
         """
         freed = is_in(self.zero_stage, framework.communication.reduce_every_micro_batch)
         stays_gathered = self.piped & framework.buffers.pipeline_gradients_whole
@@ -249,8 +249,8 @@ class Layouts(Sharding, Chunks, Arrays):
         return second & framework.communication.second_shards_stay
 
     def backward_gathers_per_step(self, framework: Framework) -> Int:
-        """How often a step of ZeRO-3 gathers its weights for a backward pass: before each, or once
-        where a pipeline leaves them gathered for the pass that follows.
+        """Weight gathers per step of ZeRO-3 for backward passes: one per micro-batch, or one where
+        a pipeline keeps the weights gathered.
         """
         stay = self.piped & framework.buffers.pipeline_gradients_whole
         return np.where(stay, 1, self.num_microbatches)
@@ -365,7 +365,7 @@ class Layouts(Sharding, Chunks, Arrays):
         return self.recomputes_layers | self.recomputes_module(("core_attn",)) | core
 
     def keeping(self) -> Self:
-        """As the layers of a stage see it that a partial recompute leaves: nothing is repeated."""
+        """Layouts of the layers that partial recompute does not recompute."""
         nothing = np.full_like(self.recompute, RECOMPUTE.index("none"))
         return replace(self, recompute=np.where(self.recomputes_partly, nothing, self.recompute))
 

@@ -1,4 +1,4 @@
-"""Optimizers: the states that each keeps per parameter, beside the copy that it updates."""
+"""Optimizers: bytes of states per parameter, beside the master copy."""
 
 from __future__ import annotations
 

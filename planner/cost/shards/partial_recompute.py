@@ -1,4 +1,4 @@
-"""Parted: layers of a chunk that a partial recompute repeats, and those that it leaves."""
+"""Partial recompute: block counts per chunk, recomputed and saved layers apart."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ __all__ = [
 
 
 def split_for_partial_recompute(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
-    """Blocks with every kind of layer twice: as it is repeated, and as a partial recompute leaves
-    it, which counts with the one before it.
+    """Split every layer block in two: layers that partial recompute repeats, and layers whose
+    activations it saves.
 
-    Counted: the same layers, none of them left yet. Left out: how many either is, which
-    `chunk_block_counts` says of a stage. method.md#recompute.
+    Counted: all layers in the first of the two. Left out: their counts on a stage, which
+    `chunk_block_counts` returns. method.md#recompute.
 
     >>> llama = blocks_of(scenario)
     >>> blocks = split_for_partial_recompute(llama)
@@ -61,7 +61,7 @@ def recompute_columns(layouts: Layouts) -> tuple[Int, Int]:
 
 
 def recomputed_layers(layouts: Layouts, layers: Float) -> Float:
-    """How many of the first `layers` layers of a chunk are repeated [1].
+    """Recomputed layers among the first `layers` of a chunk [1].
 
     Counted: the first ones (Megatron's block method), or every n-th, from the n-th on. Left out:
     nothing; all of them with full recompute of all. method.md#recompute.
@@ -78,7 +78,7 @@ def recomputed_layers(layouts: Layouts, layers: Float) -> Float:
 def chunk_block_counts(
     blocks: tuple[Block, ...], layouts: Layouts, stage: Int, framework: Framework
 ) -> list[Float]:
-    """How many of each block every chunk of a pipeline stage holds. Shape (chunks, ...) [1].
+    """Block counts of every chunk, recomputed and saved layers apart. Shape (chunks, ...) [1].
 
     Counted: as `chunk_counts`; where blocks are parted, layers that are repeated and left, in the
     order in which kinds of layers follow each other. Left out: nothing. method.md#recompute.
@@ -108,7 +108,7 @@ def chunk_block_counts(
 def stage_block_counts(
     blocks: tuple[Block, ...], layouts: Layouts, stage: ArrayLike, framework: Framework
 ) -> list[Float]:
-    """How many of each block a pipeline stage holds [1].
+    """Block counts of a pipeline stage [1].
 
     Counted: the blocks of its chunks (`chunk_block_counts`). Left out: their order.
     method.md#pipeline.
@@ -129,8 +129,8 @@ def stage_block_counts(
 def distinct_stage_layouts(
     blocks: tuple[Block, ...], layouts: Layouts, column: ArrayLike
 ) -> tuple[Layouts, Int, Int]:
-    """Layouts whose stages hold unlike parts of a model or that differ in one column more, such as
-    the stage; that column of theirs, and which of them each layout is [1].
+    """Unique layouts by the blocks of their stages and one more column, such as the stage; that
+    column, and the index of each layout among them [1].
 
     Counted: how layers are dealt, and where blocks are parted, which of them are repeated. Left
     out: all else that layouts differ in. method.md#pipeline.
@@ -153,7 +153,7 @@ def distinct_stage_layouts(
 def model_block_counts(
     blocks: tuple[Block, ...], layouts: Layouts, framework: Framework
 ) -> list[Float]:
-    """How many of each block the model holds [1].
+    """Block counts of the whole model [1].
 
     Counted: where blocks are parted, layers that are repeated and left, chunk by chunk. Left out:
     nothing. method.md#recompute.
@@ -175,8 +175,8 @@ def model_block_counts(
 def block_counts_around(
     blocks: tuple[Block, ...], layouts: Layouts, stage: Int, framework: Framework
 ) -> tuple[Int, list[Float], list[Float]]:
-    """The last stage that holds what a stage does, chunk by chunk, and how many of each block lie
-    before its first chunk and behind its last one [1].
+    """Last stage with the same blocks as a stage, and block counts before its first and after its
+    last chunk [1].
 
     Counted: in the order of the model (`chunk_block_counts`). Left out: blocks between the stage's
     own chunks. method.md#pipeline.

@@ -34,9 +34,9 @@ __all__ = ["Stages"]
 
 
 _SINGLY = 16
-"""Layouts that are worked out one by one: of more of them it pays to look for what they share."""
+"""Up to this many layouts, computing each directly is faster than deduplicating."""
 _OF_STATES = ("dp_shard", "zero_stage", "reshard", "offload", "tiles")
-"""Columns that decide nothing but what ranks hold of parameters and their states."""
+"""Columns that affect only the parameters and states of a rank."""
 _OF_WORK = (
     "sequence_parallel",
     "ulysses",
@@ -50,7 +50,7 @@ _OF_WORK = (
     "offload_activations",
     "schedule",
 )
-"""Columns that decide nothing but what passes compute, keep and send."""
+"""Columns that affect only the computation, activations and traffic of passes."""
 
 _COLUMNS = tuple(field.name for field in fields(Layouts))
 
@@ -59,13 +59,13 @@ _Figures = TypeVar("_Figures", bound=Arrays)
 
 @dataclass(frozen=True, slots=True)
 class _UniqueStages:
-    """Few stages that stand for many, and which of them each of these is."""
+    """Unique stages and the index that expands them back to all layouts."""
 
     stages: Stages
     index: Int
 
     def rows(self, index: Int) -> Self:
-        """Those that still stand for one of the rows at `index`."""
+        """The unique stages of the rows at `index`."""
         index = self.index[index]
         first, number = distinct(index)
         return replace(self, stages=self.stages.rows(index.ravel()[first]), index=number)
@@ -73,7 +73,7 @@ class _UniqueStages:
 
 @dataclass(frozen=True)
 class Stages:
-    """Pipeline stages of layouts: which they are, their blocks, and a rank's parameters there.
+    """Pipeline stages of layouts: their blocks, and the parameters of one of their ranks.
 
     Arrays have the common shape of layouts and stages: (L, S) for S stages of L layouts, (L,)
     for one of each.
@@ -82,27 +82,27 @@ class Stages:
     scenario: Scenario
     blocks: tuple[Block, ...]
     layouts: Layouts
-    """With what they leave to the framework settled."""
+    """With the framework's default expert tensor parallelism."""
     requested: Layouts
-    """As they were stated; of candidates (L, S) without an axis for the stages."""
+    """As requested; of candidates (L, S) without the axis of stages."""
     stage: Int
     """Index of the stage in its pipeline."""
     _by_work: _UniqueStages | None = None
-    """Those that differ in what passes do; by layout, each with all its stages."""
+    """Unique in the work of passes; by layout, each with all its stages."""
     _by_states: _UniqueStages | None = None
-    """Those that differ in what ranks hold of parameters."""
+    """Unique in the parameters and states of a rank."""
     _parent: tuple[Stages, tuple[Any, ...]] | None = None
-    """Stages of which these are some, and their places among them."""
+    """Stages from which these were selected, and their places there."""
 
     @classmethod
     def of(cls, scenario: Scenario, layouts: Layouts, stage: ArrayLike) -> Self:
-        """Given stages; `layouts` and `stage` broadcast."""
+        """Stages by index; `layouts` and `stage` broadcast."""
         blocks, settled = _blocks_of(scenario, layouts), layouts.settled(scenario.framework)
         return cls(scenario, blocks, settled, layouts, np.asarray(stage, dtype=np.int64))
 
     @classmethod
     def candidates(cls, scenario: Scenario, layouts: Layouts) -> Self:
-        """The few stages (L, S) of which one is the worst, in memory and in time."""
+        """Candidate stages (L, S): one of them is the memory peak, one the slowest."""
         blocks, framework = _blocks_of(scenario, layouts), scenario.framework
         if len(layouts) <= _SINGLY:
             stage = candidate_stages(blocks, layouts, framework)
@@ -131,7 +131,7 @@ class Stages:
         return cls.of(scenario, Layouts.of(layout), np.arange(layout.pp))
 
     def rows(self, index: Int) -> Self:
-        """Those at `index` along the first axis, with what is known of them."""
+        """Select rows at `index` along the first axis; figures computed so far are shared."""
         return replace(
             self,
             layouts=self.layouts.take(index),
@@ -143,7 +143,7 @@ class Stages:
         )
 
     def at(self, index: Int) -> Self:
-        """Of (L, S) stages the one at `index` (L, 1) of each layout: (L,)."""
+        """Select one stage of each layout: from (L, S) at `index` (L, 1) to (L,)."""
         places: tuple[Any, ...] = (..., 0)
         if self.shape[-1] > 1:
             places = (*np.indices(np.shape(index)[:-1], sparse=True), index[..., 0])
@@ -168,19 +168,20 @@ class Stages:
 
     @property
     def by_work(self) -> tuple[Stages, Int | None]:
-        """Those of the layouts that differ in what passes compute, keep and send, and which of
-        these each layout is; all of them and None where nothing is shared."""
+        """Stages unique in the work of passes, and the index of each layout among them; all stages
+        and None where nothing is shared."""
         return (self._by_work.stages, self._by_work.index) if self._by_work else (self, None)
 
     def of_work(self, figures: Callable[[Stages], _Figures]) -> _Figures:
-        """Figures that depend on what passes compute, keep and send, and on nothing that ranks
-        hold of parameters: worked out once for the layouts that do not differ there."""
+        """Compute figures of passes (computation, activations, traffic) once per unique layout."""
         unique, index = self.by_work
         return figures(unique) if index is None else figures(unique).spread(index)
 
     def of_states(self, figures: Callable[[Stages], _Figures]) -> _Figures:
-        """Figures that depend on what ranks hold of parameters, and on nothing that passes do but
-        whether a step has several: worked out once for the stages that do not differ there."""
+        """Compute figures of parameters and states once per unique stage.
+
+        They may depend on whether a step has several micro-batches, on no other part of passes.
+        """
         unique = self._by_states
         return figures(unique.stages).spread(unique.index) if unique else figures(self)
 
@@ -197,12 +198,12 @@ class Stages:
 
     @functools.cached_property
     def params(self) -> StageParams:
-        """A rank's parameters on the stage."""
+        """Parameters of one rank of the stage."""
         return self._params("params", self.blocks)
 
     @functools.cached_property
     def trained(self) -> StageParams:
-        """The same without frozen tensors: what has gradients and states, and changes in a step."""
+        """Trainable parameters of one rank: those with gradients and optimizer states."""
         moving = tuple(without_frozen(block) for block in self.blocks)
         return self.params if moving == self.blocks else self._params("trained", moving)
 
@@ -256,7 +257,7 @@ class Stages:
 
     @property
     def moment_bytes(self) -> Float:
-        """What the optimizer keeps of the parameters that a rank updates, beside a copy [B]."""
+        """Optimizer moments of the parameters that a rank updates, without the master copy [B]."""
         params, sharded = self.params, self.layouts.shards_states
         per_param = moment_bytes(self.scenario.workload.optimizer, self.states)
         ratio = params.trainable / np.maximum(params.trainable_sharded, 1)
@@ -264,7 +265,7 @@ class Stages:
         return self.updated * per_param + extra
 
     def layouts_of_block(self, block: Block) -> Layouts:
-        """The layouts as a block sees them: without recompute where a partial one leaves it."""
+        """Layouts of a block: without recompute where partial recompute saves its activations."""
         return self.layouts.keeping() if block.kept_whole else self.layouts
 
     def of_model(self, figures: list[Float]) -> Float:
@@ -274,33 +275,32 @@ class Stages:
 
     @property
     def paged_bytes(self) -> Float:
-        """The part of it that the device hands to the host where it has no room [B]."""
+        """Moments that a paged optimizer may move to the host [B]."""
         paged = OPTIMIZERS[self.scenario.workload.optimizer].paged
         return np.where(self.layouts.keeps_states & paged, self.moment_bytes, 0.0)
 
     @property
     def optimizer_state_bytes(self) -> Float:
-        """Copy and moments of the parameters that a rank updates [B]."""
+        """Master copy and moments of the parameters that a rank updates [B]."""
         return self.updated * self.states.master_bytes + self.moment_bytes
 
     @property
     def updated_at_once(self) -> Float:
-        """Those of them that have gradients at a time: all, or one group where a weight is updated
-        as soon as its gradient is there [elements]."""
+        """Parameters updated together: all, or one group where the optimizer runs in backward
+        [elements]."""
         if not self.scenario.framework.kernels.optimizer_in_backward:
             return self.updated
         return np.minimum(self.updated, self.largest_group / self._parts)
 
     @property
     def largest_group(self) -> Float:
-        """The most parameters whose gradients exist together where none is kept: of a layer, or of
-        a table [elements]."""
+        """Largest FSDP group: a layer, the embedding or the head [elements]."""
         params = self.trained
         return np.maximum(np.maximum(params.largest_layer, params.embedding), params.head)
 
     @property
     def _parts(self) -> Float:
-        """Over how many ranks a group's states are spread."""
+        """Ranks that shard the states of a group."""
         return np.where(self.layouts.shards_states, self.layouts.num_shards, 1)
 
     @property
@@ -316,14 +316,14 @@ class Stages:
 
     @property
     def in_layers(self) -> Float:
-        """Part of a stage's parameters that is in layers [1]."""
+        """Share of a stage's parameters in its layers [1]."""
         params = self.params
         ends = params.embedding + params.head - params.tied
         return 1 - ends / np.maximum(params.all_gathered, 1)
 
     @property
     def element(self) -> Float:
-        """Bytes of an element of its weights as they are gathered, on the average [B]."""
+        """Mean bytes of an element of all-gathered weights [B]."""
         parent = float(self.scenario.workload.compute_bytes)
         return parent - (parent - self.layer_element) * self.in_layers
 
@@ -334,13 +334,13 @@ class Stages:
 
 
 def _blocks_of(scenario: Scenario, layouts: Layouts) -> tuple[Block, ...]:
-    """Blocks of the model, parted where some layouts recompute some of its layers."""
+    """Blocks of the model, split in two where a layout recomputes only some layers."""
     blocks = blocks_of(scenario)
     return split_for_partial_recompute(blocks) if np.any(layouts.recomputes_partly) else blocks
 
 
 def _states_columns(scenario: Scenario, layouts: Layouts) -> list[Int | Mask]:
-    """What tells layouts apart in what their ranks hold of parameters and send of them."""
+    """Columns that decide the parameters, states and data-parallel traffic of a rank."""
     rules, kernels = scenario.framework.communication, scenario.framework.kernels
     columns = [getattr(layouts, name) for name in _COLUMNS if name not in _OF_WORK]
     # how many passes a step has counts where only one of them sends

@@ -1,4 +1,4 @@
-"""Split: how the tensor-parallel group divides a tensor."""
+"""Tensor split: how tensor-parallel ranks divide a tensor, and how tokens load experts."""
 
 from __future__ import annotations
 

@@ -21,14 +21,14 @@ __all__ = ["Pass", "block_passes"]
 
 @dataclass(frozen=True, slots=True)
 class Pass(Arrays):
-    """One block and micro-batch: computation, and traffic that nothing hides [s]."""
+    """One micro-batch on one block: computation and exposed traffic [s]."""
 
     compute: BlockTime
     tensor_s: Float
     context_s: Float
     expert_s: Float
     forward_traffic_s: Float
-    """What of the traffic stands in the forward pass."""
+    """Exposed traffic of the forward pass."""
     behind_forward_s: Float
     """Traffic between nodes that runs behind the computation of the forward pass."""
     behind_backward_s: Float
@@ -77,7 +77,7 @@ _SHAPES = (
     "recompute_span",
     "recompute_modules",
 )
-"""Columns that decide what a rank does in one pass of a block."""
+"""Columns that decide the work of a rank in one pass of a block."""
 
 
 def block_passes(scenario: Scenario, blocks: tuple[Block, ...], layouts: Layouts) -> list[Pass]:

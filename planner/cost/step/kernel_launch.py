@@ -1,4 +1,4 @@
-"""Host: what it takes to issue a block's kernels and collectives, and what devices wait for it."""
+"""Kernel launch: host time to issue kernels and collectives, and its exposed part."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def num_kernels(block: Block, attention: str) -> int:
 
 
 def host_pass_s(scenario: Scenario, block: Block, layouts: Layouts, groups: Groups) -> Float:
-    """Least time of a block's pass, forward and backward: the host's work to issue it [s].
+    """Host time to issue a block's forward and backward pass: their lower bound [s].
 
     Counted: kernels of forward, backward and recompute that are in no graph, each as long as
     a bare launch times the framework's ratio; collectives of tensor parallelism, and the slowest
@@ -92,7 +92,7 @@ def _num_collectives(scenario: Scenario, block: Block, layouts: Layouts) -> Floa
 
 
 def _growth(scenario: Scenario, layouts: Layouts, groups: Groups) -> Float:
-    """By how much the slowest host of a tensor-parallel group takes longer than one."""
+    """Slowdown of the slowest host of a tensor-parallel group, over one host [1]."""
     host, nodes = scenario.framework.host, groups.tensor.nodes
     if not host.awaits_collectives:
         return np.ones(np.shape(layouts.tp))
@@ -105,7 +105,7 @@ def _growth(scenario: Scenario, layouts: Layouts, groups: Groups) -> Float:
 def awaited_s(
     scenario: Scenario, block: Block, layouts: Layouts, groups: Groups, busy_s: Float
 ) -> Float:
-    """What devices that are busy for `busy_s` wait for the host in a block's pass [s].
+    """Time that devices with `busy_s` of work wait for the host in a block's pass [s].
 
     Counted: what the host takes longer than they do, as it runs ahead of them; all of it where
     every launch waits for its kernel, or where the layer's routing empties the queue. Left out:

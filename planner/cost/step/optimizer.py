@@ -1,4 +1,4 @@
-"""Optimizer: the step on the device, and the bytes that one update moves."""
+"""Optimizer: time of the device's update, from the bytes that it moves."""
 
 from __future__ import annotations
 

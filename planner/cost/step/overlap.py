@@ -21,7 +21,7 @@ __all__ = ["Exposed", "exposed_traffic"]
 
 @dataclass(frozen=True, slots=True)
 class Exposed(Arrays):
-    """What stays of a step's data-parallel and parameter traffic [s]."""
+    """Exposed data-parallel and parameter traffic of a step [s]."""
 
     gradients_s: Float
     """Reduction of gradients (ZeRO-0 to 2)."""
@@ -42,7 +42,7 @@ class Exposed(Arrays):
 def exposed_traffic(
     stages: Stages, traffic: DataTraffic, forward_s: Float, backward_s: Float
 ) -> Exposed:
-    """What is left of a stage's traffic beside one micro-batch's computation on it [s].
+    """Exposed traffic of a stage beside one micro-batch's computation [s].
 
     Counted: contention of what is hidden, what has nothing to hide behind, half a cycle of a thread
     that looks for gradients, quantising. Left out: traffic of layers and between stages, what ranks
@@ -94,12 +94,12 @@ def exposed_traffic(
 
 @dataclass(frozen=True, slots=True)
 class _UnhiddenShares(Arrays):
-    """Parts of a stage's traffic that nothing hides [1]."""
+    """Shares of a stage's traffic that no computation can hide [1]."""
 
     first: Float
-    """The first layer's weights, which are waited for in full."""
+    """Weights of the first layer, gathered before computation starts."""
     last: Float
-    """The last bucket of gradients, which has nothing left to hide behind."""
+    """Last bucket of gradients, reduced after backward ends."""
 
 
 def _unhidden_shares(stages: Stages) -> _UnhiddenShares:
@@ -112,8 +112,7 @@ def _unhidden_shares(stages: Stages) -> _UnhiddenShares:
 
 
 def _quantising_s(stages: Stages) -> Float:
-    """Turning weights and gradients of ZeRO-3 into fewer bits for their way and back, in a step; it
-    runs on the devices, not behind them [s]."""
+    """Quantising and dequantising weights and gradients of ZeRO++ in a step, on the device [s]."""
     scenario, layouts = stages.scenario, stages.layouts
     rules, framework = scenario.framework.communication, scenario.framework
     if not (rules.gather_bytes or rules.scatter_bytes):
@@ -130,7 +129,7 @@ def _quantising_s(stages: Stages) -> Float:
 
 
 def _gradients(stages: Stages, tail: Float, traffic_s: Float, backward_s: Float) -> Float:
-    """What one reduction of the gradients adds to a backward pass [s]."""
+    """Exposed time of one gradient reduction [s]."""
     framework = stages.scenario.framework
     rules, contention = framework.reduction, framework.communication.contention.value
     # the last gradient comes half a cycle before somebody looks for it
@@ -145,6 +144,6 @@ def _gradients(stages: Stages, tail: Float, traffic_s: Float, backward_s: Float)
 
 
 def _behind(traffic_s: Float, compute_s: Float, first: Float, contention: float) -> Float:
-    """What traffic that runs ahead of computation, layer by layer, adds to it [s]."""
+    """Exposed time of traffic prefetched layer by layer [s]."""
     left = np.maximum(traffic_s - compute_s, traffic_s * first)
     return left + contention * np.minimum(traffic_s, compute_s)

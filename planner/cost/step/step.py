@@ -62,7 +62,7 @@ def time_parts(stages: Stages) -> dict[str, Float]:
 
 @dataclass(frozen=True, slots=True)
 class StageOverheads(Arrays):
-    """What every stage (S,) of a layout adds to the passes of its chunks [s]."""
+    """Time of every stage (S,) beside its passes: transfers, collectives, optimizer [s]."""
 
     transfer: Transfer
     exposed: Exposed
@@ -74,7 +74,7 @@ class StageOverheads(Arrays):
 
 
 def stage_overheads(stages: Stages, passes: list[Pass]) -> StageOverheads:
-    """What all stages (S,) of one layout send and do beside their passes [s].
+    """Transfers, collectives and optimizer of all stages (S,) of one layout [s].
 
     Counted: as `time_parts`, of every stage and not of the slowest alone. Left out: passes, and
     waiting for other stages. method.md#pipeline.
@@ -110,7 +110,7 @@ class _ComputeTimes(Arrays):
 
 @dataclass(frozen=True, slots=True)
 class _OverlapWindow(Arrays):
-    """What data-parallel traffic finds beside one micro-batch's passes on stages [s]."""
+    """Computation that can hide data-parallel traffic of one micro-batch [s]."""
 
     transfer: Transfer
     """One to a neighbour."""
@@ -140,7 +140,7 @@ def _beside(stages: Stages, passes: list[Pass], busy: _ComputeTimes) -> _Overlap
 
 @dataclass(frozen=True, slots=True)
 class _ParameterTraffic(Arrays):
-    """What a stage sends of its parameters, and its update [s]."""
+    """Data-parallel traffic of a stage, and its optimizer step [s]."""
 
     traffic: DataTraffic
     gathers: Mask
@@ -163,7 +163,7 @@ def _sent(stages: Stages) -> _ParameterTraffic:
 
 
 def _exposed(stages: Stages, sent: _ParameterTraffic, beside: _OverlapWindow) -> Exposed:
-    """What nothing hides of data-parallel traffic [s]."""
+    """Exposed data-parallel traffic [s]."""
     return exposed_traffic(
         stages,
         sent.traffic,
@@ -227,7 +227,7 @@ class _PipelineTimes(Arrays):
 
 @dataclass(frozen=True, slots=True)
 class _SlowestStage(Arrays):
-    """What layouts take that no parameters decide, whose slowest stage sets the pace [s]."""
+    """Slowest stage of each layout, and the step-time parts that it sets [s]."""
 
     slowest: Int
     """The place of this stage among the candidates."""
@@ -320,8 +320,8 @@ def _bubble_with_waits(
 
 
 def _bubble_s(layouts: Layouts, pipeline: _PipelineTimes, waits: tuple[Float, Float]) -> Float:
-    """How long pipelines idle whose passes wait for something besides, in proportion to them as on
-    the slowest stage [s]."""
+    """Bubble of pipelines whose passes also wait for collectives; waits scale as on the slowest
+    stage [s]."""
     shape = np.broadcast_shapes(pipeline.stage.shape, pipeline.each.forward_s.shape)
     tiny = np.finfo(float).tiny
     ahead = 1 + waits[0] / np.maximum(pipeline.slowest.forward_s, tiny)
@@ -338,7 +338,7 @@ def _bubble_s(layouts: Layouts, pipeline: _PipelineTimes, waits: tuple[Float, Fl
 
 
 def _slowest(stages: Stages, passes: list[Pass]) -> tuple[Int, Float]:
-    """Which stage sets the pace, and the time of one micro-batch on it [s]."""
+    """Index of the slowest stage, and its time for one micro-batch [s]."""
     per_stage = stages.total([work.total_s[..., None] for work in passes])
     index: Int = np.argmax(per_stage, axis=-1)
     return index, np.take_along_axis(per_stage, index[..., None], axis=-1)[..., 0]

@@ -1,1 +1,1 @@
-"""Uncertainty: how far estimates lie from measured runs, and what measured runs teach."""
+"""Uncertainty: the spread of measured runs around their estimates."""

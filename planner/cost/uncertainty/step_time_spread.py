@@ -1,4 +1,4 @@
-"""Runs: the traits of layouts that are asked about, and what to expect of their step times."""
+"""Step-time spread: run traits of layouts, and the expected error of their step times."""
 
 from __future__ import annotations
 

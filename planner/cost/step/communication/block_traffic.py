@@ -26,8 +26,8 @@ __all__ = ["AxisTime", "block_traffic"]
 
 @dataclass(frozen=True, slots=True)
 class AxisTime(Arrays):
-    """Traffic of one axis in a block: what nothing hides, and what leaves the node behind
-    computation; recompute's with the backward pass [s]."""
+    """Traffic of one axis in a block: exposed, and hidden but crossing nodes; recompute counts with
+    the backward pass [s]."""
 
     forward_s: Float
     backward_s: Float
@@ -39,14 +39,14 @@ class AxisTime(Arrays):
 
     @classmethod
     def nothing(cls, compute: BlockTime) -> AxisTime:
-        """That of an axis which sends nothing."""
+        """An axis without traffic."""
         return cls(*[np.zeros_like(compute.forward_s)] * 6)
 
     @classmethod
     def split(
         cls, group: GroupView, sent: tuple[Float, Float], left: tuple[Float, Float]
     ) -> AxisTime:
-        """Of what is `sent` forward and backward, what is `left` over beside computation."""
+        """Split traffic `sent` forward and backward into its exposed part `left` and the rest."""
         across = group.nodes > 1
         ahead, back = (
             np.where(across, total - part, 0.0) for total, part in zip(sent, left, strict=True)
@@ -91,8 +91,8 @@ def _tensor_parallel(
     stream: StreamTraffic,
     compute: BlockTime,
 ) -> AxisTime:
-    """Tensor-parallel traffic: what no product of a column-parallel layer hides, and a part of the
-    rest where the framework overlaps it otherwise."""
+    """Tensor-parallel traffic that neither column-parallel products nor the framework's other
+    overlap hide."""
     rules = scenario.framework.communication
     visible = 1 - rules.overlap_tensor.value
     forward, backward = stream.tensor_s(scenario, block, layouts)

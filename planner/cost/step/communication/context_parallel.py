@@ -25,7 +25,7 @@ _FP32 = 4.0
 def context_s(
     scenario: Scenario, block: Block, layouts: Layouts, groups: Groups
 ) -> tuple[Float, Float]:
-    """Keys and values travel between context ranks, and their gradients back [s].
+    """Exchange keys and values between context ranks, and their gradients: forward, backward [s].
 
     Counted: n - 1 transfers of a rank's keys and values around n of them forward, twice that
     backward, each as slow as the ring's slowest hop; or (`context_exchange`) one gather of them
@@ -63,7 +63,7 @@ def context_s(
 def heads_s(
     scenario: Scenario, block: Block, layouts: Layouts, groups: Groups
 ) -> tuple[Float, Float]:
-    """Context ranks exchange their tokens for heads before attention, and back after it [s].
+    """Ulysses all-to-alls of tokens for heads around attention: forward, backward [s].
 
     Counted: four all-to-alls forward, of queries, keys, values and output, and four backward;
     keys and values of fewer heads than ranks once for each rank, or of all heads where the

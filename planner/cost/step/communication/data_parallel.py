@@ -35,18 +35,18 @@ class DataTraffic(Arrays):
     gradients_s: Float
     """One reduction of the gradients."""
     parameters_s: Float
-    """Gathering updated parameters after the step (ZeRO-1 and 2, in buckets)."""
+    """All-gather of updated parameters after the step (ZeRO-1 and 2, in buckets)."""
     before_forward_s: Float
-    """Gathering the stage's weights for a forward pass (ZeRO-3, and below it where every layer is
-    a unit)."""
+    """All-gather of the stage's weights before a forward pass (ZeRO-3; below it where every layer
+    is an FSDP unit)."""
     before_later_forward_s: Float
-    """The same for those of a step's passes that follow the first."""
+    """The same for later forward passes of the step."""
     before_backward_s: Float
-    """Gathering them again for the backward pass (ZeRO-3)."""
+    """All-gather before the backward pass (ZeRO-3)."""
     after_backward_s: Float
-    """Reducing and scattering the stage's gradients after it (ZeRO-3)."""
+    """Reduce-scatter of the stage's gradients after it (ZeRO-3)."""
     around_loss_s: Float
-    """A step's further gatherings of the head's weights for a loss in pieces."""
+    """Further all-gathers of the head's weights, where the loss runs in chunks."""
 
 
 def data_traffic(stages: Stages, groups: Groups) -> DataTraffic:
@@ -96,7 +96,7 @@ def data_traffic(stages: Stages, groups: Groups) -> DataTraffic:
 
 
 def _head_s(stages: Stages, groups: Groups) -> Float:
-    """A step's further gatherings of the head's weights for a loss in pieces [s]."""
+    """Further all-gathers of the head's weights, where the loss runs in chunks [s]."""
     times = stages.layouts.extra_head_gathers(stages.scenario.framework)
     size = stages.params.head * stages.element
     return where_any(times > 0, lambda: times * _times(1.0, all_gather_s, groups.shard, size))
@@ -110,7 +110,7 @@ def _times(count: Float | float, collective: Collective, group: GroupView, amoun
 
 
 def _routed(stages: Stages) -> Float:
-    """Part of a rank's parameters that has replicas of its own: experts spread over ranks."""
+    """Share of a rank's parameters in routed experts, which have replicas of their own [1]."""
     spread = stages.layouts.spreads_experts
     return np.where(spread, expert_share(stages.blocks, stages.layouts), 0.0)
 
@@ -128,13 +128,13 @@ def _gathered_s(
 
 
 def _weights_s(stages: Stages, groups: tuple[GroupView, GroupView], count: Float) -> Float:
-    """Gathering a stage's weights for a pass, in as few bytes as the framework sends [s]."""
+    """All-gather of a stage's weights for one pass, in the bytes that the framework sends [s]."""
     sent = stages.scenario.framework.communication.gather_bytes or stages.element
     return _gathered_s(stages, groups, count, stages.params.unsharded * sent)
 
 
 def _reduced_s(stages: Stages, groups: Groups, count: Float) -> Float:
-    """Reducing the gradients of a stage once, in `count` collectives [s]."""
+    """One reduction of a stage's gradients, in `count` collectives [s]."""
     amount, routed = stages.params.trainable * stages.states.reduce_bytes, _routed(stages)
     rules = stages.scenario.framework.communication
     sent = rules.scatter_bytes / stages.states.reduce_bytes
@@ -147,7 +147,7 @@ def _reduced_s(stages: Stages, groups: Groups, count: Float) -> Float:
     reduce_s = hierarchical_all_reduce_s if phased else all_reduce_s
 
     def in_parts(size: Float, shard: GroupView, replica: GroupView) -> Float:
-        """Each rank sums up its shard, and what replicas have of it."""
+        """Reduce-scatter over the shards, then all-reduce over the replicas."""
         scatter = _times(count, reduce_scatter_s, shard, size)
         if sent:
             # only where it leaves the node
@@ -171,7 +171,7 @@ def _reduced_s(stages: Stages, groups: Groups, count: Float) -> Float:
 
 
 def _pieces(stages: Stages, bucket: float) -> Float:
-    """Into how many collectives gradients or updated parameters are cut.
+    """Number of collectives for gradients or updated parameters [1].
 
     ZeRO-3 gathers and reduces layer by layer, and so does what makes every layer a unit.
     """
@@ -181,7 +181,7 @@ def _pieces(stages: Stages, bucket: float) -> Float:
 
 
 def _first_bucket(stages: Stages) -> Float:
-    """A collective more where the first bucket of gradients closes before others do [1]."""
+    """One more collective where the first gradient bucket is smaller [1]."""
     first = stages.scenario.framework.reduction.first_bucket_elements
     more = (first > 0) & ~stages.layouts.shards_weights & (stages.params.trainable > first)
     return np.where(more, 1.0, 0.0)

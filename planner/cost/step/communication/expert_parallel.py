@@ -54,7 +54,7 @@ def expert_s(
 
 
 def _sent_bytes(scenario: Scenario, block: Block, layouts: Layouts) -> Float:
-    """What a rank's tokens are on their way to the experts, or those that come to it [B]."""
+    """Bytes of the tokens that a rank dispatches, or receives [B]."""
     workload = scenario.workload
     tokens = layouts.tokens(workload.sequence_length) * block.dispatch_top_k
     size = tokens * scenario.model.hidden_size * float(workload.compute_bytes)
@@ -65,7 +65,7 @@ def _sent_bytes(scenario: Scenario, block: Block, layouts: Layouts) -> Float:
 def split_expert_s(
     scenario: Scenario, block: Block, layouts: Layouts, groups: Groups
 ) -> tuple[Float, Float]:
-    """Gathering tokens at an expert over the ranks that split it, and summing its results [s].
+    """Expert tensor parallelism: all-gather of dispatched tokens, reduce-scatter of results [s].
 
     Counted: a gather and a reduce-scatter of the dispatched tokens forward, both again backward,
     where ranks route their own tokens; elsewhere the stream was gathered before (`tensor_s`). Left
@@ -89,7 +89,7 @@ def split_expert_s(
 
 
 def crossing_part(model: Model, nodes: ArrayLike) -> Float:
-    """Copies of a token that leave its node, of all, where it goes to every node once [1].
+    """Share of token copies that cross nodes, where each node receives a token once [1].
 
     Counted: nodes that top_k experts lie on, chosen evenly, but no more than those of the groups
     that the router picks (node-limited routing); the token's own node. Left out: uneven routing.
@@ -112,7 +112,7 @@ def crossing_part(model: Model, nodes: ArrayLike) -> Float:
 def exposed_experts_s(
     scenario: Scenario, layouts: Layouts, traffic_s: Float, compute_s: Float
 ) -> Float:
-    """What dispatch and combine of a block add to its computation, forward and backward [s].
+    """Exposed dispatch and combine of a block, forward and backward [s].
 
     Counted: all of it, or where it runs behind another micro-batch's computation what that does
     not hide, and contention. Left out: computation that waits for the exchange. Megatron-LM,

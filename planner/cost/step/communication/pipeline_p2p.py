@@ -32,7 +32,7 @@ def send_stage_s(scenario: Scenario, layouts: Layouts, groups: Groups) -> Float:
 
 
 def transfer_wait_s(scenario: Scenario, layouts: Layouts) -> Float:
-    """What each transfer between stages waits besides, where runs on the machine showed it [s].
+    """Measured extra delay of each transfer between stages on this machine [s].
 
     Counted: the profile's `transfer_delays`, by nodes of the job, linear in their logarithm. Left
     out: the message itself. method.md#traffic-per-axis-and-overlap.
@@ -52,16 +52,16 @@ def transfer_wait_s(scenario: Scenario, layouts: Layouts) -> Float:
 
 @dataclass(frozen=True, slots=True)
 class Transfer(Arrays):
-    """Handing one chunk's activations, or their gradient, to the neighbouring stage [s]."""
+    """Point-to-point send of one chunk's activations or gradients to the next stage [s]."""
 
     arrives_s: Float
-    """Until they are there."""
+    """From send to arrival."""
     fills: Int
-    """How often a pipeline waits for that, to fill and once more to drain."""
+    """Transfers on the critical path while the pipeline fills, and again while it drains."""
     blocks_s: Float
-    """While the stage can do nothing else; less where transfers run behind computation."""
+    """Time that the sending stage is blocked; less where transfers overlap computation."""
     behind_s: Float
-    """The part that leaves the node behind computation."""
+    """Part that crosses nodes behind computation."""
 
 
 def stage_transfer(scenario: Scenario, layouts: Layouts, groups: Groups, free_s: Float) -> Transfer:

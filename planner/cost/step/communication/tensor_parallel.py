@@ -38,13 +38,13 @@ class StreamTraffic:
     """
 
     reduce_s: Float
-    """Where norms are not split along the sequence; the others where they are."""
+    """All-reduce without sequence parallelism; the others with it."""
     gather_s: Float
     scatter_s: Float
 
     @classmethod
     def of(cls, scenario: Scenario, layouts: Layouts, groups: Groups) -> StreamTraffic:
-        """Those of a model."""
+        """Collectives of the scenario's stream."""
         group, size, split = groups.tensor, stream_bytes(scenario, layouts), layouts.splits_sequence
         return cls(
             where_any(~split, lambda: all_reduce_s(group, size)),
@@ -53,7 +53,7 @@ class StreamTraffic:
         )
 
     def tensor_s(self, scenario: Scenario, block: Block, layouts: Layouts) -> tuple[Float, Float]:
-        """What the function `tensor_s` returns [s]."""
+        """Forward and backward time of a block's regions, as `tensor_s` [s]."""
         pair, sequence = self.gather_s + self.scatter_s, layouts.splits_sequence
         forward = np.where(sequence, pair, self.reduce_s) * block.num_tp_collectives
         second_gather = 0.0 if scenario.framework.kernels.saves_gathered else self.gather_s
@@ -65,7 +65,7 @@ class StreamTraffic:
     def column_backward_s(
         self, scenario: Scenario, block: Block, layouts: Layouts
     ) -> tuple[Float, Float]:
-        """What the function `column_backward_s` returns [s]."""
+        """Gather and reduction of column-parallel backward, as `column_backward_s` [s]."""
         sequence, regions = layouts.splits_sequence, block.num_tp_collectives
         gather = np.where(sequence, self.gather_s, 0.0)
         second_gather = (
@@ -96,8 +96,8 @@ def tensor_s(
 def column_backward_s(
     scenario: Scenario, block: Block, layouts: Layouts, groups: Groups
 ) -> tuple[Float, Float]:
-    """Part of a block's tensor-parallel traffic that backward passes of column-parallel products
-    send: gathering their input again, reducing its gradient [s].
+    """Tensor-parallel traffic in the backward of column-parallel products: all-gather of the input,
+    reduction of its gradient [s].
 
     Counted: one of either a region, as in `tensor_s`; no gather without sequence parallelism or
     where the gathered input was kept. Left out: overlap. Korthikanti et al. 2022,
@@ -114,7 +114,7 @@ def column_backward_s(
 def repeated_tensor_s(
     scenario: Scenario, block: Block, layouts: Layouts, forward_s: Float
 ) -> Float:
-    """Tensor-parallel traffic of recompute: what it repeats of the forward's [s].
+    """Tensor-parallel traffic of recompute: repeated collectives of the forward pass [s].
 
     Counted: with full recompute the forward's traffic, without the layer's last reduction where
     gathered inputs are kept and recompute stops at the last of them; with selective recompute then

@@ -105,14 +105,14 @@ def block_time(scenario: Scenario, block: Block, layouts: Layouts) -> BlockTime:
 
 
 class _RecomputedModules:
-    """What the modules that layouts name repeat, added up operator by operator [s]."""
+    """Forward time of the modules that selective recompute repeats [s]."""
 
     def __init__(self, layouts: Layouts) -> None:
         self.layouts, self.named = layouts, bool(np.any(layouts.recompute_modules))
         self.seconds: Float = np.zeros(np.shape(layouts.tp))
 
     def add(self, operator: Gemm | Attention | Pointwise, forward_s: Float) -> None:
-        """The forward time of an operator, where one of its modules is named."""
+        """Add an operator's forward time where one of its modules is recomputed."""
         if self.named and operator.again_with:
             is_recomputed = self.layouts.recomputes_module(operator.again_with)
             self.seconds = self.seconds + np.where(is_recomputed, forward_s, 0.0)
