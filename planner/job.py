@@ -12,7 +12,7 @@ import tomlkit
 
 from planner.ask import QUESTIONS
 from planner.ask.answer import Answer
-from planner.choose.job import JobSpec
+from planner.choose.job_spec import JobSpec
 from planner.choose.plan import Plan
 from planner.choose.planning import TOP, estimate_job, plan_job, scenario_for, train_job
 from planner.choose.simulation.step_simulation import Simulation, simulate_scenario
@@ -22,7 +22,7 @@ from planner.describe.base import Description
 from planner.describe.catalogue import catalogue_name
 from planner.describe.files import parse_toml
 from planner.describe.framework.framework import Framework
-from planner.describe.job import JobDescription
+from planner.describe.job_description import JobDescription
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model

@@ -11,7 +11,7 @@ from typing import Any
 import streamlit as st
 
 from planner.app import link
-from planner.app.controls.job import PageJob
+from planner.app.controls.page_job import PageJob
 from planner.ask import QUESTIONS, Answer
 from planner.choose.plan import Plan
 from planner.choose.planning import estimate, plan_job, whole_training

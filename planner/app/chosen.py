@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from planner.app import cached
-from planner.app.controls.job import PageJob
+from planner.app.controls.page_job import PageJob
 from planner.app.markdown import escape
 from planner.choose.plan import Plan
 from planner.cost.estimate import Estimate

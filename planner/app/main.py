@@ -14,7 +14,7 @@ from streamlit.navigation.page import Page
 
 from planner.app import address
 from planner.app.controls import job, own_runs
-from planner.app.controls.job import PageRequest
+from planner.app.controls.page_job import PageRequest
 from planner.app.controls.panel import ROW
 from planner.app.draw import FIGURES
 from planner.app.markdown import escape

@@ -8,7 +8,7 @@ from typing import Any
 import streamlit as st
 
 from planner.app import address, link
-from planner.app.controls.job import SHORT_NAMES, PageJob
+from planner.app.controls.page_job import SHORT_NAMES, PageJob
 from planner.app.markdown import escape
 from planner.choose.planning import estimate
 from planner.choose.user_layouts.completion import complete_layout

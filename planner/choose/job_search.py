@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from planner.choose.job import JobSpec, running_frameworks
+from planner.choose.job_spec import JobSpec, running_frameworks
 from planner.choose.legality import check
 from planner.choose.nearby_batches import Batch, offered
 from planner.choose.preferences import preferences

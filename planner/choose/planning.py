@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from planner.choose.job import JobSpec
 from planner.choose.job_search import (
     JobCandidates,
     framework_notes,
     search_job,
     unwritable_layout_notes,
 )
+from planner.choose.job_spec import JobSpec
 from planner.choose.legality import broken, check
 from planner.choose.nearby_batches import offered
 from planner.choose.plan import Dropped, Plan

@@ -18,7 +18,7 @@ from streamlit.testing.v1 import AppTest
 
 from planner.app import link
 from planner.app.chosen import kept_batch
-from planner.app.controls.job import SHORT_NAMES, YOURS, PageJob, move_job
+from planner.app.controls.page_job import SHORT_NAMES, YOURS, PageJob, move_job
 from planner.app.main import PAGES
 from planner.app.markdown import escape
 from planner.app.views.log import _object

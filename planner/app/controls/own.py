@@ -8,7 +8,7 @@ from __future__ import annotations
 import streamlit as st
 
 from planner.app import address, link
-from planner.app.controls.job import OWN_PARAMETER, YOURS, PageJob
+from planner.app.controls.page_job import OWN_PARAMETER, YOURS, PageJob
 from planner.app.link import OwnDescription
 from planner.app.markdown import escape
 from planner.describe.catalogue import folder

@@ -11,7 +11,7 @@ from typing import Any
 
 import streamlit as st
 
-from planner.app.controls.job import PageJob, PageRequest
+from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.markdown import escape
 from planner.choose.plots.anatomy import scenario_of
 from planner.cost.estimate import Estimate

@@ -12,7 +12,8 @@ import streamlit as st
 
 from planner.app.controls import own_runs
 from planner.app.controls.fields import widget
-from planner.app.controls.job import (
+from planner.app.controls.own import changes, own_description
+from planner.app.controls.page_job import (
     MOST_LAYOUTS,
     MOST_TOLERANCE,
     SHORT_NAMES,
@@ -22,10 +23,10 @@ from planner.app.controls.job import (
     precisions,
     running_on,
 )
-from planner.app.controls.own import changes, own_description
 from planner.app.controls.switches import SWITCHES, help_of, offered
 from planner.app.markdown import escape
 from planner.describe.catalogue import names
+from planner.describe.machine import Machine
 from planner.describe.machine.variants import MAX_FREE_PERCENT
 from planner.describe.workload import Workload
 from planner.units import format_bytes, format_count
@@ -132,12 +133,19 @@ def _workload(place: Any, name: str, **more: Any) -> None:
 
 
 def _details(request: PageRequest) -> None:
+    """Controls beyond the first row: the rest of the workload, the search, the machine."""
     machine = request.job.machine if request.job else None
     names_left = [name for name in Workload.model_fields if name not in _FIRST]
     for start in range(0, len(names_left), 4):
         for column, name in zip(st.columns(4), names_left[start : start + 4], strict=False):
             more = {"options": precisions(machine)} if machine and name == "precision" else {}
             _workload(column, name, **more)
+    _search(request.job, machine)
+    _machine(machine)
+
+
+def _search(job: PageJob | None, machine: Machine | None) -> None:
+    """Controls of the search: frameworks and their switches, devices, tolerance."""
     left, part, tolerance = st.columns([2, 1, 1])
     left.multiselect(
         "Frameworks",
@@ -146,26 +154,27 @@ def _details(request: PageRequest) -> None:
         placeholder="all that run on the machine",
         help="Which training frameworks to search; none chosen means the usual ones.",
     )
-    if request.job:
-        _switches(request.job)
-    part.number_input(
+    if job:
+        _switches(job)
+    _integer(
+        part,
         "Devices of one node",
-        min_value=0,
-        max_value=_MOST_DEVICES,
-        step=1,
-        key="devices",
-        help="A job on a part of one node; 0 means whole nodes. It is `--devices` of the command "
-        "line.",
+        "devices",
+        (0, _MOST_DEVICES),
+        "A job on a part of one node; 0 means whole nodes. It is `--devices` of the command line.",
     )
-    tolerance.number_input(
+    _integer(
+        tolerance,
         "Tolerance [%]",
-        min_value=0,
-        max_value=MOST_TOLERANCE,
-        step=1,
-        key="tolerance",
-        help="By how much the recommended layout may be slower than the fastest, if it is simpler. "
+        "tolerance",
+        (0, MOST_TOLERANCE),
+        "By how much the recommended layout may be slower than the fastest, if it is simpler. "
         "It is `--tolerance` of the command line.",
     )
+
+
+def _machine(machine: Machine | None) -> None:
+    """Controls of the machine: network, free memory, overrides; and the length of the list."""
     if machine and machine.networks:
         topologies = {network.name: network.topology for network in machine.all_networks}
         st.selectbox(
@@ -179,23 +188,22 @@ def _details(request: PageRequest) -> None:
             "command line.",
         )
     free, middle, right = st.columns([1, 1, 2])
-    free.number_input(
+    _integer(
+        free,
         "Leave free [%]",
-        min_value=0,
-        max_value=MAX_FREE_PERCENT,
-        step=5,
-        key="free",
-        help="How much of every device's memory no layout may need: room for what the estimate "
+        "free",
+        (0, MAX_FREE_PERCENT),
+        "How much of every device's memory no layout may need: room for what the estimate "
         "does not hold, such as evaluation, other processes and its own error. It is "
         "`--leave-free` of the command line.",
+        step=5,
     )
-    middle.number_input(
+    _integer(
+        middle,
         "Layouts to list",
-        min_value=1,
-        max_value=MOST_LAYOUTS,
-        step=1,
-        key="top",
-        help="How many of the fastest layouts are ranked.",
+        "top",
+        (1, MOST_LAYOUTS),
+        "How many of the fastest layouts are ranked.",
     )
     right.text_area(
         "Other numbers of the machine",
@@ -205,6 +213,13 @@ def _details(request: PageRequest) -> None:
         placeholder="network.latency_s=3us",
         help="One section.field=value a line, as the page Machines names them; values take units.",
     )
+
+
+def _integer(
+    place: Any, label: str, key: str, bounds: tuple[int, int], help_text: str, step: int = 1
+) -> None:
+    least, most = bounds
+    place.number_input(label, min_value=least, max_value=most, step=step, key=key, help=help_text)
 
 
 def _switches(job: PageJob) -> None:

@@ -11,7 +11,7 @@ import streamlit as st
 
 from planner.app import cached
 from planner.app.address import QueryReader
-from planner.app.controls.job import PageJob, PageRequest
+from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.controls.panel import controls
 from planner.app.draw import draw
 from planner.app.markdown import escape

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import streamlit as st
 
 from planner.app import address
-from planner.app.controls.job import PageJob, PageRequest
+from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.controls.panel import machine_box
 from planner.app.draw import draw
 from planner.app.markdown import escape

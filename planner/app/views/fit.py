@@ -10,7 +10,7 @@ import streamlit as st
 from planner.app import address, cached, link
 from planner.app.chosen import chosen
 from planner.app.controls import own_runs
-from planner.app.controls.job import PageJob, PageRequest
+from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.controls.panel import controls
 from planner.app.draw import draw
 from planner.app.markdown import escape
@@ -252,45 +252,29 @@ def _notes(plan: Plan) -> None:
 def _take_away(plan: Plan, job: PageJob, shown: Estimate | None) -> None:
     st.header("Take it away", anchor=False)
     with st.container(horizontal=True):
-        st.download_button(
-            "Plan (JSON)",
-            plan.to_json(),
-            f"{job.file_name}-plan.json",
-            "application/json",
-            key="get_json",
-            on_click="ignore",
-        )
+        name = job.file_name
+        _download("Plan (JSON)", plan.to_json(), f"{name}-plan.json", "get_json")
         if plan.ranked:
-            st.download_button(
-                "Layouts (CSV)",
-                Table(tuple(estimate.record() for estimate in plan.listed)).to_csv(),
-                f"{job.file_name}-layouts.csv",
-                "text/csv",
-                key="get_csv",
-                on_click="ignore",
-            )
+            rows = tuple(estimate.record() for estimate in plan.listed)
+            _download("Layouts (CSV)", Table(rows).to_csv(), f"{name}-layouts.csv", "get_csv")
         if shown is not None:
-            st.download_button(
-                "Layout (JSON)",
-                shown.layout.model_dump_json(indent=1),
-                f"{job.file_name}-layout.json",
-                "application/json",
-                key="get_layout",
-                on_click="ignore",
-            )
+            layout = shown.layout.model_dump_json(indent=1)
+            _download("Layout (JSON)", layout, f"{name}-layout.json", "get_layout")
             archive, refusal = cached.files_of(job, link.of(shown))
             if archive:
-                st.download_button(
-                    "Files to run it (ZIP)",
-                    archive,
-                    f"{job.file_name}-run.zip",
-                    "application/zip",
-                    key="get_files",
-                    on_click="ignore",
-                )
+                _download("Files to run it (ZIP)", archive, f"{name}-run.zip", "get_files")
     if shown is not None and refusal:
         st.caption(escape(f"No files to run this layout: {refusal}."))
         _with_files(plan, job)
+
+
+_TYPES = {".json": "application/json", ".csv": "text/csv", ".zip": "application/zip"}
+
+
+def _download(label: str, data: str | bytes, name: str, key: str) -> None:
+    """A button that saves data as a file."""
+    kind = _TYPES[name[name.rindex(".") :]]
+    st.download_button(label, data, name, kind, key=key, on_click="ignore")
 
 
 def _with_files(plan: Plan, job: PageJob) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import streamlit as st
 
-from planner.app.controls.job import PageJob
+from planner.app.controls.page_job import PageJob
 from planner.app.markdown import escape
 from planner.describe.catalogue import load_machine, names
 from planner.describe.model.huggingface.hub import is_from_hub

@@ -7,7 +7,7 @@ from typing import Any
 import streamlit as st
 
 from planner.app import address, cached
-from planner.app.controls.job import PageJob, PageRequest, move_job
+from planner.app.controls.page_job import PageJob, PageRequest, move_job
 from planner.app.controls.panel import controls
 from planner.app.draw import draw
 from planner.app.markdown import escape

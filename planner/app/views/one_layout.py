@@ -10,7 +10,7 @@ import streamlit as st
 from planner.app import address, cached, link, own_files
 from planner.app.chosen import chosen, closest, kept_batch
 from planner.app.controls.fields import widget
-from planner.app.controls.job import PageJob, PageRequest
+from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.controls.panel import controls
 from planner.app.draw import draw
 from planner.app.markdown import escape

@@ -10,7 +10,7 @@ import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from planner.app import cached
-from planner.app.controls.job import PageJob
+from planner.app.controls.page_job import PageJob
 from planner.app.draw import draw
 from planner.choose.plots.scaling import ScalePoint, above_one
 from planner.show.figures.time_bars import scaling as drawn

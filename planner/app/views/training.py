@@ -9,7 +9,7 @@ import streamlit as st
 
 from planner.app import cached, link
 from planner.app.address import QueryReader
-from planner.app.controls.job import PageJob
+from planner.app.controls.page_job import PageJob
 from planner.app.draw import draw
 from planner.app.markdown import escape
 from planner.cost.estimate import Estimate

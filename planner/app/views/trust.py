@@ -9,7 +9,7 @@ from typing import Any
 import streamlit as st
 
 from planner.app.controls import own_runs
-from planner.app.controls.job import PageJob, PageRequest
+from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.draw import draw
 from planner.app.markdown import escape
 from planner.app.views.log import log
@@ -163,26 +163,28 @@ def _runs(job: PageJob | None) -> None:
     except PlannerError as error:
         st.error(escape(error.plain), title="This file holds no runs")
         return
-    if (
-        upload is not None
-        and _text(data) != own_runs.in_use()
-        and any(map(_teaches, result.scores))
-    ):
-        st.button(
-            "Use these runs for all estimates",
-            key="use_runs",
-            type="primary",
-            on_click=own_runs.use,
-            args=(upload.name, _text(data)),
-            help="Step times, memory, intervals and rankings of this session then follow them. "
-            "A link to a page does not carry them.",
-        )
+    if upload is not None and _text(data) != own_runs.in_use():
+        _use_button(upload.name, _text(data), result)
     if upload is None:
         st.caption(
             "Shown is the example: Korthikanti et al. 2022, arXiv\\:2205.05198, tables 3 "
             "and 5, on Selene."
         )
     _plots(result)
+
+
+def _use_button(name: str, text: str, result: Backtest) -> None:
+    """A button that corrects all estimates by the runs; none where they teach nothing."""
+    if any(map(_teaches, result.scores)):
+        st.button(
+            "Use these runs for all estimates",
+            key="use_runs",
+            type="primary",
+            on_click=own_runs.use,
+            args=(name, text),
+            help="Step times, memory, intervals and rankings of this session then follow them. "
+            "A link to a page does not carry them.",
+        )
 
 
 def _teaches(item: Score) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from planner.cli.options.option_groups import FieldsOf
 from planner.cli.options.shared_options import ModelName
 from planner.cost.scenario.experience import Experience
-from planner.describe.job import JobDescription, is_job_file
+from planner.describe.job_description import JobDescription, is_job_file
 from planner.describe.machine import Machine
 from planner.describe.workload import Workload
 from planner.errors import PlannerError

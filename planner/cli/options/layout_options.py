@@ -13,7 +13,7 @@ from planner.cli.options.job_options import (
 )
 from planner.cli.options.option_groups import FieldsOf
 from planner.cli.options.shared_options import Files, FrameworkName, ModelName
-from planner.describe.job import JobDescription
+from planner.describe.job_description import JobDescription
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model

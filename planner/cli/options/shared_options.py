@@ -13,7 +13,7 @@ from planner.cli.options.option_styles import (
     complete_framework,
 )
 from planner.describe.base import field_docs
-from planner.describe.job import JobDescription
+from planner.describe.job_description import JobDescription
 from planner.describe.workload import Workload
 
 __all__ = [

@@ -20,7 +20,7 @@ from planner.cost.scenario import Scenario
 from planner.cost.scenario.experience import Experience
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.framework.framework import Framework
-from planner.describe.job import JobDescription
+from planner.describe.job_description import JobDescription
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.training_run import Training
