@@ -13,7 +13,7 @@ from PIL import Image
 from streamlit.navigation.page import Page
 
 from planner.app import address
-from planner.app.controls import job, own_runs
+from planner.app.controls import own_runs, page_job
 from planner.app.controls.page_job import PageRequest
 from planner.app.controls.panel import ROW
 from planner.app.draw import FIGURES
@@ -122,11 +122,11 @@ def _begin(path: str) -> tuple[PageRequest, dict[str, list[str]]]:
     jobs: list[str] = []
 
     def read(reader: address.QueryReader) -> None:
-        requests.append(own_runs.with_own_runs(job.read(reader)))
+        requests.append(own_runs.with_own_runs(page_job.read(reader)))
         jobs[:] = reader.keys
         _asks(path, reader, requests[-1])
 
-    address.begin(path, read, job.follow)
+    address.begin(path, read, page_job.follow)
     parameters = {}
     for page in PAGES:
         reader = address.QueryReader(requests[-1].reader.query)
