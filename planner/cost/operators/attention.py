@@ -26,10 +26,10 @@ def attention(sizes: Sizes, kind: LayerKind, *, cross: bool = False) -> Operator
     >>> from planner.describe.model.weight_blocks import layer_kinds
     >>> llama = load_model("llama-3-8b")                    # h = 4096, a fourth as many keys
     >>> sizes = Sizes(llama, Workload(), load_framework("megatron-lm"))
-    >>> found = attention(sizes, layer_kinds(llama)[0])
-    >>> [(gemm.n, gemm.k) for gemm in found.gemms]
+    >>> operators = attention(sizes, layer_kinds(llama)[0])
+    >>> [(gemm.n, gemm.k) for gemm in operators.gemms]
     [(6144, 4096), (4096, 4096)]
-    >>> sum(item.bytes_per_token for item in found.saved)   # 2 h + 3 h + 2 h, and 4 bytes a head
+    >>> sum(item.bytes_per_token for item in operators.saved)  # 7 h, and 4 bytes a head
     28800
     """
     model, e, name = sizes.model, sizes.element, "cross_attention" if cross else "attention"
@@ -66,38 +66,53 @@ def attention(sizes: Sizes, kind: LayerKind, *, cross: bool = False) -> Operator
         saved.append(Saved(f"{name}.out.fp8", out, "sharded", input_of=("out",), for_weights=1.0))
     pointwise: list[Pointwise] = []
     if sizes.kernels.transformers_blocks:
-        found = _as_written(sizes, name, (q, k, out))
-        saved, pointwise = [*saved, *found.saved], [*pointwise, *found.pointwise]
+        copies = _as_written(sizes, name, (q, k, out))
+        saved, pointwise = [*saved, *copies.saved], [*pointwise, *copies.pointwise]
     elif sizes.kernels.copies_ring_output:
         copy = Saved(f"{name}.out.copy", e * out, "sharded", only_context=True)
         saved.append(replace(copy, input_of=("out",), for_weights=1.0))
-    if not eager:
-        statistics = FP32 * heads
-        saved.append(
-            Saved(
-                f"{name}.logsumexp",
-                statistics,
-                "sharded",
-                of_attention=not cross,
-                again_with=("core_attn",),
-            )
-        )
-        if model.attention_sinks and sizes.kernels.rescales_for_sinks:
-            # the rescaled output, and the share that is not the sink's in fp32 and as computed
-            saved.append(Saved(f"{name}.sinks", e * out + (FP32 + e) * heads, "sharded"))
-            pointwise.append(Pointwise(f"{name}.sinks", 2 * e * out, 4 * e * out, "sharded", 3))
-    else:
-        scores = _scores(sizes, name)
-        saved, pointwise = [*saved, *scores.saved], [*pointwise, *scores.pointwise]
-    pointwise += _rotary(sizes, name, (heads + kv) * qk_dim)
-    if model.qk_norm != "none":
-        width = (heads + kv) * qk_dim
-        saved.append(Saved(f"{name}.qk_norm", sizes.norm_bytes(e) * width, "sharded"))
-        moved = 2 * e * width
-        pointwise.append(Pointwise(f"{name}.qk_norm", moved, 2 * moved, "sharded", 2))
+    core = _scores(sizes, name) if eager else _fused_core(sizes, name, out, cross=cross)
+    norms = _qk_norms(sizes, name, (heads + kv) * qk_dim)
+    rotary = _rotary(sizes, name, (heads + kv) * qk_dim)
     causal = kind.causal and not cross
-    core = Attention(heads, kv, qk_dim, v_dim, causal, kind.window if causal else 0)
-    return Operators(gemms, (core,), tuple(pointwise), tuple(saved))
+    attention_core = Attention(heads, kv, qk_dim, v_dim, causal, kind.window if causal else 0)
+    return Operators(
+        gemms,
+        (attention_core,),
+        (*pointwise, *core.pointwise, *rotary, *norms.pointwise),
+        (*saved, *core.saved, *norms.saved),
+    )
+
+
+def _fused_core(sizes: Sizes, name: str, out: int, *, cross: bool) -> Operators:
+    """Softmax statistics of fused attention, and the rescaling of its output for sinks."""
+    model, e, heads = sizes.model, sizes.element, sizes.model.num_heads
+    statistics = Saved(
+        f"{name}.logsumexp",
+        FP32 * heads,
+        "sharded",
+        of_attention=not cross,
+        again_with=("core_attn",),
+    )
+    if not (model.attention_sinks and sizes.kernels.rescales_for_sinks):
+        return Operators(saved=(statistics,))
+    # the rescaled output, and the share that is not the sink's in fp32 and as computed
+    rescaled = Saved(f"{name}.sinks", e * out + (FP32 + e) * heads, "sharded")
+    rescaling = Pointwise(f"{name}.sinks", 2 * e * out, 4 * e * out, "sharded", 3)
+    return Operators(pointwise=(rescaling,), saved=(statistics, rescaled))
+
+
+def _qk_norms(sizes: Sizes, name: str, width: int) -> Operators:
+    """Normalisation of queries and keys, `width` elements a token together."""
+    if sizes.model.qk_norm == "none":
+        return Operators()
+    e = sizes.element
+    norm_input = Saved(f"{name}.qk_norm", sizes.norm_bytes(e) * width, "sharded")
+    moved = 2 * e * width
+    return Operators(
+        pointwise=(Pointwise(f"{name}.qk_norm", moved, 2 * moved, "sharded", 2),),
+        saved=(norm_input,),
+    )
 
 
 def _as_written(sizes: Sizes, name: str, widths: tuple[int, int, int]) -> Operators:

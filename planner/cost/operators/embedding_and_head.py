@@ -77,8 +77,6 @@ def head(sizes: Sizes, block: Block) -> Block:
     if not model.output_head:
         return replace(block, pointwise=pointwise, saved=saved)
     loss, loss_saved, working = _loss(sizes, vocab)
-    # in fp32 only the eager loss makes a tensor of its own
-    apart = e < FP32 or sizes.kernels.loss == "eager"
     return replace(
         block,
         gemms=(
@@ -89,24 +87,26 @@ def head(sizes: Sizes, block: Block) -> Block:
             *saved,
             Saved("head.input", e * h, "gathered", for_weights=1.0),
             *loss_saved,
-            # a pipeline's engine keeps each micro-batch's output until its backward
-            Saved(
-                "head.output",
-                e * vocab * (apart and not _holds_logits(sizes)),
-                _logits_split(sizes),
-                only_piped=True,
-            ),
-            # pieces of several sequences are copies
-            Saved(
-                "head.pieces",
-                e * h * (sizes.kernels.loss_chunks > 1),
-                "gathered",
-                only_batched=True,
-            ),
-            # pieces of the sequence add their gradients of the stream into an fp32 one
-            Saved("head.gradient", FP32 * h * (sizes.kernels.loss_chunks > 1), "replicated"),
+            *_output_and_pieces(sizes, vocab),
         ),
         working=(working,),
+    )
+
+
+def _output_and_pieces(sizes: Sizes, vocab: int) -> tuple[Saved, ...]:
+    """Logits that a pipeline holds, and copies of a loss that runs in chunks."""
+    e, h = sizes.element, sizes.model.hidden_size
+    in_chunks = sizes.kernels.loss_chunks > 1
+    # in fp32 only the eager loss makes a tensor of its own
+    apart = e < FP32 or sizes.kernels.loss == "eager"
+    logits = e * vocab * (apart and not _holds_logits(sizes))
+    return (
+        # a pipeline's engine keeps each micro-batch's output until its backward
+        Saved("head.output", logits, _logits_split(sizes), only_piped=True),
+        # chunks of several sequences are copies
+        Saved("head.pieces", e * h * in_chunks, "gathered", only_batched=True),
+        # chunks of the sequence add their gradients of the stream into an fp32 one
+        Saved("head.gradient", FP32 * h * in_chunks, "replicated"),
     )
 
 

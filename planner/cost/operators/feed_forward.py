@@ -55,17 +55,13 @@ def routed(sizes: Sizes, experts: Experts) -> Operators:
     activation = _activation(sizes, width, "expert.activation", "expert", until_ffn=True)
     routing, moved = FP32 * experts.num_experts, e * h * (2 + 3 * k)
     num = experts.num_experts
-    outside = Operators(
-        saved=(
-            Saved(
-                "mlp.input",
-                e * h,
-                "gathered",
-                input_of=("gate", "up"),
-                for_weights=1.0,
-                again_with=("layernorm",),
-            ),
-        )
+    outside = Saved(
+        "mlp.input",
+        e * h,
+        "gathered",
+        input_of=("gate", "up"),
+        for_weights=1.0,
+        again_with=("layernorm",),
     )
     experts_operators = Operators(
         gemms=(
@@ -91,7 +87,7 @@ def routed(sizes: Sizes, experts: Experts) -> Operators:
     # the shared expert reads the same input as the routed ones
     if shared := shared_size(experts):
         experts_operators += _products(sizes, shared, "shared_expert").again_with("shared_experts")
-    return outside + experts_operators.again_with("moe")
+    return Operators(saved=(outside,)) + experts_operators.again_with("moe")
 
 
 def _products(sizes: Sizes, width: int, name: str, *, until_ffn: bool = False) -> Operators:

@@ -54,7 +54,7 @@ def block_time(scenario: Scenario, block: Block, layouts: Layouts) -> BlockTime:
     >>> round(float(time.forward_s), 4), round(float(time.backward_s), 4)
     (0.0049, 0.0098)
     """
-    framework, rates = scenario.framework, DeviceRates.of(scenario)
+    rates = DeviceRates.of(scenario)
     recomputed = _RecomputedModules(layouts)
     tokens = layouts.tokens(scenario.workload.sequence_length)
     forward, backward, weight_gradient, last = (np.zeros(tokens.shape) for _ in range(4))
@@ -85,13 +85,9 @@ def block_time(scenario: Scenario, block: Block, layouts: Layouts) -> BlockTime:
     forward, backward = forward + core_forward, backward + core_backward
     recompute = np.zeros(tokens.shape)
     if block.kind == "layer":
-        selective = _selective_recompute_s(framework, forward, core_forward)
+        selective = _selective_recompute_s(scenario.framework, forward, core_forward)
         selective = np.where(layouts.recompute_modules > 0, recomputed.seconds, selective)
-        # of several layers repeated at once the last one stops
-        last = last / layouts.recompute_span
-        full = forward - last if framework.kernels.stops_early else forward
-        recompute = np.where(layouts.recomputes_layers, full, recompute)
-        recompute = np.where(layouts.recomputes_selectively, selective, recompute)
+        recompute = _recompute_s(scenario.framework, layouts, forward, last, selective)
     return BlockTime(
         forward,
         backward,
@@ -116,6 +112,17 @@ class _RecomputedModules:
         if self.named and operator.again_with:
             is_recomputed = self.layouts.recomputes_module(operator.again_with)
             self.seconds = self.seconds + np.where(is_recomputed, forward_s, 0.0)
+
+
+def _recompute_s(
+    framework: Framework, layouts: Layouts, forward: Float, last: Float, selective: Float
+) -> Float:
+    """Full recompute, without the last product where it stops early, or selective recompute [s]."""
+    # of several layers repeated at once the last one stops
+    last = last / layouts.recompute_span
+    full = forward - last if framework.kernels.stops_early else forward
+    recompute = np.where(layouts.recomputes_layers, full, np.zeros(forward.shape))
+    return np.where(layouts.recomputes_selectively, selective, recompute)
 
 
 def _selective_recompute_s(framework: Framework, forward: Float, core: Float) -> Float:

@@ -108,6 +108,15 @@ class _LocalGemm:
             rate = np.where(batch > 1, rates.grouped, rates.gemm)
         return cls(m / gemm.pieces, n, k, batch, rate)
 
+    def operands(self, element: float, weight_gradient: float) -> list[tuple[ArrayLike, ...]]:
+        """Arguments of output, input gradient and weight gradient, with bytes of their results."""
+        m, n, k, batch, rate = self.m, self.n, self.k, self.batch, self.rate
+        return [
+            (m, n, k, batch, rate, element),
+            (m, k, n, batch, rate, element),
+            (n, m, k, batch, rate, weight_gradient),
+        ]
+
 
 def gemm_times(
     scenario: Scenario, gemms: tuple[Gemm, ...], tokens: Float, layouts: Layouts, rates: DeviceRates
@@ -132,14 +141,10 @@ def gemm_times(
     fused = framework.kernels.fused_gradient_accumulation
     products = [_LocalGemm.of(scenario, gemm, tokens, layouts, rates) for gemm in gemms]
     operands = [
-        side
-        for p, adds_in_kernel in zip(
-            products, (fused and not g.convolution for g in gemms), strict=True
-        )
-        for side in (
-            (p.m, p.n, p.k, p.batch, p.rate, element),
-            (p.m, p.k, p.n, p.batch, p.rate, element),
-            (p.n, p.m, p.k, p.batch, p.rate, added if adds_in_kernel else element),
+        operand
+        for gemm, product in zip(gemms, products, strict=True)
+        for operand in product.operands(
+            element, added if fused and not gemm.convolution else element
         )
     ]
     # recompute, and how norms are split, change no product
