@@ -71,7 +71,7 @@ class Source:
     figure: Figure
 
     @property
-    def experience_of(self) -> MeasuredRuns:
+    def experience(self) -> MeasuredRuns:
         return experience_of(self.rows, self.figure)
 
     @property
@@ -102,7 +102,7 @@ def handfuls(source: Source) -> list[tuple[MeasuredRuns, float]]:
     """Rows of a source by lot, a handful at a time, and what the word of each counts."""
     order = np.random.default_rng(1).permutation(len(source.rows))[:MOST_ROWS]
     weight = min(1.0, WEIGHT / len(order))
-    rows = source.known
+    rows = source.experience
     return [(rows.take(part), weight) for part in np.array_split(order, -(-len(order) // HANDFUL))]
 
 
@@ -136,7 +136,7 @@ def quantiles(prior: Prior, groups: Sequence[Source], experts: bool) -> tuple[fl
     """
     values, weights = [], []
     for group in groups:
-        rows = group.known
+        rows = group.experience
         chosen = (rows.traits.experts > 0) == experts
         if group.rows[0].guessed or not chosen.any():
             continue
@@ -167,7 +167,7 @@ class Held:
 
 def held(prior: Prior, group: Source, size: int, chosen: bool = False) -> Held | None:
     """After `size` rows by lot, or the one that tells most of the others; None with too few."""
-    rows, n = group.known, len(group.rows)
+    rows, n = group.experience, len(group.rows)
     if n <= size:
         return None
     found = [_one(prior, rows, draw) for draw in _draws(prior, rows, size, chosen)]
@@ -212,7 +212,7 @@ class Learned:
 
 def plain_ratio(group: Source) -> Held:
     """What comes of taking one row's ratio for all others, over every row in turn."""
-    logs = group.known.log_ratios
+    logs = group.experience.log_ratios
     raw, after = [], []
     for row in range(len(logs)):
         rest = np.delete(logs, row)
@@ -295,7 +295,7 @@ def machine_table(of: Learned) -> list[str]:
             own = group.on(machine)
             rest = [g for g in of.groups if g is not group] + [group.on(machine, other=True)]
             scaled = _scaled(of.apart[group.name], [g for g in rest if g])
-            rows = own.known
+            rows = own.experience
             expected = outlook(scaled, None, rows.traits)
             measured = np.exp(rows.log_ratios)
             inside = (expected.low <= measured) & (measured <= expected.high)
