@@ -15,6 +15,7 @@ Counts and full buffers, from the blocks alone; a trace is compared with them.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -32,10 +33,14 @@ __all__ = ["axis_of", "axis_of_kind", "expected_collectives"]
 
 _ACCUMULATED = 4
 _COUNT = 4
-_GATHERS_IN_PIECES = 3
-"""For the norm's forward pass, for all pieces of head and loss, for the norm's backward pass."""
+_GATHERS_OF_CHUNKS = 3
+"""Of the head in a chunked loss: norm forward, all chunks of head and loss, norm backward."""
 _LOSS_REDUCTIONS = 3
 """Maximum, sum of exponentials and chosen logit of each token, in fp32."""
+
+
+_Blocks = list[tuple[Block, float]]
+"""Blocks of a stage with their number."""
 
 
 class _Sums:
@@ -81,107 +86,113 @@ def expected_collectives(
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Parameters that are gathered and reduced at once."""
+    """FSDP parameter groups of one size: each is gathered and reduced at once."""
 
     count: float
-    """How many such groups."""
+    """Number of such groups."""
     elements: float
-    """Of each, with padding."""
+    """Elements of one group, with padding."""
     trained: float
-    """Of these, what has gradients."""
+    """Elements of one group that have gradients."""
     stays: bool = False
-    """Gathered from forward to backward."""
-    pieces: bool = False
-    """Of a loss in pieces: freed before them and after, and the head's gradient reduced apart."""
-    twice: float = 0.0
-    """Of that, what has a gradient of the embedding too."""
+    """True if the group stays gathered from forward to backward."""
+    chunked: bool = False
+    """True if a chunked loss uses it: freed before and after, the head's gradient reduced apart."""
+    tied: float = 0.0
+    """Elements of a tied table whose gradient a chunked loss reduces twice."""
     experts: bool = False
-    """Of an expert-parallel group: replicated on fewer ranks."""
+    """True for experts of an expert-parallel group, which fewer ranks replicate."""
 
 
-def _groups(
-    scenario: Scenario, layout: Layout, local_blocks: list[tuple[Block, float]]
-) -> list[_Group]:
-    """Parameter groups of a stage."""
-    layers, ends = [], []
-
-    def elements(block: Block) -> tuple[float, float]:
-        both = (
-            local_params(scenario, part, Layouts.of(layout)).all_gathered
-            for part in (block, without_frozen(block))
-        )
-        total, trained = (float(part) for part in both)
-        return total, trained
-
+def _groups(scenario: Scenario, layout: Layout, local_blocks: _Blocks) -> list[_Group]:
+    """Parameter groups of a stage: one per layer and its experts, one per end or one for both."""
+    layers: list[_Group] = []
+    ends: list[tuple[str, tuple[float, float]]] = []
     for block, count in local_blocks:
-        # a shared table is the embedding's; what is left is the final norm
+        # the embedding owns a tied table: the head's group is the final norm
         own_block = without_tied(block) if block.tied_elsewhere and layout.pp == 1 else block
-        if block.kind != "layer":
-            ends.append((block.kind, elements(own_block)))
-            continue
-        routed = tuple(w for w in own_block.weights if w.expert and layout.ep > 1)
-        rest = tuple(w for w in own_block.weights if w not in routed)
-        layers.append(_Group(count, *elements(replace(own_block, weights=rest))))
-        if routed:
-            mine = elements(replace(own_block, weights=routed))
-            layers.append(_Group(count, *mine, experts=True))
-    pieces = scenario.framework.kernels.loss_chunks > 1
+        if block.kind == "layer":
+            layers += _layer_groups(scenario, layout, own_block, count)
+        else:
+            ends.append((block.kind, _elements(scenario, layout, own_block)))
+    chunked = scenario.framework.kernels.loss_chunks > 1
     if layout.pp == 1 and any(block.tied_elsewhere for block, _ in local_blocks):
-        total, trained = (sum(sizes) for sizes in zip(*(size for _, size in ends), strict=True))
-        table = sum(
-            weight.num_params for b, _ in local_blocks for weight in b.weights if weight.tied
-        )
-        twice = float(table * pieces)
-        return [*layers, _Group(1.0, total, trained, stays=True, pieces=pieces, twice=twice)]
+        elements, trained = (sum(sizes) for sizes in zip(*(size for _, size in ends), strict=True))
+        weights = [weight for block, _ in local_blocks for weight in block.weights]
+        tied = float(sum(weight.num_params for weight in weights if weight.tied) * chunked)
+        return [*layers, _Group(1.0, elements, trained, stays=True, chunked=chunked, tied=tied)]
     return layers + [
-        _Group(1.0, *size, stays=kind == "head", pieces=pieces and kind == "head")
+        _Group(1.0, *size, stays=kind == "head", chunked=chunked and kind == "head")
         for kind, size in ends
     ]
 
 
-def _data(
-    sums: _Sums, scenario: Scenario, layout: Layout, local_blocks: list[tuple[Block, float]]
-) -> None:
+def _layer_groups(
+    scenario: Scenario, layout: Layout, block: Block, count: float
+) -> Iterator[_Group]:
+    """The group of a layer, and that of its experts where expert parallelism shards them."""
+    routed = tuple(w for w in block.weights if w.expert and layout.ep > 1)
+    dense = tuple(w for w in block.weights if w not in routed)
+    yield _Group(count, *_elements(scenario, layout, replace(block, weights=dense)))
+    if routed:
+        routed_elements = _elements(scenario, layout, replace(block, weights=routed))
+        yield _Group(count, *routed_elements, experts=True)
+
+
+def _elements(scenario: Scenario, layout: Layout, block: Block) -> tuple[float, float]:
+    """Gathered elements of a block on one rank, and how many of them are trained."""
+    total, trained = (
+        float(local_params(scenario, part, Layouts.of(layout)).all_gathered)
+        for part in (block, without_frozen(block))
+    )
+    return total, trained
+
+
+def _data(sums: _Sums, scenario: Scenario, layout: Layout, local_blocks: _Blocks) -> None:
     element = scenario.workload.compute_bytes
     reduce_bytes = scenario.framework.states(scenario.workload.precision).reduce_bytes
     shards = (layout.dp_shard or layout.dp) * layout.cp
-    passes = layout.grad_accumulation
+    # torch's schedules reduce once per step, and so does ZeRO-1 without a pipeline
+    once = layout.pp > 1 or not layout.shards_gradients
     for group in _groups(scenario, layout, local_blocks):
         ranks = shards * layout.tp // layout.ep if group.experts else shards
         axis = axis_of_kind(layout, "expert_shard" if group.experts else "shard")
-        count, elements = group.count, group.elements
-        # the head's gradient is reduced after the last piece, the others' after backward
-        parts = 2 if group.pieces else 1
-        trained = (group.trained + group.twice) / parts
+        # the head's gradient is reduced after the last chunk, the others' after backward
+        parts = 2 if group.chunked else 1
+        reduced_bytes = (group.trained + group.tied) / parts * reduce_bytes
         if not layout.shards_states:
-            sums.add("all_reduce", axis, count * (ranks > 1), trained * reduce_bytes)
+            sums.add("all_reduce", axis, group.count * (ranks > 1), reduced_bytes)
             continue
-        # torch's schedules reduce once per step, and keep ZeRO-2 parameters gathered over it;
-        # so does ZeRO-1 without a pipeline
-        often = 1 if layout.pp > 1 or not layout.shards_gradients else passes
-        gathers = often
-        if layout.shards_weights and layout.pp == 1:
-            gathers = passes * (1 if group.stays else 2)
-        elif layout.shards_weights and not group.stays:
-            # a backward pass leaves the weights gathered for the forward pass after it
-            gathers = passes + 1
+        reductions = parts * group.count * (1 if once else layout.grad_accumulation)
         if layout.reshard and not group.stays:
-            # what a forward pass gathered is sharded over fewer ranks, its backward pass's own
-            inner_shard = axis_of_kind(layout, "second_shard")
-            sums.add("all_gather", inner_shard, count * passes, elements * element)
-            gathers = passes
+            # forward leaves weights sharded over fewer ranks, which backward gathers again
+            times = group.count * layout.grad_accumulation
+            inner_axis = axis_of_kind(layout, "second_shard")
+            sums.add("all_gather", inner_axis, times, group.elements * element)
         if ranks > 1:
-            gathers = _GATHERS_IN_PIECES * passes if group.pieces else gathers
-            sums.add("all_gather", axis, count * gathers, elements * element)
-            sums.add("reduce_scatter", axis, parts * count * often, trained * reduce_bytes)
+            gathers = group.count * _gathers(layout, group, once)
+            sums.add("all_gather", axis, gathers, group.elements * element)
+            sums.add("reduce_scatter", axis, reductions, reduced_bytes)
         if shards < layout.dp * layout.cp:
-            size = trained * reduce_bytes / ranks
-            sums.add("all_reduce", "dp_replicate", parts * count * often, size)
+            sums.add("all_reduce", "dp_replicate", reductions, reduced_bytes / ranks)
 
 
-def _expert(
-    sums: _Sums, scenario: Scenario, layout: Layout, local_blocks: list[tuple[Block, float]]
-) -> None:
+def _gathers(layout: Layout, group: _Group, once: bool) -> int:
+    """All-gathers of one group over all its shards in a step."""
+    passes = layout.grad_accumulation
+    if group.chunked:
+        return _GATHERS_OF_CHUNKS * passes
+    if layout.reshard and not group.stays:
+        return passes
+    if layout.shards_weights and layout.pp == 1:
+        return passes * (1 if group.stays else 2)
+    if layout.shards_weights and not group.stays:
+        # a backward pass leaves the weights gathered for the forward pass after it
+        return passes + 1
+    return 1 if once else passes
+
+
+def _expert(sums: _Sums, scenario: Scenario, layout: Layout, local_blocks: _Blocks) -> None:
     axis = axis_of_kind(layout, "expert")
     experts, element = scenario.model.experts, scenario.workload.compute_bytes
     assert experts is not None
@@ -200,9 +211,7 @@ def _expert(
             )
 
 
-def _context(
-    sums: _Sums, scenario: Scenario, layout: Layout, local_blocks: list[tuple[Block, float]]
-) -> None:
+def _context(sums: _Sums, scenario: Scenario, layout: Layout, local_blocks: _Blocks) -> None:
     axis = axis_of_kind(layout, "context")
     tokens, element = _tokens(scenario, layout), scenario.workload.compute_bytes
     for block, count in local_blocks:
@@ -220,38 +229,40 @@ def _tokens(scenario: Scenario, layout: Layout) -> int:
     return layout.micro_batch * scenario.workload.sequence_length // layout.cp
 
 
-def _tensor(
-    sums: _Sums, scenario: Scenario, layout: Layout, local_blocks: list[tuple[Block, float]]
-) -> None:
-    workload, model = scenario.workload, scenario.model
+def _tensor(sums: _Sums, scenario: Scenario, layout: Layout, local_blocks: _Blocks) -> None:
+    workload = scenario.workload
     tokens = _tokens(scenario, layout)
-    stream = float(tokens * model.hidden_size * workload.compute_bytes)
-    passes, sequence = layout.grad_accumulation, layout.sequence_parallel
-    # a repeated layer runs to its end; selective recomputation keeps what reduce-scatters give
+    stream = float(tokens * scenario.model.hidden_size * workload.compute_bytes)
     for block, count in local_blocks:
-        times = count * passes
-        full = layout.recompute == "full" and not block.kept_whole
-        is_recomputed = full or layout.recompute == "selective"
-        if block.kind == "layer":
-            regions = block.num_tp_collectives
-            if sequence:
-                repeated = regions if full else 0
-                sums.add("all_gather", "tp", times * regions * (3 if is_recomputed else 2), stream)
-                sums.add("reduce_scatter", "tp", times * (2 * regions + repeated), stream)
-            else:
-                repeated = regions if is_recomputed else 0
-                sums.add("all_reduce", "tp", times * (2 * regions + repeated), stream)
-        elif sequence:
-            sums.add("all_gather", "tp", times, stream)
-            sums.add("reduce_scatter", "tp", times, stream)
+        times = count * layout.grad_accumulation
+        gathers, reductions = _crossings(layout, block)
+        if layout.sequence_parallel:
+            sums.add("all_gather", "tp", times * gathers, stream)
+            sums.add("reduce_scatter", "tp", times * reductions, stream)
         else:
-            sums.add("all_reduce", "tp", times, stream)
+            sums.add("all_reduce", "tp", times * reductions, stream)
         if block.kind == "head":
             sums.add("all_reduce", "tp", times * _LOSS_REDUCTIONS, 4.0 * tokens)
-        _small(sums, block, count, layout, workload.compute_bytes)
+        _replicated_gradients(sums, block, count, layout, workload.compute_bytes)
 
 
-def _small(sums: _Sums, block: Block, count: float, layout: Layout, element: int) -> None:
+def _crossings(layout: Layout, block: Block) -> tuple[int, int]:
+    """All-gathers and reductions of the stream in one pass, forward and backward.
+
+    A recomputed layer runs to its end; selective recompute keeps what reduce-scatters give.
+    """
+    if block.kind != "layer":
+        return 1, 1
+    full = layout.recompute == "full" and not block.kept_whole
+    recomputed = full or layout.recompute == "selective"
+    repeats = full if layout.sequence_parallel else recomputed
+    regions = block.num_tp_collectives
+    return regions * (3 if recomputed else 2), regions * (3 if repeats else 2)
+
+
+def _replicated_gradients(
+    sums: _Sums, block: Block, count: float, layout: Layout, element: int
+) -> None:
     """Gradients of replicated weights whose ranks saw different tokens or heads."""
     times = count * layout.grad_accumulation
     if layout.pp > 1 or not layout.shards_gradients:

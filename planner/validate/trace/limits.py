@@ -27,13 +27,32 @@ def load_transformer(name: str) -> Model:
 
 
 def check_traceable(scenario: Scenario, layout: Layout, stage: int) -> None:
-    framework, model = scenario.framework.family, scenario.model
-    dropout_rate = scenario.workload.dropout
-    dropout = model.dropout if dropout_rate is None else dropout_rate
-    wrong = [
+    """Raise LayoutError with the first reason for which a stage cannot be traced."""
+    for is_wrong, message in (
+        *_wrong_context(scenario, layout),
+        *_wrong_experts(scenario, layout),
+        *_wrong_recompute(layout),
+        *_wrong_optimizer(scenario, layout),
+        *_wrong_adapters(scenario, layout),
+        *_wrong_chunks(scenario, layout),
+        *_wrong_model(scenario, layout),
+        (not 0 <= stage < layout.pp, f"stage = {stage} must be below pp = {layout.pp}"),
+    ):
+        if is_wrong:
+            raise LayoutError(message)
+
+
+_Rules = list[tuple[bool, str]]
+"""Whether each limit is exceeded, and its message."""
+
+
+def _wrong_context(scenario: Scenario, layout: Layout) -> _Rules:
+    """Limits of the framework and of context parallelism."""
+    framework, workload = scenario.framework.family, scenario.workload
+    return [
         (framework != "fsdp2", f"framework {framework} is not traced; use fsdp2"),
         (
-            layout.cp > 1 and (not _rings(model) or scenario.workload.attention != "flash"),
+            layout.cp > 1 and (not _rings(scenario.model) or workload.attention != "flash"),
             f"cp = {layout.cp} is traced with causal fused attention alone, without sinks, ALiBi "
             "or latent projections; use cp = 1",
         ),
@@ -42,32 +61,37 @@ def check_traceable(scenario: Scenario, layout: Layout, stage: int) -> None:
             "selective recompute is not traced with context parallelism; use none or full",
         ),
         (
-            scenario.workload.sequence_length % (2 * layout.cp) > 0 and layout.cp > 1,
-            f"sequence_length = {scenario.workload.sequence_length} must be a multiple of 2 cp = "
+            workload.sequence_length % (2 * layout.cp) > 0 and layout.cp > 1,
+            f"sequence_length = {workload.sequence_length} must be a multiple of 2 cp = "
             f"{2 * layout.cp}: each rank has an early and a late piece",
         ),
-        *_wrong_experts(scenario, layout),
-        *_wrong_recompute(layout),
+    ]
+
+
+def _wrong_optimizer(scenario: Scenario, layout: Layout) -> _Rules:
+    """Limits of offload and of the optimizer."""
+    optimizer = scenario.workload.optimizer
+    return [
         (layout.offload != "none", f"offload {layout.offload} is not traced; use none"),
         (
-            scenario.workload.optimizer not in ("adamw", "adam-8bit"),
-            f"optimizer {scenario.workload.optimizer} is not traced; use adamw or adam-8bit",
+            optimizer not in ("adamw", "adam-8bit"),
+            f"optimizer {optimizer} is not traced; use adamw or adam-8bit",
         ),
         (
             scenario.framework.kernels.optimizer_in_backward and layout.grad_accumulation > 1,
             f"grad_accumulation = {layout.grad_accumulation} is not traced with an optimizer in "
             "backward, which needs 1",
         ),
-        *_wrong_adapters(scenario, layout),
-        *_wrong_pieces(scenario, layout),
-        (
-            scenario.workload.precision in ("fp8",),
-            "fp8 products are not traced; use bf16",
-        ),
-        (
-            dropout > 0,
-            f"dropout = {dropout:g} is not traced; use a workload with dropout 0",
-        ),
+    ]
+
+
+def _wrong_model(scenario: Scenario, layout: Layout) -> _Rules:
+    """Limits of precision, dropout and tensor parallelism."""
+    model, workload = scenario.model, scenario.workload
+    dropout = model.dropout if workload.dropout is None else workload.dropout
+    return [
+        (workload.precision == "fp8", "fp8 products are not traced; use bf16"),
+        (dropout > 0, f"dropout = {dropout:g} is not traced; use a workload with dropout 0"),
         (
             layout.tp > 1 and (model.latent_attention is not None or model.qk_norm == "full"),
             f"tp = {layout.tp} is not traced with latent attention and norms over all heads, "
@@ -77,15 +101,11 @@ def check_traceable(scenario: Scenario, layout: Layout, stage: int) -> None:
             layout.sequence_parallel and layout.tp > 1 and model.pooler,
             "sequence parallelism is not traced with a pooler, which reads one token; leave it out",
         ),
-        (not 0 <= stage < layout.pp, f"stage = {stage} must be below pp = {layout.pp}"),
     ]
-    for is_wrong, message in wrong:
-        if is_wrong:
-            raise LayoutError(message)
 
 
-def _wrong_recompute(layout: Layout) -> list[tuple[bool, str]]:
-    """What of recompute and of activations on the host is not traced."""
+def _wrong_recompute(layout: Layout) -> _Rules:
+    """Limits of recompute and of activations on the host."""
     modules, apart = layout.recompute_modules, layout.tp * layout.pp * layout.cp > 1
     return [
         (
@@ -103,8 +123,8 @@ def _wrong_recompute(layout: Layout) -> list[tuple[bool, str]]:
     ]
 
 
-def _wrong_pieces(scenario: Scenario, layout: Layout) -> list[tuple[bool, str]]:
-    """What of a loss that runs piece by piece is not traced."""
+def _wrong_chunks(scenario: Scenario, layout: Layout) -> _Rules:
+    """Limits of a chunked loss."""
     pieces, model = scenario.framework.kernels.loss_chunks, scenario.model
     if pieces == 1:
         return []
@@ -127,8 +147,8 @@ def _wrong_pieces(scenario: Scenario, layout: Layout) -> list[tuple[bool, str]]:
     ]
 
 
-def _wrong_adapters(scenario: Scenario, layout: Layout) -> list[tuple[bool, str]]:
-    """What of adapters and frozen parts is not traced."""
+def _wrong_adapters(scenario: Scenario, layout: Layout) -> _Rules:
+    """Limits of adapters and frozen parts."""
     workload, model = scenario.workload, scenario.model
     if not workload.adapted:
         return []
@@ -161,8 +181,8 @@ def _wrong_adapters(scenario: Scenario, layout: Layout) -> list[tuple[bool, str]
     ]
 
 
-def _wrong_experts(scenario: Scenario, layout: Layout) -> list[tuple[bool, str]]:
-    """What of expert parallelism is not traced."""
+def _wrong_experts(scenario: Scenario, layout: Layout) -> _Rules:
+    """Limits of expert parallelism."""
     if layout.ep == 1:
         return []
     experts = scenario.model.experts
@@ -195,6 +215,6 @@ def _wrong_experts(scenario: Scenario, layout: Layout) -> list[tuple[bool, str]]
 
 
 def _rings(model: Model) -> bool:
-    """Whether torch's ring attention runs a model."""
+    """True if torch's ring attention runs the model."""
     plain = model.latent_attention is None and not model.attention_sinks
     return model.kind == "decoder" and plain and model.position != "alibi"

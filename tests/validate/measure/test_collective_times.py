@@ -23,7 +23,7 @@ def test_collectives_are_checked_and_fitted(tmp_path: Path) -> None:
         measure_collectives,
     )
 
-    result = measure_collectives(2, sizes=(4096, 262144))
+    result = measure_collectives(2, sizes=(4096, 262144), limit_s=300)
     assert result is not None
     assert {row["name"] for row in result["rows"]} == set(OPERATIONS)
     assert all(row["time_s"] > 0 for row in result["rows"])

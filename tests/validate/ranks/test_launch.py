@@ -48,13 +48,13 @@ def test_folders_of_killed_runs_are_swept(place: Path) -> None:
 
 def test_the_ranks_of_a_killed_launcher_end_each_other(place: Path) -> None:
     folder = private_folder()
-    peer = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    peer = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     os.kill(peer.pid, signal.SIGSTOP)  # one that is stopped cannot leave by itself
     (folder / "pid.0").write_text(str(peer.pid))
     (folder / "pid.1").write_text("")  # one that had not begun
     enter(folder, 2)
     abandon(folder)
-    assert peer.wait(10) == -signal.SIGKILL
+    assert peer.wait(300) == -signal.SIGKILL
     assert list(place.iterdir()) == []
 
 

@@ -100,4 +100,4 @@ def group_that_is_left(rank: Rank, payload: object, send: object) -> bool:
 @pytest.mark.alone
 def test_a_group_outlives_what_was_trained_with_it() -> None:
     """Else a model of DDP is its last owner, whose destructor may wait for ever."""
-    assert launch("tests.validate.ranks.test_rank:group_that_is_left", 1, {}) == [True]
+    assert launch("tests.validate.ranks.test_rank:group_that_is_left", 1, {}, limit_s=300) == [True]

@@ -77,7 +77,7 @@ def test_the_trace_equals_real_ranks(cases: list[Case]) -> None:
     world = cases[0][1].world
     asked = [requests_of(_scenario(*case), case[1]) for case in cases]
     ranks = launch(
-        "planner.validate.trace.trace_worker:on_ranks", world, {"cases": asked}, limit_s=60
+        "planner.validate.trace.trace_worker:on_ranks", world, {"cases": asked}, limit_s=300
     )
     with Tracer() as tracer:
         for number, (name, layout, *switches) in enumerate(cases):
