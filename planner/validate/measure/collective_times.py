@@ -28,7 +28,7 @@ __all__ = [
     "SIZES",
     "collectives_csv",
     "collectives_text",
-    "fitted",
+    "fit_operations",
     "measure",
     "measure_collectives",
     "slowest",
@@ -81,7 +81,7 @@ def _buffers(rank: Rank, size_bytes: int) -> _Buffers:
 
 
 def _call(name: str, b: _Buffers) -> Callable[[], None]:
-    """The operation on fixed buffers."""
+    """Return a function that runs the operation on fixed buffers."""
     import torch.distributed as dist
 
     root = b.rank == 0
@@ -158,7 +158,7 @@ def _synchronise(rank: Rank) -> None:
 
 
 def slowest(values: list[float]) -> list[float]:
-    """Each value's maximum over the ranks; the same on each of them."""
+    """Maximum of each value over the ranks, the same on every rank."""
     import torch.distributed as dist
 
     everyone: list[Any] = [None] * dist.get_world_size()
@@ -167,7 +167,7 @@ def slowest(values: list[float]) -> list[float]:
 
 
 def _isolated(name: str, rank: Rank, size_bytes: int) -> list[float]:
-    """Time of one operation in loops of nothing else, several rounds [s]."""
+    """Times of one operation in loops without compute, one per round [s]."""
     import torch.distributed as dist
 
     call = _call(name, _buffers(rank, size_bytes))
@@ -189,7 +189,7 @@ def _isolated(name: str, rank: Rank, size_bytes: int) -> list[float]:
 
 
 def _in_step(name: str, rank: Rank, size_bytes: int) -> list[float]:
-    """Time of one operation between matrix products, as in a training step [s].
+    """Times of one operation between matrix products, as in a training step [s].
 
     Ranks arrive apart and threads must wake: small messages take many times longer so.
     """
@@ -211,7 +211,7 @@ def _in_step(name: str, rank: Rank, size_bytes: int) -> list[float]:
 
 
 def measure(rank: Rank, operations: Sequence[str], sizes: Sequence[int]) -> list[dict[str, Any]]:
-    """Rows of the table; inside an initialised process group of two or more ranks."""
+    """Time every operation at every size, inside a process group of two or more ranks."""
     rows = []
     for name in operations:
         half = 2 if name == "send_receive" else 1
@@ -235,8 +235,8 @@ def measure(rank: Rank, operations: Sequence[str], sizes: Sequence[int]) -> list
     return rows
 
 
-def fitted(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Alpha and beta of each operation in the rows, with the fit's mean relative error."""
+def fit_operations(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Fit latency and bandwidth of each operation, with the mean relative error."""
     fits = []
     for name in dict.fromkeys(row["name"] for row in rows):
         mine = [row for row in rows if row["name"] == name]
@@ -249,7 +249,7 @@ def fitted(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def run_rank(rank: Rank, payload: dict[str, Any], send: Callable[[Any], None]) -> dict[str, Any]:
-    """Entry of a rank: measure, fit, and how quiet it was."""
+    """Measure and fit on one rank, with the load of the cores."""
     from planner.validate.measure import quiet
     from planner.validate.ranks.rank import joined, num_cores
 
@@ -273,7 +273,7 @@ def run_rank(rank: Rank, payload: dict[str, Any], send: Callable[[Any], None]) -
         )
     return {
         "rows": rows,
-        "fits": fitted(rows),
+        "fits": fit_operations(rows),
         "load": load.as_dict(),
         "backend": rank.backend,
         "nodes": nodes,
@@ -290,8 +290,8 @@ def measure_collectives(
 ) -> dict[str, Any] | None:
     """Measure on `world` new local ranks, or as one rank of an external launcher.
 
-    None in ranks other than 0 of a launcher. Raises RankError where the question is impossible,
-    or with the rank to blame where one fails.
+    Returns None on ranks other than 0 of a launcher. Raises RankError for impossible arguments, or
+    with the rank that failed.
     """
     from planner.validate.sharding.adapter import require_torch
 
@@ -328,7 +328,7 @@ def measure_collectives(
 
 
 def collectives_csv(result: dict[str, Any]) -> str:
-    """The operations that estimates know as a table that `planner calibrate` reads."""
+    """CSV for `planner calibrate`, of the operations that estimates know."""
     lines = ["collective,nodes,ranks,size_bytes,time_us"]
     lines += [
         f"{row['name']},{result['nodes']},{row['ranks']},{row['bytes']},{1e6 * row['time_s']:.3f}"
@@ -339,7 +339,7 @@ def collectives_csv(result: dict[str, Any]) -> str:
 
 
 def collectives_text(result: dict[str, Any]) -> str:
-    """Table and fits as lines to read."""
+    """Table of times and fits as text."""
     lines = [f"{'operation':16}{'bytes':>10}{'time us':>11}{'in a step us':>14}{'bus GB/s':>10}"]
     for row in result["rows"]:
         step = f"{1e6 * row['in_step_s']:14.1f}" if "in_step_s" in row else f"{'':14}"

@@ -1,8 +1,8 @@
 """Fitting: latency and rate from measured times, with the error of the fit stated.
 
 Times span four decades, so squares of relative errors are minimised: a plain fit would serve
-only the largest size (and often makes the latency negative). R2 says nothing here: it is near
-one for fits that miss small messages fivefold.
+only the largest size (and often makes the latency negative). R2 is no help: it is near one for
+fits that miss small messages fivefold.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def alpha_beta(sizes_bytes: Sequence[float], times_s: Sequence[float]) -> AlphaB
 def interpolate(
     size_bytes: ArrayLike, sizes_bytes: Sequence[float], times_s: Sequence[float]
 ) -> Float:
-    """Time of a size from the measured table: straight lines between logarithms.
+    """Interpolate times of sizes in a measured table, linear in logarithms.
 
     Below the smallest size its time is taken; above the largest the last slope goes on.
     """

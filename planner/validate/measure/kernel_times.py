@@ -83,7 +83,7 @@ def _gemms(rank: Rank) -> list[dict[str, Any]]:
 
 
 def _grouped_fraction(rank: Rank) -> float | None:
-    """Rate of grouped products over that of one plain product of the same work, in bf16."""
+    """Rate of grouped matrix products / rate of one plain product of equal FLOP, in bf16."""
     import torch
     import torch.nn.functional as F
 
@@ -172,7 +172,7 @@ def _host_copies(rank: Rank) -> dict[str, float] | None:
 
 
 def _device(rank: Rank) -> dict[str, Any]:
-    """What the device says of itself."""
+    """Name, memory, context and units that the device reports."""
     import os
     import resource
 
@@ -215,7 +215,7 @@ def _cpu_name() -> str:
 
 
 def measure_kernels(rank: Rank) -> dict[str, Any]:
-    """Everything that one rank can measure alone."""
+    """Measure one rank's device: products, attention, copies, launches."""
     return {
         "device": _device(rank),
         "gemm": _gemms(rank),

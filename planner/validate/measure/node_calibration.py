@@ -34,7 +34,7 @@ DEVICES = ("cpu", "cuda", "xpu")
 
 
 def run_rank(rank: Rank, payload: dict[str, Any], send: Callable[[Any], None]) -> dict[str, Any]:
-    """Entry of a rank: kernels, collectives, and how quiet it was."""
+    """Measure kernels and collectives on one rank, with the load of the cores."""
     import resource
 
     from planner.validate.measure import collective_times, quiet
@@ -76,7 +76,7 @@ def calibrate(
     limit_s: float = 120.0,
     progress: Callable[[int, str], None] | None = None,
 ) -> tuple[Machine, dict[str, Any]]:
-    """Measure this node: the profile, and the measurements behind it.
+    """Measure this node. Returns its profile and the raw measurements.
 
     Raises RankError where torch has no such device, or a rank fails.
     """
@@ -102,7 +102,7 @@ def calibrate(
             os.environ.pop("PLANNER_CPU")
             if before is not None:
                 os.environ["PLANNER_CPU"] = before
-    measured = _together(answers, device, count, version)
+    measured = _merge_answers(answers, device, count, version)
     return machine_of(name, measured), measured
 
 
@@ -126,10 +126,10 @@ def _count(device: str, devices: int | None) -> int:
     return devices or available
 
 
-def _together(
+def _merge_answers(
     answers: list[dict[str, Any]], device: str, count: int, version: str
 ) -> dict[str, Any]:
-    """One set of figures: the slowest rank's rate of everything, and whether it was quiet."""
+    """Merge the ranks' measurements: the slowest rate of each kernel, and the load."""
     from planner.validate.measure.quiet import Load
 
     foreign = answers[0]["foreign"]

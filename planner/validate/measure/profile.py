@@ -1,7 +1,7 @@
-"""Profile: a machine description out of measurements, usable wherever a machine name is.
+"""Profile: make a machine description from measurements.
 
-Rates are fitted through the planner's own formulas, so that an estimate on the profile gives
-back what was measured; how far it misses stands in every source.
+Rates are fitted through the planner's own formulas, so that an estimate on the profile repeats the
+measurement; every source states the remaining error.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _grouped(kernels: dict[str, Any], how: str) -> dict[str, Any]:
 def _sustained(
     kernels: dict[str, Any], best: dict[str, float], units: float
 ) -> tuple[float, float]:
-    """Fraction of the fastest product that makes `gemm_s` right in the median; spread around."""
+    """Sustained fraction with which `gemm_s` is right in the median, and its mean error."""
     ratios = []
     for row in kernels["gemm"]:
         element = 4 if row["precision"] in ("fp32", "tf32") else 2
@@ -160,7 +160,7 @@ def _node(measured: dict[str, Any]) -> dict[str, Any]:
 
 
 def _links(rows: list[dict[str, Any]]) -> tuple[float, float, float]:
-    """Latency and rate that bring the planner's formulas closest to the table, and the error.
+    """Fit latency and bandwidth to the collectives through the planner's formulas; with the error.
 
     A search over both, finer each time: it needs to know nothing of the formulas.
     """
@@ -172,7 +172,7 @@ def _links(rows: list[dict[str, Any]]) -> tuple[float, float, float]:
     best = (np.inf, 0.0, 0.0)
     for _ in range(6):
         grid = np.meshgrid(np.linspace(low, high, 25), np.linspace(slow, fast, 25))
-        errors = _miss(used, np.exp(grid[0]), np.exp(grid[1]))
+        errors = _fit_error(used, np.exp(grid[0]), np.exp(grid[1]))
         place = np.unravel_index(int(np.argmin(errors)), errors.shape)
         a, b = float(grid[0][place]), float(grid[1][place])
         best = min(best, (float(errors[place]), a, b))
@@ -181,7 +181,7 @@ def _links(rows: list[dict[str, Any]]) -> tuple[float, float, float]:
     return float(np.exp(best[1])), float(np.exp(best[2])), best[0]
 
 
-def _miss(rows: list[dict[str, Any]], latency: Any, rate: Any) -> Any:
+def _fit_error(rows: list[dict[str, Any]], latency: Any, rate: Any) -> Any:
     """Mean |log(formula / measured)| at every (latency, rate)."""
     total = np.zeros_like(latency)
     for row in rows:
@@ -191,7 +191,7 @@ def _miss(rows: list[dict[str, Any]], latency: Any, rate: Any) -> Any:
 
 
 def on_one_node(size: Any, bytes_per_s: Any, latency_s: Any) -> GroupView:
-    """What groups see whose ranks are the devices of one node; nothing lies between nodes."""
+    """Network as seen by a group of ranks on one node."""
     names = [field.name for field in fields(GroupView) if not field.name.endswith("_part")]
     nothing = dict.fromkeys(names, np.zeros_like(size))
     inside = {
@@ -223,7 +223,7 @@ def toml_of(machine: Machine, comment: str) -> str:
 
 
 def _table(data: dict[str, Any]) -> Table:
-    """Numbers with their sources on one line each, then the tables inside."""
+    """TOML table: quantities on one line each, then nested tables."""
     table = tomlkit.table()
     inner = {k: v for k, v in data.items() if isinstance(v, dict) and "source" not in v}
     for name, value in data.items():

@@ -1,4 +1,4 @@
-"""Quiet: whether the cores were ours while something was timed.
+"""Quiet: tell whether other processes used the cores during a measurement.
 
 Two signs, because each misses a case: the share of a core that a pure computation got while it
 ran (cpu over wall), and how many cores other processes used meanwhile (Linux only).
@@ -24,7 +24,7 @@ _MAX_FOREIGN = 0.15
 
 
 class Disturbance(Enum):
-    """Why times do not count, worst first."""
+    """Reasons for which times are not scored, worst first."""
 
     CROWDED = "more ranks than cores: waiting does not help"
     SHARED = "a core worked for others while a rank wanted it"
@@ -33,7 +33,7 @@ class Disturbance(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How undisturbed a measurement was."""
+    """Load of the cores during a measurement."""
 
     cpu_wall: float
     """Share of a core that a pure computation got, worst rank."""
@@ -79,13 +79,13 @@ class Load:
 
 
 class Watch:
-    """Cores that all processes of the machine use, over a stretch of time."""
+    """Watch the cores that all processes of the machine use."""
 
     def __init__(self) -> None:
         self._busy, self.since_s = _busy_s(), time.perf_counter()
 
     def foreign_cores(self, own_cpu_s: float) -> float | None:
-        """Cores used by others since the start, given what our own ranks used.
+        """Cores used by other processes since the start: all cores less our own ranks.
 
         None where it cannot be read, or too little time passed to tell.
         """

@@ -1,4 +1,4 @@
-"""Load: run a user's file, and get the module and one sample from its function.
+"""Load: build a user's module and one sample from a function in a file.
 
 The contract of `build()`: it returns a `torch.nn.Module` and one sample of its input: a tensor, a
 tuple of tensors for positional arguments, or a dictionary for keywords, none with a dimension for
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from planner.errors import DescriptionError, shorten, shorten_path
 
-__all__ = ["Sample", "built", "in_one_sentence"]
+__all__ = ["Sample", "build_module", "explain_user_errors"]
 
 _RETURNS = (
     "return (module, sample): the module, and the tensors of one sample without a batch dimension"
@@ -42,7 +42,7 @@ class Sample:
     tensors: dict[int | str, Tensor]
 
     def narrow(self) -> Sample:
-        """The same with real numbers of 16 bits."""
+        """Cast floating-point tensors to bf16."""
         return Sample(
             {
                 name: tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor
@@ -62,16 +62,16 @@ class Sample:
         )
 
 
-def built(path: str, function: str, where_stated: str = "") -> tuple[nn.Module, Sample]:
+def build_module(path: str, function: str, where_stated: str = "") -> tuple[nn.Module, Sample]:
     """Module and sample of a function in a file, on the meta device; `said`: the path as given.
 
     Raises DescriptionError, which names the user's own exception and its line.
     """
     where = f"{shorten_path(where_stated or path)}:{shorten(function)}"
     build = _function(path, function, where)
-    with in_one_sentence(path, where), torch.device("meta"):
+    with explain_user_errors(path, where), torch.device("meta"):
         result = build()
-    return _checked(result, where)
+    return _check_result(result, where)
 
 
 def _function(path: str, function: str, where: str) -> Callable[[], Any]:
@@ -83,7 +83,7 @@ def _function(path: str, function: str, where: str) -> Callable[[], Any]:
     # what stands beside the file can be imported, as when it is run
     sys.path.insert(0, str(Path(path).resolve().parent))
     sys.modules[spec.name] = module
-    with in_one_sentence(path, where):
+    with explain_user_errors(path, where):
         spec.loader.exec_module(module)
     attribute = getattr(module, function, None)
     if not callable(attribute):
@@ -101,9 +101,9 @@ def _function(path: str, function: str, where: str) -> Callable[[], Any]:
     return result
 
 
-def _checked(result: Any, where: str) -> tuple[nn.Module, Sample]:
+def _check_result(result: Any, where: str) -> tuple[nn.Module, Sample]:
     if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[0], nn.Module):
-        raise DescriptionError(f"{where} returned {_kind(result)}; {_RETURNS}")
+        raise DescriptionError(f"{where} returned {_type_name(result)}; {_RETURNS}")
     module, inputs = result
     if isinstance(inputs, Tensor):
         inputs = (inputs,)
@@ -112,19 +112,19 @@ def _checked(result: Any, where: str) -> tuple[nn.Module, Sample]:
         pairs = enumerate(inputs)
     tensors = dict(pairs)
     if not tensors or not all(isinstance(value, Tensor) for value in tensors.values()):
-        raise DescriptionError(f"{where} returned {_kind(inputs)} as the sample; {_RETURNS}")
+        raise DescriptionError(f"{where} returned {_type_name(inputs)} as the sample; {_RETURNS}")
     return module, Sample(tensors)
 
 
-def _kind(value: Any) -> str:
+def _type_name(value: Any) -> str:
     if isinstance(value, tuple):
         return f"a tuple of {', '.join(type(item).__name__ for item in value) or 'nothing'}"
     return f"a {type(value).__name__}"
 
 
 @contextmanager
-def in_one_sentence(path: str, where: str) -> Iterator[None]:
-    """Turn whatever a user's code raises into one sentence that names its line."""
+def explain_user_errors(path: str, where: str) -> Iterator[None]:
+    """Report an exception of a user's code in one sentence that names its line."""
     try:
         yield
     except DescriptionError as error:
@@ -146,7 +146,7 @@ def in_one_sentence(path: str, where: str) -> Iterator[None]:
 
 
 def _line(error: BaseException, path: str) -> str:
-    """The last line of the user's file in an error's traceback; empty where there is none."""
+    """Last line of the user's file in a traceback; empty if it is not in it."""
     if isinstance(error, SyntaxError) and error.lineno:
         return f"line {error.lineno} of {shorten_path(error.filename or path)}"
     frames = traceback.extract_tb(error.__traceback__)

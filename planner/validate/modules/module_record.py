@@ -19,7 +19,7 @@ from torch.utils.flop_counter import flop_registry
 
 from planner.errors import DescriptionError
 from planner.validate.modules.load import Sample
-from planner.validate.modules.on_device import as_on_device
+from planner.validate.modules.on_device import accelerator_kernels
 from planner.validate.modules.places import Places
 from planner.validate.sharding.recorders import Direction, Phase, StorageTimeline
 
@@ -147,7 +147,7 @@ class SavedTensor:
 
 @dataclass(slots=True)
 class Record:
-    """What one pass did."""
+    """Operations, kernels and memory of one forward and backward pass."""
 
     operations: list[tuple[str, Operation]] = field(default_factory=list)
     kernels: list[Kernel] = field(default_factory=list)
@@ -157,9 +157,9 @@ class Record:
     order: list[str] = field(default_factory=list)
     widths: dict[str, int] = field(default_factory=dict)
     uses: dict[int, list[str]] = field(default_factory=dict)
-    """Places where a parameter is used, by its identity."""
+    """Places where each parameter is used, by its id."""
     hooked_bytes: int = 0
-    """What autograd's own hooks saw saved, parameters and inputs left out."""
+    """Bytes that autograd's hooks saw saved, without parameters and inputs."""
 
 
 class _Recorder(TorchDispatchMode):
@@ -236,15 +236,14 @@ class _Recorder(TorchDispatchMode):
 
 
 def _size(tensor: Tensor) -> int:
-    """Bytes that a kernel moves of a tensor: of an expanded one, those that are there."""
+    """Bytes that a kernel moves of a tensor; an expanded one is read once."""
     return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
 
 
 def record(module: nn.Module, sample: Sample, batch: int, *, autocast: bool) -> Record:
-    """Run a module on a batch and its loss backward, and note what happens.
+    """Record one forward and backward pass of a module.
 
-    The loss is the first single number among the results; where there is none, the sum of them all
-    stands for it.
+    The loss is the first scalar among the results, else the sum of all results.
     """
     timeline, trace_record = StorageTimeline(), Record()
 
@@ -278,7 +277,7 @@ def record(module: nn.Module, sample: Sample, batch: int, *, autocast: bool) -> 
         resident = {recorder._key(t) for t in (*module.parameters(), *module.buffers())}
         inputs = {recorder._key(value) for value in (*args, *kwargs.values())}
         stack.enter_context(torch.autograd.graph.saved_tensors_hooks(pack, unpack))
-        with as_on_device(autocast=autocast):
+        with accelerator_kernels(autocast=autocast):
             # a training loop holds what forward returned until the next step
             result = module(*args, **kwargs)
             results = {recorder._key(v) for v in tree_iter(result) if isinstance(v, Tensor)}
@@ -297,7 +296,7 @@ def record(module: nn.Module, sample: Sample, batch: int, *, autocast: bool) -> 
 
 
 def _loss(result: Any) -> Tensor:
-    """The number that backward starts from."""
+    """Scalar that backward starts from."""
     tensors = [v for v in tree_iter(result) if isinstance(v, Tensor) and v.requires_grad]
     for value in tensors:
         if value.numel() == 1:
@@ -319,7 +318,7 @@ def _read(
     inputs: set[int],
     results: set[int],
 ) -> None:
-    """What was alive when backward started, and how memory changed from then on."""
+    """Read the tensors saved for backward, and how memory changes from then on."""
     aside = resident | recorder.copies
     start = timeline.moments["backward"]
     for live in timeline.live(start):

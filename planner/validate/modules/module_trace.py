@@ -1,7 +1,7 @@
-"""Trace: a module of someone's own as numbers of a sample.
+"""Module trace: FLOP, bytes and parameters of a user's module, per sample.
 
-It is run on tensors without data at several sizes of the batch. What grows with the batch is of the
-samples, what does not is of the parameters; what grows in another way is refused.
+The module runs on tensors without data at several batch sizes. Costs that grow with the batch
+belong to samples, constant costs to parameters; any other growth is refused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from planner.errors import DescriptionError, shorten, shorten_path
-from planner.validate.modules.load import Sample, built, in_one_sentence
+from planner.validate.modules.load import Sample, build_module, explain_user_errors
 from planner.validate.modules.module_record import Operation, Record, record
 from planner.validate.modules.on_device import materialise
 from planner.validate.modules.places import Places
@@ -36,8 +36,8 @@ def trace_file(path: str, function: str, where_stated: str = "") -> dict[str, An
 
     Raises DescriptionError in one sentence for whatever goes wrong in the user's code.
     """
-    module, sample = built(path, function, where_stated or path)
-    with in_one_sentence(path, f"{shorten_path(where_stated or path)}:{shorten(function)}"):
+    module, sample = build_module(path, function, where_stated or path)
+    with explain_user_errors(path, f"{shorten_path(where_stated or path)}:{shorten(function)}"):
         return trace_module(module, sample)
 
 
@@ -52,11 +52,11 @@ def trace_module(module: nn.Module, sample: Sample) -> dict[str, Any]:
         weights = _weights(module, plain[0])
         buffers = sum(buffer.nbytes for buffer in module.buffers())
         cast = _cast(module, sample)
-    _check_straight(plain)
+    _check_linear(plain)
     figures = (_PerSample(plain[:2]), _PerSample(under), _PerSample(cast) if cast else None)
     blocks = [_block(place, figures, weights.get(place, [])) for place in plain[0].order]
     return {
-        "blocks": _merged(blocks),
+        "blocks": _merge_blocks(blocks),
         "results": {
             "fp32": figures[0].held,
             "autocast": figures[1].held,
@@ -70,7 +70,7 @@ def trace_module(module: nn.Module, sample: Sample) -> dict[str, Any]:
 
 
 def _cast(module: nn.Module, sample: Sample) -> list[Record]:
-    """Records with weights and inputs of 16 bits; none where the module does not run with them."""
+    """Records with bf16 weights and inputs; empty if the module does not run with them."""
     narrow = sample.narrow()
     materialise(module, torch.bfloat16)
     try:
@@ -84,7 +84,7 @@ def _cast(module: nn.Module, sample: Sample) -> list[Record]:
 
 
 def _weights(module: nn.Module, trace_record: Record) -> dict[str, list[dict[str, Any]]]:
-    """Parameters of every place: those of a unit there, others where they are used first."""
+    """Parameters by place: a unit's own, others where they are first used."""
     inside: dict[int, list[str]] = defaultdict(list)
     for name, unit in Places(module, lambda _: None).units.items():
         for parameter in unit.parameters():
@@ -111,8 +111,8 @@ def _weights(module: nn.Module, trace_record: Record) -> dict[str, list[dict[str
 # --- samples ---------------------------------------------------------------------------------
 
 
-def _check_straight(records: Sequence[Record]) -> None:
-    """Refuse what does not grow by the same amount from batch to batch."""
+def _check_linear(records: Sequence[Record]) -> None:
+    """Refuse modules whose costs are not linear in the batch."""
     lengths = [(len(r.operations), len(r.kernels), len(r.saved), len(r.changes)) for r in records]
     if len(set(lengths)) > 1:
         raise DescriptionError(
@@ -133,7 +133,7 @@ def _check_straight(records: Sequence[Record]) -> None:
 
 
 class _PerSample:
-    """What one sample adds, from records of two batches."""
+    """Costs per sample: the difference of records of two batches."""
 
     def __init__(self, records: Sequence[Record]) -> None:
         first, second = records
@@ -141,7 +141,7 @@ class _PerSample:
         self.order, self.widths = first.order, first.widths
         self.operations: dict[str, list[Operation]] = defaultdict(list)
         for (place, small), (_, large) in zip(first.operations, second.operations, strict=True):
-            if grown := self._grown(small, large):
+            if grown := self._per_sample_operation(small, large):
                 self.operations[place].append(grown)
         self.moved = self._sums(
             ((small.place, small.backward), large.bytes - small.bytes)
@@ -178,8 +178,8 @@ class _PerSample:
             total[key] += size / self.samples
         return total
 
-    def _grown(self, small: Operation, large: Operation) -> Operation | None:
-        """A product of one sample; None where it is the same for every batch."""
+    def _per_sample_operation(self, small: Operation, large: Operation) -> Operation | None:
+        """The operation of one sample; None if it does not depend on the batch."""
         grows = [name for name in _SIZES if getattr(small, name) != getattr(large, name)]
         if not grows:
             return None
@@ -210,7 +210,7 @@ class _PerSample:
         return replace(grown, inputs=shared)
 
     def _working(self, changes: list[tuple[str, float]]) -> dict[str, float]:
-        """The most that is alive in a place beyond what it and those before it keep."""
+        """Peak of temporaries in each place, above the saved tensors of it and earlier places."""
         total = sum(self.saved.values())
         most: dict[str, float] = {}
         for place, growth in changes:
@@ -250,7 +250,7 @@ def _block(
         "width": plain.widths.get(place, 0) // _BATCHES[0],
         "weights": weights,
         "operations": [
-            _named(operation) | {"count": count} for operation, count in operations.items()
+            _changed_fields(operation) | {"count": count} for operation, count in operations.items()
         ],
         "forward": each("moved", (place, False)),
         "backward": each("moved", (place, True)),
@@ -260,14 +260,14 @@ def _block(
     }
 
 
-def _named(operation: Operation) -> dict[str, Any]:
-    """Its fields that are not the usual ones."""
+def _changed_fields(operation: Operation) -> dict[str, Any]:
+    """Fields of an operation that differ from the defaults."""
     usual = {field.name: field.default for field in fields(Operation)}
     return {name: value for name, value in asdict(operation).items() if value != usual[name]}
 
 
-def _merged(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Blocks that are equal but for what is alive beside them become one, with their number."""
+def _merge_blocks(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Merge equal blocks into one with a count; their working memory is the largest."""
     merged: dict[str, dict[str, Any]] = {}
     for block in blocks:
         alike = {key: value for key, value in block.items() if key not in _BESIDE}

@@ -1,4 +1,4 @@
-"""On device: let fake tensors of the CPU keep what an accelerator's kernels keep.
+"""On device: let fake CPU tensors save what an accelerator's kernels save.
 
 Tensors without data are the CPU's, because a fake CUDA needs a torch that is built with it. Where
 the two differ in what autograd keeps, the accelerator's is taken: a dropout mask is one byte, fused
@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from planner.validate.sharding import adapter
 
-__all__ = ["as_on_device", "materialise"]
+__all__ = ["accelerator_kernels", "materialise"]
 
 _IN_FP32 = frozenset(
     (
@@ -40,7 +40,7 @@ _ATTENTION = functional.scaled_dot_product_attention
 
 
 class _Kernels(TorchFunctionMode):
-    """Replaces the functions whose CPU kernels keep something else."""
+    """Replace functions whose CPU kernels save other tensors."""
 
     def __init__(self, autocast: bool) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ def _rms_norm(
 
 
 @contextlib.contextmanager
-def as_on_device(*, autocast: bool) -> Iterator[None]:
+def accelerator_kernels(*, autocast: bool) -> Iterator[None]:
     """Run a module as an accelerator does, in fp32 or under autocast to 16 bits."""
     # without oneDNN recurrent layers are products and element-wise operations, not one operation
     with torch.backends.mkldnn.flags(enabled=False), _Kernels(autocast):

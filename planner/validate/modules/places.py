@@ -1,4 +1,4 @@
-"""Units: which of a module's submodules stand in a list, as the blocks that sharding wraps."""
+"""Places: the blocks of a module that sharding wraps, and the one that forward is in."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
 def _is_list(module: nn.Module) -> bool:
-    """Whether a module is a plain container of several that have parameters."""
+    """True for a plain container of several modules with parameters."""
     items = [child for child in module.children() if any(True for _ in child.parameters())]
     return type(module) in _CONTAINERS and len(items) > 1
 
 
 def units_of(module: nn.Module, name: str = "") -> dict[str, nn.Module]:
-    """The outermost entries of its lists that are no lists themselves, by their names.
+    """Blocks of a module: the outermost entries of its lists, by name.
 
     A module without lists has its children as units, and one without children is one.
     """
@@ -57,7 +57,7 @@ class Places:
         moved(self.now)
 
     def hook(self) -> Iterator[Any]:
-        """Handles of hooks that follow the units."""
+        """Register hooks that follow the units; yields their handles."""
         for name, unit in self.units.items():
             yield unit.register_forward_pre_hook(self._entering(name), with_kwargs=True)
             yield unit.register_forward_hook(self._leaving, always_call=True)

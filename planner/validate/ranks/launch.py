@@ -26,10 +26,10 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-from planner.validate.ranks.rank import RankError, within_reason
+from planner.validate.ranks.rank import RankError, check_limit
 from planner.validate.ranks.rank_process import Word, private_folder, rank_main, stack_file
 
-__all__ = ["GRACE_S", "OnResult", "Progress", "Watched", "launch", "supervise"]
+__all__ = ["GRACE_S", "OnResult", "Progress", "RankState", "launch", "supervise"]
 
 _PRELOAD = [
     "torch",
@@ -64,8 +64,8 @@ _FAILURES = {Word.ERROR: Failure.ERROR, Word.PEER_GONE: Failure.PEER_GONE}
 
 
 @dataclass(slots=True)
-class Watched:
-    """What the supervisor knows of a rank."""
+class RankState:
+    """State of a rank as its supervisor sees it."""
 
     rank: int
     process: Any
@@ -97,18 +97,18 @@ def launch(
     progress: Progress = None,
     on_result: OnResult = None,
 ) -> list[Any]:
-    """Run `entry` ("module:function") as `world` ranks; its return values in rank order.
+    """Run `entry` ("module:function") on `world` ranks. Returns its results in rank order.
 
     The function gets (rank: Rank, payload, send) and may `send` partial results. A rank without
     progress for `limit_s` is taken to hang. Raises RankError with the rank that is to blame.
     """
     if world < 1:
         raise RankError(f"world = {world} must be at least 1; give the number of ranks")
-    within_reason(limit_s)
+    check_limit(limit_s)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOAD)
     folder = private_folder()
-    watched: list[Watched] = []
+    watched: list[RankState] = []
     alive_read, alive_write = context.Pipe(duplex=False)
     try:
         with _quiet_threads():
@@ -121,7 +121,7 @@ def launch(
                 )
                 process.start()
                 sender.close()
-                watched.append(Watched(rank, process, receiver, time.monotonic()))
+                watched.append(RankState(rank, process, receiver, time.monotonic()))
         alive_read.close()
         supervise(watched, folder, limit_s, progress, on_result)
         return [item.result for item in watched]
@@ -146,7 +146,7 @@ def _quiet_threads() -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _end(watched: list[Watched]) -> None:
+def _end(watched: list[RankState]) -> None:
     for item in watched:
         if item.process.is_alive():
             item.process.kill()
@@ -156,7 +156,7 @@ def _end(watched: list[Watched]) -> None:
 
 
 def supervise(
-    watched: list[Watched],
+    watched: list[RankState],
     folder: Path,
     limit_s: float,
     progress: Progress,
@@ -177,7 +177,7 @@ def supervise(
             raise RankError(_blame(watched, folder, limit_s))
 
 
-def _wait(watched: list[Watched], progress: Progress, on_result: OnResult) -> None:
+def _wait(watched: list[RankState], progress: Progress, on_result: OnResult) -> None:
     running = [item for item in watched if not item.ended]
     if not running:
         return
@@ -188,7 +188,7 @@ def _wait(watched: list[Watched], progress: Progress, on_result: OnResult) -> No
             _read(item, progress, on_result)
 
 
-def _read(item: Watched, progress: Progress, on_result: OnResult) -> None:
+def _read(item: RankState, progress: Progress, on_result: OnResult) -> None:
     try:
         while item.pipe.poll():
             word, value = item.pipe.recv()
@@ -220,8 +220,8 @@ def _how_it_died(code: int | None) -> str:
     return f"exited with code {code} without a result"
 
 
-def _blame(watched: list[Watched], folder: Path, limit_s: float) -> str:
-    """The rank that is the cause, in words: of several silent ones the longest silent."""
+def _blame(watched: list[RankState], folder: Path, limit_s: float) -> str:
+    """Name the rank that caused the failure; of silent ranks the longest silent."""
     causes = [(item.failure or Failure.SILENT, item.seen_s, item) for item in watched]
     failure, seen_s, item = min(
         (cause for cause in causes if not cause[2].done),
@@ -242,8 +242,8 @@ def _blame(watched: list[Watched], folder: Path, limit_s: float) -> str:
             return f"{who} lost the others while {item.last}: {item.message}"
 
 
-def _stack(item: Watched, folder: Path) -> str:
-    """Where a hanging rank stands, from faulthandler; empty where it cannot answer."""
+def _stack(item: RankState, folder: Path) -> str:
+    """Innermost frame of a hanging rank, from faulthandler; empty if it does not answer."""
     if not hasattr(signal, "SIGUSR1") or item.process.pid is None:
         return ""
     with contextlib.suppress(OSError):

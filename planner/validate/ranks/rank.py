@@ -1,4 +1,4 @@
-"""Ranks: who am I, how do I meet the others, and how do I leave.
+"""Ranks: their numbers, their launcher, and the process group that they form.
 
 A rank is started here (`planner.validate.ranks.launch`) or by torchrun, mpiexec or srun, whose
 environment is read. torch has no MPI backend in its wheels; mpiexec only numbers the ranks.
@@ -20,11 +20,11 @@ from planner.errors import PlannerError, shorten
 __all__ = [
     "Rank",
     "RankError",
+    "check_limit",
     "external_rank",
     "is_launched",
     "joined",
     "num_cores",
-    "within_reason",
 ]
 
 _LAUNCHERS = (
@@ -56,8 +56,8 @@ def num_cores() -> int:
     return os.cpu_count() or 1
 
 
-def within_reason(limit_s: float) -> None:
-    """Raise RankError unless a time limit is one that ranks can keep."""
+def check_limit(limit_s: float) -> None:
+    """Raise RankError for a time limit that is too short or too long."""
     if not _SHORTEST_S <= limit_s <= _LONGEST_S:
         raise RankError(
             f"limit = {limit_s:g} s must be at least {_SHORTEST_S} s and at most {_LONGEST_S:,} s; "
@@ -114,7 +114,7 @@ def _launchers(env: Mapping[str, str]) -> Iterator[tuple[str, str, str, str]]:
 
 
 def is_launched(environment: Mapping[str, str] | None = None) -> bool:
-    """Whether torchrun, mpiexec or srun started this process as a rank.
+    """True if torchrun, mpiexec or srun started this process as a rank.
 
     >>> is_launched({"PMI_RANK": "0", "PMI_SIZE": "2"}), is_launched({})
     (True, False)
@@ -123,7 +123,7 @@ def is_launched(environment: Mapping[str, str] | None = None) -> bool:
 
 
 def external_rank(timeout_s: float, environment: Mapping[str, str] | None = None) -> Rank | None:
-    """The rank that torchrun, mpiexec or srun made of this process; None outside of them.
+    """Rank of this process under torchrun, mpiexec or srun; None outside of them.
 
     Raises RankError where the launcher's variables contradict each other.
 
@@ -141,13 +141,13 @@ def external_rank(timeout_s: float, environment: Mapping[str, str] | None = None
                 f"{rank_name}={rank} must lie between 0 and {world_name}-1 = {world - 1}; "
                 "unset both to let this command start the ranks itself"
             )
-        within_reason(timeout_s)
+        check_limit(timeout_s)
         return Rank(rank, world, local, launcher, _meeting_point(env, world, launcher), timeout_s)
     return None
 
 
 def _number(env: Mapping[str, str], name: str, launcher: str) -> int:
-    """A variable of a launcher that counts."""
+    """A launcher's variable as a number."""
     try:
         number = int(env[name])
     except ValueError:
@@ -191,7 +191,7 @@ destructor holds Python's lock while it waits for gloo's thread, which may want 
 
 @contextlib.contextmanager
 def joined(rank: Rank) -> Iterator[None]:
-    """Inside, torch.distributed is initialised; RankError where the ranks cannot meet."""
+    """Initialise torch.distributed for a block. Raises RankError if the ranks cannot meet."""
     import torch
     import torch.distributed as dist
 

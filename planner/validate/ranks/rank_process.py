@@ -1,4 +1,8 @@
-"""Child: what a rank's process does first and last, and the words it says to its supervisor."""
+"""Rank process: its start and end, its messages to the supervisor, and the folder of a run.
+
+A launcher that is killed removes nothing. Its ranks notice, end each other and remove the folder
+and that of the sockets. If the ranks were killed as well, the next run removes both.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,7 @@ _PEER_SIGNS = (
 
 
 class Word(Enum):
-    """What a message of a rank means."""
+    """Kinds of messages from a rank."""
 
     PROGRESS = "where it stands"
     PARTIAL = "a result that it has already"
@@ -47,7 +51,7 @@ class Word(Enum):
 
 
 def stack_file(folder: Path, rank: int) -> Path:
-    """Where a rank writes its stack when it is asked to."""
+    """File to which a rank writes its stack on SIGUSR1."""
     return folder / f"stack.{rank}"
 
 
@@ -61,7 +65,7 @@ def rank_main(
     pipe: Any,
     alive: Any,
 ) -> None:
-    """First and last function of a rank's process."""
+    """Run a rank's function in its process and send the result."""
     lock = threading.Lock()
 
     def send(word: Word, value: Any) -> None:
@@ -115,7 +119,7 @@ def _describe(error: BaseException) -> str:
 
 
 def _die_with_parent(alive: Any, folder: str) -> None:
-    """Wait for the supervisor's end of the pipe to close."""
+    """End all ranks when the supervisor's end of the pipe closes."""
     with contextlib.suppress(EOFError, OSError):
         alive.recv()
     abandon(Path(folder))
@@ -129,7 +133,7 @@ _LONGEST_SOCKET, _SOCKET_NAME = 103, len("/listener-01234567")
 
 
 def private_folder() -> Path:
-    """A new folder; those of runs that were killed with all their ranks at once are removed.
+    """Make a folder for a run, and remove those of killed runs.
 
     Raises RankError where there is no usable place for temporary files.
     """
@@ -155,13 +159,13 @@ def private_folder() -> Path:
 
 
 def enter(folder: Path, rank: int) -> None:
-    """Note the process of a rank, so that the others can end it."""
+    """Write down the process id of a rank, so that other ranks can end it."""
     with contextlib.suppress(OSError):  # without it a stopped rank would stay
         (folder / f"pid.{rank}").write_text(str(os.getpid()))
 
 
 def abandon(folder: Path) -> None:
-    """End the other ranks, also stopped ones, and remove everything: the launcher was killed."""
+    """End the other ranks, stopped ones too, and remove the folder: the launcher was killed."""
     for noted in folder.glob("pid.*"):
         with contextlib.suppress(OSError, ValueError):
             pid = int(noted.read_text())
@@ -171,7 +175,7 @@ def abandon(folder: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """A folder whose launcher is gone, and that of its sockets."""
+    """Remove the folder of a run, and that of its sockets."""
     with contextlib.suppress(OSError):
         sockets = Path(os.readlink(folder / _SOCKETS))
         if sockets.name.startswith(_SOCKETS_PREFIX):

@@ -27,7 +27,7 @@ _BEFORE_S = 2.0
 
 @contextlib.contextmanager
 def watching(rank: Rank) -> Iterator[Rank]:
-    """A rank whose reports keep the watchdog quiet; RankError where its peers are gone."""
+    """Watch a rank: end it after silence. Raises RankError if its peers are gone."""
     seen, last = time.monotonic(), "starting"
     over = threading.Event()
     main = threading.get_ident()

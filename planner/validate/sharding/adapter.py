@@ -1,8 +1,8 @@
-"""Adapter: every private or unstable torch call that validation needs, each named and guarded.
+"""Adapter: the private or unstable torch calls of validation, each named and guarded.
 
 `PRIVATE` lists all names of torch in the package that are private or lie in a private module;
-`moved` says which of them the installed release lacks. When a new torch release moves one, this
-file is the one to change.
+`missing_names` lists those that the installed release lacks. A new torch release that moves one
+changes this file alone.
 """
 
 # torch leaves some of its functions untyped
@@ -23,17 +23,17 @@ __all__ = [
     "TorchMissingError",
     "all_to_all",
     "communication_region",
-    "exchanged_counts",
+    "exchange_counts",
     "fake_mode",
     "fake_world",
     "group_ranks",
-    "moved",
-    "own_mesh",
+    "missing_names",
     "quiet_propagation",
     "receive_buffers",
     "require_torch",
     "ring_templates",
     "rms_norm",
+    "shard_on_mesh",
     "static_pipeline",
     "unsharded_gradients",
 ]
@@ -75,7 +75,7 @@ class TorchMissingError(PlannerError):
 
 
 def require_torch() -> str:
-    """Version of the installed torch.
+    """Return the version of the installed torch.
 
     Raises TorchMissingError with what to install where there is none, or too old a one.
     """
@@ -96,7 +96,7 @@ def require_torch() -> str:
 
 
 def _private(path: str) -> Any:
-    """A private name of torch, or an error that says which one moved."""
+    """A private name of torch, or an error that names the one that moved."""
     import importlib
 
     module, name = path.rsplit(".", 1)
@@ -115,7 +115,7 @@ def _moved(path: str) -> TorchMissingError:
     )
 
 
-def moved() -> tuple[str, ...]:
+def missing_names() -> tuple[str, ...]:
     """Names of `PRIVATE` that the installed torch lacks."""
     missing = []
     for path, attributes in PRIVATE.items():
@@ -130,7 +130,7 @@ def moved() -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def fake_world(rank: int, world: int) -> Iterator[None]:
-    """A process group of `world` ranks of which only `rank` exists; collectives do nothing."""
+    """Open a fake process group of `world` ranks: only `rank` exists, collectives do nothing."""
     import torch.distributed as dist
 
     store = _private("torch.testing._internal.distributed.fake_pg.FakeStore")
@@ -147,7 +147,7 @@ def fake_world(rank: int, world: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def fake_mode() -> Iterator[None]:
-    """Tensors without data: shapes, strides and bytes are exact, values do not exist."""
+    """Make tensors without data: shapes, strides and bytes are exact."""
     mode = _private("torch._subclasses.fake_tensor.FakeTensorMode")
     with mode(allow_non_fake_inputs=True), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -158,7 +158,7 @@ def fake_mode() -> Iterator[None]:
 def quiet_propagation() -> Iterator[None]:
     """Keep DTensor's shape propagation out of the trace: it makes tensors of global shape.
 
-    Raises TorchMissingError where torch has moved what is replaced.
+    Raises TorchMissingError where the installed torch has moved the lock that is replaced.
     """
     propagator = _private("torch.distributed.tensor._sharding_prop.ShardingPropagator")
     disable = _private("torch.utils._python_dispatch._disable_current_modes")
@@ -187,7 +187,7 @@ def quiet_propagation() -> Iterator[None]:
 
 @contextlib.contextmanager
 def static_pipeline() -> Iterator[None]:
-    """Let pipeline stages trust their given shapes: asking a neighbour needs real data."""
+    """Let pipeline stages trust their example shapes: asking a neighbour needs real data."""
     base = _private("torch.distributed.pipelining.schedules._PipelineSchedule")
     static = _private("torch.distributed.pipelining._utils.InferenceMode").STATIC
     before = base._warmup_p2p
@@ -204,7 +204,7 @@ def static_pipeline() -> Iterator[None]:
 
 
 def receive_buffers(stage: Any) -> list[Any]:
-    """Buffers that a pipeline stage receives into, of all micro-batches and both directions.
+    """List the receive buffers of a pipeline stage: all micro-batches, both directions.
 
     Raises TorchMissingError where torch has moved them.
     """
@@ -249,7 +249,7 @@ def communication_region(enter: Any) -> Iterator[None]:
 
 
 def group_ranks(handle: Any) -> tuple[int, ...]:
-    """Global ranks of the process group that a collective was given."""
+    """Global ranks of a collective's process group."""
     import torch
     import torch.distributed as dist
 
@@ -261,16 +261,16 @@ def group_ranks(handle: Any) -> tuple[int, ...]:
     return tuple(dist.get_process_group_ranks(handle))
 
 
-def own_mesh(mesh: Any) -> Callable[[Any], Any]:
-    """How FSDP is told to shard parameters over a mesh other than their module's."""
+def shard_on_mesh(mesh: Any) -> Callable[[Any], Any]:
+    """Make the placement by which FSDP shards parameters over another mesh than their module's."""
     result = _private("torch.distributed.fsdp._fully_shard._fsdp_common.ShardPlacementResult")
     # parameters of one group must have the same object
     about = _private("torch.distributed.fsdp._fully_shard._fsdp_init._get_mesh_info")(mesh)
     return lambda placement: result(placement=placement, mesh_info=about)
 
 
-def exchanged_counts(counts: Any, group: Any) -> Any:
-    """Every rank's counts for this rank, in equal parts of the tensor."""
+def exchange_counts(counts: Any, group: Any) -> Any:
+    """All-to-all of token counts in equal parts, without gradients."""
     import torch
 
     exchange = _private("torch.distributed._functional_collectives.all_to_all_single")
@@ -279,7 +279,7 @@ def exchanged_counts(counts: Any, group: Any) -> Any:
 
 
 def all_to_all(rows: Any, group: Any) -> Any:
-    """Rows exchanged in equal parts between the ranks of a group, and their gradients back."""
+    """Differentiable all-to-all of rows in equal parts."""
     import torch.distributed as dist
 
     exchange = _private("torch.distributed._functional_collectives.all_to_all_single_autograd")
@@ -289,15 +289,15 @@ def all_to_all(rows: Any, group: Any) -> Any:
 
 
 def ring_templates() -> tuple[Any, Any]:
-    """torch's ring attention around a kernel that it is given, forward and backward."""
+    """torch's ring attention, forward and backward, as functions of a kernel."""
     ring = _private("torch.distributed.tensor.experimental._context_parallel._attention")
     return ring._templated_ring_attention, ring._templated_ring_attention_backward
 
 
 def rms_norm(x: Any, weight: Any, eps: float) -> Any:
-    """RMS norm that keeps what CUDA's fused kernel keeps: input, weight, one fp32 per row.
+    """RMS norm that saves the tensors of CUDA's fused kernel: input, weight, one fp32 per row.
 
-    On CPU the norm is decomposed and keeps 7 bytes per element more. Shapes only, no values.
+    The CPU's norm is decomposed and saves 7 bytes per element more. Shapes only, no values.
     """
     import torch
     from torch.distributed.tensor import DTensor, Partial, Replicate
@@ -324,7 +324,7 @@ def rms_norm(x: Any, weight: Any, eps: float) -> Any:
 
 
 def unsharded_gradients(group: Any) -> list[Any]:
-    """Gradients of an FSDP group that its reduction is about to read."""
+    """Unsharded gradients that an FSDP group is about to reduce."""
     params = [getattr(param, "_unsharded_param", None) for param in group.fsdp_params]
     gradients = [param.grad for param in params if param is not None and param.grad is not None]
     return gradients + [

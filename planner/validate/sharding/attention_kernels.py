@@ -1,7 +1,13 @@
-"""Flash: fused attention beyond torch's own on a CPU: heads of two widths, ALiBi, sums for sinks.
+"""Attention kernels: fused attention beyond torch's own on a CPU, and attention over context ranks.
 
-What it keeps is what the kernels of accelerators keep: queries, keys, values, output and one fp32
-number per row. With real tensors it computes; with fake ones it makes the shapes.
+The fused kernel takes heads of two widths, ALiBi and sinks. It saves what kernels of
+accelerators save: queries, keys, values, output and one fp32 number per row. Fake tensors give
+shapes alone.
+
+Ring attention is torch's own around this kernel. Keys and values are gathered once in each
+direction, as torchtitan does by default. Ulysses (Jacobs et al. 2023, arXiv:2309.14509, figure 2)
+takes an all-to-all of queries, keys and values, which gives every rank the whole sequence of some
+heads, and one of the output, which gives every rank its tokens back.
 """
 
 from __future__ import annotations
@@ -48,8 +54,8 @@ def flash_attention(
     """Output and logarithm of the sum of exponentials, of (batch, head, token, width)."""
     scores = _scores(q, k, causal, slopes)
     rows = scores.logsumexp(-1)
-    out = (scores - rows.unsqueeze(-1)).exp() @ _repeated(v, q).float()
-    return _laid_out(out.to(q.dtype)), rows
+    out = (scores - rows.unsqueeze(-1)).exp() @ _repeat_heads(v, q).float()
+    return _lay_out(out.to(q.dtype)), rows
 
 
 @torch.library.custom_op(f"{_NAME}_backward", mutates_args=())
@@ -64,15 +70,15 @@ def flash_gradients(
     q, k, v, out, rows = saved
     gradient = gradient.float()
     weights = (_scores(q, k, causal, slopes) - rows.unsqueeze(-1)).exp()
-    inner = gradient @ _repeated(v, q).float().transpose(-2, -1)
+    inner = gradient @ _repeat_heads(v, q).float().transpose(-2, -1)
     inner = inner - (gradient * out.float()).sum(-1, keepdim=True)
     if of_rows is not None:
         inner = inner + of_rows.unsqueeze(-1)
     inner = weights * inner * q.shape[-1] ** -0.5
     gradients = (
-        inner @ _repeated(k, q).float(),
-        _summed(inner.transpose(-2, -1) @ q.float(), k),
-        _summed(weights.transpose(-2, -1) @ gradient, v),
+        inner @ _repeat_heads(k, q).float(),
+        _sum_heads(inner.transpose(-2, -1) @ q.float(), k),
+        _sum_heads(weights.transpose(-2, -1) @ gradient, v),
     )
     to_q, to_k, to_v = (g.to(q.dtype) for g in gradients)
     return to_q, to_k, to_v
@@ -113,23 +119,23 @@ OPERATOR = torch.ops.planner.flash_attention.default
 """As recompute policies name it."""
 
 
-def _repeated(x: Tensor, q: Tensor) -> Tensor:
+def _repeat_heads(x: Tensor, q: Tensor) -> Tensor:
     """Keys or values, once for each query head."""
     return x.repeat_interleave(q.shape[1] // x.shape[1], 1)
 
 
-def _summed(gradient: Tensor, x: Tensor) -> Tensor:
+def _sum_heads(gradient: Tensor, x: Tensor) -> Tensor:
     """Gradients of the query heads that share a head of `x`."""
     return gradient.unflatten(1, (x.shape[1], -1)).sum(2)
 
 
-def _laid_out(out: Tensor) -> Tensor:
+def _lay_out(out: Tensor) -> Tensor:
     """As the kernels write it: a token's heads side by side."""
     return out.transpose(1, 2).contiguous().transpose(1, 2)
 
 
 def _scores(q: Tensor, k: Tensor, causal: bool, slopes: list[float]) -> Tensor:
-    scores = q.float() @ _repeated(k, q).float().transpose(-2, -1) * q.shape[-1] ** -0.5
+    scores = q.float() @ _repeat_heads(k, q).float().transpose(-2, -1) * q.shape[-1] ** -0.5
     places = torch.arange(scores.shape[-1], device=q.device)
     distance = places.unsqueeze(0) - places.unsqueeze(1)
     if slopes:

@@ -17,7 +17,7 @@ from planner.validate.sharding.attention_kernels import (
     ring_attention,
 )
 
-__all__ = ["Attention", "Core", "LatentAttention", "RMSNorm", "RmsNorm", "local_part", "norm_of"]
+__all__ = ["Attention", "Core", "LatentAttention", "RMSNorm", "RmsNorm", "local_part", "make_norm"]
 
 RmsNorm = Callable[[Any, Any, float], Any]
 Rope = tuple[Tensor, Tensor] | None
@@ -39,7 +39,7 @@ class RMSNorm(nn.Module):
         return self._kernel(x, self.weight, _EPS)
 
 
-def norm_of(model: Model, width: int, kernel: RmsNorm) -> nn.Module:
+def make_norm(model: Model, width: int, kernel: RmsNorm) -> nn.Module:
     """The model's normalisation."""
     if model.norm == "rmsnorm":
         return RMSNorm(width, kernel)

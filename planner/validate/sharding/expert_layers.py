@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from planner.describe.model.model import Experts, Model
 from planner.describe.model.weight_blocks import shared_size
-from planner.validate.sharding.adapter import all_to_all, exchanged_counts
+from planner.validate.sharding.adapter import all_to_all, exchange_counts
 from planner.validate.sharding.attention_layers import local_part
 
 __all__ = ["ExpertFeedForward", "FeedForward", "GroupedExperts"]
@@ -78,21 +78,21 @@ class GroupedExperts(nn.Module):
     def forward(self, sent: Tensor, chosen: Tensor, count: int) -> Tensor:
         """Results of tokens in the order of their experts, of which there are `count`."""
         if self.group is None:
-            return self._computed(sent, chosen, count)
+            return self._compute(sent, chosen, count)
         ranks = dist.get_world_size(self.group)
         # of every rank's tokens those of this rank's experts, by expert within each rank
-        arriving = exchanged_counts(_counted(chosen, count), self.group)
+        arriving = exchange_counts(_tokens_per_expert(chosen, count), self.group)
         arrived = all_to_all(sent, self.group)
         local = torch.arange(count // ranks, device=sent.device).repeat(ranks)
         local = local.repeat_interleave(arriving, output_size=len(arrived))
         order = local.argsort(stable=True)
-        computed = self._computed(arrived[order], local[order], count // ranks)
+        computed = self._compute(arrived[order], local[order], count // ranks)
         back = computed.new_empty(computed.shape)
         back[order] = computed
         return all_to_all(back, self.group)
 
-    def _computed(self, sent: Tensor, chosen: Tensor, count: int) -> Tensor:
-        ends = _counted(chosen, count).cumsum(0, dtype=torch.int32)
+    def _compute(self, sent: Tensor, chosen: Tensor, count: int) -> Tensor:
+        ends = _tokens_per_expert(chosen, count).cumsum(0, dtype=torch.int32)
 
         def product(x: Tensor, name: str, share: int = 1) -> Tensor:
             weight = local_part(getattr(self, name))
@@ -106,7 +106,7 @@ class GroupedExperts(nn.Module):
         return product(inner, "down", self.num_splits)
 
 
-def _counted(chosen: Tensor, count: int) -> Tensor:
+def _tokens_per_expert(chosen: Tensor, count: int) -> Tensor:
     """Tokens of each expert."""
     ones = torch.ones_like(chosen, dtype=torch.int32)
     return torch.zeros(count, dtype=torch.int32, device=chosen.device).scatter_add(0, chosen, ones)

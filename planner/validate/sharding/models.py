@@ -15,7 +15,12 @@ from torch import Tensor, nn
 
 from planner.describe.model.model import Model
 from planner.errors import DescriptionError
-from planner.validate.sharding.attention_layers import Attention, LatentAttention, RmsNorm, norm_of
+from planner.validate.sharding.attention_layers import (
+    Attention,
+    LatentAttention,
+    RmsNorm,
+    make_norm,
+)
 from planner.validate.sharding.expert_layers import ExpertFeedForward, FeedForward
 
 __all__ = ["Part", "Stage", "build_stage", "cross_entropy", "unsupported"]
@@ -41,7 +46,7 @@ class Layer(nn.Module):
         self.parallel = model.parallel_residual
         # without a final norm the last thing of a layer is one
         self.norm_last = not model.final_norm
-        norms = [norm_of(model, model.hidden_size, kernel) for _ in range(model.norms_per_layer)]
+        norms = [make_norm(model, model.hidden_size, kernel) for _ in range(model.norms_per_layer)]
         self.attention_norm = norms[0]
         if len(norms) > 1:
             self.ffn_norm = norms[1]
@@ -132,12 +137,12 @@ class Stage(nn.Module):
         if model.num_token_types:
             self.token_types = nn.Embedding(model.num_token_types, hidden)
         if model.embedding_norm:
-            self.embedding_norm = norm_of(model, hidden, kernel)
+            self.embedding_norm = make_norm(model, hidden, kernel)
 
     def _end(self, model: Model, kernel: RmsNorm) -> None:
         hidden = model.hidden_size
         if model.final_norm:
-            self.norm = norm_of(model, hidden, kernel)
+            self.norm = make_norm(model, hidden, kernel)
         if model.output_head:
             self.head = nn.Linear(hidden, model.vocab_size, bias=model.head_bias)
         if model.pooler:

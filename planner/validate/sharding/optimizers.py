@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-__all__ = ["Numbers", "in_backward", "optimizer_of"]
+__all__ = ["Numbers", "in_backward", "make_optimizer"]
 
 _DTYPES = {4: torch.float32, 2: torch.bfloat16}
 _BLOCK, _SMALLEST = 256, 4096
@@ -83,7 +83,7 @@ def _in_blocks(param: Tensor) -> dict[str, Tensor]:
     return states
 
 
-def optimizer_of(params: Any, kind: str, numbers: Numbers) -> torch.optim.Optimizer:
+def make_optimizer(params: Any, kind: str, numbers: Numbers) -> torch.optim.Optimizer:
     """AdamW, fused or not, with moments of a format."""
     if numbers.moment_bytes == 1:
         return _Blockwise(params)

@@ -1,7 +1,7 @@
 """Recorders: the collectives and the storages of a step, each with its bytes.
 
 torch has recorders of its own, which stay unused because they are not exact (2.13, the same steps):
-CommDebugMode counts the same calls but neither bytes nor groups, and fails in a pipeline's schedule;
+CommDebugMode counts the same calls but neither bytes nor groups, and fails in pipeline schedules;
 MemTracker and FSDPMemTracker see no buffers of reduce-scatters, so that their peaks are too
 low: GPT-2 over dp 8 by 19 %, with full recompute by 23 %, over dp 8 x tp 2 by 16 %.
 """

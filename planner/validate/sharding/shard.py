@@ -176,7 +176,7 @@ def _places(layer: nn.Module, meshes: Meshes) -> Callable[[nn.Parameter], Any]:
     experts = {id(param) for part in _experts(layer) for param in part.parameters()}
     expert_mesh = meshes.expert_data
     mesh = meshes.data if expert_mesh is None else expert_mesh
-    on_own = None if expert_mesh is None else adapter.own_mesh(expert_mesh)
+    on_own = None if expert_mesh is None else adapter.shard_on_mesh(expert_mesh)
 
     def choose(param: nn.Parameter) -> Any:
         if id(param) not in experts:
@@ -303,7 +303,7 @@ def _layer_plan(layer: nn.Module, stream: Any, sequence: bool) -> dict[str, Any]
 # --- recompute -------------------------------------------------------------------------------
 
 
-def _kept_operators() -> set[Any]:
+def _saved_operators() -> set[Any]:
     """Operators whose results torchtitan's selective policy keeps."""
     aten, functional = torch.ops.aten, torch.ops._c10d_functional
     return {
@@ -320,7 +320,7 @@ def _kept_operators() -> set[Any]:
 def _selective() -> Any:
     """Keep attention, reduce-scatters and every second matrix product."""
     seen = {False: 0, True: 0}
-    saved_operators = _kept_operators()
+    saved_operators = _saved_operators()
 
     def policy(context: Any, func: Any, *_: Any, **__: Any) -> CheckpointPolicy:
         if func == torch.ops.aten.mm.default:

@@ -19,10 +19,10 @@ from torch.distributed.fsdp import FSDPModule
 
 from planner.validate.sharding.models import Stage
 
-__all__ = ["loss_in_pieces"]
+__all__ = ["chunked_loss"]
 
 
-class _Handed(torch.autograd.Function):
+class _PrecomputedGradient(torch.autograd.Function):
     """A loss whose gradient with respect to the stream is there already."""
 
     @staticmethod
@@ -37,7 +37,7 @@ class _Handed(torch.autograd.Function):
         return ctx.saved_tensors[0], None
 
 
-def loss_in_pieces(
+def chunked_loss(
     stage: Stage,
     stream: Tensor,
     labels: Tensor,
@@ -77,4 +77,4 @@ def loss_in_pieces(
         group.set_reshard_after_backward(True)
         group.set_requires_gradient_sync(reduce, recurse=False)
         group.reshard()
-    return _Handed.apply(stream, gradient.to(stream.dtype))
+    return _PrecomputedGradient.apply(stream, gradient.to(stream.dtype))

@@ -20,7 +20,7 @@ from planner.describe.layout import Layout
 from planner.validate.trace.limits import check_traceable
 from planner.validate.trace.tracer import TraceError, Tracer
 
-__all__ = ["Collective", "Trace", "TraceError", "requests_of", "trace"]
+__all__ = ["Collective", "Trace", "TraceError", "stage_requests", "trace"]
 
 _DEPTHS = (4, 6)
 """Layers traced of a deeper stage: fewer than four and other phases hold the peak."""
@@ -99,7 +99,7 @@ def trace(
         ]
     result = answers[0]
     if len(depths) > 1:
-        result = _extended(answers[0], answers[1], depths, count)
+        result = _extrapolate(answers[0], answers[1], depths, count)
     return _trace(scenario, layout, stage, depths, count, result)
 
 
@@ -117,7 +117,7 @@ def _layers(scenario: Scenario, layout: Layout, stage: int) -> tuple[int, int, i
     return before, dense if dense < total else 0, total
 
 
-def requests_of(scenario: Scenario, layout: Layout) -> list[dict[str, Any]]:
+def stage_requests(scenario: Scenario, layout: Layout) -> list[dict[str, Any]]:
     """What a worker is asked about each pipeline stage, with all its layers."""
     requests = []
     for stage in range(layout.pp):
@@ -176,7 +176,7 @@ def _numbers(scenario: Scenario) -> dict[str, Any]:
 # --- depth -----------------------------------------------------------------------------------
 
 
-def _extended(
+def _extrapolate(
     low: dict[str, Any], high: dict[str, Any], depths: tuple[int, ...], count: int
 ) -> dict[str, Any]:
     """Both answers continued linearly to `count` layers."""

@@ -20,7 +20,7 @@ from planner.describe.layout import Layout
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.validate.sharding import adapter, lowrank, models, shard
-from planner.validate.sharding.optimizers import Numbers, in_backward, optimizer_of
+from planner.validate.sharding.optimizers import Numbers, in_backward, make_optimizer
 from planner.validate.sharding.pipeline_schedule import Pipeline, stage_tensors
 from planner.validate.sharding.recorders import (
     CollectiveRecorder,
@@ -30,7 +30,7 @@ from planner.validate.sharding.recorders import (
     Region,
     StorageTimeline,
 )
-from planner.validate.trace.chunked_loss import loss_in_pieces
+from planner.validate.trace.chunked_loss import chunked_loss
 from planner.validate.trace.expected_collectives import axis_of
 
 __all__ = ["measure", "measure_on_rank"]
@@ -97,7 +97,7 @@ class _Step:
     def materialise(self) -> None:
         """Give the parameters fake storage, and make optimizer and inputs."""
         self.modules.to_empty(device="cpu")
-        build = partial(optimizer_of, kind=self.kind, numbers=self.numbers)
+        build = partial(make_optimizer, kind=self.kind, numbers=self.numbers)
         if self.numbers.in_backward:
             self.optimizers = in_backward(self.modules, build)
         else:
@@ -192,7 +192,7 @@ class _Step:
         if not stage.ends_in_stream:
             return self._loss(stage(tokens), labels)
         pieces, enter = self.numbers.loss_chunks, partial(self._enter, Direction.FORWARD, "head")
-        loss = loss_in_pieces(stage, stage(tokens), labels, pieces, self._loss, enter, reduce)
+        loss = chunked_loss(stage, stage(tokens), labels, pieces, self._loss, enter, reduce)
         self._enter(Direction.BACKWARD, "head")
         return loss
 

@@ -27,7 +27,7 @@ from planner.validate.sharding.recorders import CollectiveRecorder, StorageTimel
 from planner.validate.train import expected_traffic
 from planner.validate.train.predict import StepModel
 from planner.validate.train.strategies import Spread, spread_of
-from planner.validate.train.tasks import MlpTask, Task, Tensors, make_task, suited
+from planner.validate.train.tasks import MlpTask, Task, Tensors, fit_task, make_task
 from planner.validate.train.trainer import Trainer
 
 __all__ = ["LOSS_TOLERANCE", "PARAMETER_TOLERANCE", "run_cases"]
@@ -65,7 +65,7 @@ class _Case:
     def __init__(self, rank: Rank, case: dict[str, Any], fault: str) -> None:
         self.rank, self.case, self.fault = rank, case, fault
         self.spread = spread_of(case["strategy"], rank.world)
-        self.task = suited(make_task(case["task"], case["sizes"]), self.spread)
+        self.task = fit_task(make_task(case["task"], case["sizes"]), self.spread)
 
     def run(self, references: dict[str, tuple[list[float], Tensors]]) -> dict[str, Any]:
         case = self.case
@@ -76,11 +76,11 @@ class _Case:
             references[key] = self._reference()
         self._say("building")
         trainer = Trainer(self.task, self.spread, self.rank)
-        losses, recorder = self._checked(trainer)
+        losses, recorder = self._check_steps(trainer)
         correct = self._compare(trainer, losses, references[key])
-        counted = self._counted(trainer, recorder)
+        counted = self._count_traffic(trainer, recorder)
         peaks = self._peaks(trainer)
-        timed = self._attempts(trainer)
+        timed = self._time_attempts(trainer)
         return {
             "key": case["key"],
             "task": self.task.name,
@@ -113,7 +113,7 @@ class _Case:
         reference: tuple[list[float], Tensors] = unsharded[0]
         return reference
 
-    def _checked(self, trainer: Trainer) -> tuple[list[float], CollectiveRecorder]:
+    def _check_steps(self, trainer: Trainer) -> tuple[list[float], CollectiveRecorder]:
         losses, recorder = [], CollectiveRecorder()
         for step in range(CHECKED_STEPS):
             self._say(f"step {step + 1} of {CHECKED_STEPS}")
@@ -181,7 +181,7 @@ class _Case:
 
     # --- bytes -------------------------------------------------------------------------------
 
-    def _counted(self, trainer: Trainer, recorder: CollectiveRecorder) -> dict[str, Any]:
+    def _count_traffic(self, trainer: Trainer, recorder: CollectiveRecorder) -> dict[str, Any]:
         """Counted and expected bytes of every rank, by operation and axis."""
         counted: Counter[tuple[str, str]] = Counter()
         calls: Counter[tuple[str, str]] = Counter()
@@ -252,20 +252,20 @@ class _Case:
 
     # --- time --------------------------------------------------------------------------------
 
-    def _attempts(self, trainer: Trainer) -> dict[str, Any]:
+    def _time_attempts(self, trainer: Trainer) -> dict[str, Any]:
         """Time until the cores were ours, a few times at most."""
         count = self.case["timed_steps"]
         if not count:
             return {"step_time_s": None, "load": None}
         timed: dict[str, Any] = {}
         for attempt in range(1, self.case["attempts"] + 1):
-            measured, load = self._timed(trainer, count)
+            measured, load = self._time_steps(trainer, count)
             timed = {**measured, "load": load.as_dict(), "attempts": attempt}
             if load.disturbance in (None, quiet.Disturbance.CROWDED):
                 break
         return timed
 
-    def _timed(self, trainer: Trainer, count: int) -> tuple[dict[str, Any], quiet.Load]:
+    def _time_steps(self, trainer: Trainer, count: int) -> tuple[dict[str, Any], quiet.Load]:
         """Step times without recording, and the load; the slowest rank of each step counts."""
         model = None
         if isinstance(self.task, MlpTask) and self.rank.world <= num_cores():
@@ -285,7 +285,7 @@ class _Case:
             trainer.synchronise()
             times.append(time.perf_counter() - start)
         shares.append(quiet.probe_cpu_wall())
-        load, slowest = self._together(watch, time.process_time() - cpu, shares, times)
+        load, slowest = self._combine_loads(watch, time.process_time() - cpu, shares, times)
         measured = {
             "step_time_s": statistics.median(slowest),
             "step_time_best_s": min(slowest),
@@ -297,7 +297,7 @@ class _Case:
             load = replace(load, cpu_wall=min(load.cpu_wall, model.cpu_wall))
         return measured, load
 
-    def _together(
+    def _combine_loads(
         self, watch: quiet.Watch, cpu_s: float, shares: list[float], times: list[float]
     ) -> tuple[quiet.Load, list[float]]:
         """Load over all ranks, and the slowest rank's time of each step; the same on each."""

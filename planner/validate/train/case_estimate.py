@@ -18,7 +18,7 @@ from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.workload import Workload
 
-__all__ = ["PEAK_TOLERANCE", "planned_peak", "planned_time"]
+__all__ = ["PEAK_TOLERANCE", "estimate_peak", "estimate_time"]
 
 PEAK_TOLERANCE = 0.1
 """Relative; in shards this small single temporaries decide the peak."""
@@ -26,7 +26,7 @@ _SCHEDULES = {"": "none", "gpipe": "gpipe", "1f1b": "1f1b", "interleaved": "inte
 _LEFT_OUT = ("runtime_context", "allocator_reserve")
 
 
-def planned_peak(case: dict[str, Any]) -> dict[str, Any]:
+def estimate_peak(case: dict[str, Any]) -> dict[str, Any]:
     """Estimated peak of the fullest rank beside the measured one; why not where there is none.
 
     Left out: the device's context and the allocator's reserve, as in what the ranks count.
@@ -45,7 +45,7 @@ def planned_peak(case: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def planned_time(case: dict[str, Any], machine: Machine) -> dict[str, Any]:
+def estimate_time(case: dict[str, Any], machine: Machine) -> dict[str, Any]:
     """Estimated step time of a finished case; empty where none is described."""
     if case["task"] == "mlp":
         return {}

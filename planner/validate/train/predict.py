@@ -24,7 +24,7 @@ from planner.validate.measure.fitting import interpolate, relative_least_squares
 from planner.validate.ranks.rank import Rank
 from planner.validate.train import expected_traffic
 from planner.validate.train.strategies import Spread
-from planner.validate.train.tasks import MlpTask, Task, suited
+from planner.validate.train.tasks import MlpTask, Task, fit_task
 from planner.validate.train.trainer import Trainer
 
 __all__ = ["FIT_SHAPES", "StepModel"]
@@ -152,7 +152,7 @@ class StepModel:
     def overhead_s(self, spread: Spread) -> float:
         """What a strategy costs besides, from its step at the tiny shape [s]."""
         if spread not in self._overheads:
-            task = suited(replace(TINY, batch=8 * spread.dp * spread.micro_batches), spread)
+            task = fit_task(replace(TINY, batch=8 * spread.dp * spread.micro_batches), spread)
             self._rank.report(f"calibrating the overhead of {spread.strategy}")
             trainer = Trainer(task, spread, self._rank)
             times = []

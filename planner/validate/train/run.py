@@ -18,12 +18,12 @@ from planner.errors import PlannerError, shorten
 from planner.validate.ranks.rank import (
     Rank,
     RankError,
+    check_limit,
     external_rank,
     num_cores,
-    within_reason,
 )
 from planner.validate.trace.limits import load_transformer
-from planner.validate.train.case_estimate import PEAK_TOLERANCE, planned_peak, planned_time
+from planner.validate.train.case_estimate import PEAK_TOLERANCE, estimate_peak, estimate_time
 from planner.validate.train.results import ResultsFile
 from planner.validate.train.strategies import OWN_MODEL, STRATEGIES, TASKS, spread_of
 
@@ -84,9 +84,9 @@ def run(options: RunOptions) -> dict[str, Any] | None:
     payload = {"cases": todo, "fault": options.fault}
 
     def finished(case: dict[str, Any]) -> None:
-        case |= planned_peak(case)
+        case |= estimate_peak(case)
         if machine is not None:
-            case |= planned_time(case, machine)
+            case |= estimate_time(case, machine)
         results.add(case)
         progress.finished(case)
 
@@ -111,11 +111,11 @@ def run(options: RunOptions) -> dict[str, Any] | None:
 
 def _with_model(options: RunOptions) -> RunOptions:
     """The options with a model of one's own as one more task."""
-    from planner.validate.train.tasks import RULES, reduced, untied_model
+    from planner.validate.train.tasks import RULES, reduced, untie_embeddings
 
     model, own_sizes = load_transformer(options.model), options.sizes.get(OWN_MODEL, {})
     sequence = own_sizes.get("sequence", _SEQUENCE)
-    small_model = untied_model(model)
+    small_model = untie_embeddings(model)
     if not options.exact and isinstance(sequence, int):
         small_model = reduced(model, sequence)
         print(f"{model.name} is run reduced ({RULES}); --exact leaves it", file=sys.stderr)
@@ -153,7 +153,7 @@ def _check(options: RunOptions, world: int) -> None:
             f"world = {world} must lie between 1 and {MAX_WORLD}; for more ranks start under "
             "torchrun, mpiexec or srun"
         )
-    within_reason(options.limit_s)
+    check_limit(options.limit_s)
     if options.timed_steps < 0 or options.attempts < 1:
         raise RankError(
             f"steps = {options.timed_steps} must not be negative, and attempts = "
@@ -181,14 +181,14 @@ def _check(options: RunOptions, world: int) -> None:
 
 def _cases(options: RunOptions, world: int) -> tuple[list[dict[str, Any]], list[str]]:
     """The cases in order, and which strategies `all` left out and why."""
-    from planner.validate.train.tasks import make_task, suited
+    from planner.validate.train.tasks import fit_task, make_task
 
     cases, skipped = [], []
     everything = "all" in options.strategies
     for task in options.tasks:
         for strategy in STRATEGIES if everything else options.strategies:
             try:
-                suited(make_task(task, options.sizes.get(task)), spread_of(strategy, world))
+                fit_task(make_task(task, options.sizes.get(task)), spread_of(strategy, world))
             except PlannerError as error:
                 if not everything:
                     raise

@@ -28,11 +28,11 @@ __all__ = [
     "ModelTask",
     "Task",
     "Tensors",
+    "fit_task",
     "initial_state",
     "make_task",
     "reduced",
-    "suited",
-    "untied_model",
+    "untie_embeddings",
 ]
 
 Tensors = dict[str, Tensor]
@@ -89,7 +89,7 @@ class MlpTask:
         """What `make_task` makes it from."""
         return asdict(self)
 
-    def deepened(self, depth: int) -> MlpTask:
+    def with_depth(self, depth: int) -> MlpTask:
         """The same with another number of layers."""
         return replace(self, depth=depth)
 
@@ -188,7 +188,7 @@ class GptTask(_Transformer):
         """What `make_task` makes it from."""
         return asdict(self)
 
-    def deepened(self, depth: int) -> GptTask:
+    def with_depth(self, depth: int) -> GptTask:
         """The same with another number of layers."""
         return replace(self, depth=depth)
 
@@ -219,7 +219,7 @@ class ModelTask(_Transformer):
         described = self.model.model_dump(mode="json", exclude_defaults=True)
         return {"batch": self.batch, "sequence": self.sequence, "model": described}
 
-    def deepened(self, depth: int) -> ModelTask:
+    def with_depth(self, depth: int) -> ModelTask:
         """The same with another number of layers."""
         return replace(self, model=self.model.replaced(num_layers=depth))
 
@@ -250,7 +250,7 @@ def make_task(name: str, fields: Mapping[str, Any] | None = None) -> Task:
         raise DescriptionError(
             f"heads = {task.heads} must divide width = {task.width}; change one of them"
         )
-    return _small_enough(task)
+    return _check_size(task)
 
 
 def _check_sizes(fields: Mapping[str, Any]) -> None:
@@ -264,12 +264,12 @@ def _model_task(model: dict[str, Any], fields: dict[str, Any]) -> ModelTask:
     if unknown := sorted(set(fields) - {"batch", "sequence"}):
         raise DescriptionError(f"{unknown[0]} is no size of model; use batch and sequence")
     described = Model.described(model, where="model")
-    if reason := _untrained(described):
+    if reason := _reason_not_trained(described):
         raise DescriptionError(f"{described.name} is not run: {reason}")
-    return _small_enough(ModelTask(model=described, **fields))
+    return _check_size(ModelTask(model=described, **fields))
 
 
-def _untrained(model: Model) -> str:
+def _reason_not_trained(model: Model) -> str:
     """Why a model of one's own is not trained on ranks; empty where it is."""
     if reason := unsupported(model):
         return f"{reason} are not built; run llama-3-8b or gpt2 for a model of the same shape"
@@ -280,7 +280,7 @@ def _untrained(model: Model) -> str:
     return ""
 
 
-def _small_enough(task: T) -> T:
+def _check_size(task: T) -> T:
     """The task; DescriptionError where it is too large for ranks on one node."""
     num_elements = max(4 * task.num_params, task.batch * math.prod(task.stream) * task.depth)
     if num_elements > _MOST_ELEMENTS:
@@ -291,7 +291,7 @@ def _small_enough(task: T) -> T:
     return task
 
 
-def suited(task: Task, spread: Spread) -> Task:
+def fit_task(task: Task, spread: Spread) -> Task:
     """The task with a multiple of as many layers as the pipeline has chunks.
 
     Raises LayoutError where its batch does not divide into micro-batches.
@@ -304,12 +304,12 @@ def suited(task: Task, spread: Spread) -> Task:
             f"batch {task.batch} does not divide into dp * micro-batches = {rows}; "
             f"use a multiple of {rows}"
         )
-    if isinstance(task, ModelTask) and (reason := _unsplit(task.model, spread)):
+    if isinstance(task, ModelTask) and (reason := _reason_not_split(task.model, spread)):
         raise LayoutError(f"{task.model.name} is not run over tp = {spread.tp}: {reason}")
-    return task if depth == task.depth else task.deepened(depth)
+    return task if depth == task.depth else task.with_depth(depth)
 
 
-def _unsplit(model: Model, spread: Spread) -> str:
+def _reason_not_split(model: Model, spread: Spread) -> str:
     """Why torch's tensor parallelism cannot split a model; empty where it can."""
     if spread.tp == 1:
         return ""
@@ -369,10 +369,10 @@ def reduced(model: Model, sequence: int) -> Model:
     if latent is not None:
         small = {name: min(size, _RANK) for name, size in latent.model_dump().items()}
         narrow = {name: min(size, _HEAD_DIM) for name, size in small.items() if "head" in name}
-        return untied_model(model).replaced(**sizes, latent_attention={**small, **narrow})
-    return untied_model(model).replaced(**sizes)
+        return untie_embeddings(model).replaced(**sizes, latent_attention={**small, **narrow})
+    return untie_embeddings(model).replaced(**sizes)
 
 
-def untied_model(model: Model) -> Model:
+def untie_embeddings(model: Model) -> Model:
     """The model without dropout and with a table for each end: pipelines hold both apart."""
     return model.replaced(tied_embeddings=False, dropout=0.0)

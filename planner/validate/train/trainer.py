@@ -36,7 +36,7 @@ from planner.validate.sharding.shard import optimizer_groups, tensor_parallel
 from planner.validate.train.strategies import Spread
 from planner.validate.train.tasks import Task, Tensors, initial_state
 
-__all__ = ["Trainer", "split_over_ranks"]
+__all__ = ["Trainer", "split_over_tp"]
 
 _SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B, "interleaved": ScheduleInterleaved1F1B}
 _LEARNING_RATE, _EPS = 1e-3, 1e-5
@@ -91,7 +91,7 @@ class Trainer:
             rows = self.task.stream[0]
             chunk.default_rope = chunk.tables(rows, self.device, torch.float32)
         if spread.tp > 1:
-            split_over_ranks(chunk, self.task, self._axis("tp"), sequence=spread.sequence_parallel)
+            split_over_tp(chunk, self.task, self._axis("tp"), sequence=spread.sequence_parallel)
         if spread.shards_gradients and spread.dp > 1:
             reshards = spread.shards_weights
             mesh = self._axis("dp")
@@ -232,7 +232,7 @@ def _bytes(tensors: list[Any]) -> int:
     return sum(t.numel() * t.element_size() for t in local)
 
 
-def split_over_ranks(chunk: nn.Module, task: Task, mesh: DeviceMesh, *, sequence: bool) -> None:
+def split_over_tp(chunk: nn.Module, task: Task, mesh: DeviceMesh, *, sequence: bool) -> None:
     """Megatron's split: columns then rows, one reduction per pair and direction.
 
     Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3. Raises LayoutError where the

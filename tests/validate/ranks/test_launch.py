@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from planner.validate.ranks.launch import Failure, Watched, _blame
+from planner.validate.ranks.launch import Failure, RankState, _blame
 from planner.validate.ranks.rank import RankError
 from planner.validate.ranks.rank_process import _remove, abandon, enter, private_folder
 
@@ -89,9 +89,9 @@ def test_the_rank_that_is_the_cause_is_named(failures: dict[int, Failure], words
     class Process:
         pid = None
 
-    watched = [Watched(0, Process(), None, 0.0, done=True)]
+    watched = [RankState(0, Process(), None, 0.0, done=True)]
     for rank in (1, 2, 3):
-        watched.append(Watched(rank, Process(), None, 9.0, last="at work", message="it said so"))
+        watched.append(RankState(rank, Process(), None, 9.0, last="at work", message="it said so"))
         watched[rank].failure = failures.get(rank)
     watched[2].seen_s = 1.0  # the longest silent
     assert _blame(watched, Path(), 5.0).startswith(words)

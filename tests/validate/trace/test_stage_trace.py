@@ -28,7 +28,7 @@ from planner.validate.trace.compare import (
     report_text,
 )
 from planner.validate.trace.expected_collectives import expected_collectives
-from planner.validate.trace.stage_trace import TraceError, requests_of, trace
+from planner.validate.trace.stage_trace import TraceError, stage_requests, trace
 from planner.validate.trace.tracer import Tracer
 from tests import descriptions
 
@@ -178,14 +178,14 @@ def _private_names() -> set[str]:
 
 
 def test_torch_has_every_private_name() -> None:
-    """Fails with the names that a torch release has moved; the adapter lists them."""
-    assert adapter.moved() == ()
+    """Fails with the names that a torch release has moved."""
+    assert adapter.missing_names() == ()
     assert _private_names() == set(adapter.PRIVATE)
 
 
 def test_a_moved_name_is_named(monkeypatch: Any) -> None:
     monkeypatch.setattr(adapter, "PRIVATE", {"torch.nn.Module": ("_gone",), "torch._no.such": ()})
-    assert adapter.moved() == ("torch.nn.Module._gone", "torch._no.such")
+    assert adapter.missing_names() == ("torch.nn.Module._gone", "torch._no.such")
     with pytest.raises(adapter.TorchMissingError, match=r"has no torch\._no\.such"):
         adapter._private("torch._no.such")
 
@@ -321,8 +321,8 @@ def test_all_chunks_of_a_stage_are_traced(tracer: Tracer) -> None:
         sequence_length=1024,
         global_batch=layout.global_batch,
     )
-    assert [len(request["chunks"]) for request in requests_of(asked, layout)] == [2, 2]
-    assert sum(count for r in requests_of(asked, layout) for _, count in r["chunks"]) == 6
+    assert [len(request["chunks"]) for request in stage_requests(asked, layout)] == [2, 2]
+    assert sum(count for r in stage_requests(asked, layout) for _, count in r["chunks"]) == 6
     # the last stage's second chunk is a layer short
     comparison = compare(asked, layout, trace(asked, layout, stage=1, tracer=tracer))
     for part in comparison.parts[:3]:

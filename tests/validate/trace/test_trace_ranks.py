@@ -10,7 +10,7 @@ from planner.cost.scenario import Scenario
 from planner.describe.catalogue import load_model
 from planner.describe.layout import Layout
 from planner.validate.ranks.launch import launch
-from planner.validate.trace.stage_trace import requests_of
+from planner.validate.trace.stage_trace import stage_requests
 from planner.validate.trace.tracer import Tracer
 from tests.descriptions import scenario
 
@@ -75,7 +75,7 @@ def _peak(found: dict[str, Any]) -> int:
 @pytest.mark.parametrize("cases", [ON_TWO, ON_FOUR], ids=["2 ranks", "4 ranks"])
 def test_the_trace_equals_real_ranks(cases: list[Case]) -> None:
     world = cases[0][1].world
-    asked = [requests_of(_scenario(*case), case[1]) for case in cases]
+    asked = [stage_requests(_scenario(*case), case[1]) for case in cases]
     ranks = launch(
         "planner.validate.trace.trace_worker:on_ranks", world, {"cases": asked}, limit_s=300
     )

@@ -63,8 +63,8 @@ def test_busy_cores_are_tried_again(loads: list[Load], attempts: int, monkeypatc
 
     case, left = object.__new__(_Case), iter(loads)
     case.case = {"timed_steps": 1, "attempts": 3}
-    monkeypatch.setattr(_Case, "_timed", lambda *_: ({"step_time_s": 1.0}, next(left)))
-    timed = case._attempts(None)  # type: ignore[arg-type]
+    monkeypatch.setattr(_Case, "_time_steps", lambda *_: ({"step_time_s": 1.0}, next(left)))
+    timed = case._time_attempts(None)  # type: ignore[arg-type]
     assert timed == {"step_time_s": 1.0, "attempts": attempts, "load": loads[-1].as_dict()}
 
 
