@@ -18,7 +18,7 @@ import numpy as np
 from planner.cost.network.collective_table import OPERATIONS as ESTIMATED
 from planner.cost.network.collective_table import bus_factor
 from planner.validate.measure.fitting import alpha_beta
-from planner.validate.ranks.rank import Rank, RankError, external_rank
+from planner.validate.ranks.rank import Rank, RankError, external_rank, gather_objects
 
 if TYPE_CHECKING:
     import torch
@@ -159,11 +159,7 @@ def _synchronise(rank: Rank) -> None:
 
 def slowest(values: list[float]) -> list[float]:
     """Maximum of each value over the ranks, the same on every rank."""
-    import torch.distributed as dist
-
-    everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, values)
-    return [max(column) for column in zip(*everyone, strict=True)]
+    return [max(column) for column in zip(*gather_objects(values), strict=True)]
 
 
 def _isolated(name: str, rank: Rank, size_bytes: int) -> list[float]:
@@ -258,12 +254,9 @@ def run_rank(rank: Rank, payload: dict[str, Any], send: Callable[[Any], None]) -
         shares = [quiet.probe_cpu_wall()]
         watch, cpu = quiet.Watch(), time.process_time()
         rows = measure(rank, payload["operations"], payload["sizes"])
-        import torch.distributed as dist
-
-        everyone: list[Any] = [None] * rank.world
         shares.append(quiet.probe_cpu_wall())
         mine = (min(shares), time.process_time() - cpu, socket.gethostname())
-        dist.all_gather_object(everyone, mine)
+        everyone = gather_objects(mine)
         nodes = len({item[2] for item in everyone})
         load = quiet.Load(
             min(item[0] for item in everyone),

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import flop_registry
@@ -180,6 +181,20 @@ class _Recorder(TorchDispatchMode):
         self.copies: set[int] = set()
         """Storages of parameters that autocast copied."""
         self.real: dict[int, bool] = {}
+        self.hooked: dict[int, tuple[str, int]] = {}
+        """Place and bytes of what autograd saves, by the key of its storage."""
+
+    def pack(self, tensor: Tensor) -> tuple[Tensor, str]:
+        """Save a tensor for backward, with its place."""
+        key = self.timeline.watch(tensor)
+        self.hooked.setdefault(key, (self.places.now, tensor.untyped_storage().nbytes()))
+        return tensor, self.places.now
+
+    def unpack(self, packed: tuple[Tensor, str]) -> Tensor:
+        """Return a saved tensor: backward works at the place that saved it."""
+        tensor, self.place_of_backward = packed
+        self.timeline.phase = Phase(Direction.BACKWARD, self.place_of_backward)
+        return tensor
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -252,21 +267,7 @@ def record(module: nn.Module, sample: Sample, batch: int, *, autocast: bool) -> 
 
     places = Places(module, moved)
     recorder = _Recorder(trace_record, places, timeline)
-    hooked: dict[int, tuple[str, int]] = {}
     handles = list(places.hook())
-
-    def pack(tensor: Tensor) -> tuple[Tensor, str]:
-        key = timeline.watch(tensor)
-        hooked.setdefault(key, (places.now, tensor.untyped_storage().nbytes()))
-        return tensor, places.now
-
-    def unpack(packed: tuple[Tensor, str]) -> Tensor:
-        tensor, place = packed
-        # what backward needs of a place is where it works
-        recorder.place_of_backward = place
-        timeline.phase = Phase(Direction.BACKWARD, place)
-        return tensor
-
     args, kwargs = sample.batch(batch)
     with contextlib.ExitStack() as stack:
         stack.enter_context(timeline)
@@ -276,7 +277,7 @@ def record(module: nn.Module, sample: Sample, batch: int, *, autocast: bool) -> 
             recorder.parameters[recorder._key(parameter)] = id(parameter)
         resident = {recorder._key(t) for t in (*module.parameters(), *module.buffers())}
         inputs = {recorder._key(value) for value in (*args, *kwargs.values())}
-        stack.enter_context(torch.autograd.graph.saved_tensors_hooks(pack, unpack))
+        stack.enter_context(saved_tensors_hooks(recorder.pack, recorder.unpack))
         with accelerator_kernels(autocast=autocast):
             # a training loop holds what forward returned until the next step
             result = module(*args, **kwargs)
@@ -289,7 +290,7 @@ def record(module: nn.Module, sample: Sample, batch: int, *, autocast: bool) -> 
         loss.backward()
         timeline.moment("stop")
         del result
-    _read(trace_record, timeline, recorder, hooked, resident, inputs, results)
+    _read(trace_record, timeline, recorder, resident, inputs, results)
     module.zero_grad(set_to_none=True)
     trace_record.order, trace_record.widths = [*places.order, places.LAST], places.widths
     return trace_record
@@ -313,13 +314,12 @@ def _read(
     trace_record: Record,
     timeline: StorageTimeline,
     recorder: _Recorder,
-    hooked: dict[int, tuple[str, int]],
     resident: set[int],
     inputs: set[int],
     results: set[int],
 ) -> None:
     """Read the tensors saved for backward, and how memory changes from then on."""
-    aside = resident | recorder.copies
+    aside, hooked = resident | recorder.copies, recorder.hooked
     start = timeline.moments["backward"]
     for live in timeline.live(start):
         if live.key in aside:

@@ -22,6 +22,7 @@ __all__ = [
     "RankError",
     "check_limit",
     "external_rank",
+    "gather_objects",
     "is_launched",
     "joined",
     "num_cores",
@@ -218,6 +219,15 @@ def joined(rank: Rank) -> Iterator[None]:
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def gather_objects(value: Any) -> list[Any]:
+    """All-gather a Python object: every rank's value, in rank order."""
+    import torch.distributed as dist
+
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
 
 
 def _store(rank: Rank) -> dict[str, Any]:

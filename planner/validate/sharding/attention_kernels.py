@@ -37,7 +37,7 @@ _NAME = "planner::flash_attention"
 
 
 def alibi_slopes(first: int, count: int, total: int) -> list[float]:
-    """Slope of each head's distance, for `count` of `total` heads from `first` on.
+    """ALiBi slopes of `count` heads of `total`, from head `first` on.
 
     Press et al. 2021, arXiv:2108.12409: 2^(-8 i / n) for n heads, a power of two.
 
@@ -51,7 +51,7 @@ def alibi_slopes(first: int, count: int, total: int) -> list[float]:
 def flash_attention(
     q: Tensor, k: Tensor, v: Tensor, causal: bool, slopes: list[float]
 ) -> tuple[Tensor, Tensor]:
-    """Output and logarithm of the sum of exponentials, of (batch, head, token, width)."""
+    """Fused attention of (batch, head, token, width): output and log-sum-exp of each row."""
     scores = _scores(q, k, causal, slopes)
     rows = scores.logsumexp(-1)
     out = (scores - rows.unsqueeze(-1)).exp() @ _repeat_heads(v, q).float()
@@ -120,17 +120,17 @@ OPERATOR = torch.ops.planner.flash_attention.default
 
 
 def _repeat_heads(x: Tensor, q: Tensor) -> Tensor:
-    """Keys or values, once for each query head."""
+    """Repeat keys or values for each query head."""
     return x.repeat_interleave(q.shape[1] // x.shape[1], 1)
 
 
 def _sum_heads(gradient: Tensor, x: Tensor) -> Tensor:
-    """Gradients of the query heads that share a head of `x`."""
+    """Sum the gradients of query heads that share a head of `x`."""
     return gradient.unflatten(1, (x.shape[1], -1)).sum(2)
 
 
 def _lay_out(out: Tensor) -> Tensor:
-    """As the kernels write it: a token's heads side by side."""
+    """Lay out the output as fused kernels do: a token's heads side by side."""
     return out.transpose(1, 2).contiguous().transpose(1, 2)
 
 
@@ -148,7 +148,7 @@ _SEQUENCE = 2
 
 
 def ring_attention(q: Tensor, k: Tensor, v: Tensor, group: Any) -> Tensor:
-    """Causal attention of this rank's tokens to those of all ranks of a group."""
+    """Ring attention: causal, from this rank's tokens to the tokens of all ranks."""
     out: Tensor = _Ring.apply(q, k, v, group)
     return out
 
@@ -191,8 +191,7 @@ class _Ring(torch.autograd.Function):
 
 
 def heads_attention(q: Tensor, k: Tensor, v: Tensor, group: Any) -> Tensor:
-    """Causal attention of this rank's tokens to those of all ranks of a group, as (batch, token,
-    head, width)."""
+    """Ulysses attention of (batch, token, head, width): causal, over the tokens of all ranks."""
     ranks = dist.get_world_size(group)
     out = _attention(*(_to_heads(x, group, ranks) for x in (q, k, v)))
     return _to_tokens(out, group, ranks)
@@ -207,7 +206,7 @@ def _attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def _to_heads(x: Tensor, group: Any, ranks: int) -> Tensor:
-    """All tokens of a part of the heads, from a part of the tokens of all."""
+    """Exchange sequence shards of all heads for all tokens of some heads."""
     batch, tokens, heads, width = x.shape
     sent = x.view(batch, tokens, ranks, heads // ranks, width).permute(2, 0, 1, 3, 4)
     received = all_to_all(sent.contiguous(), group)
@@ -218,7 +217,7 @@ def _to_heads(x: Tensor, group: Any, ranks: int) -> Tensor:
 
 
 def _to_tokens(x: Tensor, group: Any, ranks: int) -> Tensor:
-    """A part of the tokens of all heads, from all tokens of a part of them."""
+    """Exchange all tokens of some heads for sequence shards of all heads."""
     batch, tokens, heads, width = x.shape
     sent = x.reshape(batch, ranks, tokens // ranks, heads, width).transpose(0, 1)
     received = all_to_all(sent.contiguous(), group)
@@ -229,8 +228,7 @@ def _to_tokens(x: Tensor, group: Any, ranks: int) -> Tensor:
 
 
 def on_ranks(rank: Any, payload: dict[str, Any], send: Any) -> dict[str, Any]:
-    """One pass of attention, forward and backward, beside that of one process: what is sent, and
-    how far output and gradients are from it.
+    """Run Ulysses attention beside one process: its traffic, and its largest error.
 
     `payload` has the tokens of the sequence, heads, key-value heads and their width.
     """

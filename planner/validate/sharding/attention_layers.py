@@ -47,7 +47,7 @@ def make_norm(model: Model, width: int, kernel: RmsNorm) -> nn.Module:
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """This rank's part; the gradient of what it holds whole is its share of a sum."""
+    """Local shard of a tensor; the gradient of a replicated tensor is a partial sum."""
     if not isinstance(tensor, DTensor):
         return tensor
     summed = [Partial() if p.is_replicate() else p for p in tensor.placements]
@@ -55,7 +55,7 @@ def local_part(tensor: Tensor) -> Tensor:
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary position in (batch, sequence, head, width); only the tables are kept."""
+    """Apply rotary positions to (batch, sequence, head, width); backward saves only the tables."""
     first, second = x.chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
@@ -74,7 +74,7 @@ class Core(nn.Module):
             self.sinks = nn.Parameter(torch.empty(model.num_heads))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Output with a token's heads side by side."""
+        """Attention output, a token's heads side by side."""
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         if self.eager:
             out = self._eager(q, k, v)
@@ -132,7 +132,7 @@ class Attention(Core):
             self.q_norm, self.k_norm = (RMSNorm(width, kernel) for width in widths)
 
     def forward(self, x: Tensor, rope: Rope) -> Tensor:
-        """The stream's change by attention."""
+        """Attention's update of the residual stream."""
         q, k, v = self.wq(x), self.wk(x), self.wv(x)
         if self.qk_norm == "full":
             q, k = self.q_norm(q), self.k_norm(k)
@@ -167,7 +167,7 @@ class LatentAttention(Core):
         self.wo = nn.Linear(heads * mla.v_head_dim, hidden, bias=False)
 
     def forward(self, x: Tensor, rope: Rope) -> Tensor:
-        """The stream's change by attention."""
+        """Attention's update of the residual stream."""
         plain, turned, value = (
             self.sizes.qk_nope_head_dim,
             self.sizes.qk_rope_head_dim,

@@ -1,4 +1,4 @@
-"""Experts: the dense feed-forward, and routed experts with those that every token visits.
+"""Expert layers: dense feed-forward, routed experts and shared experts.
 
 Over an expert-parallel group tokens travel to the ranks of their experts and back, as in
 torchtitan: one all-to-all of counts, one of tokens, one of results.
@@ -23,7 +23,7 @@ __all__ = ["ExpertFeedForward", "FeedForward", "GroupedExperts"]
 
 
 def _kernel(name: str) -> Callable[[Tensor], Tensor]:
-    """The non-linearity of a name."""
+    """Activation function by name."""
     if name == "squared-relu":
         return lambda x: F.relu(x).square()
     kernel: Callable[[Tensor], Tensor] = getattr(F, name)
@@ -43,7 +43,7 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(width, hidden, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The stream's change by the feed-forward."""
+        """The feed-forward's update of the residual stream."""
         if self.gated:
             inner = self.activation(self.gate(x)) * self.up(x)
         else:
@@ -52,7 +52,7 @@ class FeedForward(nn.Module):
 
 
 class GroupedExperts(nn.Module):
-    """Routed experts as grouped products; of an expert-parallel group every rank holds some."""
+    """Routed experts as grouped matrix products, split over an expert-parallel group."""
 
     def __init__(self, model: Model, experts: Experts) -> None:
         super().__init__()
@@ -69,14 +69,14 @@ class GroupedExperts(nn.Module):
         self.group: Any = None
 
     def spread(self, group: Any) -> None:
-        """Keep this rank's experts of a group's."""
+        """Keep the experts of this rank of an expert-parallel group."""
         self.group = group
         for name, weight in list(self.named_parameters()):
             mine = weight.chunk(dist.get_world_size(group))[dist.get_rank(group)]
             self.register_parameter(name, nn.Parameter(mine.detach().clone()))
 
     def forward(self, sent: Tensor, chosen: Tensor, count: int) -> Tensor:
-        """Results of tokens in the order of their experts, of which there are `count`."""
+        """Run `count` experts on tokens sorted by expert."""
         if self.group is None:
             return self._compute(sent, chosen, count)
         ranks = dist.get_world_size(self.group)
@@ -107,7 +107,7 @@ class GroupedExperts(nn.Module):
 
 
 def _tokens_per_expert(chosen: Tensor, count: int) -> Tensor:
-    """Tokens of each expert."""
+    """Number of tokens of each expert."""
     ones = torch.ones_like(chosen, dtype=torch.int32)
     return torch.zeros(count, dtype=torch.int32, device=chosen.device).scatter_add(0, chosen, ones)
 
@@ -131,7 +131,7 @@ class ExpertFeedForward(nn.Module):
             self.shared_gate = nn.Linear(hidden, 1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The stream's change by the experts of each token."""
+        """The experts' update of the residual stream."""
         beside = self.shared(x) if hasattr(self, "shared") else None
         # split over tp every rank routes all tokens through its part of every expert
         x = local_part(x)

@@ -1,4 +1,4 @@
-"""Low rank: frozen linear layers, in 16 or 4 bits, with what is trained beside them."""
+"""Low rank: frozen linear layers in 16 or 4 bits, with LoRA or DoRA adapters."""
 
 # torch leaves some of its functions untyped
 # mypy: disable-error-code="no-untyped-call"
@@ -30,9 +30,9 @@ _NAMES = {
 
 
 def pack(weight: Tensor) -> Tensor:
-    """A matrix in 4 bits: codes of equal steps and one fp32 scale a block, as 16-bit numbers.
+    """Pack a matrix in 4 bits: equal steps and one fp32 scale per block, stored as bf16.
 
-    FSDP gathers what is packed as it gathers other 16-bit parameters (bitsandbytes'
+    FSDP gathers it as any other 16-bit parameter (bitsandbytes'
     `bnb_4bit_quant_storage`).
     """
     blocks = weight.float().unflatten(-1, (-1, _BLOCK))
@@ -45,7 +45,7 @@ def pack(weight: Tensor) -> Tensor:
 
 @torch.library.custom_op("planner::unpack", mutates_args=())
 def unpack(packed: Tensor, columns: int) -> Tensor:
-    """The matrix again, in the type of what is packed: one kernel, one new tensor."""
+    """Unpack a matrix to bf16 in one kernel."""
     packed_bytes = packed.contiguous().view(torch.uint8)
     halves, scales = packed_bytes.split((columns // 2, 4 * columns // _BLOCK), -1)
     codes = torch.stack((halves // 16, halves % 16), -1).flatten(-2).float() - 8
@@ -59,7 +59,7 @@ def _(packed: Tensor, columns: int) -> Tensor:
 
 
 class _Product(torch.autograd.Function):
-    """The product with a packed matrix, which is unpacked once in each direction."""
+    """Product with a packed matrix, which forward and backward unpack once each."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, packed: Tensor, columns: int) -> Tensor:
@@ -90,7 +90,7 @@ class Blockwise(nn.Module):
 
 
 class LowRank(nn.Module):
-    """A frozen linear layer and a pair of narrow ones beside it."""
+    """A frozen linear layer with a LoRA or DoRA adapter."""
 
     def __init__(self, base: nn.Module, shape: tuple[int, int], workload: Workload) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class LowRank(nn.Module):
         self.magnitude = nn.Parameter(torch.empty(rows)) if workload.dora else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Both products, and of DoRA their sum with its rows scaled to the magnitudes."""
+        """Base plus adapter; DoRA scales the rows of their sum to its magnitudes."""
         out = self.base(x)
         inner = F.dropout(x, self.dropout) if self.dropout else x
         beside = self.b(self.a(inner)) * 2.0
@@ -120,7 +120,7 @@ class LowRank(nn.Module):
 
 
 def adapt(stage: Stage, workload: Workload, dtype: torch.dtype) -> None:
-    """Freeze what a workload freezes, in the type that computes, and put adapters beside it."""
+    """Freeze a workload's frozen parts in compute precision, and add its adapters."""
     before, after = stage.ends()
     parts = {"embedding": before, "layers": list(stage.layers.values()), "head": after}
     for name, modules in parts.items():

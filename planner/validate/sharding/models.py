@@ -88,7 +88,7 @@ class Patches(nn.Module):
 
 
 class Stage(nn.Module):
-    """Some consecutive layers of a model, with embedding and head where it holds them."""
+    """Consecutive layers of a model, with embedding and head at its ends."""
 
     def __init__(
         self,
@@ -206,14 +206,14 @@ class Stage(nn.Module):
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Next-token loss in fp32; of a model without logits any loss of what it ends in."""
+    """Next-token loss in fp32; mean square of the output of a model without logits."""
     if logits.shape[:-1] != labels.shape:
         return logits.float().square().mean()
     return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(0, 1))
 
 
 def unsupported(model: Model) -> str:
-    """Why no torch module is built for a model; empty where one is."""
+    """Reason why no torch module is built for a model; empty if one is."""
     reasons = {
         "convolutional networks": model.convolutional is not None,
         "encoder-decoders": model.kind == "encoder-decoder",
@@ -226,7 +226,7 @@ def unsupported(model: Model) -> str:
 
 
 def build_stage(model: Model, layers: Sequence[int], **options: Any) -> Stage:
-    """A stage on the current device. Raises DescriptionError with what is not built of a model."""
+    """Build a stage on the current device. Raises DescriptionError for unsupported models."""
     if reason := unsupported(model):
         raise DescriptionError(
             f"{model.name} cannot be traced: {reason} are not built; "

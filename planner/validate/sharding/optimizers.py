@@ -1,4 +1,4 @@
-"""Numbers: the formats in which a step keeps weights, reduces gradients and keeps moments."""
+"""Optimizers: AdamW with the formats of weights, gradient reductions and moments."""
 
 # torch leaves some of its functions untyped
 # mypy: disable-error-code="no-untyped-call"
@@ -21,7 +21,7 @@ _BLOCK, _SMALLEST = 256, 4096
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What differs from fp32 weights, reductions and moments of AdamW, in bytes per element."""
+    """Number formats of AdamW's weights, reductions and moments, in bytes per element."""
 
     weight_bytes: int = 4
     reduce_bytes: int = 4
@@ -48,8 +48,10 @@ class Numbers:
 
 
 class _Blockwise(torch.optim.Optimizer):
-    """Adam's moments in 8 bits by blocks of 256, as bitsandbytes and torchao keep them. Its update
-    stands in for their fused kernels: it allocates nothing, and computes something else."""
+    """Adam with moments in 8-bit blocks of 256, as in bitsandbytes and torchao.
+
+    Its update allocates nothing, as their fused kernels, but computes another result.
+    """
 
     def __init__(self, params: Any) -> None:
         super().__init__(params, {"lr": 1e-3})
@@ -72,7 +74,7 @@ def _local(value: Tensor) -> Tensor:
 
 
 def _in_blocks(param: Tensor) -> dict[str, Tensor]:
-    """Two moments of a tensor: bytes and scales, or fp32 where it is small."""
+    """Two moments of a tensor: 8-bit blocks with scales, or fp32 for small tensors."""
     if param.numel() < _SMALLEST:
         return {name: torch.zeros_like(param, dtype=torch.float32) for name in ("m", "v")}
     blocks = -(-param.numel() // _BLOCK)
@@ -84,7 +86,7 @@ def _in_blocks(param: Tensor) -> dict[str, Tensor]:
 
 
 def make_optimizer(params: Any, kind: str, numbers: Numbers) -> torch.optim.Optimizer:
-    """AdamW, fused or not, with moments of a format."""
+    """AdamW, fused or not, with moments in a number format."""
     if numbers.moment_bytes == 1:
         return _Blockwise(params)
     optimizer = torch.optim.AdamW(params, fused=kind == "fused", foreach=kind == "foreach")
@@ -108,8 +110,10 @@ def _narrow(optimizer: Any, args: Any, kwargs: Any) -> None:
 def in_backward(
     module: nn.Module, build: Callable[[Any], torch.optim.Optimizer]
 ) -> list[torch.optim.Optimizer]:
-    """An optimizer for every parameter, which updates it and lets go of its gradient at once
-    (torchtune's create_optim_in_bwd_wrapper)."""
+    """Give every parameter an optimizer that updates it in backward and frees its gradient.
+
+    Source: torchtune, create_optim_in_bwd_wrapper.
+    """
     optimizers = []
     for param in module.parameters():
         if not param.requires_grad:

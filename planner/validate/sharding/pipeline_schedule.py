@@ -63,7 +63,7 @@ def stage_tensors(
 
 
 class Pipeline:
-    """The stages of one rank with their schedule; several where it has several chunks."""
+    """Stages of one rank (one per chunk) under their schedule."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Pipeline:
         )
 
     def receive_buffers(self) -> list[Tensor]:
-        """Where activations and gradients arrive: one of each for every micro-batch."""
+        """Receive buffers: one activation and one gradient per micro-batch."""
         return [buffer for stage in self._stages for buffer in adapter.receive_buffers(stage)]
 
     def step(
@@ -106,7 +106,7 @@ class Pipeline:
         batches: list[tuple[Tensor, Tensor]],
         context: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        """All micro-batches forward and backward."""
+        """Run all micro-batches forward and backward."""
         inputs = (torch.cat([tokens for tokens, _ in batches]),) if self.first else ()
         target: dict[str, Any] = {}
         if self.last:

@@ -131,7 +131,7 @@ class CollectiveRecorder(TorchDispatchMode):
         self._bytes[key] += _buffer(kind, functional, args, result)
 
     def operations(self) -> tuple[Recorded, ...]:
-        """What was recorded, in a fixed order."""
+        """Recorded operations in a fixed order."""
         return tuple(
             Recorded(name, ranks, self._count[name, ranks], self._bytes[name, ranks])
             for name, ranks in sorted(self._count)
@@ -139,7 +139,7 @@ class CollectiveRecorder(TorchDispatchMode):
 
 
 class Direction(Enum):
-    """Which way a step goes."""
+    """Directions of a step."""
 
     BEFORE = "before"
     FORWARD = "forward"
@@ -149,7 +149,7 @@ class Direction(Enum):
 
 
 class Region(Enum):
-    """Communication of FSDP in which a storage is made, by what the storage is then."""
+    """FSDP communication that allocates a storage, by the storage's category."""
 
     GATHER = "gathered_parameters"
     REDUCE = "reduction_buffers"
@@ -157,7 +157,7 @@ class Region(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A stretch of a step.
+    """A phase of a step: direction and part of the model.
 
     >>> str(Phase(Direction.BACKWARD, "layer -1"))
     'backward layer -1'
@@ -168,7 +168,7 @@ class Phase:
     """Part of the model that is at work; empty outside of it."""
 
     def __str__(self) -> str:
-        """As results name it."""
+        """Name of the phase in results."""
         return f"{self.direction.value} {self.part}".rstrip()
 
 
@@ -187,7 +187,7 @@ class _Event:
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """A storage alive at some moment, and where it was made."""
+    """A live storage, and the phase and region that allocated it."""
 
     key: int
     bytes: int
@@ -238,7 +238,7 @@ class StorageTimeline(TorchDispatchMode):
         return result
 
     def watch(self, tensor: torch.Tensor) -> int:
-        """Key of a tensor's storage, which is followed from now on."""
+        """Follow a tensor's storage. Returns its key."""
         if isinstance(tensor, DTensor):
             tensor = tensor.to_local()
         return self._seen(tensor.untyped_storage())
@@ -262,7 +262,7 @@ class StorageTimeline(TorchDispatchMode):
 
     @contextlib.contextmanager
     def within(self, region: Region) -> Iterator[None]:
-        """Mark what is allocated inside as belonging to `region`."""
+        """Assign the storages allocated inside to `region`."""
         before, self.region = self.region, region
         try:
             yield
@@ -275,7 +275,7 @@ class StorageTimeline(TorchDispatchMode):
         self._keys.clear()
 
     def moment(self, name: str) -> None:
-        """Remember this instant under a name."""
+        """Name the current instant."""
         self.moments[name] = len(self.events)
 
     def live(self, until: int) -> list[Live]:

@@ -172,7 +172,7 @@ def _groups(
 
 
 def _places(layer: nn.Module, meshes: Meshes) -> Callable[[nn.Parameter], Any]:
-    """Experts are sharded inside each where there are fewer than ranks, over ranks of their own."""
+    """Placement of parameters: experts fewer than ranks are sharded inside, over their own mesh."""
     experts = {id(param) for part in _experts(layer) for param in part.parameters()}
     expert_mesh = meshes.expert_data
     mesh = meshes.data if expert_mesh is None else expert_mesh
@@ -241,7 +241,7 @@ def tensor_parallel(
 
 
 def _split_experts(experts: GroupedExperts, mesh: DeviceMesh) -> None:
-    """Columns of the first products and rows of the last, inside every expert."""
+    """Split every expert: columns of the first products, rows of the last."""
     split = {"gate": Shard(1), "up": Shard(1), "down": Shard(2)}
     biases = {"gate_bias": Shard(1), "up_bias": Shard(1), "down_bias": Replicate()}
     for name, place in {**split, **(biases if experts.biased else {})}.items():
@@ -250,14 +250,14 @@ def _split_experts(experts: GroupedExperts, mesh: DeviceMesh) -> None:
 
 
 def _route_together(ffn: ExpertFeedForward, mesh: DeviceMesh) -> None:
-    """Every rank routes all tokens."""
+    """Replicate the router: every rank routes all tokens."""
     for name, linear in ffn.named_children():
         for part, _ in list(linear.named_parameters()) if name in ("router", "shared_gate") else []:
             _distribute(linear, part, mesh, Replicate())
 
 
 def _split_heads(layer: nn.Module, mesh: DeviceMesh) -> None:
-    """Sinks of this rank's heads, and which heads they are."""
+    """Assign this rank's heads, and split their sinks."""
     attention = layer.attention
     assert isinstance(attention, Core)
     attention.head_shard = mesh.get_local_rank()
@@ -352,10 +352,10 @@ def _recompute(stage: Stage, layout: Layout) -> None:
 
 
 class OffDevice(nn.Module):
-    """A layer that keeps nothing on the device from forward to backward but its weights.
+    """A layer whose saved activations leave the device between forward and backward.
 
-    Of what it saves only the shape stays, as on a host that no fake tensor is on; torch's
-    `save_on_cpu` does the same with real copies, and with the weights as well.
+    Fake tensors have no host, so that only shapes stay. torch's `save_on_cpu` copies the
+    activations, and the weights as well.
     """
 
     def __init__(self, layer: nn.Module) -> None:

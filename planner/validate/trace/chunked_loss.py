@@ -1,4 +1,4 @@
-"""Pieces: head and loss on a part of the sequence at a time, each backward before the next.
+"""Chunked loss: head and loss run on one chunk of the sequence after the other.
 
 The calls of FSDP are those of torchtitan 0.3 (components/loss.py, ChunkedLossWrapper): the head's
 weights are gathered once for all pieces, its gradient is summed over them and reduced after the
@@ -23,17 +23,17 @@ __all__ = ["chunked_loss"]
 
 
 class _PrecomputedGradient(torch.autograd.Function):
-    """A loss whose gradient with respect to the stream is there already."""
+    """A loss whose gradient of the stream is already computed."""
 
     @staticmethod
     def forward(ctx: Any, stream: Tensor, gradient: Tensor) -> Tensor:
-        """Nothing of interest."""
+        """Return a zero loss, and save the gradient."""
         ctx.save_for_backward(gradient)
         return stream.new_zeros(())
 
     @staticmethod
     def backward(ctx: Any, _: Tensor) -> tuple[Tensor, None]:
-        """The gradient that was handed in."""
+        """Return the saved gradient."""
         return ctx.saved_tensors[0], None
 
 
@@ -46,10 +46,10 @@ def chunked_loss(
     enter: Callable[[], None],
     reduce: bool,
 ) -> Tensor:
-    """Run head and `loss` on `count` pieces of the normed stream, forward and backward.
+    """Run head and `loss` on `count` chunks of the normed stream, forward and backward.
 
-    `enter` is called before each; the head's gradient is reduced where `reduce` says so. The
-    stream's backward is left to the loss that comes back.
+    `enter` is called before each chunk; `reduce` reduces the head's gradient. The stream's
+    backward starts from the returned loss.
     """
     head = stage.head
     assert head is not None

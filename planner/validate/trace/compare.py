@@ -1,4 +1,4 @@
-"""Compare: a trace beside the planner's estimate, part by part."""
+"""Compare: traces beside the planner's estimates, part by part, as text and JSON."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class CollectiveDifference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A trace and what the planner says of the same rank."""
+    """A trace beside the planner's estimate of the same rank."""
 
     trace: Trace
     parts: tuple[PartDifference, ...]
@@ -98,7 +98,7 @@ def _error(estimated: int, traced: int) -> float:
 
 
 def compare(scenario: Scenario, layout: Layout, traced: Trace) -> Comparison:
-    """The trace beside the estimate of the same stage."""
+    """Compare a trace with the estimate of its stage."""
     stages = Stages.of(scenario, Layouts.of(layout), traced.stage)
     parts, moment = device_memory(stages)
     peak = sum(float(value) for name, value in parts.items() if name not in _NOT_TRACED)
@@ -178,7 +178,7 @@ def compare_trace(
     tracer: Tracer | None = None,
     **degrees: Any,
 ) -> Comparison:
-    """Trace a layout by its degrees; dp is what is left of the world.
+    """Trace a layout and compare it with its estimate; dp fills the world.
 
     Raises LayoutError where the scenario is impossible, TraceError where torch cannot answer it.
     """
@@ -204,7 +204,7 @@ def compare_trace(
 
 
 def report_text(comparison: Comparison) -> str:
-    """The comparison as a plain table."""
+    """Comparison as a text table."""
     traced = comparison.trace
     depth = f"{traced.num_layers} layers"
     if traced.depths != (traced.num_layers,):
@@ -235,5 +235,5 @@ def report_text(comparison: Comparison) -> str:
 
 
 def report_json(comparison: Comparison) -> str:
-    """The comparison as JSON."""
+    """Comparison as JSON."""
     return json.dumps(comparison.as_dict(), indent=2, sort_keys=True)

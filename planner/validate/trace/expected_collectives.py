@@ -1,6 +1,6 @@
-"""Expected: the collectives that the planner takes one rank to issue in a step of FSDP2.
+"""Expected collectives: counts and bytes that one rank issues in a step of FSDP2.
 
-Counts and full buffers, from the blocks alone; a trace is compared with them.
+They come from the blocks alone, in full buffers; traces are compared with them.
 
     data axis     a gather per parameter group in forward, in ZeRO-3 again in backward except
                   for the head, which stays gathered; one fp32 reduction per group
@@ -56,7 +56,7 @@ class _Sums:
             self._found[name, group][1] += count * size
 
     def collectives(self) -> tuple[Collective, ...]:
-        """What was added, in a fixed order."""
+        """Sums in a fixed order."""
         return tuple(
             Collective(name, group, round(count), round(size))
             for (name, group), (count, size) in sorted(self._found.items())
@@ -263,7 +263,7 @@ def _crossings(layout: Layout, block: Block) -> tuple[int, int]:
 def _replicated_gradients(
     sums: _Sums, block: Block, count: float, layout: Layout, element: int
 ) -> None:
-    """Gradients of replicated weights whose ranks saw different tokens or heads."""
+    """Reduce gradients of replicated weights that see part of the tokens or heads."""
     times = count * layout.grad_accumulation
     if layout.pp > 1 or not layout.shards_gradients:
         # gradients accumulate unreduced, in fp32, over the micro-batches

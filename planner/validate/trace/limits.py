@@ -12,7 +12,7 @@ __all__ = ["check_traceable", "load_transformer"]
 
 
 def load_transformer(name: str) -> Model:
-    """A model by name, as `load_model`; DescriptionError where its description builds none.
+    """Load a transformer by name. Raises DescriptionError for other kinds of models.
 
     >>> load_transformer("gpt2").num_layers
     12

@@ -39,7 +39,7 @@ class Collective:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What one rank of one stage holds and sends in a step."""
+    """Memory and collectives of one rank of a stage in one step."""
 
     model: str
     layout: Layout
@@ -118,7 +118,7 @@ def _layers(scenario: Scenario, layout: Layout, stage: int) -> tuple[int, int, i
 
 
 def stage_requests(scenario: Scenario, layout: Layout) -> list[dict[str, Any]]:
-    """What a worker is asked about each pipeline stage, with all its layers."""
+    """Trace requests of all pipeline stages at full depth."""
     requests = []
     for stage in range(layout.pp):
         check_traceable(scenario, layout, stage)
@@ -179,7 +179,7 @@ def _numbers(scenario: Scenario) -> dict[str, Any]:
 def _extrapolate(
     low: dict[str, Any], high: dict[str, Any], depths: tuple[int, ...], count: int
 ) -> dict[str, Any]:
-    """Both answers continued linearly to `count` layers."""
+    """Extrapolate two answers linearly to `count` layers."""
     steps = (count - depths[1]) / (depths[1] - depths[0])
 
     def line(a: int, b: int) -> int:

@@ -1,4 +1,4 @@
-"""Step: build a stage, shard it, run one training step on fake tensors, and read it out."""
+"""Step: build and shard a stage, run one training step on fake tensors, read its memory."""
 
 # torch leaves some of its functions untyped
 # mypy: disable-error-code="no-untyped-call"
@@ -70,7 +70,7 @@ class _Step:
         self.starts: list[int] = []
 
     def build(self) -> None:
-        """The sharded stages on meta, outside fake mode: meshes need real data."""
+        """Build the sharded stages on meta, outside fake mode: meshes need real data."""
         self.meshes = shard.Meshes.of(self.layout)
         self.stages = {index: self._stage(index, layers) for index, layers in self.chunks.items()}
         self.modules = torch.nn.ModuleList(self.stages.values())
@@ -121,7 +121,7 @@ class _Step:
             self.pipeline = Pipeline(self.stages, self.layout, self.meshes, self._loss, examples)
 
     def _inputs(self, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
-        """Numbers of tokens, or patches: one token stands for the image."""
+        """Token ids, or patches (one fewer: the image has a token of its own)."""
         vision = self.model.vision
         if vision is None:
             return torch.zeros(shape, dtype=torch.long)
@@ -131,7 +131,7 @@ class _Step:
     # --- phases ------------------------------------------------------------------------------
 
     def _place(self, part: models.Part) -> str:
-        """A part's name, a layer's counted from the nearer end, so that depths can be compared."""
+        """Name of a part; layers count from the nearer end, so that depths can be compared."""
         if not isinstance(part, int):
             return part
         index, total = self.layers.index(part), len(self.layers)
@@ -188,7 +188,7 @@ class _Step:
         return loss
 
     def _loss_of(self, stage: models.Stage, tokens: Tensor, labels: Tensor, reduce: bool) -> Tensor:
-        """The loss of a micro-batch, whole or in pieces that were backward already."""
+        """Loss of a micro-batch; a chunked loss has run its backward already."""
         if not stage.ends_in_stream:
             return self._loss(stage(tokens), labels)
         pieces, enter = self.numbers.loss_chunks, partial(self._enter, Direction.FORWARD, "head")
@@ -235,8 +235,7 @@ class _Step:
             optimizer.step()
 
     def _warm_up(self) -> None:
-        """Make what a step finds left by the one before: states, a pipeline's buffers, rules of
-        the head's weights."""
+        """Prepare what later steps find: optimizer states, pipeline buffers, the head's rules."""
         if self.pipeline is not None or self.numbers.loss_chunks > 1:
             self.run()
             return
@@ -275,7 +274,7 @@ class _Step:
     # --- reading out -------------------------------------------------------------------------
 
     def category(self, live: Live) -> str:
-        """What a storage is."""
+        """Category of a storage."""
         for name in _RESIDENT:
             if live.key in self.keys[name]:
                 return name
@@ -294,7 +293,7 @@ class _Step:
         return dict(sorted(sizes.items()))
 
     def highest(self, names: tuple[str, ...], phase: Phase) -> int:
-        """Events until the categories `names` together are largest in a phase."""
+        """Number of events until the sum of categories `names` peaks in a phase."""
         sizes: dict[int, int] = {}
         allocations: dict[int, str] = {}
         total = best = 0
@@ -359,7 +358,7 @@ def measure_on_rank(
     optimizer: str,
     numbers: dict[str, Any],
 ) -> dict[str, Any]:
-    """The same of this rank of a real process group, with real tensors on the CPU."""
+    """Measure this rank of a real process group, with real tensors on the CPU."""
     step = _Step(model, layout, workload, chunks, stage, optimizer, numbers)
     step.build()
     with adapter.quiet_propagation(), adapter.communication_region(step._communicating):

@@ -29,7 +29,7 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _arguments(request: dict[str, Any]) -> tuple[Any, ...]:
-    """What a request asks to measure."""
+    """Arguments of `measure` from a request."""
     from planner.describe.layout import Layout
     from planner.describe.model.model import Model
     from planner.describe.workload import Workload
@@ -46,7 +46,7 @@ def _arguments(request: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def on_ranks(rank: Any, payload: dict[str, Any], send: Any) -> list[dict[str, Any]]:
-    """The same steps on real ranks: what this one holds and sends in every case.
+    """Run the traced steps on real ranks: memory and collectives of this rank in every case.
 
     `payload["cases"]` lists, for every case, one request per pipeline stage.
     """
@@ -65,7 +65,7 @@ def on_ranks(rank: Any, payload: dict[str, Any], send: Any) -> list[dict[str, An
 
 
 def main() -> None:
-    """Answer every request line; an error that a user can cure comes back as `error`."""
+    """Answer every request line; errors for users come back as `error`."""
     warnings.simplefilter("ignore")
     # torch's own prints must not mix with the answers
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")

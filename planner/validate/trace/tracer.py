@@ -1,4 +1,4 @@
-"""Tracer: the worker process that traces, asked one step after the other.
+"""Tracer: a worker process that traces one step after the other.
 
 Importing torch takes longer than tracing a small model, so one worker answers many requests. A
 step that aborts the interpreter ends the worker, not the caller; the next request starts another.
@@ -40,7 +40,7 @@ class Tracer:
         self._said.close()
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The answer to one request; TraceError says why there is none."""
+        """Answer one request. Raises TraceError where the worker fails."""
         worker = self._worker()
         assert worker.stdin is not None
         assert worker.stdout is not None
@@ -79,7 +79,7 @@ class Tracer:
         return self._process
 
     def _why(self, late: bool) -> str:
-        """What ended the worker, which is gone afterwards."""
+        """End the worker. Returns the reason for its failure."""
         self._end()
         if late:
             return (

@@ -1,7 +1,7 @@
-"""Training: what every rank does with a case: train, compare with one process, count, time.
+"""Case: train on every rank, compare with one process, count bytes, measure times.
 
-Runs inside a rank. Each case starts from the same weights; the single process that it must
-equal is run by rank 0 and sent to the others.
+Each case starts from the same weights. Rank 0 runs the single process that the case must equal,
+and sends its results to the other ranks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 from planner.validate.measure import quiet
-from planner.validate.ranks.rank import Rank, RankError, joined, num_cores
+from planner.validate.ranks.rank import Rank, RankError, gather_objects, joined, num_cores
 from planner.validate.sharding.recorders import CollectiveRecorder, StorageTimeline
 from planner.validate.train import expected_traffic
 from planner.validate.train.predict import StepModel
@@ -44,7 +44,7 @@ Send = Callable[[Any], None]
 
 
 def run_cases(rank: Rank, payload: dict[str, Any], send: Send) -> list[dict[str, Any]]:
-    """All cases of one world, in order; rank 0 sends each result as it comes."""
+    """Run all cases of one world in order; rank 0 sends each result at once."""
     warnings.simplefilter("ignore")
     logging.getLogger("torch").setLevel(logging.ERROR)
     results = []
@@ -154,8 +154,7 @@ class _Case:
             error = float(((value - target).abs() / bound).max())
             if not error <= worst:
                 worst, where = error, name
-        everyone: list[Any] = [None] * self.rank.world
-        dist.all_gather_object(everyone, (losses, worst, where))
+        everyone = gather_objects((losses, worst, where))
         # where gradients are summed one rank's fault reaches all: the worst is named
         error, rank = max((_rank_error(item[1]), rank) for rank, item in enumerate(everyone))
         if error > 1:
@@ -210,8 +209,7 @@ class _Case:
             expected_traffic.wire_bytes(name, value, trainer.degree(axis))
             for (name, axis), value in counted.items()
         )
-        everyone: list[Any] = [None] * self.rank.world
-        dist.all_gather_object(everyone, (rows, states, sent))
+        everyone = gather_objects((rows, states, sent))
         equal = all(
             row["counted_bytes"] == row["expected_bytes"] for item in everyone for row in item[0]
         )
@@ -246,14 +244,12 @@ class _Case:
             moments = timeline.moments
             phases = timeline.peaks(moments["start"], moments["stop"])
             peak = max(size for size, _ in phases.values())
-        everyone: list[Any] = [None] * self.rank.world
-        dist.all_gather_object(everyone, peak)
-        return everyone
+        return gather_objects(peak)
 
     # --- time --------------------------------------------------------------------------------
 
     def _time_attempts(self, trainer: Trainer) -> dict[str, Any]:
-        """Time until the cores were ours, a few times at most."""
+        """Time the steps, again while other processes use the cores."""
         count = self.case["timed_steps"]
         if not count:
             return {"step_time_s": None, "load": None}
@@ -300,9 +296,8 @@ class _Case:
     def _combine_loads(
         self, watch: quiet.Watch, cpu_s: float, shares: list[float], times: list[float]
     ) -> tuple[quiet.Load, list[float]]:
-        """Load over all ranks, and the slowest rank's time of each step; the same on each."""
-        everyone: list[Any] = [None] * self.rank.world
-        dist.all_gather_object(everyone, (times, cpu_s, min(shares), platform.node()))
+        """Load over all ranks, and the slowest rank's time of each step."""
+        everyone = gather_objects((times, cpu_s, min(shares), platform.node()))
         same_node = [item for item in everyone if item[3] == platform.node()]
         foreign: list[Any] = [watch.foreign_cores(sum(item[1] for item in same_node))]
         dist.broadcast_object_list(foreign, src=0)
@@ -326,7 +321,7 @@ def _prediction(
 
 
 def _rank_error(error: float) -> float:
-    """An error that compares: NaN is the worst."""
+    """Error with NaN as the worst, so that errors compare."""
     return math.inf if math.isnan(error) else error
 
 

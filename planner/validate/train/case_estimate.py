@@ -27,7 +27,7 @@ _LEFT_OUT = ("runtime_context", "allocator_reserve")
 
 
 def estimate_peak(case: dict[str, Any]) -> dict[str, Any]:
-    """Estimated peak of the fullest rank beside the measured one; why not where there is none.
+    """Estimate the peak of the fullest rank, and its error; or the reason for none.
 
     Left out: the device's context and the allocator's reserve, as in what the ranks count.
     """
@@ -46,7 +46,7 @@ def estimate_peak(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def estimate_time(case: dict[str, Any], machine: Machine) -> dict[str, Any]:
-    """Estimated step time of a finished case; empty where none is described."""
+    """Estimate the step time of a finished case; empty for the perceptron."""
     if case["task"] == "mlp":
         return {}
     estimate = _estimate(case, machine)
@@ -85,7 +85,7 @@ def _estimate(case: dict[str, Any], machine: Machine) -> Any:
 
 
 def _framework(case: dict[str, Any]) -> Framework:
-    """The software of a strategy, as `planner.validate.train.trainer` builds it."""
+    """Framework of a strategy, as `planner.validate.train.trainer` builds it."""
     plain = case["strategy"] in ("single", "ddp", "zero1")
     framework = load_framework("ddp" if plain else "fsdp2")
     # a gate is a product of its own; on a CPU RMS norm is several kernels, layer norm one

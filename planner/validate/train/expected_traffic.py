@@ -1,4 +1,4 @@
-"""Theory: the bytes that each strategy must move per step and rank, from its definition.
+"""Expected traffic: bytes that each strategy moves per step and rank, from its definition.
 
 Sizes are full buffers, as `planner.validate.sharding.recorders` counts them: the all-gathered
 tensor, the tensor before reduction or scattering, the message. `wire_bytes` turns them into what
@@ -25,7 +25,7 @@ Traffic = Counter[tuple[str, str]]
 
 
 def wire_bytes(name: str, full_bytes: float, size: int) -> float:
-    """What one rank of a group of `size` sends in a ring [B]; receiving sends nothing.
+    """Bytes that one rank of a group of `size` sends in a ring [B]; receiving sends nothing.
 
     >>> wire_bytes("all_reduce", 1000, 4), wire_bytes("send", 1000, 2)
     (1500.0, 1000.0)
@@ -105,7 +105,7 @@ def expected_state_bytes(
 
 
 def _sharded_bytes(task: Task, spread: Spread, pp_rank: int) -> list[int]:
-    """What ZeroRedundancyOptimizer deals to each replica, tensor by tensor [B].
+    """Bytes that ZeroRedundancyOptimizer assigns to each replica, tensor by tensor [B].
 
     The largest tensor left goes to the replica that has least.
     """
@@ -147,7 +147,7 @@ def expected_bytes(task: Task, spread: Spread, pp_rank: int) -> Traffic:
 
 
 def _partial_bytes(task: GptTask | ModelTask, spread: Spread) -> int:
-    """Gradients of what sees part of the heads or, split by sequence, of the tokens [B].
+    """Gradients of weights that see part of the heads or, split by sequence, of the tokens [B].
 
     They are summed over tp, once a step.
     """

@@ -54,7 +54,7 @@ Float = NDArray[np.float64]
 def features(
     rows: float, num_microbatches: float, matrices: Sequence[tuple[int, int]]
 ) -> list[float]:
-    """What a step's time is linear in: constant, calls, FLOP, weight traffic, state, streams."""
+    """Features of a linear step time: constant, calls, FLOP, weight traffic, state, streams."""
     elements = sum(n * k for n, k in matrices)
     streams = sum(n + k for n, k in matrices)
     return [
@@ -107,7 +107,7 @@ class StepModel:
         return relative_least_squares(columns, self._agreed(times))
 
     def _agreed(self, values: list[float]) -> list[float]:
-        """The slowest rank's, which the others would wait for."""
+        """Slowest rank's values, which the other ranks wait for."""
         if self._rank.world == 1:
             return values
         return collective_times.slowest(values)
@@ -150,7 +150,7 @@ class StepModel:
         return 2 * source.numel() * 4 / self._agreed([float(np.median(times))])[0]
 
     def overhead_s(self, spread: Spread) -> float:
-        """What a strategy costs besides, from its step at the tiny shape [s]."""
+        """Overhead of a strategy, from its step at the tiny shape [s]."""
         if spread not in self._overheads:
             task = fit_task(replace(TINY, batch=8 * spread.dp * spread.micro_batches), spread)
             self._rank.report(f"calibrating the overhead of {spread.strategy}")
@@ -214,7 +214,7 @@ class StepModel:
         return total
 
     def as_dict(self) -> dict[str, Any]:
-        """What was measured, for the results."""
+        """Fits and tables, for the results."""
         return {
             "fit_shapes": [list(shape) for shape in FIT_SHAPES],
             "fit_error": self.fit_error,
@@ -229,7 +229,7 @@ class StepModel:
 
 
 def _calls(name: str, value: int, task: Task, spread: Spread) -> list[float]:
-    """The sizes of an operation's calls in one step that something waits for [B]."""
+    """Sizes of an operation's exposed calls in one step [B]."""
     layers = task.depth // spread.pp
     if name == "send":
         calls = spread.micro_batches * (2 * spread.chunks - 1 if spread.chunks > 1 else 1)

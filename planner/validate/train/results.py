@@ -1,4 +1,4 @@
-"""Results: JSON on disk, written whole or not at all, and taken up again after a stop."""
+"""Results: a JSON file, written atomically and resumed after an interruption."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ResultsError(PlannerError):
 
 
 class ResultsFile:
-    """Cases by key, saved after each; a case that is there is not run again."""
+    """Cases by key, saved after each; finished cases are not run again."""
 
     def __init__(self, path: Path | None, settings: dict[str, Any]) -> None:
         self.path, self.settings = path, settings

@@ -1,7 +1,7 @@
-"""Run: real ranks train small shards under every strategy, and the estimate is held against them.
+"""Run: train small shards on real ranks under every strategy, and compare the estimates.
 
 Correctness first: losses and final parameters equal the single process. Then bytes per step and
-rank, exactly. Then times, where the cores were ours.
+rank, exactly. Then times, if no other process used the cores.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FAULTS = ("die", "hang", "disagree")
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What to validate."""
+    """Options of a validation run."""
 
     strategies: tuple[str, ...] = ("all",)
     tasks: tuple[str, ...] = TASKS
@@ -62,7 +62,7 @@ class RunOptions:
 
 
 def run(options: RunOptions) -> dict[str, Any] | None:
-    """Validate; the results, or None in ranks other than 0 of an external launcher.
+    """Run all cases. Returns the results, or None on ranks other than 0 of a launcher.
 
     Raises RankError with the rank to blame, WriteError where results cannot be written.
     """
@@ -95,14 +95,9 @@ def run(options: RunOptions) -> dict[str, Any] | None:
     elif todo:
         from planner.validate.ranks.launch import launch
 
-        launch(
-            "planner.validate.train.case:run_cases",
-            world,
-            payload,
-            limit_s=options.limit_s,
-            progress=progress.at,
-            on_result=finished,
-        )
+        entry = "planner.validate.train.case:run_cases"
+        at, limit_s = progress.at, options.limit_s
+        launch(entry, world, payload, limit_s=limit_s, progress=at, on_result=finished)
     results.extra["times"] = _times(results.cases)
     if writes:
         results.save()
@@ -110,7 +105,7 @@ def run(options: RunOptions) -> dict[str, Any] | None:
 
 
 def _with_model(options: RunOptions) -> RunOptions:
-    """The options with a model of one's own as one more task."""
+    """Add the user's model to the options as a task."""
     from planner.validate.train.tasks import RULES, reduced, untie_embeddings
 
     model, own_sizes = load_transformer(options.model), options.sizes.get(OWN_MODEL, {})
@@ -180,7 +175,7 @@ def _check(options: RunOptions, world: int) -> None:
 
 
 def _cases(options: RunOptions, world: int) -> tuple[list[dict[str, Any]], list[str]]:
-    """The cases in order, and which strategies `all` left out and why."""
+    """Cases in order, and the reasons for strategies that `all` leaves out."""
     from planner.validate.train.tasks import fit_task, make_task
 
     cases, skipped = [], []
@@ -222,7 +217,7 @@ def _settings(options: RunOptions, world: int) -> dict[str, Any]:
 
 
 def _run_inside(outer: Rank, payload: dict[str, Any], finished: Any) -> None:
-    """Be one rank of torchrun, mpiexec or srun; a watchdog ends it should it hang."""
+    """Run as one rank of torchrun, mpiexec or srun; a watchdog ends it if it hangs."""
     from planner.validate.ranks.watchdog import watching
     from planner.validate.train.case import run_cases
 
@@ -279,7 +274,7 @@ def case_line(case: dict[str, Any]) -> str:
 
 
 def run_text(results: dict[str, Any]) -> str:
-    """Results as lines to read."""
+    """Results as text."""
     lines = [case_line(case) for case in results["cases"]]
     times = results.get("times") or {}
     if times.get("num_scored"):
@@ -294,7 +289,7 @@ def run_text(results: dict[str, Any]) -> str:
 
 
 def _differences(case: dict[str, Any]) -> list[str]:
-    """What of a case is not as expected; its results equal the single process, or it has none."""
+    """Checks that a case fails."""
     differences = {
         "bytes sent": case["bytes_equal"],
         "states": case["state_bytes_equal"],
@@ -304,7 +299,7 @@ def _differences(case: dict[str, Any]) -> list[str]:
 
 
 def _verdict(cases: list[dict[str, Any]]) -> str:
-    """Which cases are not as expected, and in what."""
+    """Summary line: the cases that are not as expected."""
     wrong = [(case, _differences(case)) for case in cases if _differences(case)]
     if not wrong:
         return f"all {len(cases)} cases as expected"

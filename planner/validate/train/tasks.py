@@ -1,4 +1,4 @@
-"""Tasks: the two small trainings that every strategy runs, the same on any number of ranks.
+"""Tasks: small trainings that every strategy runs, the same on any number of ranks.
 
 Weights and batches come from fixed seeds on the CPU, so every rank can make any part of them and
 the single process makes the same whole.
@@ -86,11 +86,11 @@ class MlpTask:
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """What `make_task` makes it from."""
+        """Arguments of `make_task`."""
         return asdict(self)
 
     def with_depth(self, depth: int) -> MlpTask:
-        """The same with another number of layers."""
+        """Copy with another number of layers."""
         return replace(self, depth=depth)
 
     def module(self, layers: range | None = None) -> nn.Module:
@@ -118,7 +118,7 @@ class _Transformer:
 
         @property
         def model(self) -> Model:
-            """Its description, as the planner knows models."""
+            """Model description."""
 
     @property
     def num_params(self) -> int:
@@ -163,7 +163,7 @@ class GptTask(_Transformer):
 
     @property
     def model(self) -> Model:
-        """Its description, as the planner knows models."""
+        """Model description."""
         return Model(
             name="small-gpt",
             family="gpt",
@@ -185,17 +185,17 @@ class GptTask(_Transformer):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """What `make_task` makes it from."""
+        """Arguments of `make_task`."""
         return asdict(self)
 
     def with_depth(self, depth: int) -> GptTask:
-        """The same with another number of layers."""
+        """Copy with another number of layers."""
         return replace(self, depth=depth)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelTask(_Transformer):
-    """A model of one's own."""
+    """A user's model."""
 
     model: Model
     batch: int = 8
@@ -210,17 +210,17 @@ class ModelTask(_Transformer):
 
     @property
     def width(self) -> int:
-        """Of the stream."""
+        """Width of the stream."""
         return self.model.hidden_size
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """What `make_task` makes it from."""
+        """Arguments of `make_task`."""
         described = self.model.model_dump(mode="json", exclude_defaults=True)
         return {"batch": self.batch, "sequence": self.sequence, "model": described}
 
     def with_depth(self, depth: int) -> ModelTask:
-        """The same with another number of layers."""
+        """Copy with another number of layers."""
         return replace(self, model=self.model.replaced(num_layers=depth))
 
 
@@ -230,7 +230,7 @@ T = TypeVar("T", MlpTask, GptTask, ModelTask)
 
 
 def make_task(name: str, fields: Mapping[str, Any] | None = None) -> Task:
-    """A task by name with some of its sizes changed.
+    """Make a task by name with some of its sizes changed.
 
     Raises DescriptionError where there is no such task or size, or it is too large to be small.
     """
@@ -270,7 +270,7 @@ def _model_task(model: dict[str, Any], fields: dict[str, Any]) -> ModelTask:
 
 
 def _reason_not_trained(model: Model) -> str:
-    """Why a model of one's own is not trained on ranks; empty where it is."""
+    """Reason why a user's model is not trained on ranks; empty if it is."""
     if reason := unsupported(model):
         return f"{reason} are not built; run llama-3-8b or gpt2 for a model of the same shape"
     if model.vision is not None or not model.output_head:
@@ -281,7 +281,7 @@ def _reason_not_trained(model: Model) -> str:
 
 
 def _check_size(task: T) -> T:
-    """The task; DescriptionError where it is too large for ranks on one node."""
+    """Return the task. Raises DescriptionError if it is too large for one node."""
     num_elements = max(4 * task.num_params, task.batch * math.prod(task.stream) * task.depth)
     if num_elements > _MOST_ELEMENTS:
         raise DescriptionError(
@@ -292,7 +292,7 @@ def _check_size(task: T) -> T:
 
 
 def fit_task(task: Task, spread: Spread) -> Task:
-    """The task with a multiple of as many layers as the pipeline has chunks.
+    """Deepen a task until its layers divide by the pipeline's chunks.
 
     Raises LayoutError where its batch does not divide into micro-batches.
     """
@@ -310,7 +310,7 @@ def fit_task(task: Task, spread: Spread) -> Task:
 
 
 def _reason_not_split(model: Model, spread: Spread) -> str:
-    """Why torch's tensor parallelism cannot split a model; empty where it can."""
+    """Reason why torch's tensor parallelism cannot split a model; empty if it can."""
     if spread.tp == 1:
         return ""
     if model.latent_attention is not None or model.qk_norm == "full":
@@ -322,7 +322,7 @@ def _reason_not_split(model: Model, spread: Spread) -> str:
 
 
 def initial_state(task: Task) -> Tensors:
-    """The weights that every strategy starts from."""
+    """Initial weights, the same for every strategy."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
         module = task.module()
@@ -342,7 +342,7 @@ RULES = (
 
 
 def reduced(model: Model, sequence: int) -> Model:
-    """The model with at most the sizes of RULES, for sequences of some tokens.
+    """Shrink a model to the sizes of RULES, with sequences of `sequence` tokens.
 
     >>> from planner import load_model
     >>> small = reduced(load_model("llama-3-8b"), 128)
@@ -374,5 +374,5 @@ def reduced(model: Model, sequence: int) -> Model:
 
 
 def untie_embeddings(model: Model) -> Model:
-    """The model without dropout and with a table for each end: pipelines hold both apart."""
+    """Untie embedding and head, which pipelines hold apart, and drop dropout."""
     return model.replaced(tied_embeddings=False, dropout=0.0)
