@@ -246,7 +246,7 @@ def _tensor(sums: _Sums, scenario: Scenario, layout: Layout, local_blocks: _Bloc
         _replicated_gradients(sums, block, count, layout, workload.compute_bytes)
 
 
-def _crossings(layout: Layout, block: Block) -> tuple[int, int]:
+def _crossings(layout: Layout, block: Block) -> tuple[float, float]:
     """All-gathers and reductions of the stream in one pass, forward and backward.
 
     A recomputed layer runs to its end; selective recompute keeps what reduce-scatters give.
