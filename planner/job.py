@@ -12,7 +12,7 @@ import tomlkit
 
 from planner.ask import QUESTIONS
 from planner.ask.answer import Answer
-from planner.choose.job_spec import JobSpec
+from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.plan import Plan
 from planner.choose.planning import TOP, estimate_job, plan_job, scenario_for, train_job
 from planner.choose.simulation.step_simulation import Simulation, simulate_scenario

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planner.choose.job_search import search_job
-from planner.choose.job_spec import JobSpec
+from planner.choose.jobs.job_search import search_job
+from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.search import Candidates, SearchScope
 from planner.cost.scenario import Scenario
 from planner.cost.scenario.experience import Experience

@@ -12,7 +12,7 @@ import pytest
 import planner
 from planner.ask import QUESTIONS, Answer
 from planner.ask.option import parameters
-from planner.choose.job_spec import JobSpec
+from planner.choose.jobs.job_spec import JobSpec
 from tests.markdown import read
 from tests.questions import PAGE, call, command, parts, printed, rewritten, shown, written
 

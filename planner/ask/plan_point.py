@@ -9,8 +9,8 @@ from typing import Any
 
 from planner.ask.answer import Row
 from planner.ask.sentences import nodes_of, percent, step_time
-from planner.choose.job_search import JobCandidates, search_job
-from planner.choose.job_spec import JobSpec
+from planner.choose.jobs.job_search import JobCandidates, search_job
+from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.preferences import preferences
 from planner.choose.recommendation import likely_stalls, recommend
 from planner.choose.search import Candidates, SearchScope, is_common, is_deep_pipeline

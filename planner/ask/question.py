@@ -13,7 +13,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypedDict, cast
 from planner.ask.answer import Answer, Row
 from planner.ask.option import parameters
 from planner.ask.plan_point import Infeasible, PlanPoint
-from planner.choose.job_spec import JobSpec
+from planner.choose.jobs.job_spec import JobSpec
 from planner.cost.scenario.experience import Experience
 from planner.describe.base import Description
 from planner.describe.catalogue import catalogue_name

@@ -8,7 +8,7 @@ from typing import Any
 
 from planner.ask.answer import Row
 from planner.ask.plan_point import PlanPoint, plan_or_reason
-from planner.choose.job_spec import JobSpec
+from planner.choose.jobs.job_spec import JobSpec
 
 __all__ = ["Scan", "scan"]
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from planner.choose.job_search import (
+from planner.choose.jobs.job_search import (
     JobCandidates,
     framework_notes,
     search_job,
     unwritable_layout_notes,
 )
-from planner.choose.job_spec import JobSpec
+from planner.choose.jobs.job_spec import JobSpec
+from planner.choose.jobs.nearby_batches import offered
 from planner.choose.legality import broken, check
-from planner.choose.nearby_batches import offered
 from planner.choose.plan import Dropped, Plan
 from planner.choose.recommendation import rank_layouts, recommend, stall_notes
 from planner.choose.search import SearchScope

@@ -54,7 +54,7 @@ def folder(kind: str) -> Path:
     """Folder of a catalogue: in the package, in an installed wheel, or beside the package."""
     name = _FOLDERS[kind]
     if kind in ("framework", "bundle", "dataset"):
-        return Path(__file__).parent / name
+        return Path(__file__).parent / "catalogues" / name
     checkout = _PACKAGE.parent / name
     return checkout if checkout.is_dir() else _PACKAGE / "_catalogue" / name
 

@@ -14,7 +14,7 @@ import socket
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from planner.choose.job_spec import JobSpec
+from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.planning import estimate, plan_job
 from planner.choose.user_layouts.completion import complete_layout
 from planner.choose.verdicts.fixes import shortage_summary

@@ -16,7 +16,7 @@ import pytest
 import planner
 from planner.ask import QUESTIONS, Answer
 from planner.ask.option import Parameter, parameters
-from planner.choose.job_spec import JobSpec
+from planner.choose.jobs.job_spec import JobSpec
 from planner.errors import DescriptionError, LayoutError, PlannerError
 from planner.show.answers import answer_table
 from tests.ask.jobs import OWN, SHORT

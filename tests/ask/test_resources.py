@@ -14,7 +14,7 @@ from planner.ask.plan_point import plan_point
 from planner.ask.resources.job_chain import admitted_counts, chain_of, sections
 from planner.ask.rules import doublings, largest, smallest
 from planner.ask.scan import scan
-from planner.choose.job_spec import JobSpec
+from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.plan import Plan
 from planner.choose.preferences import preferences
 from planner.describe.machine import Machine

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import planner
-from planner.choose.job_spec import frameworks_for
+from planner.choose.jobs.job_spec import frameworks_for
 from planner.choose.plan import Plan
 from planner.choose.planning import estimate, plan
 from planner.describe.catalogue import load_machine

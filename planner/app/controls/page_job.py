@@ -15,7 +15,7 @@ from planner.app.address import Query, QueryReader
 from planner.app.controls.fields import Kind, bounds, kind_of, options_of
 from planner.app.controls.hub import hub_model
 from planner.app.controls.switches import SWITCHES, switched
-from planner.choose.job_spec import JobSpec
+from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.planning import TOP
 from planner.choose.preferences import preferences
 from planner.describe.catalogue import (

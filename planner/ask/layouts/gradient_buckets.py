@@ -8,7 +8,7 @@ from typing import Unpack
 from planner.ask.answer import Row
 from planner.ask.option import Nodes
 from planner.ask.question import Findings, JobFields, question
-from planner.choose.job_spec import JobSpec
+from planner.choose.jobs.job_spec import JobSpec
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.parts import part
 from planner.cost.shards.layouts import Layouts

@@ -12,7 +12,7 @@ from planner.ask.option import Nodes
 from planner.ask.plan_point import closest_layout, point_of, recommended_layout, search_top_layouts
 from planner.ask.question import Findings, JobFields, question
 from planner.ask.sentences import nodes_of
-from planner.choose.job_spec import JobSpec
+from planner.choose.jobs.job_spec import JobSpec
 from planner.cost.estimate import Estimate
 from planner.cost.memory.host_memory import host_memory_phases
 from planner.cost.memory.phases import MOMENTS, PeakInputs

@@ -14,7 +14,7 @@ from planner.ask.option import Nodes, Option
 from planner.ask.plan_point import PlanPoint, point_of, search_every_layout
 from planner.ask.question import Findings, JobFields, question
 from planner.ask.sentences import step_time
-from planner.choose.job_spec import JobSpec
+from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.recommendation import recommend
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.scenario import Scenario

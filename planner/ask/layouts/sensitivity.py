@@ -13,7 +13,7 @@ from planner.ask.option import Nodes, Option
 from planner.ask.plan_point import plan_or_reason, plan_point
 from planner.ask.question import Findings, JobFields, nothing_fits, question
 from planner.ask.sentences import step_time
-from planner.choose.job_spec import JobSpec
+from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.legality import broken
 from planner.choose.planning import estimate
 from planner.cost.estimate import Estimate, estimate_layouts

@@ -19,7 +19,7 @@ from planner.ask.plan_point import (
 )
 from planner.ask.question import Findings, JobFields, question
 from planner.ask.sentences import nodes_of, percent, step_time, verb
-from planner.choose.job_spec import JobSpec
+from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.preferences import preferences
 from planner.choose.recommendation import recommend
 from planner.choose.search import Candidates

@@ -19,7 +19,7 @@ from planner.ask.question import Findings, JobFields, question
 from planner.ask.rules import largest, nearest_as_good
 from planner.ask.scan import Scan
 from planner.ask.sentences import nodes_of, step_time
-from planner.choose.job_spec import JobSpec
+from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.legality import broken
 from planner.choose.preferences import preferences
 from planner.cost.estimate import Estimate, estimate_layouts

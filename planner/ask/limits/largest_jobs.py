@@ -10,7 +10,7 @@ from planner.ask.question import Findings, JobFields, needs_tokens, question
 from planner.ask.rules import largest
 from planner.ask.scan import Scan, scan
 from planner.ask.sentences import nodes_of, within_days
-from planner.choose.job_spec import JobSpec
+from planner.choose.jobs.job_spec import JobSpec
 from planner.describe.catalogue import load_model, names
 from planner.describe.model.model import Model
 from planner.errors import LayoutError, UnknownNameError

@@ -9,7 +9,7 @@ from planner.ask.answer import Row
 from planner.ask.option import Nodes, Option
 from planner.ask.plan_point import plan_or_reason
 from planner.ask.question import Findings, JobFields, question
-from planner.choose.job_spec import JobSpec
+from planner.choose.jobs.job_spec import JobSpec
 from planner.training.large_batch import (
     LINEAR,
     SQUARE_ROOT,

@@ -9,7 +9,7 @@ from planner.ask.answer import Row
 from planner.ask.option import Nodes, Option
 from planner.ask.plan_point import PlanPoint, plan_or_reason, plan_point
 from planner.ask.question import Findings, JobFields, question
-from planner.choose.job_spec import JobSpec, frameworks_for
+from planner.choose.jobs.job_spec import JobSpec, frameworks_for
 from planner.cost.parts import part
 from planner.describe.catalogue import load_framework
 from planner.describe.framework.switches import strip_switches

@@ -9,7 +9,7 @@ from planner.ask.plan_point import PlanPoint, plan_or_reason
 from planner.ask.question import Findings, JobFields, name_or_fields, question
 from planner.ask.resources.training_time import amount_of_training
 from planner.ask.sentences import verb
-from planner.choose.job_spec import JobSpec
+from planner.choose.jobs.job_spec import JobSpec
 from planner.describe.catalogue import load_machine
 from planner.describe.machine import Machine
 from planner.errors import LayoutError

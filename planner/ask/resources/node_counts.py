@@ -11,7 +11,7 @@ from planner.ask.question import Findings, JobFields, question
 from planner.ask.rules import doublings, smallest
 from planner.ask.scan import Scan, scan
 from planner.ask.sentences import nodes_of, step_time, verb
-from planner.choose.job_spec import JobSpec
+from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.preferences import preferences
 from planner.errors import LayoutError
 from planner.units import counted

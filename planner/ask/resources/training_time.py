@@ -21,7 +21,7 @@ from planner.ask.resources.node_counts import node_limit
 from planner.ask.rules import doublings, smallest
 from planner.ask.scan import Scan, scan
 from planner.ask.sentences import percent, verb, within_days
-from planner.choose.job_spec import JobSpec
+from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.preferences import preferences
 from planner.describe.workload import Workload
 from planner.errors import DescriptionError, LayoutError

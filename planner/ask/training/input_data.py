@@ -10,7 +10,7 @@ from planner.ask.option import MostNodes, Nodes, Option
 from planner.ask.plan_point import recommended_layout
 from planner.ask.question import Findings, JobFields, question
 from planner.ask.rules import doublings
-from planner.choose.job_spec import JobSpec
+from planner.choose.jobs.job_spec import JobSpec
 from planner.describe.catalogue import load_dataset
 from planner.describe.dataset import Dataset, Loader, Staging
 from planner.training.data import Change, InputTime, changes, input_time

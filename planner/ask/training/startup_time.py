@@ -11,7 +11,7 @@ from planner.ask.question import Findings, JobFields, question
 from planner.ask.resources.node_counts import count_range
 from planner.ask.rules import doublings
 from planner.ask.scan import scan
-from planner.choose.job_spec import JobSpec
+from planner.choose.jobs.job_spec import JobSpec
 from planner.cost.shards.layouts import Layouts
 from planner.describe.training_run import Environment, Loading, StartUp
 from planner.training.resilience.start import START_PARTS, start_up

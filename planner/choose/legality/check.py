@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from planner.choose.job_checks import check_ramp, check_routing, check_sequence
 from planner.choose.legality.degree_rules import AXES, DIVISIONS
 from planner.choose.legality.expert_rules import EXPERTS
+from planner.choose.legality.job_checks import check_ramp, check_routing, check_sequence
 from planner.choose.legality.memory_rules import OFFLOADED, RECOMPUTED, TRACED
 from planner.choose.legality.pipeline_rules import SCHEDULED, STAGES
 from planner.choose.legality.rule import Rule

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from planner.choose.job_checks import listed
+from planner.choose.legality.job_checks import listed
 from planner.choose.legality.rule import Rule, coded
 from planner.cost.arrays import Float, Mask, is_in
 from planner.cost.operators.blocks import blocks_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.choose.job_checks import listed
+from planner.choose.legality.job_checks import listed
 from planner.choose.legality.rule import Rule, coded
 from planner.cost.arrays import Mask, is_in
 from planner.cost.scenario import Scenario

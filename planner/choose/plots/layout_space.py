@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.choose.job_search import search_job
-from planner.choose.job_spec import JobSpec
+from planner.choose.jobs.job_search import search_job
+from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.search import Candidates, SearchScope
 from planner.cost.arrays import Int
 from planner.cost.estimate import estimate_times

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.choose.job_checks import check_routing, check_sequence
+from planner.choose.legality.job_checks import check_routing, check_sequence
 from planner.choose.search.candidates import Candidates
 from planner.choose.search.enumeration import enumerate_layouts
 from planner.choose.search.pruning import SearchScope, estimate_promising

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from planner.choose.job_checks import check_division
+from planner.choose.legality.job_checks import check_division
 from planner.describe.catalogue import load_framework
 from planner.describe.configurations.configuration import WIDTH_SQUARED, Changes, Configuration
 from planner.describe.framework.framework import Framework

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.choose.job_search import search_job
-from planner.choose.job_spec import JobSpec
+from planner.choose.jobs.job_search import search_job
+from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.legality import legal_layouts
 from planner.choose.preferences import preferences
 from planner.choose.recommendation import recommend

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.choose.job_spec import frameworks_for
+from planner.choose.jobs.job_spec import frameworks_for
 from planner.choose.legality import check
 from planner.choose.planning import estimate, plan
 from planner.describe.catalogue import load_framework, load_machine, names

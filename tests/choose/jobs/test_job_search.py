@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from planner.choose.job_search import framework_notes, unwritable_layout_notes
-from planner.choose.job_spec import JobSpec, frameworks_for
+from planner.choose.jobs.job_search import framework_notes, unwritable_layout_notes
+from planner.choose.jobs.job_spec import JobSpec, frameworks_for
 from planner.choose.planning import estimate
 from planner.describe.catalogue import load_machine, load_model
 from planner.describe.layout import Layout

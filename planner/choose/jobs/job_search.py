@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from planner.choose.job_spec import JobSpec, running_frameworks
+from planner.choose.jobs.job_spec import JobSpec, running_frameworks
+from planner.choose.jobs.nearby_batches import Batch, offered
 from planner.choose.legality import check
-from planner.choose.nearby_batches import Batch, offered
 from planner.choose.preferences import preferences
 from planner.choose.recommendation import recommend
 from planner.choose.search import Candidates, SearchScope, is_deep_pipeline, search

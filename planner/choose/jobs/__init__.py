@@ -1,0 +1,1 @@
+"""A job: its fields and checks, the search over its frameworks, and nearby batches."""
