@@ -7,7 +7,7 @@ from dataclasses import replace
 from planner.cost.operators.sizes import FP32, Sizes
 from planner.cost.scenario import Scenario
 from planner.describe.model.block import Gemm, Saved, Split
-from planner.describe.model.model import Experts
+from planner.describe.model.shapes import Experts
 from planner.describe.model.weight_blocks import LayerKind, shared_size
 
 __all__ = [

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from planner.cost.operators.sizes import FP32, Operators, Sizes
 from planner.describe.model.block import Gemm, Pointwise, Saved, Split
-from planner.describe.model.model import Experts
+from planner.describe.model.shapes import Experts
 from planner.describe.model.weight_blocks import shared_size
 
 __all__ = ["dense", "routed"]

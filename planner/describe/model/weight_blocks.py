@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from planner.describe.model.block import Block, Matrix, Part, Weight
 from planner.describe.model.convolutional import Convolutional, SizedConvolution, SizedStage
+from planner.describe.model.shapes import Experts, Shapes
 from planner.describe.model.traced_module import traced_weights
-
-if TYPE_CHECKING:
-    from planner.describe.model.model import Experts, Model
 
 Split = Literal["column", "row", "replicated"]
 Kind = Literal["embedding", "layer", "head"]
@@ -32,7 +30,7 @@ __all__ = [
 
 
 def _norm(
-    model: Model, name: str, width: int, copies: int = 1, part: Part = "norm"
+    model: Shapes, name: str, width: int, copies: int = 1, part: Part = "norm"
 ) -> tuple[Weight, ...]:
     vectors = 2 if model.norm == "layernorm" else 1
     return (Weight(name, width, copies=copies * vectors, part=part),)
@@ -47,7 +45,7 @@ def _linear(weight: Weight, bias: bool) -> tuple[Weight, ...]:
     return weight, replace(weight, name=f"{weight.name}.bias", columns=1, split=split)
 
 
-def _attention_weights(model: Model, part: Part = "attention") -> tuple[Weight, ...]:
+def _attention_weights(model: Shapes, part: Part = "attention") -> tuple[Weight, ...]:
     if model.latent_attention is not None:
         return _latent_weights(model)
     hidden, dim = model.hidden_size, model.head_dim
@@ -77,7 +75,7 @@ def _attention_weights(model: Model, part: Part = "attention") -> tuple[Weight, 
     return weights
 
 
-def _latent_weights(model: Model) -> tuple[Weight, ...]:
+def _latent_weights(model: Shapes) -> tuple[Weight, ...]:
     mla = model.latent_attention
     assert mla is not None
     heads, hidden = model.num_heads, model.hidden_size
@@ -102,7 +100,7 @@ def _latent_weights(model: Model) -> tuple[Weight, ...]:
 
 
 def _mlp_weights(
-    model: Model,
+    model: Shapes,
     width: int,
     *,
     part: Part = "feed_forward",
@@ -129,7 +127,7 @@ def shared_size(experts: Experts) -> int:
     return experts.shared_ffn_size or experts.num_shared * experts.ffn_size
 
 
-def _expert_weights(model: Model, experts: Experts) -> tuple[Weight, ...]:
+def _expert_weights(model: Shapes, experts: Experts) -> tuple[Weight, ...]:
     hidden, num = model.hidden_size, experts.num_experts
     weights: tuple[Weight, ...] = (Weight("router", num, hidden, part="router"),)
     if experts.router_bias:
@@ -186,7 +184,7 @@ class LayerKind:
     causal: bool = True
 
 
-def layer_kinds(model: Model) -> tuple[LayerKind, ...]:
+def layer_kinds(model: Shapes) -> tuple[LayerKind, ...]:
     """Distinct layers of a model, in order."""
     causal = model.kind == "decoder"
     if model.kind == "encoder-decoder":
@@ -219,7 +217,7 @@ def layer_kinds(model: Model) -> tuple[LayerKind, ...]:
     return tuple(kinds)
 
 
-def _layer_weights(model: Model, kind: LayerKind) -> tuple[Weight, ...]:
+def _layer_weights(model: Shapes, kind: LayerKind) -> tuple[Weight, ...]:
     weights = _attention_weights(model)
     norms = model.norms_per_layer
     if kind.cross:
@@ -233,7 +231,7 @@ def _layer_weights(model: Model, kind: LayerKind) -> tuple[Weight, ...]:
     return weights + _norm(model, "norm", model.hidden_size, norms)
 
 
-def _embedding_weights(model: Model) -> tuple[Weight, ...]:
+def _embedding_weights(model: Shapes) -> tuple[Weight, ...]:
     hidden = model.hidden_size
     width = model.embedding_size or hidden
     weights: tuple[Weight, ...] = ()
@@ -261,7 +259,7 @@ def _embedding_weights(model: Model) -> tuple[Weight, ...]:
     return weights
 
 
-def _head_weights(model: Model) -> tuple[Weight, ...]:
+def _head_weights(model: Shapes) -> tuple[Weight, ...]:
     hidden = model.hidden_size
     width = model.embedding_size or hidden
     weights: tuple[Weight, ...] = ()
@@ -321,7 +319,7 @@ def _stage_blocks(net: Convolutional) -> tuple[Block, ...]:
     return tuple(blocks)
 
 
-def weight_blocks(model: Model) -> tuple[Block, ...]:
+def weight_blocks(model: Shapes) -> tuple[Block, ...]:
     """Blocks with weights only: embedding, each distinct layer or stage, head."""
     if model.traced is not None:
         return traced_weights(model.traced)
@@ -338,6 +336,6 @@ def weight_blocks(model: Model) -> tuple[Block, ...]:
     )
 
 
-def num_params(model: Model) -> int:
+def num_params(model: Shapes) -> int:
     """Learned parameters over all blocks, tied tensors once."""
     return sum(block.count * block.num_params for block in weight_blocks(model))

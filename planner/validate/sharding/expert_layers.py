@@ -14,7 +14,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from planner.describe.model.model import Experts, Model
+from planner.describe.model.model import Model
+from planner.describe.model.shapes import Experts
 from planner.describe.model.weight_blocks import shared_size
 from planner.validate.sharding.adapter import all_to_all, exchange_counts
 from planner.validate.sharding.attention_layers import local_part

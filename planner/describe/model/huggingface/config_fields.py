@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from planner.describe.model.model import WrittenActivation
+from planner.describe.model.shapes import WrittenActivation
 from planner.errors import DescriptionError, shorten
 
 __all__ = ["Fields", "parse_activation", "quote"]
