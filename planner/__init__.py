@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     from planner.describe.catalogue import load_model as load_model
     from planner.describe.configurations.configuration import Configuration as Configuration
     from planner.describe.configurations.reading import read_configuration as read_configuration
-    from planner.describe.dataset import Dataset as Dataset
-    from planner.describe.dataset import Loader as Loader
     from planner.describe.framework.framework import Framework as Framework
     from planner.describe.layout import Layout as Layout
     from planner.describe.machine import Machine as Machine
     from planner.describe.model.model import Model as Model
-    from planner.describe.training_run import Charges as Charges
-    from planner.describe.training_run import Checkpoints as Checkpoints
-    from planner.describe.training_run import Evaluation as Evaluation
-    from planner.describe.training_run import Failures as Failures
-    from planner.describe.training_run import StartUp as StartUp
-    from planner.describe.training_run import Training as Training
+    from planner.describe.training.dataset import Dataset as Dataset
+    from planner.describe.training.dataset import Loader as Loader
+    from planner.describe.training.training_run import Charges as Charges
+    from planner.describe.training.training_run import Checkpoints as Checkpoints
+    from planner.describe.training.training_run import Evaluation as Evaluation
+    from planner.describe.training.training_run import Failures as Failures
+    from planner.describe.training.training_run import StartUp as StartUp
+    from planner.describe.training.training_run import Training as Training
     from planner.describe.workload import Workload as Workload
     from planner.emitters import emit as emit
     from planner.errors import PlannerError as PlannerError
@@ -58,26 +58,26 @@ if TYPE_CHECKING:
 else:
     # loaded when first used, so that `import planner` takes no time
     _PLACES = {
-        "Charges": "planner.describe.training_run",
-        "Checkpoints": "planner.describe.training_run",
+        "Charges": "planner.describe.training.training_run",
+        "Checkpoints": "planner.describe.training.training_run",
         "Configuration": "planner.describe.configurations.configuration",
-        "Dataset": "planner.describe.dataset",
+        "Dataset": "planner.describe.training.dataset",
         "Estimate": "planner.cost.estimate",
-        "Evaluation": "planner.describe.training_run",
-        "Failures": "planner.describe.training_run",
+        "Evaluation": "planner.describe.training.training_run",
+        "Failures": "planner.describe.training.training_run",
         "Framework": "planner.describe.framework.framework",
         "Job": "planner.job",
         "Layout": "planner.describe.layout",
         "Learned": "planner.evidence.learning",
-        "Loader": "planner.describe.dataset",
+        "Loader": "planner.describe.training.dataset",
         "Machine": "planner.describe.machine",
         "Model": "planner.describe.model.model",
         "Plan": "planner.choose.plan",
         "PlannerError": "planner.errors",
         "Simulation": "planner.choose.simulation.step_simulation",
-        "StartUp": "planner.describe.training_run",
+        "StartUp": "planner.describe.training.training_run",
         "Swept": "planner.sweeps",
-        "Training": "planner.describe.training_run",
+        "Training": "planner.describe.training.training_run",
         "WholeTraining": "planner.training.whole_training",
         "Workload": "planner.describe.workload",
         "emit": "planner.emitters",

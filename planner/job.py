@@ -26,7 +26,7 @@ from planner.describe.job_description import JobDescription
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
-from planner.describe.training_run import Training
+from planner.describe.training.training_run import Training
 from planner.describe.workload import Workload
 from planner.emitters import emit
 from planner.errors import DescriptionError

@@ -12,7 +12,7 @@ import numpy as np
 from planner import Layout, Workload, load_framework, load_machine, load_model
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
-from planner.describe.training_run import Checkpoints, Failures, StartUp
+from planner.describe.training.training_run import Checkpoints, Failures, StartUp
 from planner.training.resilience.checkpoints import (
     checkpoint_of,
     constants,

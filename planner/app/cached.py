@@ -20,7 +20,7 @@ from planner.choose.plots.layout_space import LayoutSpace, layout_space
 from planner.choose.plots.scaling import ScalePoint
 from planner.cost.estimate import Estimate
 from planner.cost.memory.footprint import stage_memory
-from planner.describe.training_run import Training
+from planner.describe.training.training_run import Training
 from planner.emitters import emit_estimate
 from planner.emitters.folder import zip_bytes
 from planner.errors import PlannerError

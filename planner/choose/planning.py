@@ -32,7 +32,7 @@ from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
-from planner.describe.training_run import Training
+from planner.describe.training.training_run import Training
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
 from planner.training.campaign import whole_training as whole_training_of

@@ -76,7 +76,7 @@ def _training(
     scenario: Scenario, answer: Estimate, tokens: float | None, options: TrainingOptions
 ) -> WholeTraining | None:
     """The whole training on the layout; None where no tokens are given."""
-    from planner.describe.training_run import Training
+    from planner.describe.training.training_run import Training
     from planner.training.campaign import whole_training
 
     training = Training.described(options.fields(), where="training")

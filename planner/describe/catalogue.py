@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from planner.describe.base import Description, quote
-from planner.describe.dataset import Dataset
 from planner.describe.files import read_toml
 from planner.describe.framework.switches import merge_tables, split_name
 from planner.describe.machine import Machine
 from planner.describe.machine.variants import override_fields, reserve_memory, take_devices
 from planner.describe.model.model import Model
 from planner.describe.model.traced_file import is_python_file, traced_fields
+from planner.describe.training.dataset import Dataset
 from planner.errors import DescriptionError, UnknownNameError, shorten
 
 if TYPE_CHECKING:

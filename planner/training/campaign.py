@@ -10,7 +10,7 @@ from planner.cost.estimate import Estimate
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.machine import Queue
-from planner.describe.training_run import Training
+from planner.describe.training.training_run import Training
 from planner.training.data.input import InputTime, input_time
 from planner.training.energy import NodePower, node_power
 from planner.training.evaluation import evaluation_s

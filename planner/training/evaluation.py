@@ -8,7 +8,7 @@ from planner.cost.operators.blocks import blocks_of
 from planner.cost.scenario import Scenario
 from planner.cost.step.kernel_launch import num_kernels
 from planner.describe.layout import Layout
-from planner.describe.training_run import Evaluation
+from planner.describe.training.training_run import Evaluation
 
 __all__ = ["evaluation_s", "forward_s", "generated_token_s"]
 

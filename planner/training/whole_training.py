@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from planner.describe.training_run import Charges
+from planner.describe.training.training_run import Charges
 from planner.tables import Table, Tabular
 from planner.training.energy import NodePower, energy_kwh
 from planner.training.parts import part

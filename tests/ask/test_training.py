@@ -12,7 +12,7 @@ from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import Layout
-from planner.describe.training_run import Checkpoints, Failures, StartUp
+from planner.describe.training.training_run import Checkpoints, Failures, StartUp
 from planner.errors import LayoutError
 from planner.training.resilience.checkpoints import checkpoint_of
 from planner.training.resilience.failures import mean_time_between_failures_s, training_losses

@@ -7,7 +7,7 @@ import pytest
 import planner
 from planner.cost.parts import TIME_PARTS
 from planner.cost.scenario import Scenario
-from planner.describe.training_run import Evaluation
+from planner.describe.training.training_run import Evaluation
 from planner.training.evaluation import evaluation_s, forward_s, generated_token_s
 
 

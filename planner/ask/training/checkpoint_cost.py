@@ -16,7 +16,7 @@ from planner.ask.scan import scan
 from planner.choose.jobs.job_spec import JobSpec
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
-from planner.describe.training_run import Checkpoints, Failures
+from planner.describe.training.training_run import Checkpoints, Failures
 from planner.training.resilience.checkpoints import (
     Checkpoint,
     checkpoint_of,

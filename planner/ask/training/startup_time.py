@@ -13,7 +13,7 @@ from planner.ask.rules import doublings
 from planner.ask.scan import scan
 from planner.choose.jobs.job_spec import JobSpec
 from planner.cost.shards.layouts import Layouts
-from planner.describe.training_run import Environment, Loading, StartUp
+from planner.describe.training.training_run import Environment, Loading, StartUp
 from planner.training.resilience.start import START_PARTS, start_up
 from planner.units import counted, format_seconds
 

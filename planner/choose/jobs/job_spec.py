@@ -23,7 +23,7 @@ from planner.describe.framework.framework import Framework
 from planner.describe.job_description import JobDescription
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
-from planner.describe.training_run import Training
+from planner.describe.training.training_run import Training
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
 

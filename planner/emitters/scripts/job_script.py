@@ -20,9 +20,9 @@ from planner.emitters.scripts.kubernetes import CLUSTER, Kubernetes, apply_comma
 from planner.emitters.scripts.lsf import Lsf
 from planner.emitters.scripts.pbs import Pbs
 from planner.emitters.scripts.plain import Plain
+from planner.emitters.scripts.script_templates import render
 from planner.emitters.scripts.slurm import Slurm
 from planner.emitters.scripts.system import BREAK, BatchSystem
-from planner.emitters.templates import render
 from planner.errors import EmitError
 
 __all__ = ["SYSTEMS", "benchmark_files", "job_files"]

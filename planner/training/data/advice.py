@@ -9,8 +9,8 @@ from typing import Literal
 
 from numpy.typing import ArrayLike
 
-from planner.describe.dataset import Dataset, Loader
 from planner.describe.machine import Machine
+from planner.describe.training.dataset import Dataset, Loader
 from planner.training.data.input import InputTime, input_time
 
 __all__ = ["Change", "ChangeName", "changes"]

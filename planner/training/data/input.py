@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from planner.cost.arrays import Float
-from planner.describe.dataset import Dataset, Loader
 from planner.describe.machine import Machine
+from planner.describe.training.dataset import Dataset, Loader
 from planner.errors import DescriptionError
 from planner.training.data.constants import constants
 from planner.training.data.node_cache import cached_fraction, staging_time

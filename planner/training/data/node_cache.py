@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from planner.cost.arrays import Float
-from planner.describe.dataset import Dataset, Loader
 from planner.describe.machine import Machine
+from planner.describe.training.dataset import Dataset, Loader
 from planner.training.data.constants import constants
 
 __all__ = ["cache_bytes", "cached_fraction", "reread_fraction", "staging_time"]

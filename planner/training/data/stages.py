@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from planner.cost.arrays import Float
-from planner.describe.dataset import Dataset, Loader
 from planner.describe.machine import FileSystem, Machine
+from planner.describe.training.dataset import Dataset, Loader
 from planner.training.data.constants import constants
 
 __all__ = ["node_read_rate", "stage_times", "unknown_stages"]

@@ -23,7 +23,7 @@ from planner.describe.base import Description, Quantity
 from planner.describe.files import read_toml
 from planner.describe.machine import Machine
 from planner.describe.model.block import Block
-from planner.describe.training_run import Checkpoints, Loading
+from planner.describe.training.training_run import Checkpoints, Loading
 from planner.errors import DescriptionError
 
 __all__ = [

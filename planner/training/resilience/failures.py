@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from planner.cost.arrays import Arrays, Float
 from planner.describe.base import Description, Quantity
 from planner.describe.files import read_toml
-from planner.describe.training_run import Failures
+from planner.describe.training.training_run import Failures
 
 __all__ = [
     "FailureConstants",

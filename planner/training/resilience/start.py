@@ -13,7 +13,7 @@ from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.base import Description, Quantity
 from planner.describe.files import read_toml
-from planner.describe.training_run import Checkpoints, Failures, StartUp
+from planner.describe.training.training_run import Checkpoints, Failures, StartUp
 from planner.training.resilience.checkpoints import loading_s, nodes_of
 from planner.training.resilience.failures import detection_s
 

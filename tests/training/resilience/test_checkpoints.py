@@ -9,7 +9,7 @@ from benchmarks.whole import saves
 from planner import Layout, Workload, load_framework, load_machine, load_model
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
-from planner.describe.training_run import Checkpoints
+from planner.describe.training.training_run import Checkpoints
 from planner.errors import DescriptionError, UnknownNameError
 from planner.training.resilience.checkpoints import (
     checkpoint_of,

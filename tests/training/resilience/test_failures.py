@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.describe.training_run import Failures
+from planner.describe.training.training_run import Failures
 from planner.errors import DescriptionError
 from planner.training.resilience.failures import (
     consecutive_jobs,

@@ -9,7 +9,7 @@ from benchmarks.whole import saves
 from planner import Layout, Workload, load_framework, load_machine, load_model
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
-from planner.describe.training_run import Failures, StartUp
+from planner.describe.training.training_run import Failures, StartUp
 from planner.errors import DescriptionError
 from planner.training.resilience.start import (
     START_PARTS,

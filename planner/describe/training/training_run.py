@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from planner.describe.base import Description
-from planner.describe.dataset import Dataset, Loader
+from planner.describe.training.dataset import Dataset, Loader
 
 __all__ = [
     "Charges",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import planner
-from planner.emitters.templates import VARIABLE, render, template_names
+from planner.emitters.scripts.script_templates import VARIABLE, render, template_names
 from planner.errors import EmitError
 
 JOB = planner.Job(

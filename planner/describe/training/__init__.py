@@ -1,0 +1,1 @@
+"""A training run besides its steps: data, evaluation, checkpoints, failures, charges."""
