@@ -221,11 +221,12 @@ class _Sizes:
         )
 
     def outputs(self) -> Float:
-        """What reductions of a layer leave: gone once their weights are updated, unless they are a
-        copy of what was reduced."""
-        found = np.where(self.every | self.late, self.layer * self.output_bytes, 0.0)
+        """Outputs of a layer's reductions, freed once its weights are updated unless they are
+        narrower copies of the sums."""
+        reduces = self.every | self.late
         narrower = self.size.gradient_bytes < self.size.reduce_bytes
-        return found * (narrower + (not self.in_backward))
+        size = np.where(reduces, self.layer * self.output_bytes, 0.0)
+        return size * (narrower + (not self.in_backward))
 
     def sums(self) -> Float:
         """Unsharded sums of gradients over the passes of a step, in the reduction's precision."""

@@ -50,13 +50,12 @@ def resident(stages: Stages) -> Resident:
     copies = np.where(layouts.shards_weights, 0.0, stages.trained.all_gathered * size.weight_bytes)
     weights = np.where(layouts.shards_weights, stages.weight_shard_bytes, copies + frozen(stages))
     weights = weights + params.trainable * size.cached_weight_bytes + eight_bit_copies(stages)
-    kept = layouts.keeps_second_shards(framework)
-    everything = params.all_gathered * stages.element
-    weights = weights + np.where(kept, second_shard_bytes(stages, everything), 0.0)
+    second_shards = second_shard_bytes(stages, params.all_gathered * stages.element)
+    weights = weights + np.where(layouts.keeps_second_shards(framework), second_shards, 0.0)
     # the gradient of a parameter that is itself a shard is one, once it is reduced
     shards = layouts.shards_gradients | (layouts.shards_states & (size.sharded_weight_bytes == 0))
-    kept = np.where(shards, params.trainable_sharded, params.trainable)
-    gradients = kept * size.gradient_bytes * (not framework.kernels.optimizer_in_backward)
+    elements = np.where(shards, params.trainable_sharded, params.trainable)
+    gradients = elements * size.gradient_bytes * (not framework.kernels.optimizer_in_backward)
     reduced = (layouts.num_replicas > 1) | framework.buffers.reduces_alone
     further = size.unsharded_gradient_bytes + np.where(reduced, size.bucket_bytes, 0.0)
     gradients = gradients + np.where(layouts.shards_gradients, 0.0, params.trainable * further)
