@@ -92,7 +92,7 @@ _FLAT = operator.methodcaller("reshape", -1)
 
 @functools.cache
 def _values(kind: Any) -> Callable[[Any], tuple[Any, ...]]:
-    """What gives the values of all fields of such a struct."""
+    """Getter of the values of all fields of a struct."""
     names = [field.name for field in fields(kind)]
     getter = operator.attrgetter(*names)
     return getter if len(names) > 1 else lambda struct: (getter(struct),)
@@ -135,7 +135,7 @@ _Result = TypeVar("_Result", bound=Arrays)
 
 
 def map_in_batches(work: Callable[[_Rows], _Result], rows: _Rows, count: int) -> _Result:
-    """What `work` makes of `count` rows, done some thousands at a time on the machine's threads."""
+    """Apply `work` to `count` rows in batches of some thousands, on several threads."""
     if count <= _TOGETHER:
         return work(rows)
     piece_size = -(-count // -(-count // _TOGETHER))

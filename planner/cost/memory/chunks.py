@@ -14,7 +14,7 @@ __all__ = ["chunk_kept_bytes", "staying_bytes"]
 
 
 def chunk_kept_bytes(stages: Stages) -> Float:
-    """What one micro-batch keeps on every chunk of stages (S,) until its backward pass is done [B].
+    """Saved activations of one micro-batch on every chunk of stages (S,) [B].
 
     Shape (chunks, S). Counted: activations of embedding and layers on the device. Left out: the
     head, whose loss follows at once; receive buffers. method.md#activations.
@@ -37,7 +37,7 @@ def chunk_kept_bytes(stages: Stages) -> Float:
 
 
 def staying_bytes(stages: Stages) -> Float:
-    """What a stage holds while passes come and go [B].
+    """Resident bytes of a stage between passes [B].
 
     Counted: weights, gradients and optimizer states beside the last layer's backward pass. Left
     out: activations, temporaries and buffers of a pass, what the driver and the allocator hold.

@@ -26,7 +26,7 @@ class DeferredGradients(Arrays):
     one_pending: Float
     """Of that, the first chunk's."""
     ahead: Float
-    """Those that are there while most passes are in flight."""
+    """Pending weight gradients while most passes are in flight."""
     saved: Float
     """Activations when no forward pass follows."""
     waiting: Float
@@ -36,7 +36,7 @@ class DeferredGradients(Arrays):
 
 
 def deferred_gradients(stages: Stages) -> DeferredGradients:
-    """What waits for weight gradients on a stage [B].
+    """Memory of a stage that waits for its weight-gradient passes [B].
 
     Counted: the gradient of every product's and every norm's result, and activations, of passes
     whose weight gradients are not computed; weight gradients in the precision that computes until

@@ -53,18 +53,18 @@ class Footprints(Arrays):
 
     @functools.cached_property
     def fits_device(self) -> Mask:
-        """Whether the worst stage stays within the device."""
+        """True if the worst stage fits in device memory."""
         return self.memory_bytes <= self.device_limit_bytes
 
     @functools.cached_property
     def fits_host(self) -> Mask:
-        """Whether the host memory and the local disk of a node suffice."""
+        """True if host parts fit in node memory and on its local disk."""
         on_disk = self.disk_bytes <= self.disk_limit_bytes
         return (self.host_memory_bytes <= self.host_limit_bytes) & on_disk
 
     @functools.cached_property
     def fits(self) -> Mask:
-        """Whether device and host both suffice."""
+        """True if device, host and disk all suffice."""
         return self.fits_device & self.fits_host
 
     @functools.cached_property

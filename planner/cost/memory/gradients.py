@@ -72,16 +72,16 @@ def reduction(stages: Stages, activations: Activations, gradients: Float) -> Red
 
 @dataclass(frozen=True, slots=True)
 class Unreduced(Arrays):
-    """What of a `Reduction` no activations decide [B]."""
+    """Gradients and buffers of a `Reduction` that do not depend on activations [B]."""
 
     preallocates: bool
-    """Whether gradients have a buffer of their own throughout."""
+    """True if gradients have a preallocated buffer."""
     in_pieces: bool
-    """Whether the loss runs piece by piece, and its gradient is summed over them."""
+    """True if the loss runs in chunks and sums their gradients."""
     once: Mask
-    """Whether unsharded sums over the passes of a step are reduced once."""
+    """True where unsharded sums over all passes are reduced once per step."""
     split: Mask
-    """Whether the gradients of a group are reduced together."""
+    """True where the gradients of an FSDP group are reduced together."""
     gradients: Float
     """Between two passes."""
     sums: Float
@@ -298,7 +298,7 @@ class _Sizes:
         return np.where(self.parallel, number * elements * self.size.reduce_bytes, 0.0)
 
     def bucket_copy(self) -> Float:
-        """What fills a bucket, once more while it is reduced."""
+        """Copy of a bucket while it is reduced."""
         elements = np.minimum(self.buffers.reduce_bucket_elements, self.params.trainable)
         is_copied = self.parallel & self.layouts.gathers_updates & self.buffers.copies_bucket
         return np.where(is_copied, elements * self.size.reduce_bytes, 0.0)

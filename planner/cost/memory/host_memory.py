@@ -85,7 +85,7 @@ def _spread(parts: Mapping[str, Float | float], shape: tuple[int, ...]) -> dict[
 
 @dataclass(frozen=True, slots=True)
 class _Node(Arrays):
-    """What a node's memory takes that no activations decide [B]."""
+    """Host memory of a node that does not depend on activations [B]."""
 
     offloaded: Float
     """Offloaded states, gradients and weights of all ranks."""
@@ -110,7 +110,7 @@ def _node(stages: Stages) -> _Node:
 
 
 def _offloaded_bytes(stages: Stages) -> Float:
-    """What a rank's offloaded states, gradients and weights take of the host."""
+    """Host bytes of a rank's offloaded states, gradients and weights [B]."""
     layouts, owned = stages.layouts, stages.params.trainable_sharded
     framework = stages.scenario.framework
     moves, element = framework.offloading, float(stages.scenario.workload.compute_bytes)

@@ -109,7 +109,7 @@ _ATTENTION: tuple[Module, ...] = ("core_attn", "layernorm", "mla_up_proj")
 def _saved_and_recomputed(
     scenario: Scenario, block: Block, layouts: Layouts, all_saved: Float, layer_input: Float
 ) -> tuple[Float, Float, Float]:
-    """What a layer keeps, and what is repeated for the feed-forward's and attention's backward."""
+    """Saved bytes of a layer; recomputed bytes for the backward of feed-forward and attention."""
     full, selective = layouts.recomputes_layers, layouts.recomputes_selectively
     span = layouts.recompute_span
     selected = saved_bytes(scenario, tuple(item for item in block.saved if item.selective), layouts)
@@ -135,7 +135,7 @@ def _saved_and_recomputed(
 def _recomputed_bytes(
     scenario: Scenario, block: Block, layouts: Layouts, modules: tuple[Module, ...]
 ) -> Float:
-    """What some of the modules that layouts name do not keep of a layer [B]."""
+    """Activations of a layer that the recomputed modules do not save [B]."""
     total = np.zeros(np.shape(layouts.tp))
     for item in always_saved(block):
         names = tuple(name for name in item.again_with if name in modules)

@@ -25,7 +25,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Resident(Arrays):
-    """What stays on the device in the middle of a step [B]."""
+    """Resident tensors on the device in the middle of a step [B]."""
 
     weights: Float
     gradients: Float
@@ -114,7 +114,7 @@ def frozen(stages: Stages) -> Float:
 
 
 def eight_bit_copies(stages: Stages) -> Float:
-    """What 8-bit weights take beyond 16-bit ones, less than nothing in whose place they are [B].
+    """Bytes of 8-bit weight copies beyond 16-bit weights; negative where they replace them [B].
 
     Counted: parameters of layers, where products run in 8 bits and the framework keeps its copies
     from one micro-batch to the next; without the 16-bit ones where ranks gather 8 bits, unless
@@ -140,7 +140,7 @@ def eight_bit_copies(stages: Stages) -> Float:
 
 
 def second_shard_bytes(stages: Stages, size: Float) -> Float:
-    """What a rank holds of gathered weights that stay sharded over fewer ranks (`reshard`) [B].
+    """Secondary shard of gathered weights on a rank (`reshard`; hpZ in ZeRO++) [B].
 
     `size` is that of weights as ZeRO-3 gathers them. Counted: a rank's part of them, experts over
     the ranks of the group that have the same ones. Left out: padding. Wang et al. 2023,
@@ -273,7 +273,7 @@ def _gathered(stages: Stages) -> GatheredWeights:
     embedding_bytes = np.minimum(params.embedding * element * (params.tied == 0), everything)
 
     def with_second_shards(size: Float, besides: Float | float = 0.0) -> Float:
-        """What is gathered, and second shards of what is not."""
+        """Gathered weights, and secondary shards of the rest."""
         second = np.where(stays, 0.0, second_shard_bytes(stages, np.maximum(besides, 0.0)))
         return np.where(layouts.shards_weights, size, 0.0) + second
 

@@ -19,7 +19,7 @@ __all__ = [
 
 
 class ProtocolConstants(Description):
-    """How a library moves the pieces of a collective: latency against bandwidth."""
+    """Protocol that moves the pieces of a collective: latency against bandwidth."""
 
     ring_step_s: Quantity
     """One step of a ring inside a node, where `reference_step_s` is the fabric's latency [s]."""
@@ -28,7 +28,7 @@ class ProtocolConstants(Description):
     rate_fraction: Quantity
     """Part of the bandwidth it reaches."""
     base_s: Quantity
-    """What every operation costs, however small and few its ranks [s]."""
+    """Base latency of every operation [s]."""
 
 
 class InterNode(Description):

@@ -203,7 +203,7 @@ def reduce_scatter_s(group: GroupView, size_bytes: ArrayLike) -> Float:
 
 
 def _nothing(group: GroupView, size_bytes: ArrayLike) -> Float:
-    """What groups of one rank take for their collectives [s]."""
+    """Time of collectives in groups of one rank [s]."""
     return np.zeros(np.broadcast_shapes(np.shape(group.size), np.shape(size_bytes)))
 
 

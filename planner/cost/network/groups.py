@@ -84,7 +84,7 @@ _TOGETHER = (_of_layers, _of_parameters, _of_stages)
 
 
 class Groups:
-    """What the groups of every kind see, worked out with their like when one is first asked for."""
+    """Network views of the groups of every kind, computed on first use."""
 
     tensor: GroupView
     context: GroupView
@@ -145,6 +145,6 @@ class Groups:
 
 
 def _seen(machine: Machine, size: Int, stride: Int) -> GroupView:
-    """What groups see, looked up once per pair of size and stride: few differ."""
+    """Network views of groups, computed once per size and stride."""
     first, index = distinct(size, stride)
     return group_view(machine, np.ravel(size)[first], np.ravel(stride)[first]).take(index)

@@ -18,7 +18,7 @@ Float = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """How a library moves the pieces of a collective: latency against bandwidth.
+    """Protocol that moves the pieces of a collective: latency against bandwidth.
 
     Inside a node a step takes a multiple of the fabric's latency, which is one step of a ring
     between devices.
@@ -30,7 +30,7 @@ class Protocol:
     rate: float
     """Part of the bandwidth it reaches."""
     base_s: float
-    """What every operation costs, however small and few its ranks [s]."""
+    """Base latency of every operation [s]."""
 
     @classmethod
     def of(cls, name: str, values: ProtocolConstants) -> Protocol:

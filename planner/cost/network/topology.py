@@ -22,7 +22,7 @@ __all__ = ["GroupView", "adding", "group_view", "unit_view"]
 
 @dataclass(frozen=True, slots=True)
 class GroupView(Arrays):
-    """What groups of ranks see: sizes, rates per rank and direction, latencies."""
+    """Network view of groups of ranks: sizes, rates per rank and direction, latencies."""
 
     size: Float
     """Ranks of the group."""
@@ -44,7 +44,7 @@ class GroupView(Arrays):
     pairwise_bytes_per_s: Float
     """What of `network_bytes_per_s` is reached where every rank sends to every other [B/s]."""
     network_latency_s: Float
-    """What a doubling of the nodes adds to a small all-reduce [s]."""
+    """Latency that a doubling of nodes adds to a small all-reduce [s]."""
     large_message_latency_s: Float
     """Latency of one large message from node to node [s]."""
     local_pairwise_bytes_per_s: Float
@@ -93,7 +93,7 @@ def unit_view(size: ArrayLike) -> GroupView:
 def group_view(
     machine: Machine, size: ArrayLike, stride: ArrayLike, *, first: bool = False
 ) -> GroupView:
-    """What a group of `size` ranks, `stride` apart, sees when all such groups are busy.
+    """Network view of a group of `size` ranks, `stride` apart, while all such groups are busy.
 
     Counted: the groups of the axis run the same collective at once, so those that pass through one
     node share its interfaces; groups that straddle a node boundary at their worst, or the `first`
@@ -202,7 +202,7 @@ def _between_sockets(machine: Machine, local: Int, stride: Int) -> tuple[Float, 
 
 
 def _network(machine: Machine, size: Int, stride: Int, fewest: Int, nodes: Int) -> dict[str, Float]:
-    """What groups see between nodes: rates of their share of the interfaces, latencies.
+    """Rates and latencies of groups between nodes, from their share of the interfaces.
 
     `fewest` are the ranks of a group on the node that holds fewest of them.
     """

@@ -102,7 +102,7 @@ class Wiring:
 
     num_devices: int
     port_bytes_per_s: float
-    """What one device can send into the fabric in all, whatever its links could take [B/s]."""
+    """Send rate of one device into the fabric [B/s]."""
     fabric: Neighbours
     """Rate from vertex to vertex over the fabric [B/s]."""
     host: Neighbours
@@ -140,7 +140,7 @@ def wiring(node: Node) -> Wiring:
 
 @functools.lru_cache(maxsize=4096)
 def group_rate(node: Wiring, size: int, stride: int) -> float:
-    """What each of `size` devices of a node, `stride` apart, can send inside the group [B/s].
+    """Send rate of each of `size` devices of a node, `stride` apart, inside the group [B/s].
 
     Counted: the smallest minimum cut between a member and the others, over links inside the group:
     a ring or a mesh of rings can use all of them, but no device outside forwards. Where cards

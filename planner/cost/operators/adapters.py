@@ -152,7 +152,7 @@ def _saved_tensors(block: Block, workload: Workload, targets: tuple[str, ...]) -
 
 
 def _beside(block: Block, weight: Weight, workload: Workload) -> tuple[Saved, ...]:
-    """What a pair keeps for its gradients, per token."""
+    """Saved tensors of a LoRA pair, per token."""
     e, times = workload.compute_bytes, _share(block, weight)
     name = f"{weight.name}.lora"
     items = [Saved(f"{name}.middle", float(e * workload.lora_rank * times), "replicated")]

@@ -116,7 +116,7 @@ def _qk_norms(sizes: Sizes, name: str, width: int) -> Operators:
 
 
 def _as_written(sizes: Sizes, name: str, widths: tuple[int, int, int]) -> Operators:
-    """What transformers' attention keeps and copies beside queries, keys, values and output."""
+    """Saved tensors and copies that transformers' attention makes beside its operands."""
     (q, k, out), e, written = widths, sizes.element, sizes.model.written
     eager = sizes.workload.attention == "eager"
     saved, pointwise = [], []

@@ -136,7 +136,7 @@ def working(sizes: Sizes, experts: Experts | None) -> tuple[tuple[Saved, ...], .
 
 
 def repeating(sizes: Sizes) -> tuple[Saved, ...]:
-    """What is alive beside repeated activations when full recompute ends a layer.
+    """Temporaries beside recomputed activations when full recompute ends a layer.
 
     Counted: bytes per token of the last product's output, whole on every tp rank, its copy by rows
     for the reduce-scatter, its sum, the norm's output, the gradient that waits for them. Left out:
@@ -202,7 +202,7 @@ def deferred(sizes: Sizes, gemms: tuple[Gemm, ...], norms: int) -> tuple[Saved, 
 
 
 def _split_of(gemm: Gemm) -> Split:
-    """How a product's result is split over the tensor-parallel group."""
+    """Split of a product's result over tensor-parallel ranks."""
     if gemm.experts and gemm.top_k:
         return "expert" if gemm.split == "column" else "dispatched"
     return "sharded" if gemm.split == "column" else "replicated"

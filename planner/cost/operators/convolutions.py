@@ -58,7 +58,7 @@ def stages(sizes: Sizes, net: Convolutional) -> tuple[Block, ...]:
 
 
 def _stage(sizes: Sizes, placed: SizedStage, *, first: bool) -> Operators:
-    """What a stage runs, and what it keeps of a sample besides its input."""
+    """Operators and saved tensors of a stage, per sample, without its input."""
     e, stage, operators = sizes.element, placed.stage, Operators()
     for number, convolution in enumerate(placed.convolutions):
         operators += _convolution(sizes, convolution, first=first and number == 0)

@@ -24,7 +24,7 @@ _MASK = 1  # a dropout mask is one byte per element
 
 @dataclass(frozen=True, slots=True)
 class Operators:
-    """What some part of a block runs, and what it keeps for backward."""
+    """Operators and saved tensors of a part of a block."""
 
     gemms: tuple[Gemm, ...] = ()
     attentions: tuple[Attention, ...] = ()
@@ -74,12 +74,12 @@ class Sizes:
 
     @property
     def saves_fp8(self) -> bool:
-        """Whether products keep their inputs in 8 bits."""
+        """True if products save their inputs in 8 bits."""
         return self.kernels.saves_fp8 and self.workload.precision == "fp8"
 
     @property
     def product_input(self) -> int:
-        """What backward keeps of an input of a product [B]."""
+        """Saved bytes per element of a product's input [B]."""
         return 1 if self.saves_fp8 else self.element
 
     @property
@@ -95,7 +95,7 @@ class Sizes:
 
     @property
     def activation_input(self) -> float:
-        """What the non-linearity keeps of an element of its input [B]."""
+        """Saved bytes per element of the activation function's input [B]."""
         gated = self.model.gated_mlp and self.model.activation == "silu"
         narrow = self.kernels.activation_input_bytes if gated and self.fuses_activation else 0
         return min(narrow or self.element, self.element)

@@ -40,7 +40,7 @@ class MeasuredRuns(Arrays):
 
 @dataclass(frozen=True, slots=True)
 class Experience:
-    """What was measured before; None where nothing was."""
+    """Measured runs; None without any."""
 
     step_time: MeasuredRuns | None = None
     memory: MeasuredRuns | None = None
@@ -71,7 +71,7 @@ class Outlook:
 
 
 def outlook(prior: Prior, measured: MeasuredRuns | None, runs: Traits) -> Outlook:
-    """What to expect of runs: of estimates alone, or with measured runs at hand.
+    """Expected error and spread of runs, from estimates alone or with measured runs.
 
     Counted: see `predict_log_ratio`; without measurements the quantiles of published runs' errors,
     which lean to the slow side; after that those of a Gaussian. Left out: stalls.

@@ -148,7 +148,7 @@ class Prior(Description):
 
 
 def _alike(a: Float, b: Float, reach: float) -> Float:
-    """How alike (n, m) two sets of points are, 1 where they are equal."""
+    """Similarity (n, m) of two sets of points; 1 where equal."""
     squares = np.sum((a[:, None] - b[None]) ** 2, axis=-1)
     return np.exp(-squares / (2 * reach**2))
 

@@ -133,7 +133,7 @@ class PipelineSchedule:
     """Of every chunk, when no forward pass follows and most weight gradients are still to be
     computed: passes held, and those that wait for nothing else. Arguments as `of_chunks`."""
     bubble_s: Bubble = idle_s
-    """How long the slowest stage waits: (p, v, m, its passes, those of all others) [s]."""
+    """Idle time of the slowest stage: (p, v, m, its passes, passes of all others) [s]."""
     length_s: Length | None = None
     """How long all passes of a step take, whichever stage is the slowest: (p, v, m, stages that may
     be and what lies around them, (..., S)), where that is known for unlike stages [s]."""
@@ -141,19 +141,19 @@ class PipelineSchedule:
     """No more than the bubble, wherever the slowest stage stands and whatever passes wait for
     besides; nothing where None. Arguments as of `bubble_s` [s]."""
     interleaves: bool = False
-    """Whether chunks go round the stages, and micro-batches pass in groups of p."""
+    """True if chunks are interleaved over stages, with micro-batches in groups of p."""
     defers_weight_gradients: bool = False
-    """Whether weight gradients are passes of their own."""
+    """True if weight gradients are passes of their own."""
     needs_two_rounds: bool = False
-    """Whether a step must have at least two micro-batches for each stage."""
+    """True if a step needs at least two micro-batches per stage."""
     runs_forward_ahead: bool = False
-    """Whether forward passes precede the last stage's backward: it keeps all their logits."""
+    """True if all forward passes precede the last stage's backward, which keeps their logits."""
     no_better_than: str = ""
     """A schedule that takes as long with less memory; empty where there is none."""
 
     @property
     def v_shaped(self) -> bool:
-        """Whether a stage has two chunks, through which the model runs down the stages and up."""
+        """True if the model runs down the stages and back up (two chunks each)."""
         return self.name in V_SHAPED
 
 

@@ -62,7 +62,7 @@ class ChunkWork:
 
 @dataclass(frozen=True, slots=True)
 class StageWork:
-    """What a stage does in a step."""
+    """Work of a stage in one step."""
 
     chunks: tuple[ChunkWork, ...]
     send_s: float = 0.0
@@ -262,7 +262,7 @@ class _Run:
         return len(self.events) - 1
 
     def _spans(self, task: Task) -> tuple[Span, ...]:
-        """What a task is made of; recompute stands before the backward it serves."""
+        """Spans of a task; recompute precedes its backward."""
         chunk = self._works[task.stage].chunks[task.chunk]
         if task.kind == "weight_gradient":
             return (Span("weight_gradient", chunk.weights_s),)
@@ -299,7 +299,7 @@ def _source(task: Task, place: Layout) -> Task | None:
 
 
 def _goes(task: Task, place: Layout) -> bool:
-    """Whether a task's result goes to a neighbour; at the turn of a V it stays where it is."""
+    """True if a task's result goes to a neighbour; at the turn of a V it stays."""
     if task.kind == "weight_gradient":
         return False
     after = place.chunk(task.stage, task.chunk) + (1 if task.kind == "forward" else -1)

@@ -68,7 +68,7 @@ def stream_of(kind: Drawn) -> Stream:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What a stage does for a task, or the transfer of the task's result."""
+    """Work of a stage for a task, or the transfer of its result."""
 
     task: Task
     kind: Drawn
