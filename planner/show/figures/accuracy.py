@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -122,9 +123,7 @@ def spread(rows: Sequence[Residual], quantity: str) -> Drawing:
     Runs that no fit has seen are blue circles, runs that a constant was fitted on orange crosses.
     """
     points = [(row, ratio) for row in rows if (ratio := getattr(row, quantity))]
-    sources: dict[str, int] = {}
-    for row, _ in points:
-        sources[row.source] = sources.get(row.source, 0) + 1
+    sources = Counter(row.source for row, _ in points)
     ordered = sorted(sources, key=lambda name: (-sources[name], name))
     listed = ordered[: _MAX_SOURCES if len(ordered) > _MAX_SOURCES + 1 else len(ordered)]
     rest = f"{len(ordered) - len(listed)} other sources"
@@ -174,7 +173,7 @@ def _short(name: str) -> str:
 
 
 def _spread_alt(
-    points: Sequence[tuple[Residual, float]], sources: dict[str, int], quantity: str
+    points: Sequence[tuple[Residual, float]], sources: Mapping[str, int], quantity: str
 ) -> str:
     unseen = sorted(abs(1 / ratio - 1) for row, ratio in points if not row.seen)
     if not unseen:

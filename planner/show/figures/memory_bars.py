@@ -53,18 +53,24 @@ def strategy_bars(strategies: Sequence[Verdict], machine: Machine) -> Drawing:
     right = min(longest, edge) * _ROOM
     for entry, table in zip(shown, tables, strict=True):
         _mark(figure, entry, table["total"], limit, right)
-    figure.add_vline(x=limit / GIB, line={"color": LIMIT, "width": 2, "dash": "dash"})
-    figure.add_annotation(
-        x=limit / GIB,
-        y=1,
-        yref="paper",
-        yanchor="bottom",
-        showarrow=False,
-        text=f"device limit {format_bytes(limit)}",
-    )
+    _draw_limit(figure, limit, f"device limit {format_bytes(limit)}")
     figure.update_layout(barmode="stack", bargap=0.3)
     figure.update_xaxes(range=[0, right / GIB])
     return Drawing(figure, _strategies_alt(strategies, limit))
+
+
+def _draw_limit(figure: Any, limit_bytes: float, text: str, side: str = "auto") -> None:
+    """Draw a limit of memory as a line, with a text above it."""
+    figure.add_vline(x=limit_bytes / GIB, line={"color": LIMIT, "width": 2, "dash": "dash"})
+    figure.add_annotation(
+        x=limit_bytes / GIB,
+        y=1,
+        yref="paper",
+        yanchor="bottom",
+        xanchor=side,
+        showarrow=False,
+        text=text,
+    )
 
 
 def _mark(figure: Any, entry: Verdict, total: float, limit: float, right: float) -> None:
@@ -157,16 +163,8 @@ def host_bars(estimate: Estimate, host_limit_bytes: float) -> Drawing:
             marker=bar_style(part),
             hovertemplate=f"{label(part)}: {format_bytes(table[part])}<extra></extra>",
         )
-    figure.add_vline(x=host_limit_bytes / GIB, line={"color": LIMIT, "width": 2, "dash": "dash"})
-    figure.add_annotation(
-        x=host_limit_bytes / GIB,
-        y=1,
-        yref="paper",
-        yanchor="bottom",
-        xanchor="right" if host_limit_bytes >= table["total"] else "center",
-        showarrow=False,
-        text=f"host memory {limit}",
-    )
+    side = "right" if host_limit_bytes >= table["total"] else "center"
+    _draw_limit(figure, host_limit_bytes, f"host memory {limit}", side)
     figure.update_layout(barmode="stack")
     figure.update_yaxes(showticklabels=False)
     return Drawing(
@@ -204,15 +202,7 @@ def memory_bars(estimates: Named, device_limit_bytes: float) -> Drawing:
         )
     most = max([device_limit_bytes, *(t["total"] for t in tables)])
     figure.update_xaxes(range=[0, 1.7 * most / GIB])
-    figure.add_vline(x=device_limit_bytes / GIB, line={"color": LIMIT, "width": 2, "dash": "dash"})
-    figure.add_annotation(
-        x=device_limit_bytes / GIB,
-        y=1,
-        yref="paper",
-        yanchor="bottom",
-        text=f"device limit {format_bytes(device_limit_bytes)}",
-        showarrow=False,
-    )
+    _draw_limit(figure, device_limit_bytes, f"device limit {format_bytes(device_limit_bytes)}")
     figure.update_layout(barmode="stack", bargap=0.35)
     texts = "; ".join(
         f"{name} {fit_text(format_bytes(e.memory_bytes['total']), e)}" for name, e in estimates

@@ -195,16 +195,15 @@ def link_loads(axes: Sequence[Axis], machine: Machine, step_time_s: float) -> Dr
         total = sum(carried)
         busy = f"{format_bytes(total)}, busy {100 * total / rate / step_time_s:.0f} % of the step"
         texts.append(f"{means[name]}: {busy}")
-        figure.add_annotation(
-            x=0,
-            y=name,
-            text=f"{means[name]}:<br>{busy}",
-            align="left",
-            showarrow=False,
-            xanchor="left",
-            yshift=_ABOVE,
-        )
+        _write_above(figure, name, f"{means[name]}:<br>{busy}")
     figure.update_layout(barmode="stack", bargap=0.7)
     figure.update_yaxes(range=[1.3, -0.8], showticklabels=False)
     figure.update_xaxes(rangemode="tozero")
     return Drawing(figure, "Sent in one step; " + "; ".join(texts) + ".")
+
+
+def _write_above(figure: Any, row: str, text: str) -> None:
+    """Write a text above the bar of a row."""
+    figure.add_annotation(
+        x=0, y=row, text=text, align="left", showarrow=False, xanchor="left", yshift=_ABOVE
+    )

@@ -29,6 +29,10 @@ _BREAK = 0.05
 # width of the break over the width of the axis
 
 
+Line = tuple[list[float | None], list[float | None]]
+"""Places of a line on both axes; it is interrupted where they are None."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Clock:
     """Axis of a step's time, which may leave out the middle of the step."""
@@ -323,20 +327,7 @@ def memory_over_step(
         times, values = _stage_memory(played, stages[stage], stage)
         highest = max(highest, *values)
         peaks.append(f"stage {stage} {format_bytes(max(values))}")
-        xs, ys = _steps(times, values, clock)
-        figure.add_scatter(
-            x=xs,
-            y=[None if value is None else value / GIB for value in ys],
-            name=f"stage {stage}",
-            mode="lines",
-            line={
-                "shape": "hv",
-                "color": HUES[number],
-                "width": 2,
-                "dash": ("solid", "dash", "dot")[number],
-            },
-            hovertemplate=plain(f"stage {stage}") + ": %{y:.2f} GiB<extra></extra>",
-        )
+        _draw_memory(figure, f"stage {stage}", number, _steps(times, values, clock))
     figure.add_hline(
         y=device_limit_bytes / GIB,
         line={"color": LIMIT, "width": 2, "dash": "dash"},
@@ -354,6 +345,20 @@ def memory_over_step(
     return Drawing(figure, " ".join(part for part in sentences if part))
 
 
+def _draw_memory(figure: Any, name: str, number: int, line: Line) -> None:
+    """Draw the memory of a stage over time."""
+    xs, ys = line
+    dash = ("solid", "dash", "dot")[number]
+    figure.add_scatter(
+        x=xs,
+        y=[None if value is None else value / GIB for value in ys],
+        name=name,
+        mode="lines",
+        line={"shape": "hv", "color": HUES[number], "width": 2, "dash": dash},
+        hovertemplate=plain(name) + ": %{y:.2f} GiB<extra></extra>",
+    )
+
+
 def _stage_memory(
     played: PlayedStep, parts: dict[str, float], stage: int
 ) -> tuple[list[float], list[float]]:
@@ -364,9 +369,7 @@ def _stage_memory(
     return times, [rest + each * count for count in counts]
 
 
-def _steps(
-    times: Sequence[float], values: Sequence[float], clock: _Clock
-) -> tuple[list[float | None], list[float | None]]:
+def _steps(times: Sequence[float], values: Sequence[float], clock: _Clock) -> Line:
     """Return the line of a stage on the axis, interrupted where the axis is."""
     xs: list[float | None] = []
     ys: list[float | None] = []

@@ -191,7 +191,7 @@ def _range_text(interval_s: tuple[float, float]) -> str:
     return f"90 % of runs: {low} to {high}"
 
 
-_WHATS = {
+_QUANTITIES = {
     "time": ("step time", format_seconds),
     "efficiency": ("tokens/s of a node, of the first [%]", "{:.0f} %".format),
     "node-hours": ("node-hours", format_amount),
@@ -201,21 +201,14 @@ _WHATS = {
 @figure_of("answers")
 def scaling(points: Sequence[ScalePoint], what: str = "time") -> Drawing:
     """`time`, `efficiency` or `node-hours` against the number of nodes."""
-    check_word("what", what, _WHATS)
+    check_word("what", what, _QUANTITIES)
     fitting = [point for point in points if point.step_time_s is not None]
-    title, form = _WHATS[what]
+    title, form = _QUANTITIES[what]
     figure = framed(height=350, x="nodes", y=title, legend=False)
     if not fitting:
         return Drawing(figure, "Nothing fits on any of these node counts.")
     first = fitting[0]
-    values = [
-        {
-            "time": p.step_time_s or 0.0,
-            "efficiency": 100 * p.efficiency(first),
-            "node-hours": p.node_hours,
-        }[what]
-        for p in fitting
-    ]
+    values = [_scale_value(point, first, what) for point in fitting]
     figure.add_scatter(
         x=[p.nodes for p in fitting],
         y=values,
@@ -244,6 +237,13 @@ def scaling(points: Sequence[ScalePoint], what: str = "time") -> Drawing:
         f"{counted(p.nodes, 'node')} {form(v)}" for p, v in zip(fitting, values, strict=True)
     )
     return Drawing(figure, f"{title[0].upper()}{title[1:]} against nodes: {texts}.")
+
+
+def _scale_value(point: ScalePoint, first: ScalePoint, quantity: str) -> float:
+    """Return step time, efficiency or node-hours of a point."""
+    if quantity == "time":
+        return point.step_time_s or 0.0
+    return 100 * point.efficiency(first) if quantity == "efficiency" else point.node_hours
 
 
 def _ideal(figure: Any, points: Sequence[ScalePoint], values: Sequence[float]) -> None:
