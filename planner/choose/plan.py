@@ -197,15 +197,10 @@ class Plan(Tabular[PlanTable]):
             "ranked": ranked,
             "strategies": [
                 {
-                    "name": v.name,
-                    "fits": v.fits,
-                    "why": v.why,
-                    "fix": v.fix,
-                    "nodes": v.nodes,
-                    "batch": v.batch,
-                    "estimate": estimate_dict(v.estimate) if v.estimate else None,
+                    **{name: getattr(each, name) for name in _VERDICT},
+                    "estimate": estimate_dict(each.estimate) if each.estimate else None,
                 }
-                for v in self.strategies
+                for each in self.strategies
             ],
             "dropped": [asdict(d) for d in self.dropped],
             "notes": list(self.notes),
@@ -220,39 +215,20 @@ class Plan(Tabular[PlanTable]):
         """The plan that `to_json` wrote; DescriptionError where the text is none."""
         try:
             data = json.loads(text)
+            recommended, training = data["recommended"], data.get("training")
             return cls(
-                data["model"],
-                data["num_params"],
-                data["machine"],
-                data["nodes"],
-                data["num_devices"],
-                Workload.described(data["workload"]),
-                data["num_candidates"],
-                tuple(_estimate_from(e) for e in data["ranked"]),
-                _estimate_from(data["recommended"]) if data["recommended"] else None,
-                tuple(
-                    Verdict(
-                        v["name"],
-                        v["fits"],
-                        v["why"],
-                        v["fix"],
-                        _estimate_from(v["estimate"]) if v["estimate"] else None,
-                        v["nodes"],
-                        v["batch"],
-                    )
-                    for v in data["strategies"]
+                **{name: data[name] for name in _PLAIN},
+                workload=Workload.described(data["workload"]),
+                ranked=tuple(map(_estimate_from, data["ranked"])),
+                recommended=_estimate_from(recommended) if recommended else None,
+                strategies=tuple(
+                    Verdict(**_with_estimate(each, _VERDICT)) for each in data["strategies"]
                 ),
-                tuple(Dropped(**d) for d in data["dropped"]),
-                tuple(data["notes"]),
-                tuple(Queue.described(q) for q in data["queues"]),
-                data["queued"],
-                tuple(
-                    Batch(b["global_batch"], _estimate_from(b["estimate"]), b["speedup"])
-                    for b in data["batches"]
-                ),
-                data["asked_batch"],
-                data["num_estimated"],
-                WholeTraining.from_dict(data["training"]) if data.get("training") else None,
+                dropped=tuple(Dropped(**each) for each in data["dropped"]),
+                notes=tuple(data["notes"]),
+                queues=tuple(map(Queue.described, data["queues"])),
+                batches=tuple(Batch(**_with_estimate(each, _BATCH)) for each in data["batches"]),
+                training=WholeTraining.from_dict(training) if training else None,
             )
         except (KeyError, TypeError, json.JSONDecodeError, RecursionError) as error:
             raise DescriptionError(
@@ -260,10 +236,25 @@ class Plan(Tabular[PlanTable]):
             ) from None
 
 
+_BATCH = ("global_batch", "speedup")
+_VERDICT = ("name", "fits", "why", "fix", "nodes", "batch")
+_PLAIN = (
+    *("model", "num_params", "machine", "nodes", "num_devices", "num_candidates"),
+    *("queued", "asked_batch", "num_estimated"),
+)
+"""Fields of batches, verdicts and plans that are plain in JSON."""
+
+
 def estimate_dict(value: Estimate) -> dict[str, Any]:
     """An estimate as plain data, as in the plan's JSON."""
     plain = {field.name: getattr(value, field.name) for field in fields(value)}
     return {**plain, "layout": value.layout.model_dump(mode="json")}
+
+
+def _with_estimate(data: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """The named fields of a verdict or batch, with its estimate if there is one."""
+    estimate = _estimate_from(data["estimate"]) if data["estimate"] else None
+    return {**{name: data[name] for name in names}, "estimate": estimate}
 
 
 def _estimate_from(data: dict[str, Any]) -> Estimate:
