@@ -150,13 +150,6 @@ def _check(name: str, rank: Rank, size_bytes: int) -> None:
 # --- time ------------------------------------------------------------------------------------
 
 
-def _synchronise(rank: Rank) -> None:
-    if rank.device != "cpu":
-        import torch
-
-        torch.accelerator.synchronize()
-
-
 def slowest(values: list[float]) -> list[float]:
     """Maximum of each value over the ranks, the same on every rank."""
     return [max(column) for column in zip(*gather_objects(values), strict=True)]
@@ -170,7 +163,7 @@ def _isolated(name: str, rank: Rank, size_bytes: int) -> list[float]:
     call()
     start = time.perf_counter()
     call()
-    _synchronise(rank)
+    rank.synchronise()
     elapsed_s = slowest([time.perf_counter() - start])[0]
     repeats = int(min(max(_BUDGET_S / _ROUNDS / max(elapsed_s, 1e-6), 1), 200))
     rounds = []
@@ -179,7 +172,7 @@ def _isolated(name: str, rank: Rank, size_bytes: int) -> list[float]:
         start = time.perf_counter()
         for _ in range(repeats):
             call()
-        _synchronise(rank)
+        rank.synchronise()
         rounds.append((time.perf_counter() - start) / repeats)
     return slowest(rounds)
 
@@ -198,10 +191,10 @@ def _in_step(name: str, rank: Rank, size_bytes: int) -> list[float]:
     for _ in range(2 * _ROUNDS):
         for _ in range(2):
             a @ a
-        _synchronise(rank)
+        rank.synchronise()
         start = time.perf_counter()
         call()
-        _synchronise(rank)
+        rank.synchronise()
         measured.append(time.perf_counter() - start)
     return slowest(measured)
 

@@ -20,20 +20,13 @@ _CHAIN = 40
 _MIN_S, _MAX_REPEATS = 0.06, 2000
 
 
-def _sync(rank: Rank) -> None:
-    if rank.device != "cpu":
-        import torch
-
-        torch.accelerator.synchronize()
-
-
 def _best_s(rank: Rank, call: Callable[[], Any]) -> float:
     """Low quantile of the time of one call: a busy neighbour only makes it slower [s]."""
     call()
-    _sync(rank)
+    rank.synchronise()
     start = time.perf_counter()
     call()
-    _sync(rank)
+    rank.synchronise()
     call_s = max(time.perf_counter() - start, 1e-7)
     repeats = int(min(max(_MIN_S / 6 / call_s, 1), _MAX_REPEATS))
     rounds = []
@@ -41,7 +34,7 @@ def _best_s(rank: Rank, call: Callable[[], Any]) -> float:
         start = time.perf_counter()
         for _ in range(repeats):
             call()
-        _sync(rank)
+        rank.synchronise()
         rounds.append((time.perf_counter() - start) / repeats)
     return sorted(rounds)[1]
 

@@ -103,6 +103,13 @@ class Rank:
         """nccl, xccl or gloo, by the device."""
         return {"cuda": "nccl", "xpu": "xccl"}.get(self.device.split(":")[0], "gloo")
 
+    def synchronise(self) -> None:
+        """Wait for the device; nothing to do on a CPU."""
+        if self.device != "cpu":
+            import torch
+
+            torch.accelerator.synchronize()
+
 
 def _launchers(env: Mapping[str, str]) -> Iterator[tuple[str, str, str, str]]:
     """Launchers whose variables are set."""

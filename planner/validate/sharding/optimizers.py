@@ -118,12 +118,12 @@ def in_backward(
     for param in module.parameters():
         if not param.requires_grad:
             continue
-        one = build([param])
-        optimizers.append(one)
+        optimizer = build([param])
+        optimizers.append(optimizer)
 
-        def update(_: Tensor, one: torch.optim.Optimizer = one) -> None:
-            one.step()
-            one.zero_grad(set_to_none=True)
+        def update(_: Tensor, optimizer: torch.optim.Optimizer = optimizer) -> None:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
 
         param.register_post_accumulate_grad_hook(update)
     return optimizers

@@ -278,7 +278,7 @@ class _Case:
                 shares.append(quiet.probe_cpu_wall(0.02))
             start = time.perf_counter()
             trainer.step(step)
-            trainer.synchronise()
+            self.rank.synchronise()
             times.append(time.perf_counter() - start)
         shares.append(quiet.probe_cpu_wall())
         load, slowest = self._combine_loads(watch, time.process_time() - cpu, shares, times)

@@ -126,7 +126,7 @@ class StepModel:
                 task.loss(trainer.module(x), y).div(num_microbatches).backward()
             trainer.optimizer.step()
             trainer.optimizer.zero_grad(set_to_none=True)
-            trainer.synchronise()
+            self._rank.synchronise()
             times.append(time.perf_counter() - start)
         return float(np.median(times[2:]))
 
@@ -144,8 +144,7 @@ class StepModel:
             target = torch.empty_like(source)
             target.copy_(source)
             del target
-            if source.device.type != "cpu":
-                torch.accelerator.synchronize()
+            self._rank.synchronise()
             times.append(time.perf_counter() - start)
         return 2 * source.numel() * 4 / self._agreed([float(np.median(times))])[0]
 
@@ -159,7 +158,7 @@ class StepModel:
             for step in range(3 + 2 * _REPEATS):
                 start = time.perf_counter()
                 trainer.step(step)
-                trainer.synchronise()
+                self._rank.synchronise()
                 times.append(time.perf_counter() - start)
             measured = float(np.median(self._agreed(times[3:])))
             self._overheads[spread] = measured - self._parts_s(task, spread)

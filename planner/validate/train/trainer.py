@@ -151,11 +151,6 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         return math.nan if loss is None else float(loss)
 
-    def synchronise(self) -> None:
-        """Wait for the device; nothing to do on a CPU."""
-        if self.device.type != "cpu":
-            torch.accelerator.synchronize()
-
     def _share(self, number: int) -> tuple[Tensor, Tensor]:
         x, y = self.task.batch_of(number)
         rows = self.task.batch // self.spread.dp
