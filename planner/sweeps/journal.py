@@ -88,6 +88,10 @@ class Journal:
                 self._database.execute("COMMIT")
             except sqlite3.Error as error:
                 raise _full_disk(self._path, error, len(self.answers)) from None
+            except KeyboardInterrupt:  # raised after the commit, it must not lose the count
+                if not self._database.in_transaction:
+                    self.answers.update(answers)
+                raise
         self.answers.update(answers)
 
     def _open(self, database: sqlite3.Connection, path: Path) -> None:

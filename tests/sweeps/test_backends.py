@@ -32,6 +32,9 @@ def recorded(table: Path) -> list[str]:
     """Keys in the order in which they were recorded, read while a sweep may write them."""
     path = journal_of(table)
     name = f"file:{path}?immutable=1"
+    rollback = path.with_name(f"{path.name}-journal")
+    if rollback.exists() and any(rollback.read_bytes()[:28]):
+        return []  # its header stands until the transaction is committed
     try:
         with contextlib.closing(sqlite3.connect(name, uri=True)) as database:
             return [key for (key,) in database.execute("SELECT key FROM answers ORDER BY rowid")]
