@@ -30,7 +30,7 @@ from planner.cost.shards.layouts import Layouts
 from planner.cost.uncertainty.memory_spread import MEMORY_CLASSES, memory_class
 from planner.cost.uncertainty.step_time_spread import traits_of
 from planner.evidence.backtest import Backtest, score
-from planner.evidence.residual_table import Residual
+from planner.evidence.residuals.residual_table import Residual
 from planner.evidence.runs.run import RefusedRun, Run
 from planner.evidence.scores import Score
 from planner.evidence.statistics import MISSING_RANKS, ranks_are_known

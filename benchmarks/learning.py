@@ -25,7 +25,7 @@ from planner.cost.scenario.experience import (
     outlook,
 )
 from planner.cost.scenario.prior import GAUSSIAN, Prior
-from planner.evidence.residual_table import Figure, Residual, experience_of, residuals
+from planner.evidence.residuals.residual_table import Figure, Residual, experience_of, residuals
 
 ROOT = Path(__file__).parent.parent
 MOST_ROWS = 48

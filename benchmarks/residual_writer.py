@@ -1,4 +1,4 @@
-"""Write the residuals that the package ships: planner/evidence/residuals.csv."""
+"""Write the residuals that the package ships: planner/evidence/residuals/residuals.csv."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.evidence.residual_table import PATH, TRAITS, Residual
+from planner.evidence.residuals.residual_table import PATH, TRAITS, Residual
 
 
 def write_table(rows: Iterable[Residual]) -> None:

@@ -43,14 +43,14 @@ class UnknownNameError(PlannerError):
     unknown model 'lama-3-8b': did you mean llama-3-8b? (`planner models` lists all 2)
     """
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], listing: str = "") -> None:
-        names = sorted(known)
+    def __init__(self, kind: str, name: str, candidates: Iterable[str], listing: str = "") -> None:
+        names = sorted(candidates)
         folded = {candidate.lower(): candidate for candidate in names}
         close_names = difflib.get_close_matches(name.lower(), folded, n=3, cutoff=0.4)
         hint = (
             f"did you mean {' or '.join(folded[n] for n in close_names)}?"
             if close_names
-            else f"known are {', '.join(names[:12])}{', ...' if len(names) > 12 else ''}"
+            else f"candidates are {', '.join(names[:12])}{', ...' if len(names) > 12 else ''}"
         )
         listing = listing or f"`planner {kind}s` lists all {len(names)}"
         self._plain = f"unknown {kind} {shorten(name)!r}: {hint}"

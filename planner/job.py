@@ -111,8 +111,8 @@ class Job(JobSpec):
         answer = answer or self.plan()
         named = {framework.name: framework for framework in self.frameworks}
         framework = named.get(answer.ranked_at(rank).framework)
-        own = {"model": self.model, "machine": self.machine, "framework": framework}
-        return emit(answer, rank, **{**own, **settings})
+        descriptions = {"model": self.model, "machine": self.machine, "framework": framework}
+        return emit(answer, rank, **{**descriptions, **settings})
 
     @property
     def ask(self) -> JobQuestions:
@@ -166,8 +166,8 @@ class Job(JobSpec):
             "training": _stated_fields(self.training),
         }
         # tables go last: what follows a table in TOML belongs to it
-        stated = {name: value for name, value in fields.items() if value not in ([], {})}
-        ordered = sorted(stated.items(), key=lambda item: isinstance(item[1], dict))
+        set_fields = {name: value for name, value in fields.items() if value not in ([], {})}
+        ordered = sorted(set_fields.items(), key=lambda item: isinstance(item[1], dict))
         return tomlkit.dumps(dict(ordered))
 
 

@@ -691,7 +691,7 @@ def test_memory_is_left_free_as_on_the_command_line(capsys: pytest.CaptureFixtur
         load_machine("aurora"),
     )
     assert job["free"] == 50
-    half, _ = move_job(PageJob(load_model("gpt2"), load_machine("polaris"), free=50), other)
+    half, _ = move_job(PageJob(load_model("llama-3-8b"), load_machine("polaris"), free=50), other)
     assert half.machine.device.memory_bytes.value == other.device.memory_bytes.value / 2
 
 

@@ -12,8 +12,8 @@ from planner.describe.training.dataset import Dataset, Loader
 from planner.errors import DescriptionError, UnknownNameError
 from planner.training.data import changes, input_time
 from planner.training.data.constants import constants
+from planner.training.data.input_stages import node_read_rate
 from planner.training.data.node_cache import cached_fraction, reread_fraction, staging_time
-from planner.training.data.stages import node_read_rate
 
 POLARIS = load_machine("polaris")
 UNET3D = load_dataset("unet3d")

@@ -19,7 +19,7 @@ from planner.cost.uncertainty.memory_spread import memory_classes
 from planner.describe.base import field_docs
 from planner.errors import CatalogueError, PlannerError
 from planner.evidence.backtest import Backtest, score
-from planner.evidence.residual_table import residuals, summary
+from planner.evidence.residuals.residual_table import residuals, summary
 from planner.evidence.runs.csv_runs import runs_from_text
 from planner.evidence.scores import Score
 from planner.show.figures import accuracy

@@ -9,13 +9,13 @@ from typing import Any
 
 from planner.units import format_places, parse_places
 
-__all__ = ["STATED", "Fact", "facts_of", "measuring_command", "scaled"]
+__all__ = ["GIVEN_BY_USER", "Fact", "facts_of", "measuring_command", "scaled"]
 
 _QUANTITY = {"value", "kind", "source"}
 _CURVES = ("fraction", "seconds")
 _SOURCE_OF_LIST = {"wires": "device_bytes_per_s"}
 """The quantity that has the source of a list's numbers."""
-STATED = "stated"
+GIVEN_BY_USER = "stated"
 """The kind of a number that its description states without a source of its own."""
 _NO_FACTS = (
     "num_nodes",
@@ -56,7 +56,7 @@ class Fact:
     @property
     def unsure(self) -> bool:
         """True if it was read or measured somewhere, and so may be wrong."""
-        return self.kind != STATED
+        return self.kind != GIVEN_BY_USER
 
     @property
     def name(self) -> str:
@@ -85,12 +85,12 @@ def facts_of(fields: Any, path: tuple[str | int, ...] = ()) -> Iterator[Fact]:
                 continue
             elif isinstance(value, (list, tuple)):
                 quantity = fields.get(_SOURCE_OF_LIST.get(name, "")) or {}
-                origin = quantity.get("kind", STATED), quantity.get("source", "")
+                origin = quantity.get("kind", GIVEN_BY_USER), quantity.get("source", "")
                 yield from _facts_of_list(value, (*path, name), *origin)
             else:
                 yield from facts_of(value, (*path, name))
     else:
-        yield from _fact(path, fields, STATED, "")
+        yield from _fact(path, fields, GIVEN_BY_USER, "")
 
 
 def _facts_of_list(

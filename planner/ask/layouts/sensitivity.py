@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Unpack
 
 from planner.ask.answer import Row
-from planner.ask.layouts.facts import STATED, Fact, facts_of, measuring_command, scaled
+from planner.ask.layouts.facts import GIVEN_BY_USER, Fact, facts_of, measuring_command, scaled
 from planner.ask.option import Nodes, Option
 from planner.ask.plan_point import plan_or_reason, plan_point
 from planner.ask.question import Findings, JobFields, nothing_fits, question
@@ -240,7 +240,7 @@ def _verdict(best: Estimate, rows: list[Row]) -> str:
     def with_elasticity(row: Row) -> str:
         return f"{row['fact']} ({row['step_elasticity']:+.2f} % for 1 %)"
 
-    unsure = [row for row in rows if row["kind"] != STATED]
+    unsure = [row for row in rows if row["kind"] != GIVEN_BY_USER]
     largest = ", ".join(with_elasticity(row) for row in unsure[:3])
     sentence = f"The layout takes {step_time(best)}. It depends most on {largest}"
     assumed = next((row for row in rows if row["measure_next"]), None)

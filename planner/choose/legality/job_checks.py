@@ -36,15 +36,15 @@ def listed(values: list[int], limit: int = 16) -> str:
 def check_nodes(machine: Machine, nodes: int) -> None:
     """Raise LayoutError where a machine does not have so many nodes."""
     if isinstance(nodes, bool) or not isinstance(nodes, numbers.Integral):
-        said = shorten(repr(nodes))
-        raise LayoutError(f"nodes = {said} is no whole number; write for example nodes=4")
+        shown = shorten(repr(nodes))
+        raise LayoutError(f"nodes = {shown} is no whole number; write for example nodes=4")
     if nodes < 1:
         raise LayoutError(f"nodes = {nodes} must be at least 1; give a positive number")
     if nodes > machine.num_nodes.value:
-        there = counted(machine.num_nodes.value, "node")
+        available = counted(machine.num_nodes.value, "node")
         raise LayoutError(
-            f"nodes = {nodes} exceeds the {there} of {machine.name}; use fewer, or set num_nodes "
-            "to what it has"
+            f"nodes = {nodes} exceeds the {available} of {machine.name}; use fewer, or set "
+            "num_nodes to what it has"
         )
 
 
@@ -133,34 +133,33 @@ def check_tolerance(tolerance: float) -> None:
         )
 
 
-def check_division(machine: Machine, nodes: int | None, dp: int | None, others: int) -> int:
+def check_division(machine: Machine, nodes: int | None, dp: int | None, other_degrees: int) -> int:
     """The data-parallel degree that fills the nodes [1].
 
     Counted: the devices of the nodes over the other degrees; 1, or `dp` as given, where no nodes
     are. Left out: whether the batch divides. Definition. Raises LayoutError where the degrees do
     not fit the nodes.
 
-    >>> from planner.describe.catalogue import load_machine
-    >>> check_division(load_machine("polaris"), nodes=2, dp=None, others=4)     # 2 * 4 devices
+    >>> check_division(load_machine("polaris"), nodes=2, dp=None, other_degrees=4)  # 2 * 4 devices
     2
     """
     if nodes is not None and nodes < 1:
         raise LayoutError(f"nodes = {nodes} must be at least 1; give a positive number")
-    if nodes is None or others < 1:
+    if nodes is None or other_degrees < 1:
         return 1 if dp is None else dp
     world = nodes * machine.node.num_devices
     if dp is None:
-        if world % others:
+        if world % other_degrees:
             raise LayoutError(
-                f"tp * pp * cp = {others} does not divide the {world} devices of {nodes} "
+                f"tp * pp * cp = {other_degrees} does not divide the {world} devices of {nodes} "
                 f"{machine.name} nodes; use one of {listed(divisors(max(world, 1)))}"
             )
-        return world // others
-    if dp * others != world:
+        return world // other_degrees
+    if dp * other_degrees != world:
         raise LayoutError(
-            f"dp * tp * pp * cp = {dp * others} is not the {world} devices of {nodes} "
+            f"dp * tp * pp * cp = {dp * other_degrees} is not the {world} devices of {nodes} "
             f"{machine.name} nodes; use dp = "
-            f"{world // others if world % others == 0 else 'another'} or "
-            f"{-(-dp * others // machine.node.num_devices)} nodes"
+            f"{world // other_degrees if world % other_degrees == 0 else 'another'} or "
+            f"{-(-dp * other_degrees // machine.node.num_devices)} nodes"
         )
     return dp

@@ -27,24 +27,24 @@ __all__ = ["OFFLOADED", "RECOMPUTED", "TRACED", "chunk_layers"]
 
 
 def _by_layers(q: Scenario, x: Layouts) -> Mask:
-    stated = {
+    settings = {
         "layers": x.recompute_layers > 0,
         "every": x.recompute_every > 1,
         "span": x.recompute_span > 1,
     }
-    count = np.sum(list(stated.values()), axis=0)
-    refused = [stated[name] for name in stated if name not in q.framework.recompute_by]
+    count = np.sum(list(settings.values()), axis=0)
+    refused = [settings[name] for name in settings if name not in q.framework.recompute_by]
     return (count == 0) | ((count == 1) & x.recomputes_layers & ~np.any(refused, axis=0))
 
 
 def _by_layers_message(q: Scenario, x: Layout) -> str:
     plain = {"recompute_layers": 0, "recompute_every": 1, "recompute_span": 1}
-    stated = [f"{name} = {getattr(x, name)}" for name in plain if getattr(x, name) != plain[name]]
+    settings = [f"{name} = {getattr(x, name)}" for name in plain if getattr(x, name) != plain[name]]
     offered = [f"recompute_{name}" for name in q.framework.recompute_by]
     if not offered:
-        return f"{stated[0]}: {q.framework.name} repeats all layers or none; leave it out"
+        return f"{settings[0]}: {q.framework.name} repeats all layers or none; leave it out"
     return (
-        f"{' and '.join(stated)} with recompute {x.recompute}: {q.framework.name} has "
+        f"{' and '.join(settings)} with recompute {x.recompute}: {q.framework.name} has "
         f"{either(offered)}, one at a time, with recompute full; use that"
     )
 

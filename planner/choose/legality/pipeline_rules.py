@@ -44,8 +44,8 @@ def _custom_split_message(q: Scenario, x: Layout) -> str:
 
 def _split_options(x: Layout) -> str:
     """The options of a layout that split its layers over stages."""
-    stated = x.model_dump(include=set(STAGE_FIELDS), exclude_defaults=True)
-    return ", ".join(f"{name} = {shorten(str(value))}" for name, value in stated.items())
+    options = x.model_dump(include=set(STAGE_FIELDS), exclude_defaults=True)
+    return ", ".join(f"{name} = {shorten(str(value))}" for name, value in options.items())
 
 
 def _filled(q: Scenario, x: Layouts) -> Mask:

@@ -52,7 +52,7 @@ class SearchScope:
     """Time of the slowest of so many strategies in other frameworks [s]."""
 
     @property
-    def near(self) -> float:
+    def near_optimal_factor(self) -> float:
         """Time over the fastest of what may be recommended."""
         return 1 + preferences().tolerance if self.near_factor is None else self.near_factor
 
@@ -104,7 +104,7 @@ class Pruner:
 
         Infinite if nothing is known of the class or the one preferred to it.
         """
-        factor = self.scope.near
+        factor = self.scope.near_optimal_factor
         limits_of_class, preferred = factor * self.fastest_s, self.fastest_s[PREFERRED]
         limits = np.where(IS_PREFERRED, limits_of_class, np.minimum(limits_of_class, preferred))
         fastest = float(np.min(self.fastest_s[IS_PREFERRED]))

@@ -51,7 +51,7 @@ class GuideAdvice:
 class GuideCase(Enum):
     """The eight cases of the decision guide."""
 
-    ALONE = GuideAdvice("one device as it is", ("single device",), _plain)
+    SINGLE_DEVICE = GuideAdvice("one device as it is", ("single device",), _plain)
     ALONE_SHORT = GuideAdvice(
         "ZeRO with offload to the CPU, or to NVMe",
         ("ZeRO + CPU offload", "ZeRO + NVMe offload"),
@@ -104,7 +104,7 @@ def apply_guide(scenarios: Sequence[Scenario], nodes: int) -> tuple[GuideCase, s
     )
     is_single = nodes * scenario.machine.node.num_devices == 1
     if footprint.fits_device[0]:
-        case = GuideCase.ALONE if is_single else GuideCase.COPIES
+        case = GuideCase.SINGLE_DEVICE if is_single else GuideCase.COPIES
         return case, f"the model fits one device of {limit} ({size}): {case.value.text}"
     layer_bytes, parts = _largest_layer(scenario)
     if layer_bytes > footprint.device_limit_bytes:

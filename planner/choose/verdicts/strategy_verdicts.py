@@ -201,10 +201,12 @@ def _with_other_frameworks(verdicts: list[Verdict], first: Scenario, nodes: int)
     scenarios = {name: part.scenario for name, part in candidates.items()}
     searched = _Searched(scenarios, candidates, job.num_devices, False, {}, None)
     return [
-        replace(verdict, fix=f"with {other.estimate.framework}: {other.estimate.layout}")
-        if other.fits and other.estimate is not None
+        replace(
+            verdict, fix=f"with {alternative.estimate.framework}: {alternative.estimate.layout}"
+        )
+        if alternative.fits and alternative.estimate is not None
         else verdict
-        for verdict, other in zip(verdicts, _verdicts(searched), strict=True)
+        for verdict, alternative in zip(verdicts, _verdicts(searched), strict=True)
     ]
 
 

@@ -53,7 +53,8 @@ class FieldsOf:
         field = self.description.model_fields[name]
         kind, default = _plain_type(field.annotation), field.default
         settings: dict[str, Any] = {"help": field_docs(self.description)[name]}
-        shown = "" if default is None or default == () else str(default)
+        is_empty = default is None or default == () or field.is_required()
+        shown = "" if is_empty else str(default)
         words = _words_of(field.annotation)
         if words:
             settings |= {"parser": _split_words, "metavar": "LIST"}

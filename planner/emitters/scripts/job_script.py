@@ -117,7 +117,9 @@ class _Script:
         job, recipe, system = self.job, self.recipe, self.system
         launch, network = job.machine.scheduler.launch, job.machine.network
         variables = self._variables()
-        needed = {f'"{name}"': f"{name} is missing: {what}" for name, what in recipe.needed.items()}
+        needed = {
+            f'"{name}"': f"{name} is missing: {meaning}" for name, meaning in recipe.needed.items()
+        }
         if recipe.default_program:
             missing = "${PROGRAM} is missing: put it here, or set PROGRAM to its path"
             needed['"${PROGRAM}"'] = missing

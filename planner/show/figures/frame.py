@@ -41,14 +41,14 @@ Named = Sequence[tuple[str, Estimate]]
 """Estimates that are compared, with their names."""
 
 
-def check_word(name: str, value: str, known: Iterable[str]) -> None:
+def check_word(name: str, value: str, allowed: Iterable[str]) -> None:
     """Raise PlannerError for a word that says nothing of what is drawn.
 
     >>> check_word("axis", "tp", ("dp", "tp"))
     """
-    words = list(known)
+    words = list(allowed)
     if value not in words:
-        raise PlannerError(f"{name} = {shorten(str(value))!r} is not known; use {either(words)}")
+        raise PlannerError(f"{name} = {shorten(str(value))!r} is not allowed; use {either(words)}")
 
 
 def plain(text: str) -> str:

@@ -12,12 +12,12 @@ from planner.describe.machine import Machine
 from planner.describe.training.dataset import Dataset, Loader
 from planner.errors import DescriptionError
 from planner.training.data.constants import constants
-from planner.training.data.node_cache import cached_fraction, staging_time
-from planner.training.data.stages import (
+from planner.training.data.input_stages import (
     node_read_rate,
     stage_times,
     unknown_stages,
 )
+from planner.training.data.node_cache import cached_fraction, staging_time
 
 __all__ = ["InputTime", "input_time"]
 

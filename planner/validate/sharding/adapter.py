@@ -14,12 +14,14 @@ import contextlib
 import os
 import warnings
 from collections.abc import Callable, Iterator
+from enum import Enum
 from typing import Any
 
 from planner.errors import PlannerError
 
 __all__ = [
     "PRIVATE",
+    "Region",
     "TorchMissingError",
     "all_to_all",
     "communication_region",
@@ -217,11 +219,16 @@ def receive_buffers(stage: Any) -> list[Any]:
         raise _moved(f"PipelineStage.{error.name}") from error
 
 
+class Region(Enum):
+    """FSDP communication that allocates a storage, by the storage's category."""
+
+    GATHER = "gathered_parameters"
+    REDUCE = "reduction_buffers"
+
+
 @contextlib.contextmanager
 def communication_region(enter: Any) -> Iterator[None]:
     """Call `enter(region, group)` around FSDP's gathering, copying out and reduction of a group."""
-    from planner.validate.sharding.recorders import Region
-
     group = _private("torch.distributed.fsdp._fully_shard._fsdp_param_group.FSDPParamGroup")
     regions = {
         "unshard": Region.GATHER,

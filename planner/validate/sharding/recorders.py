@@ -33,7 +33,6 @@ __all__ = [
     "Live",
     "Phase",
     "Recorded",
-    "Region",
     "StorageTimeline",
 ]
 
@@ -148,13 +147,6 @@ class Direction(Enum):
     END = "end"
 
 
-class Region(Enum):
-    """FSDP communication that allocates a storage, by the storage's category."""
-
-    GATHER = "gathered_parameters"
-    REDUCE = "reduction_buffers"
-
-
 @dataclass(frozen=True, slots=True)
 class Phase:
     """A phase of a step: direction and part of the model.
@@ -182,7 +174,7 @@ class _Event:
     key: int
     bytes: int
     phase: Phase
-    region: Region | None
+    region: adapter.Region | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +184,7 @@ class Live:
     key: int
     bytes: int
     phase: Phase
-    region: Region | None
+    region: adapter.Region | None
 
 
 class StorageTimeline(TorchDispatchMode):
@@ -205,7 +197,7 @@ class StorageTimeline(TorchDispatchMode):
         super().__init__()
         self.events: list[_Event] = []
         self.phase: Phase = BEFORE
-        self.region: Region | None = None
+        self.region: adapter.Region | None = None
         self._keys: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._next = 0
         self.moments: dict[str, int] = {}
@@ -261,7 +253,7 @@ class StorageTimeline(TorchDispatchMode):
         self.events.append(_Event(key, size, self.phase, self.region))
 
     @contextlib.contextmanager
-    def within(self, region: Region) -> Iterator[None]:
+    def within(self, region: adapter.Region) -> Iterator[None]:
         """Assign the storages allocated inside to `region`."""
         before, self.region = self.region, region
         try:

@@ -20,6 +20,7 @@ from planner.describe.layout import Layout
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.validate.sharding import adapter, lowrank, models, shard
+from planner.validate.sharding.adapter import Region
 from planner.validate.sharding.optimizers import Numbers, in_backward, make_optimizer
 from planner.validate.sharding.pipeline_schedule import Pipeline, stage_tensors
 from planner.validate.sharding.recorders import (
@@ -27,7 +28,6 @@ from planner.validate.sharding.recorders import (
     Direction,
     Live,
     Phase,
-    Region,
     StorageTimeline,
 )
 from planner.validate.trace.chunked_loss import chunked_loss

@@ -41,7 +41,7 @@ def test_answer_and_guide_agree_or_say_why(job: dict[str, str]) -> None:
 def confirm(advice: GuideCase, answer: Plan) -> None:
     """What the case presumes is what the verdicts found."""
     fits = {verdict.name: verdict.fits for verdict in answer.strategies}
-    alone = advice in (GuideCase.ALONE, GuideCase.COPIES)
+    alone = advice in (GuideCase.SINGLE_DEVICE, GuideCase.COPIES)
     assert fits["single device"] == alone
     assert answer.recommended is not None
     if advice in (GuideCase.ALONE_LAYER, GuideCase.LAYER):

@@ -12,7 +12,7 @@ from scipy.stats import multivariate_normal
 from planner.cost.scenario.experience import MeasuredRuns, likelihoods, outlook, predict_log_ratio
 from planner.cost.scenario.prior import GAUSSIAN, Prior, priors
 from planner.cost.scenario.traits import Traits
-from planner.evidence.residual_table import experience_of, residuals
+from planner.evidence.residuals.residual_table import experience_of, residuals
 
 PRIOR = priors().step_time
 SURE = PRIOR.model_copy(update={"odd_sites": 1e-12, "odd_runs": 1e-12})

@@ -1,0 +1,1 @@
+"""Distances of estimates from measured runs, row by row."""
