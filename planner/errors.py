@@ -50,7 +50,7 @@ class UnknownNameError(PlannerError):
         hint = (
             f"did you mean {' or '.join(folded[n] for n in close_names)}?"
             if close_names
-            else f"candidates are {', '.join(names[:12])}{', ...' if len(names) > 12 else ''}"
+            else f"known are {', '.join(names[:12])}{', ...' if len(names) > 12 else ''}"
         )
         listing = listing or f"`planner {kind}s` lists all {len(names)}"
         self._plain = f"unknown {kind} {shorten(name)!r}: {hint}"

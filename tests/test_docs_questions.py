@@ -62,12 +62,22 @@ def test_an_answer_is_as_shown(heading: str, monkeypatch: pytest.MonkeyPatch) ->
     eval(call(part), {"planner": namespace})
     [(args, given)] = calls
 
-    def answered(*theirs: Any, **options: Any) -> Answer:
-        assert asked(real, theirs, options) == asked(real, args, given)
-        return real(*args, **given)
+    class Heard:
+        """The question, which compares what the command asks with what the call asks."""
 
-    answered.__signature__ = inspect.signature(real)  # type: ignore[attr-defined]
-    monkeypatch.setitem(QUESTIONS, words[1], answered)
+        __signature__ = inspect.signature(real)
+        __name__, summary, description = real.__name__, real.summary, real.description
+
+        @staticmethod
+        def of_job(job: JobSpec, **options: Any) -> Answer:
+            job_of_call, options_of_call = asked(real, args, given)
+            for field in ("model", "machine", "workload", "frameworks", "tolerance"):
+                assert getattr(job, field) == getattr(job_of_call, field), field
+            nodes = {"nodes": job.nodes} if "nodes" in options_of_call else {}
+            assert {**nodes, **options} == options_of_call
+            return real(*args, **given)
+
+    monkeypatch.setitem(QUESTIONS, words[1], Heard)
     _same(part)
 
 

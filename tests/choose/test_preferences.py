@@ -52,7 +52,9 @@ def test_a_user_overrides_one_value_by_a_number(write: Write) -> None:
     assert setup_effort(layouts).item() == before + 3
     assert user_changes() == {"effort.used.tp": (1.0, 4.0)}
     changed = preferences().effort.used["tp"]
-    assert (changed.kind, changed.source) == ("assumed", str(path))
+    assert changed.kind == "assumed"
+    # a long path is shortened to its end
+    assert str(path).endswith(changed.source.removeprefix("..."))
 
 
 def test_a_value_may_have_a_source_of_its_own(write: Write) -> None:

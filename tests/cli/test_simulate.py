@@ -42,7 +42,7 @@ def test_what_does_not_fit_is_said_and_exits_with_1(capsys: Captured) -> None:
     code, out, _ = run(capsys, "simulate", *job)
     assert code == NOTHING_FITS
     _, estimated, _ = run(capsys, "estimate", *job)
-    assert out.splitlines()[1] == estimated.partition(": dp1 ")[0] + "."
+    assert out.splitlines()[0] == estimated.partition(": dp1 ")[0] + "."
     assert out.splitlines()[1].startswith("Does not fit: ")
 
 

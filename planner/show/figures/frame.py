@@ -48,7 +48,7 @@ def check_word(name: str, value: str, allowed: Iterable[str]) -> None:
     """
     words = list(allowed)
     if value not in words:
-        raise PlannerError(f"{name} = {shorten(str(value))!r} is not allowed; use {either(words)}")
+        raise PlannerError(f"{name} = {shorten(str(value))!r} is not known; use {either(words)}")
 
 
 def plain(text: str) -> str:
