@@ -43,7 +43,7 @@ def test_what_does_not_fit_is_said_and_exits_with_1(capsys: Captured) -> None:
     assert code == NOTHING_FITS
     _, estimated, _ = run(capsys, "estimate", *job)
     assert out.splitlines()[0] == estimated.partition(": dp1 ")[0] + "."
-    assert out.splitlines()[1].startswith("Does not fit: ")
+    assert out.splitlines()[0].startswith("Does not fit: ")
 
 
 def test_json_and_trace_are_of_one_step(capsys: Captured, tmp_path: Path) -> None:
