@@ -34,7 +34,9 @@ class JobDescription(Description):
     """
 
     model: Any
-    """Model: its name, a TOML file, a config.json, its name on the Hugging Face hub (org/name, org/name@revision), or FILE.py:FUNCTION, a torch module of your own: that file is run."""  # noqa: E501
+    """Model: its name, a TOML file, a config.json, its name on the Hugging Face hub (org/name,
+    org/name@revision), or FILE.py:FUNCTION, a torch module of your own: that file is run. Or a
+    job's TOML file, which states model, machine and all else."""
     machine: Any
     """Machine name or TOML file."""
     nodes: int = Field(default=1)
@@ -42,7 +44,8 @@ class JobDescription(Description):
     devices: int | None = None
     """Devices of one node, where the job has a part of it."""
     network: str = ""
-    """Network of the machine, where software makes several of its wires; `planner show MACHINE` lists them."""  # noqa: E501
+    """Network of the machine, where software makes several of its wires; `planner show MACHINE`
+    lists them."""
     set: tuple[str, ...] = ()
     """Override of the profile: device.memory_bytes=80GB (repeatable)."""
     leave_free: float = Field(default=0.0, ge=0, le=MAX_FREE_PERCENT)

@@ -108,7 +108,14 @@ STYLES = {
         convert=tuple,
     ),
     "tolerance": OptionStyle(
-        settings={"metavar": "PERCENT", "show_default": "5", "min": 0, "max": 100},
+        settings={
+            "metavar": "PERCENT",
+            "show_default": "5",
+            "min": 0,
+            "max": 100,
+            "help": "By how much the recommended layout may be slower than the fastest, if it is "
+            "simpler.",
+        },
         convert=lambda percent: percent / 100,
     ),
     "measured": OptionStyle(
