@@ -5,38 +5,13 @@ from __future__ import annotations
 from planner.emitters.batch_job import BatchJob
 from planner.emitters.limits import TORCH_DTYPES, ExpressibleLayouts, FrameworkNames
 from planner.emitters.recipe import File, Recipe
+from planner.emitters.scripts.script_templates import render
 
 __all__ = ["EXPRESSIBLE", "recipe"]
 
 EXPRESSIBLE = ExpressibleLayouts(offload=("none", "all-cpu"), hybrid=True, reshard=True)
 
 _PRECISIONS = FrameworkNames("precision", "FSDP2 alone", TORCH_DTYPES)
-
-_MODULE = '''\
-"""FSDP2 as planned: call `shard(model, layers)` before the optimizer is built."""
-
-import torch
-from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import {imports}
-
-REPLICATE, SHARD = {replicate}, {shard}
-MICRO_BATCH, GRAD_ACCUMULATION = {micro_batch}, {grad_accumulation}
-
-
-def shard(model: nn.Module, layers: nn.ModuleList, device: str = "{device}") -> nn.Module:
-    """Shard every layer on its own, then what is left of the model."""
-    mesh = init_device_mesh(
-        device, (REPLICATE, SHARD), mesh_dim_names=("dp_replicate", "dp_shard")
-    )
-    options = {{
-        "mesh": mesh if REPLICATE > 1 else mesh["dp_shard"],
-        "reshard_after_forward": {reshard},
-{policies}    }}
-    for layer in layers:
-        fully_shard(layer, **options)
-    return fully_shard(model, **options)
-'''
 
 
 def recipe(job: BatchJob) -> Recipe:
@@ -58,28 +33,20 @@ def recipe(job: BatchJob) -> Recipe:
 
 
 def _module(job: BatchJob) -> str:
-    layout = job.layout
-    policies, imports = "", ["fully_shard"]
-    dtype = _PRECISIONS[job.workload.precision]
-    if dtype != "float32":
-        imports.append("MixedPrecisionPolicy")
-        policies += (
-            f'        "mp_policy": MixedPrecisionPolicy(\n            param_dtype=torch.{dtype}, '
-            "reduce_dtype=torch.float32\n        ),\n"
-        )
-    if layout.offload == "all-cpu":
-        imports.append("CPUOffloadPolicy")
-        policies += '        "offload_policy": CPUOffloadPolicy(),\n'
-    # stage 0 is full replication: groups of one rank that shard nothing
+    """`sharding.py`; stage 0 is full replication: groups of one rank that shard nothing."""
+    layout, runtime = job.layout, job.machine.device.runtime
     replicate, shard = job.sharding
-    runtime = job.machine.device.runtime
-    return _MODULE.format(
-        imports=", ".join(sorted(imports)),
+    dtype, offloads = _PRECISIONS[job.workload.precision], layout.offload == "all-cpu"
+    policies = {"MixedPrecisionPolicy": dtype != "float32", "CPUOffloadPolicy": offloads}
+    return render(
+        "sharding.py",
+        imports=sorted(["fully_shard", *(name for name, used in policies.items() if used)]),
+        dtype=dtype,
+        offloads=offloads,
         replicate=replicate,
         shard=shard,
         micro_batch=layout.micro_batch,
         grad_accumulation=layout.grad_accumulation,
         device="cuda" if runtime == "rocm" else runtime,
         reshard=layout.reshard or layout.shards_weights,
-        policies=policies,
     )

@@ -14,6 +14,7 @@ from planner.emitters.limits import (
     not_expressible,
 )
 from planner.emitters.recipe import File, Recipe
+from planner.emitters.scripts.script_templates import render
 
 __all__ = ["EXPRESSIBLE", "recipe"]
 
@@ -21,28 +22,6 @@ EXPRESSIBLE = ExpressibleLayouts()
 _PRECISIONS = FrameworkNames("precision", "Horovod", TORCH_DTYPES)
 _COMPRESSION = {4: "none", 2: "fp16"}
 """By the bytes of an element that is reduced."""
-_MODULE = '''\
-"""Horovod as planned: `optimizer = distributed(model, optimizer)` after `hvd.init()`."""
-
-import horovod.torch as hvd
-import torch
-
-DTYPE = torch.{dtype}
-MICRO_BATCH, GRAD_ACCUMULATION = {micro_batch}, {grad_accumulation}
-COMPRESSION = hvd.Compression.{compression}
-
-
-def distributed(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Start all ranks from the same states, and reduce gradients once a step."""
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-    return hvd.DistributedOptimizer(
-        optimizer,
-        named_parameters=model.named_parameters(),
-        compression=COMPRESSION,
-        backward_passes_per_step=GRAD_ACCUMULATION,
-    )
-'''
 
 
 def recipe(job: BatchJob) -> Recipe:
@@ -51,7 +30,8 @@ def recipe(job: BatchJob) -> Recipe:
         raise not_expressible("a PyTorchJob, which knows no MPI,", "Horovod", "framework ddp")
     layout, framework = job.layout, job.framework
     states = framework.states(job.workload.precision)
-    text = _MODULE.format(
+    text = render(
+        "horovod_plan.py",
         dtype=_PRECISIONS[job.workload.precision],
         micro_batch=layout.micro_batch,
         grad_accumulation=layout.grad_accumulation,

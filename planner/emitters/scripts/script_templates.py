@@ -1,4 +1,4 @@
-"""Templates of job scripts: jinja2 files of this package, or a site's own beside them."""
+"""Templates of job scripts and of modules: jinja2 files of this package, or a site's own."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _environment(folder: Path | None) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,  # shell scripts; values are quoted where they may hold anything
+        autoescape=False,  # no HTML; values are quoted where they may hold anything
     )
     environment.filters["quote"] = shlex.quote
     return environment
