@@ -34,16 +34,21 @@ def site_folder() -> Path | None:
     if named == "":
         return None
     usual = os.path.expanduser(os.environ.get("XDG_CONFIG_HOME") or "~/.config")
-    folder = Path(named or os.path.join(usual, "planner", "templates"))
+    folder = Path(named or os.path.join(usual, "planner", "templates")).expanduser()
     if not folder.is_dir():
         if named is None:
             return None
         raise EmitError(f"{VARIABLE} = {shorten_path(folder)} is no folder; name one that exists")
-    strange = sorted(path.name for path in folder.glob("*.j2") if path.name not in template_names())
+    names = template_names()
+    strange = sorted(
+        path.name
+        for path in folder.iterdir()
+        if path.name not in names and (path.suffix == ".j2" or f"{path.name}.j2" in names)
+    )
     if strange:
         raise EmitError(
             f"{shorten_path(folder)} has {shorten(strange[0])}, which replaces no template; name "
-            f"it as one of {', '.join(template_names())}"
+            f"it as one of {', '.join(names)}"
         )
     return folder
 
@@ -58,7 +63,7 @@ def render(name: str, **values: Any) -> str:
     folder = site_folder()
     try:
         return _environment(folder).get_template(f"{name}.j2").render(**values)
-    except TemplateError as error:
+    except (TemplateError, ArithmeticError, LookupError, OSError, TypeError, ValueError) as error:
         where = "" if folder is None else f" of {shorten_path(folder)}"
         raise EmitError(
             f"the template {name}.j2{where} cannot be filled in: {shorten(str(error), 200)}; "

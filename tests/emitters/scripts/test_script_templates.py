@@ -47,6 +47,9 @@ def test_the_users_own_folder_is_looked_into(
         ("jobs.sh.j2", "", r"has jobs\.sh\.j2, which replaces no template; name it as one of col"),
         ("rank.sh.j2", "{{ ranks }}", "'ranks' is undefined; correct it, or remove it"),
         ("rank.sh.j2", "{% if %}", "cannot be filled in: .*; correct it, or remove it"),
+        ("rank.sh.j2", "{{ 1 / 0 }}", "cannot be filled in: division by zero; correct it"),
+        ("rank.sh.j2", "{{ rank + 1 }}", "cannot be filled in: can only concatenate str"),
+        ("rank.sh", "#!/bin/sh", r"has rank\.sh, which replaces no template; name it as one of"),
     ],
 )
 def test_a_template_that_is_wrong_is_refused(
@@ -57,6 +60,15 @@ def test_a_template_that_is_wrong_is_refused(
     with pytest.raises(EmitError, match=message) as refused:
         JOB.emit()
     assert "\n" not in str(refused.value)
+
+
+def test_a_template_that_is_no_text_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rank.sh.j2").write_bytes(b"\xff")
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    with pytest.raises(EmitError, match=r"cannot be filled in: .*; correct it, or remove it"):
+        JOB.emit()
 
 
 def test_a_folder_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
