@@ -199,4 +199,4 @@ def test_a_profile_of_torch_itself(tmp_path: Path) -> None:
 def test_the_documentation_names_all_that_is_read() -> None:
     text = " ".join((ROOT / "docs" / "runs.md").read_text().split())
     assert f"step lines of {', '.join(known.source.title for known in FORMATS)} |" in text
-    assert f"can be said to hold: {', '.join(f'`{name}`' for name in FIGURES)}." in text
+    assert f"accepts these names: {', '.join(f'`{name}`' for name in FIGURES)}." in text
