@@ -45,7 +45,7 @@ def switch_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     which passes the interfaces of two nodes only once, the latency of its levels, and that the
     switch is slower beside it. Left out: phases, registered buffers. Klenk et al. 2020,
     doi:10.1109/ISCA45697.2020.00085; NVIDIA/nccl, src/graph/tuning.cc;
-    method.md#switches-that-add-up.
+    method.md#in-network-reduction.
 
     >>> node = group_view(load_machine("dgx-h200"), 8, 1)       # bus bandwidth, measured 482 GB/s
     >>> round(2 * 7 / 8 * 2**34 / float(switch_all_reduce_s(node, 2**34)) / 1e9)
@@ -72,7 +72,7 @@ def network_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     adds up too, else a chain to the interfaces and back, which passes the buffer twice; NCCL's
     latencies of both. Left out: the levels of the network's tree, its limits on the number of
     groups. Graham et al. 2016, doi:10.1109/COMHPC.2016.006; NVIDIA/nccl, src/graph/tuning.cc;
-    method.md#switches-that-add-up.
+    method.md#in-network-reduction.
 
     >>> from dataclasses import replace
     >>> reducing = replace(unit_view(8), network_part=1.0)      # 8 nodes, 1 B/s
