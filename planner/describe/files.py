@@ -35,11 +35,7 @@ _DOTTED = re.compile(r"""(?<![\w.-])(?:(?:"[^"\n]*+"|'[^'\n]*+'|[\w-]++)[ \t]*+\
 # --- reading ---------------------------------------------------------------------------------
 
 
-def read_bytes(
-    path: Path,
-    limit: int = MAX_FILE_BYTES,
-    remedy: str = _REMEDY,
-) -> bytes:
+def read_bytes(path: Path, limit: int = MAX_FILE_BYTES, remedy: str = _REMEDY) -> bytes:
     """Read a regular file of at most `limit` bytes; raises CatalogueError.
 
     No more than the limit is read: the files of a kernel state no size.

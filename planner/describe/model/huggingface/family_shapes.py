@@ -8,11 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from planner.describe.model.huggingface.config_fields import (
-    Fields,
-    parse_activation,
-    quote,
-)
+from planner.describe.model.huggingface.config_fields import Fields, parse_activation, quote
 
 __all__ = [
     "bert",
