@@ -253,8 +253,7 @@ def _yaml(text: str) -> Any:
 
 
 def _python(text: str) -> Any:
-    """Assignments anywhere in a module: names, and attributes as tables; and the arguments of a
-    configuration that a function returns. Nothing is run."""
+    """Assignments of a module, attributes as tables, and arguments of calls that it returns."""
     assignments: dict[str, Any] = {}
     tree = parsed(text)
     for node in ast.walk(tree):

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from planner.describe.model.block import Block, Matrix, Part, Weight
 from planner.describe.model.convolutional import Convolutional, SizedConvolution, SizedStage
 from planner.describe.model.shapes import Experts, Shapes
-from planner.describe.model.traced_module import traced_weights
+from planner.describe.model.traced_file import traced_weights
 
 Split = Literal["column", "row", "replicated"]
 Kind = Literal["embedding", "layer", "head"]

@@ -21,6 +21,14 @@ _SHAPE = {
     "num_heads": "num-attention-heads",
     "ffn_size": "ffn-hidden-size",
 }
+_SLOTS = {
+    "embedding_slots": "account-for-embedding-in-pipeline-split",
+    "head_slots": "account-for-loss-in-pipeline-split",
+}
+_ENDS = {
+    "first_layers": "decoder-first-pipeline-num-layers",
+    "last_layers": "decoder-last-pipeline-num-layers",
+}
 _OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "sgd": "sgd-momentum", "muon": "muon"}
 _ATTENTIONS = {
     "flash": "flash",
@@ -139,15 +147,9 @@ def _stage_fields(flags: Table) -> dict[str, Any]:
     spelled = flags.get("pipeline-model-parallel-layout")
     if spelled:
         return dealing([_layers_of(stage) for stage in _stages_of(str(spelled))])
-    slots = {
-        "embedding_slots": flags.flag("account-for-embedding-in-pipeline-split"),
-        "head_slots": flags.flag("account-for-loss-in-pipeline-split"),
-    }
-    ends = {
-        "first_layers": flags.number("decoder-first-pipeline-num-layers"),
-        "last_layers": flags.number("decoder-last-pipeline-num-layers"),
-    }
-    return {name: int(value) for name, value in {**slots, **ends}.items() if value}
+    slots = {field: flags.flag(option) for field, option in _SLOTS.items()}
+    stage_fields = {**slots, **flags.numbers(_ENDS)}
+    return {name: int(value) for name, value in stage_fields.items() if value}
 
 
 def _layers_of(stage: str) -> int:
@@ -189,8 +191,7 @@ def _chunks(job: StatedJob, flags: Table, pp: int) -> int:
     total = flags.number("num-layers")
     if not layers or not total:
         return 1
-    ends = ("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split")
-    total += sum(bool(flags.flag(end)) for end in ends)
+    total += sum(bool(flags.flag(end)) for end in _SLOTS.values())
     if layers < 1 or total % (pp * layers):
         raise job.refused(
             f"--num-layers-per-virtual-pipeline-stage {layers} on {pp} stages does not divide the "
