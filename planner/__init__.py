@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from planner.describe.layout import Layout as Layout
     from planner.describe.machine import Machine as Machine
     from planner.describe.model.model import Model as Model
-    from planner.describe.training.dataset import Dataset as Dataset
-    from planner.describe.training.dataset import Loader as Loader
     from planner.describe.training.training_run import Charges as Charges
     from planner.describe.training.training_run import Checkpoints as Checkpoints
+    from planner.describe.training.training_run import Dataset as Dataset
     from planner.describe.training.training_run import Evaluation as Evaluation
     from planner.describe.training.training_run import Failures as Failures
+    from planner.describe.training.training_run import Loader as Loader
     from planner.describe.training.training_run import StartUp as StartUp
     from planner.describe.training.training_run import Training as Training
     from planner.describe.workload import Workload as Workload
@@ -61,7 +61,7 @@ else:
         "Charges": "planner.describe.training.training_run",
         "Checkpoints": "planner.describe.training.training_run",
         "Configuration": "planner.describe.configurations.configuration",
-        "Dataset": "planner.describe.training.dataset",
+        "Dataset": "planner.describe.training.training_run",
         "Estimate": "planner.cost.estimate",
         "Evaluation": "planner.describe.training.training_run",
         "Failures": "planner.describe.training.training_run",
@@ -69,7 +69,7 @@ else:
         "Job": "planner.job",
         "Layout": "planner.describe.layout",
         "Learned": "planner.evidence.learning",
-        "Loader": "planner.describe.training.dataset",
+        "Loader": "planner.describe.training.training_run",
         "Machine": "planner.describe.machine",
         "Model": "planner.describe.model.model",
         "Plan": "planner.choose.plan",

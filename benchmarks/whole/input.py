@@ -22,7 +22,7 @@ import numpy as np
 
 from planner.describe.catalogue import load_dataset, load_machine
 from planner.describe.machine import Machine
-from planner.describe.training.dataset import Dataset, Loader, Staging
+from planner.describe.training.training_run import Dataset, Loader, Staging
 from planner.training.data import input_time
 from planner.training.data.constants import constants
 

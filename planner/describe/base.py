@@ -1,8 +1,4 @@
-"""Base of all descriptions (models, machines, workloads, ...): frozen, closed, strict.
-
-A description never changes. `replaced` makes a validated copy (pydantic's own
-`model_copy(update=...)` skips validation).
-"""
+"""Base of all descriptions: frozen, closed and strict; `replaced` makes a validated copy."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from planner.describe.machine import Machine
 from planner.describe.machine.variants import override_fields, reserve_memory, take_devices
 from planner.describe.model.model import Model
 from planner.describe.model.traced_file import is_python_file, traced_fields
-from planner.describe.training.dataset import Dataset
+from planner.describe.training.training_run import Dataset
 from planner.errors import DescriptionError, UnknownNameError, shorten
 
 if TYPE_CHECKING:

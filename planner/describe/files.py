@@ -35,15 +35,8 @@ _DOTTED = re.compile(r"""(?<![\w.-])(?:(?:"[^"\n]*+"|'[^'\n]*+'|[\w-]++)[ \t]*+\
 # --- reading ---------------------------------------------------------------------------------
 
 
-def read_bytes(
-    path: Path,
-    limit: int = MAX_FILE_BYTES,
-    remedy: str = _REMEDY,
-) -> bytes:
-    """Read a regular file of at most `limit` bytes; raises CatalogueError.
-
-    No more than the limit is read: the files of a kernel state no size.
-    """
+def read_bytes(path: Path, limit: int = MAX_FILE_BYTES, remedy: str = _REMEDY) -> bytes:
+    """Read a regular file, no more of it than `limit` bytes; raises CatalogueError."""
     where = shorten_path(path)
     try:
         if path.is_dir():
@@ -139,10 +132,7 @@ def _digits(where: str) -> CatalogueError:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace a file's content atomically.
-
-    Raises WriteError where it cannot be written; what was there before is unchanged.
-    """
+    """Replace a file's content atomically, or leave it as it was and raise WriteError."""
     temporary = None
     try:
         with tempfile.NamedTemporaryFile(
@@ -167,10 +157,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def check_description_file(path: Path) -> None:
-    """Raise WriteError unless a description can be written to a path and loaded by name.
-
-    It is asked before long work; nothing is left behind and a file that is there stays as it is.
-    """
+    """Raise WriteError, before long work, unless a path can take a description to load by name."""
     where = shorten_path(path)
     if path.suffix != ".toml" or not path.stem or len(path.stem) > _LONGEST_NAME:
         raise WriteError(

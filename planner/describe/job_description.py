@@ -63,10 +63,7 @@ class JobDescription(Description):
 
     @classmethod
     def read(cls, path: str | Path, changes: Mapping[str, Any] | None = None) -> Self:
-        """Read a job's TOML file; `changes` replace its fields, and those of its tables one by one.
-
-        Paths in the file are relative to the file.
-        """
+        """Read a job's TOML file; `changes` replace its fields, those of tables one by one."""
         path = Path(os.path.expanduser(path))
         fields = _rooted(read_toml(path), path.parent)
         for name, value in (changes or {}).items():

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from planner.choose.legality import check
 from planner.cost.scenario import Scenario
-from planner.describe.framework.supported_models import SupportedModels
+from planner.describe.framework.support import SupportedModels
 from planner.describe.layout import STAGE_FIELDS, Layout
 from planner.emitters.batch_job import BatchJob
 from planner.errors import EmitError, LayoutError, shorten

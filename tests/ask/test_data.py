@@ -9,7 +9,7 @@ import pytest
 import planner
 from planner import Workload, ask
 from planner.describe.catalogue import load_dataset
-from planner.describe.training.dataset import Loader
+from planner.describe.training.training_run import Loader
 from planner.errors import LayoutError
 from planner.training.data import input_time
 

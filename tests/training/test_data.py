@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from planner.describe.catalogue import load_dataset, load_machine, names
-from planner.describe.training.dataset import Dataset, Loader
+from planner.describe.training.training_run import Dataset, Loader
 from planner.errors import DescriptionError, UnknownNameError
 from planner.training.data import changes, input_time
 from planner.training.data.constants import constants

@@ -14,8 +14,7 @@ from planner.app.draw import draw
 from planner.app.markdown import escape
 from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_dataset, names
-from planner.describe.training.dataset import Loader, Staging
-from planner.describe.training.training_run import Charges, Training
+from planner.describe.training.training_run import Charges, Loader, Staging, Training
 from planner.errors import DescriptionError, PlannerError
 from planner.show.figures.time_bars import whole_training
 from planner.show.training import facts, summary, training_table

@@ -12,7 +12,7 @@ from planner.ask.question import Findings, JobFields, question
 from planner.ask.rules import doublings
 from planner.choose.jobs.job_spec import JobSpec
 from planner.describe.catalogue import load_dataset
-from planner.describe.training.dataset import Dataset, Loader, Staging
+from planner.describe.training.training_run import Dataset, Loader, Staging
 from planner.training.data import Change, InputTime, changes, input_time
 from planner.units import counted, format_bytes, format_seconds
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.describe.framework.kernel_traits import Kernels
+from planner.describe.framework.traits import Kernels
 from planner.describe.model.block import Block, Gemm, Pointwise, Saved, Split, Weight
 from planner.describe.model.weight_blocks import add_adapters
 from planner.describe.workload import BaseFormat, Workload

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from planner.cost.operators.sizes import FP32, Sizes
 from planner.describe.model.block import Attention, Block, Gemm, Pointwise, Saved
-from planner.describe.model.traced_module import (
+from planner.describe.model.traced_file import (
     InPrecisions,
     Traced,
     TracedBlock,
@@ -28,7 +28,7 @@ def traced_blocks(sizes: Sizes, traced: Traced) -> tuple[Block, ...]:
     method.md#modules-of-your-own.
 
     >>> from planner.describe.model.model import Model
-    >>> from planner.describe.model.traced_module import TracedWeight
+    >>> from planner.describe.model.traced_file import TracedWeight
     >>> product = TracedOperation(kind="product", rows=196, n=64, k=32)
     >>> weights = (TracedWeight(rows=64, columns=32),)
     >>> net = Traced(blocks=(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from planner.describe.framework.framework import Framework
-from planner.describe.framework.kernel_traits import Kernels
+from planner.describe.framework.traits import Kernels
 from planner.describe.layout import Module
 from planner.describe.model.block import Attention, Gemm, Pointwise, Saved
 from planner.describe.model.model import Model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.describe.framework.memory_traits import States
+from planner.describe.framework.traits import States
 from planner.describe.workload import OptimizerName
 
 __all__ = ["OPTIMIZERS", "SMALLEST_IN_BLOCKS", "Optimizer", "moment_bytes"]

@@ -26,7 +26,7 @@ from planner.cost.shards.partial_recompute import (
     stage_block_counts,
 )
 from planner.cost.shards.states import StageParams, stage_params, without_frozen
-from planner.describe.framework.memory_traits import States
+from planner.describe.framework.traits import States
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from planner.describe.configurations.switched import without_own
+from planner.describe.catalogue import load_framework
+from planner.describe.framework.framework import Framework
+from planner.describe.framework.switches import Switch
 from planner.errors import CatalogueError
 from planner.tables import NotebookView
 
@@ -159,7 +161,38 @@ def _switches(first: Configuration, second: Configuration) -> tuple[str, ...]:
     for part in (first, second):
         hosted = part.framework not in ("", framework)
         part_switches = (
-            without_own(part.switches, part.framework, framework) if hosted else part.switches
+            _without_own(part.switches, part.framework, framework) if hosted else part.switches
         )
         all_switches += part_switches
     return tuple(dict.fromkeys(all_switches))
+
+
+def _without_own(words: Iterable[str], hosted: str, host: str) -> Iterator[str]:
+    """Switches of a framework without those whose changes another one, which takes its files, has
+    anyway.
+
+    >>> list(_without_own(["fp32-gradients", "bf16-states"], "deepspeed", "megatron-deepspeed"))
+    ['bf16-states']
+    """
+    offered, host_framework = load_framework(hosted).switches, load_framework(host)
+    for word in words:
+        switch = offered.get(word)  # those that take a value are changes by themselves
+        if (
+            switch is None
+            or word in host_framework.switches
+            or not _has_switch(host_framework, switch)
+        ):
+            yield word
+
+
+def _has_switch(framework: Framework, switch: Switch) -> bool:
+    """Whether all traits of a switch are a framework's own; what may be chosen is no trait."""
+    numbers = {path: value for path, value in switch.dotted.items() if not isinstance(value, list)}
+    return bool(numbers) and all(_trait(framework, path) == numbers[path] for path in numbers)
+
+
+def _trait(framework: Framework, path: str) -> Any:
+    value: Any = framework
+    for part in path.split("."):
+        value = getattr(value, part, None)
+    return value

@@ -9,20 +9,152 @@ from __future__ import annotations
 import ast
 import json
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
-from planner.describe.configurations.arithmetic import evaluate_integer, parsed
-from planner.describe.configurations.shell import options_of, settings_of
-from planner.describe.configurations.table import Table
+from planner.describe.configurations.shell import evaluate_integer, options_of, parsed, settings_of
 from planner.describe.files import has_endless_keys
 from planner.errors import CatalogueError, shorten
 
-__all__ = ["CALLED", "MAX_BYTES", "Document"]
+__all__ = ["CALLED", "MAX_BYTES", "Document", "Table"]
+
+T = TypeVar("T")
+
+_OPEN = ("auto", "none", "null", "")
+_TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+_MOST = 10**15
+
+
+class Table:
+    """Values by key. A value that is absent, null or `auto` is None.
+
+    >>> table = Table({"stage": "3", "offload": {"device": "cpu"}, "lr": 0.1}, "ds.json")
+    >>> table.number("stage"), table.table("offload").word("device"), list(table.unread())
+    (3, 'cpu', ['lr'])
+    """
+
+    def __init__(self, values: Mapping[str, Any], file: str, where: str = "") -> None:
+        self._values = values
+        self._file = file
+        self._where = where
+        self._taken: set[str] = set()
+        self._tables: dict[str, Table] = {}
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def name(self, key: str) -> str:
+        """The key with the tables that it stands in."""
+        return f"{self._where}{key}"
+
+    def get(self, *keys: str) -> Any:
+        """The first of these keys that is there, as it stands; None where it is left open."""
+        self._taken.update(keys)
+        value = next((self._values[key] for key in keys if key in self._values), None)
+        left_open = isinstance(value, str) and (value.lower() in _OPEN or "$" in value)
+        return None if left_open else value
+
+    def undecided(self) -> Iterator[tuple[str, str]]:
+        """Keys that were asked for and whose value is a variable of the shell, with it."""
+        for key, value in self._values.items():
+            if key in self._taken and isinstance(value, str) and "$" in value:
+                yield key, shorten(value, 40)
+
+    def skip(self, *keys: str) -> None:
+        """Take keys that change neither memory nor time."""
+        self._taken.update(keys)
+
+    def is_open(self, key: str) -> bool:
+        """Whether the file names the value but leaves it to the program."""
+        return key in self._values and self.get(key) is None
+
+    def number(self, *keys: str) -> int | None:
+        """A whole number."""
+        return self._converted(keys, _integer, "is not a whole number; write one, such as 8")
+
+    def numbers(self, keys: Mapping[str, str]) -> dict[str, int | None]:
+        """Whole numbers by field, from the key of every field."""
+        return {field: self.number(key) for field, key in keys.items()}
+
+    def real(self, *keys: str) -> float | None:
+        """A number."""
+        return self._converted(keys, _real, "is not a number; write one, such as 0.1")
+
+    def flag(self, *keys: str) -> bool | None:
+        """Yes or no."""
+        return self._converted(keys, _truth, "is neither true nor false; write one of them")
+
+    def word(self, *keys: str) -> str | None:
+        """A word, in lower case."""
+        return self._converted(keys, _word, "is not a word; write one")
+
+    def _converted(self, keys: tuple[str, ...], convert: Callable[[Any], T], rule: str) -> T | None:
+        """A value as `convert` makes it; None where it is left open."""
+        value = self.get(*keys)
+        try:
+            return None if value is None else convert(value)
+        except (TypeError, ValueError):
+            raise self.refused(keys[0], rule) from None
+
+    def table(self, *keys: str) -> Table:
+        """A table inside this one; empty where it is absent."""
+        key = next((key for key in keys if key in self._values), keys[0])
+        if key not in self._tables:
+            value = self.get(key)
+            if value is not None and not isinstance(value, Mapping):
+                raise self.refused(key, "is not a section; write its keys below it")
+            self._tables[key] = Table(value or {}, self._file, f"{self._where}{key}.")
+        return self._tables[key]
+
+    def refused(self, key: str, rule: str) -> CatalogueError:
+        """The refusal of a value, with its rule and remedy."""
+        value = shorten(str(self._values.get(key)), 40)
+        return CatalogueError(f"{self._file}: {self.name(key)} = {value} {rule}")
+
+    def unread(self) -> Iterator[str]:
+        """Keys that were never taken."""
+        for key, value in self._values.items():
+            if key in self._tables:
+                yield from self._tables[key].unread()
+            elif key not in self._taken and value is not None and not str(key).startswith("__"):
+                yield self.name(str(key))
+
+
+def _integer(value: Any) -> int:
+    """A whole number in its usual spellings, 5e8 and "5e8" too."""
+    if isinstance(value, bool):
+        raise ValueError
+    try:
+        number: float = int(value) if isinstance(value, int | str) else float(value)
+    except ValueError:
+        number = float(value)
+    if abs(number) > _MOST or number != int(number):
+        raise ValueError
+    return int(number)
+
+
+def _real(value: Any) -> float:
+    if isinstance(value, bool):
+        raise ValueError
+    return float(value)
+
+
+def _truth(value: Any) -> bool:
+    word = str(value).lower()
+    if word not in _TRUE + _FALSE:
+        raise ValueError
+    return word in _TRUE
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, (Mapping, list)):
+        raise ValueError
+    return str(value).lower()
+
 
 MAX_BYTES = 64_000
 """Larger than any configuration of a job: PyYAML takes seconds for much more."""
@@ -45,11 +177,8 @@ class Document:
         """What JSON, TOML, YAML or Python assign; empty where the text is none of them."""
         if self.text.lstrip().startswith("{"):
             return self._json()
-        for parse in (_toml, _python, _yaml):
-            parsed = _parsed(parse, self.text)
-            if parsed:
-                return parsed
-        return {}
+        parsed_texts = (_parsed(parse, self.text) for parse in (_toml, _python, _yaml))
+        return next(filter(None, parsed_texts), {})
 
     @cached_property
     def options(self) -> Mapping[str, Any]:
@@ -68,6 +197,11 @@ class Document:
     def arguments(self) -> Table:
         """`options`, typed as they are taken."""
         return Table(self.options, self.name)
+
+    def python_arguments(self) -> Table:
+        """`options` by the names that a Python program gives them, typed as they are taken."""
+        options = {name.replace("-", "_"): value for name, value in self.options.items()}
+        return Table(options, self.name)
 
     def _json(self) -> Mapping[str, Any]:
         try:
@@ -92,18 +226,14 @@ def _parsed(parse: Callable[[str], Any], text: str) -> Mapping[str, Any]:
 
 
 def _is_shallow(value: Any, depth: int = 0) -> bool:
-    if depth > _MAX_DEPTH:
-        return False
+    if depth > _MAX_DEPTH or not isinstance(value, (dict, list)):
+        return depth <= _MAX_DEPTH
     inner = value.values() if isinstance(value, dict) else value
-    if not isinstance(value, (dict, list)):
-        return True
     return all(_is_shallow(item, depth + 1) for item in inner)
 
 
 def _toml(text: str) -> Any:
-    if has_endless_keys(text):
-        return {}
-    return tomllib.loads(text)
+    return {} if has_endless_keys(text) else tomllib.loads(text)
 
 
 class _Loader(yaml.SafeLoader):
@@ -123,8 +253,7 @@ def _yaml(text: str) -> Any:
 
 
 def _python(text: str) -> Any:
-    """Assignments anywhere in a module: names, and attributes as tables; and the arguments of a
-    configuration that a function returns. Nothing is run."""
+    """Assignments of a module, attributes as tables, and arguments of calls that it returns."""
     assignments: dict[str, Any] = {}
     tree = parsed(text)
     for node in ast.walk(tree):

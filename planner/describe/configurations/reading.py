@@ -2,47 +2,40 @@
 
 from __future__ import annotations
 
-import functools
-import importlib
-import pkgutil
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
 
-from planner.describe.configurations import readers as folder
 from planner.describe.configurations.configuration import Configuration, joined
 from planner.describe.configurations.document import MAX_BYTES, Document
+from planner.describe.configurations.readers import (
+    accelerate,
+    deepspeed,
+    emitted,
+    huggingface,
+    megatron,
+    nanogpt,
+    nanotron,
+    torchtitan,
+)
 from planner.describe.files import read_text
 from planner.errors import CatalogueError, shorten
 
-__all__ = ["read_configuration", "read_configuration_text", "readers"]
+__all__ = ["READERS", "read_configuration", "read_configuration_text"]
 
 
-class Reader(Protocol):
-    """What every module of the folder defines."""
-
-    KIND: str
-
-    def recognises(self, document: Document) -> bool:
-        """Whether a file is of its kind."""
-        ...
-
-    def read(self, document: Document) -> Configuration:
-        """What the file says."""
-        ...
-
-
-@functools.cache
-def readers() -> Mapping[str, Reader]:
-    """Every reader by the name of its module.
-
-    >>> "deepspeed" in readers()
-    True
-    """
-    return {
-        module.name: importlib.import_module(f"{folder.__name__}.{module.name}")
-        for module in pkgutil.iter_modules(folder.__path__)
-    }
+READERS = {
+    "accelerate": accelerate.ACCELERATE,
+    "deepspeed": deepspeed.DEEPSPEED,
+    "fully_shard": emitted.FULLY_SHARD,
+    "horovod": emitted.HOROVOD,
+    "huggingface": huggingface.TRAINER,
+    "megatron": megatron.MEGATRON,
+    "nanogpt": nanogpt.NANOGPT,
+    "nanotron": nanotron.NANOTRON,
+    "planned": emitted.PLANNED,
+    "torchtitan": torchtitan.TORCHTITAN,
+    "wordplay": nanogpt.WORDPLAY,
+}
+"""Every reader by name; the first that recognises a file reads it."""
 
 
 def read_configuration(path: str | Path, *more: str | Path) -> Configuration:
@@ -73,10 +66,10 @@ def read_configuration_text(text: str, name: str) -> Configuration:
             f"{document.name} has {len(text)} characters; configurations above {MAX_BYTES} are "
             "refused: give the configuration alone"
         )
-    for reader in readers().values():
+    for reader in READERS.values():
         if reader.recognises(document):
             return joined([reader.read(document)])
-    kinds = ", ".join(sorted(reader.KIND for reader in readers().values()))
+    kinds = ", ".join(sorted(reader.kind for reader in READERS.values()))
     raise CatalogueError(
         f"{document.name} is no configuration that is read, which are: {kinds}; give one of "
         "these, or the options themselves"

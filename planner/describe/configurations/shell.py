@@ -6,14 +6,167 @@ tests of what it assigned itself. Nothing is run. What depends on anything else 
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
-from planner.describe.configurations.arithmetic import arithmetic
-from planner.describe.configurations.words import cut, statements
+__all__ = ["evaluate_integer", "options_of", "parsed", "settings_of"]
 
-__all__ = ["options_of", "settings_of"]
+# --- arithmetic -------------------------------------------------------------------------------
+
+_OPERATIONS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.floordiv,
+}
+_LARGEST = 10**15
+
+
+def _arithmetic(text: str) -> int | None:
+    """The value [1] of a sum or a product of whole numbers; None where it is another thing.
+
+    Counted: + - * and division, rounded down as a shell does. Left out: powers, names, reals.
+    Definition.
+
+    >>> _arithmetic("8 * 40"), _arithmetic("2 ** 999"), _arithmetic("1 / 0")
+    (320, None, None)
+    """
+    try:
+        tree = parsed(text.strip(), "eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    return evaluate_integer(tree.body) if isinstance(tree, ast.Expression) else None
+
+
+def parsed(text: str, mode: Literal["exec", "eval"] = "exec") -> ast.AST:
+    """The tree of a text that may be Python; what Python only warns of is nobody's business."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)
+        return compile(text, "<text>", mode, ast.PyCF_ONLY_AST)
+
+
+def evaluate_integer(node: ast.expr) -> int | None:
+    """The value [1] of an expression, as `_arithmetic`.
+
+    Counted, left out: as there. Definition.
+
+    >>> evaluate_integer(ast.parse("5 * 8", mode="eval").body)
+    40
+    """
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value if abs(node.value) <= _LARGEST else None
+    if not isinstance(node, ast.BinOp) or type(node.op) not in _OPERATIONS:
+        return None
+    left, right = evaluate_integer(node.left), evaluate_integer(node.right)
+    if left is None or right is None:
+        return None
+    if right == 0 and isinstance(node.op, ast.Div | ast.FloorDiv):
+        return None
+    number = _OPERATIONS[type(node.op)](left, right)
+    return number if abs(number) <= _LARGEST else None
+
+
+# --- statements and words ---------------------------------------------------------------------
+
+_OPENERS, _CLOSERS = "({", ")}"
+_HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?")
+
+
+def _statements(script: str) -> Iterator[tuple[str, str]]:
+    """Statements, each with what ends it: a line end, `;`, `&&`, `||` or `|`.
+
+    >>> list(_statements("a=1; b  # no\\nc && d"))
+    [('a=1', ';'), ('b', '\\n'), ('c', '&&'), ('d', '')]
+    """
+    text = _without_documents(script.replace("\\\n", " "))
+    start = 0
+    for index, sign in _bare(text):
+        if index < start or sign not in "\n;&|":
+            continue
+        end = sign * 2 if text[index : index + 2] in ("&&", "||", ";;") else sign
+        if sign == "&" and end == "&" and text[index - 1 : index] in (">", "<"):
+            continue
+        bare = _bare_text(text[start:index])
+        if bare:
+            yield bare, end
+        start = index + len(end)
+    rest = _bare_text(text[start:])
+    if rest:
+        yield rest, ""
+
+
+def _cut(statement: str) -> list[str]:
+    """Words of a statement, as written.
+
+    >>> _cut('torchrun $ARGS "a b" x=( 1 2 )')
+    ['torchrun', '$ARGS', '"a b"', 'x=( 1 2 )']
+    """
+    words, start = [], 0
+    for index, sign in _bare(statement):
+        if sign.isspace():
+            words.append(statement[start:index])
+            start = index + 1
+    return [word for word in [*words, statement[start:]] if word]
+
+
+def _bare_text(text: str) -> str:
+    """Text without comments."""
+    pieces, start = [], 0
+    for index, sign in _bare(text, comments=True):
+        if sign == "#" and index >= start:
+            pieces.append(text[start:index])
+            end = text.find("\n", index)
+            start = len(text) if end < 0 else end
+    return "".join([*pieces, text[start:]]).strip()
+
+
+def _bare(text: str, *, comments: bool = False) -> Iterator[tuple[int, str]]:
+    """Places of the signs that stand in no quotes, parentheses or comment."""
+    quote, depth, index = "", 0, 0
+    while index < len(text):
+        sign = text[index]
+        if sign == "\\" and quote != "'":
+            index += 2
+            continue
+        if quote:
+            quote = "" if sign == quote else quote
+        elif sign in "'\"`":
+            quote = sign
+        elif sign == "#" and (index == 0 or text[index - 1].isspace()):
+            if comments:
+                yield index, sign
+            end = text.find("\n", index)
+            index = len(text) if end < 0 else end
+            continue
+        elif sign == "(" or (sign == "{" and text[index - 1 : index] == "$"):
+            depth += 1
+        elif depth and sign in _CLOSERS:
+            depth -= 1
+        elif not depth:
+            yield index, sign
+        index += 1
+
+
+def _without_documents(text: str) -> str:
+    """The script without the texts that it writes into files (`<<EOT`)."""
+    lines: list[str] = []
+    until = ""
+    for line in text.splitlines():
+        if until:
+            until = "" if line.strip() == until else until
+            continue
+        lines.append(line)
+        match = _HEREDOC.search(line) if not line.lstrip().startswith("#") else None
+        until = match[1] if match else ""
+    return "\n".join(lines)
+
+
+# --- options and settings ---------------------------------------------------------------------
 
 _OPTION = re.compile(r"--([A-Za-z][\w.-]*)(?:=(.*))?", re.DOTALL)
 _ARGUMENT = re.compile(r"--|[\w.]+$")
@@ -30,19 +183,8 @@ _EXPANSION = re.compile(
 )
 _DECLARING = ("export", "local", "readonly", "declare", "typeset", "-x", "-a", "-i")
 _SAYING = (
-    "echo",
-    "printf",
-    "cat",
-    "mkdir",
-    "rm",
-    "cd",
-    "source",
-    "module",
-    "pip",
-    "git",
-    "[",
-    "[[",
-)
+    "echo", "printf", "cat", "mkdir", "rm", "cd", "source", "module", "pip", "git", "[", "[[",
+)  # fmt: skip
 _TESTS: Mapping[str, Callable[[str, str], bool]] = {
     "=": lambda a, b: a == b,
     "==": lambda a, b: a == b,
@@ -130,8 +272,8 @@ class _Script:
 
     def follow(self, text: str) -> None:
         skips = False
-        for statement, end in statements(text):
-            words = cut(statement)
+        for statement, end in _statements(text):
+            words = _cut(statement)
             if words and not skips and self._enters(words):
                 self._runs(words)
             tested = bool(words) and words[0] in ("[", "[[", "test")
@@ -174,7 +316,7 @@ class _Script:
             before = f"{self.variables.get(match[1], '')} " if match[2] else ""
             value = match[3]
             inner = value[1:-1] if value.startswith("(") else ""
-            parts = [self._expanded(part) for part in cut(inner)] if inner else []
+            parts = [self._expanded(part) for part in _cut(inner)] if inner else []
             text = before + (" ".join(parts) if inner else self._expanded(value))
             self.variables[match[1]] = text[:_MOST_TEXT].strip()
 
@@ -191,7 +333,7 @@ class _Script:
         def value(match: re.Match[str]) -> str:
             if match["sum"] is not None:
                 names = re.sub(r"\$\{?(\w+)\}?", r"\1", match["sum"])
-                number = arithmetic(_NAME.sub(lambda m: self.variables.get(m[0], m[0]), names))
+                number = _arithmetic(_NAME.sub(lambda m: self.variables.get(m[0], m[0]), names))
                 return match[0] if number is None else str(number)
             name = match["braced"] or match["plain"]
             stored = self.variables.get(name)

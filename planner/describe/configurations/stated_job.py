@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from planner.describe.catalogue import names
+from planner.describe.catalogue import load_framework, names
 from planner.describe.configurations.configuration import Configuration
-from planner.describe.configurations.switched import switches_in
-from planner.describe.configurations.table import Table
+from planner.describe.configurations.document import Document, Table
+from planner.describe.framework.switches import Switch
+from planner.describe.layout import format_split
 from planner.errors import CatalogueError, shorten
+from planner.units import parse_quantity
 
-__all__ = ["DTYPES", "StatedJob"]
+__all__ = ["DTYPES", "Reader", "StatedJob", "dealing", "has_all", "has_any"]
 
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 """Precisions by torch's names."""
 
+_VALUE = "{value}"
 _MOST_NAMED = 12
 _OFF = ("none", "false", "no", "off", "0", "1", "{}", "[]", "")
 """Values that switch nothing on; 1 is a degree that splits nothing."""
@@ -24,10 +29,8 @@ _OFF = ("none", "false", "no", "off", "0", "1", "{}", "[]", "")
 class StatedJob:
     """What one file says so far. None is what it does not say."""
 
-    def __init__(self, kind: str, file: str, table: Table) -> None:
-        self.kind = kind
-        self.file = file
-        self.table = table
+    def __init__(self, kind: str, document: Document, table: Table) -> None:
+        self.kind, self.document, self.table = kind, document, table
         self.single: dict[str, Any] = {}
         self.fields: dict[str, dict[str, Any]] = {
             name: {} for name in ("layout", "workload", "usual", "shape", "changes", "left_to")
@@ -71,13 +74,13 @@ class StatedJob:
     def switches(self) -> tuple[str, ...]:
         """Switches that the file turns on."""
         framework = self.single.get("framework") or self.single.get("usual_framework")
-        in_table = switches_in(framework, self.table) if framework in names("framework") else ()
+        in_table = _switches_in(framework, self.table) if framework in names("framework") else ()
         distinct = dict.fromkeys((*in_table, *self.on))
         return tuple(word for word in distinct if word.partition("=")[0] not in self.off)
 
     def note(self, sentence: str) -> None:
         """A sentence for the user."""
-        self.notes.append(f"{self.file}: {sentence}")
+        self.notes.append(f"{self.document.name}: {sentence}")
 
     def _state(self, name: str, values: Mapping[str, Any]) -> None:
         self.fields[name].update({k: v for k, v in values.items() if v is not None})
@@ -113,17 +116,152 @@ class StatedJob:
 
     def refused(self, message: str) -> CatalogueError:
         """A refusal that names the file."""
-        return CatalogueError(f"{self.file}: {message}")
+        return CatalogueError(f"{self.document.name}: {message}")
 
-    def configuration(self, *, hides: Callable[[str], bool] | None = None) -> Configuration:
+    def configuration(self, hides: Callable[[str], bool]) -> Configuration:
         """What was gathered, with a note on what was not read."""
         on = self.switches()
-        rest = [key for key in self.table.unread() if hides is None or not hides(key)]
+        rest = [key for key in self.table.unread() if not hides(key)]
         if rest:
             shown = ", ".join(rest[:_MOST_NAMED])
             more = f" and {len(rest) - _MOST_NAMED} more" if len(rest) > _MOST_NAMED else ""
             self.note(f"not read: {shown}{more}")
         stated_fields: dict[str, Any] = {**self.fields, **self.single}
         return Configuration(
-            (self.file,), (self.kind,), notes=tuple(self.notes), switches=on, **stated_fields
+            (self.document.name,),
+            (self.kind,),
+            notes=tuple(self.notes),
+            switches=on,
+            **stated_fields,
         )
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How files of one kind are recognised and read."""
+
+    kind: str
+    """Files of this kind, in words."""
+    recognises: Callable[[Document], bool]
+    """Whether a file is of its kind."""
+    state: Callable[[StatedJob, Table], None]
+    """States what a file's table says."""
+    framework: str = ""
+    """The framework that such files configure; empty where they say it themselves."""
+    table: Callable[[Document], Table] = Document.table
+    """The table of a file: its assignments, options or settings."""
+    hides: Callable[[str], bool] = lambda key: True
+    """Whether nobody need be told that a key was not read."""
+
+    def read(self, document: Document) -> Configuration:
+        """What the file says."""
+        job = StatedJob(self.kind, document, self.table(document))
+        job.is_(framework=self.framework)
+        self.state(job, job.table)
+        return job.configuration(self.hides)
+
+
+def has_any(*marks: str) -> Callable[[Document], bool]:
+    """Whether one of these keys stands at the top of a file."""
+    return lambda document: any(mark in document.tables for mark in marks)
+
+
+def has_all(*marks: str) -> Callable[[Document], bool]:
+    """Whether all of these keys stand at the top of a file."""
+    return lambda document: all(mark in document.tables for mark in marks)
+
+
+_ENDS = ((0, 0), (1, 1), (1, 0), (0, 1))
+
+
+def dealing(counts: Sequence[int], usual: tuple[int, int] = (0, 0)) -> dict[str, int | str]:
+    """Fields of a layout for layers of every chunk; none where the framework deals them so itself.
+
+    `usual` are the layers that it counts embedding and head for.
+
+    >>> dealing([8, 8, 8, 8]), dealing([7, 8, 8, 7]), dealing([8, 9, 8, 7], usual=(1, 1))
+    ({}, {'embedding_slots': 1, 'head_slots': 1}, {})
+    >>> dealing([5, 9, 9, 9])
+    {'split': '5,9*3'}
+    """
+    for first, last in (usual, *_ENDS):
+        if _dealt(sum(counts), len(counts), first, last) == list(counts):
+            return {} if (first, last) == usual else {"embedding_slots": first, "head_slots": last}
+    return {"split": format_split(counts)}
+
+
+def _dealt(layers: int, chunks: int, first: int, last: int) -> list[int]:
+    """As even as possible, ends counted as layers."""
+    base, extra = divmod(layers + first + last, chunks)
+    counts = [base + (chunk < extra) for chunk in range(chunks)]
+    counts[0] -= first
+    counts[-1] -= last
+    return counts
+
+
+# --- switches ---------------------------------------------------------------------------------
+
+
+def _switches_in(name: str, settings: Table) -> Iterator[str]:
+    """Switches of a framework whose words all stand in a file, with their values.
+
+    >>> given = Table({"tp-comm-overlap": True, "cuda-graph-impl": "none"}, "job.sh")
+    >>> list(_switches_in("megatron-lm", given))
+    ['tp-comm-overlap']
+    """
+    for switch_name, switch in load_framework(name).switches.items():
+        if not switch.arguments and not switch.read_as:
+            continue
+        for words in (switch.arguments or (), *((line,) for line in switch.read_as)):
+            values = [_value(line, settings) for line in words]
+            if values and None not in values:
+                yield _named(switch_name, switch, values)
+                break
+
+
+def _named(name: str, switch: Switch, values: list[str | None]) -> str:
+    first_value = next((value for value in values if value), "")
+    return f"{name}={first_value}" if switch.takes and first_value else name
+
+
+def _value(line: str, settings: Table) -> str | None:
+    """What stands for `{value}` in a file that says a line; None where it does not say it."""
+    place, colon, rest = line.partition(": ")
+    path, wanted = _parsed(rest if colon and "." in place else line)
+    table = settings
+    for part in path[:-1]:
+        inner = table.get(part) if part in table else None
+        if not isinstance(inner, Mapping):
+            return None
+        table = table.table(part)
+    if path[-1] not in table:
+        return None
+    value = table.get(path[-1])
+    if wanted == _VALUE:
+        return _number(value)
+    return "" if _plain(value) == _plain(wanted) else None
+
+
+def _parsed(line: str) -> tuple[list[str], Any]:
+    """Where a line stands in a file, and what it says there."""
+    if line.startswith("--"):
+        option, _, value = line.removeprefix("--").replace("=", " ", 1).partition(" ")
+        return [option], value or True
+    table: Any = tomllib.loads(line.replace(_VALUE, f'"{_VALUE}"'))
+    path = []
+    while isinstance(table, dict):
+        key, table = next(iter(table.items()))
+        path.append(key)
+    return path, table
+
+
+def _plain(value: Any) -> str:
+    return str(value).lower()
+
+
+def _number(value: Any) -> str | None:
+    """A number as a switch names it."""
+    try:
+        return f"{parse_quantity(str(value)):.0f}"
+    except ValueError:
+        return None

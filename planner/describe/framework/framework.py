@@ -7,12 +7,8 @@ from typing import Any, Literal, get_args
 
 from pydantic import Field, model_validator
 
-from planner.describe.base import Description, ZeroStage
-from planner.describe.framework.communication_traits import Communication, Reduction
-from planner.describe.framework.emit_support import EmitSupport
-from planner.describe.framework.kernel_traits import HostTime, Kernels, OtherKernels, Stall
-from planner.describe.framework.memory_traits import Buffers, Offloading, States
-from planner.describe.framework.supported_models import Axis
+from planner.describe.base import Description, Share, ZeroStage
+from planner.describe.framework.support import Axis, EmitSupport
 from planner.describe.framework.switches import (
     Switch,
     apply_switches,
@@ -20,13 +16,38 @@ from planner.describe.framework.switches import (
     merge_tables,
     strip_switches,
 )
+from planner.describe.framework.traits import (
+    Buffers,
+    Communication,
+    HostTime,
+    Kernels,
+    Offloading,
+    OtherKernels,
+    Reduction,
+    States,
+)
 from planner.describe.layout import RECOMPUTE, Context, Module, Recompute, Schedule
 from planner.describe.machine import Machine, Requirements, Runtime
 from planner.describe.model.model import Model
 from planner.describe.workload import PRECISIONS, TrainingPrecision, Workload
 from planner.errors import UnknownNameError, shorten
 
-__all__ = ["Framework"]
+__all__ = ["Framework", "Stall"]
+
+
+class Stall(Description):
+    """Layouts of which some runs stall, for an unknown cause."""
+
+    zero_stages: tuple[ZeroStage, ...] = (0, 1, 2, 3)
+    """ZeRO stages of these layouts."""
+    piped: bool
+    """Whether they have a pipeline."""
+    beyond_node: bool = False
+    """Whether tensor parallelism must reach beyond a node."""
+    min_nodes: int = Field(ge=1, le=100_000)
+    """Fewest nodes."""
+    share: Share
+    """Share of measured runs slower than 1.67 x their estimate."""
 
 
 class Framework(Description):
@@ -195,10 +216,7 @@ class Framework(Description):
         return type(self).described(changed, where=shorten(changed["name"]))
 
     def with_checked_switches(self) -> Framework:
-        """Check that the switches change existing traits.
-
-        Raises DescriptionError, UnknownNameError for the first that does not.
-        """
+        """Check that switches change existing traits; raises DescriptionError, UnknownNameError."""
         plain = self.model_dump()
         for name, switch in self.switches.items():
             where = f"switches.{name}"

@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_args
 from pydantic import BeforeValidator, Field
 
 from planner.describe.base import Description, ZeroStage
-from planner.describe.framework.supported_models import non_linearity
+from planner.describe.framework.support import non_linearity
 from planner.describe.machine import Device, Runtime
 from planner.describe.model.model import Model
 from planner.describe.workload import (

@@ -1,10 +1,27 @@
 """What a hardware profile describes: device, node, network, storage, the queue."""
 
-from planner.describe.machine.device import Device, Precision, Runtime
-from planner.describe.machine.machine import FileSystem, Machine, OperationRate, Requirements
-from planner.describe.machine.network import Curve, Delays, Network, NetworkKind
-from planner.describe.machine.node import Fabric, LocalDisk, Node, Wire
-from planner.describe.machine.scheduler import Launch, Queue, Scheduler
+from planner.describe.machine.hardware import (
+    Curve,
+    Delays,
+    Device,
+    Fabric,
+    LocalDisk,
+    Network,
+    NetworkKind,
+    Node,
+    Precision,
+    Runtime,
+    Wire,
+)
+from planner.describe.machine.machine import (
+    FileSystem,
+    Launch,
+    Machine,
+    OperationRate,
+    Queue,
+    Requirements,
+    Scheduler,
+)
 
 __all__ = [
     "Curve",

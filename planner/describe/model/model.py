@@ -1,7 +1,4 @@
-"""Model: an architecture, as read from a catalogue or a config.json.
-
-It states shapes and counts its parameters; `planner.cost` computes their costs.
-"""
+"""Model: an architecture as read from a catalogue or a config.json, and its parameter count."""
 
 from __future__ import annotations
 
@@ -20,10 +17,7 @@ class Model(Shapes):
 
     @property
     def longest_sequence(self) -> int:
-        """Longest sequence: positions, or patches of an image; 0: no limit [tokens].
-
-        Where a token is a sample a sequence is one.
-        """
+        """Longest sequence: positions, patches of an image, 1 for samples; 0: no limit [tokens]."""
         if self.counts_samples:
             return 1
         if self.vision is not None:

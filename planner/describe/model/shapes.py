@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from planner.describe.base import Description, Width
 from planner.describe.model.convolutional import Convolutional
-from planner.describe.model.traced_module import Traced
+from planner.describe.model.traced_file import Traced
 
 __all__ = ["Experts", "LatentAttention", "Shapes", "Vision", "Written"]
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from planner.describe.model.block import Block, Matrix, Part, Weight
 from planner.describe.model.convolutional import Convolutional, SizedConvolution, SizedStage
 from planner.describe.model.shapes import Experts, Shapes
-from planner.describe.model.traced_module import traced_weights
+from planner.describe.model.traced_file import traced_weights
 
 Split = Literal["column", "row", "replicated"]
 Kind = Literal["embedding", "layer", "head"]
@@ -205,12 +205,7 @@ def layer_kinds(model: Shapes) -> tuple[LayerKind, ...]:
             model.sliding_window,
             True,
         ),
-        (
-            "expert layer",
-            model.num_layers - dense - (model.num_window_layers - windowed),
-            0,
-            True,
-        ),
+        ("expert layer", model.num_layers - dense - (model.num_window_layers - windowed), 0, True),
     ):
         if count > 0:
             kinds.append(LayerKind(name, count, experts, window, causal=causal))
@@ -237,10 +232,7 @@ def _embedding_weights(model: Shapes) -> tuple[Weight, ...]:
     weights: tuple[Weight, ...] = ()
     if model.vision is not None:
         patch = model.vision.num_channels * model.vision.patch_size**2
-        weights += (
-            *_linear(Weight("patch", hidden, patch), bias=True),
-            Weight("cls", hidden),
-        )
+        weights += (*_linear(Weight("patch", hidden, patch), bias=True), Weight("cls", hidden))
     else:
         weights += (Weight("embedding", model.vocab_size, width, "column"),)
     if width != hidden:

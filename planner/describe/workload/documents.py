@@ -78,10 +78,7 @@ def parse_documents(text: str) -> tuple[int, ...]:
 
 
 def read_documents(text: str) -> tuple[int, ...]:
-    """Parse lengths, or read them from the CSV, JSON or JSONL file that `text` names.
-
-    Only for the command line: it reads any file.
-    """
+    """Parse lengths, or read them from any CSV, JSON or JSONL file that the command line names."""
     try:
         return parse_documents(text)
     except DescriptionError:

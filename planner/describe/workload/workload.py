@@ -154,10 +154,6 @@ class Workload(Description):
                 f"base_format = {self.base_format} stores frozen layers, and all layers are "
                 "trained; set lora_rank or freeze layers"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_experts(self) -> Workload:
         if self.pad_experts and not self.expert_capacity:
             raise ValueError("pad_experts without expert_capacity pads to nothing; state both")
         return self

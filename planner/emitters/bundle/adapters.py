@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, get_args
 
-from planner.describe.configurations.tuning import MODULES
+from planner.describe.configurations.readers.huggingface import MODULES
 from planner.describe.workload import LoraTarget, TrainingPrecision, Workload
 from planner.emitters.batch_job import BatchJob
 from planner.emitters.recipe import OWN_PROGRAM, File, Recipe

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from planner.describe.framework.supported_models import SupportedModels
+from planner.describe.framework.support import SupportedModels
 from planner.emitters.batch_job import CHECKPOINTS, BatchJob
 from planner.emitters.limits import TORCH_DTYPES, ExpressibleLayouts
 from planner.emitters.queue import slot_of

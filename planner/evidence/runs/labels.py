@@ -15,7 +15,7 @@ from pydantic import Field
 
 from planner.describe.base import Description, Quantity
 from planner.describe.files import read_toml
-from planner.describe.framework.kernel_traits import Loss
+from planner.describe.framework.traits import Loss
 from planner.describe.workload import TrainingPrecision
 from planner.errors import PlannerError, shorten
 

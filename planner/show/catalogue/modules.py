@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from planner.describe.model.model import Model
-from planner.describe.model.traced_module import Traced, TracedBlock
+from planner.describe.model.traced_file import Traced, TracedBlock
 from planner.tables import Block, Column, Line, Record, Table
 from planner.units import format_bytes, format_count
 

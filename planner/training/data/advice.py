@@ -10,7 +10,7 @@ from typing import Literal
 from numpy.typing import ArrayLike
 
 from planner.describe.machine import Machine
-from planner.describe.training.dataset import Dataset, Loader
+from planner.describe.training.training_run import Dataset, Loader
 from planner.training.data.input import InputTime, input_time
 
 __all__ = ["Change", "ChangeName", "changes"]

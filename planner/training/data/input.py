@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from planner.cost.arrays import Float
 from planner.describe.machine import Machine
-from planner.describe.training.dataset import Dataset, Loader
+from planner.describe.training.training_run import Dataset, Loader
 from planner.errors import DescriptionError
 from planner.training.data.constants import constants
 from planner.training.data.input_stages import (

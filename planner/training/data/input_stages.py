@@ -6,7 +6,7 @@ import numpy as np
 
 from planner.cost.arrays import Float
 from planner.describe.machine import FileSystem, Machine
-from planner.describe.training.dataset import Dataset, Loader
+from planner.describe.training.training_run import Dataset, Loader
 from planner.training.data.constants import constants
 
 __all__ = ["node_read_rate", "stage_times", "unknown_stages"]

@@ -13,7 +13,7 @@ from planner.cost.shards.layouts import Layouts
 from planner.cost.step.compute.block_time import block_time
 from planner.describe.model.block import Attention, Block, Gemm
 from planner.describe.model.model import Model
-from planner.describe.model.traced_module import (
+from planner.describe.model.traced_file import (
     InPrecisions,
     Traced,
     TracedBlock,

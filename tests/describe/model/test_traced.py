@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from planner.describe.catalogue import load_model
-from planner.describe.model.traced_file import is_python_file
-from planner.describe.model.traced_module import Traced
+from planner.describe.model.traced_file import Traced, is_python_file
 from planner.describe.model.weight_blocks import weight_blocks
 from planner.errors import PlannerError
 from planner.show.catalogue.modules import model_toml

@@ -10,7 +10,7 @@ import pytest
 
 from planner.describe.catalogue import load_machine
 from planner.describe.layout import Layout
-from planner.describe.machine.scheduler import Scheduler
+from planner.describe.machine.machine import Scheduler
 from planner.errors import EmitError
 from tests.emitters.emitted import files_of, place_files
 

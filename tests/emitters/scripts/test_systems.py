@@ -10,7 +10,7 @@ import yaml
 
 from planner.describe.catalogue import load_machine, names
 from planner.describe.machine import Machine
-from planner.describe.machine.scheduler import Launch, Queue, Scheduler
+from planner.describe.machine.machine import Launch, Queue, Scheduler
 from planner.errors import EmitError
 from tests.emitters.emitted import Files, place_files, run_on, scripts
 

@@ -20,8 +20,7 @@ from planner.cli import main  # noqa: E402
 from planner.cost.operators.blocks import blocks  # noqa: E402
 from planner.cost.operators.operations import model_flop  # noqa: E402
 from planner.describe.model.model import Model  # noqa: E402
-from planner.describe.model.traced_file import traced_fields  # noqa: E402
-from planner.describe.model.traced_module import Traced  # noqa: E402
+from planner.describe.model.traced_file import Traced, traced_fields  # noqa: E402
 from planner.errors import PlannerError  # noqa: E402
 from planner.show.catalogue.modules import model_toml  # noqa: E402
 from planner.validate.modules.load import Sample  # noqa: E402

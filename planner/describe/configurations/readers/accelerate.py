@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from planner.describe.configurations.configuration import Configuration
-from planner.describe.configurations.document import Document
-from planner.describe.configurations.stated_job import StatedJob
-from planner.describe.configurations.table import Table
+from planner.describe.configurations.document import Table
+from planner.describe.configurations.readers.deepspeed import offload_of
+from planner.describe.configurations.stated_job import Reader, StatedJob, has_any
 
-__all__ = ["KIND", "fsdp_stage", "read", "recognises"]
+__all__ = ["ACCELERATE", "fsdp_stage"]
 
-KIND = "Accelerate's configuration"
-_MARKS = ("distributed_type", "fsdp_config", "deepspeed_config", "compute_environment")
 _PRECISIONS = {"no": "fp32", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8", "false": "fp32"}
 _STRATEGIES = {
     "full_shard": (3, False),
@@ -35,57 +32,40 @@ _NOT_COUNTED = {
 }
 
 
-def recognises(document: Document) -> bool:
-    """Whether one of Accelerate's own keys stands at the top."""
-    return any(mark in document.tables for mark in _MARKS)
-
-
-def read(document: Document) -> Configuration:
-    """What it says."""
-    table = document.table()
-    stated_job = StatedJob(KIND, document.name, table)
-    stated_job.is_(world=table.number("num_processes"))
-    precision = stated_job.named(table, "mixed_precision", _PRECISIONS, "bf16")
+def _state(job: StatedJob, table: Table) -> None:
+    job.is_(world=table.number("num_processes"))
+    precision = job.named(table, "mixed_precision", _PRECISIONS, "bf16")
     # `no` is what the file says before the program asks for another
-    stated_job.workload(precision=None if precision == "fp32" else precision)
-    stated_job.by_default(precision="fp32")
+    job.workload(precision=None if precision == "fp32" else precision)
+    job.by_default(precision="fp32")
     kind = table.word("distributed_type") or ""
-    if kind in ("fsdp", "fsdp2") or (not kind and "fsdp_config" in table):
-        _fsdp(stated_job, table.table("fsdp_config"))
-    elif kind == "deepspeed":
-        _deepspeed(stated_job, table.table("deepspeed_config"))
-    elif kind == "megatron_lm":
-        _megatron(stated_job, table.table("megatron_lm_config"))
+    kind = "fsdp" if not kind and "fsdp_config" in table else kind
+    if kind in _PLUGINS:
+        section, state = _PLUGINS[kind]
+        state(job, table.table(section))
     elif kind in ("multi_gpu", "multi_xpu", "multi_cpu", "multi_npu", "no", "false", ""):
-        stated_job.is_(usual_framework="ddp")
-        stated_job.by_default(zero_stage=0)
+        job.is_(usual_framework="ddp")
+        job.by_default(zero_stage=0)
     else:
-        raise stated_job.refused(
+        raise job.refused(
             f"distributed_type = {kind.upper()} is not described; use FSDP, DEEPSPEED, "
             "MEGATRON_LM or MULTI_GPU"
         )
-    _mesh(stated_job, table.table("parallelism_config"))
+    _mesh(job, table.table("parallelism_config"))
     table.number("num_machines")
-    stated_job.not_counted(table, _NOT_COUNTED)
+    job.not_counted(table, _NOT_COUNTED)
     backend = table.table("dynamo_config").word("dynamo_backend") or table.word("dynamo_backend")
     if backend not in (None, "no"):
-        stated_job.turned_on("compile")
-    return stated_job.configuration(hides=lambda key: not key.startswith(_SECTIONS))
-
-
-_SECTIONS = (
-    "fsdp_config.", "deepspeed_config.", "megatron_lm_config.", "parallelism_config.",
-)  # fmt: skip
-"""Parts whose keys change memory or time; the others say where and how processes start."""
+        job.turned_on("compile")
 
 
 # --- FSDP -------------------------------------------------------------------------------------
 
 
-def _fsdp(stated_job: StatedJob, plugin: Table) -> None:
-    stated_job.is_(framework="accelerate")
+def _fsdp(job: StatedJob, plugin: Table) -> None:
+    job.is_(framework="accelerate")
     strategy = plugin.word("fsdp_sharding_strategy")
-    stage, hybrid = fsdp_stage(stated_job, strategy) if strategy else (None, False)
+    stage, hybrid = fsdp_stage(job, strategy) if strategy else (None, False)
     gathers = plugin.word("fsdp_reshard_after_forward")
     if gathers in _STRATEGIES:
         stage, hybrid = _STRATEGIES[gathers]
@@ -93,86 +73,78 @@ def _fsdp(stated_job: StatedJob, plugin: Table) -> None:
         stage = 3 if plugin.flag("fsdp_reshard_after_forward") else 2
     elif (plugin.number("fsdp_version") or 1) == 2 and stage is None:
         stage = 3
-    stated_job.layout(zero_stage=3 if stage is None else stage)
-    stated_job.is_(shards_per_node=hybrid)
+    job.layout(zero_stage=3 if stage is None else stage)
+    job.is_(shards_per_node=hybrid)
     offloads = plugin.flag("fsdp_offload_params")
-    stated_job.layout(offload="all-cpu" if offloads else None)
+    job.layout(offload="all-cpu" if offloads else None)
     recomputes = plugin.flag("fsdp_activation_checkpointing")
-    stated_job.layout(recompute="full" if recomputes else None)
+    job.layout(recompute="full" if recomputes else None)
     # the program may ask for both itself
-    stated_job.by_default(offload="none", recompute="none")
+    job.by_default(offload="none", recompute="none")
     if plugin.number("fsdp_version") != 2:
-        stated_job.note("FSDP 1 is estimated as FSDP 2, which shards each tensor by rows")
+        job.note("FSDP 1 is estimated as FSDP 2, which shards each tensor by rows")
     prefetch = plugin.word("fsdp_backward_prefetch")
     if prefetch in ("no_prefetch", "backward_post"):
-        stated_job.note(
-            f"fsdp_backward_prefetch = {prefetch} is not counted: gathers are prefetched"
-        )
+        job.note(f"fsdp_backward_prefetch = {prefetch} is not counted: gathers are prefetched")
     plugin.skip(*(f"fsdp_{name}" for name in _HARMLESS))
 
 
-def fsdp_stage(stated_job: StatedJob, strategy: str) -> tuple[int, bool]:
+def fsdp_stage(job: StatedJob, strategy: str) -> tuple[int, bool]:
     """The ZeRO stage of FSDP 1's strategy, and whether each node is a group of its own."""
     name = _STRATEGY_NUMBERS.get(strategy, strategy)
     if name not in _STRATEGIES:
-        raise stated_job.refused(
+        raise job.refused(
             f"fsdp_sharding_strategy = {strategy} is not known; use one of "
             f"{', '.join(strategy_name.upper() for strategy_name in _STRATEGIES)}"
         )
     return _STRATEGIES[name]
 
 
-def _mesh(stated_job: StatedJob, mesh: Table) -> None:
+def _mesh(job: StatedJob, mesh: Table) -> None:
     sizes = {
         name: mesh.number(f"parallelism_config_{name}_size")
         for name in ("dp_replicate", "dp_shard", "tp", "cp")
     }
     if not any(sizes.values()):
         return
-    stated_job.layout(tp=sizes["tp"] or 1, cp=sizes["cp"] or 1)
+    job.layout(tp=sizes["tp"] or 1, cp=sizes["cp"] or 1)
     replicate, shard = sizes["dp_replicate"] or 1, sizes["dp_shard"] or 1
-    stated_job.layout(dp=replicate * shard)
-    stated_job.is_(replicas=replicate if shard > 1 else 0)
+    job.layout(dp=replicate * shard)
+    job.is_(replicas=replicate if shard > 1 else 0)
     if shard == 1 and replicate > 1 and (sizes["cp"] or 1) == 1:
-        stated_job.layout(zero_stage=0)  # groups of one rank hold everything
+        job.layout(zero_stage=0)  # groups of one rank hold everything
     mesh.skip("parallelism_config_cp_comm_strategy", "parallelism_config_cp_backend")
-    stated_job.not_counted(mesh, _NOT_COUNTED)
+    job.not_counted(mesh, _NOT_COUNTED)
 
 
 # --- DeepSpeed and Megatron-LM ----------------------------------------------------------------
 
 
-def _deepspeed(stated_job: StatedJob, plugin: Table) -> None:
-    stated_job.is_(framework="deepspeed")
+def _deepspeed(job: StatedJob, plugin: Table) -> None:
+    job.is_(framework="deepspeed")
     file = plugin.get("deepspeed_config_file")
     if isinstance(file, str):
-        stated_job.left_to(file, "zero_stage")
+        job.left_to(file, "zero_stage")
         # the file decides, and `accelerate config` writes a precision all the same
-        stated_job.fields["workload"].pop("precision", None)
-        stated_job.fields["usual"].pop("precision", None)
+        job.fields["workload"].pop("precision", None)
+        job.fields["usual"].pop("precision", None)
     else:
-        stated_job.layout(
+        states = plugin.word("offload_optimizer_device") or "none"
+        weights = plugin.word("offload_param_device") or "none"
+        plugin.skip("offload_optimizer_nvme_path", "offload_param_nvme_path")
+        job.layout(
             zero_stage=plugin.number("zero_stage"),
             grad_accumulation=plugin.number("gradient_accumulation_steps"),
-            offload=_deepspeed_offload(stated_job, plugin),
+            offload=offload_of(states, weights),
         )
     plugin.skip(*_HARMLESS_IN_DEEPSPEED)
 
 
-def _deepspeed_offload(stated_job: StatedJob, plugin: Table) -> str:
-    states = plugin.word("offload_optimizer_device") or "none"
-    weights = plugin.word("offload_param_device") or "none"
-    plugin.skip("offload_optimizer_nvme_path", "offload_param_nvme_path")
-    if weights != "none":
-        return f"all-{weights}"
-    return "none" if states == "none" else f"optimizer-{states}"
-
-
-def _megatron(stated_job: StatedJob, plugin: Table) -> None:
-    stated_job.is_(framework="megatron-lm")
+def _megatron(job: StatedJob, plugin: Table) -> None:
+    job.is_(framework="megatron-lm")
     split = plugin.flag("megatron_lm_sequence_parallelism")
     recomputes = plugin.flag("megatron_lm_recompute_activations")
-    stated_job.layout(
+    job.layout(
         tp=plugin.number("megatron_lm_tp_degree"),
         pp=plugin.number("megatron_lm_pp_degree"),
         sequence_parallel=split,
@@ -180,5 +152,23 @@ def _megatron(stated_job: StatedJob, plugin: Table) -> None:
         zero_stage=1 if plugin.flag("megatron_lm_use_distributed_optimizer") else 0,
     )
     passes = plugin.number("megatron_lm_num_micro_batches")
-    stated_job.layout(grad_accumulation=passes)
+    job.layout(grad_accumulation=passes)
     plugin.skip("megatron_lm_gradient_clipping")
+
+
+_PLUGINS = {
+    "fsdp": ("fsdp_config", _fsdp),
+    "fsdp2": ("fsdp_config", _fsdp),
+    "deepspeed": ("deepspeed_config", _deepspeed),
+    "megatron_lm": ("megatron_lm_config", _megatron),
+}
+"""By the type of a job: the section that describes it, and what states that section."""
+_SECTIONS = (*(f"{section}." for section, _ in _PLUGINS.values()), "parallelism_config.")
+"""Parts whose keys change memory or time; the others say where and how processes start."""
+
+ACCELERATE = Reader(
+    "Accelerate's configuration",
+    has_any("distributed_type", "fsdp_config", "deepspeed_config", "compute_environment"),
+    _state,
+    hides=lambda key: not key.startswith(_SECTIONS),
+)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from planner.describe.configurations.configuration import WIDTH_SQUARED, Configuration
-from planner.describe.configurations.document import Document
-from planner.describe.configurations.stated_job import StatedJob
-from planner.describe.configurations.table import Table
+from planner.describe.configurations.configuration import WIDTH_SQUARED
+from planner.describe.configurations.document import Table
+from planner.describe.configurations.stated_job import Reader, StatedJob, has_any
 
-__all__ = ["KIND", "OPTIMIZERS", "read", "recognises", "state"]
+__all__ = ["DEEPSPEED", "offload_of", "state"]
 
-KIND = "DeepSpeed's configuration"
-_MARKS = ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size")
-OPTIMIZERS = {
+_OPTIMIZERS = {
     "adam": "adamw",  # DeepSpeed's Adam is AdamW unless adam_w_mode is false; same states
     "adamw": "adamw",
     "torch_adam": "adamw",
@@ -63,42 +60,29 @@ _HARMLESS_IN_ZERO = (
 _BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "bfp16": 2}
 
 
-def recognises(document: Document) -> bool:
-    """Whether one of DeepSpeed's own keys stands at the top."""
-    return any(mark in document.tables for mark in _MARKS)
-
-
-def read(document: Document) -> Configuration:
-    """What it says."""
-    stated_job = StatedJob(KIND, document.name, document.table())
-    stated_job.is_(framework="deepspeed")
-    state(stated_job, stated_job.table)
-    return stated_job.configuration()
-
-
-def state(stated_job: StatedJob, table: Table) -> None:
+def state(job: StatedJob, table: Table) -> None:
     """Add what a table of DeepSpeed says."""
-    _batch(stated_job, table)
-    _precision(stated_job, table)
+    _batch(job, table)
+    _precision(job, table)
     zero = table.table("zero_optimization")
     stage = zero.number("stage")
-    stated_job.layout(zero_stage=stage)
+    job.layout(zero_stage=stage)
     if "stage" not in zero:
-        stated_job.by_default(zero_stage=0)
-    stated_job.layout(offload=_offload(stated_job, zero))
-    _buffers(stated_job, table, zero, stage or 0)
+        job.by_default(zero_stage=0)
+    job.layout(offload=_offload(job, zero))
+    _buffers(job, table, zero, stage or 0)
     kind = table.table("optimizer")
-    stated_job.workload(optimizer=stated_job.named(kind, "type", OPTIMIZERS, "adamw"))
-    stated_job.layout(tp=table.table("tensor_parallel").number("autotp_size"))
-    stated_job.not_counted(table, _NOT_COUNTED)
-    stated_job.not_counted(zero, _NOT_COUNTED_IN_ZERO)
-    stated_job.compared(zero, _USUAL_IN_ZERO)
+    job.workload(optimizer=job.named(kind, "type", _OPTIMIZERS, "adamw"))
+    job.layout(tp=table.table("tensor_parallel").number("autotp_size"))
+    job.not_counted(table, _NOT_COUNTED)
+    job.not_counted(zero, _NOT_COUNTED_IN_ZERO)
+    job.compared(zero, _USUAL_IN_ZERO)
     zero.skip(*_HARMLESS_IN_ZERO)
     table.skip(*_HARMLESS)
     kind.skip("params")
 
 
-def _batch(stated_job: StatedJob, table: Table) -> None:
+def _batch(job: StatedJob, table: Table) -> None:
     """DeepSpeed derives what is missing of the three sizes; one alone means one pass."""
     train_batch = table.number("train_batch_size")
     micro = table.number("train_micro_batch_size_per_gpu")
@@ -106,31 +90,28 @@ def _batch(stated_job: StatedJob, table: Table) -> None:
     absent = "gradient_accumulation_steps" not in table
     if absent and (train_batch is None) != (micro is None):
         passes = 1
-    stated_job.workload(global_batch=train_batch)
-    stated_job.layout(micro_batch=micro, grad_accumulation=passes)
+    job.workload(global_batch=train_batch)
+    job.layout(micro_batch=micro, grad_accumulation=passes)
 
 
-def _precision(stated_job: StatedJob, table: Table) -> None:
-    sections = {
-        "bf16": table.table("bf16", "bfloat16"),
-        "fp16": table.table("fp16"),
-    }
+def _precision(job: StatedJob, table: Table) -> None:
+    sections = {"bf16": table.table("bf16", "bfloat16"), "fp16": table.table("fp16")}
     enabled = {name: section.flag("enabled") for name, section in sections.items()}
     chosen = [name for name, on in enabled.items() if on]
     if len(chosen) > 1:
-        raise stated_job.refused("bf16 and fp16 are both enabled; enable one of them")
+        raise job.refused("bf16 and fp16 are both enabled; enable one of them")
     left = any(section.is_open("enabled") for section in sections.values())
-    stated_job.workload(precision=chosen[0] if chosen else None)
+    job.workload(precision=chosen[0] if chosen else None)
     if not left:
-        stated_job.by_default(precision="fp32")
+        job.by_default(precision="fp32")
     for section in sections.values():
         if not section.flag("bf16_optimizer_states"):
             for key in ("bf16_master_weights_and_grads", "fp16_master_weights_and_grads"):
-                stated_job.not_counted(section, {key: "master weights are taken as fp32"})
+                job.not_counted(section, {key: "master weights are taken as fp32"})
         section.skip(*_LOSS_SCALING)
 
 
-def _offload(stated_job: StatedJob, zero: Table) -> str | None:
+def _offload(job: StatedJob, zero: Table) -> str:
     """Optimizer states alone, or together with parameters."""
     places = {}
     for key, old in (("offload_optimizer", "cpu_offload"), ("offload_param", "cpu_offload_params")):
@@ -138,24 +119,31 @@ def _offload(stated_job: StatedJob, zero: Table) -> str | None:
         device = section.word("device")
         places[key] = device or ("cpu" if zero.flag(old) else "none")
         section.skip(*_OFFLOAD_DETAILS)
-        stated_job.not_counted(
-            section, {"ratio": "all optimizer states are taken as off the device"}
-        )
+        job.not_counted(section, {"ratio": "all optimizer states are taken as off the device"})
     states, weights = places["offload_optimizer"], places["offload_param"]
     for place in (states, weights):
         if place not in ("none", "cpu", "nvme"):
-            raise stated_job.refused(f"offload to {place!r} is not known; write cpu, nvme or none")
-    if weights == "none":
-        return "none" if states == "none" else f"optimizer-{states}"
-    if states != weights:
-        stated_job.note(
+            raise job.refused(f"offload to {place!r} is not known; write cpu, nvme or none")
+    if weights not in ("none", states):
+        job.note(
             f"parameters are offloaded to {weights} and optimizer states to {states}, which is "
             f"not described: both are taken to be on {weights}"
         )
-    return f"all-{weights}"
+    return offload_of(states, weights)
 
 
-def _buffers(stated_job: StatedJob, table: Table, zero: Table, stage: int) -> None:
+def offload_of(states: str, weights: str) -> str:
+    """What a layout calls the places of optimizer states and of parameters.
+
+    >>> offload_of("cpu", "none"), offload_of("nvme", "cpu"), offload_of("none", "none")
+    ('optimizer-cpu', 'all-cpu', 'none')
+    """
+    if weights != "none":
+        return f"all-{weights}"
+    return "none" if states == "none" else f"optimizer-{states}"
+
+
+def _buffers(job: StatedJob, table: Table, zero: Table, stage: int) -> None:
     """Buckets, limits, types and overlap."""
     sizes = ("reduce_bucket_size", "allgather_bucket_size", "overlap_comm")
     zero.skip(*sizes, "stage3_max_live_parameters")
@@ -165,12 +153,12 @@ def _buffers(stated_job: StatedJob, table: Table, zero: Table, stage: int) -> No
     if overlaps is None:
         overlaps = stage == 3  # DeepSpeed's own default
     accumulation_bytes = _BYTES.get(table.table("data_types").word("grad_accum_dtype") or "")
-    if accumulation_bytes == 4 and stated_job.fields["workload"].get("precision") == "bf16":
-        stated_job.turned_on("fp32-gradients")
+    if accumulation_bytes == 4 and job.fields["workload"].get("precision") == "bf16":
+        job.turned_on("fp32-gradients")
     sent = _BYTES.get(table.word("communication_data_type") or "")
     if sent is None and accumulation_bytes == 4 and stage >= 2:
         sent = 2  # in the type of the weights, whatever they are summed in
-    stated_job.changes(
+    job.changes(
         {
             "communication.overlap_gradients": overlaps,
             "buffers.num_reduce_buckets": 2 if overlaps else 1,
@@ -180,21 +168,30 @@ def _buffers(stated_job: StatedJob, table: Table, zero: Table, stage: int) -> No
         }
     )
     if stage < 3:
-        stated_job.changes({"buffers.gather_bucket_elements": zero.number("allgather_bucket_size")})
+        job.changes({"buffers.gather_bucket_elements": zero.number("allgather_bucket_size")})
     else:
-        _groups(stated_job, zero)
+        _groups(job, zero)
         live = zero.number("stage3_max_live_parameters")
-        stated_job.changes({"buffers.live_elements": live})
+        job.changes({"buffers.live_elements": live})
 
 
-def _groups(stated_job: StatedJob, zero: Table) -> None:
+def _groups(job: StatedJob, zero: Table) -> None:
     """MiCS and ZeRO++'s hpZ: smaller groups; by default there are none (-1 and 1)."""
     first = zero.number("mics_shard_size") or 0
-    stated_job.is_(group_ranks=max(first, 0))
+    job.is_(group_ranks=max(first, 0))
     second = zero.number("zero_hpz_partition_size") or 0
-    stated_job.layout(reshard=second if second > 1 else None)
+    job.layout(reshard=second if second > 1 else None)
 
 
 def _elements(zero: Table, key: str) -> float | str | None:
     """Elements of a bucket; `auto` is the Trainer's choice, the square of the model's width."""
     return WIDTH_SQUARED if zero.word(key) is None and zero.is_open(key) else zero.number(key)
+
+
+DEEPSPEED = Reader(
+    "DeepSpeed's configuration",
+    has_any("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"),
+    state,
+    "deepspeed",
+    hides=lambda key: False,
+)

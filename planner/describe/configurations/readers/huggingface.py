@@ -5,19 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from planner.describe.configurations.configuration import Configuration
-from planner.describe.configurations.document import Document
+from planner.describe.configurations.document import Document, Table
 from planner.describe.configurations.readers import deepspeed
 from planner.describe.configurations.readers.accelerate import fsdp_stage
-from planner.describe.configurations.stated_job import StatedJob
-from planner.describe.configurations.table import Table
-from planner.describe.configurations.tuning import BASE_MARK, read_adapters, read_base
-from planner.describe.configurations.tuning import MARK as PEFT
+from planner.describe.configurations.stated_job import Reader, StatedJob
+from planner.describe.workload import BaseFormat, LoraTarget
 
-__all__ = ["KIND", "read", "recognises"]
+__all__ = ["MODULES", "TRAINER"]
 
-KIND = "arguments of the Hugging Face Trainer"
 _MARK = "per_device_train_batch_size"
+_PEFT = "peft_type"
+"""A key of every adapter_config.json."""
+_BASE = "quant_method"
+"""A key of every quantization configuration of transformers."""
+
+_RANKS = ("lora_rank", "lora_r", "r")
+MODULES: dict[str, LoraTarget] = {
+    "q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "out",
+    "gate_proj": "gate", "up_proj": "up", "down_proj": "down",
+}  # fmt: skip
+"""What can be adapted, by the names of Llama's modules, which most models of Hugging Face share."""
 _OPTIMIZERS = {
     "adamw_torch": "adamw",
     "adamw_torch_fused": "adamw",
@@ -53,44 +60,48 @@ _NOT_COUNTED = {
 }
 
 
-def recognises(document: Document) -> bool:
+def _recognises(document: Document) -> bool:
     """Whether the Trainer's batch of a device stands there, an adapter, or a frozen base."""
-    if PEFT in document.tables or BASE_MARK in document.tables:
-        return True
-    return _MARK in document.tables or _MARK.replace("_", "-") in document.options
+    return _in_tables(document) or _MARK.replace("_", "-") in document.options
 
 
-def read(document: Document) -> Configuration:
+def _in_tables(document: Document) -> bool:
+    return any(mark in document.tables for mark in (_PEFT, _BASE, _MARK))
+
+
+def _settings(document: Document) -> Table:
+    return document.table() if _in_tables(document) else document.python_arguments()
+
+
+def _state(job: StatedJob, settings: Table) -> None:
     """What they say; fields of programs on the Trainer, such as a LoRA rank, too."""
-    if PEFT in document.tables:
-        return _adapter_config(document)
-    if BASE_MARK in document.tables:
-        return _quantization_config(document)
-    if _MARK in document.tables:
-        settings = document.table()
+    if _PEFT in job.document.tables:
+        job.kind = "an adapter of peft"
+        _read_adapters(job, settings)
+    elif _BASE in job.document.tables:
+        job.kind = "a quantization of transformers"
+        _quantization(job, settings)
     else:
-        options = {name.replace("-", "_"): value for name, value in document.options.items()}
-        settings = Table(options, document.name)
-    stated_job = StatedJob(KIND, document.name, settings)
-    stated_job.layout(
+        _trainer(job, settings)
+
+
+def _trainer(job: StatedJob, settings: Table) -> None:
+    job.layout(
         micro_batch=settings.number(_MARK),
         grad_accumulation=_one_if_absent(settings, "gradient_accumulation_steps"),
     )
-    stated_job.layout(recompute="full" if _recomputes(settings) else None)
-    stated_job.workload(
-        sequence_length=settings.number(*_LENGTHS), precision=_precision(stated_job, settings)
-    )
-    stated_job.by_default(recompute="none")
-    kind = stated_job.named(settings, "optim", _OPTIMIZERS, "adamw")
-    stated_job.workload(optimizer=kind, attention=_attention(settings))
-    read_adapters(stated_job, settings)
-    _sharding(stated_job, settings)
-    stated_job.not_counted(settings, _NOT_COUNTED)
+    job.layout(recompute="full" if _recomputes(settings) else None)
+    job.workload(sequence_length=settings.number(*_LENGTHS), precision=_precision(job, settings))
+    job.by_default(recompute="none")
+    kind = job.named(settings, "optim", _OPTIMIZERS, "adamw")
+    job.workload(optimizer=kind, attention=_attention(settings))
+    _read_adapters(job, settings)
+    _sharding(job, settings)
+    job.not_counted(settings, _NOT_COUNTED)
     if settings.flag("torch_compile"):
-        stated_job.turned_on("compile")
+        job.turned_on("compile")
     if settings.flag("use_liger_kernel", "enable_liger_kernel"):
-        stated_job.turned_on("liger")
-    return stated_job.configuration(hides=lambda key: True)
+        job.turned_on("liger")
 
 
 def _recomputes(settings: Table) -> bool:
@@ -105,10 +116,10 @@ def _one_if_absent(settings: Table, key: str) -> int | None:
     return settings.number(key) if key in settings else 1
 
 
-def _precision(stated_job: StatedJob, settings: Table) -> str | None:
+def _precision(job: StatedJob, settings: Table) -> str | None:
     bf16, fp16 = settings.flag("bf16"), settings.flag("fp16")
     if bf16 and fp16:
-        raise stated_job.refused("bf16 and fp16 are both true; set one of them")
+        raise job.refused("bf16 and fp16 are both true; set one of them")
     if bf16 or fp16:
         return "bf16" if bf16 else "fp16"
     if settings.is_open("bf16") or settings.is_open("fp16"):
@@ -117,9 +128,9 @@ def _precision(stated_job: StatedJob, settings: Table) -> str | None:
         return "fp8"
     dtype = settings.word("torch_dtype", "dtype")
     if dtype in ("bfloat16", "float16"):
-        stated_job.note(f"a model loaded in {dtype} is estimated as trained in mixed precision")
+        job.note(f"a model loaded in {dtype} is estimated as trained in mixed precision")
         return "bf16" if dtype == "bfloat16" else "fp16"
-    stated_job.by_default(precision="tf32" if settings.flag("tf32") else "fp32")
+    job.by_default(precision="tf32" if settings.flag("tf32") else "fp32")
     return None
 
 
@@ -130,53 +141,42 @@ def _attention(settings: Table) -> str | None:
     return "eager" if kind in ("eager", "disabled") else "flash"
 
 
-def _adapter_config(document: Document) -> Configuration:
-    """peft's adapter_config.json: adapters and nothing else."""
-    settings = document.table()
-    stated_job = StatedJob("an adapter of peft", document.name, settings)
-    read_adapters(stated_job, settings)
-    return stated_job.configuration(hides=lambda key: True)
-
-
-def _quantization_config(document: Document) -> Configuration:
+def _quantization(job: StatedJob, settings: Table) -> None:
     """transformers' quantization_config.json: how a frozen base is stored, and nothing else."""
-    settings = document.table()
-    stated_job = StatedJob("a quantization of transformers", document.name, settings)
-    if (method := settings.word(BASE_MARK)) != "bitsandbytes":
-        stated_job.note(f"{method} is not described: the base is taken as it computes")
+    if (method := settings.word(_BASE)) != "bitsandbytes":
+        job.note(f"{method} is not described: the base is taken as it computes")
     else:
-        stated_job.workload(base_format=read_base(stated_job, settings))
-    return stated_job.configuration(hides=lambda key: True)
+        job.workload(base_format=_read_base(job, settings))
 
 
-def _sharding(stated_job: StatedJob, settings: Table) -> None:
+def _sharding(job: StatedJob, settings: Table) -> None:
     """What runs under the Trainer: DeepSpeed, FSDP, or DDP where no other file says."""
     engine: Any = settings.get("deepspeed")
     if isinstance(engine, Mapping):
-        stated_job.is_(framework="deepspeed")
-        _deepspeed(stated_job, engine)
+        job.is_(framework="deepspeed")
+        _deepspeed(job, engine)
         return
     if isinstance(engine, str):
-        stated_job.is_(framework="deepspeed")
-        stated_job.left_to(engine.rpartition("/")[2], "zero_stage", "offload")
+        job.is_(framework="deepspeed")
+        job.left_to(engine.rpartition("/")[2], "zero_stage", "offload")
         return
     words = settings.get("fsdp")
     if isinstance(words, str):
         words = words.replace(",", " ").split()
     if not isinstance(words, list) or not words:
-        stated_job.is_(usual_framework="ddp")
-        stated_job.changes(_accumulation(settings))
+        job.is_(usual_framework="ddp")
+        job.changes(_accumulation(settings))
         return
-    stated_job.is_(framework="accelerate")
+    job.is_(framework="accelerate")
     strategies = [str(word).lower() for word in words if str(word) not in ("auto_wrap", "offload")]
-    stage, hybrid = fsdp_stage(stated_job, strategies[0] if strategies else "full_shard")
-    stated_job.layout(zero_stage=stage, offload="all-cpu" if "offload" in words else None)
-    stated_job.by_default(offload="none")
-    stated_job.is_(shards_per_node=hybrid)
-    stated_job.changes(_accumulation(settings))
+    stage, hybrid = fsdp_stage(job, strategies[0] if strategies else "full_shard")
+    job.layout(zero_stage=stage, offload="all-cpu" if "offload" in words else None)
+    job.by_default(offload="none")
+    job.is_(shards_per_node=hybrid)
+    job.changes(_accumulation(settings))
     config: Any = settings.get("fsdp_config")
     if isinstance(config, Mapping) and config.get("activation_checkpointing") is True:
-        stated_job.layout(recompute="full")
+        job.layout(recompute="full")
 
 
 def _accumulation(settings: Table) -> dict[str, bool]:
@@ -189,17 +189,77 @@ def _accumulation(settings: Table) -> dict[str, bool]:
     return {"communication.reduces_once": not each}
 
 
-def _deepspeed(stated_job: StatedJob, engine: Mapping[str, Any]) -> None:
+def _deepspeed(job: StatedJob, engine: Mapping[str, Any]) -> None:
     """DeepSpeed's own settings inside; what both say must be equal, or left open there."""
-    inner = StatedJob(deepspeed.KIND, stated_job.file, Table(engine, stated_job.file, "deepspeed."))
+    inner = StatedJob(
+        deepspeed.DEEPSPEED.kind, job.document, Table(engine, job.document.name, "deepspeed.")
+    )
     deepspeed.state(inner, inner.table)
     for name in ("layout", "workload", "usual", "changes"):
-        mine = stated_job.fields[name]
+        mine = job.fields[name]
         for key, value in inner.fields[name].items():
             if key in mine and mine[key] != value and name != "usual":
-                raise stated_job.refused(
+                raise job.refused(
                     f"{key} is {mine[key]} for the Trainer but {value} under deepspeed; make them "
                     "equal, or write auto there"
                 )
             mine[key] = value
-    stated_job.notes += inner.notes
+    job.notes += inner.notes
+
+
+# --- adapters and frozen bases ----------------------------------------------------------------
+
+
+def _read_adapters(job: StatedJob, settings: Table) -> None:
+    """LoRA, DoRA and how the frozen base is stored, where a file says so."""
+    rank = settings.number(*_RANKS)
+    kind = settings.word("finetuning_type", _PEFT)
+    wanted = settings.flag("use_peft", "use_lora")
+    settings.skip("lora_alpha", "use_rslora")
+    dropout, dora = settings.real("lora_dropout"), settings.flag("use_dora")
+    base = _read_base(job, settings)
+    if kind == "lora" or wanted or (wanted is None and kind is None and rank):
+        job.workload(lora_rank=rank or 8, lora_dropout=dropout, dora=dora, base_format=base)
+        job.workload(lora_targets=_targets(job, settings))
+        return
+    if kind == "freeze":
+        job.note("frozen layers are not read: say --frozen")
+    elif kind not in (None, "full"):
+        job.note(f"{kind} is not described: all weights are taken as trained")
+    if base:
+        job.note("a base in 4 or 8 bits is not counted: no adapters are trained beside it")
+
+
+def _read_base(job: StatedJob, settings: Table) -> BaseFormat | None:
+    """The format of the frozen base; bitsandbytes' words, or LLaMA-Factory's for them."""
+    inner = settings.table("quantization_config") if "quantization_config" in settings else settings
+    bits, four = settings.number("quantization_bit"), inner.flag("load_in_4bit")
+    double = inner.flag("bnb_4bit_use_double_quant", "use_bnb_nested_quant", "double_quantization")
+    settings.skip("bnb_4bit_quant_type", "bnb_4bit_compute_dtype", "bnb_4bit_quant_storage")
+    settings.skip("quantization_method", "quantization_type")
+    if four or bits == 4:
+        # LLaMA-Factory quantises the scales unless it is told not to
+        nested = double or (double is None and bits == 4)
+        return "nf4-double" if nested else "nf4"
+    if inner.flag("load_in_8bit") or bits == 8:
+        return "int8"
+    if bits not in (None, 16):
+        job.note(f"quantization_bit = {bits} is not described: the base is taken as it computes")
+    return None
+
+
+def _targets(job: StatedJob, settings: Table) -> tuple[str, ...] | None:
+    """The matrices that are adapted, by the names of Hugging Face's modules."""
+    named = settings.get("lora_target", "lora_target_modules", "target_modules")
+    words = named.replace(",", " ").split() if isinstance(named, str) else named
+    if not isinstance(words, list) or not words:
+        return None
+    if words in (["all"], ["all-linear"]):
+        return tuple(MODULES.values())
+    targets = tuple(ours for name, ours in MODULES.items() if name in words)
+    if len(targets) < len(words):
+        job.note(f"LoRA on {words} is estimated as LoRA on {', '.join(targets) or 'attention'}")
+    return targets or None
+
+
+TRAINER = Reader("arguments of the Hugging Face Trainer", _recognises, _state, table=_settings)

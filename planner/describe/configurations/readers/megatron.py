@@ -5,17 +5,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from planner.describe.configurations.configuration import Configuration
-from planner.describe.configurations.document import Document
-from planner.describe.configurations.stages import dealing
-from planner.describe.configurations.stated_job import StatedJob
-from planner.describe.configurations.table import Table
+from planner.describe.configurations.document import Document, Table
+from planner.describe.configurations.stated_job import Reader, StatedJob, dealing
 from planner.describe.layout import RECOMPUTE_MODULES
 from planner.errors import shorten
 
-__all__ = ["KIND", "read", "recognises"]
+__all__ = ["MEGATRON"]
 
-KIND = "Megatron's arguments"
 _MARKS = ("num-layers", "tensor-model-parallel-size", "num-attention-heads")
 _NEEDED = ("micro-batch-size", "global-batch-size", "seq-length", "hidden-size")
 _DEEPSPEED = ("deepspeed", "zero-stage", "deepspeed-config", "no-pipeline-parallel")
@@ -24,6 +20,14 @@ _SHAPE = {
     "hidden_size": "hidden-size",
     "num_heads": "num-attention-heads",
     "ffn_size": "ffn-hidden-size",
+}
+_SLOTS = {
+    "embedding_slots": "account-for-embedding-in-pipeline-split",
+    "head_slots": "account-for-loss-in-pipeline-split",
+}
+_ENDS = {
+    "first_layers": "decoder-first-pipeline-num-layers",
+    "last_layers": "decoder-last-pipeline-num-layers",
 }
 _OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "sgd": "sgd-momentum", "muon": "muon"}
 _ATTENTIONS = {
@@ -63,54 +67,49 @@ _NO_OPTIONS_OF_OURS = re.compile(
 """Data, optimizer settings, output, launch and the shape of the model."""
 
 
-def recognises(document: Document) -> bool:
-    """Whether options of Megatron's stand there."""
+def _recognises(document: Document) -> bool:
     options = document.options
     return any(mark in options for mark in _MARKS) and any(name in options for name in _NEEDED)
 
 
-def read(document: Document) -> Configuration:
-    """What they say."""
-    flags = document.arguments()
-    stated_job = StatedJob(KIND, document.name, flags)
+def _state(job: StatedJob, flags: Table) -> None:
     deepspeed = any(name in flags for name in _DEEPSPEED)
     once, merged = "moe-flex-dispatcher-backend" in flags, bool(flags.flag(_MERGED))
     plain = "megatron-deepep" if once and merged else "megatron-lm"
-    stated_job.is_(framework="megatron-deepspeed" if deepspeed else plain)
+    job.is_(framework="megatron-deepspeed" if deepspeed else plain)
     if merged != once:
-        stated_job.turned_on("overlap-experts" if merged else "deepep")
-    stated_job.shape(**{field: flags.number(option) for field, option in _SHAPE.items()})
-    _batch(stated_job, flags)
-    _degrees(stated_job, flags)
-    _sharding(stated_job, flags, deepspeed)
-    _ramp(stated_job, flags)
-    _training(stated_job, flags, deepspeed)
-    _recompute(stated_job, flags, deepspeed)
-    stated_job.not_counted(flags, _NOT_COUNTED)
+        job.turned_on("overlap-experts" if merged else "deepep")
+    job.shape(**flags.numbers(_SHAPE))
+    _batch(job, flags)
+    _degrees(job, flags)
+    _sharding(job, flags, deepspeed)
+    _ramp(job, flags)
+    _training(job, flags, deepspeed)
+    _recompute(job, flags, deepspeed)
+    job.not_counted(flags, _NOT_COUNTED)
     for name, variable in flags.undecided():
-        stated_job.note(f"--{name} is {variable}, which the script does not set")
-    return stated_job.configuration(hides=lambda key: bool(_NO_OPTIONS_OF_OURS.match(key)))
+        job.note(f"--{name} is {variable}, which the script does not set")
 
 
-def _batch(stated_job: StatedJob, flags: Table) -> None:
+def _batch(job: StatedJob, flags: Table) -> None:
     micro, train_batch = flags.number("micro-batch-size"), flags.number("global-batch-size")
-    stated_job.layout(micro_batch=micro)
-    stated_job.workload(global_batch=train_batch, sequence_length=flags.number("seq-length"))
+    job.layout(micro_batch=micro)
+    job.workload(global_batch=train_batch, sequence_length=flags.number("seq-length"))
     if "global-batch-size" not in flags and "step-batch-size-schedule" not in flags:
-        stated_job.layout(grad_accumulation=1)
+        job.layout(grad_accumulation=1)
     per_node = flags.number("nproc-per-node", "num-gpus")
     nodes = flags.number("nnodes", "num-nodes")
     if per_node and nodes:
-        stated_job.is_(world=per_node * nodes)
+        job.is_(world=per_node * nodes)
 
 
-def _degrees(stated_job: StatedJob, flags: Table) -> None:
+def _degrees(job: StatedJob, flags: Table) -> None:
     tp = flags.number("tensor-model-parallel-size") or 1
     pp = flags.number("pipeline-model-parallel-size") or 1
     # both forks take it off where nothing is split
     split = bool(flags.flag("sequence-parallel")) and tp > 1
     split_experts = flags.number("expert-tensor-parallel-size")
-    stated_job.layout(
+    job.layout(
         etp=split_experts if split_experts != tp else None,
         tp=tp,
         pp=pp,
@@ -118,29 +117,29 @@ def _degrees(stated_job: StatedJob, flags: Table) -> None:
         ep=flags.number("expert-model-parallel-size"),
         sequence_parallel=split,
     )
-    _context(stated_job, flags)
+    _context(job, flags)
     if pp > 1:
-        chunks = _chunks(stated_job, flags, pp)
+        chunks = _chunks(job, flags, pp)
         schedule = "1f1b" if chunks == 1 else "interleaved-1f1b"
-        stated_job.layout(vpp=chunks, schedule=schedule)
-        stated_job.layout(**_stage_fields(flags))
-        _dealing(stated_job, flags)
+        job.layout(vpp=chunks, schedule=schedule)
+        job.layout(**_stage_fields(flags))
+        _dealing(job, flags)
 
 
-def _context(stated_job: StatedJob, flags: Table) -> None:
+def _context(job: StatedJob, flags: Table) -> None:
     """How context ranks attend to each other's tokens."""
     kind, sizes = flags.word("cp-comm-type"), flags.get("hierarchical-context-parallel-sizes")
     cp = flags.number("context-parallel-size") or 1
     if kind == "a2a":
-        stated_job.layout(ulysses=cp)
+        job.layout(ulysses=cp)
     elif kind == "a2a+p2p":
         first = str(sizes or "").replace("[", " ").replace(",", " ").split()[:1]
         if not first or not first[0].isdigit():
-            raise stated_job.refused(
+            raise job.refused(
                 "--cp-comm-type a2a+p2p needs --hierarchical-context-parallel-sizes; write both of "
                 "its degrees"
             )
-        stated_job.layout(ulysses=int(first[0]))
+        job.layout(ulysses=int(first[0]))
 
 
 def _stage_fields(flags: Table) -> dict[str, Any]:
@@ -148,15 +147,9 @@ def _stage_fields(flags: Table) -> dict[str, Any]:
     spelled = flags.get("pipeline-model-parallel-layout")
     if spelled:
         return dealing([_layers_of(stage) for stage in _stages_of(str(spelled))])
-    slots = {
-        "embedding_slots": flags.flag("account-for-embedding-in-pipeline-split"),
-        "head_slots": flags.flag("account-for-loss-in-pipeline-split"),
-    }
-    ends = {
-        "first_layers": flags.number("decoder-first-pipeline-num-layers"),
-        "last_layers": flags.number("decoder-last-pipeline-num-layers"),
-    }
-    return {name: int(value) for name, value in {**slots, **ends}.items() if value}
+    slots = {field: flags.flag(option) for field, option in _SLOTS.items()}
+    stage_fields = {**slots, **flags.numbers(_ENDS)}
+    return {name: int(value) for name, value in stage_fields.items() if value}
 
 
 def _layers_of(stage: str) -> int:
@@ -168,19 +161,19 @@ def _layers_of(stage: str) -> int:
     return sum(int(times or 1) for times in re.findall(r"t(?:\*(\d{1,4}))?", stage))
 
 
-def _dealing(stated_job: StatedJob, flags: Table) -> None:
+def _dealing(job: StatedJob, flags: Table) -> None:
     """How DeepSpeed deals layers to stages, which BigScience's fork has an option for."""
     method = flags.get("pp-partition-method")
     if method is None:
         return
     kind, _, types = str(method).lower().partition(":")
     if kind != "type":
-        stated_job.note(f"stages dealt by {method} are estimated as dealt by their layers")
+        job.note(f"stages dealt by {method} are estimated as dealt by their layers")
         return
-    stated_job.changes({"balance": "ends-as-layers" if "embed" in types else "layers"})
+    job.changes({"balance": "ends-as-layers" if "embed" in types else "layers"})
 
 
-def _chunks(stated_job: StatedJob, flags: Table, pp: int) -> int:
+def _chunks(job: StatedJob, flags: Table, pp: int) -> int:
     """Model chunks of a stage, in the three ways in which Megatron is told."""
     direct = flags.number("num-virtual-stages-per-pipeline-rank")
     layers = flags.number("num-layers-per-virtual-pipeline-stage")
@@ -190,7 +183,7 @@ def _chunks(stated_job: StatedJob, flags: Table, pp: int) -> int:
     if spelled:
         parts = _stages_of(str(spelled))
         if len(parts) % pp:
-            raise stated_job.refused(
+            raise job.refused(
                 f"--pipeline-model-parallel-layout has {len(parts)} stages, which "
                 f"--pipeline-model-parallel-size {pp} does not divide; correct one of them"
             )
@@ -198,10 +191,9 @@ def _chunks(stated_job: StatedJob, flags: Table, pp: int) -> int:
     total = flags.number("num-layers")
     if not layers or not total:
         return 1
-    ends = ("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split")
-    total += sum(bool(flags.flag(end)) for end in ends)
+    total += sum(bool(flags.flag(end)) for end in _SLOTS.values())
     if layers < 1 or total % (pp * layers):
-        raise stated_job.refused(
+        raise job.refused(
             f"--num-layers-per-virtual-pipeline-stage {layers} on {pp} stages does not divide the "
             f"{total} layers, ends that count as layers included; use a divisor of {total // pp}"
         )
@@ -219,16 +211,16 @@ def _stages_of(spelled: str) -> list[str]:
     return expanded.split("|")[:10_000]
 
 
-def _sharding(stated_job: StatedJob, flags: Table, deepspeed: bool) -> None:
+def _sharding(job: StatedJob, flags: Table, deepspeed: bool) -> None:
     if deepspeed:
         stage = flags.number("zero-stage")
         config = flags.get("deepspeed-config")
         if isinstance(config, str):
-            stated_job.is_(hosts=("deepspeed",))
-            stated_job.left_to(config.rpartition("/")[2], "zero_stage", "offload")
-        stated_job.layout(zero_stage=stage)
+            job.is_(hosts=("deepspeed",))
+            job.left_to(config.rpartition("/")[2], "zero_stage", "offload")
+        job.layout(zero_stage=stage)
         if not isinstance(config, str):
-            stated_job.by_default(offload="none")
+            job.by_default(offload="none")
         return
     stage = 1 if flags.flag("use-distributed-optimizer") else 0
     strategy = flags.word("data-parallel-sharding-strategy")
@@ -236,72 +228,70 @@ def _sharding(stated_job: StatedJob, flags: Table, deepspeed: bool) -> None:
         stage = _STRATEGIES[strategy]
     elif flags.flag("use-torch-fsdp2", "use-megatron-fsdp"):
         stage = 3
-    stated_job.layout(zero_stage=stage)
+    job.layout(zero_stage=stage)
     reduces = bool(flags.flag("overlap-grad-reduce"))
     gathers = bool(flags.flag("overlap-param-gather"))
-    stated_job.changes({"communication.overlap_gradients": reduces})
+    job.changes({"communication.overlap_gradients": reduces})
     if stage:
-        stated_job.changes({"communication.overlap_parameters": gathers})
+        job.changes({"communication.overlap_parameters": gathers})
     if flags.flag("optimizer-cpu-offload"):
-        stated_job.layout(offload="optimizer-cpu")
+        job.layout(offload="optimizer-cpu")
 
 
-def _training(stated_job: StatedJob, flags: Table, deepspeed: bool) -> None:
+def _training(job: StatedJob, flags: Table, deepspeed: bool) -> None:
     precision = "bf16" if flags.flag("bf16") else "fp16" if flags.flag("fp16") else "fp32"
     if any(flags.get(name) is not None for name in _FP8):
         precision = "fp8"
-    kind = stated_job.named(flags, "optimizer", _OPTIMIZERS, "adamw")
-    attention = stated_job.named(flags, "attention-backend", _ATTENTIONS, "flash")
+    kind = job.named(flags, "optimizer", _OPTIMIZERS, "adamw")
+    attention = job.named(flags, "attention-backend", _ATTENTIONS, "flash")
     flash = any([flags.flag(name) for name in _FLASH])
     if attention is None:
         attention = "flash" if flash or not deepspeed else "eager"
-    stated_job.workload(precision=precision, optimizer=kind or "adamw", attention=attention)
-    stated_job.workload(dropout=flags.real("hidden-dropout"))
-    _moments(stated_job, flags)
-    stated_job.by_default(dropout=0.1)  # of both forks
-    stated_job.workload(
+    job.workload(precision=precision, optimizer=kind or "adamw", attention=attention)
+    job.workload(dropout=flags.real("hidden-dropout"))
+    _moments(job, flags)
+    job.by_default(dropout=0.1)  # of both forks
+    job.workload(
         expert_capacity=flags.real("moe-expert-capacity-factor"),
         pad_experts=flags.flag("moe-pad-expert-input-to-capacity"),
     )
 
 
-def _moments(stated_job: StatedJob, flags: Table) -> None:
+def _moments(job: StatedJob, flags: Table) -> None:
     """Formats of moments that no switch has; those of both in bf16 or fp8 turn one on."""
     kinds = [flags.word(f"exp-avg{square}-dtype") or "fp32" for square in ("", "-sq")]
     if kinds not in (["fp32", "fp32"], ["bf16", "bf16"], ["fp8", "fp8"]):
-        stated_job.note(
+        job.note(
             f"--exp-avg-dtype {kinds[0]} with --exp-avg-sq-dtype {kinds[1]} is not counted: "
             "moments are taken as fp32"
         )
     if flags.word("main-params-dtype") == "fp16":
-        stated_job.note(
+        job.note(
             "--main-params-dtype fp16 is counted as the 16 bits that bf16 weights lack of fp32"
         )
 
 
-def _ramp(stated_job: StatedJob, flags: Table) -> None:
+def _ramp(job: StatedJob, flags: Table) -> None:
     """Smaller batches at first: steps by tokens, or an increment by samples."""
     steps, increment = flags.get("step-batch-size-schedule"), flags.get("rampup-batch-size")
     length = flags.number("seq-length") or 1
     if steps:
         pairs = [step.split(":") for step in str(steps).replace(",", " ").split()]
         if any(len(pair) != 2 for pair in pairs):
-            raise stated_job.refused(
+            raise job.refused(
                 f"--step-batch-size-schedule {shorten(str(steps))} is none; write TOKENS:SEQUENCES"
             )
         bounds = [bound for bound, _ in pairs[1:]]
         ramp = [f"{until}:{size}" for until, (_, size) in zip(bounds, pairs, strict=False)]
         last = pairs[-1][1]
         if not last.isdecimal():
-            raise stated_job.refused(f"{shorten(last)} sequences of a step are no whole number")
-        stated_job.workload(global_batch=int(last), ramp=",".join(ramp))
+            raise job.refused(f"{shorten(last)} sequences of a step are no whole number")
+        job.workload(global_batch=int(last), ramp=",".join(ramp))
     elif increment:
-        stated_job.workload(
-            ramp=_rising(stated_job, str(increment), flags.number("global-batch-size"), length)
-        )
+        job.workload(ramp=_rising(job, str(increment), flags.number("global-batch-size"), length))
 
 
-def _rising(stated_job: StatedJob, increment: str, global_batch: int | None, length: int) -> str:
+def _rising(job: StatedJob, increment: str, global_batch: int | None, length: int) -> str:
     """The ramp of Megatron's start, increment and samples."""
     numbers = re.findall(r"\d{1,15}", increment.replace("_", ""))
     if (
@@ -310,7 +300,7 @@ def _rising(stated_job: StatedJob, increment: str, global_batch: int | None, len
         or not int(numbers[1])
         or int(numbers[0]) > global_batch
     ):
-        raise stated_job.refused(
+        raise job.refused(
             f"--rampup-batch-size {shorten(increment)} is not a start, an increment and samples up "
             "to the --global-batch-size"
         )
@@ -320,54 +310,59 @@ def _rising(stated_job: StatedJob, increment: str, global_batch: int | None, len
     return ",".join(f"{until:.0f}:{start + step * more}" for step, until in enumerate(bounds))
 
 
-def _recompute(stated_job: StatedJob, flags: Table, deepspeed: bool) -> None:
+def _recompute(job: StatedJob, flags: Table, deepspeed: bool) -> None:
     kind = flags.word("recompute-granularity")
     if flags.flag("recompute-activations"):
         kind = "selective"
     if flags.flag("checkpoint-activations", "deepspeed-activation-checkpointing"):
         kind = "full"
     if kind not in (None, "none", "selective", "full"):
-        raise stated_job.refused(
-            f"--recompute-granularity {kind} is not known; use full or selective"
-        )
+        raise job.refused(f"--recompute-granularity {kind} is not known; use full or selective")
     method = flags.word("recompute-method", "checkpoint-method")
     layers = flags.number("recompute-num-layers", "checkpoint-num-layers") or 1
-    modules = _modules(stated_job, flags) if kind == "selective" else ()
-    stated_job.layout(recompute=kind or "none", recompute_modules=modules)
+    modules = _modules(job, flags) if kind == "selective" else ()
+    job.layout(recompute=kind or "none", recompute_modules=modules)
     if deepspeed:
-        stated_job.layout(offload_activations=bool(flags.flag("checkpoint-in-cpu")))
+        job.layout(offload_activations=bool(flags.flag("checkpoint-in-cpu")))
         if kind == "full" and (layers > 1 or method == "block"):
-            stated_job.note(
+            job.note(
                 f"recompute by {method or 'uniform'} of {layers} layers is estimated as recompute "
                 "of every layer on its own"
             )
         return
     if kind == "full":
-        stated_job.layout(recompute_layers=layers if method == "block" else 0)
-        stated_job.layout(recompute_span=1 if method == "block" else layers)
-    _offload(stated_job, flags)
+        job.layout(recompute_layers=layers if method == "block" else 0)
+        job.layout(recompute_span=1 if method == "block" else layers)
+    _offload(job, flags)
 
 
-def _offload(stated_job: StatedJob, flags: Table) -> None:
+def _offload(job: StatedJob, flags: Table) -> None:
     """Activations in host memory: of all layers but the last, which are needed at once."""
     flags.skip("cpu-offloading")
     moved, layers = flags.number("cpu-offloading-num-layers"), flags.number("num-layers")
-    stated_job.layout(offload_activations=bool(moved))
+    job.layout(offload_activations=bool(moved))
     if moved and layers and moved < layers - 1:
-        stated_job.note(
+        job.note(
             f"--cpu-offloading-num-layers {moved} is counted as {layers - 1}: activations of all "
             "layers but the last wait in host memory"
         )
 
 
-def _modules(stated_job: StatedJob, flags: Table) -> tuple[str, ...]:
+def _modules(job: StatedJob, flags: Table) -> tuple[str, ...]:
     """What selective recompute is told to repeat; attention alone is what it repeats untold."""
     names = flags.get("recompute-modules")
     words = tuple(names) if isinstance(names, (list, tuple)) else tuple(str(names or "").split())
     modules = tuple(name for name in RECOMPUTE_MODULES if name in words)
     for name in words:
         if name not in modules:
-            stated_job.note(
-                f"recompute of {name} is not described: its activations are taken as kept"
-            )
+            job.note(f"recompute of {name} is not described: its activations are taken as kept")
     return () if modules == ("core_attn",) else modules
+
+
+MEGATRON = Reader(
+    "Megatron's arguments",
+    _recognises,
+    _state,
+    table=Document.arguments,
+    hides=lambda key: bool(_NO_OPTIONS_OF_OURS.match(key)),
+)

@@ -1,52 +1,70 @@
-"""nanoGPT: its options, or the assignments of its configuration files."""
+"""nanoGPT: its options or assignments, and wordplay's settings `group.name=value` (ezpz)."""
 
 from __future__ import annotations
 
-from planner.describe.configurations.configuration import Configuration
-from planner.describe.configurations.document import Document
-from planner.describe.configurations.stated_job import DTYPES, StatedJob
-from planner.describe.configurations.table import Table
+from planner.describe.configurations.document import Document, Table
+from planner.describe.configurations.stated_job import DTYPES, Reader, StatedJob
 
-__all__ = ["KIND", "read", "read_gpt_flags", "recognises"]
+__all__ = ["NANOGPT", "WORDPLAY"]
 
-KIND = "options of nanoGPT"
 _MARKS = ("batch_size", "block_size")
+_WORDPLAY_MARKS = ("n_layer", "n_embd", *_MARKS)
 _SHAPE = {"num_layers": "n_layer", "hidden_size": "n_embd", "num_heads": "n_head"}
+
+
+def _read_gpt_flags(job: StatedJob, flags: Table) -> None:
+    """State the batch of a rank, sequence, dropout and sizes of the model."""
+    job.layout(zero_stage=0, micro_batch=flags.number("batch_size"))
+    job.workload(sequence_length=flags.number("block_size"), dropout=flags.real("dropout"))
+    job.shape(**flags.numbers(_SHAPE))
+
+
+def _compiles(job: StatedJob, flags: Table) -> None:
+    """Both programs compile unless they are told not to."""
+    if flags.flag("compile") is not False:
+        job.turned_on("compile")
 
 
 def _flags(document: Document) -> Table:
     if all(mark in document.tables for mark in _MARKS):
         return document.table()
-    options = {name.replace("-", "_"): value for name, value in document.options.items()}
-    return Table(options, document.name)
+    return document.python_arguments()
 
 
-def recognises(document: Document) -> bool:
-    """Whether batch and block size stand there, in nanoGPT's words."""
+def _is_nanogpt(document: Document) -> bool:
     flags = _flags(document)
     # wordplay has the same words, in groups
     return all(mark in flags for mark in _MARKS) and not document.settings
 
 
-def read(document: Document) -> Configuration:
-    """What they say. The accumulation counts the passes of all ranks."""
-    flags = _flags(document)
-    stated_job = StatedJob(KIND, document.name, flags)
-    stated_job.is_(framework="ddp")
-    read_gpt_flags(stated_job, flags)
+def _nanogpt(job: StatedJob, flags: Table) -> None:
+    """The accumulation counts the passes of all ranks."""
+    _read_gpt_flags(job, flags)
     micro = flags.number("batch_size")
     passes = flags.number("gradient_accumulation_steps") or 40  # train.py's own
     if micro is not None:
-        stated_job.workload(global_batch=micro * passes)
-    stated_job.workload(precision=stated_job.named(flags, "dtype", DTYPES, "bf16") or "bf16")
-    # train.py compiles unless it is told not to
-    if flags.flag("compile") is not False:
-        stated_job.turned_on("compile")
-    return stated_job.configuration(hides=lambda key: True)
+        job.workload(global_batch=micro * passes)
+    job.workload(precision=job.named(flags, "dtype", DTYPES, "bf16") or "bf16")
+    _compiles(job, flags)
 
 
-def read_gpt_flags(stated_job: StatedJob, flags: Table) -> None:
-    """State the batch of a rank, sequence, dropout and sizes of the model."""
-    stated_job.layout(zero_stage=0, micro_batch=flags.number("batch_size"))
-    stated_job.workload(sequence_length=flags.number("block_size"), dropout=flags.real("dropout"))
-    stated_job.shape(**{field: flags.number(name) for field, name in _SHAPE.items()})
+def _is_wordplay(document: Document) -> bool:
+    model = document.settings.get("model")
+    return isinstance(model, dict) and any(mark in model for mark in _WORDPLAY_MARKS)
+
+
+def _wordplay(job: StatedJob, settings: Table) -> None:
+    """What is not set is wordplay's, which its own files may change."""
+    model, optimizer, train = (settings.table(name) for name in ("model", "optimizer", "train"))
+    job.named(train, "backend", {"ddp": "ddp"}, "ddp")
+    _read_gpt_flags(job, model)
+    job.layout(grad_accumulation=optimizer.number("gas"))
+    job.workload(precision=job.named(train, "dtype", DTYPES, "bf16"))
+    job.by_default(precision="bf16", grad_accumulation=1)
+    _compiles(job, train)
+
+
+NANOGPT = Reader("options of nanoGPT", _is_nanogpt, _nanogpt, "ddp", _flags)
+WORDPLAY = Reader(
+    "settings of wordplay", _is_wordplay, _wordplay, "ezpz", lambda d: Table(d.settings, d.name)
+)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from planner.describe.configurations.configuration import Configuration
-from planner.describe.configurations.document import Document
-from planner.describe.configurations.stated_job import DTYPES, StatedJob
-from planner.describe.configurations.table import Table
+from planner.describe.configurations.document import Document, Table
+from planner.describe.configurations.stated_job import DTYPES, Reader, StatedJob
 
-__all__ = ["KIND", "read", "recognises"]
+__all__ = ["NANOTRON"]
 
-KIND = "nanotron's configuration"
 _SCHEDULES = {"1f1b": "1f1b", "afab": "gpipe"}
 _OPTIMIZERS = {"adamw": "adamw", "adam": "adamw", "sgd": "sgd-momentum"}
+_BATCH = {"micro_batch": "micro_batch_size", "grad_accumulation": "batch_accumulation_per_replica"}
 _SHAPE = {
     "num_layers": "num_hidden_layers",
     "hidden_size": "hidden_size",
@@ -21,44 +19,32 @@ _SHAPE = {
 }
 
 
-def recognises(document: Document) -> bool:
-    """Whether `parallelism` and `tokens` stand there."""
-    tables = document.tables
-    return isinstance(tables.get("parallelism"), dict) and isinstance(tables.get("tokens"), dict)
+def _recognises(document: Document) -> bool:
+    return all(isinstance(document.tables.get(key), dict) for key in ("parallelism", "tokens"))
 
 
-def read(document: Document) -> Configuration:
-    """What it says."""
-    table = document.table()
-    stated_job = StatedJob(KIND, document.name, table)
-    stated_job.is_(framework="nanotron")
-    _degrees(stated_job, table.table("parallelism"))
+def _state(job: StatedJob, table: Table) -> None:
+    _degrees(job, table.table("parallelism"))
     tokens = table.table("tokens")
-    stated_job.layout(
-        micro_batch=tokens.number("micro_batch_size"),
-        grad_accumulation=tokens.number("batch_accumulation_per_replica"),
-    )
-    stated_job.workload(sequence_length=tokens.number("sequence_length"))
-    model = table.table("model")
-    stated_job.workload(precision=stated_job.named(model, "dtype", DTYPES, "bf16"))
-    sizes = model.table("model_config")
-    stated_job.shape(**{field: sizes.number(key) for field, key in _SHAPE.items()})
-    optimizer = table.table("optimizer")
-    stated_job.layout(zero_stage=optimizer.number("zero_stage") or 0)
+    job.layout(**tokens.numbers(_BATCH))
+    job.workload(sequence_length=tokens.number("sequence_length"))
+    model, optimizer = table.table("model"), table.table("optimizer")
+    job.workload(precision=job.named(model, "dtype", DTYPES, "bf16"))
+    job.shape(**model.table("model_config").numbers(_SHAPE))
+    job.layout(zero_stage=optimizer.number("zero_stage") or 0)
     factory = optimizer.table("optimizer_factory")
-    stated_job.workload(optimizer=stated_job.named(factory, "name", _OPTIMIZERS, "adamw"))
+    job.workload(optimizer=job.named(factory, "name", _OPTIMIZERS, "adamw"))
     if optimizer.flag("accumulate_grad_in_fp32") is False:
-        stated_job.note(
+        job.note(
             "optimizer.accumulate_grad_in_fp32 = false is not counted: gradients are taken as "
             "accumulated in fp32"
         )
-    return stated_job.configuration(hides=lambda key: not key.startswith("parallelism."))
 
 
-def _degrees(stated_job: StatedJob, mesh: Table) -> None:
+def _degrees(job: StatedJob, mesh: Table) -> None:
     tp, pp = mesh.number("tp") or 1, mesh.number("pp") or 1
     mode = mesh.word("tp_mode")
-    stated_job.layout(
+    job.layout(
         dp=mesh.number("dp"),
         tp=tp,
         pp=pp,
@@ -67,11 +53,20 @@ def _degrees(stated_job: StatedJob, mesh: Table) -> None:
         sequence_parallel=tp > 1 and mode != "all_reduce",
         recompute="full" if mesh.flag("recompute_layer") else "none",
     )
-    schedule = stated_job.named(mesh, "pp_engine", _SCHEDULES, "1f1b")
+    schedule = job.named(mesh, "pp_engine", _SCHEDULES, "1f1b")
     if pp > 1:
-        stated_job.layout(schedule=schedule or "1f1b")
+        job.layout(schedule=schedule or "1f1b")
     if mesh.flag("tp_linear_async_communication") is False and tp > 1:
-        stated_job.changes({"communication.overlap_tensor_backward": False})
+        job.changes({"communication.overlap_tensor_backward": False})
     if mode == "all_reduce" and tp > 1:
-        stated_job.note("parallelism.tp_mode = ALL_REDUCE leaves norms whole on each rank")
+        job.note("parallelism.tp_mode = ALL_REDUCE leaves norms whole on each rank")
     mesh.skip("tp_recompute_allgather", "moe_layer_recompute")
+
+
+NANOTRON = Reader(
+    "nanotron's configuration",
+    _recognises,
+    _state,
+    "nanotron",
+    hides=lambda key: not key.startswith("parallelism."),
+)

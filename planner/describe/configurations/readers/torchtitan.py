@@ -6,19 +6,21 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from planner.describe.configurations.configuration import Configuration
-from planner.describe.configurations.document import CALLED, Document
-from planner.describe.configurations.stages import dealing
-from planner.describe.configurations.stated_job import DTYPES, StatedJob
-from planner.describe.configurations.table import Table
+from planner.describe.configurations.document import CALLED, Document, Table
+from planner.describe.configurations.stated_job import DTYPES, Reader, StatedJob, dealing
 from planner.errors import shorten
 
-__all__ = ["KIND", "fsdp2_stage", "read", "recognises"]
+__all__ = ["TORCHTITAN", "fsdp2_stage"]
 
-KIND = "torchtitan's configuration"
 _ENDS = (1, 1)
 _EVENLY = "taken as dealt evenly: write module_fqns_per_model_part, or say --split"
 _MARKS = ("local_batch_size", "seq_len", "batch_size", "dataset")
+_DEGREES = {
+    "tp": "tensor_parallel_degree",
+    "pp": "pipeline_parallel_degree",
+    "cp": "context_parallel_degree",
+    "ep": "expert_parallel_degree",
+}
 _SCHEDULES = {
     "gpipe": "gpipe",
     "1f1b": "1f1b",
@@ -38,9 +40,7 @@ _CHUNKED = "ChunkedLossWrapper"
 _ASYNC = "enable_async_tensor_parallel"
 _OPTIMIZERS = {"adamw": "adamw", "adam": "adam"}
 _NOT_COUNTED = {
-    "training": {
-        "fp32_reduce": "gradients are taken as reduced in fp32",
-    },
+    "training": {"fp32_reduce": "gradients are taken as reduced in fp32"},
     "parallelism": {
         "enable_compiled_autograd": "kernels are taken as launched one by one",
         "disable_loss_parallel": "the loss is taken as split over tp",
@@ -57,7 +57,7 @@ _HARMLESS_TABLES = (
 )  # fmt: skip
 
 
-def recognises(document: Document) -> bool:
+def _recognises(document: Document) -> bool:
     """Whether `training` and `parallelism` stand there, in torchtitan's words."""
     training = document.tables.get("training")
     if not isinstance(training, dict) or "tokens" in document.tables:
@@ -65,39 +65,30 @@ def recognises(document: Document) -> bool:
     return any(mark in training for mark in _MARKS)
 
 
-def read(document: Document) -> Configuration:
-    """What it says."""
-    table = document.table()
-    stated_job = StatedJob(KIND, document.name, table)
-    stated_job.is_(framework="torchtitan" if _has_pieces(stated_job, table) else "fsdp2")
+def _state(job: StatedJob, table: Table) -> None:
+    job.is_(framework="torchtitan" if _has_pieces(job, table) else "fsdp2")
     mesh = table.table("parallelism")
-    pp = mesh.number("pipeline_parallel_degree") or 1
-    stated_job.layout(
-        tp=mesh.number("tensor_parallel_degree") or 1,
-        pp=pp,
-        cp=mesh.number("context_parallel_degree") or 1,
-        ep=mesh.number("expert_parallel_degree") or 1,
-    )
+    degrees = {name: size or 1 for name, size in mesh.numbers(_DEGREES).items()}
     # torchtitan splits norms along the sequence wherever it splits matrices
-    stated_job.layout(sequence_parallel=(mesh.number("tensor_parallel_degree") or 1) > 1)
-    _sharding(stated_job, mesh, pp)
-    _pipeline(stated_job, mesh, pp)
-    _training(stated_job, table, mesh, pp)
-    _recompute(stated_job, table, _USUAL_IN_TOML if _TOML.search(document.text) else _USUAL)
+    job.layout(**degrees, sequence_parallel=degrees["tp"] > 1)
+    pp = degrees["pp"]
+    _sharding(job, mesh, pp)
+    _pipeline(job, mesh, pp)
+    _training(job, table, mesh, pp)
+    _recompute(job, table, _USUAL_IN_TOML if _TOML.search(job.document.text) else _USUAL)
     for section, meanings in _NOT_COUNTED.items():
-        stated_job.not_counted(table.table(section), meanings)
-    _compile(stated_job, table)
-    return stated_job.configuration(hides=_is_harmless)
+        job.not_counted(table.table(section), meanings)
+    _compile(job, table)
 
 
-def _has_pieces(stated_job: StatedJob, table: Table) -> bool:
+def _has_pieces(job: StatedJob, table: Table) -> bool:
     """Whether the loss of 0.3 runs piece by piece; the pieces are stated."""
     constructed = _constructed(table)
     loss = constructed.get("loss")
     if not isinstance(loss, Mapping) or not str(loss.get(CALLED)).startswith(_CHUNKED):
         return False
     pieces = constructed.table("loss").number("num_chunks")
-    stated_job.changes({} if pieces is None else {"kernels.loss_chunks": pieces})
+    job.changes({} if pieces is None else {"kernels.loss_chunks": pieces})
     return True
 
 
@@ -113,22 +104,22 @@ def _is_harmless(key: str) -> bool:
     return section in ("training", "optimizer") and name not in ("implementation",)
 
 
-def _sharding(stated_job: StatedJob, mesh: Table, pp: int) -> None:
+def _sharding(job: StatedJob, mesh: Table, pp: int) -> None:
     replicate = mesh.number("data_parallel_replicate_degree") or 1
     shard = mesh.number("data_parallel_shard_degree")
     shard = -1 if shard is None else shard
     policy = mesh.word("fsdp_reshard_after_forward") or "default"
     if policy not in ("always", "never", "default"):
-        raise stated_job.refused(
+        raise job.refused(
             f"fsdp_reshard_after_forward = {policy} is not known; use default, always or never"
         )
     gathers_again = policy == "always" or (policy == "default" and pp == 1)
     cp = mesh.number("context_parallel_degree") or 1
-    stated_job.layout(zero_stage=fsdp2_stage(shard * cp, replicate, gathers_again=gathers_again))
+    job.layout(zero_stage=fsdp2_stage(shard * cp, replicate, gathers_again=gathers_again))
     if shard > 0:
-        stated_job.layout(dp=replicate * shard)
+        job.layout(dp=replicate * shard)
     if shard != 1:
-        stated_job.is_(replicas=replicate)
+        job.is_(replicas=replicate)
 
 
 def fsdp2_stage(shard: int, replicate: int, *, gathers_again: bool) -> int:
@@ -145,7 +136,7 @@ def fsdp2_stage(shard: int, replicate: int, *, gathers_again: bool) -> int:
     return 3 if gathers_again else 2
 
 
-def _pipeline(stated_job: StatedJob, mesh: Table, pp: int) -> None:
+def _pipeline(job: StatedJob, mesh: Table, pp: int) -> None:
     schedule = mesh.word("pipeline_parallel_schedule")
     parts: Any = mesh.get("module_fqns_per_model_part", "model_fqns_per_model_part")
     split = mesh.get("pipeline_parallel_split_points")
@@ -155,36 +146,36 @@ def _pipeline(stated_job: StatedJob, mesh: Table, pp: int) -> None:
         return
     schedule = schedule or "1f1b"
     if schedule not in _SCHEDULES:
-        stated_job.note(
+        job.note(
             f"pipeline_parallel_schedule = {schedule} holds other chunks than the schedules that "
             "are described: interleaved 1F1B is counted"
         )
     kind = _SCHEDULES.get(schedule, "interleaved-1f1b")
-    stated_job.layout(schedule=kind)
+    job.layout(schedule=kind)
     chunks = len(parts) if isinstance(parts, list) else 0
     if isinstance(split, list) and split:
         chunks = len(split) + 1
     if chunks and chunks % pp:
-        raise stated_job.refused(
+        raise job.refused(
             f"{chunks} parts of the model on {pp} pipeline stages do not divide; correct one of "
             "them"
         )
     if layers is not None:
-        stated_job.note(f"pipeline_parallel_layers_per_stage = {layers} is not counted: say --vpp")
+        job.note(f"pipeline_parallel_layers_per_stage = {layers} is not counted: say --vpp")
     # torchtitan's default: two chunks a stage for every schedule that has several
     default = 1 if kind in ("1f1b", "gpipe") else 2
-    stated_job.layout(vpp=chunks // pp if chunks else default)
+    job.layout(vpp=chunks // pp if chunks else default)
     if isinstance(parts, list):
-        stated_job.layout(**dealing([_layers_of(part) for part in parts], _ENDS))
+        job.layout(**dealing([_layers_of(part) for part in parts], _ENDS))
     elif isinstance(split, list):
         if split:
-            stated_job.note(f"pipeline_parallel_split_points are {_EVENLY}")
+            job.note(f"pipeline_parallel_split_points are {_EVENLY}")
     elif less != [None, None]:
         slots = [
             usual if number is None else number for number, usual in zip(less, _ENDS, strict=True)
         ]
         if tuple(slots) != _ENDS:
-            stated_job.layout(embedding_slots=slots[0], head_slots=slots[1])
+            job.layout(embedding_slots=slots[0], head_slots=slots[1])
 
 
 def _layers_of(part: Any) -> int:
@@ -193,7 +184,7 @@ def _layers_of(part: Any) -> int:
     return sum(str(name).startswith("layers.") for name in names)
 
 
-def _training(stated_job: StatedJob, table: Table, mesh: Table, pp: int) -> None:
+def _training(job: StatedJob, table: Table, mesh: Table, pp: int) -> None:
     training = table.table("training")
     local = training.number("local_batch_size", "batch_size")
     local = local if local is not None or "local_batch_size" in training else None
@@ -202,29 +193,29 @@ def _training(stated_job: StatedJob, table: Table, mesh: Table, pp: int) -> None
     if pp > 1:
         micro = micro or 1  # torchtitan's default
         if local is not None and local % micro:
-            raise stated_job.refused(
+            raise job.refused(
                 f"local_batch_size = {local} is not a multiple of "
                 f"pipeline_parallel_microbatch_size = {micro}; correct one of them"
             )
-        stated_job.layout(micro_batch=micro)
+        job.layout(micro_batch=micro)
         at_once = local // micro if local else None
     else:
-        stated_job.layout(micro_batch=local)
+        job.layout(micro_batch=local)
         at_once = 1
     if train_batch is None or train_batch < 0:
-        stated_job.layout(grad_accumulation=at_once)
+        job.layout(grad_accumulation=at_once)
     else:
-        stated_job.workload(global_batch=train_batch)
+        job.workload(global_batch=train_batch)
     offloads = training.flag("enable_cpu_offload")
-    stated_job.layout(offload="all-cpu" if offloads else "none")
-    dtype = stated_job.named(training, "mixed_precision_param", DTYPES, "bf16")
-    stated_job.workload(
+    job.layout(offload="all-cpu" if offloads else "none")
+    dtype = job.named(training, "mixed_precision_param", DTYPES, "bf16")
+    job.workload(
         sequence_length=training.number("seq_len"),
         precision="fp8" if _is_fp8(table) else dtype or "bf16",
     )
     training.skip("mixed_precision_reduce")
     optimizer = table.table("optimizer")
-    stated_job.workload(optimizer=stated_job.named(optimizer, "name", _OPTIMIZERS, "adamw"))
+    job.workload(optimizer=job.named(optimizer, "name", _OPTIMIZERS, "adamw"))
 
 
 def _is_fp8(table: Table) -> bool:
@@ -236,31 +227,31 @@ def _is_fp8(table: Table) -> bool:
     return "float8" in str(model.get("converters"))
 
 
-def _recompute(stated_job: StatedJob, table: Table, usual: Mapping[str, str]) -> None:
-    checkpointing = _checkpointing(stated_job, table, usual)
+def _recompute(job: StatedJob, table: Table, usual: Mapping[str, str]) -> None:
+    checkpointing = _checkpointing(job, table, usual)
     mode = checkpointing.word("mode")
-    kind = stated_job.named(checkpointing, "mode", _CHECKPOINTING, "none") if mode else None
+    kind = job.named(checkpointing, "mode", _CHECKPOINTING, "none") if mode else None
     option = checkpointing.word("selective_ac_option")
     if kind == "selective" and option is not None and option.isdecimal():
         # whole layers, one in so many
-        stated_job.layout(recompute="full", recompute_every=max(int(option), 1))
+        job.layout(recompute="full", recompute_every=max(int(option), 1))
         return
     if kind == "selective" and option not in (None, "op"):
-        stated_job.note(
+        job.note(
             f"selective_ac_option = {option} is estimated as op, which recomputes every second "
             "product of each layer"
         )
-    stated_job.layout(recompute=kind or "none")
+    job.layout(recompute=kind or "none")
 
 
-def _checkpointing(stated_job: StatedJob, table: Table, usual: Mapping[str, str]) -> Table:
+def _checkpointing(job: StatedJob, table: Table, usual: Mapping[str, str]) -> Table:
     """Mode and option of recompute, those of the release where the file leaves them out."""
     keys = (_AC, f"{_AC}_config")
     parts = (table, _constructed(table))
     place = next((part for part in parts if any(key in part for key in keys)), None)
     mode_settings: Any = {} if place is None else place.get(*keys)
     if place is None and usual is _USUAL and CALLED not in parts[1]:
-        stated_job.note(f"{_AC} is that of the flavor, which is not read: SelectiveAC is counted")
+        job.note(f"{_AC} is that of the flavor, which is not read: SelectiveAC is counted")
     called = (
         mode_settings
         if isinstance(mode_settings, str)
@@ -273,13 +264,13 @@ def _checkpointing(stated_job: StatedJob, table: Table, usual: Mapping[str, str]
     elif mode_settings is None:
         mode_settings = {"mode": "none"}
     elif not isinstance(mode_settings, dict):
-        raise stated_job.refused(
+        raise job.refused(
             f"{_AC} = {shorten(str(mode_settings))} is no section; write its mode below it"
         )
-    return Table({**usual, **mode_settings}, stated_job.file, f"{_AC}.")
+    return Table({**usual, **mode_settings}, job.document.name, f"{_AC}.")
 
 
-def _compile(stated_job: StatedJob, table: Table) -> None:
+def _compile(job: StatedJob, table: Table) -> None:
     """Switches: 0.2 has asynchronous tensor parallelism among the degrees."""
     section = _constructed(table).table("compile")
     on = section.flag("enable") or table.table("training").flag("compile")
@@ -289,11 +280,14 @@ def _compile(stated_job: StatedJob, table: Table) -> None:
         on = "model" in parts
         named = " and ".join(map(str, parts)) or "nothing"
         both = "layers and loss are" if on else "neither layers nor loss are"
-        stated_job.note(f"compile.components name {named} alone: {both} taken as compiled")
+        job.note(f"compile.components name {named} alone: {both} taken as compiled")
     if not on:
-        stated_job.turned_off("compile", "async-tp")
+        job.turned_off("compile", "async-tp")
     if on:
-        stated_job.turned_on("compile")
+        job.turned_on("compile")
     degrees = table.table("parallelism").flag(_ASYNC)
     if (section.flag(_ASYNC) or degrees) and on:
-        stated_job.turned_on("async-tp")
+        job.turned_on("async-tp")
+
+
+TORCHTITAN = Reader("torchtitan's configuration", _recognises, _state, hides=_is_harmless)

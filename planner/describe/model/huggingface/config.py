@@ -1,8 +1,4 @@
-"""Read a Hugging Face config.json as a Model, without transformers.
-
-Only shapes are read. `families` states the keys and defaults of each family. A broken or hostile
-file ends in one sentence, never in a traceback.
-"""
+"""Read the shapes of a Hugging Face config.json as a Model, without transformers."""
 
 from __future__ import annotations
 
@@ -36,10 +32,7 @@ _TOWER_NOTE = "only the text tower of a multimodal model is described"
 
 
 def read_config(path: Path, name: str = "") -> Model:
-    """Read the model of a config.json; raises CatalogueError.
-
-    Without a name it is called after its folder.
-    """
+    """Read the model of a config.json, called after its folder; raises CatalogueError."""
     where = _printable(name or str(path))
     text = read_text(path)
     model = from_config(_parsed(text, where), name or _name(path))
@@ -151,7 +144,6 @@ def _name(path: Path) -> str:
 
 
 def _printable(text: str) -> str:
-    """Make text safe for one line of a message: short, without control characters or lone
-    surrogates."""
+    """Make text safe for one line of a message: short, printable, without lone surrogates."""
     text = shorten(text, 120)
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

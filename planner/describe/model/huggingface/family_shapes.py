@@ -1,18 +1,10 @@
-"""Readers of shapes: one function for each way in which families state them.
-
-Each turns the checked fields of a config.json into fields of Model. What a family fixes beyond
-its file stands beside its defaults in `planner.describe.model.huggingface.families`.
-"""
+"""Readers of shapes: one function for each way in which families state them in a config.json."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from planner.describe.model.huggingface.config_fields import (
-    Fields,
-    parse_activation,
-    quote,
-)
+from planner.describe.model.huggingface.config_fields import Fields, parse_activation, quote
 
 __all__ = [
     "bert",
@@ -76,17 +68,25 @@ def _trunk(
     }
 
 
-def llama(f: Fields) -> Shapes:
-    """Decoders with RMSNorm and a gated feed-forward: Llama and most later families."""
+def _decoder(f: Fields) -> Shapes:
+    """Sizes of decoders that have Llama's names for them."""
     shapes = _trunk(f)
     heads = shapes["num_heads"]
-    gemma = f.reads("hidden_activation")
     return {
         **shapes,
         "num_kv_heads": _kv_heads(f, heads),
         "head_dim": _head_dim(f, shapes["hidden_size"], heads),
         "ffn_size": f.size("intermediate_size"),
         "max_sequence_length": f.size("max_position_embeddings", "rows"),
+    }
+
+
+def llama(f: Fields) -> Shapes:
+    """Decoders with RMSNorm and a gated feed-forward: Llama and most later families."""
+    shapes = _decoder(f)
+    gemma = f.reads("hidden_activation")
+    return {
+        **shapes,
         "gated_mlp": True,
         "activation": f.activation("hidden_activation" if gemma else "hidden_act"),
         "norm": "rmsnorm",
@@ -99,8 +99,7 @@ def llama(f: Fields) -> Shapes:
 
 
 def _window(f: Fields, layers: int) -> Shapes:
-    """Sliding window and the number of layers with it: the file's layer_types, or the family's
-    rule."""
+    """Sliding window and layers with it: the file's layer_types, or the family's rule."""
     window = f.size_or(0, "sliding_window", "rows", least=0)
     if not window or (f.reads("use_sliding_window") and not f.flag("use_sliding_window")):
         return {}
@@ -198,15 +197,10 @@ def gptj(f: Fields) -> Shapes:
 
 def dense(f: Fields) -> Shapes:
     """LayerNorm and a feed-forward of two matrices: GPT-NeoX, Phi, StarCoder2, BERT."""
-    shapes = _trunk(f)
-    heads = shapes["num_heads"]
+    shapes = _decoder(f)
     bias = f.flag("attention_bias") or f.flag("use_bias")
     return {
         **shapes,
-        "num_kv_heads": _kv_heads(f, heads),
-        "head_dim": _head_dim(f, shapes["hidden_size"], heads),
-        "ffn_size": f.size("intermediate_size"),
-        "max_sequence_length": f.size("max_position_embeddings", "rows"),
         "activation": f.activation("hidden_act"),
         "qkv_bias": bias,
         "out_bias": bias,

@@ -64,10 +64,7 @@ def load_from_hub(name: str) -> Model:
 
 @functools.lru_cache(maxsize=64)
 def fetch_config(name: str) -> Path:
-    """Fetch the config.json of a name on the hub into the cache of `huggingface_hub`.
-
-    Asked once a process. CatalogueError where it cannot be had.
-    """
+    """Fetch the config.json of a name into the cache, once a process; raises CatalogueError."""
     repository, revision = parse_hub_name(name) or (name, None)
     try:
         from huggingface_hub import constants, errors

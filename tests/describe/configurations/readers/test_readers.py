@@ -14,7 +14,7 @@ from planner.choose.user_layouts.completion import complete_layout
 from planner.describe.catalogue import load_machine, load_model
 from planner.describe.configurations.configuration import WIDTH_SQUARED, Configuration, joined
 from planner.describe.configurations.document import Document
-from planner.describe.configurations.reading import read_configuration_text, readers
+from planner.describe.configurations.reading import READERS, read_configuration_text
 from planner.describe.layout import STAGE_FIELDS
 from planner.describe.workload import Workload, parse_ramp
 from planner.errors import PlannerError
@@ -504,7 +504,7 @@ EXAMPLES: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_file_is_known_by_what_stands_in_it(name: str) -> None:
     document = Document("a.txt", EXAMPLES[name][0])
-    found = [key for key, reader in readers().items() if reader.recognises(document)]
+    found = [key for key, reader in READERS.items() if reader.recognises(document)]
     assert found == [EXAMPLES[name][1]]
 
 

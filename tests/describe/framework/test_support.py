@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from planner.describe.catalogue import load_framework, load_model
-from planner.describe.framework.supported_models import Flavor, SupportedModels
+from planner.describe.framework.support import Flavor, SupportedModels
 
 EXPERTS = {"num_experts": 8, "top_k": 2, "ffn_size": 64}
 LLAMA = SupportedModels(any_head_width=False)

@@ -1,0 +1,392 @@
+"""Traits of a framework: its collectives, its memory, its kernels and its time on the host."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from planner.describe.base import (
+    ByteCount,
+    BytesPerElement,
+    Description,
+    Duration,
+    Elements,
+    Factor,
+    Fraction,
+    Share,
+    Trait,
+    ZeroStage,
+)
+from planner.describe.machine import Runtime
+
+__all__ = [
+    "Buffers",
+    "Communication",
+    "HostTime",
+    "Kernels",
+    "Loss",
+    "Offloading",
+    "OtherKernels",
+    "Reduction",
+    "States",
+]
+
+
+class Communication(Description):
+    """Overlap and form of collectives."""
+
+    overlap_gradients: bool
+    """Gradients are reduced behind the last backward pass."""
+    overlap_parameters: bool
+    """Updated parameters are gathered behind the next forward pass (ZeRO-1, 2)."""
+    every_layer_alone: bool = False
+    """Every layer gathers its weights and reduces its gradients in one collective, below ZeRO-3 too
+    (FSDP); else they travel in buckets."""
+    gather_bytes: BytesPerElement = 0
+    """Bytes per element of weights that ZeRO-3 gathers quantised; 0: compute precision [B]."""
+    scatter_bytes: BytesPerElement = 0
+    """Bytes per element of gradients that ZeRO-3 reduces quantised, by all-to-alls inside and then
+    between nodes; 0: reduce-scatter [B]."""
+    replicas_once: bool = False
+    """Ranks with the same shard (hybrid sharding) all-reduce gradients once a step, not with every
+    reduction (MiCS)."""
+    second_shards_stay: bool = False
+    """Weights resharded over fewer ranks after forward (`reshard`) stay so until the optimizer step
+    (DeepSpeed's hpZ); else until their backward pass (FSDP2)."""
+    reduce_every_micro_batch: tuple[ZeroStage, ...] = ()
+    """ZeRO stages at which every micro-batch reduces its gradients."""
+    all_reduced_stages: tuple[ZeroStage, ...] = ()
+    """ZeRO stages at which gradients are all-reduced, though a rank keeps only its shard; else they
+    are reduce-scattered."""
+    gathers_updates_whole: bool = False
+    """Updated weights are gathered in one collective, not in buckets (ZeRO-1, 2)."""
+    reduces_once: bool | None = None
+    """Unsharded gradients are accumulated over the micro-batches on every rank instead (Accelerate
+    without sync_each_batch); None: no such choice."""
+    pipeline_reduce_every_micro_batch: tuple[ZeroStage, ...] = ()
+    """As reduce_every_micro_batch, with a pipeline only."""
+    overlap_tensor: Share
+    """Share of tensor-parallel traffic hidden behind GEMMs."""
+    overlap_tensor_in_node: bool = False
+    """Overlap covers only sequence-parallel traffic inside a node, and other layouts are refused
+    (user buffers of Transformer Engine)."""
+    overlap_tensor_backward: bool = False
+    """Backward passes of column-parallel GEMMs overlap: the gather of their input with the
+    input-gradient GEMM, the reduction of that gradient with the weight-gradient GEMM."""
+    routes_own_tokens: bool = False
+    """Each tensor-parallel rank routes its part of the sequence, and the ranks that split an expert
+    gather its tokens (Megatron Core); else the stream is gathered before routing."""
+    experts_once_per_node: bool = False
+    """A token is sent once to every node of its experts and copied there (DeepEP, HybridEP); else
+    every copy crosses the network (NCCL's all-to-all)."""
+    dispatch_bytes: BytesPerElement = 0
+    """Bytes per element of a token on its way to the experts; the way back and gradients use the
+    compute precision. 0: compute precision both ways [B]."""
+    overlap_experts: bool = False
+    """Dispatch and combine overlap with the other direction's computation of the next micro-batch,
+    without a pipeline or with an interleaved one, and without full recompute."""
+    overlap_pipeline: bool
+    """Transfers between stages with several chunks overlap with computation; with one chunk a stage
+    waits."""
+    gather_fraction: Fraction
+    """Bandwidth of ZeRO-3 gathers and scatters / bandwidth of a large collective."""
+    contention: Share
+    """Share of hidden traffic that still costs time, as its kernels take compute units and memory
+    bandwidth."""
+
+
+class Reduction(Description):
+    """Data-parallel reduction of unsharded gradients, besides their width and buckets."""
+
+    after_backward: tuple[ZeroStage, ...] = ()
+    """ZeRO stages at which gradients are reduced after backward, without overlap (DeepSpeed's stage
+    0)."""
+    first_bucket_elements: Elements = 0
+    """Elements at which the first bucket of a pass closes, so that its reduction starts early; 0:
+    as the other buckets."""
+    cycle_s: float = Field(default=0, ge=0, le=1)
+    """Period at which a thread looks for gradients that every rank has (Horovod); 0: they are sent
+    when ready [s]."""
+    hierarchical: bool = False
+    """Gradients are reduce-scattered inside the nodes, all-reduced between them and gathered
+    inside, in separate phases."""
+
+
+class States(Description):
+    """Bytes per parameter and rank, before sharding."""
+
+    weight_bytes: BytesPerElement
+    """Compute weights, resident if weights are not sharded [B/parameter]."""
+    sharded_weight_bytes: BytesPerElement
+    """Compute weights that stay per owned parameter under ZeRO-3 [B/parameter]."""
+    gradient_bytes: BytesPerElement
+    """Gradients, sharded from ZeRO-2 on [B/parameter]."""
+    unsharded_gradient_bytes: BytesPerElement = 0
+    """Further gradients below ZeRO-2, such as 16-bit ones beside fp32 sums (DeepSpeed's
+    BF16_Optimizer, ZeRO-1 only) [B/parameter]."""
+    bucket_bytes: BytesPerElement = 0
+    """Flat buckets beside gradients below ZeRO-2, if gradients are reduced. DDP makes them for one
+    rank too; this trait is for programs that do not wrap the model then [B/parameter]."""
+    master_bytes: BytesPerElement
+    """Master weights that the optimizer updates, sharded from ZeRO-1 on: fp32, or the 16 bits
+    beyond the 16-bit weight [B/parameter]."""
+    moment_bytes: BytesPerElement = 4
+    """First moment of the gradient, or momentum [B/parameter]."""
+    second_moment_bytes: BytesPerElement = 4
+    """Second moment of the gradient [B/parameter]."""
+    cached_weight_bytes: BytesPerElement = 0
+    """Low-precision weight copies during forward and backward (autocast) [B/parameter]."""
+    reduce_bytes: float = Field(default=4, ge=0.125, le=64)
+    """Bytes per gradient element in the reduction [B]."""
+    optimizer_temporary_bytes: BytesPerElement = 0
+    """Temporaries of the optimizer step per updated parameter [B/parameter]."""
+    copies_narrow_gradients: bool = False
+    """The optimizer step makes an fp32 copy of narrower gradients."""
+    whole_in_fp8: bool = False
+    """FP8 training keeps fp32 master weights and copies narrow gradients, though the optimizer
+    could do without (Megatron Core, FP8 recipes other than delayed scaling)."""
+    norm_bytes: BytesPerElement = 0
+    """Copy of the largest updated gradient to compute its norm [B/element]."""
+
+
+class Buffers(Description):
+    """Fixed buffers, in elements or bytes."""
+
+    reduce_bucket_elements: Elements
+    """Elements of one gradient-reduction bucket; 0: gradients reduce in place."""
+    num_reduce_buckets: int = Field(default=1, ge=0, le=8)
+    """Buckets alive at once (2 if reduction overlaps backward)."""
+    num_sharded_buckets: int = Field(default=0, ge=0, le=8)
+    """The same under ZeRO-3; 0: as num_reduce_buckets."""
+    buckets_in_backward: bool = False
+    """The first gradient of a backward pass allocates the buckets and the reduction frees them, if
+    weights are not sharded (DeepSpeed's ZeRO-1 and 2)."""
+    copies_bucket: bool = False
+    """The content of a bucket is copied for its reduction, if weights are not sharded."""
+    whole_buckets: bool = False
+    """Buckets have their full size, however small the model (DeepSpeed)."""
+    gather_bucket_elements: Elements = 0
+    """Elements of one parameter-gathering bucket (ZeRO-1 and 2, after the step)."""
+    live_elements: Elements = 0
+    """Elements that stay gathered, if the limit is a size and not a number of layers (DeepSpeed's
+    stage3_max_live_parameters)."""
+    placeholder_bytes: BytesPerElement = 0
+    """Placeholder gradients for autograd, one tensor per weight shape, if GEMMs accumulate into
+    fp32 gradients (Transformer Engine) [B/element]."""
+    layer_gradient_bytes: BytesPerElement = 0
+    """Unsharded gradient of the current layer in backward (ZeRO-2 and 3) [B/parameter]."""
+    reduce_input_bytes: BytesPerElement = 0
+    """Input of the previous layer's reduce-scatter (ZeRO-2 and 3) [B/parameter]."""
+    reduces_alone: bool = False
+    """Gradients are copied for a reduction also with dp = 1 (FSDP2, which wraps for its precision
+    policy)."""
+    whole_embedding_gradient: bool = False
+    """Under tensor parallelism every rank computes the whole embedding gradient before it is split
+    (DTensor)."""
+    pipeline_gradients_whole: bool = False
+    """A pipeline accumulates unsharded gradients and reduces them once a step, at every ZeRO stage
+    (torch.distributed.pipelining)."""
+    pipeline_buffers_whole: bool = False
+    """A stage has receive buffers for all micro-batches of a step, in both directions, and keeps
+    sent tensors until their backward pass (torch.distributed.pipelining)."""
+    preallocates_gradients: bool = False
+    """Gradient buffers exist from the start; else they appear in the first backward pass of a step.
+    """
+    keeps_temporaries: bool = False
+    """Temporaries of the optimizer step are single large tensors, whose memory the allocator keeps
+    while there is room."""
+    allocator_fraction: Share
+    """Reserve of the caching allocator / peak."""
+    host_process_bytes: ByteCount
+    """Host memory of one rank's process: interpreter, libraries, pinned loader buffers [B]."""
+
+
+class Offloading(Description):
+    """Offloading: transfers, and memory of the host."""
+
+    overlap_weights: bool = False
+    """Weights are loaded behind computation; else the host waits for every copy."""
+    overlap_gradients: bool = False
+    """Gradients are stored behind backward."""
+    fused_update: bool = True
+    """One kernel updates the states on the host, if the device's is fused; else one kernel per
+    operation."""
+    gradient_transfers: int = Field(default=1, ge=0, le=8)
+    """Transfers of gradients over the link in a pass that accumulates them on the host."""
+    step_gradient_bytes: BytesPerElement = 0
+    """fp32 gradients of the optimizer beside the accumulated ones: sent in the last pass, kept on
+    the host or written to the disk [B/parameter]."""
+    step_host_bytes: BytesPerElement = 0
+    """Host memory traffic besides the update: unscaling, copies [B/parameter]."""
+    weight_copies: int = Field(default=1, ge=1, le=4)
+    """Copies of offloaded weights on the host."""
+    activations_piped: bool = True
+    """Activations can be offloaded in a pipeline too."""
+    activation_layers: int = Field(default=0, ge=0, le=16)
+    """Layers whose activations are on the device while streams of their own move them; 0:
+    computation waits for every copy."""
+    overlap_activations: bool = False
+    """Activations move behind computation; else the device waits for every copy."""
+    swap_buffer_bytes: float = Field(default=0, ge=0, le=1e12)
+    """Pinned buffers per rank for swapping to the disk [B]."""
+
+
+Loss = Literal[
+    "eager", "vocab-parallel", "vocab-parallel-copy", "fused", "fused-copy", "fused-linear"
+]
+"""Kernels that compute the loss over the vocabulary."""
+
+
+class Kernels(Description):
+    """Kernels of a framework, and the tensors that they save for backward."""
+
+    fused_norm: bool
+    """One kernel per RMSNorm, which saves its input; else elementary operations with fp32 copies. A
+    LayerNorm is always fused."""
+    fused_activation: bool
+    """Bias and activation (or the gate's product) in one kernel."""
+    fused_gate: bool | None = None
+    """The gate's product in one kernel; None: as fused_activation."""
+    fused_residual: bool
+    """Bias, dropout and residual addition in one kernel."""
+    fused_softmax: bool
+    """Scale, mask and softmax in one kernel (eager attention)."""
+    fused_rope: bool
+    """Rotary embedding in one kernel."""
+    fused_adapters: bool = False
+    """Outputs of adapters are scaled and added in neighbouring kernels (a compiler)."""
+    softmax_bytes: BytesPerElement = 0
+    """Bytes that eager softmax keeps per score, besides dropout; 0: one compute element [B]."""
+    fp8_cast_bytes: BytesPerElement = 0
+    """Bytes moved per operand element to scan and convert it for an FP8 GEMM, if no other kernel
+    converts it [B]."""
+    fp8_across_bytes: BytesPerElement = 0
+    """The same for operands read across their memory order (weights for the input gradient, both
+    operands for the weight gradient); 0: fp8_cast_bytes [B]."""
+    fp8_rescale_bytes: BytesPerElement = 0
+    """Bytes moved per result element to rescale a backward FP8 GEMM, if the GEMM does not scale by
+    rows and columns itself [B]."""
+    saves_fp8: bool = False
+    """FP8 GEMMs keep their inputs in 8 bits for backward; the attention output projection keeps
+    them beside the 16-bit ones (Transformer Engine)."""
+    activation_input_bytes: BytesPerElement = 0
+    """Bytes per element that a gated SiLU keeps of its input to recompute it in backward; 0: the
+    input itself (Megatron Core's activation_func_fp8_input_store: 1) [B]."""
+    fp8_weight_bytes: BytesPerElement = 0
+    """8-bit copies of the layers' weights, by rows and by columns, kept beside the 16-bit weights
+    from the first micro-batch on (Transformer Engine) [B/parameter]."""
+    fp8_gather: bool = False
+    """Ranks convert their weight shards to 8 bits before gathering, so that no layer is whole in 16
+    bits."""
+    loss: Loss
+    """eager: fp32 logits and log-softmax of the whole vocabulary; vocab-parallel: split over tp, in
+    place; vocab-parallel-copy: on a copy beside the fp32 logits; fused: one kernel that turns
+    16-bit logits into their gradient in place; fused-copy: with the gradient beside the logits;
+    fused-linear: fused with the head's GEMM, piece by piece, both gradients in the forward pass
+    (Liger)."""
+    loss_chunks: int = Field(default=1, ge=1, le=1024)
+    """Pieces of the sequence that pass head and loss, forward and backward, one by one (eager
+    loss), whose 16-bit logits the loop holds; the head's gradient is summed over them before it is
+    reduced. 1: the whole loss at once."""
+    loss_metrics: int = Field(default=0, ge=0, le=8)
+    """Metrics that each compute the loss once more, without gradient."""
+    keeps_logits: bool = True
+    """Whether the 16-bit logits stay referenced until backward (eager loss)."""
+    gathers_logits: bool = False
+    """Whether every tp rank gathers the logits of the whole vocabulary for its loss."""
+    residual_bytes: int = Field(default=0, ge=0, le=8)
+    """Bytes per element of the residual stream; 0: the compute precision [B]."""
+    transformers_blocks: bool = False
+    """Layers run as transformers writes them (`written` of a model): some activations in elementary
+    operations, eager attention over keys and values repeated for every head."""
+    keeps_latent_keys: bool = False
+    """Values of latent attention are a view that keeps the keys alive."""
+    rescales_for_sinks: bool = False
+    """Attention sinks rescale the attention output, instead of being part of the kernel."""
+    copies_ring_output: bool = False
+    """Ring attention merges its output in another memory order, so that it is copied before the
+    projection."""
+    scores_before_experts: bool = False
+    """The router's scores weight tokens before the experts, in fp32 (torchtitan), instead of the
+    experts' outputs."""
+    scores_inside_experts: bool = False
+    """The experts' activation kernel applies the router's scores (Megatron Core from 0.13 on), so
+    that no output is kept for it."""
+    context_exchange: Literal["pass", "gather", "gather-pass"] = "pass"
+    """Exchange of keys and values between context ranks. pass: passed around during attention;
+    gather: gathered before attention, gradients reduced; gather-pass: gathered behind the first
+    piece, gradients passed around in fp32 (torch)."""
+    repeats_kv_heads: bool = False
+    """Keys and values are repeated for every head before attention, and kept so."""
+    uneven_context: Trait | None = None
+    """All context ranks wait for the one with the last tokens of causal attention; None: each rank
+    holds an early and a late piece, with equal work."""
+    repeats_to_end: bool = False
+    """Full recompute runs a layer to its end, not only to the last activation that backward needs
+    (torchtitan: early_stop = False)."""
+    stops_early: bool = False
+    """Full recompute stops at the last activation that backward needs, so that a layer's last GEMM
+    is not repeated (torch.utils.checkpoint from 2.1 on, not re-entrant)."""
+    saves_gathered: bool = False
+    """Sequence parallelism keeps the gathered inputs (DTensor) instead of gathering them again."""
+    fused_gradient_accumulation: bool = False
+    """Weight-gradient GEMMs accumulate into the fp32 gradient."""
+    attention_fraction: Factor
+    """Rate of the framework's fused attention / the device's `attention_efficiency`
+    (FlashAttention-2)."""
+    fused_optimizer: bool
+    """One kernel over states and weights; else one kernel per operation."""
+    channels_last: bool = False
+    """Convolutions use the memory order of matrix units (torch.channels_last); else operands and
+    results are transposed around every convolution."""
+    optimizer_in_backward: bool = False
+    """The optimizer updates a weight as soon as its gradient is complete and frees the gradient, so
+    that gradients of one group of weights exist at a time."""
+
+    @property
+    def across_cast_bytes(self) -> float:
+        """Bytes moved to convert an element that an FP8 GEMM reads across its memory order [B]."""
+        return self.fp8_across_bytes or self.fp8_cast_bytes
+
+
+class OtherKernels(Description):
+    """Kernels that are missing on some runtimes."""
+
+    runtimes: tuple[Runtime, ...] = Field(min_length=1)
+    """Device runtimes without them."""
+    fused_activation: bool | None = None
+    """As in `Kernels`; None: unchanged."""
+    fused_residual: bool | None = None
+    """As in `Kernels`; None: unchanged."""
+    fused_softmax: bool | None = None
+    """As in `Kernels`; None: unchanged."""
+    fused_rope: bool | None = None
+    """As in `Kernels`; None: unchanged."""
+    fused_optimizer: bool | None = None
+    """As in `Kernels`; None: unchanged."""
+
+
+class HostTime(Description):
+    """Host time per layer: launches of kernels and collectives, for which fast devices wait."""
+
+    dispatch_ratio: Factor
+    """Host time per kernel / bare launch time (`launch_s` of the device): modules, autograd and
+    small uncounted operations; less with compilation or CUDA graphs."""
+    awaits_kernels: bool = False
+    """Every launch waits for its kernel (CUDA_LAUNCH_BLOCKING), so that host time adds to device
+    time."""
+    awaits_routing: bool = False
+    """The host waits for the token counts of the experts in every routed layer, which drains the
+    queue, so that its time for the layer adds to the devices'."""
+    graphed: Share | None = None
+    """Share of a layer's kernels in CUDA graphs; None: no graphs."""
+    collective_s: Duration | None = None
+    """Host time to issue a tensor-parallel collective; None: nothing [s]."""
+    awaits_collectives: bool = False
+    """The host waits for each collective, so that ranks wait for the slowest host: host time grows
+    with the nodes of the tensor-parallel group."""
+    piped_collective_s: Duration | None = None
+    """`collective_s` with a pipeline, for tp = 2 on one node [s]."""
+    piped_power: Share | None = None
+    """Exponent by which host time grows with tp and the nodes of the group, with a pipeline."""
