@@ -68,7 +68,7 @@ def emit_estimate(
     """Files that run one estimate of a plan's scenario, as `emit`."""
     # what writes files is loaded when files are written: most who plan write none
     from planner.emitters.batch_job import BatchJob, steps_of
-    from planner.emitters.bundle.files import files_of
+    from planner.emitters.files import files_of
 
     _check_whole("steps", steps)
     if steps is not None and steps < 1:
