@@ -30,11 +30,6 @@ def emit(
 ) -> dict[str, str]:
     """Files (name to text) that run the recommended layout of a plan, or its `rank`-th.
 
-    A plan knows its model, machine and framework by name; give those that are not in the
-    catalogue, or were changed. With `benchmark` a script comes with them that times the collectives
-    of these nodes. Raises EmitError where the files cannot express the layout, or
-    the plan has none of that rank.
-
     >>> import planner
     >>> workload = planner.Workload(sequence_length=1024, global_batch=64)
     >>> answer = planner.plan("gpt2", "polaris", nodes=1, workload=workload, frameworks=["ddp"])

@@ -1,8 +1,4 @@
-"""Files: all that a job is started with: the recipe's, scripts, the layout and the README.
-
-What a user's own program loads or does beside the recipe, so that the estimate holds, comes with
-them: adapters, a frozen base, documents (`scripts/templates/own_program.j2`).
-"""
+"""Files: all that a job is started with: the recipe's, scripts, the layout and the README."""
 
 from __future__ import annotations
 
@@ -40,10 +36,7 @@ def files_of(job: BatchJob) -> dict[str, str]:
 
 
 def _with_own_program(job: BatchJob, recipe: Recipe) -> Recipe:
-    """The recipe with files and sentences on adapters, frozen parts and documents.
-
-    Raises EmitError where the program is not the user's own, and does otherwise.
-    """
+    """The recipe with adapters, frozen parts and documents, if the program is the user's own."""
     workload, lengths = job.workload, job.workload.document_lengths
     if recipe.default_program != OWN_PROGRAM:
         if workload.adapted:

@@ -1,9 +1,4 @@
-"""Limits of configuration files: layouts and settings that a framework's files cannot express.
-
-Models that a framework builds stand in its description (`Framework.code`), which the search reads
-too. `FrameworkNames` maps the planner's precisions, optimizers and schedules to the framework's
-own; `ExpressibleLayouts` states the layouts that one recipe can write.
-"""
+"""Limits of configuration files: what a framework's files cannot express."""
 
 from __future__ import annotations
 
@@ -130,10 +125,7 @@ class ExpressibleLayouts:
 
 
 def check_job(job: BatchJob, says: ExpressibleLayouts) -> None:
-    """Raise EmitError where a layout, its model or its workload cannot be written.
-
-    What the framework's description says of its code is what the search keeps to.
-    """
+    """Raise EmitError where a layout, its model or its workload cannot be written."""
     framework, name = job.framework, shorten(job.framework.name)
     unsaid = framework.code.unsupported_setting(job.workload)
     if unsaid:

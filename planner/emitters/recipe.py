@@ -31,9 +31,7 @@ class File:
 
 
 class Page:
-    """A template of blocks (`recipes/templates/NAME.j2`), and what fills them in: the job, its
-    parts, and what the recipe computes. A block is a file, named as it without the ending, or
-    `notes`."""
+    """A template of blocks, one a file or `notes`, and what fills them in."""
 
     def __init__(self, name: str, job: BatchJob, **values: Any) -> None:
         self.name = name
@@ -105,11 +103,7 @@ class Recipe:
 
 
 def switched_on(recipe: Recipe, framework: Framework) -> Recipe:
-    """The recipe with what its files and the job's environment are told for switches that are on.
-
-    A line of a switch goes into the file that it names (`FILE: LINE`), else into the first one;
-    what no file takes is left to the user's program, in a sentence.
-    """
+    """The recipe with what its files and the job's environment are told for active switches."""
     for word, switch in framework.active_switches.items():
         for line in () if recipe.tells else switch.fill_arguments(word):
             recipe = _add_switch_line(recipe, word, switch, line)

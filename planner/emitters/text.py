@@ -1,8 +1,4 @@
-"""Text: templates filled in (jinja2), plain data as text, and lines added to a file.
-
-Templates lie beside what fills them in: scripts and the README in `scripts/templates`, files of
-frameworks in `recipes/templates`. A site's own of the same name comes before the planner's.
-"""
+"""Text: templates filled in (jinja2), plain data as text, and lines added to a file."""
 
 from __future__ import annotations
 
@@ -55,10 +51,7 @@ def template_names() -> list[str]:
 
 
 def site_folder() -> Path | None:
-    """Folder of a site's templates, from PLANNER_TEMPLATES or `~/.config/planner/templates`.
-
-    Raises EmitError where it is not there, or holds a file that replaces no template.
-    """
+    """Folder of a site's templates; raises EmitError where it is not there or holds a stranger."""
     named = os.environ.get(VARIABLE)
     if named == "":
         return None
@@ -86,11 +79,7 @@ _WRONG = (yaml.YAMLError, ArithmeticError, LookupError, OSError, TypeError, Valu
 
 
 def render(name: str, block: str = "", form: str = "", /, **values: Any) -> str:
-    """Fill in a template or one block of it; `.json`, `.yaml` and `.toml` are checked.
-
-    Raises EmitError where a site's template lacks the block, asks for a value that is not given,
-    is not of the form, or is no template.
-    """
+    """Fill in a template or one block; raises EmitError where that fails or its form is wrong."""
     from jinja2 import TemplateError
 
     folder = site_folder()

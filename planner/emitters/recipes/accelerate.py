@@ -1,8 +1,4 @@
-"""Accelerate: `accelerate.yaml` with the FSDP2 plugin and a parallelism configuration.
-
-Beside it stands `training_arguments.json` for a program on the Hugging Face Trainer, which reads
-batch, steps and precision there and the mesh from the launcher.
-"""
+"""Accelerate: `accelerate.yaml`, and `training_arguments.json` for the Hugging Face Trainer."""
 
 from __future__ import annotations
 
@@ -38,8 +34,7 @@ TRAINER_ARGUMENT = '${TRAINING_ARGUMENTS:+"${TRAINING_ARGUMENTS}"}'
 
 
 def accelerate_files(job: BatchJob, kind: str, **values: Any) -> tuple[File, ...]:
-    """`accelerate.yaml` for one type of distribution, and `training_arguments.json` where the
-    Trainer has words for precision and optimizer."""
+    """`accelerate.yaml`, and `training_arguments.json` where the Trainer has words for it."""
     workload = job.workload
     page = Page("accelerate", job, kind=kind, **values)
     config = page.file("accelerate.yaml", "Accelerate's configuration")

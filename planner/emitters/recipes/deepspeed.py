@@ -1,9 +1,4 @@
-"""DeepSpeed: `ds_config.json` with every value written out, and an `accelerate.yaml` beside it.
-
-Buckets and limits are those that the estimate counted (the framework's description); what the
-description leaves open is written as DeepSpeed 0.19.8's own default, because its documentation
-and its code differ.
-"""
+"""DeepSpeed: `ds_config.json` with every value written out, and `accelerate.yaml` beside it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""ezpz: wordplay's `key=value` settings, started by ezpz's launcher.
-
-ezpz finds the job of PBS or Slurm by itself and calls its launcher with one process per device, as
-is done at ALCF. wordplay trains the GPTs of nanoGPT.
-"""
+"""ezpz: wordplay's `key=value` settings, started by ezpz's launcher."""
 
 from __future__ import annotations
 

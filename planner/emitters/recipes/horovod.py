@@ -1,8 +1,4 @@
-"""Horovod: one process a device under the site's MPI, and what wraps the optimizer.
-
-`mpiexec` (or `srun`, `jsrun`, `mpirun`) starts `python train.py` once a device, and Horovod asks
-MPI which rank a process is; a machine without a batch system takes `horovodrun`.
-"""
+"""Horovod: one process a device under the site's MPI, and what wraps the optimizer."""
 
 from __future__ import annotations
 

@@ -142,8 +142,8 @@ def _expert_tp(job: BatchJob) -> int:
 
 
 def _flexible(job: BatchJob) -> bool:
-    """Whether tokens go through DeepEP, whose dispatcher takes no rank alone
-    (core/transformer/moe/token_dispatcher.py:1836 @d98e8a64)."""
+    """Whether tokens go through DeepEP."""
+    # its dispatcher takes no rank alone (moe/token_dispatcher.py:1836 @d98e8a64)
     shared = job.layout.ep * _expert_tp(job) > 1
     return bool(job.model.experts) and shared and job.framework.communication.experts_once_per_node
 
@@ -153,8 +153,7 @@ def _merges_passes(job: BatchJob) -> bool:
 
 
 def _stages(job: BatchJob) -> _Options:
-    """The chunks of the pipeline: in Megatron's counts where it has them for that, else one by
-    one."""
+    """The chunks of the pipeline: in Megatron's counts where it has them, else one by one."""
     layout, layers = job.layout, job.model.num_layers
     chunks = layout.pp * layout.vpp
     deal = layer_split(layers, layout)
@@ -169,8 +168,7 @@ def _stages(job: BatchJob) -> _Options:
 
 
 def _uneven_ends(layout: Layout, layers: int, counts: list[int]) -> _Options:
-    """Ends that count as layers, or layers of the first and last stage; nothing where Megatron
-    would not deal the rest evenly."""
+    """Ends that count as layers, or layers of the first and last stage."""
     options: dict[str, object] = {}
     first, last = max(layout.embedding_slots, 0), max(layout.head_slots, 0)
     if first + last and max(first, last) == 1 and not (layers + first + last) % len(counts):

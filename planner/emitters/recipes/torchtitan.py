@@ -1,10 +1,4 @@
-"""torchtitan: a Python configuration for release 0.3.0, and the TOML file of 0.2.2 for Llamas.
-
-0.3.0 reads no TOML: it takes a function that returns a configuration. The function written here
-starts from torchtitan's plain defaults and not from those of its flavors, which switch on FP8,
-compilation, asynchronous tensor parallelism and a loss in chunks for some: what is estimated stands
-in the file, and nothing else.
-"""
+"""torchtitan: a Python configuration for release 0.3.0, and the TOML file of 0.2.2 for Llamas."""
 
 from __future__ import annotations
 
@@ -112,11 +106,11 @@ def _settings(job: BatchJob, flavor: str = "") -> dict[str, Any]:
 
 
 def _chunks(job: BatchJob, head: str) -> list[list[str]]:
-    """Modules of every chunk, dealt as the estimate deals them: both ends weigh one layer, where
-    nothing else is told. The output layer has a name of its own in each release."""
+    """Modules of every chunk, dealt as the estimate deals them."""
     if job.layout.pp == 1:
         return []
     number, layers = job.layout.pp * job.layout.vpp, job.model.num_layers
+    # both ends weigh one layer, where nothing else is told
     deal = layer_split(layers, job.layout, LayerSplit(1, 1))
     chunks = []
     for chunk in range(number):
@@ -126,8 +120,8 @@ def _chunks(job: BatchJob, head: str) -> list[list[str]]:
 
 
 def _is_old(job: BatchJob) -> bool:
-    """Whether 0.2.2 can say the job: no shared embedding, and other axes beside FSDP only; its
-    loss is whole, and documents attend to each other."""
+    """Whether 0.2.2 can say the job."""
+    # no shared embedding, other axes beside FSDP only, a whole loss, documents that attend together
     layout = job.layout
     if job.framework.kernels.loss_chunks > 1 or job.workload.document_lengths:
         return False

@@ -1,9 +1,4 @@
-"""The job script of a machine, and the scripts that it starts and that start it.
-
-A machine's profile says how its site starts jobs: one process per device through `rank.sh`, or
-one `torchrun` per node. Accelerate has a launcher of its own and is always started once a node;
-ezpz calls the site's launcher itself. Horovod's processes ask MPI which rank they are.
-"""
+"""The job script of a machine, and the scripts that it starts and that start it."""
 
 from __future__ import annotations
 
@@ -263,8 +258,7 @@ def _submit_script(job: BatchJob, recipe: Recipe, slot: Slot, system: BatchSyste
 
 
 def _submit_command(system: BatchSystem, names: list[str], has_account: bool) -> str:
-    """One submission, or what fills in the manifest and applies it. An account is named where it
-    is given, though the site may not ask."""
+    """One submission, or what fills in the manifest and applies it."""
     submission = system.submission
     if submission is None:
         filled = [f'-e "s|\\${{{name}}}|${{{name}}}|g"' for name in (*system.variables, *names)]

@@ -1,7 +1,4 @@
-"""Systems: the words of every batch system (`systems.toml`), and what fills them in for a job.
-
-A job is started either once per device (`tasks` = devices of a node) or once per node.
-"""
+"""Systems: the words of every batch system (`systems.toml`), and what fills them in."""
 
 from __future__ import annotations
 
@@ -94,8 +91,7 @@ SYSTEMS: Mapping[str, BatchSystem] = _systems()
 
 
 def values_of(job: BatchJob, slot: Slot, tasks: int, exported: Iterable[str]) -> dict[str, Any]:
-    """What fills in the words of a system. CPUs are those that the site states, else the cores of
-    the node; its launcher's options are shell words."""
+    """What fills in the words of a system for `tasks` processes a node."""
     launch, node = job.machine.scheduler.launch, job.machine.node
     cpus = (launch.cpus if launch is not None else None) or int(node.num_cores.value)
     options: list[str] = []
