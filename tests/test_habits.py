@@ -11,7 +11,6 @@ LONG_FUNCTIONS = {
     "planner/cost/operators/attention.py attention",
     "planner/cost/step/compute/block_time.py block_time",
     "planner/cost/step/compute/gemm.py gemm_times",
-    "planner/emitters/recipes/ezpz.py recipe",
 }
 """Functions that are longer; none is added."""
 REPEATED_NAMES: set[str] = set()

@@ -27,7 +27,7 @@ def test_the_wheel_says_that_it_is_typed() -> None:
 def test_the_wheel_holds_every_module_and_description() -> None:
     found = files()
     for path in (ROOT / "planner").rglob("*"):
-        if path.suffix in (".py", ".toml", ".csv"):
+        if path.suffix in (".py", ".toml", ".csv", ".j2"):
             assert path.relative_to(ROOT).as_posix() in found
     for name in ("models", "hardware_profiles"):
         for path in (ROOT / name).glob("*.toml"):

@@ -30,11 +30,6 @@ def emit(
 ) -> dict[str, str]:
     """Files (name to text) that run the recommended layout of a plan, or its `rank`-th.
 
-    A plan knows its model, machine and framework by name; give those that are not in the
-    catalogue, or were changed. With `benchmark` a script comes with them that times the collectives
-    of these nodes. Raises EmitError where the files cannot express the layout, or
-    the plan has none of that rank.
-
     >>> import planner
     >>> workload = planner.Workload(sequence_length=1024, global_batch=64)
     >>> answer = planner.plan("gpt2", "polaris", nodes=1, workload=workload, frameworks=["ddp"])
@@ -68,7 +63,7 @@ def emit_estimate(
     """Files that run one estimate of a plan's scenario, as `emit`."""
     # what writes files is loaded when files are written: most who plan write none
     from planner.emitters.batch_job import BatchJob, steps_of
-    from planner.emitters.bundle.files import files_of
+    from planner.emitters.files import files_of
 
     _check_whole("steps", steps)
     if steps is not None and steps < 1:

@@ -43,10 +43,7 @@ def zip_bytes(files: Mapping[str, str]) -> bytes:
 
 
 def write_folder(files: Mapping[str, str], folder: Path, *, force: bool = False) -> None:
-    """Write files into a folder, each whole or not at all.
-
-    Raises EmitError where one exists and `force` is not given, before anything is written.
-    """
+    """Write files into a folder, all or none; raises EmitError if one exists, unless `force`."""
     where = shorten_path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,13 +1,8 @@
-"""Limits of configuration files: layouts and settings that a framework's files cannot express.
-
-Models that a framework builds stand in its description (`Framework.code`), which the search reads
-too. `FrameworkNames` maps the planner's precisions, optimizers and schedules to the framework's
-own; `ExpressibleLayouts` states the layouts that one recipe can write.
-"""
+"""Limits of configuration files: what a framework's files cannot express."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -98,46 +93,39 @@ class ExpressibleLayouts:
 
     def check(self, layout: Layout, framework: str) -> None:
         """Raise EmitError for what would be lost in the files."""
-        for axis in ("tp", "pp", "cp", "ep", "etp"):
-            if getattr(layout, axis) > 1 and axis not in self.axes:
-                raise not_expressible(f"{axis} = {getattr(layout, axis)}", framework, f"{axis} = 1")
-        if layout.recompute not in self.recompute:
-            modes = " or ".join(self.recompute)
-            raise not_expressible(f"recompute {layout.recompute}", framework, modes)
-        self._check_recompute(layout, framework)
-        if layout.offload not in self.offload:
-            raise not_expressible(f"offload {layout.offload}", framework, " or ".join(self.offload))
-        if layout.dp_shard not in (0, layout.dp) and not self.hybrid:
-            raise not_expressible(f"dp_shard = {layout.dp_shard}", framework, f"{layout.dp}")
-        if layout.reshard and not self.reshard:
-            raise not_expressible(f"reshard = {layout.reshard}", framework, "reshard = 0")
-        if layout.ulysses > 1 and not self.ulysses:
-            raise not_expressible(f"ulysses = {layout.ulysses}", framework, "ulysses = 1")
-        if layout.tiles > 1 and not self.tiles:
-            raise not_expressible(f"tiles = {layout.tiles}", framework, "tiles = 1")
-        changed_fields = layout.model_dump(include=set(STAGE_FIELDS), exclude_defaults=True)
-        for name, value in changed_fields.items():
-            if not self.stages:
-                raise not_expressible(f"{name} = {shorten(str(value))}", framework, "none")
+        for is_lost, setting, use in self._settings(layout):
+            if is_lost:
+                raise not_expressible(setting, framework, use)
 
-    def _check_recompute(self, layout: Layout, framework: str) -> None:
-        for name, usual in (("layers", 0), ("every", 1), ("span", 1)):
-            value = getattr(layout, f"recompute_{name}")
-            if value != usual and name not in self.recompute_by:
-                setting = f"recompute_{name} = {value}"
-                raise not_expressible(setting, framework, f"recompute_{name} = {usual}")
-        if layout.recompute_modules and not self.modules:
-            named = "+".join(layout.recompute_modules)
-            raise not_expressible(f"recompute_modules = {named}", framework, "none of them")
-        if layout.offload_activations and not self.activations:
-            raise not_expressible("offload_activations", framework, "activations on the device")
+    def _settings(self, layout: Layout) -> Iterator[tuple[bool, str, str]]:
+        """Settings of a layout: whether they would be lost, their words, and what to use."""
+        for axis in ("tp", "pp", "cp", "ep", "etp"):
+            degree = getattr(layout, axis)
+            yield degree > 1 and axis not in self.axes, f"{axis} = {degree}", f"{axis} = 1"
+        mode, place = layout.recompute, layout.offload
+        yield mode not in self.recompute, f"recompute {mode}", " or ".join(self.recompute)
+        for part, usual in (("layers", 0), ("every", 1), ("span", 1)):
+            name = f"recompute_{part}"
+            is_lost = getattr(layout, name) != usual and part not in self.recompute_by
+            yield is_lost, f"{name} = {getattr(layout, name)}", f"{name} = {usual}"
+        modules = layout.recompute_modules
+        is_lost = bool(modules) and not self.modules
+        yield is_lost, f"recompute_modules = {'+'.join(modules)}", "none of them"
+        is_lost = layout.offload_activations and not self.activations
+        yield is_lost, "offload_activations", "activations on the device"
+        yield place not in self.offload, f"offload {place}", " or ".join(self.offload)
+        is_lost = layout.dp_shard not in (0, layout.dp) and not self.hybrid
+        yield is_lost, f"dp_shard = {layout.dp_shard}", f"{layout.dp}"
+        for name, usual in (("reshard", 0), ("ulysses", 1), ("tiles", 1)):
+            is_lost = getattr(layout, name) > usual and not getattr(self, name)
+            yield is_lost, f"{name} = {getattr(layout, name)}", f"{name} = {usual}"
+        fields = layout.model_dump(include=set(STAGE_FIELDS), exclude_defaults=True)
+        for name, value in fields.items():
+            yield not self.stages, f"{name} = {shorten(str(value))}", "none"
 
 
 def check_job(job: BatchJob, says: ExpressibleLayouts) -> None:
-    """Raise EmitError where a layout, its model or its workload cannot be written.
-
-    What the framework's description says of its code is what the search keeps to.
-    """
+    """Raise EmitError where a layout, its model or its workload cannot be written."""
     framework, name = job.framework, shorten(job.framework.name)
     unsaid = framework.code.unsupported_setting(job.workload)
     if unsaid:

@@ -47,11 +47,7 @@ class Slot:
 
 
 def slot_of(job: BatchJob) -> Slot:
-    """The shortest queue that admits the nodes and holds the run; else the longest, cut.
-
-    Queues by request, interactive or killable ones are taken only where a user names them.
-    Raises EmitError where no queue admits the nodes.
-    """
+    """The shortest queue that admits the nodes and holds the run; else the longest, cut."""
     wanted = math.ceil((job.seconds + START_S) / _ROUND_S) * _ROUND_S
     queue = _queue(job, wanted)
     limit = queue.max_hours * 3600 if queue else math.inf

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from planner.describe.framework.framework import Framework
 from planner.describe.framework.switches import Switch
-from planner.emitters.text import with_lines
+from planner.emitters.batch_job import CHECKPOINTS, BatchJob
+from planner.emitters.text import render, with_lines
 
-__all__ = ["OWN_PROGRAM", "File", "Recipe", "Resume", "from_checkout", "switched_on"]
+__all__ = ["OWN_PROGRAM", "File", "Page", "Recipe", "Resume", "switched_on"]
 
 OWN_PROGRAM = "train.py"
 """The user's own program, where a framework brings none."""
@@ -26,6 +28,35 @@ class File:
     """What it is, for the README."""
     text: str
     """What stands in it."""
+
+
+class Page:
+    """A template of blocks, one a file or `notes`, and what fills them in."""
+
+    def __init__(self, name: str, job: BatchJob, **values: Any) -> None:
+        self.name = name
+        self.values = {
+            "job": job,
+            "layout": job.layout,
+            "model": job.model,
+            "workload": job.workload,
+            "checkpoints": CHECKPOINTS,
+            **values,
+        }
+
+    def text(self, block: str, form: str = "") -> str:
+        """One block, filled in."""
+        return render(self.name, block, form, **self.values)
+
+    def file(self, name: str, meaning: str) -> File:
+        """The file of a block."""
+        block, dot, ending = name.partition(".")
+        return File(name, meaning, self.text(block, dot + ending))
+
+    def notes(self) -> tuple[str, ...]:
+        """Sentences of the README: an item of the block `notes` each, in one line."""
+        items = re.split(r"^- ", self.text("notes"), flags=re.MULTILINE)
+        return tuple(" ".join(item.split()) for item in items if item.strip())
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,21 +102,8 @@ class Recipe:
     """Whether its files say already which switches are on."""
 
 
-def from_checkout(program: str, owner: str) -> str:
-    """The note on a program that the framework's own repository holds.
-
-    >>> from_checkout("run_train.py", "nanotron's own")
-    "`run_train.py` is nanotron's own: run from its checkout, or set PROGRAM to its path."
-    """
-    return f"`{program}` is {owner}: run from its checkout, or set PROGRAM to its path."
-
-
 def switched_on(recipe: Recipe, framework: Framework) -> Recipe:
-    """The recipe with what its files and the job's environment are told for switches that are on.
-
-    A line of a switch goes into the file that it names (`FILE: LINE`), else into the first one;
-    what no file takes is left to the user's program, in a sentence.
-    """
+    """The recipe with what its files and the job's environment are told for active switches."""
     for word, switch in framework.active_switches.items():
         for line in () if recipe.tells else switch.fill_arguments(word):
             recipe = _add_switch_line(recipe, word, switch, line)

@@ -1,10 +1,4 @@
-"""Registry: the recipes by name, read off their folder.
-
-A recipe is a module of `planner.emitters.recipes` with a function `recipe` and with `EXPRESSIBLE`,
-the layouts that its files can state; its name is the module's. A framework's description names the
-one that writes its files (`configuration`), so that a new framework is its description and, where
-its files are new, one module more.
-"""
+"""Registry: the recipes by name, read off their folder."""
 
 from __future__ import annotations
 
@@ -56,10 +50,7 @@ def recipes() -> Mapping[str, Writer]:
 
 
 def writer_of(framework: Framework) -> Writer:
-    """What writes the files of a framework.
-
-    Raises EmitError where it is described for comparison only, or names no recipe.
-    """
+    """What writes the files of a framework; raises EmitError where it names no recipe."""
     name = framework.configuration
     if name == NO_FILES:
         raise EmitError(

@@ -1,19 +1,213 @@
-"""Text: plain data as YAML, TOML, JSON and argument files, with a line end."""
+"""Text: templates filled in (jinja2), plain data as text, and lines added to a file."""
 
 from __future__ import annotations
 
+import functools
 import json
+import os
+import re
+import shlex
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import tomlkit
 import yaml
 from tomlkit.items import Array
 
 from planner.describe.framework.switches import merge_tables
+from planner.errors import EmitError, shorten, shorten_path
+from planner.units import format_bytes, format_seconds
 
-__all__ = ["arguments_text", "assigned", "json_text", "toml_text", "with_lines", "yaml_text"]
+if TYPE_CHECKING:
+    from jinja2 import Environment, Template
+
+__all__ = [
+    "VARIABLE",
+    "arguments_text",
+    "assigned",
+    "fill",
+    "json_text",
+    "render",
+    "site_folder",
+    "template_names",
+    "toml_text",
+    "with_lines",
+    "yaml_text",
+]
+
+VARIABLE = "PLANNER_TEMPLATES"
+"""Environment variable with the folder of a site's own templates; empty to use none."""
+_FOLDERS = [Path(__file__).parent / room / "templates" for room in ("scripts", "recipes")]
+
+
+# --- templates ---------------------------------------------------------------------------------
+
+
+def template_names() -> list[str]:
+    """Names of the templates that a site may replace, those of scripts first."""
+    return [path.name for folder in _FOLDERS for path in sorted(folder.glob("*.j2"))]
+
+
+def site_folder() -> Path | None:
+    """Folder of a site's templates; raises EmitError where it is not there or holds a stranger."""
+    named = os.environ.get(VARIABLE)
+    if named == "":
+        return None
+    usual = os.path.expanduser(os.environ.get("XDG_CONFIG_HOME") or "~/.config")
+    folder = Path(named or os.path.join(usual, "planner", "templates")).expanduser()
+    if not folder.is_dir():
+        if named is None:
+            return None
+        raise EmitError(f"{VARIABLE} = {shorten_path(folder)} is no folder; name one that exists")
+    names = template_names()
+    strange = sorted(
+        path.name
+        for path in folder.iterdir()
+        if path.name not in names and (path.suffix == ".j2" or f"{path.name}.j2" in names)
+    )
+    if strange:
+        raise EmitError(
+            f"{shorten_path(folder)} has {shorten(strange[0])}, which replaces no template; name "
+            f"it as one of {', '.join(names)}"
+        )
+    return folder
+
+
+_WRONG = (yaml.YAMLError, ArithmeticError, LookupError, OSError, TypeError, ValueError)
+
+
+def render(name: str, block: str = "", form: str = "", /, **values: Any) -> str:
+    """Fill in a template or one block; raises EmitError where that fails or its form is wrong."""
+    from jinja2 import TemplateError
+
+    folder = site_folder()
+    try:
+        template = _environment(folder).get_template(f"{name}.j2")
+        if block and block not in template.blocks:
+            raise TemplateError(f"it has no block {block}")
+        part = template.blocks[block] if block else template.root_render_func
+        text = "".join(part(template.new_context(values)))
+        return _CHECKED[form](text) if form in _CHECKED else text
+    except (TemplateError, *_WRONG) as error:
+        where = "" if folder is None else f" of {shorten_path(folder)}"
+        raise EmitError(
+            f"the template {name}.j2{where} cannot be filled in: {shorten(str(error), 200)}; "
+            "correct it, or remove it to use the planner's own"
+        ) from None
+
+
+def fill(line: str, /, **values: Any) -> str:
+    """Fill in a template of one line, such as those of `systems.toml`.
+
+    >>> fill("--nodes={{ nodes }}", nodes=2)
+    '--nodes=2'
+    """
+    return _template(line).render(**values)
+
+
+@functools.lru_cache(maxsize=256)
+def _template(line: str) -> Template:
+    return _environment(None).from_string(line)
+
+
+@functools.lru_cache(maxsize=8)
+def _environment(folder: Path | None) -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader([*([folder] if folder else []), *_FOLDERS]),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # no HTML; values are quoted where they may hold anything
+    )
+    environment.filters |= _FILTERS
+    return environment
+
+
+# --- filters of templates ----------------------------------------------------------------------
+
+
+def _folded(text: str) -> str:
+    """Lines of a template as one line of a file."""
+    return " ".join(text.split())
+
+
+def _yaml_scalar(value: object) -> str:
+    """A value in a line of YAML, quoted where YAML would read another.
+
+    >>> _yaml_scalar("no"), _yaml_scalar(True), _yaml_scalar("adamW")
+    ("'no'", 'true', 'adamW')
+    """
+    return yaml.safe_dump(value).removesuffix("...\n").rstrip("\n")
+
+
+def _tidy_json(text: str) -> str:
+    """JSON of a template, where a comma may stand after the last entry.
+
+    >>> print(_tidy_json('{"a": [",}", 1,],}'), end="")
+    {
+      "a": [
+        ",}",
+        1
+      ]
+    }
+    """
+    strict = re.sub(r'("(?:[^"\\]|\\.)*")|,(\s*[\]}])', lambda m: m[1] or m[2], text)
+    return json_text(json.loads(strict))
+
+
+def _literal(value: object) -> str:
+    """A value in a module of Python, its words in double quotes."""
+    return repr(value) if isinstance(value, (bool, int)) else json.dumps(value)
+
+
+def _parsed(parse: Callable[[str], object], text: str) -> str:
+    """A text that can be parsed."""
+    parse(text)
+    return text
+
+
+_CHECKED: dict[str, Callable[[str], str]] = {
+    ".json": _tidy_json,
+    ".yaml": functools.partial(_parsed, yaml.safe_load),
+    ".toml": functools.partial(_parsed, tomllib.loads),
+}
+"""Checks of texts by their form."""
+
+
+def _options(table: Mapping[str, Any]) -> str:
+    """Options of an argument file by name: True for one without a value, None or False for none.
+
+    >>> _options({"bf16": True, "fp16": False, "pp": 4, "sizes": (4, 2), "modules": ()})
+    '--bf16\\n--pp=4\\n--sizes\\n4\\n2\\n'
+    """
+    lines = []
+    for name, value in table.items():
+        values = value if isinstance(value, (tuple, list)) else (value,)
+        if value is True:
+            lines.append(f"--{name}")
+        elif value is not None and value is not False and values:
+            lines.append(" ".join([f"--{name}", *map(str, values)]))
+    return arguments_text(lines)
+
+
+_FILTERS: dict[str, Callable[..., str]] = {
+    "bytes": format_bytes,
+    "fold": _folded,
+    "json": json.dumps,
+    "literal": _literal,
+    "options": _options,
+    "quote": shlex.quote,
+    "seconds": format_seconds,
+    "yaml": _yaml_scalar,
+}
+
+
+# --- plain data --------------------------------------------------------------------------------
 
 
 def assigned(tables: Mapping[str, Any], lines: Iterable[str]) -> dict[str, Any]:
@@ -22,10 +216,7 @@ def assigned(tables: Mapping[str, Any], lines: Iterable[str]) -> dict[str, Any]:
     >>> assigned({"compile": {"enable": False}}, ["compile.enable = true", "a = 5"])
     {'compile': {'enable': True}, 'a': 5}
     """
-    assigned_tables = dict(tables)
-    for line in lines:
-        assigned_tables = merge_tables(assigned_tables, tomllib.loads(line))
-    return assigned_tables
+    return functools.reduce(merge_tables, map(tomllib.loads, lines), dict(tables))
 
 
 def yaml_text(data: Mapping[str, Any]) -> str:

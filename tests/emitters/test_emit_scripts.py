@@ -17,7 +17,7 @@ from planner.describe.catalogue import load_machine, names
 from planner.describe.layout import Layout
 from planner.emitters.batch_job import BatchJob
 from planner.emitters.queue import slot_of
-from planner.emitters.scripts.job_script import SYSTEMS
+from planner.emitters.scripts.systems import SYSTEMS
 from planner.errors import EmitError
 from tests.descriptions import scenario
 from tests.emitters import slurm

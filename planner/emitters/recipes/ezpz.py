@@ -1,18 +1,12 @@
-"""ezpz: wordplay's `key=value` settings, started by ezpz's launcher.
-
-ezpz finds the job of PBS or Slurm by itself and calls its launcher with one process per device, as
-is done at ALCF. wordplay trains the GPTs of nanoGPT.
-"""
+"""ezpz: wordplay's `key=value` settings, started by ezpz's launcher."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 from planner.emitters.batch_job import CHECKPOINTS, BatchJob
 from planner.emitters.limits import TORCH_DTYPES, ExpressibleLayouts, not_expressible
 from planner.emitters.queue import slot_of
-from planner.emitters.recipe import File, Recipe, Resume
-from planner.emitters.recipes.ddp import EVALUATED_BATCHES, is_gpt2, is_plain
+from planner.emitters.recipe import Page, Recipe, Resume
+from planner.emitters.recipes.ddp import EVALUATED_BATCHES, LEARNING, runs_nanogpt
 from planner.errors import EmitError, shorten
 
 __all__ = ["EXPRESSIBLE", "recipe"]
@@ -31,20 +25,16 @@ _DONE = (
 
 def recipe(job: BatchJob) -> Recipe:
     """`wordplay.args` for wordplay's own program."""
-    kind = job.machine.scheduler.kind
-    if kind not in _SCHEDULERS:
-        raise EmitError(
-            f"ezpz does not know {kind}, which schedules {job.where}; use framework ddp, or a "
-            f"machine with one of {', '.join(_SCHEDULERS)}"
-        )
-    if not is_gpt2(job) or not is_plain(job):
-        raise not_expressible(
-            f"model {shorten(job.model.name)!r}, or a setting of this job that nanoGPT has not,",
-            "wordplay",
-            "a GPT-2 without recompute, adapters and document_lengths, or framework ddp",
-        )
-    settings = "".join(f"{setting}\n" for setting in _settings(job))
-    file = File("wordplay.args", "wordplay's settings, one a line", settings)
+    _check(job)
+    page = Page(
+        "ezpz",
+        job,
+        dtype=TORCH_DTYPES[job.workload.precision],
+        save_every=slot_of(job).save_every,
+        evaluated_batches=EVALUATED_BATCHES,
+    )
+    file = page.file("wordplay.args", "wordplay's settings, one a line")
+    data = "shakespeare" if job.model.vocab_size <= _CHARACTERS else "owt"
     return Recipe(
         files=(file,),
         program="-m wordplay",
@@ -57,7 +47,7 @@ def recipe(job: BatchJob) -> Recipe:
         ),
         argument_files=(file.name,),
         launcher="ezpz",
-        variables=_variables(job),
+        variables={"DATA": f"what wordplay calls the data, such as {data}", **LEARNING},
         # its checkpoints hold more than tensors, which newer torch does not load unasked
         environment={"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"},
         saves=True,
@@ -65,53 +55,21 @@ def recipe(job: BatchJob) -> Recipe:
             f"{CHECKPOINTS}/ckpt.pt",
             ("train.init_from=resume", f'train.max_iters="$(({job.steps} - $({_DONE})))"'),
         ),
-        notes=(
-            "Install ezpz (`pip install git+https://github.com/saforem2/ezpz`) and wordplay from a "
-            "checkout (`pip install -e .`), and make its data with the `prepare.py` beside it.",
-            "ezpz binds the ranks to cores by its own list for the machine.",
-            "wordplay saves beside an evaluation, whose time the estimate does not count.",
-        ),
+        notes=page.notes(),
     )
 
 
-def _variables(job: BatchJob) -> dict[str, str]:
-    usual = "shakespeare" if job.model.vocab_size <= _CHARACTERS else "owt"
-    return {
-        "DATA": f"what wordplay calls the data, such as {usual}",
-        "LEARNING_RATE": "the learning rate of your recipe, such as 6e-4",
-        "WARMUP_STEPS": "the steps over which it warms up",
-    }
-
-
-def _settings(job: BatchJob) -> Iterator[str]:
-    """What does not change from one job of a row to the next."""
-    layout, model, workload = job.layout, job.model, job.workload
-    interval = slot_of(job).save_every
-    groups: dict[str, dict[str, object]] = {
-        "model": {
-            "n_layer": model.num_layers,
-            "n_head": model.num_heads,
-            "n_embd": model.hidden_size,
-            "vocab_size": model.vocab_size,
-            "block_size": workload.sequence_length,
-            "batch_size": layout.micro_batch,
-            "dropout": float(job.dropout),
-            "bias": str(model.qkv_bias).lower(),
-        },
-        "optimizer": {"gas": layout.grad_accumulation, "lr_decay_iters": job.steps},
-        "train": {
-            "backend": "DDP",
-            "dtype": TORCH_DTYPES[workload.precision],
-            "compile": "false",
-            "max_iters": job.steps,
-            "log_interval": 1,
-            "eval_interval": interval,
-            "eval_iters": EVALUATED_BATCHES,
-            "always_save_checkpoint": "true",
-            "use_wandb": "false",
-        },
-        # wordplay works and saves in the folder of the run
-        "hydra": {"run.dir": CHECKPOINTS},
-    }
-    for group, table in groups.items():
-        yield from (f"{group}.{name}={value}" for name, value in table.items())
+def _check(job: BatchJob) -> None:
+    """Raise EmitError where ezpz knows no batch system, or wordplay cannot train the model."""
+    kind = job.machine.scheduler.kind
+    if kind not in _SCHEDULERS:
+        raise EmitError(
+            f"ezpz does not know {kind}, which schedules {job.where}; use framework ddp, or a "
+            f"machine with one of {', '.join(_SCHEDULERS)}"
+        )
+    if not runs_nanogpt(job):
+        raise not_expressible(
+            f"model {shorten(job.model.name)!r}, or a setting of this job that nanoGPT has not,",
+            "wordplay",
+            "a GPT-2 without recompute, adapters and document_lengths, or framework ddp",
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -11,13 +11,12 @@ from planner.cost.shards.layers_per_stage import layer_split, layers_on_stage
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import Layout
 from planner.describe.workload import parse_ramp
-from planner.emitters.batch_job import CHECKPOINTS, BatchJob
+from planner.emitters.batch_job import BatchJob
 from planner.emitters.limits import ExpressibleLayouts, FrameworkNames, built
 from planner.emitters.queue import slot_of
-from planner.emitters.recipe import File, Recipe, from_checkout
-from planner.emitters.text import arguments_text
+from planner.emitters.recipe import Page, Recipe
 
-__all__ = ["EXPRESSIBLE", "START", "arguments_file", "common_options", "recipe", "uneven_stages"]
+__all__ = ["ARGUMENTS", "EXPRESSIBLE", "START", "common_options", "recipe", "uneven_stages"]
 
 _FRAMEWORK = "Megatron-LM"
 EXPRESSIBLE = ExpressibleLayouts(
@@ -33,37 +32,39 @@ EXPRESSIBLE = ExpressibleLayouts(
 _OPTIMIZERS = FrameworkNames(
     "optimizer", _FRAMEWORK, {"adam": "adam", "adamw": "adam", "sgd": "sgd", "sgd-momentum": "sgd"}
 )
-_PRECISIONS: FrameworkNames[tuple[str, ...]] = FrameworkNames(
+_Options = Mapping[str, object]
+"""Values of options by name, as the filter `options` of templates writes them."""
+_PRECISIONS: FrameworkNames[_Options] = FrameworkNames(
     "precision",
     _FRAMEWORK,
     {
-        "bf16": ("--bf16",),
-        "fp8": ("--bf16", "--fp8-format hybrid"),
-        "fp16": ("--fp16",),
-        "fp32": (),
-        "tf32": (),
+        "bf16": {"bf16": True},
+        "fp8": {"bf16": True, "fp8-format": "hybrid"},
+        "fp16": {"fp16": True},
+        "fp32": {},
+        "tf32": {},
     },
 )
-_POSITIONS = {"rope": "rope", "learned": "learned_absolute"}
-_NORMS = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
-_GATES: dict[str, tuple[str, ...]] = {
-    "": ("--swiglu",),
-    "latent": ("--swiglu",),
+_GATES: dict[str, _Options] = {
+    "": {"swiglu": True},
+    "latent": {"swiglu": True},
     # github.com/openai/gpt-oss torch/model.py: swiglu(alpha=1.702, limit=7.0) times (linear + 1)
-    "gpt-oss": (
-        "--quick-geglu",
-        "--glu-linear-offset 1.0",
-        "--activation-func-clamp-value 7.0",
-        "--softmax-type learnable",
-    ),
+    "gpt-oss": {
+        "quick-geglu": True,
+        "glu-linear-offset": 1.0,
+        "activation-func-clamp-value": 7.0,
+        "softmax-type": "learnable",
+    },
 }
 """Gates of the feed-forward, by the module that builds the model."""
-_ACTIVATIONS = {
+_ACTIVATIONS: dict[str, _Options] = {
     # transformer_config.py: bias is fused with GELU and SwiGLU only
-    "squared-relu": ("--squared-relu", "--no-bias-gelu-fusion"),
+    "squared-relu": {"squared-relu": True, "no-bias-gelu-fusion": True},
 }
 """Non-linearities without a gate that are not its default, GELU."""
 
+ARGUMENTS = "the arguments of Megatron, one a line"
+"""Meaning of `megatron.args`."""
 START = Recipe(
     files=(),
     argument_files=("megatron.args", "data.args"),
@@ -79,170 +80,61 @@ START = Recipe(
 
 def recipe(job: BatchJob) -> Recipe:
     """`megatron.args`, and `data.args` with mock data for a first run."""
-    program = "pretrain_gpt.py"
-    data = ["--mock-data", "--tokenizer-type NullTokenizer", f"--vocab-size {job.model.vocab_size}"]
-    meaning = "the arguments for data and tokenizer, one a line"
-    activation = _ACTIVATIONS.get(job.model.activation, ())
-    gate = _GATES[built(job).module] if job.model.gated_mlp else activation
-    parts = [common_options(job), gate, _shape(job), _training(job), _layout(job)]
+    model, workload = job.model, job.workload
+    page = Page(
+        "megatron",
+        job,
+        feed_forward=_GATES[built(job).module]
+        if model.gated_mlp
+        else _ACTIVATIONS.get(model.activation, {}),
+        **_common(job),
+        window=_window(job),
+        flexible=_flexible(job),
+        merges_passes=_merges_passes(job),
+        expert_tp=_expert_tp(job),
+        optimizer=_OPTIMIZERS[workload.optimizer],
+        precision=_PRECISIONS[workload.precision],
+        stages=_stages(job),
+        overlaps=job.framework.communication,
+    )
     return replace(
         START,
         files=(
-            arguments_file(option for part in parts for option in part),
-            File("data.args", meaning, arguments_text(data)),
+            page.file("megatron.args", ARGUMENTS),
+            page.file("data.args", "the arguments for data and tokenizer, one a line"),
         ),
-        default_program=program,
+        default_program="pretrain_gpt.py",
         environment=_environment(job),
-        notes=(
-            from_checkout(program, f"{_FRAMEWORK}'s own"),
-            "`data.args` asks for mock data, enough to measure time and memory. Write your "
-            "`--data-path` and tokenizer into it to train.",
-            "What changes neither time nor memory is Megatron-LM's default: base and scaling of "
-            "the rotary positions, initialisation, decay of the learning rate, scores and "
-            "balance of a router. Write your model's own into `data.args`.",
-            *_packages(job),
-            *_documents(job),
-        ),
+        notes=page.notes(),
     )
 
 
-def _documents(job: BatchJob) -> Iterator[str]:
-    """What keeps documents apart, and how long they are."""
-    if job.workload.document_lengths:
-        yield (
-            "Documents of a sequence attend to themselves alone "
-            "(`--dataloader-inter-document-masking`, Megatron Core 0.19 and newer). Their lengths "
-            "are those of your data; mock data has documents of 1 to 4,095 tokens."
-        )
+def common_options(job: BatchJob) -> str:
+    """Lines of what Megatron-LM and its forks spell alike."""
+    return Page("megatron", job, **_common(job)).text("common")
 
 
-def _packages(job: BatchJob) -> Iterator[str]:
-    """What Megatron-LM does not bring along."""
-    if _flexible(job):
-        yield (
-            "Tokens go to their experts through DeepEP (package `deep_ep`), which is installed on "
-            "its own: https://github.com/deepseek-ai/DeepEP. Without it, plan with megatron-lm."
-        )
-
-
-def arguments_file(options: Iterable[str]) -> File:
-    """`megatron.args`."""
-    meaning = "the arguments of Megatron, one a line"
-    return File("megatron.args", meaning, arguments_text(options))
-
-
-def common_options(job: BatchJob) -> Iterator[str]:
-    """Sizes, batch, length, degrees and checkpoints: what Megatron-LM and its forks spell alike."""
-    model, layout = job.model, job.layout
-    yield f"--num-layers {model.num_layers}"
-    yield f"--hidden-size {model.hidden_size}"
-    # a model of experts only has no dense width; its layers take the experts'
-    yield f"--ffn-hidden-size {model.ffn_size or (model.experts and model.experts.ffn_size)}"
-    yield f"--num-attention-heads {model.num_heads}"
-    if not (model.mlp_bias or model.out_bias):
-        yield "--disable-bias-linear"
-    if not model.tied_embeddings:
-        yield "--untie-embeddings-and-output-weights"
-    yield f"--seq-length {job.workload.sequence_length}"
-    yield f"--max-position-embeddings {job.num_positions}"
-    yield f"--micro-batch-size {layout.micro_batch}"
-    yield _batch(job)
-    yield f"--train-iters {job.steps}"
-    yield "--log-interval 1"
-    yield f"--hidden-dropout {job.dropout:g}"
-    yield f"--attention-dropout {job.dropout:g}"
-    yield f"--tensor-model-parallel-size {layout.tp}"
-    yield f"--pipeline-model-parallel-size {layout.pp}"
-    if layout.sequence_parallel:
-        yield "--sequence-parallel"
-    yield f"--save {CHECKPOINTS}"
-    yield f"--load {CHECKPOINTS}"
-    yield f"--save-interval {slot_of(job).save_every}"
-
-
-def _batch(job: BatchJob) -> str:
-    """The global batch, or the schedule that ends with it: batches by the tokens they begin at."""
-    batch, ramp = job.layout.global_batch, parse_ramp(job.workload.ramp)
-    if not ramp:
-        return f"--global-batch-size {batch}"
+def _common(job: BatchJob) -> dict[str, object]:
+    """What fills in the common options: the ramp as batches by the tokens they begin at."""
+    ramp = parse_ramp(job.workload.ramp)
     starts = [0.0, *(until for until, _ in ramp)]
-    sizes = [*(size for _, size in ramp), batch]
+    sizes = [*(size for _, size in ramp), job.layout.global_batch]
     steps = (f"{start:.0f}:{size}" for start, size in zip(starts, sizes, strict=True))
-    return f"--step-batch-size-schedule {','.join(steps)}"
+    return {"ramp": ",".join(steps) if ramp else "", "save_every": slot_of(job).save_every}
 
 
-def _shape(job: BatchJob) -> Iterator[str]:
-    """The rest of the architecture."""
-    model = job.model
-    yield f"--position-embedding-type {_POSITIONS[model.position]}"
-    yield f"--normalization {_NORMS[model.norm]}"
-    yield from _heads(job)
-    if model.qkv_bias and not (model.mlp_bias or model.out_bias):
-        yield "--add-qkv-bias"
-    yield from _window(job)
-    yield from _experts(job)
-
-
-def _heads(job: BatchJob) -> Iterator[str]:
-    """Widths of attention."""
-    model, latent = job.model, job.model.latent_attention
-    if latent is not None:
-        yield "--multi-latent-attention"
-        if latent.q_lora_rank:
-            yield f"--q-lora-rank {latent.q_lora_rank}"
-        yield f"--kv-lora-rank {latent.kv_lora_rank}"
-        yield f"--qk-head-dim {latent.qk_nope_head_dim}"
-        yield f"--qk-pos-emb-head-dim {latent.qk_rope_head_dim}"
-        yield f"--v-head-dim {latent.v_head_dim}"
-        yield "--qk-layernorm"
-        return
-    yield f"--kv-channels {model.head_dim}"
-    if model.num_kv_heads != model.num_heads:
-        yield "--group-query-attention"
-        yield f"--num-query-groups {model.num_kv_heads}"
-    if model.qk_norm == "head":
-        yield "--qk-layernorm"
-
-
-def _window(job: BatchJob) -> Iterator[str]:
+def _window(job: BatchJob) -> _Options:
     """The attention window, and which layers have none: every n-th, else the last."""
     model = job.model
-    if not 0 < model.sliding_window < job.workload.sequence_length or not model.num_window_layers:
-        return
-    yield f"--window-size {model.sliding_window - 1},0"
     layers, windows = model.num_layers, model.num_window_layers
+    if not 0 < model.sliding_window < job.workload.sequence_length or not windows:
+        return {}
+    window = {"window-size": f"{model.sliding_window - 1},0"}
     if windows == layers:
-        return
+        return window
     period, rest = divmod(layers, layers - windows)
-    yield f"--window-attn-skip-freq {f'([1]*{windows}+[0]*{layers - windows})' if rest else period}"
-
-
-def _experts(job: BatchJob) -> Iterator[str]:
-    experts = job.model.experts
-    if experts is None:
-        return
-    yield f"--num-experts {experts.num_experts}"
-    yield f"--moe-router-topk {experts.top_k}"
-    yield f"--moe-ffn-hidden-size {experts.ffn_size}"
-    if experts.num_groups > 1:
-        yield f"--moe-router-num-groups {experts.num_groups}"
-        yield f"--moe-router-group-topk {experts.top_groups}"
-    if experts.num_dense_layers:
-        sparse = job.model.num_layers - experts.num_dense_layers
-        yield f"--moe-layer-freq ([0]*{experts.num_dense_layers}+[1]*{sparse})"
-    shared = experts.shared_ffn_size or experts.num_shared * experts.ffn_size
-    if shared:
-        yield f"--moe-shared-expert-intermediate-size {shared}"
-    if experts.shared_gate:
-        yield "--moe-shared-expert-gate"
-    yield "--moe-grouped-gemm"
-    if job.workload.expert_capacity:
-        yield f"--moe-expert-capacity-factor {job.workload.expert_capacity:g}"
-    if job.workload.pad_experts:
-        yield "--moe-pad-expert-input-to-capacity"
-    yield from _exchange(job)
-    yield f"--expert-model-parallel-size {job.layout.ep}"
-    yield f"--expert-tensor-parallel-size {_expert_tp(job)}"
+    skips = f"([1]*{windows}+[0]*{layers - windows})" if rest else period
+    return {**window, "window-attn-skip-freq": skips}
 
 
 def _expert_tp(job: BatchJob) -> int:
@@ -250,114 +142,45 @@ def _expert_tp(job: BatchJob) -> int:
 
 
 def _flexible(job: BatchJob) -> bool:
-    """Whether tokens go through DeepEP, whose dispatcher takes no rank alone
-    (core/transformer/moe/token_dispatcher.py:1836 @d98e8a64)."""
+    """Whether tokens go through DeepEP."""
+    # its dispatcher takes no rank alone (moe/token_dispatcher.py:1836 @d98e8a64)
     shared = job.layout.ep * _expert_tp(job) > 1
     return bool(job.model.experts) and shared and job.framework.communication.experts_once_per_node
-
-
-def _exchange(job: BatchJob) -> Iterator[str]:
-    """How tokens reach their experts, as it is counted."""
-    if _flexible(job):
-        yield "--moe-token-dispatcher-type flex"
-        yield "--moe-flex-dispatcher-backend deepep"
-        yield "--moe-router-dtype fp32"  # DeepEP takes no other
-    else:
-        yield "--moe-token-dispatcher-type alltoall"
-    if _merges_passes(job):
-        yield "--overlap-moe-expert-parallel-comm"
 
 
 def _merges_passes(job: BatchJob) -> bool:
     return bool(Layouts.of(job.layout).merges_passes(job.framework))
 
 
-def _training(job: BatchJob) -> Iterator[str]:
-    """Precision, optimizer and attention."""
-    workload = job.workload
-    yield "--eval-iters 0"
-    yield f"--optimizer {_OPTIMIZERS[workload.optimizer]}"
-    if workload.optimizer == "sgd":
-        yield "--sgd-momentum 0"
-    yield f"--attention-backend {'flash' if workload.attention == 'flash' else 'unfused'}"
-    if workload.document_lengths:
-        yield "--dataloader-inter-document-masking"
-    yield from _PRECISIONS[workload.precision]
-
-
-def _layout(job: BatchJob) -> Iterator[str]:
-    """Context, stages, sharding and recompute."""
-    layout, overlaps = job.layout, job.framework.communication
-    yield f"--context-parallel-size {layout.cp}"
-    yield from _context(job)
-    yield from _stages(job)
-    if layout.zero_stage == 1:
-        yield "--use-distributed-optimizer"
-    if layout.dp * layout.cp > 1 and overlaps.overlap_gradients:
-        yield "--overlap-grad-reduce"
-        if layout.zero_stage == 1 and overlaps.overlap_parameters:
-            yield "--overlap-param-gather"
-    yield from _recompute(layout)
-    if layout.offload_activations:
-        # the last layer's are needed at once
-        yield f"--cpu-offloading-num-layers {job.model.num_layers - 1}"
-
-
-def _recompute(layout: Layout) -> Iterator[str]:
-    """Layers of every chunk of a stage, or modules of every layer."""
-    if layout.recompute != "none":
-        yield f"--recompute-granularity {layout.recompute}"
-    if layout.recompute == "full":
-        yield f"--recompute-method {'block' if layout.recompute_layers else 'uniform'}"
-        yield f"--recompute-num-layers {layout.recompute_layers or layout.recompute_span}"
-    if layout.recompute_modules:
-        yield f"--recompute-modules {' '.join(layout.recompute_modules)}"
-
-
-def _context(job: BatchJob) -> Iterator[str]:
-    """How context ranks attend to each other's tokens, where it is not Megatron-LM's default."""
-    layout = job.layout
-    if layout.ulysses == layout.cp > 1:
-        yield "--cp-comm-type a2a"
-    elif layout.ulysses > 1:
-        yield "--cp-comm-type a2a+p2p"
-        degrees = f"{layout.ulysses} {layout.cp // layout.ulysses}"
-        yield f"--hierarchical-context-parallel-sizes {degrees}"
-
-
-def _stages(job: BatchJob) -> Iterator[str]:
-    """The chunks of the pipeline: in Megatron's counts where it has them for that, else one by
-    one."""
+def _stages(job: BatchJob) -> _Options:
+    """The chunks of the pipeline: in Megatron's counts where it has them, else one by one."""
     layout, layers = job.layout, job.model.num_layers
     chunks = layout.pp * layout.vpp
     deal = layer_split(layers, layout)
     counts = layers_on_stage(layers, chunks, np.arange(chunks), deal)[1].astype(int).tolist()
-    arguments = list(_uneven_stage_flags(layout, layers, counts))
-    if arguments:
-        yield from arguments
-        if layout.vpp > 1:
-            yield f"--num-virtual-stages-per-pipeline-rank {layout.vpp}"
-    elif len(set(counts)) > 1:
-        yield f"--pipeline-model-parallel-layout {uneven_stages(counts)}"
-    elif layout.vpp > 1:
-        yield f"--num-layers-per-virtual-pipeline-stage {layers // chunks}"
+    ends = _uneven_ends(layout, layers, counts)
+    if ends:
+        virtual = layout.vpp if layout.vpp > 1 else None
+        return {**ends, "num-virtual-stages-per-pipeline-rank": virtual}
+    if len(set(counts)) > 1:
+        return {"pipeline-model-parallel-layout": uneven_stages(counts)}
+    return {"num-layers-per-virtual-pipeline-stage": layers // chunks} if layout.vpp > 1 else {}
 
 
-def _uneven_stage_flags(layout: Layout, layers: int, counts: list[int]) -> Iterator[str]:
-    """Ends that count as layers, or layers of the first and last stage; nothing where Megatron
-    would not deal the rest evenly."""
+def _uneven_ends(layout: Layout, layers: int, counts: list[int]) -> _Options:
+    """Ends that count as layers, or layers of the first and last stage."""
+    options: dict[str, object] = {}
     first, last = max(layout.embedding_slots, 0), max(layout.head_slots, 0)
     if first + last and max(first, last) == 1 and not (layers + first + last) % len(counts):
-        if first:
-            yield "--account-for-embedding-in-pipeline-split"
-        if last:
-            yield "--account-for-loss-in-pipeline-split"
+        options["account-for-embedding-in-pipeline-split"] = bool(first)
+        options["account-for-loss-in-pipeline-split"] = bool(last)
     ends = {"first": layout.first_layers, "last": layout.last_layers}
     middle_counts = counts[bool(ends["first"]) : layout.pp - bool(ends["last"])]
     if counts == counts[: layout.pp] * layout.vpp and len(set(middle_counts)) <= 1:
         for end, number in ends.items():
             if number:
-                yield f"--decoder-{end}-pipeline-num-layers {number}"
+                options[f"decoder-{end}-pipeline-num-layers"] = number
+    return options
 
 
 def uneven_stages(counts: Iterable[int]) -> str:

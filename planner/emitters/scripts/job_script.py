@@ -1,13 +1,8 @@
-"""The job script of a machine, and the scripts that it starts and that start it.
-
-A machine's profile says how its site starts jobs: one process per device through `rank.sh`, or
-one `torchrun` per node. Accelerate has a launcher of its own and is always started once a node;
-ezpz calls the site's launcher itself. Horovod's processes ask MPI which rank they are.
-"""
+"""The job script of a machine, and the scripts that it starts and that start it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,27 +10,12 @@ from planner.describe.machine import Launch
 from planner.emitters.batch_job import CHECKPOINTS, FINISHED, BatchJob
 from planner.emitters.queue import Slot
 from planner.emitters.recipe import File, Recipe
-from planner.emitters.scripts.flux import Flux
-from planner.emitters.scripts.kubernetes import CLUSTER, Kubernetes, apply_command, manifest
-from planner.emitters.scripts.lsf import Lsf
-from planner.emitters.scripts.pbs import Pbs
-from planner.emitters.scripts.plain import Plain
-from planner.emitters.scripts.script_templates import render
-from planner.emitters.scripts.slurm import Slurm
-from planner.emitters.scripts.system import BREAK, BatchSystem
+from planner.emitters.scripts.systems import BREAK, SYSTEMS, BatchSystem, values_of
+from planner.emitters.text import fill, render
 from planner.errors import EmitError
 
-__all__ = ["SYSTEMS", "benchmark_files", "job_files"]
+__all__ = ["benchmark_files", "job_files"]
 
-SYSTEMS: Mapping[str, BatchSystem] = {
-    "pbs": Pbs(),
-    "slurm": Slurm(),
-    "lsf": Lsf(),
-    "flux": Flux(),
-    "kubernetes": Kubernetes(),
-    "none": Plain(),
-}
-"""Batch systems by the kind of the machine's scheduler."""
 _BENCHMARK_S = 1800.0
 _BENCHMARK = Recipe(
     files=(),
@@ -66,8 +46,8 @@ def job_files(job: BatchJob, recipe: Recipe, slot: Slot) -> list[File]:
     if script.wrapped and launch is not None:
         purpose = "tells torch which rank a process is; `job.sh` starts it once per device"
         files.append(File("rank.sh", purpose, _rank_script(launch)))
-    if isinstance(system, Kubernetes):
-        files.append(manifest(job, slot, _passed_variables(recipe)))
+    if system.resources:
+        files.append(_manifest(job, slot, system, _passed_variables(recipe)))
     if kind != "none":
         text = _submit_script(job, recipe, slot, system)
         files.append(File("submit.sh", "submits `job.sh` from this folder", text))
@@ -77,7 +57,7 @@ def job_files(job: BatchJob, recipe: Recipe, slot: Slot) -> list[File]:
 def benchmark_files(job: BatchJob, slot: Slot) -> list[File]:
     """`collectives.sh`, which times collectives on the job's nodes as the job would run them."""
     kind, launch = job.machine.scheduler.kind, job.machine.scheduler.launch
-    if isinstance(SYSTEMS[kind], Kubernetes):
+    if SYSTEMS[kind].resources:
         raise EmitError(f"{job.where}: no benchmark is written for {kind}; leave it out")
     longest = slot.queue.max_hours * 3600 if slot.queue is not None else _BENCHMARK_S
     short = replace(slot, seconds=min(longest, _BENCHMARK_S))
@@ -125,7 +105,7 @@ class _Script:
             needed['"${PROGRAM}"'] = missing
         return {
             "shebang": system.shebang,
-            "directives": system.directives(job, self.slot, self.tasks),
+            "directives": self._directives(),
             "summary": job.summary,
             "folder": system.folder,
             "finished": FINISHED,
@@ -157,7 +137,8 @@ class _Script:
         if (network := self.job.machine.network) is not None:
             variables |= network.environment
         if self.recipe.launcher == "ezpz":
-            variables |= self.system.inherited(self.job, self.tasks)
+            words = self.system.inherited
+            variables |= dict(zip(words, self._filled(words.values()), strict=True))
         return variables | dict(self.recipe.environment)
 
     def _stray_variables(self) -> set[str]:
@@ -173,7 +154,7 @@ class _Script:
         arguments = " ".join([*arrays, *self.recipe.arguments, *resume])
         across = ""
         if self.recipe.launcher != "ezpz":
-            across = self.system.across(self.job, self.tasks, sorted(variables))
+            across = BREAK.join(filter(None, self._filled(self.system.across, sorted(variables))))
         return BREAK.join(word for word in [across, self._process(), arguments] if word)
 
     def _process(self) -> str:
@@ -192,7 +173,27 @@ class _Script:
             return BREAK.join([start, *self.system.meeting, program])
         if self.recipe.launcher == "none":
             return f"python3 -u {program}"
-        return BREAK.join([f"torchrun {self.system.torchrun(job)}", program])
+        return BREAK.join([f"torchrun {BREAK.join(self._filled(self.system.torchrun))}", program])
+
+    def _filled(self, words: Iterable[str], exported: Iterable[str] = ()) -> list[str]:
+        """Words of the system, filled in for the job."""
+        values = values_of(self.job, self.slot, self.tasks, exported)
+        return [fill(word, **values).rstrip() for word in words]
+
+    def _directives(self) -> list[str]:
+        """What asks for nodes, time and queue, and what the site asks in every script."""
+        launch, queue = self.job.machine.scheduler.launch, self.slot.queue
+        system = self.system
+        if not system.directives:
+            return []
+        usual = filter(None, self._filled(system.usual))
+        lines = [
+            *self._filled(system.directives),
+            *(usual if launch is None else launch.directives),
+        ]
+        if queue is not None:
+            lines += queue.directives or (f"{system.queue}{queue.name}",)
+        return [f"{system.prefix} {line}" for line in lines]
 
 
 def _array(name: str) -> str:
@@ -214,33 +215,56 @@ def _passed_variables(recipe: Recipe) -> list[str]:
     return [*recipe.variables, *(["PROGRAM"] if recipe.default_program else [])]
 
 
+def _manifest(job: BatchJob, slot: Slot, system: BatchSystem, exported: list[str]) -> File:
+    """`job.yaml`; what stands in it as `${NAME}` is filled in by `submit.sh`."""
+    runtime = job.machine.device.runtime
+    if runtime not in system.resources:
+        raise EmitError(
+            f"the devices of {job.where} ({runtime}) have no name known to Kubernetes; emit for a "
+            "machine with cuda or rocm"
+        )
+    text = render(
+        "job.yaml",
+        "",
+        ".yaml",
+        # letters of a DNS label only
+        name=job.name.lower().replace("_", "-").replace(".", "-"),
+        queue=slot.queue.name if slot.queue is not None else None,
+        pods={"Master": 1, "Worker": job.nodes - 1},
+        exported=exported,
+        cpus=values_of(job, slot, 1, ())["cpus"],
+        resource=system.resources[runtime],
+        devices=job.ranks_per_node,
+    )
+    return File("job.yaml", "the PyTorchJob, for Kubeflow's training operator", text)
+
+
 def _submit_script(job: BatchJob, recipe: Recipe, slot: Slot, system: BatchSystem) -> str:
     """`submit.sh`: it stops where something is missing that only the user can give."""
     launch = job.machine.scheduler.launch
     has_account = launch is not None and launch.account
     required = {"PROJECT": "the account that pays for the job"} if has_account else {}
-    if system.submission is None:
-        required |= CLUSTER
     exported = _passed_variables(recipe)
     return render(
         "submit.sh",
         finished=FINISHED,
-        variables={**required, **recipe.variables},
+        variables={**required, **system.variables, **recipe.variables},
         program=recipe.default_program,
         exported=exported,
         submission=system.submission,
         jobs=slot.chained,
-        command=apply_command(exported)
-        if system.submission is None
-        else _submit_command(system, exported, has_account),
+        command=_submit_command(system, exported, has_account),
     )
 
 
 def _submit_command(system: BatchSystem, names: list[str], has_account: bool) -> str:
-    """One submission; an account is named where it is given, though the site may not ask."""
+    """One submission, or what fills in the manifest and applies it."""
     submission = system.submission
-    assert submission is not None, "a cluster without jobs is submitted to otherwise"
+    if submission is None:
+        filled = [f'-e "s|\\${{{name}}}|${{{name}}}|g"' for name in (*system.variables, *names)]
+        return f"sed {BREAK.join(filled)} job.yaml{BREAK}| kubectl apply -f -"
     option = submission.account
     paid = f'{option}"${{PROJECT}}"' if has_account else f'${{PROJECT:+{option}"${{PROJECT}}"}}'
-    words = [submission.command, paid, system.pass_variables(names), '"${after[@]}"', "job.sh"]
+    passed = f"{system.passes}{','.join(names)}" if system.passes and names else ""
+    words = [submission.command, paid, passed, '"${after[@]}"', "job.sh"]
     return " ".join(word for word in words if word)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import planner
-from planner.emitters.scripts.script_templates import VARIABLE, render, template_names
+from planner.emitters.text import VARIABLE, render, template_names
 from planner.errors import EmitError
 
 JOB = planner.Job(
@@ -59,6 +59,50 @@ def test_a_template_that_is_wrong_is_refused(
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     with pytest.raises(EmitError, match=message) as refused:
         JOB.emit()
+    assert "\n" not in str(refused.value)
+
+
+def test_a_site_replaces_a_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = '{% block ds_config %}{"ranks": {{ layout.dp }},}{% endblock %}'
+    text = config + "{% block notes %}- Ours.\n{% endblock %}"
+    (tmp_path / "deepspeed.j2").write_text(text, encoding="utf-8")
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    files = JOB.replaced(frameworks="deepspeed").emit()
+    assert files["ds_config.json"] == '{\n  "ranks": 4\n}\n'
+    assert "- Ours.\n" in files["README.md"]
+
+
+@pytest.mark.parametrize(
+    ("framework", "template", "text", "message"),
+    [
+        ("deepspeed", "deepspeed", "", "cannot be filled in: it has no block ds_config; correct"),
+        (
+            "deepspeed",
+            "deepspeed",
+            "{% block ds_config %}{1}{% endblock %}",
+            "cannot be filled in: Expecting property name",
+        ),
+        (
+            "accelerate",
+            "accelerate",
+            "{% block accelerate %}a: b: c{% endblock %}",
+            "cannot be filled in: mapping values are not allowed here",
+        ),
+        ("ddp", "readme", "{{ nobody }}", "'nobody' is undefined; correct it, or remove it"),
+    ],
+)
+def test_a_configuration_that_is_wrong_is_refused(
+    framework: str,
+    template: str,
+    text: str,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / f"{template}.j2").write_text(text, encoding="utf-8")
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    with pytest.raises(EmitError, match=message) as refused:
+        JOB.replaced(frameworks=framework).emit()
     assert "\n" not in str(refused.value)
 
 

@@ -1,0 +1,150 @@
+"""Files: all that a job is started with: the recipe's, scripts, the layout and the README."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, get_args
+
+from planner.describe.configurations.tuning import MODULES
+from planner.describe.workload import LoraTarget
+from planner.emitters.batch_job import CHECKPOINTS, FINISHED, BatchJob, slug
+from planner.emitters.limits import TORCH_DTYPES, not_expressible
+from planner.emitters.queue import Slot, slot_of, walltime_text
+from planner.emitters.recipe import OWN_PROGRAM, File, Page, Recipe
+from planner.emitters.registry import writer_of
+from planner.emitters.scripts.job_script import benchmark_files, job_files
+from planner.emitters.scripts.systems import SYSTEMS
+from planner.emitters.text import render
+from planner.errors import EmitError, shorten
+
+__all__ = ["files_of"]
+
+
+def files_of(job: BatchJob) -> dict[str, str]:
+    """Name to text, sorted by name."""
+    recipe = _with_own_program(job, writer_of(job.framework)(job))
+    slot = slot_of(job)
+    files = [*recipe.files, *job_files(job, recipe, slot), _layout(job)]
+    if job.benchmark:
+        files += [f for f in benchmark_files(job, slot) if f.name not in {g.name for g in files}]
+    texts = {file.name: file.text for file in files}
+    texts["README.md"] = _readme(job, recipe, slot, files)
+    return dict(sorted(texts.items()))
+
+
+def _with_own_program(job: BatchJob, recipe: Recipe) -> Recipe:
+    """The recipe with adapters, frozen parts and documents, if the program is the user's own."""
+    workload, lengths = job.workload, job.workload.document_lengths
+    if recipe.default_program != OWN_PROGRAM:
+        if workload.adapted:
+            raise EmitError(
+                f"adapters and frozen parts are not written for {shorten(job.framework.name)}; use "
+                "a framework that runs your own program, such as deepspeed or accelerate"
+            )
+        if lengths and not job.framework.code.masks_documents:
+            raise not_expressible("document_lengths", job.framework.name, "no document_lengths")
+        return recipe
+    if not workload.adapted and not lengths:
+        return recipe
+    targets = workload.lora_targets
+    page = Page(
+        "own_program",
+        job,
+        all_linear=set(targets) == set(get_args(LoraTarget)),
+        modules=[module for module, target in MODULES.items() if target in targets],
+        dtype={**TORCH_DTYPES, "fp8": "bfloat16"}[workload.precision],
+        mean_length=f"{sum(lengths) / len(lengths):,.0f}" if lengths else "",
+    )
+    files = [*recipe.files]
+    if workload.lora_rank:
+        files.append(page.file("adapter_config.json", "the adapters, as peft loads them"))
+    if workload.quantized and workload.base_format != "fp8":
+        purpose = "the frozen base, as transformers and bitsandbytes load it"
+        files.append(page.file("quantization_config.json", purpose))
+    return replace(recipe, files=tuple(files), notes=(*recipe.notes, *page.notes()))
+
+
+def _layout(job: BatchJob) -> File:
+    """The layout with its question, as `planner compare --layout` reads it."""
+    data = {
+        "layout": job.layout.model_dump(mode="json"),
+        "workload": job.workload.model_dump(mode="json"),
+        "framework": job.framework.name,
+    }
+    if job.model_is_catalogued:
+        data["model"] = job.model.name
+    text = json.dumps(data, indent=1, allow_nan=False) + "\n"
+    return File("layout.json", "the layout, for `planner compare`", text)
+
+
+def _readme(job: BatchJob, recipe: Recipe, slot: Slot, files: Iterable[File]) -> str:
+    """What the files are, what to set, what to expect, and how to check the run afterwards."""
+    estimate, launch = job.estimate, job.machine.scheduler.launch
+    fast, slow = estimate.interval_step_time_s
+    variables, kind = _variables(job, recipe), job.machine.scheduler.kind
+    words = [f"{name}=..." for name in variables]
+    words += [f"PROGRAM={recipe.default_program}"] if recipe.default_program else []
+    return render(
+        "readme",
+        job=job,
+        recipe=recipe,
+        slot=slot,
+        workload=job.workload,
+        estimate=estimate,
+        kind=kind,
+        machine=slug(job.machine.name),
+        files=sorted(files, key=lambda file: f"- `{file.name}`: {file.meaning}"),
+        switches=job.framework.active_switches,
+        command=" ".join([*words, "bash", "job.sh" if kind == "none" else "submit.sh"]),
+        variables=variables,
+        walltime=walltime_text(slot.seconds),
+        fast=fast,
+        slow=slow,
+        checkpoints=CHECKPOINTS,
+        finished=FINISHED,
+        memory={
+            "memory of that rank": estimate.memory_bytes,
+            "host memory of a node": estimate.host_memory_bytes,
+        },
+        notes=[*recipe.notes, *(launch.notes if launch is not None else ())],
+        source=launch.source
+        if launch is not None
+        else "the profile says nothing; standard options",
+        **_queue(job, slot),
+    )
+
+
+def _variables(job: BatchJob, recipe: Recipe) -> dict[str, str]:
+    """What a user sets before the job is submitted, with its meaning."""
+    kind, launch = job.machine.scheduler.kind, job.machine.scheduler.launch
+    required = SYSTEMS[kind].variables
+    if not required and kind != "none" and launch is not None and launch.account:
+        required = {"PROJECT": "the account that pays for the job"}
+    return {**required, **recipe.variables}
+
+
+def _queue(job: BatchJob, slot: Slot) -> dict[str, Any]:
+    """The queue of the job, those that hold it longer, and what is assumed of them and of nodes."""
+    scheduler, cores, queue = job.machine.scheduler, job.machine.node.num_cores, slot.queue
+    asks = scheduler.kind not in ("none", "pbs")
+    unknown = scheduler.launch is None or scheduler.launch.cpus is None
+    return {
+        "queue": _plain(queue.name) if queue is not None else None,
+        "longer": [
+            f"{_plain(q.name)} ({q.min_nodes}-{q.max_nodes} nodes, {q.max_hours:g} h)"
+            for q in scheduler.queues
+            if queue is not None and q.max_hours > queue.max_hours and not q.on_request
+        ],
+        "limits_are_assumed": scheduler.kind_of_limits == "assumed",
+        "assumed_cpus": f"{cores.value:.0f}"
+        if asks and unknown and cores.kind == "assumed"
+        else "",
+    }
+
+
+def _plain(name: str) -> str:
+    """A name of a profile without anything that Markdown would read."""
+    return re.sub(r"[^\w ().:@+-]", "-", name)
