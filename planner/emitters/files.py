@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, get_args
 
-from planner.describe.configurations.tuning import MODULES
+from planner.describe.configurations.readers.huggingface import MODULES
 from planner.describe.workload import LoraTarget
 from planner.emitters.batch_job import CHECKPOINTS, FINISHED, BatchJob, slug
 from planner.emitters.limits import TORCH_DTYPES, not_expressible
