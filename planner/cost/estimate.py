@@ -21,8 +21,7 @@ from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.shards.tensor_split import kept_share
 from planner.cost.step.step import time_parts
-from planner.cost.uncertainty.memory_spread import exceeding_probability, memory_outlook
-from planner.cost.uncertainty.step_time_spread import step_outlook
+from planner.cost.uncertainty import exceeding_probability, memory_outlook, step_outlook
 from planner.describe.layout import Layout
 from planner.tables import Record, Table, Tabular
 

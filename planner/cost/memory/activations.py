@@ -8,15 +8,27 @@ import numpy as np
 
 from planner.cost.arrays import Arrays, Float, Mask
 from planner.cost.memory.in_flight import InFlight, passes_in_flight
-from planner.cost.memory.layer_activations import LayerActivations, layer_activations
-from planner.cost.memory.saved_tensors import always_saved, saved_bytes
+from planner.cost.memory.layer_activations import (
+    LayerActivations,
+    always_saved,
+    layer_activations,
+    saved_bytes,
+)
 from planner.cost.scenario import Scenario
 from planner.cost.schedules.bubble import runs_forward_ahead
 from planner.cost.shards.layouts import Layouts
+from planner.cost.shards.partial_recompute import chunk_block_counts
 from planner.cost.shards.stages import Stages
 from planner.describe.model.block import Block
 
-__all__ = ["Activations", "StageBuffers", "kept_bytes", "moved_bytes", "stage_activations"]
+__all__ = [
+    "Activations",
+    "StageBuffers",
+    "chunk_kept_bytes",
+    "kept_bytes",
+    "moved_bytes",
+    "stage_activations",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +197,29 @@ def kept_bytes(scenario: Scenario, block: Block, layouts: Layouts) -> Float:
     if block.kind == "layer":
         return layer_activations(scenario, block, layouts).saved
     return saved_bytes(scenario, always_saved(block), layouts)
+
+
+def chunk_kept_bytes(stages: Stages) -> Float:
+    """Saved activations of one micro-batch on every chunk of stages (S,) [B].
+
+    Shape (chunks, S). Counted: activations of embedding and layers on the device. Left out: the
+    head, whose loss follows at once; receive buffers. method.md#activations.
+
+    >>> scenario = make_scenario("llama-3-8b", sequence_length=1)
+    >>> layout = Layout(pp=2, vpp=2, recompute="full", schedule="interleaved-1f1b")
+    >>> saved = chunk_kept_bytes(Stages.of_pipeline(scenario, layout))
+    >>> np.round(saved / 8192, 1)                # inputs of 8 layers, 4096 of two bytes
+    array([[8., 8.],
+           [8., 8.]])
+    """
+    counts = chunk_block_counts(
+        stages.blocks, stages.layouts, stages.stage, stages.scenario.framework
+    )
+    sizes = [
+        kept_bytes(stages.scenario, block, stages.layouts_of_block(block))
+        for block in stages.blocks
+    ]
+    return np.asarray(sum(size * count for size, count in zip(sizes, counts, strict=True)))
 
 
 def moved_bytes(stages: Stages) -> Float:

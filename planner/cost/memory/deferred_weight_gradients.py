@@ -9,7 +9,7 @@ import numpy as np
 from planner.cost.arrays import Arrays, Float
 from planner.cost.memory.activations import kept_bytes
 from planner.cost.memory.in_flight import passes_in_flight
-from planner.cost.memory.saved_tensors import saved_bytes
+from planner.cost.memory.layer_activations import saved_bytes
 from planner.cost.schedules.bubble import defers_weight_gradients
 from planner.cost.shards.stages import Stages
 from planner.cost.shards.states import local_params

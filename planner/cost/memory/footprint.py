@@ -17,7 +17,7 @@ from planner.cost.memory.peak import Peak, device_memory
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
-from planner.cost.uncertainty.memory_spread import memory_outlook
+from planner.cost.uncertainty import memory_outlook
 from planner.describe.layout import Layout
 from planner.errors import DescriptionError
 

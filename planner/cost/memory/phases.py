@@ -26,7 +26,7 @@ from planner.cost.memory.weights import (
 )
 from planner.cost.shards.stages import Stages
 
-__all__ = ["MOMENTS", "LiveTensors", "PeakInputs"]
+__all__ = ["MOMENTS", "LiveTensors", "PeakInputs", "staying_bytes"]
 
 _NOTHING = functools.partial(np.zeros, ())
 
@@ -296,3 +296,24 @@ MOMENTS: dict[str, Callable[[PeakInputs], LiveTensors]] = {
     "reduction": reducing,
     "optimizer": optimizer,
 }
+
+
+def staying_bytes(stages: Stages) -> Float:
+    """Resident bytes of a stage between passes [B].
+
+    Counted: weights, gradients and optimizer states beside the last layer's backward pass. Left
+    out: activations, temporaries and buffers of a pass, what the driver and the allocator hold.
+    method.md#memory-per-device.
+
+    >>> scenario = make_scenario("gpt2-xl")
+    >>> stages = Stages.of_pipeline(scenario, Layout())
+    >>> each = staying_bytes(stages).item() / stages.params.unsharded.item()
+    >>> round(each, 1)                          # 2 + 4 + 12, and gradients not summed yet
+    18.1
+    """
+    inputs = PeakInputs.of(stages)
+    live_tensors = MOMENTS["backward"](inputs)
+    resident_bytes = (
+        live_tensors.weights + live_tensors.gradients + inputs.resident.optimizer_states
+    )
+    return np.broadcast_to(resident_bytes, stages.shape)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from planner.cost.constants import LOW_LATENCY, SIMPLE
 from planner.cost.network.collectives import (
     all_gather_s,
     all_reduce_s,
@@ -20,7 +21,6 @@ from planner.cost.network.collectives import (
     tree_all_reduce_s,
 )
 from planner.cost.network.in_network_reduction import network_all_reduce_s, switch_all_reduce_s
-from planner.cost.network.messages import LOW_LATENCY, SIMPLE
 from planner.cost.network.rooted_collectives import (
     broadcast_s,
     chain_broadcast_s,

@@ -13,10 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from planner.cost.network.collective_constants import constants
+from planner.cost.constants import PROTOCOLS, SIMPLE, Protocol, network_constants
 from planner.cost.network.in_network_reduction import network_all_reduce_s, switch_all_reduce_s
-from planner.cost.network.messages import PROTOCOLS, SIMPLE, Protocol, inter_node_latency_s
-from planner.cost.network.topology import GroupView, adding
+from planner.cost.network.topology import GroupView, adding, inter_node_latency_s
 
 __all__ = [
     "all_gather_s",
@@ -116,7 +115,7 @@ def _tree_s(group: GroupView, size_bytes: ArrayLike, protocols: Sequence[Protoco
     size_bytes = np.asarray(size_bytes, dtype=float)
     levels = np.log2(np.maximum(group.nodes, 1))
     chain = 2 * (group.local - 1) * group.local_latency_s
-    piece = size_bytes / constants().inter_node.tree_pieces.value
+    piece = size_bytes / network_constants().inter_node.tree_pieces.value
     between_nodes = 2 * levels * inter_node_latency_s(group, piece)
     inside = np.where(group.local > 1, 2 * size_bytes / group.local_bytes_per_s, 0.0)
     # the buffer passes up and down through every node's interfaces

@@ -11,9 +11,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from planner.cost.network.collective_constants import constants
-from planner.cost.network.messages import inter_node_latency_s
-from planner.cost.network.topology import GroupView
+from planner.cost.constants import network_constants
+from planner.cost.network.topology import GroupView, inter_node_latency_s
 
 __all__ = ["network_all_reduce_s", "switch_all_reduce_s"]
 
@@ -27,7 +26,7 @@ def _through_switch_s(group: GroupView, size_bytes: Float) -> tuple[Float, Float
     so that its link carries 1 + 1/g of the buffer in either direction. What is copied in and added
     before the first sum can be copied out delays the end by its own transfer.
     """
-    values, g = constants().in_switch, group.local
+    values, g = network_constants().in_switch, group.local
     per_byte_s = (1 + 1 / g) / (group.switch_part * group.local_bytes_per_s)
     ahead = np.minimum(size_bytes, g * values.ahead_bytes.value)
     return values.step_s.value + ahead * per_byte_s, size_bytes * per_byte_s
@@ -53,11 +52,15 @@ def switch_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """
     if not group.switch_part:
         return _never(group, size_bytes)
-    size_bytes, m, values = np.asarray(size_bytes, dtype=float), group.nodes, constants().in_switch
+    size_bytes, m, values = (
+        np.asarray(size_bytes, dtype=float),
+        group.nodes,
+        network_constants().in_switch,
+    )
     start, inside = _through_switch_s(group, size_bytes)
     part = np.where(m > 2, values.part_of_several.value, values.part_of_two.value)
     inside = inside / np.where(m > 1, part, 1.0)
-    piece = size_bytes / constants().inter_node.tree_pieces.value
+    piece = size_bytes / network_constants().inter_node.tree_pieces.value
     levels = 2 * np.log2(np.maximum(m, 1)) * inter_node_latency_s(group, piece)
     passes = np.where(m > 2, 2.0, m - 1)
     between = passes * size_bytes / group.network_bytes_per_s
@@ -81,9 +84,9 @@ def network_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """
     if not group.network_part:
         return _never(group, size_bytes)
-    size_bytes, values = np.asarray(size_bytes, dtype=float), constants().in_network
+    size_bytes, values = np.asarray(size_bytes, dtype=float), network_constants().in_network
     g, several = group.local, group.local > 1
-    chain = 2 * values.chain_step_s.value / constants().reference_step_s.value
+    chain = 2 * values.chain_step_s.value / network_constants().reference_step_s.value
     start = values.chain_s.value + (g - 1) * chain * group.local_latency_s
     inside = np.where(several, 2 * size_bytes / group.local_bytes_per_s, 0.0)
     if group.switch_part:

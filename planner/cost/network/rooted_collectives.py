@@ -11,9 +11,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from planner.cost.network.collective_constants import constants
-from planner.cost.network.messages import PROTOCOLS, SIMPLE, Protocol, inter_node_latency_s
-from planner.cost.network.topology import GroupView, adding
+from planner.cost.constants import PROTOCOLS, SIMPLE, Protocol, network_constants
+from planner.cost.network.topology import GroupView, adding, inter_node_latency_s
 
 __all__ = [
     "broadcast_s",
@@ -61,7 +60,7 @@ def tree_broadcast_s(group: GroupView, size_bytes: ArrayLike, protocol: Protocol
     16.0
     """
     size_bytes, m = np.asarray(size_bytes, dtype=float), group.nodes
-    piece = size_bytes / constants().inter_node.tree_pieces.value
+    piece = size_bytes / network_constants().inter_node.tree_pieces.value
     levels = np.ceil(np.log2(np.maximum(m, 1))) * inter_node_latency_s(group, piece)
     chain = (group.local - 1) * protocol.tree_inside * group.local_latency_s
     inside = np.where(group.local > 1, size_bytes / group.local_bytes_per_s, 0.0)

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from planner.cost.arrays import Arrays, Float, Int, distinct
-from planner.cost.network.collective_constants import constants
+from planner.cost.constants import network_constants
 from planner.cost.network.wiring import group_rate, wiring
 from planner.describe.machine import Curve, Machine
 
-__all__ = ["GroupView", "adding", "group_view", "unit_view"]
+__all__ = ["GroupView", "adding", "group_view", "inter_node_latency_s", "unit_view"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +152,23 @@ def adding(group: GroupView) -> GroupView:
     return replace(group, network_bytes_per_s=group.reducing_part * group.network_bytes_per_s)
 
 
+def inter_node_latency_s(group: GroupView, message_bytes: ArrayLike) -> Float:
+    """Latency of handing one message of a collective from node to node [s].
+
+    Counted: half the latency of a doubling (up and down a tree) for the smallest messages; that of
+    a large one, which waits for a rendezvous and for the copy of a whole slice, from 512 KiB on;
+    between them the cube root of the size. Left out: the transfer itself. method.md#algorithms;
+    fitted as `collective_constants.toml` says.
+
+    >>> pair = group_view(load_machine("polaris"), 8, 1)        # 160 us for a large message
+    >>> [round(1e6 * float(inter_node_latency_s(pair, size))) for size in (2**16, 2**19, 2**30)]
+    [80, 160, 160]
+    """
+    large_bytes = network_constants().inter_node.large_message_bytes.value
+    part = np.minimum(np.cbrt(np.asarray(message_bytes) / large_bytes), 1.0)
+    return np.maximum(group.large_message_latency_s * part, 0.5 * group.network_latency_s)
+
+
 def _switches(machine: Machine) -> tuple[float, float]:
     """What switches that add up themselves reach of the rates without them, or 0: a node's, the
     network's; the same for all groups."""
@@ -231,7 +248,7 @@ def _network(machine: Machine, size: Int, stride: Int, fewest: Int, nodes: Int) 
         rate = np.where(leaves, np.minimum(rate, exits * exit_rate.value * fraction), rate)
         hop = np.where(leaves, np.minimum(hop, exit_rate.value * next_node), hop)
     latency, large_message_latency = network.latency_s.value, network.large_message_latency_s
-    ratio = constants().inter_node.large_message_ratio.value
+    ratio = network_constants().inter_node.large_message_ratio.value
     pairwise = network.pairwise_fraction.value if network.pairwise_fraction else 1.0
     adding = np.ones(fewest.shape)
     if network.reducing:

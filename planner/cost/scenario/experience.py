@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.cost.arrays import Arrays, Float
-from planner.cost.scenario.prior import GAUSSIAN, Prior
-from planner.cost.scenario.traits import Traits
+from planner.cost.scenario.prior import GAUSSIAN, Prior, Traits
 
 __all__ = [
     "Experience",
@@ -78,7 +77,7 @@ def outlook(prior: Prior, measured: MeasuredRuns | None, runs: Traits) -> Outloo
     method.md#intervals.
 
     >>> from planner.cost.scenario.prior import priors
-    >>> from planner.cost.uncertainty.step_time_spread import traits_of
+    >>> from planner.cost.uncertainty import traits_of
     >>> scenario = make_scenario("gpt2", "ddp")
     >>> runs = traits_of(scenario, Layouts.broadcast(dp=[4, 4, 4, 4]), {})
     >>> slow = MeasuredRuns(runs, np.log([1.1, 1.1, 1.1, 1.1]))
@@ -102,7 +101,7 @@ def most_informative_run(prior: Prior, runs: Traits, measured: MeasuredRuns | No
     be odd. Cohn 1996, Neural Networks 9; method.md#intervals.
 
     >>> from planner.cost.scenario.prior import priors
-    >>> from planner.cost.uncertainty.step_time_spread import traits_of
+    >>> from planner.cost.uncertainty import traits_of
     >>> scenario = make_scenario("gpt2")
     >>> layouts = Layouts.broadcast(dp=[16, 8, 4], tp=[1, 2, 4])
     >>> most_informative_run(priors().step_time, traits_of(scenario, layouts, {}))  # the middle
@@ -154,7 +153,7 @@ def likelihoods(prior: Prior, measured: MeasuredRuns) -> Likelihoods:
     n log(2 pi) / 2. Rasmussen and Williams 2006, equation 2.30; method.md#intervals.
 
     >>> from planner.cost.scenario.prior import priors
-    >>> from planner.cost.uncertainty.step_time_spread import traits_of
+    >>> from planner.cost.uncertainty import traits_of
     >>> scenario = make_scenario("gpt2", "ddp")
     >>> runs = traits_of(scenario, Layouts.broadcast(dp=[4, 4, 4, 4]), {})
     >>> found = likelihoods(priors().step_time, MeasuredRuns(runs, np.log([1.0, 6.0, 1.1, 1.0])))
@@ -193,7 +192,7 @@ def predict_log_ratio(prior: Prior, measured: MeasuredRuns, runs: Traits) -> tup
     equations 2.25 and 2.26; method.md#intervals.
 
     >>> from planner.cost.scenario.prior import priors
-    >>> from planner.cost.uncertainty.step_time_spread import traits_of
+    >>> from planner.cost.uncertainty import traits_of
     >>> scenario = make_scenario("gpt2", "ddp")
     >>> runs = traits_of(scenario, Layouts.broadcast(dp=[4, 4, 4, 4]), {})
     >>> _, variance = predict_log_ratio(priors().step_time, MeasuredRuns(runs, np.zeros(4)), runs)

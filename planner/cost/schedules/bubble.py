@@ -1,4 +1,4 @@
-"""Bubble: idle time and micro-batches in flight of pipelines, for any number of layouts."""
+"""Bubble: every pipeline schedule by name; idle time and micro-batches in flight of any layouts."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from planner.cost.arrays import Float, Int, Mask
-from planner.cost.schedules.registry import REGISTRY
-from planner.cost.schedules.schedule import PipelinePasses, idle_s
+from planner.cost.schedules.one_f_one_b import GPIPE, INTERLEAVED, ONE_F_ONE_B
+from planner.cost.schedules.schedule import PipelinePasses, PipelineSchedule, idle_s
+from planner.cost.schedules.zero_bubble import DUAL_PIPE_V, ZERO_BUBBLE, ZERO_BUBBLE_V
 from planner.cost.shards.layouts import Layouts
 
 __all__ = [
+    "REGISTRY",
     "bubble_s",
     "chunks_in_flight",
     "chunks_waiting",
@@ -19,7 +21,23 @@ __all__ = [
     "in_flight",
     "interleaved",
     "runs_forward_ahead",
+    "schedule_by_name",
 ]
+
+
+REGISTRY: dict[str, PipelineSchedule] = {
+    schedule.name: schedule
+    for schedule in (ONE_F_ONE_B, GPIPE, INTERLEAVED, ZERO_BUBBLE, ZERO_BUBBLE_V, DUAL_PIPE_V)
+}
+
+
+def schedule_by_name(name: str) -> PipelineSchedule:
+    """A schedule by name; 1F1B's for one stage, which has none.
+
+    >>> schedule_by_name("gpipe").source
+    'Huang et al. 2019, arXiv:1811.06965'
+    """
+    return REGISTRY.get(name, ONE_F_ONE_B)
 
 
 def in_flight(layouts: Layouts, stage: ArrayLike) -> Float:

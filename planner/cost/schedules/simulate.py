@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from planner.cost.schedules.registry import schedule_by_name
+from planner.cost.schedules.bubble import schedule_by_name
 from planner.cost.schedules.schedule import PipelineSchedule, Task
 from planner.cost.schedules.timeline import ASIDE, Drawn, Event, Timeline
 from planner.describe.layout import Layout, Schedule

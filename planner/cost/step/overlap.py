@@ -14,7 +14,7 @@ import numpy as np
 from planner.cost.arrays import Arrays, Float, is_in
 from planner.cost.shards.stages import Stages
 from planner.cost.step.communication.data_parallel import DataTraffic
-from planner.cost.step.offload import offload_pass_s
+from planner.cost.step.optimizer import offload_pass_s
 
 __all__ = ["Exposed", "exposed_traffic"]
 

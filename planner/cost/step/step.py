@@ -21,8 +21,7 @@ from planner.cost.shards.stages import Stages
 from planner.cost.step.block_pass import Pass, block_passes
 from planner.cost.step.communication.data_parallel import DataTraffic, data_traffic
 from planner.cost.step.communication.pipeline_p2p import Transfer, stage_transfer
-from planner.cost.step.offload import offload_step_s
-from planner.cost.step.optimizer import device_optimizer_s
+from planner.cost.step.optimizer import device_optimizer_s, offload_step_s
 from planner.cost.step.overlap import Exposed, exposed_traffic
 from planner.describe.framework.framework import Framework
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.cost.arrays import Float, where_any
+from planner.cost.constants import step_constants
 from planner.cost.network.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
 from planner.cost.network.groups import Groups
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
-from planner.cost.step.time_constants import constants
 from planner.describe.model.block import Block
 
 __all__ = ["StreamTraffic", "column_backward_s", "repeated_tensor_s", "stream_bytes", "tensor_s"]
@@ -137,5 +137,5 @@ def repeated_tensor_s(
     # runs to the end; kept products spare the reductions but not the gathers
     last = 0.0 if kernels.repeats_to_end else 1 / (2 * max(block.num_tp_collectives, 1))
     part = 1 - last
-    gathers = constants().recompute.gathers_repeated_fraction.value
+    gathers = step_constants().recompute.gathers_repeated_fraction.value
     return np.where(full, part * forward_s, np.where(selective, gathers * forward_s, 0.0))

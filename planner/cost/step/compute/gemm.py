@@ -9,15 +9,57 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from planner.cost.arrays import Float, distinct
+from planner.cost.constants import step_constants
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.tensor_split import expert_load, split_over
-from planner.cost.step.compute.device_rates import DeviceRates
-from planner.cost.step.time_constants import constants
 from planner.describe.framework.framework import Framework
 from planner.describe.model.block import Gemm
 
-__all__ = ["gemm_s", "gemm_times"]
+__all__ = ["DeviceRates", "gemm_s", "gemm_times"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRates:
+    """Rates of one device for one workload."""
+
+    gemm: float
+    grouped: float
+    convolution: float
+    winograd: float
+    head: float
+    attention: float
+    uneven_context: bool
+    memory: float
+    units: float
+    element: float
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> DeviceRates:
+        """Rates of the scenario's device in its precision."""
+        machine, workload, framework = scenario.machine, scenario.workload, scenario.framework
+        device, precision = machine.device, workload.precision
+        base = workload.base_precision
+        best, best_base = (
+            machine.peak(name) * device.best_product(name) * device.sustained_fraction.value
+            for name in (precision, base)
+        )
+        uneven, vectors = framework.kernels.uneven_context, precision == "fp32"
+        return cls(
+            gemm=best,
+            grouped=best * device.grouped_gemm_fraction.value,
+            convolution=best * (1.0 if vectors else device.convolution_fraction.value),
+            winograd=step_constants().convolution.winograd_ratio.value if vectors else 1.0,
+            head=best_base,
+            attention=machine.peak(base)
+            * device.attention_efficiency.value
+            * framework.kernels.attention_fraction.value,
+            uneven_context=uneven is not None and uneven.value,
+            memory=device.memory_bytes_per_s.value * device.memory_efficiency.value,
+            units=device.num_units.value,
+            element=1 if precision == "fp8" else workload.compute_bytes,
+        )
+
 
 _SPLITS = np.array([1.0, 2.0, 4.0, 8.0])
 """Into how many pieces libraries cut the inner dimension."""
@@ -54,7 +96,7 @@ def gemm_s(
     """
     m, n, k, batch = (np.asarray(x, dtype=float) for x in np.broadcast_arrays(m, n, k, batch))
     unit_rate = np.asarray(flop_per_s, dtype=float) / num_units
-    values = constants().gemm
+    values = step_constants().gemm
     overhead = np.where(overlapped, 0.0, values.tile_overhead.value)
     # every way to split the inner dimension at once, on an axis of its own
     splits = _SPLITS.reshape(-1, *[1] * m.ndim)
@@ -218,7 +260,7 @@ def _with_surrounding_kernels(
     casts = _fp8_cast_times(
         framework, batch * m * n, batch * m * k, batch * n * k, rates, eight_bit
     )
-    unpack = gemm.unpacked_bytes / constants().gemm.unpack_fraction.value * weight_pass
+    unpack = gemm.unpacked_bytes / step_constants().gemm.unpack_fraction.value * weight_pass
     forward = seconds[0] + casts[0] + unpack + gemm.norm_bytes * weight_pass
     dgrad = seconds[1] + casts[1] if gemm.input_gradient else np.zeros_like(forward)
     dgrad = dgrad + unpack * gemm.input_gradient

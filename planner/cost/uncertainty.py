@@ -1,7 +1,12 @@
-"""Step-time spread: run traits of layouts, and the expected error of their step times."""
+"""Uncertainty: the spread of measured runs around their estimates.
+
+Of memory it is split-conformal: the 5 % and 95 % quantiles of measured / estimated over runs that
+no constant of memory was fitted on, written by `benchmarks/accuracy.py`.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import get_args
 
@@ -12,12 +17,11 @@ from planner.cost.arrays import Float
 from planner.cost.parts import TIME_CAUSES, TimeCause
 from planner.cost.scenario import Scenario
 from planner.cost.scenario.experience import Outlook, outlook
-from planner.cost.scenario.prior import priors
-from planner.cost.scenario.traits import Traits
+from planner.cost.scenario.prior import GAUSSIAN, Traits, memory_class, memory_classes, priors
 from planner.cost.shards.layouts import Layouts
 from planner.describe.base import Kind
 
-__all__ = ["step_outlook", "traits_of"]
+__all__ = ["exceeding_probability", "memory_outlook", "step_outlook", "traits_of"]
 
 _FIRST_DEVICES = 8
 """Devices from which the growth of an error is counted: most of the runs begin with a node."""
@@ -101,3 +105,53 @@ def step_outlook(
     """
     runs = traits_of(scenario, layouts, parts_s, guessed=guessed)
     return outlook(priors().step_time, scenario.experience.step_time, runs)
+
+
+def memory_outlook(scenario: Scenario, layouts: Layouts) -> Outlook:
+    """What to expect of the memory of layouts' devices.
+
+    Counted: quantiles of runs of the class; the runs that were measured before, where there are
+    any. Left out: of the class's runs those measured by their tensors alone, which need not fit;
+    that runs of one source are alike. Vovk et al. 2005; Lei et al. 2018, arXiv:1604.04173;
+    method.md#intervals.
+
+    >>> scenario = make_scenario("gpt2", "ddp")
+    >>> low, high = memory_outlook(scenario, Layouts.broadcast(dp=[4])).around()
+    >>> low < 1 < high
+    True
+    """
+    measured = scenario.experience.memory
+    if measured is not None:
+        return outlook(priors().memory, measured, traits_of(scenario, layouts, {}))
+    spread_of_class = memory_classes()[memory_class(scenario.framework)]
+    unbiased = np.ones(len(layouts))
+    spread = math.log(spread_of_class.high / spread_of_class.low) / (2 * GAUSSIAN)
+    return Outlook(
+        unbiased, unbiased * spread_of_class.low, unbiased * spread_of_class.high, unbiased * spread
+    )
+
+
+def exceeding_probability(scenario: Scenario, layouts: Layouts, room: ArrayLike) -> Float:
+    """Probability that runs take more than `room` times the memory that is expected [1].
+
+    Counted: the runs of the class that no fit has seen, between their quantiles by the logarithm,
+    beyond all of them as often as one further run would lie there; with runs measured before a
+    Gaussian of the logarithm. Left out: that runs of one source are alike. method.md#intervals.
+
+    >>> scenario = make_scenario("gpt2", "ddp")
+    >>> layouts = Layouts.broadcast(dp=[4, 4, 4])
+    >>> [round(float(p)) for p in exceeding_probability(scenario, layouts, [2, 1, 0.5])]
+    [0, 1, 1]
+    """
+    if scenario.experience.memory is not None:
+        spread = memory_outlook(scenario, layouts).spread
+        return _gaussian_tail(np.log(room) / np.reshape(spread, np.shape(room)))
+    memory_class_of = memory_classes()[memory_class(scenario.framework)]
+    return 1 - np.interp(np.log(room), np.log(memory_class_of.ratios), memory_class_of.parts)
+
+
+def _gaussian_tail(values: Float) -> Float:
+    """Probability that a standard Gaussian exceeds values [1]."""
+    return np.array([math.erfc(v / math.sqrt(2)) / 2 for v in np.ravel(values)]).reshape(
+        np.shape(values)
+    )
