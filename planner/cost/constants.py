@@ -1,7 +1,7 @@
 """Constants: numbers of the cost model that belong to no machine, with their kind and source.
 
-A part of the model describes its constants as a `Description` of quantities and keeps them in a
-TOML file beside it, in the form of a machine's profile; `planner show constants` prints them.
+Each part keeps its constants in a TOML file in the form of a machine's profile; `planner show
+constants` prints them.
 """
 
 from __future__ import annotations
@@ -31,11 +31,7 @@ D = TypeVar("D", bound=Description)
 
 
 def load(path: Path, cls: type[D]) -> D:
-    """The constants in a TOML file, every one of them; raises DescriptionError where one is not.
-
-    >>> network_constants().simple.base_s.value
-    8.4e-06
-    """
+    """The constants in a TOML file, every one of them; raises DescriptionError where one is not."""
     return cls.described(read_toml(path), where=path.name)
 
 
@@ -70,7 +66,7 @@ class InSwitch(Description):
     step_s: Quantity
     """Latency of one [s]."""
     ahead_bytes: Quantity
-    """What each device copies in and the switch adds before the first sum is copied out [B]."""
+    """Bytes that each device copies in and the switch adds before the first sum leaves it [B]."""
     part_of_two: Quantity
     """Part of the switch's rate that is reached beside a tree of two nodes."""
     part_of_several: Quantity
@@ -109,11 +105,8 @@ def network_constants() -> NetworkConstants:
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """Protocol that moves the pieces of a collective: latency against bandwidth.
-
-    Inside a node a step takes a multiple of the fabric's latency, which is one step of a ring
-    between devices.
-    """
+    """Protocol that moves the pieces of a collective; steps inside a node are multiples of the
+    fabric's latency, which is one step of a ring between devices."""
 
     name: str
     ring_inside: float
@@ -176,7 +169,7 @@ class AttentionConstants(Description):
     unaligned_fraction: Quantity
     """Rate of batched products with heads that are no multiple of `aligned_bytes`."""
     aligned_bytes: Quantity
-    """What matrix units read at a time [B]."""
+    """Bytes that matrix units read at a time [B]."""
 
 
 class ConvolutionConstants(Description):
@@ -188,7 +181,7 @@ class ConvolutionConstants(Description):
 
 
 class RecomputeConstants(Description):
-    """What selective recompute repeats, by policy."""
+    """Part of a pass that selective recompute repeats, by policy."""
 
     matmul_outputs_fraction: Quantity
     """Of the forward pass, where outputs of products are kept."""

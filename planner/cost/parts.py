@@ -1,7 +1,7 @@
 """Parts: every named part of memory and step time, one record each.
 
-A part that is estimated but not written here is an error wherever it is read: it would have no
-name for a reader, no colour and no uncertainty.
+A part without a record is an error wherever it is read: it has no name for a reader, no colour and
+no uncertainty.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ __all__ = [
 ]
 
 Hue = Literal["blue", "orange", "green", "pink", "sky", "red", "grey"]
-"""What colours are called here; which shade each is, `planner.show` says."""
+"""Names of colours; `planner.show` has their shades."""
 
 Hatch = Literal["", "/", "x"]
-"""What tells parts of one hue apart."""
+"""Patterns that tell parts of one hue apart."""
 
 MemoryKind = Literal["allocated", "reserved", "device"]
 """How memory was measured: what tensors take, what the caching allocator holds, or the whole
 process as the driver sees it."""
 
 TimeCause = Literal["compute", "traffic", "host"]
-"""What sets how long a part of the step takes: computation, what moves between devices, nodes and
-hosts, or the host that issues both."""
+"""Cause of a part's length: computation, traffic between devices, nodes and hosts, or the host
+that issues both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class Part:
     hue: Hue
     hatch: Hatch = ""
     meaning: str
-    """What it counts, in half a sentence."""
+    """Its contents, in half a sentence."""
     title: str = ""
     """Name for a reader, where it is not the key in words."""
 
@@ -72,7 +72,7 @@ class Part:
 class MemoryPart(Part):
     """A part of a device's memory."""
 
-    layouts_of_block: tuple[MemoryKind, ...] = ("allocated", "reserved", "device")
+    counted_by: tuple[MemoryKind, ...] = ("allocated", "reserved", "device")
     """Ways of measuring memory that count it."""
 
 
@@ -139,14 +139,14 @@ _DEVICE = (
         title="runtime (context, libraries)",
         hue="grey",
         meaning="driver context and communicators",
-        layouts_of_block=("device",),
+        counted_by=("device",),
     ),
     MemoryPart(
         name="allocator_reserve",
         hue="grey",
         hatch="/",
         meaning="what the caching allocator holds beyond the peak",
-        layouts_of_block=("reserved", "device"),
+        counted_by=("reserved", "device"),
     ),
 )
 
@@ -294,7 +294,7 @@ HOST_PARTS = _names(_HOST)
 TIME_PARTS = _names(_TIME)
 """Parts of the step time."""
 TIME_CAUSES = {part.name: part.cause for part in _TIME}
-"""What sets each of them."""
+"""Cause of each of them."""
 
 _BY_NAME: dict[str, Part] = {part.name: part for part in (*_DEVICE, *_HOST, *_TIME)}
 _SPREAD = {part.name: part.spread for part in _TIME}
@@ -303,8 +303,8 @@ _SPREAD = {part.name: part.spread for part in _TIME}
 def order_parts(figures: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     """Estimated parts in the order of their records, which name all of them and no other.
 
-    Parts of memory [B] or of time [s]. Counted: every part. Left out: nothing, a forgotten part
-    or record is an error of ours. method.md#one-estimate-from-end-to-end.
+    Parts of memory [B] or of time [s]. Counted: every part. Left out: nothing, a forgotten part or
+    record is an error of ours. method.md#one-estimate-from-end-to-end.
 
     >>> order_parts({"b": 2.0, "a": 1.0}, ("a", "b"))
     {'a': 1.0, 'b': 2.0}
@@ -332,7 +332,7 @@ def part(name: str) -> Part:
 def time_spread(name: str) -> float:
     """Relative uncertainty of a part of the step time [1].
 
-    Counted: what the part's record assumes. Left out: that parts err together; no fit stands
+    Counted: the assumption of the part's record. Left out: that parts err together; no fit stands
     behind it. Definition.
 
     >>> time_spread("forward"), time_spread("pipeline_transfer")
@@ -347,4 +347,4 @@ def unseen_parts(kind: MemoryKind) -> tuple[str, ...]:
     >>> unseen_parts("allocated"), unseen_parts("device")
     (('runtime_context', 'allocator_reserve'), ())
     """
-    return tuple(part.name for part in _DEVICE if kind not in part.layouts_of_block)
+    return tuple(part.name for part in _DEVICE if kind not in part.counted_by)

@@ -36,10 +36,9 @@ def traits_of(
 ) -> Traits:
     """Traits of layouts (n,) whose parts of the step time (n,) are known, or none [s].
 
-    Counted: what the covariance of `planner.cost.scenario.prior` asks for. Left out: the
-    number format, which has rates of its own. method.md#intervals.
+    Counted: what the covariance of `planner.cost.scenario.prior` asks for. Left out: the number
+    format, which has rates of its own. method.md#intervals.
 
-    >>> scenario = make_scenario("gpt2", "ddp")
     >>> parts_s = {"forward": [3.0, 3.0], "gradient_reduction": [1.0, 3.0]}
     >>> traits_of(scenario, Layouts.broadcast(dp=[8, 32]), parts_s).shares[:, 1]      # traffic
     array([0.25, 0.5 ])
@@ -56,13 +55,8 @@ def traits_of(
     def column(value: float | bool) -> Float:
         return np.full(n, float(value))
 
-    degrees = (
-        layouts.tp,
-        layouts.pp,
-        layouts.ep,
-        layouts.micro_batch,
-        layouts.dp * layouts.cp,
-    )
+    replicas = layouts.dp * layouts.cp
+    degrees = (layouts.tp, layouts.pp, layouts.ep, layouts.micro_batch, replicas)
     recomputes = 2.0 * layouts.recomputes_layers
     inside = layouts.world <= machine.node.num_devices
     network = machine.network.efficiency.kind if machine.network else "assumed"
@@ -85,19 +79,18 @@ def traits_of(
 
 
 def _assumed(kind: Kind) -> bool:
-    """Whether a figure comes from no measurement."""
+    """True if a figure comes from no measurement."""
     return kind not in ("calibrated", "measured")
 
 
 def step_outlook(
     scenario: Scenario, layouts: Layouts, parts_s: Mapping[str, ArrayLike], *, guessed: bool = False
 ) -> Outlook:
-    """What to expect of the step times of layouts (n,) with these parts (n,) [s].
+    """Expected error and spread of step times of layouts (n,) with these parts (n,) [s].
 
     Counted: what estimates of published runs missed, and what runs measured before say. Left out:
     stalls, which have a share of their own. method.md#intervals.
 
-    >>> scenario = make_scenario("gpt2", "ddp")
     >>> parts_s = {"forward": [3.0, 3.0], "gradient_reduction": [1.0, 3.0]}
     >>> near, far = step_outlook(scenario, Layouts.broadcast(dp=[8, 32]), parts_s).spread
     >>> bool(near < far)                                    # more traffic is less sure
@@ -108,14 +101,13 @@ def step_outlook(
 
 
 def memory_outlook(scenario: Scenario, layouts: Layouts) -> Outlook:
-    """What to expect of the memory of layouts' devices.
+    """Expected error and spread of the memory of layouts' devices.
 
     Counted: quantiles of runs of the class; the runs that were measured before, where there are
-    any. Left out: of the class's runs those measured by their tensors alone, which need not fit;
-    that runs of one source are alike. Vovk et al. 2005; Lei et al. 2018, arXiv:1604.04173;
+    any. Left out: the class's runs measured by their tensors alone, which need not fit; that runs
+    of one source are alike. Vovk et al. 2005; Lei et al. 2018, arXiv:1604.04173;
     method.md#intervals.
 
-    >>> scenario = make_scenario("gpt2", "ddp")
     >>> low, high = memory_outlook(scenario, Layouts.broadcast(dp=[4])).around()
     >>> low < 1 < high
     True
@@ -123,12 +115,10 @@ def memory_outlook(scenario: Scenario, layouts: Layouts) -> Outlook:
     measured = scenario.experience.memory
     if measured is not None:
         return outlook(priors().memory, measured, traits_of(scenario, layouts, {}))
-    spread_of_class = memory_classes()[memory_class(scenario.framework)]
-    unbiased = np.ones(len(layouts))
-    spread = math.log(spread_of_class.high / spread_of_class.low) / (2 * GAUSSIAN)
-    return Outlook(
-        unbiased, unbiased * spread_of_class.low, unbiased * spread_of_class.high, unbiased * spread
-    )
+    quantiles, unbiased = memory_classes()[memory_class(scenario.framework)], np.ones(len(layouts))
+    low, high = quantiles.low, quantiles.high
+    spread = math.log(high / low) / (2 * GAUSSIAN)
+    return Outlook(unbiased, unbiased * low, unbiased * high, unbiased * spread)
 
 
 def exceeding_probability(scenario: Scenario, layouts: Layouts, room: ArrayLike) -> Float:
@@ -138,7 +128,6 @@ def exceeding_probability(scenario: Scenario, layouts: Layouts, room: ArrayLike)
     beyond all of them as often as one further run would lie there; with runs measured before a
     Gaussian of the logarithm. Left out: that runs of one source are alike. method.md#intervals.
 
-    >>> scenario = make_scenario("gpt2", "ddp")
     >>> layouts = Layouts.broadcast(dp=[4, 4, 4])
     >>> [round(float(p)) for p in exceeding_probability(scenario, layouts, [2, 1, 0.5])]
     [0, 1, 1]

@@ -20,8 +20,8 @@ __all__ = ["InFlight", "passes_in_flight"]
 class InFlight:
     """Passes whose activations a stage holds at its peak [1].
 
-    Every figure is worked out when it is first asked for, once per distinct stage: of `layouts`,
-    at `stage`, by chunk (chunks, ...); `index` of them each stage is.
+    Figures are worked out on first use, once per distinct stage: of `layouts`, at `stage`, by chunk
+    (chunks, ...); `index` says which of them each stage is.
     """
 
     layouts: Layouts
@@ -71,8 +71,7 @@ class InFlight:
 
     @functools.cached_property
     def cool_down(self) -> tuple[Float, ...]:
-        """As `blocks`, when no forward pass follows and most weight gradients are still to be
-        computed: for schedules with passes of their own for them."""
+        """As `blocks`, when no forward pass follows and most deferred weight gradients wait."""
         return self._summed(chunks_waiting(self.layouts, self.stage, self.layers)[0])
 
     @functools.cached_property

@@ -1,4 +1,4 @@
-"""Layer activations: saved, recomputed and temporary bytes of one layer."""
+"""Layer activations: saved, recomputed and temporary bytes of tensors and layers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ def saved_bytes(scenario: Scenario, items: tuple[Saved, ...], layouts: Layouts) 
     Counted: their bytes per token, over the ranks that split them. Left out: how many layers keep
     them. method.md#memory-per-device.
 
-    >>> from planner.describe.model.block import Saved
     >>> queries = Saved("queries", 2 * 4096, "sharded")             # sequences of 2048 tokens
     >>> float(saved_bytes(scenario, (queries,), Layouts.of(Layout(tp=4)))) / 2**20
     4.0
@@ -59,8 +58,7 @@ _CONDITIONS: dict[str, Callable[[Layouts], Mask]] = {
 def always_saved(block: Block) -> tuple[Saved, ...]:
     """Tensors of a block that autograd saves without recompute: their bytes per token [B].
 
-    Counted: all but those that exist with selective recompute only. Left out: ranks that split
-    them. Definition.
+    Counted: all but those of selective recompute. Left out: ranks that split them. Definition.
 
     >>> any(item.selective_only for item in always_saved(blocks_of(scenario)[1]))
     False
@@ -70,10 +68,7 @@ def always_saved(block: Block) -> tuple[Saved, ...]:
 
 @dataclass(frozen=True, slots=True)
 class LayerActivations(Arrays):
-    """Saved activations and temporaries of the largest layer of a stage, per micro-batch [B].
-
-    Of layers that differ it is the largest in everything.
-    """
+    """Saved activations and temporaries per micro-batch, each of the layer where it is largest."""
 
     saved: Float
     """From forward to backward, on the device."""
@@ -199,8 +194,7 @@ def _recomputed_bytes(
 def _dequantised_matrix(scenario: Scenario, block: Block, layouts: Layouts) -> Float:
     """A frozen matrix in the precision that computes, and what is alive beside it [B].
 
-    Of DoRA also the product of the adapters and its sum with the matrix, where full recompute takes
-    the norms again.
+    With DoRA also the adapters' product and its sum with the matrix, where norms are recomputed.
     """
     workload = scenario.workload
     if not (workload.quantized or workload.dora):

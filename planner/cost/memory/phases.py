@@ -203,10 +203,7 @@ def second_layer(inputs: PeakInputs) -> LiveTensors:
 
 
 def first_layer(inputs: PeakInputs) -> LiveTensors:
-    """All gradients, and the first layer's working set.
-
-    Other activations are gone, but for those of other micro-batches in a pipeline.
-    """
+    """All gradients, the first layer's working set, and activations of other micro-batches."""
     return LiveTensors(
         weights=inputs.weights.in_first_layer,
         gathered_parameters=inputs.gathered.in_first_layer,
@@ -229,26 +226,21 @@ def embedding(inputs: PeakInputs) -> LiveTensors:
 
 
 def cooling_down(inputs: PeakInputs) -> LiveTensors:
-    """No forward pass follows: most weight gradients wait, where they have passes of their own.
-
-    Those of one pass are being computed, from gradients that they take the place of.
+    """No forward pass follows, and most deferred weight gradients wait; those of one pass take the
+    place of the gradients they are computed from.
     """
-    deferred_gradients, nothing = inputs.deferred_gradients, np.zeros(())
-    if not np.any(deferred_gradients.waiting):
+    deferred, nothing = inputs.deferred_gradients, np.zeros(())
+    if not np.any(deferred.waiting):
         none = {"weights": nothing, "gradients": nothing, "communication_buffers": nothing}
-        return LiveTensors(
-            activations=deferred_gradients.saved + np.zeros(inputs.stages.shape), **none
-        )
-    turned = np.where(deferred_gradients.waiting > 0, 1.0, 0.0)
-    summed = inputs.reduction.summed + np.maximum(
-        deferred_gradients.one_pending - deferred_gradients.one_waiting, 0.0
-    )
+        return LiveTensors(activations=deferred.saved + np.zeros(inputs.stages.shape), **none)
+    turned = np.where(deferred.waiting > 0, 1.0, 0.0)
+    pending = np.maximum(deferred.one_pending - deferred.one_waiting, 0.0)
     return LiveTensors(
         weights=turned * inputs.weights.all,
         gathered_parameters=turned * inputs.gathered.window,
-        gradients=turned * summed,
-        activations=deferred_gradients.saved,
-        working_set=deferred_gradients.waiting,
+        gradients=turned * (inputs.reduction.summed + pending),
+        activations=deferred.saved,
+        working_set=deferred.waiting,
         communication_buffers=turned * inputs.stage_buffers_after,
     )
 
@@ -302,18 +294,15 @@ def staying_bytes(stages: Stages) -> Float:
     """Resident bytes of a stage between passes [B].
 
     Counted: weights, gradients and optimizer states beside the last layer's backward pass. Left
-    out: activations, temporaries and buffers of a pass, what the driver and the allocator hold.
+    out: activations, temporaries and buffers of a pass, the driver's and the allocator's share.
     method.md#memory-per-device.
 
-    >>> scenario = make_scenario("gpt2-xl")
-    >>> stages = Stages.of_pipeline(scenario, Layout())
+    >>> stages = Stages.of_pipeline(make_scenario("gpt2-xl"), Layout())
     >>> each = staying_bytes(stages).item() / stages.params.unsharded.item()
     >>> round(each, 1)                          # 2 + 4 + 12, and gradients not summed yet
     18.1
     """
     inputs = PeakInputs.of(stages)
-    live_tensors = MOMENTS["backward"](inputs)
-    resident_bytes = (
-        live_tensors.weights + live_tensors.gradients + inputs.resident.optimizer_states
-    )
-    return np.broadcast_to(resident_bytes, stages.shape)
+    alive = backward(inputs)
+    stays = alive.weights + alive.gradients + inputs.resident.optimizer_states
+    return np.broadcast_to(stays, stages.shape)

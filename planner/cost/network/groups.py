@@ -33,8 +33,8 @@ gradients are reduced over dp and cp together."""
 def geometry(layouts: Layouts) -> dict[str, tuple[Int, Int]]:
     """Size and stride of the groups of every kind, in ranks [1].
 
-    Counted: every axis, with tp fastest, then cp, dp and pp; those of experts with etp fastest,
-    then ep and replicas. Left out: other orders of ranks. method.md#what-a-group-sees.
+    Counted: tp fastest, then cp, dp and pp; of experts etp fastest, then ep and replicas. Left out:
+    other orders of ranks. method.md#what-a-group-sees.
 
     >>> size, stride = geometry(Layouts.of(Layout(tp=4, dp=8, pp=2)))["data"]
     >>> int(size), int(stride)

@@ -22,9 +22,8 @@ Float = NDArray[np.float64]
 def _through_switch_s(group: GroupView, size_bytes: Float) -> tuple[Float, Float]:
     """Start and transfer of an all-reduce by the switch of each node [s].
 
-    Each of g devices gives the switch its whole buffer and hands out the g-th that it asked for,
-    so that its link carries 1 + 1/g of the buffer in either direction. What is copied in and added
-    before the first sum can be copied out delays the end by its own transfer.
+    Each of g devices sends its whole buffer and hands out a g-th of the sum, so its link carries 1
+    + 1/g of the buffer; what is copied in and added before the first sum delays the end.
     """
     values, g = network_constants().in_switch, group.local
     per_byte_s = (1 + 1 / g) / (group.switch_part * group.local_bytes_per_s)
@@ -40,11 +39,10 @@ def switch_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """All-reduce by the switch of each node, a tree between nodes; infinite without such [s].
 
     Counted: (1 + 1/g) of the buffer on the link of each of a node's g devices, what must be ahead
-    in the pipeline, NCCL's latency of the switch; between nodes the buffer up and down the tree,
-    which passes the interfaces of two nodes only once, the latency of its levels, and that the
-    switch is slower beside it. Left out: phases, registered buffers. Klenk et al. 2020,
-    doi:10.1109/ISCA45697.2020.00085; NVIDIA/nccl, src/graph/tuning.cc;
-    method.md#switches-that-add-up.
+    in the pipeline, the switch's latency; between nodes the buffer up and down the tree (once for
+    two nodes), the latency of its levels, and that the switch is slower beside it. Left out:
+    phases, registered buffers. Klenk et al. 2020, doi:10.1109/ISCA45697.2020.00085; NVIDIA/nccl,
+    src/graph/tuning.cc; method.md#switches-that-add-up.
 
     >>> node = group_view(load_machine("dgx-h200"), 8, 1)       # bus bandwidth, measured 482 GB/s
     >>> round(2 * 7 / 8 * 2**34 / float(switch_all_reduce_s(node, 2**34)) / 1e9)
@@ -73,8 +71,8 @@ def network_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
 
     Counted: the buffer once through the node's interfaces; inside the node the switch where that
     adds up too, else a chain to the interfaces and back, which passes the buffer twice; NCCL's
-    latencies of both. Left out: the levels of the network's tree, its limits on the number of
-    groups. Graham et al. 2016, doi:10.1109/COMHPC.2016.006; NVIDIA/nccl, src/graph/tuning.cc;
+    latencies of both. Left out: levels of the network's tree, limits on the number of groups.
+    Graham et al. 2016, doi:10.1109/COMHPC.2016.006; NVIDIA/nccl, src/graph/tuning.cc;
     method.md#switches-that-add-up.
 
     >>> from dataclasses import replace

@@ -1,8 +1,7 @@
-"""Topology: what a group of ranks sees of the machine.
+"""Topology: the view that a group of ranks has of the machine.
 
-Groups are described by their size and the stride between their ranks. What such a group can use
-inside a node is read off the node's graph (`wiring`), what it can use between nodes follows from
-how many groups share the interfaces.
+A group is its size and the stride between its ranks. Rates inside a node are read off the node's
+graph (`wiring`); those between nodes follow from how many groups share the interfaces.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class GroupView(Arrays):
     local_latency_s: Float
     """Latency of one step inside the node [s]."""
     pairwise_bytes_per_s: Float
-    """What of `network_bytes_per_s` is reached where every rank sends to every other [B/s]."""
+    """Part of `network_bytes_per_s` that is reached where every rank sends to every other [B/s]."""
     network_latency_s: Float
     """Latency that a doubling of nodes adds to a small all-reduce [s]."""
     large_message_latency_s: Float
@@ -55,16 +54,16 @@ class GroupView(Arrays):
     in_phases: Float
     """1 where collectives finish inside the nodes before they go on between them, else 0."""
     switch_part: float | Float = 0.0
-    """What a node's switch that adds up itself reaches of `local_bytes_per_s`; 0 without one."""
+    """Part of `local_bytes_per_s` that a node's adding switch reaches; 0 without one."""
     network_part: float | Float = 0.0
-    """What switches of the network that add up themselves reach of `network_bytes_per_s`."""
+    """Part of `network_bytes_per_s` that the network's adding switches reach; 0 without."""
 
 
 def unit_view(size: ArrayLike) -> GroupView:
     """Groups across nodes whose ranks send one byte per second and wait for nothing.
 
-    Counted: the transfer alone, so seconds of a collective are the bytes that a rank sends. Left
-    out: every latency. Definition.
+    Counted: the transfer alone, so seconds are the bytes that a rank sends. Left out: every
+    latency. Definition.
 
     >>> view = unit_view(8)
     >>> float(view.nodes), float(view.network_bytes_per_s), float(view.network_latency_s)
@@ -95,10 +94,9 @@ def group_view(
 ) -> GroupView:
     """Network view of a group of `size` ranks, `stride` apart, while all such groups are busy.
 
-    Counted: the groups of the axis run the same collective at once, so those that pass through one
-    node share its interfaces; groups that straddle a node boundary at their worst, or the `first`
-    of them alone, which begins a node. Left out: other jobs, routing, near and far interfaces of a
-    device. method.md#what-a-group-sees.
+    Counted: groups of the axis that pass through one node share its interfaces; groups that
+    straddle a node boundary at their worst, or the `first` of them alone, which begins a node. Left
+    out: other jobs, routing, near and far interfaces of a device. method.md#what-a-group-sees.
 
     >>> view = group_view(load_machine("polaris"), 8, 4)     # one rank on each of 8 nodes
     >>> float(view.nodes), float(view.local)
@@ -155,10 +153,10 @@ def adding(group: GroupView) -> GroupView:
 def inter_node_latency_s(group: GroupView, message_bytes: ArrayLike) -> Float:
     """Latency of handing one message of a collective from node to node [s].
 
-    Counted: half the latency of a doubling (up and down a tree) for the smallest messages; that of
-    a large one, which waits for a rendezvous and for the copy of a whole slice, from 512 KiB on;
-    between them the cube root of the size. Left out: the transfer itself. method.md#algorithms;
-    fitted as `collective_constants.toml` says.
+    Counted: half the latency of a doubling for the smallest messages, that of a large one, which
+    waits for a rendezvous and a slice's copy, from 512 KiB on; between them the cube root of the
+    size. Left out: the transfer itself. method.md#algorithms; fitted as `collective_constants.toml`
+    says.
 
     >>> pair = group_view(load_machine("polaris"), 8, 1)        # 160 us for a large message
     >>> [round(1e6 * float(inter_node_latency_s(pair, size))) for size in (2**16, 2**19, 2**30)]
@@ -170,16 +168,16 @@ def inter_node_latency_s(group: GroupView, message_bytes: ArrayLike) -> Float:
 
 
 def _switches(machine: Machine) -> tuple[float, float]:
-    """What switches that add up themselves reach of the rates without them, or 0: a node's, the
-    network's; the same for all groups."""
-    fabric, network = machine.node.fabric, machine.network
-    node_switch, network_switch = (
+    """Rates of switches that add up, over those without them, of a node and the network; 0 for
+    none."""
+    fabric = machine.node.fabric
+    of_node, of_network = (
         fabric.switch_reduction,
-        network.switch_reduction if network else None,
+        machine.network and machine.network.switch_reduction,
     )
     return (
-        node_switch.value / fabric.efficiency.value if node_switch else 0.0,
-        network_switch.value if network_switch else 0.0,
+        of_node.value / fabric.efficiency.value if of_node else 0.0,
+        of_network.value if of_network else 0.0,
     )
 
 
@@ -198,7 +196,8 @@ def _local_rates(machine: Machine, local: Int, stride: Int) -> tuple[Float, Floa
 
 
 def _between_sockets(machine: Machine, local: Int, stride: Int) -> tuple[Float, Float]:
-    """What the link between sockets leaves to a rank, in a ring and where all send to all [B/s].
+    """Rate that the link between sockets leaves to a rank, in a ring and where all send to all
+    [B/s].
 
     All groups of an axis that span both sockets share it.
     """

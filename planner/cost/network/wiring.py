@@ -1,9 +1,7 @@
-"""Wiring: one node of a machine as a graph, and what a group of its devices can send inside it.
+"""Wiring: one node of a machine as a graph, and the send rates of groups of its devices inside it.
 
-The links stand in `links` alone; the picture of a node and the rates of groups are read off them.
 A rate is a minimum cut. Few vertices pass traffic on, so the cuts are tried one by one on plain
-dicts: importing networkx, which draws the graph and checks the cuts in the tests, would take a
-hundred times as long as all rates of a plan.
+dicts: importing networkx would take a hundred times as long as all rates of a plan.
 """
 
 from __future__ import annotations
@@ -78,8 +76,8 @@ def _fabric_links(fabric: Fabric, devices: list[tuple[str, int]]) -> Iterator[Li
 def build_graph(machine: Machine) -> networkx.Graph:
     """One node of the machine and its way out, as a networkx graph.
 
-    Edges carry `bytes_per_s` per direction and the `link`'s kind. A device carries `bytes_per_s`
-    where it can send less into the fabric than its links there could take.
+    Edges carry `bytes_per_s` per direction and the `link`'s kind; devices `bytes_per_s` where they
+    send less into the fabric than their links could take.
 
     >>> graph = build_graph(load_machine("polaris"))
     >>> graph.edges[("device", 0), ("device", 1)]["bytes_per_s"]
@@ -109,7 +107,7 @@ class Wiring:
     """The same over the links to the host."""
     devices_per_card: int = 1
     card_bytes_per_s: float | None = None
-    """What one device sends to all devices of one other card, where that is one link [B/s]."""
+    """Rate of one device to all devices of one other card, where that is one link [B/s]."""
 
 
 @functools.lru_cache(maxsize=256)
@@ -142,13 +140,11 @@ def wiring(node: Node) -> Wiring:
 def group_rate(node: Wiring, size: int, stride: int) -> float:
     """Send rate of each of `size` devices of a node, `stride` apart, inside the group [B/s].
 
-    Counted: the smallest minimum cut between a member and the others, over links inside the group:
-    a ring or a mesh of rings can use all of them, but no device outside forwards. Where cards
-    reach each other over one link a device (`card_bytes_per_s`), a group of several cards has no
-    more than those: what must leave a card does not fit through the links inside it. A library
-    goes through the host only where the fabric leaves a member alone. Infinite for one device.
-    Left out: the fabric's efficiency, islands slower than their weakest member.
-    method.md#what-a-group-sees.
+    Counted: the smallest minimum cut between a member and the others, over links inside the group;
+    no device outside forwards. A group of several cards that reach each other over one link a
+    device (`card_bytes_per_s`) has no more than those. The host counts only where the fabric leaves
+    a member alone. Infinite for one device. Left out: the fabric's efficiency, islands slower than
+    their weakest member. method.md#what-a-group-sees.
 
     >>> polaris = wiring(load_machine("polaris").node)      # a mesh of 100 GB/s links
     >>> [group_rate(polaris, size, 1) / 1e9 for size in (2, 3, 4)]
@@ -165,7 +161,7 @@ def group_rate(node: Wiring, size: int, stride: int) -> float:
 
 
 def _leaving_cards(node: Wiring, members: list[tuple[str, int]]) -> float:
-    """What the links to the group's other cards take from each of its devices [B/s]."""
+    """Rate of each of the group's devices over the links to its other cards [B/s]."""
     cards = {device // node.devices_per_card for _, device in members}
     if node.card_bytes_per_s is None or len(cards) == 1:
         return np.inf

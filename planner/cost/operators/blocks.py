@@ -1,9 +1,8 @@
 """Blocks: operators and saved tensors of each distinct layer of a model.
 
-The inventory of saved tensors follows what autograd keeps, operator by operator: Korthikanti
-et al. 2022 (arXiv:2205.05198, section 4) for the GPT layer, and the same counting for gated,
-grouped-query, expert and latent-attention layers. Which operators are fused, and what each
-keeps, are traits of the framework.
+Saved tensors are those that autograd keeps, operator by operator: Korthikanti et al. 2022
+(arXiv:2205.05198, section 4) for the GPT layer, counted alike for other layers. Which operators are
+fused, and what each keeps, are traits of the framework.
 """
 
 from __future__ import annotations
@@ -38,10 +37,8 @@ __all__ = ["blocks", "blocks_of", "scale_to_decoder"]
 def blocks_of(scenario: Scenario) -> tuple[Block, ...]:
     """Distinct blocks of the model under the scenario's workload and framework.
 
-    Counted: as `blocks`. Left out: the machine, which they do not depend on.
-    method.md#activations.
+    Counted: as `blocks`. Left out: the machine. method.md#activations.
 
-    >>> scenario = make_scenario("llama-3-8b", "fsdp2")
     >>> [block.count for block in blocks_of(scenario)]           # embedding, layers, head
     [1, 32, 1]
     """
@@ -55,7 +52,7 @@ def blocks(model: Model, workload: Workload, framework: Framework) -> tuple[Bloc
     Counted: every layer, with adapters and frozen parts. Left out: layouts; buffers of the model.
     method.md#activations, method.md#parameters.
 
-    >>> llama = blocks_of(make_scenario("llama-3-8b", "fsdp2"))
+    >>> llama = blocks(load_model("llama-3-8b"), Workload(), load_framework("fsdp2"))
     >>> [(block.name, block.count) for block in llama]
     [('embedding', 1), ('dense layer', 32), ('head', 1)]
     >>> sum(block.count * block.num_params for block in llama)
@@ -120,8 +117,7 @@ def _regions(sizes: Sizes, kind: LayerKind) -> int:
 
 
 def _norms(sizes: Sizes, count: int, num_recomputed: int) -> Operators:
-    """Normalisations with their input, some of which recompute may repeat alone, and the residual
-    additions between them."""
+    """Normalisations with their input, some repeated by recompute, and the residual additions."""
     h, e, r, m = sizes.model.hidden_size, sizes.element, sizes.stream, sizes.mask
     fused = sizes.kernels.fused_norm or sizes.model.norm != "rmsnorm"
     if fused:
@@ -129,12 +125,8 @@ def _norms(sizes: Sizes, count: int, num_recomputed: int) -> Operators:
     else:
         # to fp32, square, mean, scale, back to 16 bits, weight: every result in memory
         norm = Pointwise("norm", 36.0 * h, 60.0 * h, num_kernels=6)
-    norm_input = Saved(
-        "norm.input",
-        sizes.norm_bytes(r) * h,
-        "residual",
-        for_weights=0.0 if fused else 1 - FP32 / sizes.norm_bytes(r),
-    )
+    for_weights = 0.0 if fused else 1 - FP32 / sizes.norm_bytes(r)
+    norm_input = Saved("norm.input", sizes.norm_bytes(r) * h, "residual", for_weights=for_weights)
     # norms of parallel branches read the same input
     inputs = 1 if fused and sizes.model.parallel_residual else count
     if sizes.kernels.fused_residual:
@@ -157,13 +149,11 @@ def scale_to_decoder(model: Model, block: Block) -> Block:
     """A block of the decoder by token of the encoder.
 
     Counted: everything by its share of the tokens; keys and values of cross attention are of all of
-    the encoder's. Left out: collectives of tensor parallelism are as many, each of fewer bytes.
-    Raffel et al. 2019, arXiv:1910.10683, section 3.1.4: 512 tokens, 114 of targets;
-    method.md#activations.
+    the encoder's. Left out: that collectives of tensor parallelism stay as many. Raffel et al.
+    2019, arXiv:1910.10683, section 3.1.4: 512 tokens, 114 of targets; method.md#activations.
 
-    >>> from planner.cost.operators.blocks import blocks
-    >>> model, job = load_model("t5-3b-nemo"), Workload(sequence_length=512)
-    >>> _, encoder, decoder, _ = blocks(model, job, load_framework("megatron-lm"))
+    >>> t5 = make_scenario("t5-3b-nemo", sequence_length=512)
+    >>> _, encoder, decoder, _ = blocks_of(t5)
     >>> [(gemm.name, gemm.rows) for gemm in decoder.gemms if "cross" in gemm.name]
     [('cross_attention.query', 0.25), ('cross_attention.kv', 1), ('cross_attention.out', 0.25)]
     """

@@ -15,11 +15,9 @@ __all__ = ["Scenario"]
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What is estimated: a model, on a machine, for a workload, with a framework, after what was
-    measured.
+    """Question of an estimate: a model, on a machine, for a workload, with a framework, after runs.
 
-    The machine is the one on the network that the framework's jobs run on, the framework the one
-    with the kernels that exist on the machine's devices.
+    The machine is on the network of the framework's jobs, the framework has the device's kernels.
     """
 
     model: Model

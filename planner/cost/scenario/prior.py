@@ -1,9 +1,9 @@
 """Prior: how far estimates lie from measurements, and which runs err alike.
 
-The logarithm of measured over estimated is Gaussian with mean zero. Its covariance between
-two runs is a sum of what they share: the planner itself, a device, a network, the host's software,
-a model, a layout. How large each is was learned from published runs that no fit has seen, by
-maximum marginal likelihood (`benchmarks/learning.py`).
+The logarithm of measured over estimated is Gaussian with mean zero; two runs' covariance is a sum
+of what they share. Its terms were learned from published runs that no fit has seen, by maximum
+marginal likelihood (`benchmarks/learning.py`); so were the quantiles of memory, by class of run
+(`benchmarks/accuracy.py`).
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class Traits(Arrays):
     growth: Float
     """(n,) doublings of the devices beyond a node of eight."""
     assumed_rate: Float
-    """(n,) whether nobody measured what the device sustains."""
+    """(n,) 1 where nobody measured the device's sustained rate."""
     assumed_links: Float
-    """(n,) whether nobody measured what the network reaches, or in a node its links."""
+    """(n,) 1 where nobody measured the network's rate, or in a node its links'."""
     experts: Float
-    """(n,) whether the model has experts."""
+    """(n,) 1 where the model has experts."""
     guessed: Float
-    """(n,) whether model, software, devices or layout had to be guessed."""
+    """(n,) 1 where model, software, devices or layout had to be guessed."""
     machine: NDArray[np.str_]
     """(n,) names."""
     framework: NDArray[np.str_]

@@ -27,10 +27,9 @@ def _gpipe_in_flight(p: Int, v: Int, m: Int, stage: Int) -> Float:
 
 
 def _gpipe_length_s(p: Int, v: Int, m: Int, pipeline: PipelinePasses) -> Float:
-    """Every pass of one micro-batch, and those of the others on the stage that is slowest in them:
-    forward and backward passes are two flows, one after the other [s].
+    """Every pass of one micro-batch, and those of the others on the stage slowest in them [s].
 
-    Exact for any stages.
+    Forward and backward passes are two flows, one after the other; exact for any stages.
     """
     stages = pipeline.at_stage
     longest_passes = np.max(stages.forward_s, axis=-1) + np.max(stages.backward_s, axis=-1)
@@ -63,11 +62,10 @@ def _plain_in_flight(p: Int, v: Int, m: Int, stage: Int) -> Float:
 def _plain_length_s(p: Int, v: Int, m: Int, pipeline: PipelinePasses) -> Float:
     """The longest way through one of the stages [s].
 
-    It begins with the first micro-batch on its way down to the stage and ends with the last one's
-    way back up. Between them the stage works m times. To the first backward pass it waits while the
-    first micro-batch goes on to the last stage and comes back, but has w forward passes to do
-    meanwhile; and so for the last one, with w backward passes. Of few micro-batches one waits
-    alone.
+    From the first micro-batch's way down to the stage to the last one's way back up the stage works
+    m times. It waits while the first micro-batch goes on to the last stage and comes back, but has
+    w forward passes to do meanwhile; so for the last one, with w backward passes. Of few
+    micro-batches one waits alone.
     """
     p, m = p[..., None], m[..., None]
     stages, behind = pipeline.at_stage, pipeline.after.total_s
@@ -80,11 +78,11 @@ def _plain_length_s(p: Int, v: Int, m: Int, pipeline: PipelinePasses) -> Float:
 
 
 def _plain_least_idle_s(p: Int, v: Int, m: Int, slowest: Passes, other_stages: Passes) -> Float:
-    """What the way through the slowest stage adds, wherever it stands [s].
+    """Idle time that the way through the slowest stage adds, wherever it stands [s].
 
-    Behind it both waits are D - w t_f and D - w t_b at least, which miss w t - D of D, and no more
-    than all stages are faster than p of the slowest one. Of few micro-batches one waits, with
-    m - 1 passes of half the stage's time at most to do.
+    Behind it both waits are D - w t_f and D - w t_b at least, which miss w t - D of D: no more than
+    all stages are faster than p of the slowest. Of few micro-batches one waits, with m - 1 passes
+    of half the stage's time at most to do.
     """
     faster = (p - 1) * slowest.total_s - other_stages.total_s
     few_micro_batches = (m - 1) * slowest.total_s / 2
@@ -123,9 +121,8 @@ def _interleaved_in_flight(p: Int, v: Int, m: Int, stage: Int) -> Float:
 def _interleaved_of_chunks(p: Int, v: Int, m: Int, stage: Int, layers: Float) -> Float:
     """Passes of each chunk in flight when most layers' activations are held. Shape (chunks, ...).
 
-    In the order of the tasks, n forward passes are p floor(n / (p v)) of each chunk and up to p
-    more of each in turn; backward passes are as many, from the last chunk. Between them always
-    the same number is in flight, of which chunks changes: most at a turn of either.
+    Of n forward passes p floor(n / (p v)) are of each chunk, and up to p more of each in turn;
+    backward passes are as many, from the last chunk. As many are always in flight, most at a turn.
     """
     in_flight_passes = np.rint(_interleaved_in_flight(p, v, m, stage) * v).astype(np.int64)
     chunk = np.arange(len(layers)).reshape(-1, *[1] * np.ndim(p))
@@ -163,8 +160,7 @@ def _interleaved_length_s(p: Int, v: Int, m: Int, pipeline: PipelinePasses) -> F
     """The longest way through one of the stages [s].
 
     As 1F1B's, from the first chunk before the stage's first to those behind its last, with twice as
-    many passes of a chunk to do meanwhile. With as many micro-batches as stages all forward passes
-    come first, and then all backward passes: the longest way through either.
+    many passes of a chunk to do meanwhile. With m = p all forward passes come first.
     """
     p, v, m = p[..., None], v[..., None], m[..., None]
     stages, before, after = pipeline.at_stage, pipeline.before, pipeline.after

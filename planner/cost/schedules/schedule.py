@@ -70,8 +70,7 @@ class Passes:
 
 @dataclass(frozen=True, slots=True)
 class PipelinePasses:
-    """Passes of one micro-batch on candidate stages (..., S), and on the pipeline before and after
-    each."""
+    """Passes of one micro-batch on candidate stages (..., S), and on the pipeline around each."""
 
     stage: Int
     at_stage: Passes

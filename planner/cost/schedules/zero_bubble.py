@@ -101,8 +101,8 @@ def _v_of_chunks(p: Int, v: Int, m: Int, stage: Int, layers: Float) -> Float:
 
 
 def _v_waiting(p: Int, v: Int, m: Int, stage: Int, layers: Float) -> tuple[Float, Float]:
-    """p passes of the first chunk and i of the second open the cool-down, whose i rounds leave all
-    weight gradients to later, as the backward pass after them does until it is done."""
+    """p passes of the first chunk and i of the second open the cool-down, whose i rounds defer
+    all weight gradients, as does the backward pass after them until it is done."""
     late = np.maximum(m, 2 * p - 1) - m
     first, second = np.clip(p - late, 0, None), np.clip(stage - late, 0, None)
     in_flight_passes = pair(first, second, layers)
@@ -110,10 +110,9 @@ def _v_waiting(p: Int, v: Int, m: Int, stage: Int, layers: Float) -> tuple[Float
 
 
 def _v_bubble_s(p: Int, v: Int, m: Int, slowest: Passes, other_stages: Passes) -> Float:
-    """What fills and drains the V, less what of it further micro-batches fill [s].
+    """Time that fills and drains the V, less the part that further micro-batches fill [s].
 
-    With equal chunks, whose weight gradients take no longer than a forward pass and that no longer
-    than the rest of a backward pass, and m >= 2 p - 1 it is (p - 1) max(t_i, 2 (t_i - t_w)), t_i
+    With equal chunks, t_w <= t_f <= t_i and m >= 2 p - 1 it is (p - 1) max(t_i, 2 (t_i - t_w)), t_i
     being a chunk's backward pass without its weight gradients.
     """
     hops = np.maximum(p - 1, 1)
@@ -221,13 +220,13 @@ def _dual_of_chunks(p: Int, v: Int, m: Int, stage: Int, layers: Float) -> Float:
 
 def _dual_waiting(p: Int, v: Int, m: Int, stage: Int, layers: Float) -> tuple[Float, Float]:
     """p passes of the first chunk and i + 1 of the second open the cool-down: backward passes of
-    either in turn, of which the first i + 1 are whole and leave nothing to later."""
+    either in turn, of which the first i + 1 are whole."""
     half, more = (stage + 1) // 2, (stage + 2) // 2
     return pair(p - half, half, layers), pair(more, half, layers)
 
 
 def _dual_bubble_s(p: Int, v: Int, m: Int, slowest: Passes, other_stages: Passes) -> Float:
-    """What fills and drains the V, less what weight gradients fill [s].
+    """Time that fills and drains the V, less the part that weight gradients fill [s].
 
     With equal chunks (p - 1) max(2 t_f, 2 t_f + t_i - t_w) or (p - 1)(t_f + 2 t_i - t_w) - t_f,
     what is more; where all three are as long it is DeepSeek's (p - 1)(F&B + B - 3 W).

@@ -228,16 +228,16 @@ class Layouts(Sharding, Chunks, Arrays):
         return np.where(often, self.num_microbatches, 1)
 
     def merges_passes(self, framework: Framework) -> Mask:
-        """Forward and backward of neighbouring micro-batches run together, so that each hides the
-        other's exchange of tokens: Megatron-LM's combined_1f1b.py and what its options demand, and
-        schedules that pair them (torchtitan's dual_pipe_v.py)."""
+        """True where passes of neighbouring micro-batches run together, each hiding the other's
+        exchange of tokens (Megatron-LM, combined_1f1b.py; torchtitan, dual_pipe_v.py)."""
         piped = ~self.piped | (self.vpp > 1)
         several = (self.num_microbatches > 1) & (self.ep > 1) & ~self.repeats_dispatch
         return several & (self.paired | (piped & framework.communication.overlap_experts))
 
     def gathers_per_step(self, framework: Framework) -> Int:
-        """Weight gathers per step for forward passes, where layers are FSDP units: one per
-        micro-batch; one where a pipeline or ZeRO-1 keeps the weights.
+        """Weight gathers per step for forward passes, where layers are FSDP units.
+
+        One per micro-batch; one where a pipeline or ZeRO-1 keeps the weights.
         """
         freed = is_in(self.zero_stage, framework.communication.reduce_every_micro_batch)
         stays_gathered = self.piped & framework.buffers.pipeline_gradients_whole
@@ -249,23 +249,24 @@ class Layouts(Sharding, Chunks, Arrays):
         return second & framework.communication.second_shards_stay
 
     def backward_gathers_per_step(self, framework: Framework) -> Int:
-        """Weight gathers per step of ZeRO-3 for backward passes: one per micro-batch, or one where
-        a pipeline keeps the weights gathered.
+        """Weight gathers per step of ZeRO-3 for backward passes.
+
+        One per micro-batch, or one where a pipeline keeps the weights gathered.
         """
         stay = self.piped & framework.buffers.pipeline_gradients_whole
         return np.where(stay, 1, self.num_microbatches)
 
     def extra_head_gathers(self, framework: Framework) -> Int:
-        """How often a step of FSDP gathers the head's weights beyond those of layers, where its
-        loss runs in pieces: three times a pass, for the norm forward, for all pieces and for the
-        norm backward (torchtitan 0.3, components/loss.py, with torch 2.13).
+        """Gathers of the head per step of FSDP beyond those of layers, where its loss runs in
+        pieces.
+
+        Three times a pass: for the norm forward, for all pieces and for the norm backward
+        (torchtitan 0.3, components/loss.py, with torch 2.13).
         """
         if framework.kernels.loss_chunks == 1:
             return np.zeros_like(self.num_microbatches)
-        backward_gathers = np.where(
-            self.shards_weights, self.backward_gathers_per_step(framework), 0
-        )
-        further = 3 * self.num_microbatches - self.gathers_per_step(framework) - backward_gathers
+        backward = np.where(self.shards_weights, self.backward_gathers_per_step(framework), 0)
+        further = 3 * self.num_microbatches - self.gathers_per_step(framework) - backward
         layer_units = framework.communication.every_layer_alone
         return np.where(self.shards_states & layer_units, further, 0)
 
@@ -334,7 +335,7 @@ class Layouts(Sharding, Chunks, Arrays):
         return self.recomputes_layers & is_partial
 
     def recomputes_module(self, names: tuple[Module, ...]) -> Mask:
-        """One of these parts of a layer is computed again, as the layout itself names them.
+        """True where one of these parts of a layer is recomputed, as the layout itself names them.
 
         >>> one = Layouts.of(Layout(recompute="selective", recompute_modules=("mlp",)))
         >>> one.recomputes_module(("mlp", "moe")).item()
@@ -353,8 +354,8 @@ class Layouts(Sharding, Chunks, Arrays):
         return self.recomputes_layers | self.recomputes_module(("moe",))
 
     def recomputes_attention(self, framework: Framework) -> Mask:
-        """Recompute runs the attention core again, with what context ranks exchange for it: the
-        whole layer, or that part of it (Megatron-LM's _checkpointed_attention_forward).
+        """True where recompute repeats the attention core, with what context ranks exchange for it
+        (Megatron-LM's _checkpointed_attention_forward).
 
         >>> one = Layouts.of(Layout(recompute="selective", recompute_modules=("mlp",)))
         >>> one.recomputes_attention(load_framework("megatron-lm")).item()

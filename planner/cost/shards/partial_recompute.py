@@ -27,14 +27,12 @@ __all__ = [
 
 
 def split_for_partial_recompute(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
-    """Split every layer block in two: layers that partial recompute repeats, and layers whose
-    activations it saves.
+    """Split every layer block in two: layers that partial recompute repeats, and layers it saves.
 
     Counted: all layers in the first of the two. Left out: their counts on a stage, which
     `chunk_block_counts` returns. method.md#recompute.
 
-    >>> llama = blocks_of(scenario)
-    >>> blocks = split_for_partial_recompute(llama)
+    >>> blocks = split_for_partial_recompute(blocks_of(scenario))
     >>> [(block.kind, block.kept_whole, block.count) for block in blocks][1:3]
     [('layer', False, 32), ('layer', True, 0)]
     """
@@ -80,8 +78,8 @@ def chunk_block_counts(
 ) -> list[Float]:
     """Block counts of every chunk, recomputed and saved layers apart. Shape (chunks, ...) [1].
 
-    Counted: as `chunk_counts`; where blocks are parted, layers that are repeated and left, in the
-    order in which kinds of layers follow each other. Left out: nothing. method.md#recompute.
+    Counted: as `chunk_counts`; where blocks are parted, layers that are repeated and left. Left
+    out: nothing. method.md#recompute.
 
     >>> llama = split_for_partial_recompute(blocks_of(scenario))
     >>> two = Layouts.of(Layout(pp=4, recompute="full", recompute_layers=2))
@@ -113,11 +111,8 @@ def stage_block_counts(
     Counted: the blocks of its chunks (`chunk_block_counts`). Left out: their order.
     method.md#pipeline.
 
-    >>> llama = blocks_of(scenario)      # 32 layers
-    >>> [int(n) for n in stage_block_counts(llama, Layouts.of(Layout(pp=4)), 0, scenario.framework)]
-    [1, 8, 0]
     >>> two = Layouts.of(Layout(pp=2, vpp=2, recompute="full", recompute_layers=2))
-    >>> blocks = split_for_partial_recompute(llama)
+    >>> blocks = split_for_partial_recompute(blocks_of(scenario))
     >>> [int(count) for count in stage_block_counts(blocks, two, 0, scenario.framework)]
     [1, 4, 12, 0]
     """
@@ -129,15 +124,14 @@ def stage_block_counts(
 def distinct_stage_layouts(
     blocks: tuple[Block, ...], layouts: Layouts, column: ArrayLike
 ) -> tuple[Layouts, Int, Int]:
-    """Unique layouts by the blocks of their stages and one more column, such as the stage; that
-    column, and the index of each layout among them [1].
+    """Unique layouts by the blocks of their stages and one more column, that column, and the index
+    of each layout among them [1].
 
     Counted: how layers are dealt, and where blocks are parted, which of them are repeated. Left
     out: all else that layouts differ in. method.md#pipeline.
 
-    >>> llama = blocks_of(scenario)
     >>> some = Layouts.stack([Layout(pp=4, dp=2), Layout(pp=2), Layout(pp=4)])
-    >>> few, stages, which = distinct_stage_layouts(llama, some, 1)
+    >>> few, stages, which = distinct_stage_layouts(blocks_of(scenario), some, 1)
     >>> few.pp.tolist(), stages.tolist(), which.tolist()
     ([4, 2], [1, 1], [0, 1, 0])
     """
@@ -155,8 +149,8 @@ def model_block_counts(
 ) -> list[Float]:
     """Block counts of the whole model [1].
 
-    Counted: where blocks are parted, layers that are repeated and left, chunk by chunk. Left out:
-    nothing. method.md#recompute.
+    Counted: where blocks are parted, layers that are repeated and left. Left out: nothing.
+    method.md#recompute.
 
     >>> llama = split_for_partial_recompute(blocks_of(scenario))
     >>> two = Layouts.of(Layout(pp=4, recompute="full", recompute_layers=2))
@@ -178,13 +172,12 @@ def block_counts_around(
     """Last stage with the same blocks as a stage, and block counts before its first and after its
     last chunk [1].
 
-    Counted: in the order of the model (`chunk_block_counts`). Left out: blocks between the stage's
-    own chunks. method.md#pipeline.
+    Counted: in the order of the model. Left out: blocks between the stage's chunks.
+    method.md#pipeline.
 
-    >>> llama = blocks_of(scenario)      # 32 layers
     >>> layouts, stage = Layouts.of(Layout(pp=4)), np.asarray(1)
-    >>> last, *around = block_counts_around(llama, layouts, stage, scenario.framework)
-    >>> int(last), [[float(count) for count in side] for side in around]
+    >>> last, *around = block_counts_around(blocks_of(scenario), layouts, stage, scenario.framework)
+    >>> int(last), [[float(count) for count in side] for side in around]      # of 32 layers
     (2, [[1.0, 16.0, 0.0], [0.0, 8.0, 1.0]])
     """
     unique_layouts, _, index = distinct_stage_layouts(blocks, layouts, np.zeros_like(layouts.pp))
@@ -203,10 +196,9 @@ def block_counts_around(
     stage = table[index, stage]
     first, last = layouts.chunk(stage, 0), layouts.chunk(stage, layouts.vpp - 1)
     before, after = [], []
+    most_chunks = int(np.max(unique_layouts.pp * unique_layouts.vpp))
     for count in counts:
-        passed = np.zeros(
-            (len(unique_layouts), int(np.max(unique_layouts.pp * unique_layouts.vpp)) + 1)
-        )
+        passed = np.zeros((len(unique_layouts), most_chunks + 1))
         passed[rows, place] = count[exists]
         passed = np.cumsum(passed, axis=1)
         before.append(passed[index, first])

@@ -1,4 +1,5 @@
-"""One micro-batch on one block: computation, exposed traffic, waiting for the host."""
+"""One micro-batch on one block or pipeline chunk: computation, exposed traffic, waiting for the
+host."""
 
 from __future__ import annotations
 
@@ -105,21 +106,13 @@ def block_passes(scenario: Scenario, blocks: tuple[Block, ...], layouts: Layouts
     seen = (settled, settled.keeping()) if parted else (settled,)
     merges = [each.merges_passes(scenario.framework) for each in seen]
     first, index = distinct(*columns, *merges)
-    unique_layouts = settled.map(np.ravel).take(first) if len(first) < len(settled) else settled
-    groups = Groups.of(unique_layouts, scenario.machine)
-    without_recompute = unique_layouts.keeping() if parted else unique_layouts
-    stream = StreamTraffic.of(scenario, unique_layouts, groups)
-    passes = [
-        _block_pass(
-            scenario,
-            block,
-            without_recompute if block.kept_whole else unique_layouts,
-            groups,
-            stream,
-        )
-        for block in blocks
-    ]
-    return passes if unique_layouts is settled else [work.take(index) for work in passes]
+    unique = settled.map(np.ravel).take(first) if len(first) < len(settled) else settled
+    groups = Groups.of(unique, scenario.machine)
+    without_recompute = unique.keeping() if parted else unique
+    stream = StreamTraffic.of(scenario, unique, groups)
+    pairs = [(block, without_recompute if block.kept_whole else unique) for block in blocks]
+    passes = [_block_pass(scenario, block, layouts, groups, stream) for block, layouts in pairs]
+    return passes if unique is settled else [work.take(index) for work in passes]
 
 
 def _block_pass(
@@ -151,7 +144,7 @@ class ChunkPass(Arrays):
     """Without recompute and weight gradients."""
     weight_gradient_s: Float
     host_forward_s: Float
-    """What of waiting for the host stands in the forward pass."""
+    """Part of waiting for the host in the forward pass."""
     host_backward_s: Float
     traffic: dict[str, AxisTime]
     """By part of the step."""
@@ -177,7 +170,6 @@ def chunk_passes(stages: Stages, passes: list[Pass]) -> ChunkPass:
     to what waits). Left out: data-parallel traffic, transfers between stages, the optimizer.
     method.md#pipeline.
 
-    >>> from planner.cost.step.block_pass import block_passes
     >>> stages = Stages.of_pipeline(scenario, Layout(pp=4))
     >>> found = chunk_passes(stages, block_passes(scenario, stages.blocks, stages.layouts))
     >>> np.round(1e3 * found.forward_with_traffic_s)[0]        # 8 layers of 4.9 ms; the head
@@ -192,13 +184,11 @@ def chunk_passes(stages: Stages, passes: list[Pass]) -> ChunkPass:
         return np.asarray(sum(figure * count for figure, count in pairs))
 
     compute = [work.compute for work in passes]
-    axes = zip(
-        *(
-            block_traffic(scenario, block, stages.layouts_of_block(block), groups, time)
-            for block, time in zip(stages.blocks, compute, strict=True)
-        ),
-        strict=True,
+    traffic = (
+        block_traffic(scenario, block, stages.layouts_of_block(block), groups, time)
+        for block, time in zip(stages.blocks, compute, strict=True)
     )
+    axes = zip(*traffic, strict=True)
     names = ("tensor_parallel", "context_parallel", "expert_parallel")
     forward_waits = [
         work.forward_with_traffic_s - work.compute.forward_s - work.forward_traffic_s

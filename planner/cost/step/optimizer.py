@@ -1,4 +1,8 @@
-"""Optimizer: time of the device's update, from the bytes that it moves."""
+"""Optimizer: its update on the device, or on the host with transfers, and NVMe.
+
+The host link is shared by the ranks of a node as the profile's `host_link_bytes_per_s` says (all
+ranks active); host memory and disks are shared by the whole node.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,6 @@ from planner.cost.shards.optimizers import moment_bytes
 from planner.cost.shards.stages import Stages
 
 __all__ = [
-    "activation_transfer_s",
     "device_optimizer_s",
     "gradient_transfer_s",
     "host_update_bytes",
@@ -28,8 +31,7 @@ def update_bytes(stages: Stages) -> float:
     Counted: read gradient, fp32 copy and states; write copy, states and the 16-bit weight. Left
     out: the norm of the gradients. method.md#optimizer.
 
-    >>> scenario = make_scenario("gpt2")
-    >>> update_bytes(Stages.of_pipeline(scenario, Layout()))       # 4 + 2 (4 + 8) + 2
+    >>> update_bytes(Stages.of_pipeline(make_scenario("gpt2"), Layout()))       # 4 + 2 (4 + 8) + 2
     30.0
     """
     size = stages.states
@@ -42,15 +44,14 @@ def update_bytes(stages: Stages) -> float:
 def device_optimizer_s(stages: Stages) -> Float:
     """Optimizer step and gradient norm on the device, from its memory bandwidth [s].
 
-    Counted: gradient, weight and states of every updated parameter, moved once by a fused
-    optimizer and more often by others; one read of the gradients for the norm. Left out: Muon's
-    matrix products. method.md#optimizer.
+    Counted: gradient, weight and states of every updated parameter, moved once by a fused optimizer
+    and more often by others; one read of the gradients for the norm. Left out: Muon's matrix
+    products. method.md#optimizer.
 
     >>> scenario = make_scenario("gpt2-xl")
-    >>> round(device_optimizer_s(Stages.of_pipeline(scenario, Layout())).item(), 3)
-    0.04
-    >>> round((4 + 2 * 12 + 2 + 4) * scenario.model.num_params / (0.85 * 1.555e12), 3)
-    0.04
+    >>> seconds = (4 + 2 * 12 + 2 + 4) * scenario.model.num_params / (0.85 * 1.555e12)
+    >>> round(device_optimizer_s(Stages.of_pipeline(scenario, Layout())).item() / seconds, 3)
+    1.0
     """
     device = stages.scenario.machine.device
     rate = device.memory_bytes_per_s.value * device.memory_efficiency.value
@@ -66,8 +67,8 @@ def host_update_bytes(stages: Stages) -> float:
     """Bytes that the host's memory moves per parameter in one update [B/parameter].
 
     Counted: fp32 gradient, copy and states read, copy and states written; unscaling, clipping and
-    the 16-bit copy where the framework does them apart; one kernel per operation where it is not
-    fused. Left out: caches. Ren et al. 2021, arXiv:2101.06840, section 5.1; method.md#optimizer.
+    the 16-bit copy where they are apart; one kernel per operation where it is not fused. Left out:
+    caches. Ren et al. 2021, arXiv:2101.06840, section 5.1; method.md#optimizer.
 
     >>> scenario = make_scenario("gpt2", "deepspeed")
     >>> host_update_bytes(Stages.of_pipeline(scenario, Layout()))  # 28 and 14 around it
@@ -88,17 +89,15 @@ def offload_step_s(stages: Stages) -> Float:
     """Optimizer step off the device: update on the CPU, weights up [s].
 
     Counted: the host's memory at the part of its peak that Adam was measured to reach, before it
-    the disk, where gradients and every state are read and written once; weights up where they
-    live on the device. Left out: NUMA, a delayed update, reading ahead from the disk. Ren et al.
-    2021 (ZeRO-Offload, arXiv:2101.06840); Rajbhandari et al. 2021 (ZeRO-Infinity,
-    arXiv:2104.07857).
+    the disk, where gradients and every state are read and written once; weights up where they live
+    on the device. Left out: NUMA, a delayed update, reading ahead. Ren et al. 2021 (ZeRO-Offload,
+    arXiv:2101.06840); Rajbhandari et al. 2021 (ZeRO-Infinity, arXiv:2104.07857).
 
     >>> scenario = make_scenario("gpt2-xl", "deepspeed")
     >>> layout = Layout(dp=4, zero_stage=2, offload="optimizer-cpu")
-    >>> round(offload_step_s(Stages.of_pipeline(scenario, layout)).item(), 3)
-    0.774
-    >>> round(scenario.model.num_params * (2 / 4 / 25e9 + 42 / (0.43 * 204.8e9)), 3)
-    0.774
+    >>> seconds = scenario.model.num_params * (2 / 4 / 25e9 + 42 / (0.43 * 204.8e9))
+    >>> round(offload_step_s(Stages.of_pipeline(scenario, layout)).item() / seconds, 3)
+    1.0
     """
     workload, node = stages.scenario.workload, stages.scenario.machine.node
     layouts, size = stages.layouts, stages.states
@@ -109,11 +108,9 @@ def offload_step_s(stages: Stages) -> Float:
     on_cpu = per_node * owned * host_update_bytes(stages) / rate
     gradients = stages.scenario.framework.offloading.step_gradient_bytes
     states = per_node * owned * (size.master_bytes + _moments(stages) + gradients)
-    disk = node.local_disk
-    if disk is not None:
+    on_disk = np.full_like(states, np.inf)
+    if disk := node.local_disk:
         on_disk = states / disk.read_bytes_per_s.value + states / disk.write_bytes_per_s.value
-    else:
-        on_disk = np.full_like(states, np.inf)
     swapped = np.where(layouts.states_on_disk, on_disk, 0.0)
     returned = np.where(layouts.offloads_weights, 0.0, returned)
     return np.where(layouts.keeps_states, 0.0, returned + on_cpu + swapped)
@@ -123,8 +120,8 @@ def gradient_transfer_s(stages: Stages) -> Float:
     """Gradients that one pass sends to the host, and back to be added to there [s].
 
     Counted: every pass where several are summed on the host, or weights are sharded; fp32 ones of
-    the last pass, as its share. Left out: overlap with backward; adding on the CPU (FSDP2). Read
-    in DeepSpeed 0.19.8, stage3.py: partition_grads; method.md#host-memory-loading-offload.
+    the last pass, as its share. Left out: overlap with backward; adding on the CPU (FSDP2).
+    DeepSpeed 0.19.8, stage3.py: partition_grads; method.md#host-memory-loading-offload.
 
     >>> scenario = make_scenario("gpt2-xl", "deepspeed")
     >>> layout = Layout(dp=4, zero_stage=3, grad_accumulation=8, offload="optimizer-cpu")
@@ -144,9 +141,9 @@ def gradient_transfer_s(stages: Stages) -> Float:
 def parameter_transfer_s(stages: Stages) -> Float:
     """Bringing a rank's share of the parameters up once, before it is gathered [s].
 
-    Counted: weights as they are held, so fp32 where the copy that the optimizer updates is the
-    only one; the slower of the host link and, for weights on disk, the node's disk, which its
-    ranks share. Left out: overlap with computation. Rajbhandari et al. 2021, arXiv:2104.07857;
+    Counted: weights as they are held, fp32 where the optimizer's copy is the only one; the slower
+    of the host link and, for weights on disk, the node's disk, which its ranks share. Left out:
+    overlap with computation. Rajbhandari et al. 2021, arXiv:2104.07857;
     method.md#host-memory-loading-offload.
 
     >>> scenario = make_scenario("gpt2-xl", "deepspeed")
@@ -166,41 +163,27 @@ def parameter_transfer_s(stages: Stages) -> Float:
     return np.where(layouts.offloads_weights, transfer, 0.0)
 
 
-def activation_transfer_s(stages: Stages) -> Float:
-    """Sending what the layers of one micro-batch keep to the host; as long to get it back [s].
+def offload_pass_s(stages: Stages, forward_s: Float, backward_s: Float) -> Float:
+    """Time that transfers add to one micro-batch's passes of `forward_s` and `backward_s` [s].
 
-    Counted: the host link, all ranks of a node at once. Left out: copies that are not pinned,
-    tensors too small to be moved. torchtune 0.6, training/_activation_offloading.py;
+    Counted: weights up before forward and backward, gradients; activations down and up over the
+    host link, all ranks of a node at once (torchtune 0.6, training/_activation_offloading.py);
+    hidden behind the passes where the framework does not wait for them. Left out: kernels queued
+    before a copy that is waited for, copies that are not pinned.
     method.md#host-memory-loading-offload.
 
-    >>> scenario = make_scenario("llama-3-8b", "deepspeed")
-    >>> layout = Layout(recompute="full", offload_activations=True)
-    >>> seconds = activation_transfer_s(Stages.of_pipeline(scenario, layout)).item()
-    >>> round(1e3 * seconds, 1)                             # 0.54 GB at 25 GB/s
-    21.5
-    """
-    return moved_bytes(stages) / stages.scenario.machine.node.host_link_bytes_per_s.value
-
-
-def offload_pass_s(stages: Stages, forward_s: Float, backward_s: Float) -> Float:
-    """What transfers add to one micro-batch's passes, which take `forward_s`, `backward_s` [s].
-
-    Counted: weights up before forward and backward, gradients; activations down and up; hidden
-    behind the passes where the framework does not wait for them. Left out: kernels queued before a
-    copy that is waited for. method.md#host-memory-loading-offload.
-
-    >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
     >>> layout, second = Layout(dp=4, zero_stage=3, offload="all-cpu"), np.asarray(1.0)
     >>> for name in ("deepspeed", "fsdp2"):     # twice 16 bits of weights; fp32 gradients
-    ...     job = Scenario(model, machine, Workload(), load_framework(name))
-    ...     left = offload_pass_s(Stages.of_pipeline(job, layout), second, second)
-    ...     print(round(left.item() / (model.num_params / 4 / 25e9), 2))
+    ...     stages = Stages.of_pipeline(make_scenario("gpt2-xl", name), layout)
+    ...     left = offload_pass_s(stages, second, second)
+    ...     print(round(left.item() / (stages.scenario.model.num_params / 4 / 25e9), 2))
     4.0
     4.0
     """
     moves = stages.scenario.framework.offloading
     fetch, sent = parameter_transfer_s(stages), gradient_transfer_s(stages)
-    activation_transfer = activation_transfer_s(stages)
+    link = stages.scenario.machine.node.host_link_bytes_per_s.value
+    activation_transfer = moved_bytes(stages) / link
     hidden = np.where(moves.overlap_weights, fetch, 0.0)
     behind = hidden + np.where(moves.overlap_gradients, sent, 0.0)
     # one direction of the link each: activations go down in forward and come up in backward

@@ -31,9 +31,9 @@ __all__ = ["StageOverheads", "smaller_step_s", "stage_overheads", "time_parts"]
 def time_parts(stages: Stages) -> dict[str, Float]:
     """Seconds of one optimizer step by part, TIME_PARTS [s].
 
-    `stages` are the candidates (L, S) of each layout. Counted: computation of the slowest stage
-    for all micro-batches, traffic that nothing hides, the pipeline's bubble, optimizer and
-    offload. Left out: data loading, evaluation, checkpoints, stragglers. method.md#method.
+    `stages` are the candidates (L, S) of each layout. Counted: computation of the slowest stage for
+    all micro-batches, traffic that nothing hides, the pipeline's bubble, optimizer and offload.
+    Left out: data loading, evaluation, checkpoints, stragglers. method.md#method.
 
     >>> layouts = Layouts.of(Layout(pp=4, grad_accumulation=256, schedule="1f1b"))
     >>> round(float(time_parts(Stages.candidates(scenario, layouts))["forward"]), 1)  # 256 x 56 ms
@@ -83,10 +83,9 @@ def stage_overheads(stages: Stages, passes: list[Pass]) -> StageOverheads:
     >>> np.round(1e3 * worth.optimizer_s)       # the tables at both ends
     array([58., 45., 45., 58.])
     """
-    compute = [work.compute for work in passes]
     busy = _ComputeTimes(
-        stages.total([work.forward_s for work in compute]),
-        stages.total([work.backward_s + work.recompute_s for work in compute]),
+        stages.total([work.compute.forward_s for work in passes]),
+        stages.total([work.compute.backward_s + work.compute.recompute_s for work in passes]),
         stages.total([work.host_s for work in passes]),
         stages.total([work.total_s for work in passes]),
     )
@@ -143,9 +142,9 @@ class _ParameterTraffic(Arrays):
 
     traffic: DataTraffic
     gathers: Mask
-    """Whether gathers have to leave the node, where other traffic is on its interfaces too."""
+    """True where gathers leave the node, whose interfaces carry other traffic too."""
     reduces: Mask
-    """Whether reductions have to."""
+    """True where reductions do."""
     optimizer_s: Float
     offload_s: Float
 
@@ -209,8 +208,7 @@ class _PassTimes(Arrays):
 
 @dataclass(frozen=True, slots=True)
 class _PipelineTimes(Arrays):
-    """One micro-batch's passes on every stage of a pipeline that may be the slowest, and around it
-    [s]."""
+    """Passes of one micro-batch on a pipeline's candidate stages, and around them [s]."""
 
     slowest: _PassTimes
     """The slowest stage (L,)."""
@@ -287,8 +285,8 @@ def _summed(counts: list[Float]) -> Callable[[list[Float]], Float]:
 
 
 def _waits(exposed: Exposed, layouts: Layouts, framework: Framework) -> tuple[Float, Float]:
-    """What a forward and a backward pass of the slowest stage wait for besides, where every pass
-    waits: weights that are gathered, gradients that are reduced, transfers to the host [s]."""
+    """Waits of the slowest stage's forward and backward passes, where every pass waits: for
+    gathered weights, reduced gradients and transfers to the host [s]."""
     m = layouts.num_microbatches
     reduced = np.where(layouts.reductions_per_step(framework) > 1, exposed.gradients_s / m, 0.0)
     back = exposed.around_backward_s + reduced + exposed.offload_s / m
@@ -303,9 +301,9 @@ def _bubble_with_waits(
     index: Int | None,
     waits: tuple[Float, Float],
 ) -> Float:
-    """How long pipelines idle: as they do where passes wait for nothing besides, or longer [s].
+    """Idle time of pipelines whose passes may wait for something besides [s].
 
-    `pipeline` are those that differ, and `which` of them each layout has.
+    `pipeline` are those that differ, `index` says which of them each layout has.
     """
     slowed = layouts.piped & ((waits[0] > 0) | (waits[1] > 0))
     if pipeline is None or not slowed.any():
@@ -319,8 +317,7 @@ def _bubble_with_waits(
 
 
 def _bubble_s(layouts: Layouts, pipeline: _PipelineTimes, waits: tuple[Float, Float]) -> Float:
-    """Bubble of pipelines whose passes also wait for collectives; waits scale as on the slowest
-    stage [s]."""
+    """Bubble of pipelines whose passes also wait; waits scale as on the slowest stage [s]."""
     shape = np.broadcast_shapes(pipeline.stage.shape, pipeline.each.forward_s.shape)
     tiny = np.finfo(float).tiny
     ahead = 1 + waits[0] / np.maximum(pipeline.slowest.forward_s, tiny)
@@ -362,8 +359,7 @@ def smaller_step_s(parts_s: Mapping[str, float], share: float) -> float:
     """A step of a share of the batch on the same layout, from the parts of the whole one [s].
 
     Counted: passes in proportion; what a step does once, whole. Left out: reductions after every
-    micro-batch, which count once; schedules that idle longer or shorter with fewer micro-batches.
-    method.md#time-to-tokens.
+    micro-batch, which count once; longer or shorter bubbles. method.md#time-to-tokens.
 
     >>> smaller_step_s({"forward": 1.0, "backward": 2.0, "optimizer": 0.5}, 0.25)
     1.25

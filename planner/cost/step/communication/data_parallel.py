@@ -54,11 +54,11 @@ def data_traffic(stages: Stages, groups: Groups) -> DataTraffic:
     """Data-parallel collectives of a stage; expert weights reduce over their own replicas [s].
 
     Counted: one collective per bucket of gradients, per layer of ZeRO-3 and where every layer is a
-    unit; each pays its latency. After the step ZeRO-1 and 2 gather what was trained. Where weights
-    stay sharded over fewer ranks after a forward pass, they are gathered from these; what is
-    quantised for its way counts as it is sent. Left out: overlap with computation, quantising.
-    Rajbhandari et al. 2020, arXiv:1910.02054; Zhao et al. 2023, arXiv:2304.11277; Wang et al. 2023,
-    arXiv:2306.10209; method.md#traffic-per-axis-and-overlap.
+    unit, each with its latency; after the step ZeRO-1 and 2 gather what was trained. Weights that
+    stay sharded over fewer ranks after a forward pass are gathered from these; quantised traffic
+    counts as it is sent. Left out: overlap, quantising. Rajbhandari et al. 2020, arXiv:1910.02054;
+    Zhao et al. 2023, arXiv:2304.11277; Wang et al. 2023, arXiv:2306.10209;
+    method.md#traffic-per-axis-and-overlap.
 
     >>> scenario = make_scenario("gpt2-xl", "ddp")
     >>> stages = Stages.of(scenario, Layouts.of(Layout(dp=8)), 0)
@@ -119,8 +119,8 @@ def _routed(stages: Stages) -> Float:
 def _gathered_s(
     stages: Stages, groups: tuple[GroupView, GroupView], count: Float, amount: Float
 ) -> Float:
-    """Gathering `amount` bytes of weights in `count` collectives, over the groups of dense weights
-    and of experts [s]."""
+    """Gathering `amount` bytes of weights in `count` collectives, dense ones and experts apart
+    [s]."""
     routed = _routed(stages)
     dense = _times(count, all_gather_s, groups[0], amount * (1 - routed))
     if not np.any(routed):
@@ -194,8 +194,7 @@ def num_units(stages: Stages) -> Float:
     Counted: parameters over those of the largest layer. Left out: layers of several sizes.
     method.md#traffic-per-axis-and-overlap.
 
-    >>> scenario = make_scenario("llama-3-8b", "fsdp2")
-    >>> units = num_units(Stages.of_pipeline(scenario, Layout(dp=4)))[0]
+    >>> units = num_units(Stages.of_pipeline(make_scenario(framework="fsdp2"), Layout(dp=4)))[0]
     >>> round(float(units), 1), round(scenario.model.num_params / 218_112_000, 1)    # a layer's
     (36.8, 36.8)
     """
@@ -208,10 +207,10 @@ def num_buckets(stages: Stages, bucket: float) -> Float:
     """Buckets of `bucket` elements that a stage's trained matrices fill; 0 stands for one [1].
 
     A bucket closes with the matrix that fills it. Counted: matrices as the framework multiplies
-    them; one as large as a bucket closes one by itself, smaller ones share one that is too
-    large by half of a matrix, as large ones close it more often (sum x^2 / 2 sum x). Left out:
-    vectors, the order of matrices. torch 2.13, compute_bucket_assignment_by_size; Feller 1971,
-    "An introduction to probability theory" II, XI.4; method.md#traffic-per-axis-and-overlap.
+    them; one as large as a bucket closes one by itself, smaller ones share one that is too large by
+    half of a matrix (sum x^2 / 2 sum x). Left out: vectors, the order of matrices. torch 2.13,
+    compute_bucket_assignment_by_size; Feller 1971, "An introduction to probability theory" II,
+    XI.4; method.md#traffic-per-axis-and-overlap.
 
     >>> scenario = make_scenario("llama-3-8b", "nanotron")
     >>> stages = Stages.of_pipeline(scenario, Layout(tp=4))  # a layer: 6.3, 4.2, 29.4 and 14.7 M

@@ -1,4 +1,7 @@
-"""Block time: forward, backward and recompute of one block, by operator."""
+"""Block time: forward, backward and recompute of one block, by operator.
+
+Attention is fused (FlashAttention) or eager.
+"""
 
 from __future__ import annotations
 
@@ -42,10 +45,9 @@ class BlockTime(Arrays):
 def block_time(scenario: Scenario, block: Block, layouts: Layouts) -> BlockTime:
     """Forward, backward and recompute time of one block and one micro-batch [s].
 
-    Counted: GEMMs, attention, memory-bound kernels. Left out: communication, waiting for the host.
-    Recompute repeats the forward of layers (full), or of the attention core or the modules that are
-    named (selective).
-    method.md#computation.
+    Counted: GEMMs, attention, memory-bound kernels; recompute repeats the forward of layers (full),
+    or of the attention core or the named modules (selective). Left out: communication, waiting for
+    the host. method.md#computation.
 
     >>> _, layer, _ = blocks_of(scenario)
     >>> time = block_time(scenario, layer, Layouts.of(Layout()))
@@ -54,13 +56,11 @@ def block_time(scenario: Scenario, block: Block, layouts: Layouts) -> BlockTime:
     >>> round(float(time.forward_s), 4), round(float(time.backward_s), 4)
     (0.0049, 0.0098)
     """
-    rates = DeviceRates.of(scenario)
-    recomputed = _RecomputedModules(layouts)
+    rates, recomputed = DeviceRates.of(scenario), _RecomputedModules(layouts)
     tokens = layouts.tokens(scenario.workload.sequence_length)
     forward, backward, weight_gradient, last = (np.zeros(tokens.shape) for _ in range(4))
-    column_input, column_weight, core_forward, core_backward = (
-        np.zeros(tokens.shape) for _ in range(4)
-    )
+    column_input, column_weight = np.zeros(tokens.shape), np.zeros(tokens.shape)
+    core_forward, core_backward = np.zeros(tokens.shape), np.zeros(tokens.shape)
     products = gemm_times(scenario, block.gemms, tokens, layouts, rates)
     for gemm, (out, dgrad, wgrad) in zip(block.gemms, products, strict=True):
         forward, last = forward + out, out
@@ -85,9 +85,7 @@ def block_time(scenario: Scenario, block: Block, layouts: Layouts) -> BlockTime:
     forward, backward = forward + core_forward, backward + core_backward
     recompute = np.zeros(tokens.shape)
     if block.kind == "layer":
-        selective = _selective_recompute_s(scenario.framework, forward, core_forward)
-        selective = np.where(layouts.recompute_modules > 0, recomputed.seconds, selective)
-        recompute = _recompute_s(scenario.framework, layouts, forward, last, selective)
+        recompute = recomputed.total_s(scenario.framework, forward, last, core_forward)
     return BlockTime(
         forward,
         backward,
@@ -113,27 +111,21 @@ class _RecomputedModules:
             is_recomputed = self.layouts.recomputes_module(operator.again_with)
             self.seconds = self.seconds + np.where(is_recomputed, forward_s, 0.0)
 
-
-def _recompute_s(
-    framework: Framework, layouts: Layouts, forward: Float, last: Float, selective: Float
-) -> Float:
-    """Full recompute, without the last product where it stops early, or selective recompute [s]."""
-    # of several layers repeated at once the last one stops
-    last = last / layouts.recompute_span
-    full = forward - last if framework.kernels.stops_early else forward
-    recompute = np.where(layouts.recomputes_layers, full, np.zeros(forward.shape))
-    return np.where(layouts.recomputes_selectively, selective, recompute)
-
-
-def _selective_recompute_s(framework: Framework, forward: Float, core: Float) -> Float:
-    if framework.selective_policy == "attention-core":
-        return core
-    # matrix products and attention are kept: what is repeated is the rest (and every second
-    # product where only half are kept)
-    repeated = step_constants().recompute
-    if framework.selective_policy == "matmul-outputs":
-        return repeated.matmul_outputs_fraction.value * forward
-    return repeated.alternate_matmuls_fraction.value * forward
+    def total_s(self, framework: Framework, forward: Float, last: Float, core: Float) -> Float:
+        """Full recompute, without the last product where it stops early, or selective [s]."""
+        layouts, repeated, policy = self.layouts, step_constants().recompute, core
+        # matrix products and attention are kept: what is repeated is the rest (and every second
+        # product where only half are kept)
+        if framework.selective_policy == "matmul-outputs":
+            policy = repeated.matmul_outputs_fraction.value * forward
+        elif framework.selective_policy != "attention-core":
+            policy = repeated.alternate_matmuls_fraction.value * forward
+        selective = np.where(layouts.recompute_modules > 0, self.seconds, policy)
+        # of several layers repeated at once the last one stops
+        last = last / layouts.recompute_span
+        full = forward - last if framework.kernels.stops_early else forward
+        recompute = np.where(layouts.recomputes_layers, full, np.zeros(forward.shape))
+        return np.where(layouts.recomputes_selectively, selective, recompute)
 
 
 def _memory_bound_times(
@@ -170,9 +162,8 @@ def attention_times(
         # a ring cuts the sequence into two pieces per rank that keys and values pass
         piece = attention.keys * sequence / np.where(layouts.ring > 1, 2 * layouts.ring, 1)
         if workload.documents and workload.packing == "packed":
-            forward = (
-                _packed_documents_s(attention, tokens, workload, piece) / heads / rates.attention
-            )
+            packed_s = _packed_documents_s(attention, tokens, workload, piece)
+            forward = packed_s / heads / rates.attention
         else:
             flop = attention_flop(attention, tokens, sequence, skips_masked=True) / heads
             forward = flop / (rates.attention * _attention_efficiency(attention, piece))
@@ -201,8 +192,7 @@ def attention_times(
 
 
 def _attention_efficiency(attention: Attention, piece: Float) -> Float:
-    """Part of its rate that fused attention reaches: short pieces and narrow heads keep the tensor
-    units less busy [1]."""
+    """Part of its rate that fused attention reaches: less for short pieces and narrow heads [1]."""
     values = step_constants().attention
     width = min(1.0, attention.qk_dim / values.full_rate_head_dim.value)
     return width**values.head_dim_power.value * piece / (piece + values.half_rate_tokens.value)
