@@ -20,7 +20,6 @@ __all__ = [
     "enumerate_stages",
     "model_block_counts",
     "recompute_columns",
-    "recomputed_layers",
     "split_for_partial_recompute",
     "stage_block_counts",
 ]
@@ -58,16 +57,9 @@ def recompute_columns(layouts: Layouts) -> tuple[Int, Int]:
     return layers, np.where(partly, layouts.recompute_every, 1)
 
 
-def recomputed_layers(layouts: Layouts, layers: Float) -> Float:
-    """Recomputed layers among the first `layers` of a chunk [1].
-
-    Counted: the first ones (Megatron's block method), or every n-th, from the n-th on. Left out:
-    nothing; all of them with full recompute of all. method.md#recompute.
-
-    >>> some = Layouts.of(Layout(recompute="full", recompute_every=2))
-    >>> float(recomputed_layers(some, np.asarray(5.0)))
-    2.0
-    """
+def _recomputed_layers(layouts: Layouts, layers: Float) -> Float:
+    """Recomputed layers among a chunk's first: Megatron's block method, or every n-th from the
+    n-th on."""
     most = np.where(layouts.recompute_layers > 0, layouts.recompute_layers, np.inf)
     recomputed = np.floor(np.minimum(layers, most) / layouts.recompute_every)
     return np.where(layouts.recomputes_partly, recomputed, layers)
@@ -97,8 +89,8 @@ def chunk_block_counts(
         if block.kind != "layer":
             part_counts.append(count)
             continue
-        recomputed = recomputed_layers(layouts, passed + count) - recomputed_layers(layouts, passed)
-        passed = passed + count
+        before, passed = passed, passed + count
+        recomputed = _recomputed_layers(layouts, passed) - _recomputed_layers(layouts, before)
         part_counts += [recomputed, count - recomputed]
     return part_counts
 

@@ -83,27 +83,13 @@ def stage_overheads(stages: Stages, passes: list[Pass]) -> StageOverheads:
     >>> np.round(1e3 * worth.optimizer_s)       # the tables at both ends
     array([58., 45., 45., 58.])
     """
-    busy = _ComputeTimes(
-        stages.total([work.compute.forward_s for work in passes]),
-        stages.total([work.compute.backward_s + work.compute.recompute_s for work in passes]),
-        stages.total([work.host_s for work in passes]),
-        stages.total([work.total_s for work in passes]),
-    )
-    beside, sent = _beside(stages, passes, busy), _sent(stages)
+    forward = stages.total([work.compute.forward_s for work in passes])
+    back = stages.total([work.compute.backward_s + work.compute.recompute_s for work in passes])
+    total = stages.total([work.total_s for work in passes])
+    beside, sent = _beside(stages, passes, forward, back, total), _sent(stages)
     exposed = _exposed(stages, sent, beside)
     worth = StageOverheads(beside.transfer, exposed, sent.traffic, sent.optimizer_s, sent.offload_s)
     return worth.map(lambda values: np.broadcast_to(values, stages.shape))
-
-
-@dataclass(frozen=True, slots=True)
-class _ComputeTimes(Arrays):
-    """One micro-batch on stages [s]."""
-
-    forward_s: Float
-    backward_s: Float
-    """With recompute."""
-    host_s: Float
-    total_s: Float
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,17 +106,20 @@ class _OverlapWindow(Arrays):
     behind_backward_s: Float
 
 
-def _beside(stages: Stages, passes: list[Pass], busy: _ComputeTimes) -> _OverlapWindow:
+def _beside(
+    stages: Stages, passes: list[Pass], forward_s: Float, backward_s: Float, total_s: Float
+) -> _OverlapWindow:
+    """The window beside one micro-batch, whose backward pass includes recompute."""
     groups = Groups.of(stages.layouts, stages.scenario.machine)
-    free_s = busy.total_s - stages.total([work.behind_s for work in passes])
+    free_s = total_s - stages.total([work.behind_s for work in passes])
     transfer = stage_transfer(stages.scenario, stages.layouts, groups, free_s)
-    computed = busy.forward_s + busy.backward_s
-    longer = 1 + busy.host_s / np.maximum(computed, np.finfo(float).tiny)
+    host_s = stages.total([work.host_s for work in passes])
+    longer = 1 + host_s / np.maximum(forward_s + backward_s, np.finfo(float).tiny)
     chunks = transfer.behind_s * stages.layouts.vpp
     return _OverlapWindow(
         transfer,
-        busy.forward_s * longer,
-        busy.backward_s * longer,
+        forward_s * longer,
+        backward_s * longer,
         stages.total([work.behind_forward_s for work in passes]) + chunks,
         stages.total([work.behind_backward_s for work in passes]) + chunks,
     )
@@ -244,14 +233,14 @@ def _pace(candidates: Stages) -> tuple[_SlowestStage, _PipelineTimes | None]:
     forward = stages.total([work.forward_s for work in compute])
     backward = stages.total([work.backward_s for work in compute])
     recompute = stages.total([work.recompute_s for work in compute])
-    host = stages.total([work.host_s for work in passes])
-    beside = _beside(stages, passes, _ComputeTimes(forward, backward + recompute, host, pace_s))
+
+    beside = _beside(stages, passes, forward, backward + recompute, pace_s)
     m = layouts.num_microbatches
     parts = {
         "forward": m * forward,
         "backward": m * backward,
         "recompute": m * recompute,
-        "host_overhead": m * host,
+        "host_overhead": m * stages.total([work.host_s for work in passes]),
         "tensor_parallel": m * stages.total([work.tensor_s for work in passes]),
         "context_parallel": m * stages.total([work.context_s for work in passes]),
         "expert_parallel": m * stages.total([work.expert_s for work in passes]),

@@ -24,7 +24,7 @@ from planner.cost.shards.stages import Stages
 from planner.cost.shards.states import expert_share
 from planner.describe.model.block import Block
 
-__all__ = ["DataTraffic", "data_traffic", "num_buckets", "num_units"]
+__all__ = ["DataTraffic", "data_traffic", "num_buckets"]
 
 Collective = Callable[[GroupView, ArrayLike], Float]
 
@@ -70,7 +70,7 @@ def data_traffic(stages: Stages, groups: Groups) -> DataTraffic:
     buffers, rules = scenario.framework.buffers, scenario.framework.communication
     buckets = _pieces(stages, buffers.reduce_bucket_elements) + _first_bucket(stages)
     gradients = _reduced_s(stages, groups, buckets)
-    first, units = (groups.shard, groups.expert_shard), num_units(stages)
+    first, units = (groups.shard, groups.expert_shard), _num_units(stages)
     by_layer = layouts.gathers_updates & rules.every_layer_alone
     ahead, fraction = layouts.shards_weights | by_layer, rules.gather_fraction.value
     ahead_s = again_s = where_any(ahead, lambda: _weights_s(stages, first, units) / fraction)
@@ -178,7 +178,7 @@ def _pieces(stages: Stages, bucket: float) -> Float:
     """
     layer_units = stages.scenario.framework.communication.every_layer_alone
     by_layer = stages.layouts.shards_weights | layer_units
-    return np.where(by_layer, num_units(stages), num_buckets(stages, bucket))
+    return np.where(by_layer, _num_units(stages), num_buckets(stages, bucket))
 
 
 def _first_bucket(stages: Stages) -> Float:
@@ -188,16 +188,8 @@ def _first_bucket(stages: Stages) -> Float:
     return np.where(more, 1.0, 0.0)
 
 
-def num_units(stages: Stages) -> Float:
-    """Units of a stage that travel one by one: its parameters in layers, the ends among them [1].
-
-    Counted: parameters over those of the largest layer. Left out: layers of several sizes.
-    method.md#traffic-per-axis-and-overlap.
-
-    >>> units = num_units(Stages.of_pipeline(make_scenario(framework="fsdp2"), Layout(dp=4)))[0]
-    >>> round(float(units), 1), round(scenario.model.num_params / 218_112_000, 1)    # a layer's
-    (36.8, 36.8)
-    """
+def _num_units(stages: Stages) -> Float:
+    """Units of a stage that travel one by one: its parameters over those of its largest layer."""
     largest, elements = stages.params.largest_layer, stages.params.unsharded
     layer = np.where(largest > 0, largest, elements)
     return np.maximum(elements / np.maximum(layer, 1), 1.0)

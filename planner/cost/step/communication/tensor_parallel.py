@@ -14,7 +14,7 @@ from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.model.block import Block
 
-__all__ = ["StreamTraffic", "column_backward_s", "repeated_tensor_s", "stream_bytes", "tensor_s"]
+__all__ = ["StreamTraffic", "repeated_tensor_s", "stream_bytes", "tensor_s"]
 
 
 def stream_bytes(scenario: Scenario, layouts: Layouts) -> Float:
@@ -61,7 +61,11 @@ class StreamTraffic:
     def column_backward_s(
         self, scenario: Scenario, block: Block, layouts: Layouts
     ) -> tuple[Float, Float]:
-        """Gather and reduction of column-parallel backward, as `column_backward_s` [s]."""
+        """All-gather of the input and reduction of its gradient in column-parallel backward [s].
+
+        One of either a region; no gather without sequence parallelism or where the gathered input
+        was kept. Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2.
+        """
         sequence, regions = layouts.splits_sequence, block.num_tp_collectives
         gather = np.where(sequence, self.gather_s, 0.0)
         second_gather = (
@@ -87,23 +91,6 @@ def tensor_s(
     [48, 48]
     """
     return StreamTraffic.of(scenario, layouts, groups).tensor_s(scenario, block, layouts)
-
-
-def column_backward_s(
-    scenario: Scenario, block: Block, layouts: Layouts, groups: Groups
-) -> tuple[Float, Float]:
-    """All-gather of the input and reduction of its gradient in column-parallel backward [s].
-
-    Counted: one of either a region, as in `tensor_s`; no gather without sequence parallelism or
-    where the gathered input was kept. Left out: overlap. Korthikanti et al. 2022, arXiv:2205.05198,
-    section 4.2.2.
-
-    >>> layouts = Layouts.of(Layout(tp=4, sequence_parallel=True))
-    >>> sent = column_backward_s(scenario, blocks_of(scenario)[1], layouts, Groups.unit(layouts))
-    >>> [round(float(part) / 2**20) for part in sent]       # of 72 MiB, as two are of the others
-    [24, 24]
-    """
-    return StreamTraffic.of(scenario, layouts, groups).column_backward_s(scenario, block, layouts)
 
 
 def repeated_tensor_s(

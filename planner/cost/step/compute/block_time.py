@@ -20,7 +20,7 @@ from planner.describe.framework.framework import Framework
 from planner.describe.model.block import Attention, Block, Gemm, Pointwise
 from planner.describe.workload import Workload
 
-__all__ = ["BlockTime", "attention_times", "block_time"]
+__all__ = ["BlockTime", "block_time"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def block_time(scenario: Scenario, block: Block, layouts: Layouts) -> BlockTime:
             column_input += dgrad
             column_weight += wgrad
     for attention in block.attentions:
-        ahead, back = attention_times(scenario, attention, tokens, layouts, rates)
+        ahead, back = _attention_times(scenario, attention, tokens, layouts, rates)
         core_forward += ahead
         core_backward += back
         recomputed.add(attention, ahead)
@@ -141,20 +141,13 @@ def _memory_bound_times(
     )
 
 
-def attention_times(
+def _attention_times(
     scenario: Scenario, attention: Attention, tokens: Float, layouts: Layouts, rates: DeviceRates
 ) -> tuple[Float, Float]:
     """Forward and backward time of the attention core [s].
 
-    Counted: fused attention, whose backward does 2.5 times the forward's operations (it computes
-    the scores again; Dao 2023, arXiv:2307.08691, section 4); eager products of (s, d) x (d, s),
-    masked half included. Left out: softmax and dropout of eager attention, memory-bound kernels.
-
-    >>> layer, layouts = blocks_of(scenario)[1], Layouts.of(Layout())
-    >>> rates, (attention,) = DeviceRates.of(scenario), layer.attentions
-    >>> times = attention_times(scenario, attention, np.asarray(2048.0), layouts, rates)
-    >>> [round(1e3 * float(time), 2) for time in times]
-    [0.23, 0.65]
+    Fused attention's backward computes the scores again: 2.5 times the forward's operations (Dao
+    2023, arXiv:2307.08691, section 4). Eager products are (s, d) x (d, s), masked half included.
     """
     workload, heads = scenario.workload, np.minimum(layouts.tp, attention.num_heads)
     sequence, values = float(workload.sequence_length), step_constants().attention
