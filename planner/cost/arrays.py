@@ -40,8 +40,8 @@ _COUNTED = 16
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
-    """A struct of arrays (or of such structs, or of named arrays), all of one shape; other
-    fields, such as a name or a limit, hold for all rows."""
+    """A struct of arrays, or of structs or named arrays of one shape; other fields hold for all
+    rows."""
 
     def map(self, change: Callable[[Any], Any]) -> Self:
         """The same struct with every array changed."""
@@ -69,8 +69,8 @@ class Arrays:
         return self.map(lambda values: _spread(values, index))
 
     def of_each(self, index: Int, count: int) -> Self:
-        """Rows of flat places [1] among `count`, where every row stands for as many places that
-        follow each other, such as the stages of its layout."""
+        """Rows of flat places among `count`, where a row stands for several that follow each
+        other."""
         if count <= 1:
             return self.map(_FLAT)
         return self.map(lambda values: values.ravel()[index // (count // values.size)])
@@ -163,11 +163,7 @@ def where_any(condition: Mask, compute: Callable[[], Float]) -> Float:
 
 
 def is_in(column: Int, values: Collection[int]) -> Mask:
-    """Where a column holds one of a few whole numbers.
-
-    >>> is_in(np.array([0, 3, 1]), (1, 3)).tolist()
-    [False, True, True]
-    """
+    """Where a column holds one of a few whole numbers."""
     mask = column < column
     for number in values:
         mask = mask | (column == number)

@@ -1,8 +1,4 @@
-"""Constants: numbers of the cost model that belong to no machine, with their kind and source.
-
-Each part keeps its constants in a TOML file in the form of a machine's profile; `planner show
-constants` prints them.
-"""
+"""Constants: numbers of the cost model that belong to no machine, with their kind and source."""
 
 from __future__ import annotations
 
@@ -105,8 +101,7 @@ def network_constants() -> NetworkConstants:
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """Protocol that moves the pieces of a collective; steps inside a node are multiples of the
-    fabric's latency, which is one step of a ring between devices."""
+    """Protocol that moves a collective's pieces; steps in a node are multiples of its latency."""
 
     name: str
     ring_inside: float

@@ -1,7 +1,4 @@
-"""Estimate: memory and step time of layouts as named parts, from one implementation.
-
-The same arrays serve one layout (0-d) and a million (1-d).
-"""
+"""Estimate: memory and step time of layouts as named parts, from one implementation."""
 
 from __future__ import annotations
 
@@ -91,13 +88,7 @@ class Estimate(Tabular[EstimateTable]):
         }
 
     def tables(self) -> dict[str, Table]:
-        """Return the estimate as one record, and every part of time and memory as one.
-
-        >>> answer = planner.estimate("llama-3-8b", "polaris", Layout(dp=4))
-        >>> times = [row["value"] for row in answer.records("parts") if row["unit"] == "s"]
-        >>> sum(times) == answer.step_time_s
-        True
-        """
+        """Return the estimate as one record, and every part of time and memory as one."""
         figures = {
             "step time": ("s", self.step_time_parts_s),
             "device memory": ("B", self.memory_bytes),

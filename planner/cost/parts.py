@@ -1,8 +1,4 @@
-"""Parts: every named part of memory and step time, one record each.
-
-A part without a record is an error wherever it is read: it has no name for a reader, no colour and
-no uncertainty.
-"""
+"""Parts: every named part of memory and step time, one record each."""
 
 from __future__ import annotations
 
@@ -60,11 +56,7 @@ class Part:
 
     @property
     def label(self) -> str:
-        """Name for a reader.
-
-        >>> part("host_overhead").label, part("runtime_context").label
-        ('host overhead', 'runtime (context, libraries)')
-        """
+        """Name for a reader."""
         return self.title or self.name.replace("_", " ")
 
 
@@ -301,29 +293,15 @@ _SPREAD = {part.name: part.spread for part in _TIME}
 
 
 def order_parts(figures: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """Estimated parts in the order of their records, which name all of them and no other.
-
-    Parts of memory [B] or of time [s]. Counted: every part. Left out: nothing, a forgotten part or
-    record is an error of ours. method.md#one-estimate-from-end-to-end.
-
-    >>> order_parts({"b": 2.0, "a": 1.0}, ("a", "b"))
-    {'a': 1.0, 'b': 2.0}
-    >>> order_parts({"a": 1.0}, ("a", "b"))
-    Traceback (most recent call last):
-    ...
-    AssertionError: parts without a record, or records without a part: b
-    """
+    """Estimated parts in the order of their records; a missing part or record is an error of
+    ours."""
     odd = ", ".join(sorted(set(figures) ^ set(names)))
     assert not odd, f"parts without a record, or records without a part: {odd}"
     return {name: figures[name] for name in names}
 
 
 def part(name: str) -> Part:
-    """The record of a part; UnknownNameError where nobody wrote one.
-
-    >>> part("pipeline_bubble").meaning
-    'idle time while the pipeline fills and drains'
-    """
+    """The record of a part; UnknownNameError where nobody wrote one."""
     if name not in _BY_NAME:
         raise UnknownNameError("part", name, _BY_NAME, f"`{__name__}` has all {len(_BY_NAME)}")
     return _BY_NAME[name]
@@ -342,9 +320,5 @@ def time_spread(name: str) -> float:
 
 
 def unseen_parts(kind: MemoryKind) -> tuple[str, ...]:
-    """Parts of a device's memory that a way of measuring does not count.
-
-    >>> unseen_parts("allocated"), unseen_parts("device")
-    (('runtime_context', 'allocator_reserve'), ())
-    """
+    """Parts of a device's memory that a way of measuring does not count."""
     return tuple(part.name for part in _DEVICE if kind not in part.counted_by)

@@ -1,8 +1,4 @@
-"""Uncertainty: the spread of measured runs around their estimates.
-
-Of memory it is split-conformal: the 5 % and 95 % quantiles of measured / estimated over runs that
-no constant of memory was fitted on, written by `benchmarks/accuracy.py`.
-"""
+"""Uncertainty: the spread of measured runs around their estimates."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Footprint: what layouts take of a device, a node's memory and its disk, and whether it is there.
-
-Stages are represented by the few that can be the worst; `stage_memory` gives every stage of one
-layout.
-"""
+"""Footprint: bytes that layouts take of a device, a node's memory and its disk, and their fit."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Gradients: those that exist, and the buffers of their reduction, at the moments of a step.
-
-Where gradients are reduced in every pass they exist for one layer at a time. Where they are
-summed over the passes and reduced once, unsharded sums are alive while activations are.
-"""
+"""Gradients: those that exist, and the buffers of their reduction, at the moments of a step."""
 
 from __future__ import annotations
 
@@ -138,8 +134,7 @@ class Unreduced(Arrays):
         )
 
     def _in_loss(self, before: Float, activations: Activations) -> Float:
-        """Gradient of a head whose loss runs in pieces: a sum beside the last piece, or its
-        reduction."""
+        """Gradient of a head whose loss runs in pieces: its sum, or its reduction if larger."""
         # a sum over the passes before is there already
         summed = np.where(self.once & (before > 0), 0.0, self.of_piece)
         reducing = summed + self.of_last_piece - activations.loss
@@ -230,14 +225,12 @@ class _Sizes:
         return (self.params.trainable + self.beyond()) * self.size.reduce_bytes
 
     def beyond(self) -> Float:
-        """Elements of a table's gradient sum beyond its share; the head's gradient splits a tied
-        one."""
+        """Elements of a table's gradient sum beyond its share, where no head splits it."""
         unsplit, params = float(self.buffers.whole_embedding_gradient), self.params
         return np.where(params.tied > 0, 0.0, params.table * (self.layouts.tp - 1) * unsplit)
 
     def passing(self) -> Float:
-        """Largest gradient where each is gone once its weight is updated, without reduced
-        groups."""
+        """Largest gradient where each is gone after its weight's update, without groups."""
         each = self.size.gradient_bytes if self.in_backward and not self.sharding else 0.0
         return np.asarray(self.largest_group * each)
 
@@ -248,8 +241,7 @@ class _Sizes:
         return np.where(self.layouts.piped, self.sums(), left)
 
     def table(self) -> Float:
-        """Gradient of the embedding: DTensor computes that of a split table whole, then splits
-        it."""
+        """Gradient of the embedding, that of a split table whole (DTensor)."""
         params, computed_whole = self.params, float(self.buffers.whole_embedding_gradient)
         table = params.table * self.layouts.tp * computed_whole
         unsplit = self.once & (params.tied == 0) & (table > 0)

@@ -18,11 +18,7 @@ __all__ = ["InFlight", "passes_in_flight"]
 
 @dataclass(frozen=True)
 class InFlight:
-    """Passes whose activations a stage holds at its peak [1].
-
-    Figures are worked out on first use, once per distinct stage: of `layouts`, at `stage`, by chunk
-    (chunks, ...); `index` says which of them each stage is.
-    """
+    """Passes whose activations distinct stages hold at their peak; `index` spreads them [1]."""
 
     layouts: Layouts
     stage: Int

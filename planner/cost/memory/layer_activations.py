@@ -192,10 +192,7 @@ def _recomputed_bytes(
 
 
 def _dequantised_matrix(scenario: Scenario, block: Block, layouts: Layouts) -> Float:
-    """A frozen matrix in the precision that computes, and what is alive beside it [B].
-
-    With DoRA also the adapters' product and its sum with the matrix, where norms are recomputed.
-    """
+    """A frozen matrix in the precision that computes, and what is alive beside it [B]."""
     workload = scenario.workload
     if not (workload.quantized or workload.dora):
         return np.zeros(np.shape(layouts.tp))

@@ -1,7 +1,4 @@
-"""Peak: bytes per rank by part, at every pipeline stage, at the worst moment of a step.
-
-The parts reported are those alive at the worst of `MOMENTS`, so they add up to the total.
-"""
+"""Peak: bytes per rank by part, at every pipeline stage, at the worst moment of a step."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Moments: what is alive on the device at the eleven moments of a step that compete for the peak.
-
-Each moment is a function of one worksheet; `MOMENTS` lists them in the order of the step.
-"""
+"""Moments: tensors alive on the device at the eleven moments of a step that compete for the
+peak."""
 
 from __future__ import annotations
 
@@ -226,9 +224,7 @@ def embedding(inputs: PeakInputs) -> LiveTensors:
 
 
 def cooling_down(inputs: PeakInputs) -> LiveTensors:
-    """No forward pass follows, and most deferred weight gradients wait; those of one pass take the
-    place of the gradients they are computed from.
-    """
+    """No forward pass follows, and most deferred weight gradients wait."""
     deferred, nothing = inputs.deferred_gradients, np.zeros(())
     if not np.any(deferred.waiting):
         none = {"weights": nothing, "gradients": nothing, "communication_buffers": nothing}

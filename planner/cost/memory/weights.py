@@ -75,18 +75,14 @@ def resident(stages: Stages) -> Resident:
 
 
 def _reduced_twice(stages: Stages) -> Float:
-    """A tied table's second gradient shard, where a loss in pieces reduces the head's part first.
-
-    The norm's gradient lies in its tensor (torch 2.13, fsdp/_fully_shard/_fsdp_collectives.py:
-    foreach_reduce).
-    """
-    size, layouts, framework = stages.states, stages.layouts, stages.scenario.framework
-    keeps_second_gradient = (
-        framework.kernels.loss_chunks > 1 and not framework.kernels.optimizer_in_backward
-    )
-    keeps_second_gradient = keeps_second_gradient and not size.sharded_weight_bytes
+    """A tied table's second gradient shard, where a loss in pieces reduces the head's part
+    first."""
+    size, layouts, kernels = stages.states, stages.layouts, stages.scenario.framework.kernels
+    # the norm's gradient lies in its tensor (torch 2.13, _fsdp_collectives.py: foreach_reduce)
+    keeps_second = kernels.loss_chunks > 1 and not kernels.optimizer_in_backward
+    keeps_second = keeps_second and not size.sharded_weight_bytes
     shard = stages.trained.tied / layouts.num_shards * size.gradient_bytes
-    return np.where(layouts.shards_states, keeps_second_gradient * shard, 0.0)
+    return np.where(layouts.shards_states, keeps_second * shard, 0.0)
 
 
 def frozen(stages: Stages) -> Float:

@@ -1,9 +1,5 @@
-"""Collectives: alpha-beta time of each operation by algorithm, from what the group sees.
-
-Sizes are those of the full buffer: what every rank holds in an all-reduce, what every rank ends
-with in an all-gather, what every rank starts with in a reduce-scatter or an all-to-all. Bus
-bandwidth is defined as nccl-tests does.
-"""
+"""Collectives: alpha-beta time of each operation by algorithm; sizes are those of the full
+buffer."""
 
 from __future__ import annotations
 
@@ -42,10 +38,7 @@ def _ring_rate(group: GroupView) -> Float:
 
 
 def _once_around_s(group: GroupView, size_bytes: ArrayLike) -> Float:
-    """Transfer of a buffer once around, all of it but each rank's own piece [s].
-
-    At the rate of the ring's slowest part; in phases, inside the node and then between nodes.
-    """
+    """Transfer of a buffer once around a ring, or inside the node and then between nodes [s]."""
     size_bytes, g, m = np.asarray(size_bytes, dtype=float), group.local, group.nodes
     ring = (group.size - 1) / group.size * size_bytes / _ring_rate(group)
     inside = np.where(g > 1, (g - 1) / g * size_bytes / group.local_bytes_per_s, 0.0)
@@ -54,11 +47,7 @@ def _once_around_s(group: GroupView, size_bytes: ArrayLike) -> Float:
 
 
 def _ring_s(group: GroupView, size_bytes: ArrayLike, protocols: Sequence[Protocol]) -> list[Float]:
-    """n - 1 steps around the ring, each passing 1/n of the buffer, in every protocol [s].
-
-    A piece's latency on its way and the transfer of all pieces run at the same time (added as
-    squares); in phases the way is a ring of the node and one of a rank on each node.
-    """
+    """n - 1 steps around the ring, each passing 1/n of the buffer, in every protocol [s]."""
     n, phased = group.size, group.in_phases > 0
     piece = np.asarray(size_bytes) / n
     crossings = np.where(group.nodes > 1, np.minimum(group.nodes, n - 1), 0.0)
@@ -66,6 +55,7 @@ def _ring_s(group: GroupView, size_bytes: ArrayLike, protocols: Sequence[Protoco
     steps = np.where(phased, group.local - 1, n - 1 - crossings)
     between = np.where(crossings > 0, crossings * inter_node_latency_s(group, piece), 0.0)
     around = _once_around_s(group, size_bytes)
+    # a piece's latency and the transfer of all pieces run at the same time: added as squares
     return [
         protocol.base_s
         + np.hypot(

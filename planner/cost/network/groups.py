@@ -1,8 +1,4 @@
-"""Groups: the ranks of every parallel axis, where they sit, and what they see of the machine.
-
-Ranks are numbered with tp fastest, then cp, dp and pp, the order of Megatron-LM and torchtitan's
-mesh; size and stride of every group follow from that, and stand here only.
-"""
+"""Groups: size and stride of the ranks of every parallel axis, and their view of the machine."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Switches that add up: all-reduces through the switch of a node, and through those of a network.
-
-A device sends its buffer once and gets the sum of all back, where a ring passes the buffer twice.
-NCCL calls the first NVLS (NVLink SHARP), with a tree between nodes NVLSTree, and the second
-CollNet (SHARP of InfiniBand). All-gathers and reduce-scatters pass as without: NCCL takes
-switches for them only where programs register their buffers.
-"""
+"""All-reduces by switches that add up, of a node (NVLS) and of a network (CollNet, SHARP)."""
 
 from __future__ import annotations
 
@@ -20,12 +14,9 @@ Float = NDArray[np.float64]
 
 
 def _through_switch_s(group: GroupView, size_bytes: Float) -> tuple[Float, Float]:
-    """Start and transfer of an all-reduce by the switch of each node [s].
-
-    Each of g devices sends its whole buffer and hands out a g-th of the sum, so its link carries 1
-    + 1/g of the buffer; what is copied in and added before the first sum delays the end.
-    """
+    """Start and transfer of an all-reduce by the switch of each node [s]."""
     values, g = network_constants().in_switch, group.local
+    # each of g devices sends its whole buffer and hands out a g-th of the sum
     per_byte_s = (1 + 1 / g) / (group.switch_part * group.local_bytes_per_s)
     ahead = np.minimum(size_bytes, g * values.ahead_bytes.value)
     return values.step_s.value + ahead * per_byte_s, size_bytes * per_byte_s

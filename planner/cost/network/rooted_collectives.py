@@ -1,8 +1,5 @@
-"""Rooted collectives: broadcast and reduce, scatter and gather.
-
-Sizes are those of the full buffer: what every rank ends with in a broadcast, what every rank
-starts with in a reduce, what the root holds in a scatter or a gather.
-"""
+"""Rooted collectives: broadcast and reduce, scatter and gather; sizes are those of the full
+buffer."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Topology: the view that a group of ranks has of the machine.
-
-A group is its size and the stride between its ranks. Rates inside a node are read off the node's
-graph (`wiring`); those between nodes follow from how many groups share the interfaces.
-"""
+"""Topology: rates and latencies that a group of ranks, by size and stride, sees of the machine."""
 
 from __future__ import annotations
 
@@ -168,8 +164,7 @@ def inter_node_latency_s(group: GroupView, message_bytes: ArrayLike) -> Float:
 
 
 def _switches(machine: Machine) -> tuple[float, float]:
-    """Rates of switches that add up, over those without them, of a node and the network; 0 for
-    none."""
+    """Rates of a node's and a network's adding switches over those without; 0 for none."""
     fabric = machine.node.fabric
     of_node, of_network = (
         fabric.switch_reduction,
@@ -196,11 +191,7 @@ def _local_rates(machine: Machine, local: Int, stride: Int) -> tuple[Float, Floa
 
 
 def _between_sockets(machine: Machine, local: Int, stride: Int) -> tuple[Float, Float]:
-    """Rate that the link between sockets leaves to a rank, in a ring and where all send to all
-    [B/s].
-
-    All groups of an axis that span both sockets share it.
-    """
+    """Rate left to a rank by the link between sockets, in a ring and in an all-to-all [B/s]."""
     node, link = machine.node, machine.node.fabric.socket_bytes_per_s
     if link is None or node.num_sockets == 1:
         endless = np.full(local.shape, np.inf)
@@ -218,10 +209,7 @@ def _between_sockets(machine: Machine, local: Int, stride: Int) -> tuple[Float, 
 
 
 def _network(machine: Machine, size: Int, stride: Int, fewest: Int, nodes: Int) -> dict[str, Float]:
-    """Rates and latencies of groups between nodes, from their share of the interfaces.
-
-    `fewest` are the ranks of a group on the node that holds fewest of them.
-    """
+    """Rates and latencies between nodes; `fewest` are a group's ranks on its emptiest node."""
     network, per_node = machine.network, machine.node.num_devices
     if network is None:
         none, endless = np.zeros(fewest.shape), np.full(fewest.shape, np.inf)

@@ -1,8 +1,4 @@
-"""Wiring: one node of a machine as a graph, and the send rates of groups of its devices inside it.
-
-A rate is a minimum cut. Few vertices pass traffic on, so the cuts are tried one by one on plain
-dicts: importing networkx would take a hundred times as long as all rates of a plan.
-"""
+"""Wiring: one node as a graph, and send rates of groups inside it; networkx is slow to import."""
 
 from __future__ import annotations
 
@@ -74,15 +70,8 @@ def _fabric_links(fabric: Fabric, devices: list[tuple[str, int]]) -> Iterator[Li
 
 
 def build_graph(machine: Machine) -> networkx.Graph:
-    """One node of the machine and its way out, as a networkx graph.
-
-    Edges carry `bytes_per_s` per direction and the `link`'s kind; devices `bytes_per_s` where they
-    send less into the fabric than their links could take.
-
-    >>> graph = build_graph(load_machine("polaris"))
-    >>> graph.edges[("device", 0), ("device", 1)]["bytes_per_s"]
-    100000000000.0
-    """
+    """One node of the machine and its way out, as a networkx graph with `bytes_per_s` and
+    `link`."""
     import networkx
 
     node, graph = machine.node, networkx.Graph()
@@ -171,10 +160,7 @@ def _leaving_cards(node: Wiring, members: list[tuple[str, int]]) -> float:
 def _minimum_cut(
     neighbours: Neighbours, sender: tuple[str, int], members: list[tuple[str, int]]
 ) -> float:
-    """The least that crosses a line between a device and the rest of its group [B/s].
-
-    Every switch may stand on either side of the line; the other members stand beyond it.
-    """
+    """The least that crosses a line between a device and the other members of its group [B/s]."""
     switches = [vertex for vertex in neighbours if vertex[0] != "device"]
     cuts = []
     for number in range(len(switches) + 1):

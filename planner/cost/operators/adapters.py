@@ -106,11 +106,7 @@ def _share(block: Block, weight: Weight) -> int:
 
 
 def _summed(block: Block, weight: Weight, workload: Workload, fused: Kernels) -> Pointwise:
-    """Scaling a pair's output and adding it; adding the gradient of its input to the matrix's.
-
-    A compiler that fuses it with its neighbours reads the pair's output and its input's gradient
-    once more, and writes its output's gradient.
-    """
+    """Scaling a pair's output and adding it; adding the gradient of its input to the matrix's."""
     e, times = workload.compute_bytes, _share(block, weight)
     forward, backward = 5 * e * weight.rows, 2 * e * weight.rows + 3 * e * weight.columns
     kernels = 2
@@ -129,8 +125,7 @@ def _summed(block: Block, weight: Weight, workload: Workload, fused: Kernels) ->
 
 
 def _saved_tensors(block: Block, workload: Workload, targets: tuple[str, ...]) -> tuple[Saved, ...]:
-    """Tensors still kept: not the inputs of frozen products, unless pairs read them without
-    dropout."""
+    """Tensors still kept, without inputs of frozen products that no pair reads."""
     remaining = []
     for item in block.saved:
         needed = set(item.input_of) & set(targets) and not workload.lora_dropout
@@ -161,10 +156,8 @@ def _beside(block: Block, weight: Weight, workload: Workload) -> tuple[Saved, ..
 
 
 def _with_temporaries(block: Block, targets: tuple[str, ...]) -> Block:
-    """The block with the temporary tensors of its backward, also those beside an unpacked matrix.
-
-    Where the product of gate and up is not kept, its gradient takes no other's place.
-    """
+    """The block with the temporary tensors of its backward, also those beside an unpacked
+    matrix."""
     (stream, wide), attention = block.working
     half_stream = replace(stream, bytes_per_token=stream.bytes_per_token / 2)
     gated = any(weight.matrix == "gate" for weight in block.weights)

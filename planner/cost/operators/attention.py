@@ -1,8 +1,4 @@
-"""Attention: projections, scores and rotary positions of one layer.
-
-What is kept follows Korthikanti et al. 2022 (arXiv:2205.05198, section 4.1), counted again for
-grouped queries and latent projections.
-"""
+"""Attention: projections, scores and rotary positions of one layer."""
 
 from __future__ import annotations
 

@@ -25,8 +25,7 @@ FREES_NOTHING = "fused attention keeps no scores that it could free"
 
 
 def selective_frees_nothing(scenario: Scenario) -> bool:
-    """True where selective recompute repeats attention alone, and fused attention keeps no
-    scores."""
+    """True where selective recompute repeats only attention, which keeps no scores."""
     attention = scenario.framework.selective_policy == "attention-core"
     return attention and scenario.workload.attention == "flash"
 

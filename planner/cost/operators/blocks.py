@@ -1,9 +1,4 @@
-"""Blocks: operators and saved tensors of each distinct layer of a model.
-
-Saved tensors are those that autograd keeps, operator by operator: Korthikanti et al. 2022
-(arXiv:2205.05198, section 4) for the GPT layer, counted alike for other layers. Which operators are
-fused, and what each keeps, are traits of the framework.
-"""
+"""Blocks: operators and saved tensors of each distinct layer of a model."""
 
 from __future__ import annotations
 
@@ -105,12 +100,10 @@ def _layer(sizes: Sizes, block: Block, kind: LayerKind) -> Block:
 
 
 def _regions(sizes: Sizes, kind: LayerKind) -> int:
-    """Tensor-parallel regions of a layer: attention, and the feed-forward beside or after it.
-
-    Routed experts are none where ranks route their own tokens; the one of every token is.
-    """
+    """Tensor-parallel regions of a layer: attention, and the feed-forward beside or after it."""
     experts = sizes.model.experts if kind.experts else None
     after = not sizes.model.parallel_residual
+    # routed experts are none where ranks route their own tokens
     if experts is not None and sizes.framework.communication.routes_own_tokens:
         after = after and bool(shared_size(experts))
     return 1 + after + kind.cross

@@ -1,8 +1,4 @@
-"""Convolutions: operators and saved tensors of the stages of a convolutional network.
-
-A token is a sample: bytes per token are bytes per sample, and the rows of a product are the places
-to which its kernel is applied.
-"""
+"""Convolutions: operators and saved tensors of convolutional stages; a token is a sample."""
 
 from __future__ import annotations
 
@@ -144,8 +140,7 @@ def _activation(sizes: Sizes, placed: SizedConvolution) -> Operators:
 
 
 def _element_wise(sizes: Sizes, name: str, elements: int) -> Pointwise:
-    """A non-linearity's passes, forward and backward; joined to its neighbours it reads once
-    more."""
+    """A non-linearity's passes, forward and backward, fewer where it is fused."""
     e = sizes.element
     if sizes.kernels.fused_residual:
         return Pointwise(f"{name}.activation", 0.0, e * elements, "replicated", 0)
@@ -185,8 +180,7 @@ def _pooled(sizes: Sizes, placed: SizedStage) -> Operators:
 
 
 def _gradient(sizes: Sizes, placed: SizedStage) -> tuple[Saved, ...]:
-    """Gradients alive in a stage's backward: around its largest convolution, and of its
-    shortcut."""
+    """Gradients alive in the backward of a stage's largest convolution and shortcut."""
     e = sizes.element
     largest = max(conv.inputs + conv.outputs for conv in placed.convolutions)
     around = e * _last(placed).outputs * placed.stage.residual
@@ -238,10 +232,8 @@ def _dense_saved(
 def _loss(
     sizes: Sizes, net: Convolutional, last: SizedStage
 ) -> tuple[Pointwise, Saved, tuple[Saved, ...]]:
-    """Passes of the loss, what it keeps, and its backward's needs: fp32 softmax of every output.
-
-    Of places also the other softmax and the classes in full of Dice, and the labels.
-    """
+    """Passes of the loss, its saved tensors, and its backward's needs: softmax, or Dice of
+    places."""
     outputs = net.dense[-1].outputs if net.dense else last.outputs
     places = net.loss == "places"
     saved_bytes = FP32 * outputs * (3 if places else 1)

@@ -106,13 +106,10 @@ class Sizes:
         return self.kernels.transformers_blocks and not self.fuses_activation
 
     def norm_bytes(self, entering: int) -> int:
-        """Bytes that a norm keeps of an element that enters with so many [B].
-
-        Written out, an RMS norm keeps its fp32 input and the normalised one, in fp32 where it is
-        scaled before it is rounded.
-        """
+        """Bytes that a norm keeps of an element that enters with so many [B]."""
         if self.kernels.fused_norm or self.model.norm != "rmsnorm":
             return entering
+        # written out it keeps its input, and the normalised one in fp32 if scaled before rounding
         exact = self.kernels.transformers_blocks and self.model.written.exact_norm_weight
         return FP32 + (FP32 if exact else self.element)
 

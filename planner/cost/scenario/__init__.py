@@ -15,10 +15,7 @@ __all__ = ["Scenario"]
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Question of an estimate: a model, on a machine, for a workload, with a framework, after runs.
-
-    The machine is on the network of the framework's jobs, the framework has the device's kernels.
-    """
+    """Question of an estimate: a model, machine, workload and framework, and measured runs."""
 
     model: Model
     machine: Machine
@@ -28,5 +25,6 @@ class Scenario:
     """Runs measured before, which correct the estimate."""
 
     def __post_init__(self) -> None:
+        # the network of the framework's jobs, the kernels of the machine's devices
         object.__setattr__(self, "machine", self.machine.network_of(self.framework.family))
         object.__setattr__(self, "framework", self.framework.on(self.machine.device.runtime))

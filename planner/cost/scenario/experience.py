@@ -1,8 +1,4 @@
-"""Experience: measured runs as what they were like and how far off they were; what they teach.
-
-Gaussian regression in logarithms, in closed form. At most one thing is odd: the site, or one of
-the runs; each possibility is weighed by how well it explains the runs.
-"""
+"""Experience: measured runs, and the errors that they let expect (Gaussian, in logarithms)."""
 
 from __future__ import annotations
 

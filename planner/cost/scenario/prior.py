@@ -1,10 +1,4 @@
-"""Prior: how far estimates lie from measurements, and which runs err alike.
-
-The logarithm of measured over estimated is Gaussian with mean zero; two runs' covariance is a sum
-of what they share. Its terms were learned from published runs that no fit has seen, by maximum
-marginal likelihood (`benchmarks/learning.py`); so were the quantiles of memory, by class of run
-(`benchmarks/accuracy.py`).
-"""
+"""Prior: how far estimates lie from measurements, and which runs err alike, learned from runs."""
 
 from __future__ import annotations
 
@@ -121,10 +115,7 @@ class Prior(Description):
     """`high` of models with experts."""
 
     def covariance(self, a: Traits, b: Traits, *, odd: bool = False) -> Float:
-        """Covariance (n, m) of log(measured / estimated) that runs share [1].
-
-        Counted: what the fields name. Left out: what is of a run alone (`variance_alone`).
-        """
+        """Covariance (n, m) of log(measured / estimated) that runs share [1]."""
         machine = a.machine[:, None] == b.machine[None]
         framework = a.framework[:, None] == b.framework[None]
         compute, traffic, host = (
@@ -244,9 +235,5 @@ def memory_classes() -> dict[str, MemoryClass]:
 
 
 def memory_class(framework: Framework) -> str:
-    """The class of a run where memory is concerned.
-
-    >>> memory_class(load_framework("ddp"))
-    'any other framework'
-    """
+    """The class of a run where memory is concerned."""
     return MEMORY_CLASSES[not framework.host.awaits_collectives]

@@ -27,10 +27,7 @@ def _gpipe_in_flight(p: Int, v: Int, m: Int, stage: Int) -> Float:
 
 
 def _gpipe_length_s(p: Int, v: Int, m: Int, pipeline: PipelinePasses) -> Float:
-    """Every pass of one micro-batch, and those of the others on the stage slowest in them [s].
-
-    Forward and backward passes are two flows, one after the other; exact for any stages.
-    """
+    """Every pass of one micro-batch, and those of the others on the stage slowest in them [s]."""
     stages = pipeline.at_stage
     longest_passes = np.max(stages.forward_s, axis=-1) + np.max(stages.backward_s, axis=-1)
     return pipeline.all_stages.total_s + (m - 1) * longest_passes
@@ -60,15 +57,11 @@ def _plain_in_flight(p: Int, v: Int, m: Int, stage: Int) -> Float:
 
 
 def _plain_length_s(p: Int, v: Int, m: Int, pipeline: PipelinePasses) -> Float:
-    """The longest way through one of the stages [s].
-
-    From the first micro-batch's way down to the stage to the last one's way back up the stage works
-    m times. It waits while the first micro-batch goes on to the last stage and comes back, but has
-    w forward passes to do meanwhile; so for the last one, with w backward passes. Of few
-    micro-batches one waits alone.
-    """
+    """The longest way through one of the stages, down to it and back up [s]."""
     p, m = p[..., None], m[..., None]
     stages, behind = pipeline.at_stage, pipeline.after.total_s
+    # while the first micro-batch is behind the stage, it has so many forward passes to do; for the
+    # last one, as many backward passes; of few micro-batches one waits alone
     ahead = p - 1 - pipeline.stage
     forward, back = stages.forward_s, stages.backward_s
     both = np.maximum(behind - ahead * forward, 0.0) + np.maximum(behind - ahead * back, 0.0)
@@ -78,12 +71,9 @@ def _plain_length_s(p: Int, v: Int, m: Int, pipeline: PipelinePasses) -> Float:
 
 
 def _plain_least_idle_s(p: Int, v: Int, m: Int, slowest: Passes, other_stages: Passes) -> Float:
-    """Idle time that the way through the slowest stage adds, wherever it stands [s].
-
-    Behind it both waits are D - w t_f and D - w t_b at least, which miss w t - D of D: no more than
-    all stages are faster than p of the slowest. Of few micro-batches one waits, with m - 1 passes
-    of half the stage's time at most to do.
-    """
+    """Idle time that the way through the slowest stage adds, wherever it stands [s]."""
+    # behind it both waits, D - w t_f and D - w t_b at least, miss w t - D of D: no more than all
+    # stages are faster than p of the slowest
     faster = (p - 1) * slowest.total_s - other_stages.total_s
     few_micro_batches = (m - 1) * slowest.total_s / 2
     return np.maximum(other_stages.total_s - np.where(m > p, faster, few_micro_batches), 0.0)
@@ -119,11 +109,8 @@ def _interleaved_in_flight(p: Int, v: Int, m: Int, stage: Int) -> Float:
 
 
 def _interleaved_of_chunks(p: Int, v: Int, m: Int, stage: Int, layers: Float) -> Float:
-    """Passes of each chunk in flight when most layers' activations are held. Shape (chunks, ...).
-
-    Of n forward passes p floor(n / (p v)) are of each chunk, and up to p more of each in turn;
-    backward passes are as many, from the last chunk. As many are always in flight, most at a turn.
-    """
+    """Passes of each chunk in flight when most layers' activations are held. Shape (chunks,
+    ...)."""
     in_flight_passes = np.rint(_interleaved_in_flight(p, v, m, stage) * v).astype(np.int64)
     chunk = np.arange(len(layers)).reshape(-1, *[1] * np.ndim(p))
     layers = np.where(chunk < v, layers, 0.0)
@@ -157,11 +144,7 @@ def _layers_of(number: Int, p: Int, v: Int, layers: Float) -> Float:
 
 
 def _interleaved_length_s(p: Int, v: Int, m: Int, pipeline: PipelinePasses) -> Float:
-    """The longest way through one of the stages [s].
-
-    As 1F1B's, from the first chunk before the stage's first to those behind its last, with twice as
-    many passes of a chunk to do meanwhile. With m = p all forward passes come first.
-    """
+    """The longest way through a stage's chunks; all forward passes come first with m = p [s]."""
     p, v, m = p[..., None], v[..., None], m[..., None]
     stages, before, after = pipeline.at_stage, pipeline.before, pipeline.after
     ahead = 2 * (p - 1 - pipeline.stage) / v

@@ -1,9 +1,5 @@
-"""Simulate: one step of a pipeline, event by event, and the chain of events that sets its length.
-
-Each stage works through its schedule's order of passes; a pass starts when the stage is free and
-its needs have arrived. With equal stages the length equals the closed form of `bubble_s`, with any
-stages the longest path through the task graph.
-"""
+"""Simulate: one step of a pipeline, event by event, and the chain of events that sets its
+length."""
 
 from __future__ import annotations
 
@@ -194,8 +190,7 @@ class _Run:
             assert progressed or not waiting, "the order of a schedule waits for itself"
 
     def close(self) -> None:
-        """Play the work that follows a stage's passes, and then the work that follows all of
-        them."""
+        """Play the work after a stage's passes, and then the work after all of them."""
         for stage, work in enumerate(self._works):
             self._chain(Task(stage, "step", 0, 0), work.after, ())
         over = [event for event in self._latest if event is not None]

@@ -58,11 +58,7 @@ _STREAM: dict[Drawn, Stream] = {
 
 
 def stream_of(kind: Drawn) -> Stream:
-    """The stream on which an event of a kind runs; waiting for a transfer takes up computation.
-
-    >>> stream_of("backward"), stream_of("gradient_reduction")
-    ('compute', 'data')
-    """
+    """The stream on which an event of a kind runs; waiting for a transfer takes up computation."""
     return _STREAM.get(kind, "compute")
 
 
@@ -174,16 +170,11 @@ class Timeline:
         return sum(event.duration_s for event in self.occupied(stage))
 
     def in_flight(self, stage: int) -> tuple[list[float], list[float]]:
-        """Times, and from each on the micro-batches whose activations the stage holds.
-
-        A pass holds them from the start of its forward to the end of its last backward part; one of
-        `v` chunks counts 1/v.
-        """
+        """Times, and from each on the micro-batches held; one of `v` chunks counts 1/v."""
         return self.held_bytes(stage, [1 / self.num_chunks] * self.num_chunks)
 
     def held_bytes(self, stage: int, each: Sequence[float]) -> tuple[list[float], list[float]]:
-        """Times, and from each on the bytes of a stage where a chunk's pass holds `each` of
-        them."""
+        """Times, and from each on the bytes of a stage where a chunk's pass holds `each`."""
         mine = self.computed(stage)
         opened: dict[tuple[int, int], float] = {}
         closed: dict[tuple[int, int], float] = {}
@@ -205,11 +196,7 @@ class Timeline:
         return times, amounts
 
     def task_graph(self) -> networkx.DiGraph:
-        """The step as a graph: an edge to every event from each that it waits for.
-
-        Vertices are positions in `events`, then the end of the step. An edge weighs the "seconds"
-        of the event it leaves.
-        """
+        """The step as a graph: an edge of "seconds" to every event from each that it waits for."""
         import networkx
 
         graph = networkx.DiGraph()
@@ -223,13 +210,7 @@ class Timeline:
         return graph
 
     def critical_path(self) -> list[Event]:
-        """The events that set the step's length: the longest path through the task graph.
-
-        >>> from planner.cost.schedules.simulate import StageTime, simulate
-        >>> path = simulate([StageTime(1.0, 2.0), StageTime(2.0, 4.0)], 3, "1f1b").critical_path()
-        >>> sum(event.duration_s for event in path)     # 1 + 3 (2 + 4) + 2
-        21.0
-        """
+        """The events that set the step's length: the longest path through the task graph."""
         import networkx
 
         *path, _ = networkx.dag_longest_path(self.task_graph(), weight="seconds")

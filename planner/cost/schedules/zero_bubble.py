@@ -34,10 +34,8 @@ def _h1_in_flight(p: Int, v: Int, m: Int, stage: Int) -> Float:
 
 
 def _h1_bubble_s(p: Int, v: Int, m: Int, slowest: Passes, other_stages: Passes) -> Float:
-    """A stage waits for no weight gradient of another, and does its own meanwhile [s].
-
-    With equal stages and m >= p the bubble is (p - 1)(t_f + t_b - 2 t_w), t_b including t_w.
-    """
+    """A stage waits for no weight gradient of another, and does its own meanwhile [s]."""
+    # with equal stages and m >= p: (p - 1)(t_f + t_b - 2 t_w), t_b including t_w
     return other_stages.total_s - other_stages.weight_s - (np.minimum(m, p) - 1) * slowest.weight_s
 
 
@@ -101,8 +99,7 @@ def _v_of_chunks(p: Int, v: Int, m: Int, stage: Int, layers: Float) -> Float:
 
 
 def _v_waiting(p: Int, v: Int, m: Int, stage: Int, layers: Float) -> tuple[Float, Float]:
-    """p passes of the first chunk and i of the second open the cool-down, whose i rounds defer
-    all weight gradients, as does the backward pass after them until it is done."""
+    """p passes of the first chunk and i of the second open the cool-down, and defer all."""
     late = np.maximum(m, 2 * p - 1) - m
     first, second = np.clip(p - late, 0, None), np.clip(stage - late, 0, None)
     in_flight_passes = pair(first, second, layers)
@@ -110,17 +107,14 @@ def _v_waiting(p: Int, v: Int, m: Int, stage: Int, layers: Float) -> tuple[Float
 
 
 def _v_bubble_s(p: Int, v: Int, m: Int, slowest: Passes, other_stages: Passes) -> Float:
-    """Time that fills and drains the V, less the part that further micro-batches fill [s].
-
-    With equal chunks, t_w <= t_f <= t_i and m >= 2 p - 1 it is (p - 1) max(t_i, 2 (t_i - t_w)), t_i
-    being a chunk's backward pass without its weight gradients.
-    """
+    """Time that fills and drains the V, less the part that further micro-batches fill [s]."""
     hops = np.maximum(p - 1, 1)
     filled = np.clip(m - p, 0, hops) / hops
     missing = np.maximum(p - m, 0) / hops
     forward, back, weight = (
         x / v for x in (other_stages.forward_s, other_stages.input_s, other_stages.weight_s)
     )
+    # with equal chunks, t_w <= t_f <= t_i and m >= 2 p - 1: (p - 1) max(t_i, 2 (t_i - t_w))
     return 2 * back + 2 * missing * forward - filled * np.minimum(back, 2 * weight)
 
 
@@ -219,21 +213,18 @@ def _dual_of_chunks(p: Int, v: Int, m: Int, stage: Int, layers: Float) -> Float:
 
 
 def _dual_waiting(p: Int, v: Int, m: Int, stage: Int, layers: Float) -> tuple[Float, Float]:
-    """p passes of the first chunk and i + 1 of the second open the cool-down: backward passes of
-    either in turn, of which the first i + 1 are whole."""
+    """p passes of the first chunk and i + 1 of the second open the cool-down, i + 1 of them
+    whole."""
     half, more = (stage + 1) // 2, (stage + 2) // 2
     return pair(p - half, half, layers), pair(more, half, layers)
 
 
 def _dual_bubble_s(p: Int, v: Int, m: Int, slowest: Passes, other_stages: Passes) -> Float:
-    """Time that fills and drains the V, less the part that weight gradients fill [s].
-
-    With equal chunks (p - 1) max(2 t_f, 2 t_f + t_i - t_w) or (p - 1)(t_f + 2 t_i - t_w) - t_f,
-    what is more; where all three are as long it is DeepSeek's (p - 1)(F&B + B - 3 W).
-    """
+    """Time that fills and drains the V, less the part that weight gradients fill [s]."""
     forward, back, weight = (
         x / v for x in (other_stages.forward_s, other_stages.input_s, other_stages.weight_s)
     )
+    # with equal passes it is DeepSeek's (p - 1)(F&B + B - 3 W)
     short = 2 * forward + np.maximum(back - weight, 0.0)
     return np.maximum(short, forward + 2 * back - weight - slowest.forward_s / v)
 

@@ -101,15 +101,7 @@ def chunk_counts(
 
 
 def split_columns(layouts: Layouts) -> tuple[Int | Mask, ...]:
-    """Columns that decide the split of layers over chunks [1].
-
-    Counted: degrees, the way in which chunks go, what users tell of the deal. Left out: the
-    framework's default, the same for all. method.md#pipeline.
-
-    >>> some = Layouts.stack([Layout(pp=4), Layout(pp=4, embedding_slots=1)])
-    >>> [column.tolist() for column in split_columns(some)]
-    [[4, 4], [1, 1], [False, False], [-1, 1], [-1, -1], [0, 0], [0, 0], [0, 0]]
-    """
+    """Columns that decide the split of layers over chunks: degrees, order, the users' settings."""
     is_custom = layouts.has_custom_split | layouts.counts_embedding_or_head
     custom_columns = [getattr(layouts, name) for name in STAGE_FIELDS] if is_custom.any() else []
     return (layouts.pp, layouts.vpp, layouts.v_shaped, *custom_columns)

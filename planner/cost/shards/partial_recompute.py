@@ -58,8 +58,7 @@ def recompute_columns(layouts: Layouts) -> tuple[Int, Int]:
 
 
 def _recomputed_layers(layouts: Layouts, layers: Float) -> Float:
-    """Recomputed layers among a chunk's first: Megatron's block method, or every n-th from the
-    n-th on."""
+    """Recomputed layers among a chunk's first: a block of them, or every n-th from the n-th on."""
     most = np.where(layouts.recompute_layers > 0, layouts.recompute_layers, np.inf)
     recomputed = np.floor(np.minimum(layers, most) / layouts.recompute_every)
     return np.where(layouts.recomputes_partly, recomputed, layers)

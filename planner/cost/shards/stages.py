@@ -70,10 +70,7 @@ class _UniqueStages:
 
 @dataclass(frozen=True)
 class Stages:
-    """Pipeline stages of layouts: their blocks, and the parameters of one of their ranks.
-
-    Arrays have the common shape of layouts and stages: (L, S), or (L,) for one stage of each.
-    """
+    """Pipeline stages (L, S), or (L,) for one of each layout: blocks, and parameters of a rank."""
 
     scenario: Scenario
     blocks: tuple[Block, ...]
@@ -164,8 +161,7 @@ class Stages:
 
     @property
     def by_work(self) -> tuple[Stages, Int | None]:
-        """Stages unique in the work of passes, and each layout's index, or None where nothing is
-        shared."""
+        """Stages unique in the work of passes, and each layout's index; None if all are."""
         return (self._by_work.stages, self._by_work.index) if self._by_work else (self, None)
 
     def of_work(self, figures: Callable[[Stages], _Figures]) -> _Figures:
@@ -174,10 +170,7 @@ class Stages:
         return figures(unique) if index is None else figures(unique).spread(index)
 
     def of_states(self, figures: Callable[[Stages], _Figures]) -> _Figures:
-        """Compute figures of parameters and states once per unique stage.
-
-        Of passes they may depend on whether a step has several micro-batches alone.
-        """
+        """Compute figures of parameters and states once per unique stage."""
         unique = self._by_states
         return figures(unique.stages).spread(unique.index) if unique else figures(self)
 
@@ -230,9 +223,8 @@ class Stages:
 
     @property
     def frozen_bytes(self) -> float:
-        """Bytes of a frozen weight, loaded in the precision that computes: only what trains is
-        turned to fp32 (Accelerate 1.15, utils/fsdp_utils.py; peft 0.18,
-        autocast_adapter_dtype) [B]."""
+        """Bytes of a frozen weight, loaded in the precision that computes [B]."""
+        # only what trains is turned to fp32 (Accelerate 1.15; peft 0.18, autocast_adapter_dtype)
         return float(self.scenario.workload.compute_bytes)
 
     @property
@@ -280,8 +272,7 @@ class Stages:
 
     @property
     def updated_at_once(self) -> Float:
-        """Parameters updated together: all, or a group if the optimizer runs in backward
-        [elements]."""
+        """Parameters updated together: all, or a group in backward [elements]."""
         if not self.scenario.framework.kernels.optimizer_in_backward:
             return self.updated
         return np.minimum(self.updated, self.largest_group / self._parts)

@@ -47,14 +47,12 @@ def training_state_bytes(num_params: ArrayLike, dp: ArrayLike, zero_stage: Array
 def _local_elements(
     weight: Weight, scenario: Scenario, layouts: Layouts, ranks: Int
 ) -> tuple[Float, Float]:
-    """Elements of one tensor that a rank owns after tp and ep, and after sharding over `ranks` too.
-
-    A matrix stored in fewer bits counts as the elements of the computing precision with as many
-    bytes: so it is held, sharded and gathered.
-    """
+    """Elements of one tensor that a rank owns after tp and ep, and after sharding over `ranks`
+    too."""
     tp = layouts.expert_tp if weight.expert else layouts.tp
     copies: Float | float = float(weight.copies)
     if weight.stored_bytes:
+        # it counts as the elements of the computing precision with as many bytes
         copies = copies * (weight.stored_bytes / scenario.workload.compute_bytes)
     if weight.expert:
         copies = copies / np.minimum(layouts.ep, weight.copies)
@@ -96,10 +94,7 @@ def largest_matrix(scenario: Scenario, block: Block, layouts: Layouts, names: st
 
 @dataclass(frozen=True, slots=True)
 class Params(Arrays):
-    """Parameters on one rank, in figures that add up over blocks [elements].
-
-    Those that are stored in fewer bits count as elements of the precision that computes.
-    """
+    """Parameters on one rank, in figures that add up over blocks [elements]."""
 
     unsharded: Float
     """Before sharding over data-parallel ranks."""
@@ -167,8 +162,7 @@ def local_params(scenario: Scenario, block: Block, layouts: Layouts) -> LocalPar
 def _extra_state_bytes(
     weight: Weight, block: Block, sharded: Float, elements: Float, scenario: Scenario
 ) -> Float:
-    """Optimizer state beyond the per-parameter figure, of what is `sharded`; a rank holds
-    `elements` of the tensor [B]."""
+    """Optimizer state beyond the per-parameter figure of a tensor, on one rank [B]."""
     workload, states = scenario.workload, scenario.framework.states(scenario.workload.precision)
     if workload.optimizer == "adafactor":
         # factored second moment: one fp32 per row and per column; vectors keep it whole

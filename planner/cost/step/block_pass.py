@@ -1,5 +1,4 @@
-"""One micro-batch on one block or pipeline chunk: computation, exposed traffic, waiting for the
-host."""
+"""One micro-batch on a block or a chunk: computation, exposed traffic, waiting for the host."""
 
 from __future__ import annotations
 

@@ -79,8 +79,7 @@ def _repeated_kernels(block: Block, attention: str, layouts: Layouts) -> Float:
 
 
 def _num_collectives(scenario: Scenario, block: Block, layouts: Layouts) -> Float:
-    """Collectives of tensor parallelism in a layer's pass: one a region and direction, or two
-    with sequence parallelism and one more backward where the gather was not kept."""
+    """Collectives of tensor parallelism in a layer's pass, both directions and recompute."""
     host, kernels = scenario.framework.host, scenario.framework.kernels
     sequence = layouts.splits_sequence
     forward = np.where(sequence, 2, 1)

@@ -1,8 +1,4 @@
-"""Optimizer: its update on the device, or on the host with transfers, and NVMe.
-
-The host link is shared by the ranks of a node as the profile's `host_link_bytes_per_s` says (all
-ranks active); host memory and disks are shared by the whole node.
-"""
+"""Optimizer: its update on the device, or on the host with transfers, and NVMe."""
 
 from __future__ import annotations
 

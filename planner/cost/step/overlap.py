@@ -1,9 +1,4 @@
-"""Overlap: what data-parallel and parameter traffic adds to a step beside the computation.
-
-Traffic that runs ahead of computation, layer by layer, hides behind it; the first layer's weights
-and the last bucket's gradients have nothing to hide behind, and what is hidden still takes compute
-units and memory bandwidth (contention).
-"""
+"""Overlap: time that data-parallel and parameter traffic adds to a step beside the computation."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Step: the parts of one optimizer step, from its passes and what traffic stays exposed.
-
-The slowest stage sets the pace, the pipeline adds its bubble.
-"""
+"""Step: the parts of one optimizer step, from its passes and what traffic stays exposed."""
 
 from __future__ import annotations
 
@@ -274,8 +271,7 @@ def _summed(counts: list[Float]) -> Callable[[list[Float]], Float]:
 
 
 def _waits(exposed: Exposed, layouts: Layouts, framework: Framework) -> tuple[Float, Float]:
-    """Waits of the slowest stage's forward and backward passes, where every pass waits: for
-    gathered weights, reduced gradients and transfers to the host [s]."""
+    """Waits of the slowest stage's forward and backward passes, where every pass waits [s]."""
     m = layouts.num_microbatches
     reduced = np.where(layouts.reductions_per_step(framework) > 1, exposed.gradients_s / m, 0.0)
     back = exposed.around_backward_s + reduced + exposed.offload_s / m
@@ -290,10 +286,7 @@ def _bubble_with_waits(
     index: Int | None,
     waits: tuple[Float, Float],
 ) -> Float:
-    """Idle time of pipelines whose passes may wait for something besides [s].
-
-    `pipeline` are those that differ, `index` says which of them each layout has.
-    """
+    """Idle time of pipelines whose passes may wait for something besides [s]."""
     slowed = layouts.piped & ((waits[0] > 0) | (waits[1] > 0))
     if pipeline is None or not slowed.any():
         return idle_s

@@ -26,10 +26,7 @@ __all__ = ["AxisTime", "block_traffic"]
 
 @dataclass(frozen=True, slots=True)
 class AxisTime(Arrays):
-    """Traffic of one axis in a block: exposed, and hidden but crossing nodes [s].
-
-    Recompute counts with the backward pass.
-    """
+    """Traffic of one axis in a block: exposed, and hidden but crossing nodes [s]."""
 
     forward_s: Float
     backward_s: Float
@@ -111,9 +108,7 @@ def _tensor_parallel(
 def _context_parallel(
     scenario: Scenario, block: Block, layouts: Layouts, groups: Groups, compute: BlockTime
 ) -> AxisTime:
-    """Keys and values that pass around behind attention to all but one of the pieces, or that
-    are gathered at once behind the first or none; tokens exchanged for heads hide behind
-    nothing."""
+    """Keys and values behind attention to other pieces, and tokens exchanged for heads."""
     if not np.any(layouts.cp > 1):
         return AxisTime.nothing(compute)
     sent = context_s(scenario, block, layouts, groups)
@@ -143,8 +138,7 @@ def _context_parallel(
 def _expert_parallel(
     scenario: Scenario, block: Block, layouts: Layouts, groups: Groups, compute: BlockTime
 ) -> AxisTime:
-    """Dispatch and combine, with the gathers of split experts, behind another micro-batch or
-    none."""
+    """Dispatch and combine, with gathers of split experts, behind a micro-batch or none."""
     if not block.dispatch_top_k:
         return AxisTime.nothing(compute)
     ahead, back = expert_s(scenario, block, layouts, groups)

@@ -1,8 +1,4 @@
-"""Traffic: the bytes that every axis of a layout sends in one step, per rank and per node.
-
-They are read off the times of groups whose links move one byte per second without latency, where
-seconds are bytes.
-"""
+"""Traffic: bytes that every axis of a layout sends in one step, per rank and per node."""
 
 from __future__ import annotations
 
@@ -124,8 +120,7 @@ def _activations(stages: Stages) -> dict[str, Float]:
 
 
 def _parameters(stages: Stages) -> dict[str, Float]:
-    """Data-parallel axis: gradients, and weights where they are sharded; apart what is gathered
-    from fewer ranks [B]."""
+    """Data-parallel axis: gradients and sharded weights, gathers over fewer ranks apart [B]."""
     framework, layouts = stages.scenario.framework, stages.layouts
     traffic = data_traffic(stages, Groups.unit(layouts))
     # the rates of the groups are exact here: what slows gathering down moves no more bytes

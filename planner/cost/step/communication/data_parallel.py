@@ -119,8 +119,7 @@ def _routed(stages: Stages) -> Float:
 def _gathered_s(
     stages: Stages, groups: tuple[GroupView, GroupView], count: Float, amount: Float
 ) -> Float:
-    """Gathering `amount` bytes of weights in `count` collectives, dense ones and experts apart
-    [s]."""
+    """Gathering `amount` bytes of weights in `count` collectives, dense and experts apart [s]."""
     routed = _routed(stages)
     dense = _times(count, all_gather_s, groups[0], amount * (1 - routed))
     if not np.any(routed):
@@ -172,10 +171,7 @@ def _reduced_s(stages: Stages, groups: Groups, count: Float) -> Float:
 
 
 def _pieces(stages: Stages, bucket: float) -> Float:
-    """Number of collectives for gradients or updated parameters [1].
-
-    ZeRO-3 gathers and reduces layer by layer, and so does what makes every layer a unit.
-    """
+    """Number of collectives for gradients or updated parameters: by layer, or by bucket [1]."""
     layer_units = stages.scenario.framework.communication.every_layer_alone
     by_layer = stages.layouts.shards_weights | layer_units
     return np.where(by_layer, _num_units(stages), num_buckets(stages, bucket))

@@ -98,13 +98,9 @@ def stage_transfer(scenario: Scenario, layouts: Layouts, groups: Groups, free_s:
 
 
 def _hops(layouts: Layouts) -> Int:
-    """Transfers that a pipeline waits for to fill, and again to drain, behind whose chunks others
-    run.
-
-    Of all chunks, but not at the turn of a V, where many micro-batches pass the first chunks once
-    more in the middle, but in pairs. Left out: pairs that wait in the middle.
-    """
+    """Transfers awaited while a pipeline of overlapped chunks fills, and again while it drains."""
     chunk_hops = layouts.pp * layouts.vpp - 1
+    # not at the turn of a V, where many micro-batches pass the first chunks once more, but in pairs
     returns = (layouts.num_microbatches > layouts.pp) & ~layouts.paired
     second_round = np.where(returns, layouts.pp - 2, 0)
     return np.where(layouts.v_shaped, chunk_hops - 1 + second_round, chunk_hops)

@@ -32,8 +32,7 @@ def stream_bytes(scenario: Scenario, layouts: Layouts) -> Float:
 
 @dataclass(frozen=True, slots=True)
 class StreamTraffic:
-    """Collectives of a micro-batch's residual stream over tensor-parallel ranks, shared by
-    blocks [s]."""
+    """Collectives of a micro-batch's residual stream over tensor-parallel ranks [s]."""
 
     reduce_s: Float
     """All-reduce without sequence parallelism; the others with it."""
@@ -61,11 +60,7 @@ class StreamTraffic:
     def column_backward_s(
         self, scenario: Scenario, block: Block, layouts: Layouts
     ) -> tuple[Float, Float]:
-        """All-gather of the input and reduction of its gradient in column-parallel backward [s].
-
-        One of either a region; no gather without sequence parallelism or where the gathered input
-        was kept. Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2.
-        """
+        """Gather of the input and reduction of its gradient in column-parallel backward [s]."""
         sequence, regions = layouts.splits_sequence, block.num_tp_collectives
         gather = np.where(sequence, self.gather_s, 0.0)
         second_gather = (

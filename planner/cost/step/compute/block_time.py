@@ -1,7 +1,4 @@
-"""Block time: forward, backward and recompute of one block, by operator.
-
-Attention is fused (FlashAttention) or eager.
-"""
+"""Block time: forward, backward and recompute of one block, by operator."""
 
 from __future__ import annotations
 
@@ -144,11 +141,7 @@ def _memory_bound_times(
 def _attention_times(
     scenario: Scenario, attention: Attention, tokens: Float, layouts: Layouts, rates: DeviceRates
 ) -> tuple[Float, Float]:
-    """Forward and backward time of the attention core [s].
-
-    Fused attention's backward computes the scores again: 2.5 times the forward's operations (Dao
-    2023, arXiv:2307.08691, section 4). Eager products are (s, d) x (d, s), masked half included.
-    """
+    """Forward and backward time of the attention core, fused or eager [s]."""
     workload, heads = scenario.workload, np.minimum(layouts.tp, attention.num_heads)
     sequence, values = float(workload.sequence_length), step_constants().attention
     if workload.attention == "flash":
@@ -194,10 +187,7 @@ def _attention_efficiency(attention: Attention, piece: Float) -> Float:
 def _packed_documents_s(
     attention: Attention, tokens: Float, workload: Workload, piece: Float
 ) -> Float:
-    """Fused attention of documents that attend to themselves alone, at a rate of one [s].
-
-    Every document is a piece of its own, evenly shared by context ranks.
-    """
+    """Fused attention of documents that attend to themselves alone, at a rate of one [s]."""
     keys, times = np.asarray(workload.documents, dtype=float).T
     tokens_of = keys * times
     flop = attention_flop(attention, tokens_of / tokens_of.sum(), keys, skips_masked=True)

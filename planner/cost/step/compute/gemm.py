@@ -282,8 +282,7 @@ def _with_surrounding_kernels(
 def _fp8_cast_times(
     framework: Framework, output: Float, inputs: Float, weight: Float, rates: DeviceRates
 ) -> tuple[Float, Float, Float]:
-    """Casts of 8-bit operands of output, input gradient and weight gradient, and scaling of both
-    gradients' results, by their elements [s]."""
+    """Casts of 8-bit operands and scaling of both gradients' results, by their elements [s]."""
     kernels = framework.kernels
     along, across, scaled = (
         moved / rates.memory
