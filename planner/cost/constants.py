@@ -48,8 +48,7 @@ class InterNode(Description):
     """Latency of one message of a collective from node to node."""
 
     large_message_bytes: Quantity
-    """Messages from here on take the latency of a large one; smaller ones less, by the cube root
-    of their size [B]."""
+    """Size from which messages take the latency of a large one; below it by the cube root [B]."""
     large_message_ratio: Quantity
     """Latency of a large message over the network's, where a profile does not state it."""
     tree_pieces: Quantity
@@ -171,8 +170,7 @@ class ConvolutionConstants(Description):
     """Convolutions."""
 
     winograd_ratio: Quantity
-    """Multiplications of a kernel of 3 x 3 that moves by one place, over those of Winograd's
-    algorithm."""
+    """Multiplications of a plain 3 x 3 kernel over those of Winograd's algorithm."""
 
 
 class RecomputeConstants(Description):

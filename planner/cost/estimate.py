@@ -94,9 +94,14 @@ class Estimate(Tabular[EstimateTable]):
             "device memory": ("B", self.memory_bytes),
             "host memory": ("B", self.host_memory_bytes),
         }
-        names = ("figure", "part", "label", "value", "unit")
         parts = tuple(
-            dict(zip(names, (figure, name, part(name).label, value, unit), strict=True))
+            {
+                "figure": figure,
+                "part": name,
+                "label": part(name).label,
+                "value": value,
+                "unit": unit,
+            }
             for figure, (unit, values) in figures.items()
             for name, value in values.items()
             if value and name != "total"

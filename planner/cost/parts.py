@@ -33,12 +33,10 @@ Hatch = Literal["", "/", "x"]
 """Patterns that tell parts of one hue apart."""
 
 MemoryKind = Literal["allocated", "reserved", "device"]
-"""How memory was measured: what tensors take, what the caching allocator holds, or the whole
-process as the driver sees it."""
+"""Ways of measuring memory: tensors, the caching allocator's reserve, the whole process."""
 
 TimeCause = Literal["compute", "traffic", "host"]
-"""Cause of a part's length: computation, traffic between devices, nodes and hosts, or the host
-that issues both."""
+"""Cause of a part: computation, traffic of devices, nodes and hosts, or the host that issues."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +72,7 @@ class TimePart(Part):
 
     cause: TimeCause
     spread: float
-    """Relative uncertainty: compute is known best, its rates are measured; exposed communication
-    least, it is a small difference of two large times."""
+    """Relative uncertainty: of computation least, of exposed communication most."""
 
 
 _DEVICE = (

@@ -79,8 +79,7 @@ class LayerActivations(Arrays):
     ending: Float
     """Its gradients when its backward ends, in attention, beyond what it has freed."""
     after_ffn: Float
-    """Its temporaries when the gradients of its feed-forward's weights are complete; less than
-    nothing where more activations were freed by then."""
+    """Its temporaries when its feed-forward's weight gradients are complete; may be negative."""
     early_gradients: Float
     """Share of its weights' gradients that exist when its working set is largest."""
     ffn_gradients: Float

@@ -22,8 +22,7 @@ AXES = {
     "dp": "data",
     "pp": "pipeline",
 }
-"""The group in which the ranks of an axis communicate; context ranks share weights, so their
-gradients are reduced over dp and cp together."""
+"""The group of an axis; gradients of context ranks, which share weights, go over dp and cp."""
 
 
 def geometry(layouts: Layouts) -> dict[str, tuple[Int, Int]]:

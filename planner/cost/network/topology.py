@@ -32,8 +32,7 @@ class GroupView(Arrays):
     reducing_part: Float
     """Part of `network_bytes_per_s` that is reached where ranks add up what arrives."""
     hop_bytes_per_s: Float
-    """Rate of one rank that sends to the next of its group on another node, where all groups do so
-    at once, efficiency included [B/s]."""
+    """Rate of a rank to the next of its group on another node, all at once [B/s]."""
     local_latency_s: Float
     """Latency of one step inside the node [s]."""
     pairwise_bytes_per_s: Float
@@ -43,8 +42,7 @@ class GroupView(Arrays):
     large_message_latency_s: Float
     """Latency of one large message from node to node [s]."""
     local_pairwise_bytes_per_s: Float
-    """Rate of one rank inside its node where every rank sends to every other, efficiency included
-    [B/s]."""
+    """Rate of a rank inside its node in an all-to-all, efficiency included [B/s]."""
     neighbour_bytes_per_s: Float
     """Rate between two neighbours of the group inside a node, efficiency included [B/s]."""
     in_phases: Float

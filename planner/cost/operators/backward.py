@@ -55,15 +55,20 @@ def kept_selectively(sizes: Sizes, saved: tuple[Saved, ...], kind: LayerKind) ->
         if not bias
     ]
     stream = Saved("layer.input", sizes.stream * h, "residual", selective_only=True)
-    scattered = Saved("reduce_scatter.outputs", 2 * e * h, "scattered", only_split=True)
+    scattered = Saved(
+        "reduce_scatter.outputs", 2 * e * h, "scattered", selective_only=True, only_split=True
+    )
     experts = sizes.model.experts.top_k if sizes.model.experts and kind.experts else 0
-    exchanged = Saved("all_to_all.outputs", 2 * e * h * experts, "dispatched", only_spread=True)
+    size = 2 * e * h * experts
+    exchanged = Saved(
+        "all_to_all.outputs", size, "dispatched", selective_only=True, only_spread=True
+    )
     return (
         *(item if item.of_attention else replace(item, selective=False) for item in saved),
         *outputs,
         stream,
-        replace(scattered, selective_only=True),
-        *([replace(exchanged, selective_only=True)] if experts else []),
+        scattered,
+        *([exchanged] if experts else []),
     )
 
 

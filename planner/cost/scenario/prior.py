@@ -37,8 +37,7 @@ class Traits(Arrays):
     size: Float
     """(n, 2) logarithms of parameters and sequence length."""
     shape: Float
-    """(n, 6) binary logarithms of tp, pp, ep, micro-batch and dp * cp; twice whether layers are
-    recomputed whole."""
+    """(n, 6) log2 of tp, pp, ep, micro-batch, dp * cp; twice the full recompute."""
     growth: Float
     """(n,) doublings of the devices beyond a node of eight."""
     assumed_rate: Float
@@ -105,8 +104,7 @@ class Prior(Description):
     shape_reach: float = Field(gt=0)
     """Over how many doublings of their degrees layouts count as alike."""
     low: float = Field(lt=0, default=-GAUSSIAN)
-    """5 % quantile of log(measured / estimated) over its standard deviation, of dense models before
-    anything is measured."""
+    """5 % quantile of log(measured / estimated) of dense models, in standard deviations."""
     high: float = Field(gt=0, default=GAUSSIAN)
     """95 % quantile of the same."""
     experts_low: float = Field(lt=0, default=-GAUSSIAN)

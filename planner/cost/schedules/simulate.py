@@ -256,8 +256,10 @@ class _Run:
         if task.kind == "weight_gradient":
             return (Span("weight_gradient", chunk.weights_s),)
         if task.kind == "forward":
-            return (not task.micro_batch and chunk.first_forward) or chunk.forward
-        spans = (task in self._last and chunk.last_backward) or chunk.backward
+            is_first = chunk.first_forward and task.micro_batch == 0
+            return chunk.first_forward if is_first else chunk.forward
+        is_last = chunk.last_backward and task in self._last
+        spans = chunk.last_backward if is_last else chunk.backward
         if self._defers:
             return spans
         return tuple(

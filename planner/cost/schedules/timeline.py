@@ -36,8 +36,7 @@ Drawn = Literal[
 communication is a result on its way to a neighbour, beside what its stage computes."""
 
 Stream = Literal["compute", "host", "tensor", "context", "expert", "pipeline", "data", "host link"]
-"""Work that a rank does at the same time: computing, waiting for the host, and sending over one
-link for each axis."""
+"""Streams of a rank that run at the same time: computing, the host, and a link an axis."""
 
 STREAMS: tuple[Stream, ...] = get_args(Stream)
 

@@ -115,8 +115,7 @@ class LocalParams(Params):
     """Parameters of one block on one rank [elements]."""
 
     copied_in: Float
-    """Gathered ones that are not sharded by whole rows, and so are copied: experts that are fewer
-    than the ranks (FSDP2)."""
+    """Gathered ones not sharded by whole rows: experts that are fewer than the ranks (FSDP2)."""
     one_expert: Float
     """Before sharding, with one expert of those on the rank."""
 
@@ -190,8 +189,7 @@ class StageParams(Params):
     table: Float
     """The part of the embedding that tp splits; 0 on other stages and without tp."""
     head: Float
-    """Output projection and final norm, gathered; 0 on other stages. With a tied
-    projection the embedding's table, which the head computes with."""
+    """Output projection, or the tied table, and final norm, gathered; 0 on other stages."""
     tied: Float
     """The table that embedding and head share on one stage; 0 otherwise."""
     weight_shapes: Float

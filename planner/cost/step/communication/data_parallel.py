@@ -38,8 +38,7 @@ class DataTraffic(Arrays):
     parameters_s: Float
     """All-gather of updated parameters after the step (ZeRO-1 and 2, in buckets)."""
     before_forward_s: Float
-    """All-gather of the stage's weights before a forward pass (ZeRO-3; below it where every layer
-    is an FSDP unit)."""
+    """All-gather of weights before a forward pass (ZeRO-3, or FSDP units below it)."""
     before_later_forward_s: Float
     """The same for later forward passes of the step."""
     before_backward_s: Float
