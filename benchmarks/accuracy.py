@@ -26,9 +26,9 @@ from simumax import simumax_runs
 from whole.report import tables
 
 from planner.cost.scenario import Scenario
+from planner.cost.scenario.prior import MEMORY_CLASSES, memory_class
 from planner.cost.shards.layouts import Layouts
-from planner.cost.uncertainty.memory_spread import MEMORY_CLASSES, memory_class
-from planner.cost.uncertainty.step_time_spread import traits_of
+from planner.cost.uncertainty import traits_of
 from planner.evidence.backtest import Backtest, score
 from planner.evidence.residuals.residual_table import Residual
 from planner.evidence.runs.run import RefusedRun, Run
@@ -238,7 +238,7 @@ def write_memory(items: list[Score]) -> None:
             f"num_sources = {sources}",
             *memory_distribution(items)[name],
         ]
-    path = ROOT / "planner" / "cost" / "uncertainty" / "memory_spread.toml"
+    path = ROOT / "planner" / "cost" / "scenario" / "memory_spread.toml"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from planner.cli import main
+from planner.cost.constants import step_constants
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.memory.phases import PeakInputs
 from planner.cost.network.collectives import all_reduce_s
@@ -22,7 +23,6 @@ from planner.cost.shards.stages import Stages
 from planner.cost.step.communication.data_parallel import data_traffic
 from planner.cost.step.compute.block_time import block_time
 from planner.cost.step.compute.gemm import gemm_s
-from planner.cost.step.time_constants import constants
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block
 from tests.descriptions import scenario
@@ -125,7 +125,7 @@ def of_memory(estimate: Estimate) -> dict[str, float]:
 
 
 def of_computation() -> dict[str, float]:
-    tile = constants().gemm.tiles[0]
+    tile = step_constants().gemm.tiles[0]
     of_layer, products = block_time(QUESTION, LAYER, LAYOUTS), alone(gemms=LAYER.gemms)
     passes = [(b.count, block_time(QUESTION, b, LAYOUTS)) for b in STAGES.blocks]
     kernels = alone(pointwise=LAYER.pointwise)

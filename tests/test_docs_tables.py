@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import planner
+from planner.cost.constants import StepConstants
 from planner.cost.memory.phases import MOMENTS
-from planner.cost.step.time_constants import StepConstants
 from planner.describe.base import Kind
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.framework.framework import Framework

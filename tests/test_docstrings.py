@@ -43,10 +43,10 @@ def test_formulas_return_numbers() -> None:
     held = {"weights.resident", "block_pass.block_passes", "feed_forward.dense"}
     assert numbers | held <= names
     looked_up = {
-        "time_constants.constants",
+        "constants.step_constants",
         "parts.part",
-        "registry.schedule_named",
-        "memory_spread.memory_class",
+        "bubble.schedule_by_name",
+        "prior.memory_class",
     }
     others = {
         "wiring.links",

@@ -149,8 +149,7 @@ def _kind_of_file(name: str) -> str | None:
 
 def _show_constants(as_json: bool) -> int:
     """The numbers of the cost model that belong to no machine."""
-    from planner.cost.network.collective_constants import constants as of_network
-    from planner.cost.step.time_constants import constants as of_step
+    from planner.cost.constants import network_constants, step_constants
     from planner.show.catalogue.quantities import constants_page
     from planner.show.terminal import console, print_page
     from planner.training.data.constants import constants as of_data
@@ -160,8 +159,8 @@ def _show_constants(as_json: bool) -> int:
     from planner.training.resilience.start import constants as of_start
 
     sections: dict[str, Description] = {
-        "collectives": of_network(),
-        "step": of_step(),
+        "collectives": network_constants(),
+        "step": step_constants(),
         "start-up": of_start(),
         "checkpoints": of_checkpoints(),
         "failures": of_failures(),

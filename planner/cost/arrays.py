@@ -40,41 +40,37 @@ _COUNTED = 16
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
-    """A struct of arrays (or of such structs, or of named arrays), all of one shape.
-
-    What is no array, such as a name or a limit, holds for all rows.
-    """
+    """A struct of arrays, or of structs or named arrays of one shape; other fields hold for all
+    rows."""
 
     def map(self, change: Callable[[Any], Any]) -> Self:
         """The same struct with every array changed."""
         kind: Any = type(self)
-        result: Self = kind(
+        return kind(
             *[
                 change(values) if type(values) is np.ndarray else _mapped(values, change)
                 for values in _values(kind)(self)
             ]
         )
-        return result
 
     def take(self, index: Any) -> Self:
         """A selection, as numpy indexing."""
+        # most are arrays: no call for each of them
         kind: Any = type(self)
-        result: Self = kind(
+        return kind(
             *[
-                # most are arrays: no call for each of them
                 values[index] if type(values) is np.ndarray else _take_field(values, index)
                 for values in _values(kind)(self)
             ]
         )
-        return result
 
     def spread(self, index: Int) -> Self:
         """As `take`, but an array of one value alone becomes that number, which fits any shape."""
         return self.map(lambda values: _spread(values, index))
 
     def of_each(self, index: Int, count: int) -> Self:
-        """Rows of flat places [1] among `count` of them, where every row stands for as many places
-        that follow each other, such as the stages of its layout."""
+        """Rows of flat places among `count`, where a row stands for several that follow each
+        other."""
         if count <= 1:
             return self.map(_FLAT)
         return self.map(lambda values: values.ravel()[index // (count // values.size)])
@@ -83,8 +79,7 @@ class Arrays:
     def joined(cls, structs: Sequence[Self]) -> Self:
         """Structs of one kind, one after the other."""
         kind: Any = cls
-        result: Self = kind(*map(_joined, zip(*map(_values(kind), structs), strict=True)))
-        return result
+        return kind(*map(_joined, zip(*map(_values(kind), structs), strict=True)))
 
 
 _FLAT = operator.methodcaller("reshape", -1)
@@ -168,11 +163,7 @@ def where_any(condition: Mask, compute: Callable[[], Float]) -> Float:
 
 
 def is_in(column: Int, values: Collection[int]) -> Mask:
-    """Where a column holds one of a few whole numbers.
-
-    >>> is_in(np.array([0, 3, 1]), (1, 3)).tolist()
-    [False, True, True]
-    """
+    """Where a column holds one of a few whole numbers."""
     mask = column < column
     for number in values:
         mask = mask | (column == number)
@@ -183,7 +174,7 @@ def distinct(*columns: Int | Mask) -> tuple[Int, Int]:
     """Where each distinct row stands first, and for every row which of the distinct it equals [1].
 
     Columns are whole numbers that broadcast; the second result has their common shape. Counted:
-    every column. Left out: nothing; distinct rows stand in the order they come in. Definition.
+    every column. Left out: nothing; distinct rows keep their order. Definition.
 
     >>> first, which = distinct(np.array([4, 2, 4, 2]), np.array([1, 1, 1, 3]))
     >>> first, which
@@ -195,11 +186,7 @@ def distinct(*columns: Int | Mask) -> tuple[Int, Int]:
     if size <= 1:
         single_row = np.zeros(size, dtype=np.int64)
         return single_row, single_row.reshape(shape)
-    same_shape = [
-        column
-        for column, column_shape in zip(columns, shapes, strict=True)
-        if column_shape == shapes[0]
-    ]
+    same_shape = [column for column in columns if column.shape == shapes[0]]
     if len(same_shape) < len(columns) and np.size(same_shape[0]) < size:
         # one column of numbers for all that are the same along an axis
         wider_columns = [column for column in columns if column.shape != shapes[0]]

@@ -1,8 +1,4 @@
-"""Parts: every named part of memory and step time, one record each.
-
-A part that is estimated but not written here is an error wherever it is read: it would have no
-name for a reader, no colour and no uncertainty.
-"""
+"""Parts: every named part of memory and step time, one record each."""
 
 from __future__ import annotations
 
@@ -31,18 +27,16 @@ __all__ = [
 ]
 
 Hue = Literal["blue", "orange", "green", "pink", "sky", "red", "grey"]
-"""What colours are called here; which shade each is, `planner.show` says."""
+"""Names of colours; `planner.show` has their shades."""
 
 Hatch = Literal["", "/", "x"]
-"""What tells parts of one hue apart."""
+"""Patterns that tell parts of one hue apart."""
 
 MemoryKind = Literal["allocated", "reserved", "device"]
-"""How memory was measured: what tensors take, what the caching allocator holds, or the whole
-process as the driver sees it."""
+"""Ways of measuring memory: tensors, the caching allocator's reserve, the whole process."""
 
 TimeCause = Literal["compute", "traffic", "host"]
-"""What sets how long a part of the step takes: computation, what moves between devices, nodes and
-hosts, or the host that issues both."""
+"""Cause of a part: computation, traffic of devices, nodes and hosts, or the host that issues."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,17 +48,13 @@ class Part:
     hue: Hue
     hatch: Hatch = ""
     meaning: str
-    """What it counts, in half a sentence."""
+    """Its contents, in half a sentence."""
     title: str = ""
     """Name for a reader, where it is not the key in words."""
 
     @property
     def label(self) -> str:
-        """Name for a reader.
-
-        >>> part("host_overhead").label, part("runtime_context").label
-        ('host overhead', 'runtime (context, libraries)')
-        """
+        """Name for a reader."""
         return self.title or self.name.replace("_", " ")
 
 
@@ -72,7 +62,7 @@ class Part:
 class MemoryPart(Part):
     """A part of a device's memory."""
 
-    layouts_of_block: tuple[MemoryKind, ...] = ("allocated", "reserved", "device")
+    counted_by: tuple[MemoryKind, ...] = ("allocated", "reserved", "device")
     """Ways of measuring memory that count it."""
 
 
@@ -82,8 +72,7 @@ class TimePart(Part):
 
     cause: TimeCause
     spread: float
-    """Relative uncertainty: compute is known best, its rates are measured; exposed communication
-    least, it is a small difference of two large times."""
+    """Relative uncertainty: of computation least, of exposed communication most."""
 
 
 _DEVICE = (
@@ -139,14 +128,14 @@ _DEVICE = (
         title="runtime (context, libraries)",
         hue="grey",
         meaning="driver context and communicators",
-        layouts_of_block=("device",),
+        counted_by=("device",),
     ),
     MemoryPart(
         name="allocator_reserve",
         hue="grey",
         hatch="/",
         meaning="what the caching allocator holds beyond the peak",
-        layouts_of_block=("reserved", "device"),
+        counted_by=("reserved", "device"),
     ),
 )
 
@@ -294,36 +283,22 @@ HOST_PARTS = _names(_HOST)
 TIME_PARTS = _names(_TIME)
 """Parts of the step time."""
 TIME_CAUSES = {part.name: part.cause for part in _TIME}
-"""What sets each of them."""
+"""Cause of each of them."""
 
 _BY_NAME: dict[str, Part] = {part.name: part for part in (*_DEVICE, *_HOST, *_TIME)}
 _SPREAD = {part.name: part.spread for part in _TIME}
 
 
 def order_parts(figures: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """Estimated parts in the order of their records, which name all of them and no other.
-
-    Parts of memory [B] or of time [s]. Counted: every part. Left out: nothing, a forgotten part
-    or record is an error of ours. method.md#one-estimate-from-end-to-end.
-
-    >>> order_parts({"b": 2.0, "a": 1.0}, ("a", "b"))
-    {'a': 1.0, 'b': 2.0}
-    >>> order_parts({"a": 1.0}, ("a", "b"))
-    Traceback (most recent call last):
-    ...
-    AssertionError: parts without a record, or records without a part: b
-    """
+    """Estimated parts in the order of their records; a missing part or record is an error of
+    ours."""
     odd = ", ".join(sorted(set(figures) ^ set(names)))
     assert not odd, f"parts without a record, or records without a part: {odd}"
     return {name: figures[name] for name in names}
 
 
 def part(name: str) -> Part:
-    """The record of a part; UnknownNameError where nobody wrote one.
-
-    >>> part("pipeline_bubble").meaning
-    'idle time while the pipeline fills and drains'
-    """
+    """The record of a part; UnknownNameError where nobody wrote one."""
     if name not in _BY_NAME:
         raise UnknownNameError("part", name, _BY_NAME, f"`{__name__}` has all {len(_BY_NAME)}")
     return _BY_NAME[name]
@@ -332,7 +307,7 @@ def part(name: str) -> Part:
 def time_spread(name: str) -> float:
     """Relative uncertainty of a part of the step time [1].
 
-    Counted: what the part's record assumes. Left out: that parts err together; no fit stands
+    Counted: the assumption of the part's record. Left out: that parts err together; no fit stands
     behind it. Definition.
 
     >>> time_spread("forward"), time_spread("pipeline_transfer")
@@ -342,9 +317,5 @@ def time_spread(name: str) -> float:
 
 
 def unseen_parts(kind: MemoryKind) -> tuple[str, ...]:
-    """Parts of a device's memory that a way of measuring does not count.
-
-    >>> unseen_parts("allocated"), unseen_parts("device")
-    (('runtime_context', 'allocator_reserve'), ())
-    """
-    return tuple(part.name for part in _DEVICE if kind not in part.layouts_of_block)
+    """Parts of a device's memory that a way of measuring does not count."""
+    return tuple(part.name for part in _DEVICE if kind not in part.counted_by)

@@ -16,7 +16,7 @@ from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.parts import unseen_parts
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
-from planner.cost.uncertainty.step_time_spread import step_outlook
+from planner.cost.uncertainty import step_outlook
 from planner.errors import PlannerError
 from planner.evidence.runs.open_choices import first_stage_bytes
 from planner.evidence.runs.run import RefusedRun, Run

@@ -22,11 +22,9 @@ from planner.cost.scenario.experience import (
     likelihoods,
     most_informative_run,
 )
-from planner.cost.scenario.prior import priors
-from planner.cost.scenario.traits import Traits
+from planner.cost.scenario.prior import Traits, priors
 from planner.cost.shards.layouts import Layouts
-from planner.cost.uncertainty.memory_spread import memory_outlook
-from planner.cost.uncertainty.step_time_spread import step_outlook, traits_of
+from planner.cost.uncertainty import memory_outlook, step_outlook, traits_of
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.errors import CatalogueError

@@ -21,12 +21,9 @@ from planner.choose.recommendation import (
 from planner.choose.search import Candidates
 from planner.cost.estimate import Estimate
 from planner.cost.scenario import Scenario
+from planner.cost.scenario.prior import memory_class, memory_classes
 from planner.cost.shards.layouts import Layouts
-from planner.cost.uncertainty.memory_spread import (
-    exceeding_probability,
-    memory_class,
-    memory_classes,
-)
+from planner.cost.uncertainty import exceeding_probability
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload

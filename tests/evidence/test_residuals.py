@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from planner.cost.uncertainty.memory_spread import MEMORY_CLASSES, memory_classes
+from planner.cost.scenario.prior import MEMORY_CLASSES, memory_classes
 from planner.evidence.residuals.residual_table import residuals, summary
 from tests import ROOT
 

@@ -18,7 +18,7 @@ from planner.choose.plots.anatomy import PlayedStep
 from planner.choose.verdicts.decision_guide import apply_guide
 from planner.cost.estimate import Estimate
 from planner.cost.scenario import Scenario
-from planner.cost.schedules.registry import schedule_by_name
+from planner.cost.schedules.bubble import schedule_by_name
 from planner.cost.schedules.simulate import StageTime, simulate
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import SCHEDULES, Layout, Offload

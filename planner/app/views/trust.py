@@ -14,8 +14,7 @@ from planner.app.draw import draw
 from planner.app.markdown import escape
 from planner.app.views.log import log
 from planner.app.views.shards import shards
-from planner.cost.scenario.prior import Prior, priors
-from planner.cost.uncertainty.memory_spread import memory_classes
+from planner.cost.scenario.prior import Prior, memory_classes, priors
 from planner.describe.base import field_docs
 from planner.errors import CatalogueError, PlannerError
 from planner.evidence.backtest import Backtest, score

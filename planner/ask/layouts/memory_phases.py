@@ -20,7 +20,7 @@ from planner.cost.parts import MemoryKind, part, unseen_parts
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
-from planner.cost.uncertainty.memory_spread import memory_outlook
+from planner.cost.uncertainty import memory_outlook
 from planner.units import format_bytes
 
 __all__ = ["host", "memory"]

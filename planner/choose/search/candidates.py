@@ -14,7 +14,7 @@ from planner.cost.estimate import Estimates
 from planner.cost.memory.footprint import Footprints
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
-from planner.cost.uncertainty.memory_spread import exceeding_probability
+from planner.cost.uncertainty import exceeding_probability
 from planner.errors import LayoutError
 
 __all__ = ["Candidates", "fits_safely", "rank_fastest"]

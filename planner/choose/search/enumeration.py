@@ -15,8 +15,7 @@ from planner.choose.preferences import preferences
 from planner.cost.arrays import Int, Mask
 from planner.cost.operators.backward import FREES_NOTHING, selective_frees_nothing
 from planner.cost.scenario import Scenario
-from planner.cost.schedules.bubble import interleaved
-from planner.cost.schedules.registry import schedule_by_name
+from planner.cost.schedules.bubble import interleaved, schedule_by_name
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, divisors
 

@@ -12,7 +12,7 @@ from planner.cost.memory.in_flight import passes_in_flight
 from planner.cost.memory.weights import gathered, resident, resident_weights
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.scenario import Scenario
-from planner.cost.schedules.registry import REGISTRY
+from planner.cost.schedules.bubble import REGISTRY
 from planner.cost.schedules.schedule import Passes
 from planner.cost.shards.candidate_stages import candidate_stages
 from planner.cost.shards.layouts import Layouts

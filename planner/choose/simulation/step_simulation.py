@@ -12,15 +12,16 @@ from planner.choose.simulation.bottlenecks import Bottleneck, find_bottlenecks
 from planner.choose.simulation.chrome_trace import chrome_trace
 from planner.choose.simulation.tasks import measured_factor, stage_work
 from planner.cost.estimate import Estimate, estimate_layouts
-from planner.cost.memory.chunks import chunk_kept_bytes, staying_bytes
+from planner.cost.memory.activations import chunk_kept_bytes
 from planner.cost.memory.footprint import stage_memory
+from planner.cost.memory.phases import staying_bytes
 from planner.cost.scenario import Scenario
 from planner.cost.scenario.experience import Experience
 from planner.cost.schedules.simulate import simulate as run_schedule
 from planner.cost.schedules.timeline import Event, Timeline
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
-from planner.cost.uncertainty.memory_spread import memory_outlook
+from planner.cost.uncertainty import memory_outlook
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine

@@ -14,10 +14,9 @@ from planner.cost.schedules.simulate import ChunkWork, Span, StageWork
 from planner.cost.schedules.timeline import Drawn
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
-from planner.cost.step.block_pass import block_passes
-from planner.cost.step.chunk_pass import ChunkPass, chunk_passes
+from planner.cost.step.block_pass import ChunkPass, block_passes, chunk_passes
 from planner.cost.step.step import StageOverheads, stage_overheads
-from planner.cost.uncertainty.step_time_spread import step_outlook
+from planner.cost.uncertainty import step_outlook
 from planner.describe.layout import Layout
 
 __all__ = ["measured_factor", "stage_work"]

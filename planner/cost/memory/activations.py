@@ -8,15 +8,27 @@ import numpy as np
 
 from planner.cost.arrays import Arrays, Float, Mask
 from planner.cost.memory.in_flight import InFlight, passes_in_flight
-from planner.cost.memory.layer_activations import LayerActivations, layer_activations
-from planner.cost.memory.saved_tensors import always_saved, saved_bytes
+from planner.cost.memory.layer_activations import (
+    LayerActivations,
+    always_saved,
+    layer_activations,
+    saved_bytes,
+)
 from planner.cost.scenario import Scenario
 from planner.cost.schedules.bubble import runs_forward_ahead
 from planner.cost.shards.layouts import Layouts
+from planner.cost.shards.partial_recompute import chunk_block_counts
 from planner.cost.shards.stages import Stages
 from planner.describe.model.block import Block
 
-__all__ = ["Activations", "StageBuffers", "kept_bytes", "moved_bytes", "stage_activations"]
+__all__ = [
+    "Activations",
+    "StageBuffers",
+    "chunk_kept_bytes",
+    "kept_bytes",
+    "moved_bytes",
+    "stage_activations",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,60 +82,14 @@ def stage_activations(stages: Stages) -> Activations:
     >>> layer.saved.item() / (2048 * scenario.model.hidden_size)  # 34 + 5 a s / h, a = 96
     114.0
     """
-    layouts, workload = stages.layouts, stages.scenario.workload
-    flight = passes_in_flight(stages)
-    sums = _sums(stages, flight)
-    stream = stages.tokens * stages.blocks[0].width * workload.compute_bytes
-    gathered = np.where(layouts.splits_sequence & (layouts.tp > 1), stream, 0.0)
-    return Activations(
-        saved=sums.saved + sums.passing,
-        other_micro_batches=sums.saved - sums.once,
-        in_flight=flight.micro_batches,
-        offloaded=sums.offloaded,
-        layer=sums.layer,
-        following=sums.following,
-        first=sums.first,
-        logits=sums.logits,
-        loss=sums.loss,
-        sequence_buffer=gathered + np.zeros_like(sums.saved),
-        buffers=_stage_buffers(stages, stream, flight),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Sums(Arrays):
-    """Activations of a stage, and of its largest layer [B]."""
-
-    saved: Float
-    once: Float
-    """Kept for one micro-batch in the smallest chunk."""
-    offloaded: Float
-    """On the host."""
-    passing: Float
-    """On the device, between it and the host."""
-    logits: Float
-    loss: Float
-    layer: LayerActivations
-    following: LayerActivations
-    first: LayerActivations
-
-
-def _sums(stages: Stages, flight: InFlight) -> _Sums:
-    """Activations in flight, logits and loss of a stage, and its largest layer."""
-    scenario, layouts = stages.scenario, stages.layouts
-    zero, full_share = np.zeros(stages.shape), np.ones(stages.shape)
+    scenario, layouts, flight = stages.scenario, stages.layouts, passes_in_flight(stages)
+    zero, share = np.zeros(stages.shape), np.ones(stages.shape)
     saved_sum, one_micro_batch, offloaded, logits, loss = zero, zero, zero, zero, zero
-    last = following = first = LayerActivations(
-        zero, zero, zero, zero, zero, full_share, full_share
-    )
+    last = following = first = LayerActivations(zero, zero, zero, zero, zero, share, share)
     for number, (block, count) in enumerate(zip(stages.blocks, stages.counts, strict=True)):
         if block.kind == "head":
-            waiting = np.where(runs_forward_ahead(layouts), flight.micro_batches, 1.0)
-            per_micro_batch = saved_bytes(scenario, always_saved(block), layouts)
-            working = _loss(scenario, block, layouts)
-            used = tuple(item for item in block.saved if item.until_loss)
-            logits = logits + count * (per_micro_batch * waiting + working)
-            loss = loss + count * (saved_bytes(scenario, used, layouts) + working)
+            per_micro_batch, until_loss = _logits_and_loss(stages, block, flight)
+            logits, loss = logits + count * per_micro_batch, loss + count * until_loss
             continue
         if block.kind == "layer":
             layer = layer_activations(scenario, block, stages.layouts_of_block(block))
@@ -140,15 +106,36 @@ def _sums(stages: Stages, flight: InFlight) -> _Sums:
             layer_bytes = saved_bytes(scenario, always_saved(block), layouts)
         saved_sum = saved_sum + flight.blocks[number] * layer_bytes
         one_micro_batch = one_micro_batch + flight.smallest[number] * layer_bytes
-    in_transfer = scenario.framework.offloading.activation_layers * last.offloaded
-    return _Sums(
-        saved_sum, one_micro_batch, offloaded, in_transfer, logits, loss, last, following, first
+    stream = stages.tokens * stages.blocks[0].width * scenario.workload.compute_bytes
+    gathered = np.where(layouts.splits_sequence & (layouts.tp > 1), stream, 0.0)
+    return Activations(
+        saved=saved_sum + scenario.framework.offloading.activation_layers * last.offloaded,
+        other_micro_batches=saved_sum - one_micro_batch,
+        in_flight=flight.micro_batches,
+        offloaded=offloaded,
+        layer=last,
+        following=following,
+        first=first,
+        logits=logits,
+        loss=loss,
+        sequence_buffer=gathered + np.zeros_like(saved_sum),
+        buffers=_stage_buffers(stages, stream, flight),
     )
 
 
+def _logits_and_loss(stages: Stages, head: Block, flight: InFlight) -> tuple[Float, Float]:
+    """Bytes kept by a head and its loss, and the part that is gone after the loss's backward."""
+    scenario, layouts = stages.scenario, stages.layouts
+    waiting = np.where(runs_forward_ahead(layouts), flight.micro_batches, 1.0)
+    sizes = [saved_bytes(scenario, items, layouts) for items in head.working]
+    working = np.asarray(np.max(sizes, axis=0) if sizes else np.zeros(np.shape(layouts.tp)))
+    used = tuple(item for item in head.saved if item.until_loss)
+    saved = saved_bytes(scenario, always_saved(head), layouts)
+    return saved * waiting + working, saved_bytes(scenario, used, layouts) + working
+
+
 def _at_ends(stages: Stages, block: Block) -> tuple[Mask | bool, ...]:
-    """Whether the last layer of a chunk, the one before it and the first are of a kind, where a
-    partial recompute repeats some and leaves others."""
+    """True where partial recompute treats a chunk's last, next to last or first layer alike."""
     layouts = stages.layouts
     if not any(candidate.kept_whole for candidate in stages.blocks):
         return True, True, True
@@ -175,9 +162,8 @@ def kept_bytes(scenario: Scenario, block: Block, layouts: Layouts) -> Float:
     Counted: everything or what recompute leaves. Left out: the head, whose loss follows at once.
     method.md#activations.
 
-    >>> scenario = make_scenario("llama-3-8b", "fsdp2", sequence_length=1)
     >>> layer, again = blocks_of(scenario)[1], Layouts.of(Layout(recompute="full"))
-    >>> float(kept_bytes(scenario, layer, again))                # its input: 4096 of two bytes
+    >>> float(kept_bytes(scenario, layer, again)) / 2048         # its input: 4096 of two bytes
     8192.0
     """
     if block.kind == "head":
@@ -187,13 +173,33 @@ def kept_bytes(scenario: Scenario, block: Block, layouts: Layouts) -> Float:
     return saved_bytes(scenario, always_saved(block), layouts)
 
 
+def chunk_kept_bytes(stages: Stages) -> Float:
+    """Saved activations of one micro-batch on every chunk of stages (S,), shape (chunks, S) [B].
+
+    Counted: activations of embedding and layers on the device. Left out: the head, whose loss
+    follows at once; receive buffers. method.md#activations.
+
+    >>> layout = Layout(pp=2, vpp=2, recompute="full", schedule="interleaved-1f1b")
+    >>> saved = chunk_kept_bytes(Stages.of_pipeline(scenario, layout))
+    >>> (saved / 2**24).tolist()                             # inputs of 8 layers; ids too
+    [[8.0009765625, 8.0], [8.0, 8.0]]
+    """
+    counts = chunk_block_counts(
+        stages.blocks, stages.layouts, stages.stage, stages.scenario.framework
+    )
+    sizes = [
+        kept_bytes(stages.scenario, block, stages.layouts_of_block(block))
+        for block in stages.blocks
+    ]
+    return np.asarray(sum(size * count for size, count in zip(sizes, counts, strict=True)))
+
+
 def moved_bytes(stages: Stages) -> Float:
     """Activations that one micro-batch offloads to the host, and fetches in its backward [B].
 
-    Counted: what its layers keep, where activations are offloaded. Left out: embedding and head,
-    whose backward is far off or at once. method.md#host-memory-loading-offload.
+    Counted: what its layers keep. Left out: embedding and head, whose backward is far off or at
+    once. method.md#host-memory-loading-offload.
 
-    >>> scenario = make_scenario("llama-3-8b", "deepspeed")
     >>> layout = Layout(recompute="full", offload_activations=True)
     >>> moved_bytes(Stages.of_pipeline(scenario, layout)).item() / 2048  # 32 layer inputs
     262144.0
@@ -208,12 +214,6 @@ def moved_bytes(stages: Stages) -> Float:
         for block, seen in pairs
     ]
     return stages.total(layers)
-
-
-def _loss(scenario: Scenario, block: Block, layouts: Layouts) -> Float:
-    """Temporaries of the loss, the largest of its alternatives [B]."""
-    sizes = [saved_bytes(scenario, items, layouts) for items in block.working]
-    return np.asarray(np.max(sizes, axis=0) if sizes else np.zeros(np.shape(layouts.tp)))
 
 
 def _stage_buffers(stages: Stages, stream: Float, flight: InFlight) -> StageBuffers:

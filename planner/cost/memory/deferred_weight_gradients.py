@@ -9,7 +9,7 @@ import numpy as np
 from planner.cost.arrays import Arrays, Float
 from planner.cost.memory.activations import kept_bytes
 from planner.cost.memory.in_flight import passes_in_flight
-from planner.cost.memory.saved_tensors import saved_bytes
+from planner.cost.memory.layer_activations import saved_bytes
 from planner.cost.schedules.bubble import defers_weight_gradients
 from planner.cost.shards.stages import Stages
 from planner.cost.shards.states import local_params
@@ -38,12 +38,11 @@ class DeferredGradients(Arrays):
 def deferred_gradients(stages: Stages) -> DeferredGradients:
     """Memory of a stage that waits for its weight-gradient passes [B].
 
-    Counted: the gradient of every product's and every norm's result, and activations, of passes
-    whose weight gradients are not computed; weight gradients in the precision that computes until
-    the next backward pass of their chunk adds them to the sums. The model's first chunk, which has
-    no stream to hand a gradient to, runs its backward pass whole. Left out: other schedules. torch
-    2.13, pipelining/_backward.py: stage_backward_input; fsdp/_fully_shard/_fsdp_param_group.py:
-    post_backward; method.md#memory-per-device.
+    Counted: gradients of products' and norms' results, and activations, of passes whose weight
+    gradients are not computed; weight gradients in the precision that computes until the chunk's
+    next backward pass adds them to the sums. The model's first chunk runs its backward pass whole.
+    Left out: other schedules. torch 2.13, pipelining/_backward.py: stage_backward_input;
+    fsdp/_fully_shard/_fsdp_param_group.py: post_backward; method.md#memory-per-device.
 
     >>> scenario = make_scenario("llama-3-8b", "fsdp2")
     >>> layout = Layout(pp=2, vpp=2, schedule="zero-bubble-v", grad_accumulation=8, zero_stage=2)

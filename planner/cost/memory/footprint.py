@@ -1,8 +1,4 @@
-"""Footprint: what layouts take of a device, a node's memory and its disk, and whether it is there.
-
-Stages are represented by the few that can be the worst; `stage_memory` gives every stage of one
-layout.
-"""
+"""Footprint: bytes that layouts take of a device, a node's memory and its disk, and their fit."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ from planner.cost.memory.peak import Peak, device_memory
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
-from planner.cost.uncertainty.memory_spread import memory_outlook
+from planner.cost.uncertainty import memory_outlook
 from planner.describe.layout import Layout
 from planner.errors import DescriptionError
 
@@ -91,8 +87,6 @@ def footprints(scenario: Scenario, layouts: Layouts) -> Footprints:
     >>> found = footprints(scenario, Layouts.broadcast(dp=[8, 8], grad_accumulation=8))
     >>> found.memory_parts_bytes["optimizer_states"] / scenario.model.num_params  # fp32 copy
     array([12., 12.])
-    >>> found.fits
-    array([ True,  True])
     """
     return map_in_batches(
         lambda batch: footprints_of(Stages.candidates(scenario, batch)), layouts, len(layouts)
@@ -137,7 +131,7 @@ def footprints_of(stages: Stages) -> Footprints:
 def _as_measured(
     scenario: Scenario, layouts: Layouts, parts_bytes: dict[str, Float]
 ) -> dict[str, Float]:
-    """Parts of a device's memory (L, ...) as runs that were measured before let expect them [B]."""
+    """Parts of a device's memory (L, ...), corrected by runs measured before [B]."""
     if scenario.experience.memory is None:
         return parts_bytes
     factor = memory_outlook(scenario, layouts).expected.reshape(np.shape(layouts.dp))
@@ -145,10 +139,7 @@ def _as_measured(
 
 
 def check_figures(scenario: Scenario, *totals: Float) -> None:
-    """Raise DescriptionError where a total is not finite, or less than nothing.
-
-    Every figure has bounds of its own; only many at their limits come here.
-    """
+    """Raise DescriptionError where a total is not finite, or less than nothing."""
     for total in totals:
         if not np.all(np.isfinite(total) & (total >= 0)):
             raise DescriptionError(

@@ -1,8 +1,4 @@
-"""Gradients: those that exist, and the buffers of their reduction, at the moments of a step.
-
-Where gradients are reduced in every pass they exist for one layer at a time. Where they are
-summed over the passes and reduced once, unsharded sums are alive while activations are.
-"""
+"""Gradients: those that exist, and the buffers of their reduction, at the moments of a step."""
 
 from __future__ import annotations
 
@@ -63,8 +59,7 @@ def reduction(stages: Stages, activations: Activations, gradients: Float) -> Red
     >>> from planner.cost.memory.activations import stage_activations
     >>> scenario = make_scenario("gpt2-xl", "deepspeed")
     >>> stages = Stages.of_pipeline(scenario, Layout(dp=4, zero_stage=3))
-    >>> found = reduction(stages, stage_activations(stages), np.zeros(()))
-    >>> found.buckets.item()                                # one of 5e8 elements in 16 bits
+    >>> reduction(stages, stage_activations(stages), np.zeros(())).buckets.item()  # 5e8 elements
     1000000000.0
     """
     return Unreduced.of(stages, gradients).beside(stages, activations)
@@ -139,9 +134,7 @@ class Unreduced(Arrays):
         )
 
     def _in_loss(self, before: Float, activations: Activations) -> Float:
-        """The head's gradient where every piece of the loss adds to it: an fp32 sum beside the
-        temporaries of the last piece; when those are gone, the input and the output of its
-        reduction beside the sum."""
+        """Gradient of a head whose loss runs in pieces: its sum, or its reduction if larger."""
         # a sum over the passes before is there already
         summed = np.where(self.once & (before > 0), 0.0, self.of_piece)
         reducing = summed + self.of_last_piece - activations.loss
@@ -221,8 +214,7 @@ class _Sizes:
         )
 
     def outputs(self) -> Float:
-        """Outputs of a layer's reductions, freed once its weights are updated unless they are
-        narrower copies of the sums."""
+        """Outputs of a layer's reductions; narrower copies of sums outlive the weights' update."""
         reduces = self.every | self.late
         narrower = self.size.gradient_bytes < self.size.reduce_bytes
         size = np.where(reduces, self.layer * self.output_bytes, 0.0)
@@ -233,16 +225,12 @@ class _Sizes:
         return (self.params.trainable + self.beyond()) * self.size.reduce_bytes
 
     def beyond(self) -> Float:
-        """Elements of a table's gradient sum beyond its share: it is kept whole until reduced.
-
-        A table that the head shares is summed with the head's gradient, which is split.
-        """
+        """Elements of a table's gradient sum beyond its share, where no head splits it."""
         unsplit, params = float(self.buffers.whole_embedding_gradient), self.params
         return np.where(params.tied > 0, 0.0, params.table * (self.layouts.tp - 1) * unsplit)
 
     def passing(self) -> Float:
-        """The largest gradient where each is gone once its weight is updated; where groups of
-        weights are reduced, larger inputs of reductions are counted."""
+        """Largest gradient where each is gone after its weight's update, without groups."""
         each = self.size.gradient_bytes if self.in_backward and not self.sharding else 0.0
         return np.asarray(self.largest_group * each)
 
@@ -253,10 +241,7 @@ class _Sizes:
         return np.where(self.layouts.piped, self.sums(), left)
 
     def table(self) -> Float:
-        """The embedding's gradient: DTensor computes that of a split table whole, then splits it.
-
-        To a sum it is added whole, unless the head's gradient has split that.
-        """
+        """Gradient of the embedding, that of a split table whole (DTensor)."""
         params, computed_whole = self.params, float(self.buffers.whole_embedding_gradient)
         table = params.table * self.layouts.tp * computed_whole
         unsplit = self.once & (params.tied == 0) & (table > 0)
@@ -272,11 +257,7 @@ class _Sizes:
         return np.where(copied, self.params.copied_in * each, 0.0)
 
     def groups(self) -> Float:
-        """Beyond all sums, when a pipeline reduces them group by group: embedding, layers, head.
-
-        A whole sum is split before it is copied; the embedding's is gone when the first layer
-        is reduced.
-        """
+        """Beyond all sums, when a pipeline reduces them group by group: embedding, layers, head."""
         params, ahead = self.params, self.buffers.reduce_input_bytes
         split = np.where(self.beyond() > 0, params.table * ahead, 0.0)
         first = params.embedding * ahead + np.maximum(params.embedding * self.output_bytes, split)

@@ -21,10 +21,9 @@ def host_memory(stages: Stages, device_bytes: Float | float = 0.0) -> dict[str, 
 
     `stages` are the first of each layout, `device_bytes` what a rank takes where its device has no
     memory of its own. Counted: one process per rank; a checkpoint per rank where the framework
-    reads it whole; offloaded states, gradients and weights as often as they are held; pinned
-    buffers of the disk. Left out: the page cache, data loader workers' own data, sizes that
-    torch's host allocator rounds up. Where whole checkpoints exceed the node, loading rank by rank
-    is taken instead; where one does, making the model in shards. Ren et al. 2021, arXiv:2101.06840;
+    reads it whole, rank by rank or in shards where that exceeds the node; offloaded states,
+    gradients and weights; pinned buffers of the disk. Left out: the page cache, data loaders,
+    rounding of torch's host allocator. Ren et al. 2021, arXiv:2101.06840;
     method.md#host-memory-loading-offload.
 
     >>> scenario = make_scenario("gpt2-xl", "deepspeed")
@@ -42,7 +41,7 @@ def host_memory_phases(
 ) -> tuple[dict[str, Float], dict[str, Float]]:
     """Bytes of host memory per node, by part, while a checkpoint is loaded and at a step [B].
 
-    Counted: what `host_memory` counts, which is the worse of the two. Left out: what it leaves out.
+    Counted: as `host_memory`, the worse of the two. Left out: as there.
     method.md#host-memory-loading-offload.
 
     >>> scenario = make_scenario("gpt2-xl", "deepspeed")
@@ -158,8 +157,7 @@ def disk_bytes(stages: Stages) -> Float:
     """Bytes on the node's local disk: swapped states and gradients, weights with full offload [B].
 
     `stages` are the first of each layout. Counted: what all ranks of a node swap. Left out:
-    checkpoints and data. Rajbhandari et al. 2021, arXiv:2104.07857;
-    method.md#host-memory-loading-offload.
+    checkpoints and data. Rajbhandari et al. 2021, arXiv:2104.07857.
 
     >>> scenario = make_scenario("gpt2-xl", "deepspeed")
     >>> stages = Stages.of_pipeline(scenario, Layout(dp=4, zero_stage=3, offload="all-nvme"))

@@ -18,11 +18,7 @@ __all__ = ["InFlight", "passes_in_flight"]
 
 @dataclass(frozen=True)
 class InFlight:
-    """Passes whose activations a stage holds at its peak [1].
-
-    Every figure is worked out when it is first asked for, once per distinct stage: of `layouts`,
-    at `stage`, by chunk (chunks, ...); `index` of them each stage is.
-    """
+    """Passes whose activations distinct stages hold at their peak; `index` spreads them [1]."""
 
     layouts: Layouts
     stage: Int
@@ -71,8 +67,7 @@ class InFlight:
 
     @functools.cached_property
     def cool_down(self) -> tuple[Float, ...]:
-        """As `blocks`, when no forward pass follows and most weight gradients are still to be
-        computed: for schedules with passes of their own for them."""
+        """As `blocks`, when no forward pass follows and most deferred weight gradients wait."""
         return self._summed(chunks_waiting(self.layouts, self.stage, self.layers)[0])
 
     @functools.cached_property

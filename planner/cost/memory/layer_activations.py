@@ -1,28 +1,74 @@
-"""Layer activations: saved, recomputed and temporary bytes of one layer."""
+"""Layer activations: saved, recomputed and temporary bytes of tensors and layers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from planner.cost.arrays import Arrays, Float, Mask
-from planner.cost.memory.saved_tensors import always_saved, saved_bytes
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.states import largest_matrix
+from planner.cost.shards.tensor_split import expert_load, split_over
 from planner.describe.layout import Module
-from planner.describe.model.block import Block, Saved
+from planner.describe.model.block import Block, Saved, Split
 
-__all__ = ["LayerActivations", "layer_activations"]
+__all__ = ["LayerActivations", "always_saved", "layer_activations", "saved_bytes"]
+
+
+def saved_bytes(scenario: Scenario, items: tuple[Saved, ...], layouts: Layouts) -> Float:
+    """Saved tensors on one rank for one micro-batch [B].
+
+    Counted: their bytes per token, over the ranks that split them. Left out: how many layers keep
+    them. method.md#memory-per-device.
+
+    >>> queries = Saved("queries", 2 * 4096, "sharded")             # sequences of 2048 tokens
+    >>> float(saved_bytes(scenario, (queries,), Layouts.of(Layout(tp=4)))) / 2**20
+    4.0
+    """
+    workload, gathered = scenario.workload, scenario.framework.kernels.saves_gathered
+    alike: dict[tuple[Split, tuple[str, ...]], float] = {}
+    for item in items:
+        kind = (item.split, item.only)
+        per_key = workload.sequence_length if item.scores else 1
+        alike[kind] = alike.get(kind, 0.0) + item.bytes_per_token * per_key
+    total = np.zeros(np.shape(layouts.tp))
+    for (split, only), size in alike.items():
+        parts = size / split_over(split, layouts, gathered=gathered)
+        if split in ("dispatched", "expert"):
+            parts = parts * expert_load(workload, layouts)
+        for condition in only:
+            parts = np.where(_CONDITIONS[condition](layouts), parts, 0.0)
+        total = total + parts
+    return total * layouts.tokens(workload.sequence_length)
+
+
+_CONDITIONS: dict[str, Callable[[Layouts], Mask]] = {
+    "only_split": lambda layouts: layouts.tp > 1,
+    "only_context": lambda layouts: layouts.cp > 1,
+    "only_spread": lambda layouts: layouts.ep > 1,
+    "only_batched": lambda layouts: layouts.micro_batch > 1,
+    "only_piped": lambda layouts: layouts.piped,
+}
+"""Where tensors exist that do not exist everywhere, by the mark of `Saved`."""
+
+
+def always_saved(block: Block) -> tuple[Saved, ...]:
+    """Tensors of a block that autograd saves without recompute: their bytes per token [B].
+
+    Counted: all but those of selective recompute. Left out: ranks that split them. Definition.
+
+    >>> any(item.selective_only for item in always_saved(blocks_of(scenario)[1]))
+    False
+    """
+    return tuple(item for item in block.saved if not item.selective_only)
 
 
 @dataclass(frozen=True, slots=True)
 class LayerActivations(Arrays):
-    """Saved activations and temporaries of the largest layer of a stage, per micro-batch [B].
-
-    Of layers that differ it is the largest in everything.
-    """
+    """Saved activations and temporaries per micro-batch, each of the layer where it is largest."""
 
     saved: Float
     """From forward to backward, on the device."""
@@ -33,8 +79,7 @@ class LayerActivations(Arrays):
     ending: Float
     """Its gradients when its backward ends, in attention, beyond what it has freed."""
     after_ffn: Float
-    """Its temporaries when the gradients of its feed-forward's weights are complete; less than
-    nothing where more activations were freed by then."""
+    """Its temporaries when its feed-forward's weight gradients are complete; may be negative."""
     early_gradients: Float
     """Share of its weights' gradients that exist when its working set is largest."""
     ffn_gradients: Float
@@ -146,11 +191,7 @@ def _recomputed_bytes(
 
 
 def _dequantised_matrix(scenario: Scenario, block: Block, layouts: Layouts) -> Float:
-    """A frozen matrix in the precision that computes, and what is alive beside it [B].
-
-    Of DoRA also the product of the adapters and its sum with the matrix, where full recompute takes
-    the norms again.
-    """
+    """A frozen matrix in the precision that computes, and what is alive beside it [B]."""
     workload = scenario.workload
     if not (workload.quantized or workload.dora):
         return np.zeros(np.shape(layouts.tp))

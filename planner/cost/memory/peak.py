@@ -1,7 +1,4 @@
-"""Peak: bytes per rank by part, at every pipeline stage, at the worst moment of a step.
-
-The parts reported are those alive at the worst of `MOMENTS`, so they add up to the total.
-"""
+"""Peak: bytes per rank by part, at every pipeline stage, at the worst moment of a step."""
 
 from __future__ import annotations
 
@@ -21,8 +18,7 @@ __all__ = ["Peak", "communicators", "device_memory"]
 def device_memory(stages: Stages) -> tuple[dict[str, Float], Int]:
     """Bytes per rank of pipeline stages, by part, at the peak, and which of MOMENTS that is [B].
 
-    Counted: everything in DEVICE_PARTS. Left out: memory of other jobs on the device.
-    method.md#memory-per-device.
+    Counted: DEVICE_PARTS. Left out: other jobs on the device. method.md#memory-per-device.
 
     >>> scenario = make_scenario("gpt2-xl")
     >>> parts, moment = device_memory(Stages.of_pipeline(scenario, Layout()))
@@ -45,11 +41,8 @@ class Peak:
     total: Float
     """All parts at that moment, the allocator's reserve and the device's context among them."""
     before_update: Float
-    """What is alive before the optimizer's step, and the temporaries of that beside it.
-
-    What activations leave behind is too small for them: the allocator takes more while there is
-    room, and gives the small pieces back when there is none.
-    """
+    """Memory before the optimizer's step, and the temporaries of that beside it: what activations
+    leave behind is too small for them, so the allocator takes more while there is room."""
     context: Float
 
     @classmethod
@@ -128,13 +121,11 @@ def _context_bytes(stages: Stages) -> Float:
 def communicators(layouts: Layouts) -> Float:
     """Communicators with buffers of their own that a rank is in [1].
 
-    Counted: the group of every axis in use; a pair with each neighbour in the pipeline, as torch
-    makes one for every two ranks that send (pytorch issue 129140); one over several axes, for the
-    norm of gradients. Left out: that the ends of a pipeline have one neighbour, unless tied tables
-    pair them; groups that share buffers (ncclCommSplit, splitShare). method.md#memory-per-device.
+    Counted: one per axis in use, a pair with each pipeline neighbour as torch makes them (pytorch
+    issue 129140), one over several axes for the norm of gradients. Left out: that a pipeline's ends
+    have one neighbour, unless tied tables pair them; groups that share buffers (ncclCommSplit).
+    method.md#memory-per-device.
 
-    >>> float(communicators(Layouts.of(Layout(dp=4))))
-    1.0
     >>> float(communicators(Layouts.of(Layout(dp=4, tp=4, pp=12))))   # 2 axes, 2 pairs, all ranks
     5.0
     """

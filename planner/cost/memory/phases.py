@@ -1,7 +1,5 @@
-"""Moments: what is alive on the device at the eleven moments of a step that compete for the peak.
-
-Each moment is a function of one worksheet; `MOMENTS` lists them in the order of the step.
-"""
+"""Moments: tensors alive on the device at the eleven moments of a step that compete for the
+peak."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ from planner.cost.memory.weights import (
 )
 from planner.cost.shards.stages import Stages
 
-__all__ = ["MOMENTS", "LiveTensors", "PeakInputs"]
+__all__ = ["MOMENTS", "LiveTensors", "PeakInputs", "staying_bytes"]
 
 _NOTHING = functools.partial(np.zeros, ())
 
@@ -203,10 +201,7 @@ def second_layer(inputs: PeakInputs) -> LiveTensors:
 
 
 def first_layer(inputs: PeakInputs) -> LiveTensors:
-    """All gradients, and the first layer's working set.
-
-    Other activations are gone, but for those of other micro-batches in a pipeline.
-    """
+    """All gradients, the first layer's working set, and activations of other micro-batches."""
     return LiveTensors(
         weights=inputs.weights.in_first_layer,
         gathered_parameters=inputs.gathered.in_first_layer,
@@ -229,26 +224,19 @@ def embedding(inputs: PeakInputs) -> LiveTensors:
 
 
 def cooling_down(inputs: PeakInputs) -> LiveTensors:
-    """No forward pass follows: most weight gradients wait, where they have passes of their own.
-
-    Those of one pass are being computed, from gradients that they take the place of.
-    """
-    deferred_gradients, nothing = inputs.deferred_gradients, np.zeros(())
-    if not np.any(deferred_gradients.waiting):
+    """No forward pass follows, and most deferred weight gradients wait."""
+    deferred, nothing = inputs.deferred_gradients, np.zeros(())
+    if not np.any(deferred.waiting):
         none = {"weights": nothing, "gradients": nothing, "communication_buffers": nothing}
-        return LiveTensors(
-            activations=deferred_gradients.saved + np.zeros(inputs.stages.shape), **none
-        )
-    turned = np.where(deferred_gradients.waiting > 0, 1.0, 0.0)
-    summed = inputs.reduction.summed + np.maximum(
-        deferred_gradients.one_pending - deferred_gradients.one_waiting, 0.0
-    )
+        return LiveTensors(activations=deferred.saved + np.zeros(inputs.stages.shape), **none)
+    turned = np.where(deferred.waiting > 0, 1.0, 0.0)
+    pending = np.maximum(deferred.one_pending - deferred.one_waiting, 0.0)
     return LiveTensors(
         weights=turned * inputs.weights.all,
         gathered_parameters=turned * inputs.gathered.window,
-        gradients=turned * summed,
-        activations=deferred_gradients.saved,
-        working_set=deferred_gradients.waiting,
+        gradients=turned * (inputs.reduction.summed + pending),
+        activations=deferred.saved,
+        working_set=deferred.waiting,
         communication_buffers=turned * inputs.stage_buffers_after,
     )
 
@@ -296,3 +284,21 @@ MOMENTS: dict[str, Callable[[PeakInputs], LiveTensors]] = {
     "reduction": reducing,
     "optimizer": optimizer,
 }
+
+
+def staying_bytes(stages: Stages) -> Float:
+    """Resident bytes of a stage between passes [B].
+
+    Counted: weights, gradients and optimizer states beside the last layer's backward pass. Left
+    out: activations, temporaries and buffers of a pass, the driver's and the allocator's share.
+    method.md#memory-per-device.
+
+    >>> stages = Stages.of_pipeline(make_scenario("gpt2-xl"), Layout())
+    >>> each = staying_bytes(stages).item() / stages.params.unsharded.item()
+    >>> round(each, 1)                          # 2 + 4 + 12, and gradients not summed yet
+    18.1
+    """
+    inputs = PeakInputs.of(stages)
+    alive = backward(inputs)
+    stays = alive.weights + alive.gradients + inputs.resident.optimizer_states
+    return np.broadcast_to(stays, stages.shape)

@@ -33,17 +33,16 @@ class Resident(Arrays):
 
 
 def resident(stages: Stages) -> Resident:
-    """Weights, gradients and optimizer states that stay on the device [B].
+    """Weights, gradients and optimizer states that stay on the device in the middle of a step [B].
 
-    Counted: what is resident in the middle of a step. Left out: layers gathered for a while.
-    Rajbhandari et al. 2020, arXiv:1910.02054, figure 1, with the framework's bytes.
+    Counted: what is resident. Left out: layers gathered for a while. Rajbhandari et al. 2020,
+    arXiv:1910.02054, figure 1, with the framework's bytes.
 
     >>> scenario = make_scenario("gpt2-xl", "deepspeed")
-    >>> stay = resident(Stages.of_pipeline(scenario, Layout()))  # 2 + 2 + 12 bytes each
-    >>> [part.item() / scenario.model.num_params for part in (stay.weights, stay.gradients)]
-    [2.0, 2.0]
-    >>> stay.optimizer_states.item() / scenario.model.num_params
-    12.0
+    >>> stay = resident(Stages.of_pipeline(scenario, Layout()))
+    >>> parts = (stay.weights, stay.gradients, stay.optimizer_states)
+    >>> [part.item() / scenario.model.num_params for part in parts]
+    [2.0, 2.0, 12.0]
     """
     size, params, layouts = stages.states, stages.params, stages.layouts
     framework = stages.scenario.framework
@@ -76,25 +75,21 @@ def resident(stages: Stages) -> Resident:
 
 
 def _reduced_twice(stages: Stages) -> Float:
-    """A tied table's gradient shard beyond the first, where a loss in pieces reduces the head's
-    part before the embedding's: the norm's gradient lies in the second one's tensor [B].
-
-    torch 2.13, fsdp/_fully_shard/_fsdp_collectives.py: foreach_reduce.
-    """
-    size, layouts, framework = stages.states, stages.layouts, stages.scenario.framework
-    keeps_second_gradient = (
-        framework.kernels.loss_chunks > 1 and not framework.kernels.optimizer_in_backward
-    )
-    keeps_second_gradient = keeps_second_gradient and not size.sharded_weight_bytes
+    """A tied table's second gradient shard, where a loss in pieces reduces the head's part
+    first."""
+    size, layouts, kernels = stages.states, stages.layouts, stages.scenario.framework.kernels
+    # the norm's gradient lies in its tensor (torch 2.13, _fsdp_collectives.py: foreach_reduce)
+    keeps_second = kernels.loss_chunks > 1 and not kernels.optimizer_in_backward
+    keeps_second = keeps_second and not size.sharded_weight_bytes
     shard = stages.trained.tied / layouts.num_shards * size.gradient_bytes
-    return np.where(layouts.shards_states, keeps_second_gradient * shard, 0.0)
+    return np.where(layouts.shards_states, keeps_second * shard, 0.0)
 
 
 def frozen(stages: Stages) -> Float:
     """Frozen weights that stay on a rank where weights are not sharded [B].
 
-    Counted: the weights themselves and, where a framework computes with gathered copies of its
-    shards, these copies. Left out: weights that train. method.md#memory-per-device.
+    Counted: the weights, and gathered copies of their shards where a framework computes with these.
+    Left out: weights that train. method.md#memory-per-device.
 
     >>> scenario = make_scenario("gpt2-xl", "ddp", lora_rank=8)
     >>> stages = Stages.of_pipeline(scenario, Layout(dp=4))
@@ -117,39 +112,32 @@ def eight_bit_copies(stages: Stages) -> Float:
     """Bytes of 8-bit weight copies beyond 16-bit weights; negative where they replace them [B].
 
     Counted: parameters of layers, where products run in 8 bits and the framework keeps its copies
-    from one micro-batch to the next; without the 16-bit ones where ranks gather 8 bits, unless
-    these are copies of fp32 shards, of which runs take as much as in 16 bits. Left out: embedding
-    and head, which run in 16 bits; scales; that norms have none; that per-tensor scaling needs no
-    copy by columns on Blackwell.
-    Transformer Engine @d0067d0d, module/linear.py: quantize_weight; method.md#states-per-framework.
+    between micro-batches; without the 16-bit ones where ranks gather 8 bits, unless these are
+    copies of fp32 shards. Left out: embedding and head, which run in 16 bits; scales; that norms
+    have none; that Blackwell's per-tensor scaling needs no copy by columns. Transformer Engine
+    @d0067d0d, module/linear.py: quantize_weight; method.md#states-per-framework.
 
     >>> stages = Stages.of_pipeline(make_scenario(machine="dgx-h100", precision="fp8"), Layout())
     >>> eight_bit_copies(stages).item() / 2 / 32            # a layer of Llama 3 8B
     218112000.0
     """
     params, scenario = stages.params, stages.scenario
-    bytes_per_element = scenario.framework.kernels.fp8_weight_bytes * (
-        scenario.workload.precision == "fp8"
-    )
+    each = scenario.framework.kernels.fp8_weight_bytes * (scenario.workload.precision == "fp8")
     if stages.eight_bits and stages.states.sharded_weight_bytes:
-        bytes_per_element = (
-            max(bytes_per_element, stages.layer_element) - stages.states.weight_bytes
-        )
+        each = max(each, stages.layer_element) - stages.states.weight_bytes
     layers = params.unsharded - params.embedding - (params.head - params.tied)
-    return np.where(stages.layouts.shards_weights, 0.0, layers * bytes_per_element)
+    return np.where(stages.layouts.shards_weights, 0.0, layers * each)
 
 
 def second_shard_bytes(stages: Stages, size: Float) -> Float:
     """Secondary shard of gathered weights on a rank (`reshard`; hpZ in ZeRO++) [B].
 
-    `size` is that of weights as ZeRO-3 gathers them. Counted: a rank's part of them, experts over
-    the ranks of the group that have the same ones. Left out: padding. Wang et al. 2023,
-    arXiv:2306.10209, section 3.2; method.md#memory-per-device.
+    `size` is that of weights as ZeRO-3 gathers them. Counted: a rank's part, experts over the ranks
+    that hold the same ones. Left out: padding. Wang et al. 2023, arXiv:2306.10209, section 3.2.
 
     >>> scenario = make_scenario("llama-3-8b", "deepspeed")
     >>> stages = Stages.of_pipeline(scenario, Layout(dp=64, zero_stage=3, reshard=4))
-    >>> size = 2.0 * stages.params.unsharded
-    >>> second_shard_bytes(stages, size).item() / scenario.model.num_params      # 2 / 4
+    >>> second_shard_bytes(stages, 2.0 * stages.params.unsharded).item() / scenario.model.num_params
     0.5
     """
     layouts = stages.layouts
@@ -183,13 +171,10 @@ def resident_weights(stages: Stages, weights: Float) -> ResidentWeights:
     pass, after which sums over several passes are reduced. Left out: weights gathered for a while.
     method.md#memory-per-device.
 
-    >>> scenario = make_scenario("llama-3-8b", "fsdp2")
-    >>> stages = Stages.of_pipeline(scenario, Layout(dp=8, zero_stage=2))
+    >>> stages = Stages.of_pipeline(make_scenario(framework="fsdp2"), Layout(dp=8, zero_stage=2))
     >>> there = resident_weights(stages, resident(stages).weights)
-    >>> (there.all - there.without_head).item()             # 2 bytes of the table and the norm
-    1050681344.0
-    >>> 2 * (128256 * 4096 + 4096)
-    1050681344
+    >>> (there.all - there.without_head).item() == 2 * (128256 * 4096 + 4096)   # table and norm
+    True
     """
     size, params, layouts = stages.states, stages.params, stages.layouts
     copies = ~layouts.shards_weights & (size.sharded_weight_bytes == 0)
@@ -237,8 +222,7 @@ def gathered(stages: Stages, busy: Float) -> GatheredWeights:
     the others' second shards, from a forward pass to its backward pass. Left out: resident weights.
     method.md#memory-per-device.
 
-    >>> scenario = make_scenario("llama-3-8b", "fsdp2")
-    >>> stages = Stages.of_pipeline(scenario, Layout(dp=8, zero_stage=3))
+    >>> stages = Stages.of_pipeline(make_scenario(framework="fsdp2"), Layout(dp=8, zero_stage=3))
     >>> window = gathered(stages, np.zeros(())).window      # 16 bits of a layer and of the next
     >>> window.item() / (2 * 218_112_000)
     2.0
@@ -253,18 +237,13 @@ def gathered(stages: Stages, busy: Float) -> GatheredWeights:
 def _gathered(stages: Stages) -> GatheredWeights:
     """The same, without copies for the first layer."""
     scenario, params, layouts = stages.scenario, stages.params, stages.layouts
-    buffers, element = scenario.framework.buffers, float(scenario.workload.compute_bytes)
-    everything = params.all_gathered * element
+    sums = layouts.sums_gradients(scenario.framework)
+    element = float(scenario.workload.compute_bytes)
+    everything, copied = params.all_gathered * element, params.copied_in * element
     layer = params.largest_layer * stages.layer_element / layouts.tiles
-    head, tied = np.minimum(params.head * element, everything), params.tied * element
-    num_prefetched_layers = 1
-    # a tied table is used at both ends and stays gathered between them
-    window = np.minimum(layer * (1 + num_prefetched_layers) + tied, everything)
-    if buffers.live_elements:
-        live = np.minimum(buffers.live_elements * element, everything)
-        head = window = np.maximum(live, layer)
+    head, window = _window(stages, everything, layer)
     # between passes of a pipeline that reduces once, nothing is freed
-    stays_gathered = layouts.piped & layouts.sums_gradients(scenario.framework)
+    stays_gathered = layouts.piped & sums
     reduced = everything - np.maximum(layer, params.embedding * element)
     stays = layouts.keeps_second_shards(scenario.framework)
     # neither the layer that computes is sharded again nor the head, or the table that it shares
@@ -277,20 +256,31 @@ def _gathered(stages: Stages) -> GatheredWeights:
         second = np.where(stays, 0.0, second_shard_bytes(stages, np.maximum(besides, 0.0)))
         return np.where(layouts.shards_weights, size, 0.0) + second
 
+    in_backward = with_second_shards(window, other_layers)
     both = with_second_shards(np.where(stays_gathered, everything, window), embedding_bytes)
     copies = layouts.gathers_updates & (stages.states.sharded_weight_bytes == 0) & ~layouts.piped
     # gathered before the first pass, gradients are summed after it
-    copies = copies & ~layouts.sums_gradients(scenario.framework)
-    flat = np.where(copies, 2 * layer + params.copied_in * element, 0.0)
     return GatheredWeights(
-        in_forward=with_second_shards(window, other_layers) + flat,
-        window=with_second_shards(window, other_layers),
+        in_forward=in_backward + np.where(copies & ~sums, 2 * layer + copied, 0.0),
+        window=in_backward,
         head=with_second_shards(head, everything - head),
         in_second_layer=both,
         in_first_layer=both,
-        copied=np.where(
-            stays_gathered & layouts.shards_weights, 2 * params.copied_in * element, 0.0
+        copied=np.where(stays_gathered & layouts.shards_weights, 2 * copied, 0.0),
+        in_embedding=with_second_shards(
+            np.where(stays_gathered, everything, params.tied * element)
         ),
-        in_embedding=with_second_shards(np.where(stays_gathered, everything, tied)),
         in_reduction=with_second_shards(np.where(stays_gathered, reduced, 0.0)),
     )
+
+
+def _window(stages: Stages, everything: Float, layer: Float) -> tuple[Float, Float]:
+    """Weights gathered for the head, and for a layer that computes while the next is fetched."""
+    params, element = stages.params, float(stages.scenario.workload.compute_bytes)
+    live_elements = stages.scenario.framework.buffers.live_elements
+    if live_elements:
+        live = np.maximum(np.minimum(live_elements * element, everything), layer)
+        return live, live
+    # a tied table is used at both ends and stays gathered between them
+    window = np.minimum(layer * 2 + params.tied * element, everything)
+    return np.minimum(params.head * element, everything), window

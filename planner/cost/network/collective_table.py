@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from planner.cost.constants import LOW_LATENCY, SIMPLE
 from planner.cost.network.collectives import (
     all_gather_s,
     all_reduce_s,
@@ -20,7 +21,6 @@ from planner.cost.network.collectives import (
     tree_all_reduce_s,
 )
 from planner.cost.network.in_network_reduction import network_all_reduce_s, switch_all_reduce_s
-from planner.cost.network.messages import LOW_LATENCY, SIMPLE
 from planner.cost.network.rooted_collectives import (
     broadcast_s,
     chain_broadcast_s,
@@ -78,10 +78,10 @@ ALGORITHMS: dict[str, dict[str, Time]] = {
     "all_to_all": {"sends to all": all_to_all_s},
     "send_recv": {"to the next rank": ring_exchange_s},
 }
-"""What is modelled of each operation; infinite where a machine has no such switch."""
+"""Algorithms modelled of each operation; infinite where a machine has no such switch."""
 
 _COMPARED = ("hierarchical", "binary tree")
-"""What NCCL and RCCL have not, and the estimate therefore does not take."""
+"""Algorithms that NCCL and RCCL lack, and so the estimate does not take."""
 
 _PARTS_SENT = {
     "all_reduce": 2.0,
@@ -121,14 +121,14 @@ class Row:
     bus_bytes_per_s: float
     """Bus bandwidth as nccl-tests defines it."""
     used: bool
-    """Whether the library would take this algorithm."""
+    """True if the library would take this algorithm."""
 
 
 def whole_nodes(machine: Machine, nodes: int) -> GroupView:
     """The group of all devices of some nodes.
 
-    Counted: ranks in the order of devices, node by node. Left out: where the nodes stand in the
-    network. method.md#what-a-group-sees. Raises LayoutError where the machine has fewer.
+    Counted: ranks in the order of devices. Left out: where the nodes stand in the network.
+    method.md#what-a-group-sees. Raises LayoutError where the machine has fewer.
 
     >>> float(whole_nodes(load_machine("polaris"), 2).size)     # 2 nodes of 4
     8.0
@@ -144,9 +144,9 @@ def whole_nodes(machine: Machine, nodes: int) -> GroupView:
 def group_of(machine: Machine, ranks: int, apart: int = 1) -> GroupView:
     """The group of every `apart`-th device from the first of a node on, as many as `ranks`.
 
-    Counted: other such groups on the same nodes are busy too, so that they share interfaces.
-    Left out: where the nodes stand in the network. method.md#what-a-group-sees. Raises LayoutError
-    where the machine has no such group.
+    Counted: other such groups on the same nodes, which share interfaces. Left out: where the nodes
+    stand in the network. method.md#what-a-group-sees. Raises LayoutError where there is no such
+    group.
 
     >>> view = group_of(load_machine("dgx-h200"), 5)            # 5 of the 8 devices of a node
     >>> float(view.local), float(view.nodes)

@@ -1,9 +1,5 @@
-"""Collectives: alpha-beta time of each operation by algorithm, from what the group sees.
-
-Sizes are those of the full buffer: what every rank holds in an all-reduce, what every rank ends
-with in an all-gather, what every rank starts with in a reduce-scatter or an all-to-all. Bus
-bandwidth is defined as nccl-tests does.
-"""
+"""Collectives: alpha-beta time of each operation by algorithm; sizes are those of the full
+buffer."""
 
 from __future__ import annotations
 
@@ -13,10 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from planner.cost.network.collective_constants import constants
+from planner.cost.constants import PROTOCOLS, SIMPLE, Protocol, network_constants
 from planner.cost.network.in_network_reduction import network_all_reduce_s, switch_all_reduce_s
-from planner.cost.network.messages import PROTOCOLS, SIMPLE, Protocol, inter_node_latency_s
-from planner.cost.network.topology import GroupView, adding
+from planner.cost.network.topology import GroupView, adding, inter_node_latency_s
 
 __all__ = [
     "all_gather_s",
@@ -43,10 +38,7 @@ def _ring_rate(group: GroupView) -> Float:
 
 
 def _once_around_s(group: GroupView, size_bytes: ArrayLike) -> Float:
-    """Transfer of a buffer once around, all of it but each rank's own piece [s].
-
-    At the rate of the ring's slowest part; in phases, inside the node and then between nodes.
-    """
+    """Transfer of a buffer once around a ring, or inside the node and then between nodes [s]."""
     size_bytes, g, m = np.asarray(size_bytes, dtype=float), group.local, group.nodes
     ring = (group.size - 1) / group.size * size_bytes / _ring_rate(group)
     inside = np.where(g > 1, (g - 1) / g * size_bytes / group.local_bytes_per_s, 0.0)
@@ -55,12 +47,7 @@ def _once_around_s(group: GroupView, size_bytes: ArrayLike) -> Float:
 
 
 def _ring_s(group: GroupView, size_bytes: ArrayLike, protocols: Sequence[Protocol]) -> list[Float]:
-    """n - 1 steps around the ring, each passing 1/n of the buffer, in every protocol [s].
-
-    A piece travels the whole ring, step by step inside and between nodes; its latency and the
-    transfer of all pieces run at the same time (added as squares). In phases it travels a ring of
-    the node and then one of a rank on each node.
-    """
+    """n - 1 steps around the ring, each passing 1/n of the buffer, in every protocol [s]."""
     n, phased = group.size, group.in_phases > 0
     piece = np.asarray(size_bytes) / n
     crossings = np.where(group.nodes > 1, np.minimum(group.nodes, n - 1), 0.0)
@@ -68,6 +55,7 @@ def _ring_s(group: GroupView, size_bytes: ArrayLike, protocols: Sequence[Protoco
     steps = np.where(phased, group.local - 1, n - 1 - crossings)
     between = np.where(crossings > 0, crossings * inter_node_latency_s(group, piece), 0.0)
     around = _once_around_s(group, size_bytes)
+    # a piece's latency and the transfer of all pieces run at the same time: added as squares
     return [
         protocol.base_s
         + np.hypot(
@@ -82,10 +70,9 @@ def ring_all_reduce_s(
 ) -> Float:
     """Ring all-reduce: a reduce-scatter and an all-gather [s].
 
-    Counted: 2 (n - 1)/n of the buffer at the rate of the ring's slowest part (in phases: inside
-    the nodes and then between them), the latency of 2 (n - 1) steps, which run at the same time,
-    and the protocol's base once. Left out: congestion. Thakur et al. 2005; bus bandwidth as
-    nccl-tests defines it; method.md#algorithms.
+    Counted: 2 (n - 1)/n of the buffer at the rate of the ring's slowest part (in phases: inside the
+    nodes and then between them), at the same time the latency of 2 (n - 1) steps, and the
+    protocol's base once. Left out: congestion. Thakur et al. 2005; method.md#algorithms.
 
     >>> round(float(ring_all_reduce_s(unit_view(8), 8.0)), 3)   # 2 * 7/8 of 8 bytes at 1 B/s
     14.0
@@ -100,9 +87,8 @@ def tree_all_reduce_s(
     """Double binary tree between nodes, chain inside: log2(nodes) levels, up and down [s].
 
     Counted: the buffer twice at the slower of the rates inside and between, the latency of the
-    chain and of the levels, the protocol's base. Left out: LL128, congestion. Sanders et al.
-    2009, "Two-tree algorithms for full bandwidth broadcast, reduction and scan";
-    method.md#algorithms.
+    chain and of the levels, the protocol's base. Left out: LL128, congestion. Sanders et al. 2009,
+    "Two-tree algorithms for full bandwidth broadcast, reduction and scan"; method.md#algorithms.
 
     >>> round(float(tree_all_reduce_s(unit_view(8), 8.0)), 3)   # 8 bytes up and down at 1 B/s
     16.0
@@ -116,7 +102,7 @@ def _tree_s(group: GroupView, size_bytes: ArrayLike, protocols: Sequence[Protoco
     size_bytes = np.asarray(size_bytes, dtype=float)
     levels = np.log2(np.maximum(group.nodes, 1))
     chain = 2 * (group.local - 1) * group.local_latency_s
-    piece = size_bytes / constants().inter_node.tree_pieces.value
+    piece = size_bytes / network_constants().inter_node.tree_pieces.value
     between_nodes = 2 * levels * inter_node_latency_s(group, piece)
     inside = np.where(group.local > 1, 2 * size_bytes / group.local_bytes_per_s, 0.0)
     # the buffer passes up and down through every node's interfaces
@@ -132,9 +118,8 @@ def _tree_s(group: GroupView, size_bytes: ArrayLike, protocols: Sequence[Protoco
 def hierarchical_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """Reduce-scatter inside the node, ring between nodes, all-gather inside [s].
 
-    Counted: 2 (g - 1)/g of the buffer inside and 2 (m - 1)/m between the m nodes, with the
-    latency of every step. Left out: protocols and their base; no layout uses it, it stands in the
-    table for comparison. method.md#algorithms.
+    Counted: 2 (g - 1)/g of the buffer inside and 2 (m - 1)/m between the m nodes, with the latency
+    of every step. Left out: protocols and their base. method.md#algorithms.
 
     >>> node = group_view(load_machine("polaris"), 4, 1)        # 222 GB/s per device
     >>> round(1e3 * float(hierarchical_all_reduce_s(node, 2**30)), 2)   # 2 * 3/4 GiB
@@ -151,8 +136,8 @@ def hierarchical_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
 
 
 def all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
-    """All-reduce by the fastest of ring and tree in either protocol, and of switches that add up
-    where there are such, as NCCL chooses [s].
+    """All-reduce in the fastest way, of ring and tree in either protocol and switches that add up
+    [s].
 
     Counted: latency, transfer and base of each; 0 for one rank. Left out: LL128, congestion.
     NVIDIA/nccl, src/graph/tuning.cc; method.md#algorithms.
@@ -193,8 +178,7 @@ def reduce_scatter_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """Ring reduce-scatter of a full buffer; the mirror image of all-gather [s].
 
     Counted: as `all_gather_s`, at the rate between nodes that reductions reach. Left out: the
-    additions inside a node. Thakur et al. 2005;
-    method.md#algorithms.
+    additions inside a node. Thakur et al. 2005; method.md#algorithms.
 
     >>> round(float(reduce_scatter_s(unit_view(8), 8.0)), 3)    # 7/8 of 8 bytes at 1 B/s
     7.0
@@ -210,9 +194,8 @@ def _nothing(group: GroupView, size_bytes: ArrayLike) -> Float:
 def all_to_all_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """Every rank sends 1/n of its buffer to every other; links inside and between work at once [s].
 
-    Counted: the slower of both parts, and one message per peer after the other. The part for
-    other nodes leaves through the node's interfaces together with that of the group's other ranks
-    on the node. Left out: protocols, congestion beyond `pairwise_bytes_per_s`.
+    Counted: the slower of both parts, through interfaces that a node's ranks share, and one message
+    per peer after the other. Left out: protocols, congestion beyond `pairwise_bytes_per_s`.
     method.md#algorithms.
 
     >>> float(all_to_all_s(unit_view(8), 8.0))                  # 7 of 8 bytes to others at 1 B/s
@@ -248,12 +231,10 @@ def forwarded_all_to_all_s(group: GroupView, size_bytes: ArrayLike, crossing: Ar
 
 
 def phased_all_to_all_s(group: GroupView, size_bytes: ArrayLike) -> Float:
-    """An all-to-all that adds up what it exchanged inside the nodes before it goes on between
-    them [s].
+    """An all-to-all inside nodes, and between them of what was added up there [s].
 
-    Counted: both parts, one after the other; a node's ranks send each other's sums on, a `local`-th
-    of the buffer each; one message per peer. Left out: as `all_to_all_s`; adding up. Wang et al.
-    2023, arXiv:2306.10209, section 3.3; method.md#algorithms.
+    Counted: both parts, one after the other, a `local`-th of the buffer each; one message per peer.
+    Left out: as `all_to_all_s`; adding up. Wang et al. 2023, arXiv:2306.10209, section 3.3.
 
     >>> float(phased_all_to_all_s(unit_view(8), 8.0))           # 7 of 8 bytes to others at 1 B/s
     7.0
@@ -285,7 +266,7 @@ def ring_exchange_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """Send a message from every rank of a ring to the next; the slowest hop sets the pace [s].
 
     Counted: latency and transfer inside the node where two ranks of the group share one, between
-    nodes where it spans several. Left out: other transfers on the same link. Hockney 1994;
+    nodes where it spans several. Left out: other transfers on the link. Hockney 1994;
     method.md#algorithms.
 
     >>> float(ring_exchange_s(unit_view(2), 8.0))                        # 8 bytes at 1 B/s
@@ -297,13 +278,13 @@ def ring_exchange_s(group: GroupView, size_bytes: ArrayLike) -> Float:
 def p2p_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """Send a message to the next rank of a chain, at the pace of the farthest neighbours [s].
 
-    Counted: as `ring_exchange_s`; where a node holds several ranks of the chain, the rank at its
-    border has one neighbour on the node and one on the next: the mean of both transfers. Left out:
-    other transfers on the same link. Hockney 1994; method.md#algorithms.
+    Counted: as `ring_exchange_s`; the mean of both transfers where a node holds several ranks, as
+    the one at its border has a neighbour on either side. Left out: other transfers on the same
+    link. Hockney 1994; method.md#algorithms.
 
     >>> float(p2p_s(unit_view(4), 8.0))                     # 8 bytes at 1 B/s
     8.0
     """
     inside, between = _hops_s(group, size_bytes)
-    both = (group.local > 1) & (group.nodes > 1)
-    return np.where(both, (inside + between) / 2, np.maximum(inside, between))
+    several = (group.local > 1) & (group.nodes > 1)
+    return np.where(several, (inside + between) / 2, np.maximum(inside, between))

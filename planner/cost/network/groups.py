@@ -1,8 +1,4 @@
-"""Groups: the ranks of every parallel axis, where they sit, and what they see of the machine.
-
-Ranks are numbered with tp fastest, then cp, dp and pp, the order of Megatron-LM and torchtitan's
-mesh; size and stride of every group follow from that, and stand here only.
-"""
+"""Groups: size and stride of the ranks of every parallel axis, and their view of the machine."""
 
 from __future__ import annotations
 
@@ -26,15 +22,14 @@ AXES = {
     "dp": "data",
     "pp": "pipeline",
 }
-"""The group in which the ranks of an axis communicate; context ranks share weights, so their
-gradients are reduced over dp and cp together."""
+"""The group of an axis; gradients of context ranks, which share weights, go over dp and cp."""
 
 
 def geometry(layouts: Layouts) -> dict[str, tuple[Int, Int]]:
     """Size and stride of the groups of every kind, in ranks [1].
 
-    Counted: every axis, with tp fastest, then cp, dp and pp; those of experts with etp fastest,
-    then ep and replicas. Left out: other orders of ranks. method.md#what-a-group-sees.
+    Counted: tp fastest, then cp, dp and pp; of experts etp fastest, then ep and replicas. Left out:
+    other orders of ranks. method.md#what-a-group-sees.
 
     >>> size, stride = geometry(Layouts.of(Layout(tp=4, dp=8, pp=2)))["data"]
     >>> int(size), int(stride)

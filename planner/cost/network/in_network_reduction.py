@@ -1,19 +1,12 @@
-"""Switches that add up: all-reduces through the switch of a node, and through those of a network.
-
-A device sends its buffer once and gets the sum of all back, where a ring passes the buffer twice.
-NCCL calls the first NVLS (NVLink SHARP), with a tree between nodes NVLSTree, and the second
-CollNet (SHARP of InfiniBand). All-gathers and reduce-scatters pass as without: NCCL takes
-switches for them only where programs register their buffers.
-"""
+"""All-reduces by switches that add up, of a node (NVLS) and of a network (CollNet, SHARP)."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from planner.cost.network.collective_constants import constants
-from planner.cost.network.messages import inter_node_latency_s
-from planner.cost.network.topology import GroupView
+from planner.cost.constants import network_constants
+from planner.cost.network.topology import GroupView, inter_node_latency_s
 
 __all__ = ["network_all_reduce_s", "switch_all_reduce_s"]
 
@@ -21,13 +14,9 @@ Float = NDArray[np.float64]
 
 
 def _through_switch_s(group: GroupView, size_bytes: Float) -> tuple[Float, Float]:
-    """Start and transfer of an all-reduce by the switch of each node [s].
-
-    Each of g devices gives the switch its whole buffer and hands out the g-th that it asked for,
-    so that its link carries 1 + 1/g of the buffer in either direction. What is copied in and added
-    before the first sum can be copied out delays the end by its own transfer.
-    """
-    values, g = constants().in_switch, group.local
+    """Start and transfer of an all-reduce by the switch of each node [s]."""
+    values, g = network_constants().in_switch, group.local
+    # each of g devices sends its whole buffer and hands out a g-th of the sum
     per_byte_s = (1 + 1 / g) / (group.switch_part * group.local_bytes_per_s)
     ahead = np.minimum(size_bytes, g * values.ahead_bytes.value)
     return values.step_s.value + ahead * per_byte_s, size_bytes * per_byte_s
@@ -41,11 +30,10 @@ def switch_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """All-reduce by the switch of each node, a tree between nodes; infinite without such [s].
 
     Counted: (1 + 1/g) of the buffer on the link of each of a node's g devices, what must be ahead
-    in the pipeline, NCCL's latency of the switch; between nodes the buffer up and down the tree,
-    which passes the interfaces of two nodes only once, the latency of its levels, and that the
-    switch is slower beside it. Left out: phases, registered buffers. Klenk et al. 2020,
-    doi:10.1109/ISCA45697.2020.00085; NVIDIA/nccl, src/graph/tuning.cc;
-    method.md#in-network-reduction.
+    in the pipeline, the switch's latency; between nodes the buffer up and down the tree (once for
+    two nodes), the latency of its levels, and that the switch is slower beside it. Left out:
+    phases, registered buffers. Klenk et al. 2020, doi:10.1109/ISCA45697.2020.00085; NVIDIA/nccl,
+    src/graph/tuning.cc; method.md#in-network-reduction.
 
     >>> node = group_view(load_machine("dgx-h200"), 8, 1)       # bus bandwidth, measured 482 GB/s
     >>> round(2 * 7 / 8 * 2**34 / float(switch_all_reduce_s(node, 2**34)) / 1e9)
@@ -53,11 +41,15 @@ def switch_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """
     if not group.switch_part:
         return _never(group, size_bytes)
-    size_bytes, m, values = np.asarray(size_bytes, dtype=float), group.nodes, constants().in_switch
+    size_bytes, m, values = (
+        np.asarray(size_bytes, dtype=float),
+        group.nodes,
+        network_constants().in_switch,
+    )
     start, inside = _through_switch_s(group, size_bytes)
     part = np.where(m > 2, values.part_of_several.value, values.part_of_two.value)
     inside = inside / np.where(m > 1, part, 1.0)
-    piece = size_bytes / constants().inter_node.tree_pieces.value
+    piece = size_bytes / network_constants().inter_node.tree_pieces.value
     levels = 2 * np.log2(np.maximum(m, 1)) * inter_node_latency_s(group, piece)
     passes = np.where(m > 2, 2.0, m - 1)
     between = passes * size_bytes / group.network_bytes_per_s
@@ -70,8 +62,8 @@ def network_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
 
     Counted: the buffer once through the node's interfaces; inside the node the switch where that
     adds up too, else a chain to the interfaces and back, which passes the buffer twice; NCCL's
-    latencies of both. Left out: the levels of the network's tree, its limits on the number of
-    groups. Graham et al. 2016, doi:10.1109/COMHPC.2016.006; NVIDIA/nccl, src/graph/tuning.cc;
+    latencies of both. Left out: levels of the network's tree, limits on the number of groups.
+    Graham et al. 2016, doi:10.1109/COMHPC.2016.006; NVIDIA/nccl, src/graph/tuning.cc;
     method.md#in-network-reduction.
 
     >>> from dataclasses import replace
@@ -81,9 +73,9 @@ def network_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """
     if not group.network_part:
         return _never(group, size_bytes)
-    size_bytes, values = np.asarray(size_bytes, dtype=float), constants().in_network
+    size_bytes, values = np.asarray(size_bytes, dtype=float), network_constants().in_network
     g, several = group.local, group.local > 1
-    chain = 2 * values.chain_step_s.value / constants().reference_step_s.value
+    chain = 2 * values.chain_step_s.value / network_constants().reference_step_s.value
     start = values.chain_s.value + (g - 1) * chain * group.local_latency_s
     inside = np.where(several, 2 * size_bytes / group.local_bytes_per_s, 0.0)
     if group.switch_part:

@@ -1,8 +1,5 @@
-"""Rooted collectives: broadcast and reduce, scatter and gather.
-
-Sizes are those of the full buffer: what every rank ends with in a broadcast, what every rank
-starts with in a reduce, what the root holds in a scatter or a gather.
-"""
+"""Rooted collectives: broadcast and reduce, scatter and gather; sizes are those of the full
+buffer."""
 
 from __future__ import annotations
 
@@ -11,9 +8,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from planner.cost.network.collective_constants import constants
-from planner.cost.network.messages import PROTOCOLS, SIMPLE, Protocol, inter_node_latency_s
-from planner.cost.network.topology import GroupView, adding
+from planner.cost.constants import PROTOCOLS, SIMPLE, Protocol, network_constants
+from planner.cost.network.topology import GroupView, adding, inter_node_latency_s
 
 __all__ = [
     "broadcast_s",
@@ -34,7 +30,7 @@ def chain_broadcast_s(
 
     Counted: the base, the latency of n - 1 hops, of which nodes - 1 cross the network, and the
     buffer at the rate of the chain's slowest part (in phases: inside the nodes and then between
-    them). Left out: how long the first piece itself takes over each hop, congestion. NVIDIA/nccl,
+    them). Left out: the first piece's own time over each hop, congestion. NVIDIA/nccl,
     src/graph/tuning.cc; method.md#rooted-collectives.
 
     >>> round(float(chain_broadcast_s(unit_view(8), 8.0)), 3)   # the buffer passes every rank once
@@ -53,15 +49,14 @@ def tree_broadcast_s(group: GroupView, size_bytes: ArrayLike, protocol: Protocol
     """Broadcast down a binary tree of nodes, along a chain in each, in pieces [s].
 
     Counted: the base, the latency of the levels and of the chain, and the buffer: from three nodes
-    on an inner node sends it to two others. Left out: that MPI libraries scatter and gather large
-    buffers instead; NCCL has no such tree, so it stands in tables for comparison. Thakur et al.
-    2005; method.md#rooted-collectives.
+    on an inner node sends it twice. Left out: that MPI libraries scatter and gather large buffers;
+    NCCL has no such tree, it is for comparison. Thakur et al. 2005; method.md#rooted-collectives.
 
     >>> round(float(tree_broadcast_s(unit_view(8), 8.0)), 3)    # an inner rank sends 8 bytes twice
     16.0
     """
     size_bytes, m = np.asarray(size_bytes, dtype=float), group.nodes
-    piece = size_bytes / constants().inter_node.tree_pieces.value
+    piece = size_bytes / network_constants().inter_node.tree_pieces.value
     levels = np.ceil(np.log2(np.maximum(m, 1))) * inter_node_latency_s(group, piece)
     chain = (group.local - 1) * protocol.tree_inside * group.local_latency_s
     inside = np.where(group.local > 1, size_bytes / group.local_bytes_per_s, 0.0)
@@ -107,9 +102,8 @@ def scatter_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """Scatter: the root sends each of the other n - 1 ranks its n-th, links at once [s].
 
     Counted: one message per peer after the other, and the slower of what goes to ranks of its node
-    and of what leaves through its own interface, or its share of one. Left out: the interfaces of
-    its neighbours, which NCCL can reach over NVLink (PXN); protocols. As nccl-tests does it, in
-    sends and receives; method.md#rooted-collectives.
+    and of what leaves through its own interface, or its share of one. Left out: neighbours'
+    interfaces over NVLink (PXN); protocols. As nccl-tests does it; method.md#rooted-collectives.
 
     >>> float(scatter_s(unit_view(8), 8.0))                     # 7 of 8 bytes at 1 B/s
     7.0

@@ -1,9 +1,4 @@
-"""Topology: what a group of ranks sees of the machine.
-
-Groups are described by their size and the stride between their ranks. What such a group can use
-inside a node is read off the node's graph (`wiring`), what it can use between nodes follows from
-how many groups share the interfaces.
-"""
+"""Topology: rates and latencies that a group of ranks, by size and stride, sees of the machine."""
 
 from __future__ import annotations
 
@@ -13,11 +8,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from planner.cost.arrays import Arrays, Float, Int, distinct
-from planner.cost.network.collective_constants import constants
+from planner.cost.constants import network_constants
 from planner.cost.network.wiring import group_rate, wiring
 from planner.describe.machine import Curve, Machine
 
-__all__ = ["GroupView", "adding", "group_view", "unit_view"]
+__all__ = ["GroupView", "adding", "group_view", "inter_node_latency_s", "unit_view"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,34 +32,32 @@ class GroupView(Arrays):
     reducing_part: Float
     """Part of `network_bytes_per_s` that is reached where ranks add up what arrives."""
     hop_bytes_per_s: Float
-    """Rate of one rank that sends to the next of its group on another node, where all groups do so
-    at once, efficiency included [B/s]."""
+    """Rate of a rank to the next of its group on another node, all at once [B/s]."""
     local_latency_s: Float
     """Latency of one step inside the node [s]."""
     pairwise_bytes_per_s: Float
-    """What of `network_bytes_per_s` is reached where every rank sends to every other [B/s]."""
+    """Part of `network_bytes_per_s` that is reached where every rank sends to every other [B/s]."""
     network_latency_s: Float
     """Latency that a doubling of nodes adds to a small all-reduce [s]."""
     large_message_latency_s: Float
     """Latency of one large message from node to node [s]."""
     local_pairwise_bytes_per_s: Float
-    """Rate of one rank inside its node where every rank sends to every other, efficiency included
-    [B/s]."""
+    """Rate of a rank inside its node in an all-to-all, efficiency included [B/s]."""
     neighbour_bytes_per_s: Float
     """Rate between two neighbours of the group inside a node, efficiency included [B/s]."""
     in_phases: Float
     """1 where collectives finish inside the nodes before they go on between them, else 0."""
     switch_part: float | Float = 0.0
-    """What a node's switch that adds up itself reaches of `local_bytes_per_s`; 0 without one."""
+    """Part of `local_bytes_per_s` that a node's adding switch reaches; 0 without one."""
     network_part: float | Float = 0.0
-    """What switches of the network that add up themselves reach of `network_bytes_per_s`."""
+    """Part of `network_bytes_per_s` that the network's adding switches reach; 0 without."""
 
 
 def unit_view(size: ArrayLike) -> GroupView:
     """Groups across nodes whose ranks send one byte per second and wait for nothing.
 
-    Counted: the transfer alone, so seconds of a collective are the bytes that a rank sends. Left
-    out: every latency. Definition.
+    Counted: the transfer alone, so seconds are the bytes that a rank sends. Left out: every
+    latency. Definition.
 
     >>> view = unit_view(8)
     >>> float(view.nodes), float(view.network_bytes_per_s), float(view.network_latency_s)
@@ -95,10 +88,9 @@ def group_view(
 ) -> GroupView:
     """Network view of a group of `size` ranks, `stride` apart, while all such groups are busy.
 
-    Counted: the groups of the axis run the same collective at once, so those that pass through one
-    node share its interfaces; groups that straddle a node boundary at their worst, or the `first`
-    of them alone, which begins a node. Left out: other jobs, routing, near and far interfaces of a
-    device. method.md#what-a-group-sees.
+    Counted: groups of the axis that pass through one node share its interfaces; groups that
+    straddle a node boundary at their worst, or the `first` of them alone, which begins a node. Left
+    out: other jobs, routing, near and far interfaces of a device. method.md#what-a-group-sees.
 
     >>> view = group_view(load_machine("polaris"), 8, 4)     # one rank on each of 8 nodes
     >>> float(view.nodes), float(view.local)
@@ -152,17 +144,33 @@ def adding(group: GroupView) -> GroupView:
     return replace(group, network_bytes_per_s=group.reducing_part * group.network_bytes_per_s)
 
 
+def inter_node_latency_s(group: GroupView, message_bytes: ArrayLike) -> Float:
+    """Latency of handing one message of a collective from node to node [s].
+
+    Counted: half the latency of a doubling for the smallest messages, that of a large one, which
+    waits for a rendezvous and a slice's copy, from 512 KiB on; between them the cube root of the
+    size. Left out: the transfer itself. method.md#algorithms; fitted as `collective_constants.toml`
+    says.
+
+    >>> pair = group_view(load_machine("polaris"), 8, 1)        # 160 us for a large message
+    >>> [round(1e6 * float(inter_node_latency_s(pair, size))) for size in (2**16, 2**19, 2**30)]
+    [80, 160, 160]
+    """
+    large_bytes = network_constants().inter_node.large_message_bytes.value
+    part = np.minimum(np.cbrt(np.asarray(message_bytes) / large_bytes), 1.0)
+    return np.maximum(group.large_message_latency_s * part, 0.5 * group.network_latency_s)
+
+
 def _switches(machine: Machine) -> tuple[float, float]:
-    """What switches that add up themselves reach of the rates without them, or 0: a node's, the
-    network's; the same for all groups."""
-    fabric, network = machine.node.fabric, machine.network
-    node_switch, network_switch = (
+    """Rates of a node's and a network's adding switches over those without; 0 for none."""
+    fabric = machine.node.fabric
+    of_node, of_network = (
         fabric.switch_reduction,
-        network.switch_reduction if network else None,
+        machine.network and machine.network.switch_reduction,
     )
     return (
-        node_switch.value / fabric.efficiency.value if node_switch else 0.0,
-        network_switch.value if network_switch else 0.0,
+        of_node.value / fabric.efficiency.value if of_node else 0.0,
+        of_network.value if of_network else 0.0,
     )
 
 
@@ -181,10 +189,7 @@ def _local_rates(machine: Machine, local: Int, stride: Int) -> tuple[Float, Floa
 
 
 def _between_sockets(machine: Machine, local: Int, stride: Int) -> tuple[Float, Float]:
-    """What the link between sockets leaves to a rank, in a ring and where all send to all [B/s].
-
-    All groups of an axis that span both sockets share it.
-    """
+    """Rate left to a rank by the link between sockets, in a ring and in an all-to-all [B/s]."""
     node, link = machine.node, machine.node.fabric.socket_bytes_per_s
     if link is None or node.num_sockets == 1:
         endless = np.full(local.shape, np.inf)
@@ -202,10 +207,7 @@ def _between_sockets(machine: Machine, local: Int, stride: Int) -> tuple[Float, 
 
 
 def _network(machine: Machine, size: Int, stride: Int, fewest: Int, nodes: Int) -> dict[str, Float]:
-    """Rates and latencies of groups between nodes, from their share of the interfaces.
-
-    `fewest` are the ranks of a group on the node that holds fewest of them.
-    """
+    """Rates and latencies between nodes; `fewest` are a group's ranks on its emptiest node."""
     network, per_node = machine.network, machine.node.num_devices
     if network is None:
         none, endless = np.zeros(fewest.shape), np.full(fewest.shape, np.inf)
@@ -231,7 +233,7 @@ def _network(machine: Machine, size: Int, stride: Int, fewest: Int, nodes: Int) 
         rate = np.where(leaves, np.minimum(rate, exits * exit_rate.value * fraction), rate)
         hop = np.where(leaves, np.minimum(hop, exit_rate.value * next_node), hop)
     latency, large_message_latency = network.latency_s.value, network.large_message_latency_s
-    ratio = constants().inter_node.large_message_ratio.value
+    ratio = network_constants().inter_node.large_message_ratio.value
     pairwise = network.pairwise_fraction.value if network.pairwise_fraction else 1.0
     adding = np.ones(fewest.shape)
     if network.reducing:

@@ -1,10 +1,4 @@
-"""Wiring: one node of a machine as a graph, and what a group of its devices can send inside it.
-
-The links stand in `links` alone; the picture of a node and the rates of groups are read off them.
-A rate is a minimum cut. Few vertices pass traffic on, so the cuts are tried one by one on plain
-dicts: importing networkx, which draws the graph and checks the cuts in the tests, would take a
-hundred times as long as all rates of a plan.
-"""
+"""Wiring: one node as a graph, and send rates of groups inside it; networkx is slow to import."""
 
 from __future__ import annotations
 
@@ -76,15 +70,8 @@ def _fabric_links(fabric: Fabric, devices: list[tuple[str, int]]) -> Iterator[Li
 
 
 def build_graph(machine: Machine) -> networkx.Graph:
-    """One node of the machine and its way out, as a networkx graph.
-
-    Edges carry `bytes_per_s` per direction and the `link`'s kind. A device carries `bytes_per_s`
-    where it can send less into the fabric than its links there could take.
-
-    >>> graph = build_graph(load_machine("polaris"))
-    >>> graph.edges[("device", 0), ("device", 1)]["bytes_per_s"]
-    100000000000.0
-    """
+    """One node of the machine and its way out, as a networkx graph with `bytes_per_s` and
+    `link`."""
     import networkx
 
     node, graph = machine.node, networkx.Graph()
@@ -109,7 +96,7 @@ class Wiring:
     """The same over the links to the host."""
     devices_per_card: int = 1
     card_bytes_per_s: float | None = None
-    """What one device sends to all devices of one other card, where that is one link [B/s]."""
+    """Rate of one device to all devices of one other card, where that is one link [B/s]."""
 
 
 @functools.lru_cache(maxsize=256)
@@ -142,13 +129,11 @@ def wiring(node: Node) -> Wiring:
 def group_rate(node: Wiring, size: int, stride: int) -> float:
     """Send rate of each of `size` devices of a node, `stride` apart, inside the group [B/s].
 
-    Counted: the smallest minimum cut between a member and the others, over links inside the group:
-    a ring or a mesh of rings can use all of them, but no device outside forwards. Where cards
-    reach each other over one link a device (`card_bytes_per_s`), a group of several cards has no
-    more than those: what must leave a card does not fit through the links inside it. A library
-    goes through the host only where the fabric leaves a member alone. Infinite for one device.
-    Left out: the fabric's efficiency, islands slower than their weakest member.
-    method.md#what-a-group-sees.
+    Counted: the smallest minimum cut between a member and the others, over links inside the group;
+    no device outside forwards. A group of several cards that reach each other over one link a
+    device (`card_bytes_per_s`) has no more than those. The host counts only where the fabric leaves
+    a member alone. Infinite for one device. Left out: the fabric's efficiency, islands slower than
+    their weakest member. method.md#what-a-group-sees.
 
     >>> polaris = wiring(load_machine("polaris").node)      # a mesh of 100 GB/s links
     >>> [group_rate(polaris, size, 1) / 1e9 for size in (2, 3, 4)]
@@ -165,7 +150,7 @@ def group_rate(node: Wiring, size: int, stride: int) -> float:
 
 
 def _leaving_cards(node: Wiring, members: list[tuple[str, int]]) -> float:
-    """What the links to the group's other cards take from each of its devices [B/s]."""
+    """Rate of each of the group's devices over the links to its other cards [B/s]."""
     cards = {device // node.devices_per_card for _, device in members}
     if node.card_bytes_per_s is None or len(cards) == 1:
         return np.inf
@@ -175,10 +160,7 @@ def _leaving_cards(node: Wiring, members: list[tuple[str, int]]) -> float:
 def _minimum_cut(
     neighbours: Neighbours, sender: tuple[str, int], members: list[tuple[str, int]]
 ) -> float:
-    """The least that crosses a line between a device and the rest of its group [B/s].
-
-    Every switch may stand on either side of the line; the other members stand beyond it.
-    """
+    """The least that crosses a line between a device and the other members of its group [B/s]."""
     switches = [vertex for vertex in neighbours if vertex[0] != "device"]
     cuts = []
     for number in range(len(switches) + 1):

@@ -19,9 +19,9 @@ block sizes of 64 for weights and 256 for their scales; bitsandbytes' defaults).
 def stored_bytes(base: BaseFormat, columns: int) -> float:
     """Bytes of an element of a frozen matrix with so many columns; 0 as it computes [B].
 
-    Counted: codes and scales: nf4 and fp4 0.5 + 4 / 64, with double quantisation 0.5 + 1 / 64 +
-    4 / (64 * 256), 8 bits one scale a row. Left out: tables of codes, offsets, alignment. Dettmers
-    et al. 2023, arXiv:2305.14314, section 3; bitsandbytes 0.48, functional.py: quantize_blockwise.
+    Counted: codes and scales: nf4 0.5 + 4 / 64, with double quantisation 0.5 + 1 / 64 + 4 / (64 *
+    256), 8 bits one scale a row. Left out: tables of codes, offsets, alignment. Dettmers et al.
+    2023, arXiv:2305.14314, section 3; bitsandbytes 0.48, functional.py: quantize_blockwise.
 
     >>> 8 * stored_bytes("nf4", 4096), round(8 * stored_bytes("nf4-double", 4096), 3)
     (4.5, 4.127)
@@ -39,12 +39,11 @@ def with_adapters(block: Block, workload: Workload, kernels: Kernels) -> Block:
     """The block with its frozen parts, how they are stored, and adapters; itself where all trains.
 
     Counted: products without weight gradient, low-rank pairs and their sums, what dropout and DoRA
-    keep, unpacking before both products. Left out: inputs that a program casts for its adapters.
+    keep, unpacking before both products. Left out: inputs cast for adapters.
     method.md#frozen-weights-and-adapters.
 
-    >>> from planner.cost.operators.blocks import blocks
-    >>> model, job = load_model("llama-3-8b"), Workload(lora_rank=16, lora_targets=("query",))
-    >>> layer = blocks(model, job, load_framework("fsdp2"))[1]
+    >>> job = make_scenario(framework="fsdp2", lora_rank=16, lora_targets=("query",))
+    >>> layer = blocks_of(job)[1]
     >>> [(gemm.n, gemm.k) for gemm in layer.gemms if gemm.weight_gradient]
     [(16, 4096), (4096, 16)]
     >>> [item.name for item in layer.saved if "input" in item.name]     # the feed-forward's is not
@@ -98,12 +97,7 @@ def _frozen(gemm: Gemm, workload: Workload, base: BaseFormat, targets: tuple[str
         norms = 5.0 * workload.compute_bytes
     if not gemm.quantizable:
         moved = norms = 0.0
-    return replace(
-        gemm,
-        weight_gradient=False,
-        unpacked_bytes=moved,
-        norm_bytes=norms,
-    )
+    return replace(gemm, weight_gradient=False, unpacked_bytes=moved, norm_bytes=norms)
 
 
 def _share(block: Block, weight: Weight) -> int:
@@ -112,11 +106,7 @@ def _share(block: Block, weight: Weight) -> int:
 
 
 def _summed(block: Block, weight: Weight, workload: Workload, fused: Kernels) -> Pointwise:
-    """Scaling the pair's output and adding it; the gradient of the input added to the matrix's.
-
-    Where a compiler makes one kernel of it and of what comes before and after, the pair's output
-    and the gradient of its input are read once more there, and its output's gradient is written.
-    """
+    """Scaling a pair's output and adding it; adding the gradient of its input to the matrix's."""
     e, times = workload.compute_bytes, _share(block, weight)
     forward, backward = 5 * e * weight.rows, 2 * e * weight.rows + 3 * e * weight.columns
     kernels = 2
@@ -128,18 +118,14 @@ def _summed(block: Block, weight: Weight, workload: Workload, fused: Kernels) ->
         kernels += 1
     if workload.dora:
         # both outputs scaled by the magnitudes, whose gradient reads them again
-        forward, backward, kernels = (
-            forward + 4 * e * weight.rows,
-            backward + 6 * e * weight.rows,
-            5,
-        )
+        forward, backward = forward + 4 * e * weight.rows, backward + 6 * e * weight.rows
+        kernels = 5
     split: Split = "replicated" if weight.split == "replicated" else "sharded"
     return Pointwise(f"{weight.name}.lora", forward * times, backward * times, split, kernels)
 
 
 def _saved_tensors(block: Block, workload: Workload, targets: tuple[str, ...]) -> tuple[Saved, ...]:
-    """What is still kept: inputs of products whose weights are frozen are not, but for pairs that
-    read them without dropout."""
+    """Tensors still kept, without inputs of frozen products that no pair reads."""
     remaining = []
     for item in block.saved:
         needed = set(item.input_of) & set(targets) and not workload.lora_dropout
@@ -170,10 +156,8 @@ def _beside(block: Block, weight: Weight, workload: Workload) -> tuple[Saved, ..
 
 
 def _with_temporaries(block: Block, targets: tuple[str, ...]) -> Block:
-    """The block with the temporary tensors of its backward, also those beside an unpacked matrix.
-
-    Where the product of gate and up is not kept, its gradient takes no other's place.
-    """
+    """The block with the temporary tensors of its backward, also those beside an unpacked
+    matrix."""
     (stream, wide), attention = block.working
     half_stream = replace(stream, bytes_per_token=stream.bytes_per_token / 2)
     gated = any(weight.matrix == "gate" for weight in block.weights)
@@ -187,6 +171,5 @@ def _with_temporaries(block: Block, targets: tuple[str, ...]) -> Block:
 def _waiting(gemm: Gemm, workload: Workload) -> Saved:
     """The gradient of a pair's product, where those of weights have a pass of their own."""
     size = float(workload.compute_bytes * gemm.n * max(gemm.top_k, 1))
-    return Saved(
-        f"gradient.{gemm.name}", size, "sharded" if gemm.split == "column" else "replicated"
-    )
+    split: Split = "sharded" if gemm.split == "column" else "replicated"
+    return Saved(f"gradient.{gemm.name}", size, split)

@@ -1,8 +1,4 @@
-"""Attention: projections, scores and rotary positions of one layer.
-
-What is kept follows Korthikanti et al. 2022 (arXiv:2205.05198, section 4.1), counted again for
-grouped queries and latent projections.
-"""
+"""Attention: projections, scores and rotary positions of one layer."""
 
 from __future__ import annotations
 
@@ -32,45 +28,21 @@ def attention(sizes: Sizes, kind: LayerKind, *, cross: bool = False) -> Operator
     >>> sum(item.bytes_per_token for item in operators.saved)  # 7 h, and 4 bytes a head
     28800
     """
-    model, e, name = sizes.model, sizes.element, "cross_attention" if cross else "attention"
-    h, heads, kv = model.hidden_size, model.num_heads, model.num_kv_heads
+    model, name = sizes.model, "cross_attention" if cross else "attention"
+    heads, kv, eager = model.num_heads, model.num_kv_heads, sizes.workload.attention == "eager"
     gemms, qk_dim, v_dim, latent = _projections(sizes, name)
-    eager = sizes.workload.attention == "eager"
     repeats = sizes.kernels.repeats_kv_heads or (eager and sizes.kernels.transformers_blocks)
     keys = heads if repeats else kv
     q, k, v, out = heads * qk_dim, keys * qk_dim, keys * v_dim, heads * v_dim
-    # other projections run in one kernel with the norm before them (Transformer Engine)
-    norm: tuple[Module, ...] = ("layernorm",) if model.latent_attention else ()
-    up: tuple[Module, ...] = ("mla_up_proj",) if model.latent_attention else ()
-    saved = [
-        Saved(
-            f"{name}.input",
-            sizes.product_input * h,
-            "gathered",
-            input_of=("query", "key", "value"),
-            for_weights=1.0,
-            again_with=norm,
-        ),
-        Saved(f"{name}.qkv", e * (q + k + v), "sharded", again_with=up),
-        Saved(
-            f"{name}.out",
-            e * out,
-            "sharded",
-            of_attention=not cross,
-            input_of=("out",),
-            for_weights=float(eager),
-        ),
-        *latent,
-    ]
+    saved = [*_operands(sizes, name, q + k + v, out, cross=cross), *latent]
     if sizes.saves_fp8:
         saved.append(Saved(f"{name}.out.fp8", out, "sharded", input_of=("out",), for_weights=1.0))
-    pointwise: list[Pointwise] = []
+    pointwise: tuple[Pointwise, ...] = ()
     if sizes.kernels.transformers_blocks:
         copies = _as_written(sizes, name, (q, k, out))
-        saved, pointwise = [*saved, *copies.saved], [*pointwise, *copies.pointwise]
+        saved, pointwise = [*saved, *copies.saved], copies.pointwise
     elif sizes.kernels.copies_ring_output:
-        copy = Saved(f"{name}.out.copy", e * out, "sharded", only_context=True)
-        saved.append(replace(copy, input_of=("out",), for_weights=1.0))
+        saved.append(_output_copy(sizes, name, out, only_context=True))
     core = _scores(sizes, name) if eager else _fused_core(sizes, name, out, cross=cross)
     norms = _qk_norms(sizes, name, (heads + kv) * qk_dim)
     rotary = _rotary(sizes, name, (heads + kv) * qk_dim)
@@ -84,16 +56,34 @@ def attention(sizes: Sizes, kind: LayerKind, *, cross: bool = False) -> Operator
     )
 
 
+def _operands(
+    sizes: Sizes, name: str, qkv: int, out: int, *, cross: bool
+) -> tuple[Saved, Saved, Saved]:
+    """Input of attention, its queries, keys and values together, and its output."""
+    # other projections run in one kernel with the norm before them (Transformer Engine)
+    norm: tuple[Module, ...] = ("layernorm",) if sizes.model.latent_attention else ()
+    up: tuple[Module, ...] = ("mla_up_proj",) if sizes.model.latent_attention else ()
+    entering = Saved(f"{name}.input", sizes.product_input * sizes.model.hidden_size, "gathered")
+    leaving = Saved(f"{name}.out", sizes.element * out, "sharded", of_attention=not cross)
+    eager = float(sizes.workload.attention == "eager")
+    return (
+        replace(entering, input_of=("query", "key", "value"), for_weights=1.0, again_with=norm),
+        Saved(f"{name}.qkv", sizes.element * qkv, "sharded", again_with=up),
+        replace(leaving, input_of=("out",), for_weights=eager),
+    )
+
+
+def _output_copy(sizes: Sizes, name: str, out: int, *, only_context: bool = False) -> Saved:
+    """A copy of attention's output, which the output projection reads."""
+    copy = Saved(f"{name}.out.copy", sizes.element * out, "sharded", only_context=only_context)
+    return replace(copy, input_of=("out",), for_weights=1.0)
+
+
 def _fused_core(sizes: Sizes, name: str, out: int, *, cross: bool) -> Operators:
     """Softmax statistics of fused attention, and the rescaling of its output for sinks."""
     model, e, heads = sizes.model, sizes.element, sizes.model.num_heads
-    statistics = Saved(
-        f"{name}.logsumexp",
-        FP32 * heads,
-        "sharded",
-        of_attention=not cross,
-        again_with=("core_attn",),
-    )
+    statistics = Saved(f"{name}.logsumexp", FP32 * heads, "sharded", of_attention=not cross)
+    statistics = replace(statistics, again_with=("core_attn",))
     if not (model.attention_sinks and sizes.kernels.rescales_for_sinks):
         return Operators(saved=(statistics,))
     # the rescaled output, and the share that is not the sink's in fp32 and as computed
@@ -127,8 +117,7 @@ def _as_written(sizes: Sizes, name: str, widths: tuple[int, int, int]) -> Operat
         # the kernel's output has the memory order of its queries
         pointwise.append(Pointwise(f"{name}.copy", 2 * e * out, 2 * e * out, "sharded"))
     if written.joined_rotary and not eager:
-        copy = Saved(f"{name}.out.copy", e * out, "sharded")
-        saved.append(replace(copy, input_of=("out",), for_weights=1.0))
+        saved.append(_output_copy(sizes, name, out))
     return Operators(pointwise=tuple(pointwise), saved=tuple(saved))
 
 

@@ -25,8 +25,7 @@ FREES_NOTHING = "fused attention keeps no scores that it could free"
 
 
 def selective_frees_nothing(scenario: Scenario) -> bool:
-    """Whether selective recompute of no named modules is none: it repeats attention alone, whose
-    scores fused attention does not keep."""
+    """True where selective recompute repeats only attention, which keeps no scores."""
     attention = scenario.framework.selective_policy == "attention-core"
     return attention and scenario.workload.attention == "flash"
 
@@ -35,9 +34,9 @@ def kept_selectively(sizes: Sizes, saved: tuple[Saved, ...], kind: LayerKind) ->
     """Operator-wise selective recompute keeps attention and products without bias.
 
     Counted: torchtitan's policy: of the plain products every second one, starting with the first;
-    one with a bias is another operator, which is not on its list. A row-parallel product is
-    kept before its reduction, whole on every rank; what a reduce-scatter or an all-to-all gives
-    is kept too. Left out: how much is repeated (`block_time`). method.md#recompute.
+    one with a bias is another operator. A row-parallel product is kept before its reduction, whole
+    on every rank; results of reduce-scatters and all-to-alls too. Left out: how much is repeated
+    (`block_time`). method.md#recompute.
 
     >>> from planner.describe.model.weight_blocks import layer_kinds
     >>> llama = load_model("llama-3-8b")                    # h = 4096, f = 3.5 h, a fourth the keys
@@ -60,12 +59,9 @@ def kept_selectively(sizes: Sizes, saved: tuple[Saved, ...], kind: LayerKind) ->
         "reduce_scatter.outputs", 2 * e * h, "scattered", selective_only=True, only_split=True
     )
     experts = sizes.model.experts.top_k if sizes.model.experts and kind.experts else 0
+    size = 2 * e * h * experts
     exchanged = Saved(
-        "all_to_all.outputs",
-        2 * e * h * experts,
-        "dispatched",
-        selective_only=True,
-        only_spread=True,
+        "all_to_all.outputs", size, "dispatched", selective_only=True, only_spread=True
     )
     return (
         *(item if item.of_attention else replace(item, selective=False) for item in saved),
@@ -113,9 +109,8 @@ def _products(sizes: Sizes, kind: LayerKind) -> list[tuple[str, float, Split, bo
 def working(sizes: Sizes, experts: Experts | None) -> tuple[tuple[Saved, ...], ...]:
     """Gradients alive in the middle of a layer's backward: feed-forward or attention.
 
-    Counted: bytes per token of the stream's gradients and of those inside, less what is freed by
-    then: the last product's input. Left out: activations that are repeated.
-    method.md#memory-per-device.
+    Counted: bytes per token of the stream's gradients and of those inside, less the last product's
+    input, which is freed. Left out: repeated activations. method.md#memory-per-device.
 
     >>> sizes = Sizes(load_model("llama-3-8b"), Workload(), load_framework("megatron-lm"))
     >>> ffn, attention = working(sizes, None)               # 4 h and 2 * 2 f; 4 h and 4 * 2 h
@@ -138,9 +133,9 @@ def working(sizes: Sizes, experts: Experts | None) -> tuple[tuple[Saved, ...], .
 def repeating(sizes: Sizes) -> tuple[Saved, ...]:
     """Temporaries beside recomputed activations when full recompute ends a layer.
 
-    Counted: bytes per token of the last product's output, whole on every tp rank, its copy by rows
-    for the reduce-scatter, its sum, the norm's output, the gradient that waits for them. Left out:
-    where the sequence is not split, gradients are larger. method.md#memory-per-device.
+    Counted: bytes per token of the last product's output, whole on every tp rank, its copy by rows,
+    its sum, the norm's output, the waiting gradient. Left out: larger gradients of an unsplit
+    sequence. method.md#memory-per-device.
 
     >>> sizes = Sizes(load_model("llama-3-8b"), Workload(), load_framework("fsdp2"))
     >>> [(item.bytes_per_token / 4096, item.split) for item in repeating(sizes)]
@@ -178,13 +173,12 @@ def after_ffn(sizes: Sizes, experts: Experts | None) -> tuple[Saved, ...]:
 def deferred(sizes: Sizes, gemms: tuple[Gemm, ...], norms: int) -> tuple[Saved, ...]:
     """Gradients of a layer's products and norms, from which those of its weights are computed.
 
-    Counted: bytes per token of every product's and every norm's result; that of a row-parallel
-    product whole on every rank, in 8 bits where products keep their inputs so (TransformerEngine
-    pytorch/module/linear.py: wgrad_store holds the quantised gradient). Left out: norms of queries
-    and keys. torch 2.13, pipelining/_backward.py: stage_backward_input;
-    method.md#memory-per-device.
+    Counted: bytes per token of every product's and norm's result; of a row-parallel product whole
+    on every rank, in 8 bits where inputs are kept so (TransformerEngine, pytorch/module/linear.py:
+    wgrad_store). Left out: norms of queries and keys. torch 2.13, pipelining/_backward.py:
+    stage_backward_input; method.md#memory-per-device.
 
-    >>> layer = blocks_of(make_scenario("llama-3-8b", "fsdp2"))[1]
+    >>> layer = blocks_of(make_scenario(framework="fsdp2"))[1]
     >>> sum(item.bytes_per_token for item in layer.deferred)    # 2 (2 f + 5 h + 2 kv)
     102400.0
     """

@@ -1,10 +1,4 @@
-"""Blocks: operators and saved tensors of each distinct layer of a model.
-
-The inventory of saved tensors follows what autograd keeps, operator by operator: Korthikanti
-et al. 2022 (arXiv:2205.05198, section 4) for the GPT layer, and the same counting for gated,
-grouped-query, expert and latent-attention layers. Which operators are fused, and what each
-keeps, are traits of the framework.
-"""
+"""Blocks: operators and saved tensors of each distinct layer of a model."""
 
 from __future__ import annotations
 
@@ -23,26 +17,23 @@ from planner.cost.operators.backward import (
 )
 from planner.cost.operators.convolutions import stages
 from planner.cost.operators.custom_module import traced_blocks
-from planner.cost.operators.decoder import scale_to_decoder
 from planner.cost.operators.feed_forward import dense, routed
 from planner.cost.operators.sizes import FP32, Operators, Sizes
 from planner.cost.scenario import Scenario
 from planner.describe.framework.framework import Framework
-from planner.describe.model.block import Block, Pointwise, Saved
+from planner.describe.model.block import Attention, Block, Gemm, Pointwise, Saved
 from planner.describe.model.model import Model
 from planner.describe.model.weight_blocks import LayerKind, layer_kinds, shared_size, weight_blocks
 from planner.describe.workload import Workload
 
-__all__ = ["blocks", "blocks_of"]
+__all__ = ["blocks", "blocks_of", "scale_to_decoder"]
 
 
 def blocks_of(scenario: Scenario) -> tuple[Block, ...]:
     """Distinct blocks of the model under the scenario's workload and framework.
 
-    Counted: as `blocks`. Left out: the machine, which they do not depend on.
-    method.md#activations.
+    Counted: as `blocks`. Left out: the machine. method.md#activations.
 
-    >>> scenario = make_scenario("llama-3-8b", "fsdp2")
     >>> [block.count for block in blocks_of(scenario)]           # embedding, layers, head
     [1, 32, 1]
     """
@@ -56,7 +47,7 @@ def blocks(model: Model, workload: Workload, framework: Framework) -> tuple[Bloc
     Counted: every layer, with adapters and frozen parts. Left out: layouts; buffers of the model.
     method.md#activations, method.md#parameters.
 
-    >>> llama = blocks_of(make_scenario("llama-3-8b", "fsdp2"))
+    >>> llama = blocks(load_model("llama-3-8b"), Workload(), load_framework("fsdp2"))
     >>> [(block.name, block.count) for block in llama]
     [('embedding', 1), ('dense layer', 32), ('head', 1)]
     >>> sum(block.count * block.num_params for block in llama)
@@ -109,20 +100,17 @@ def _layer(sizes: Sizes, block: Block, kind: LayerKind) -> Block:
 
 
 def _regions(sizes: Sizes, kind: LayerKind) -> int:
-    """Tensor-parallel regions of a layer: attention, and the feed-forward beside or after it.
-
-    Routed experts are none where ranks route their own tokens; the one of every token is.
-    """
+    """Tensor-parallel regions of a layer: attention, and the feed-forward beside or after it."""
     experts = sizes.model.experts if kind.experts else None
     after = not sizes.model.parallel_residual
+    # routed experts are none where ranks route their own tokens
     if experts is not None and sizes.framework.communication.routes_own_tokens:
         after = after and bool(shared_size(experts))
     return 1 + after + kind.cross
 
 
 def _norms(sizes: Sizes, count: int, num_recomputed: int) -> Operators:
-    """Normalisations with their input, some of which recompute may repeat alone, and the residual
-    additions between them."""
+    """Normalisations with their input, some repeated by recompute, and the residual additions."""
     h, e, r, m = sizes.model.hidden_size, sizes.element, sizes.stream, sizes.mask
     fused = sizes.kernels.fused_norm or sizes.model.norm != "rmsnorm"
     if fused:
@@ -130,12 +118,8 @@ def _norms(sizes: Sizes, count: int, num_recomputed: int) -> Operators:
     else:
         # to fp32, square, mean, scale, back to 16 bits, weight: every result in memory
         norm = Pointwise("norm", 36.0 * h, 60.0 * h, num_kernels=6)
-    norm_input = Saved(
-        "norm.input",
-        sizes.norm_bytes(r) * h,
-        "residual",
-        for_weights=0.0 if fused else 1 - FP32 / sizes.norm_bytes(r),
-    )
+    for_weights = 0.0 if fused else 1 - FP32 / sizes.norm_bytes(r)
+    norm_input = Saved("norm.input", sizes.norm_bytes(r) * h, "residual", for_weights=for_weights)
     # norms of parallel branches read the same input
     inputs = 1 if fused and sizes.model.parallel_residual else count
     if sizes.kernels.fused_residual:
@@ -152,3 +136,62 @@ def _norms(sizes: Sizes, count: int, num_recomputed: int) -> Operators:
         + (add,) * additions,
         saved=(norm_input,) * inputs + dropped,
     )
+
+
+def scale_to_decoder(model: Model, block: Block) -> Block:
+    """A block of the decoder by token of the encoder.
+
+    Counted: everything by its share of the tokens; keys and values of cross attention are of all of
+    the encoder's. Left out: that collectives of tensor parallelism stay as many. Raffel et al.
+    2019, arXiv:1910.10683, section 3.1.4: 512 tokens, 114 of targets; method.md#activations.
+
+    >>> t5 = make_scenario("t5-3b-nemo", sequence_length=512)
+    >>> _, encoder, decoder, _ = blocks_of(t5)
+    >>> [(gemm.name, gemm.rows) for gemm in decoder.gemms if "cross" in gemm.name]
+    [('cross_attention.query', 0.25), ('cross_attention.kv', 1), ('cross_attention.out', 0.25)]
+    """
+    share = model.decoder_share
+    crossing = model.num_kv_heads * 2 / (model.num_heads + 2 * model.num_kv_heads)
+
+    def product(gemm: Gemm) -> Gemm:
+        return gemm if gemm.name == "cross_attention.kv" else replace(gemm, rows=share * gemm.rows)
+
+    def core(number: int, attention: Attention) -> Attention:
+        return replace(attention, queries=share, keys=share if number == 0 else 1.0)
+
+    def kernel(operator: Pointwise) -> Pointwise:
+        part = share * _of_keys(operator, share)
+        return replace(
+            operator,
+            forward_bytes=part * operator.forward_bytes,
+            backward_bytes=part * operator.backward_bytes,
+        )
+
+    def scale_all(items: tuple[Saved, ...]) -> tuple[Saved, ...]:
+        return tuple(map(scaled, items))
+
+    def scaled(item: Saved) -> Saved:
+        part = share * _of_keys(item, share)
+        if item.name == "cross_attention.qkv":
+            part = share * (1 - crossing) + crossing
+        return replace(item, bytes_per_token=part * item.bytes_per_token)
+
+    return replace(
+        block,
+        gemms=tuple(map(product, block.gemms)),
+        attentions=tuple(core(number, scaled) for number, scaled in enumerate(block.attentions)),
+        pointwise=tuple(map(kernel, block.pointwise)),
+        saved=scale_all(block.saved),
+        working=tuple(map(scale_all, block.working)),
+        unpacking=scale_all(block.unpacking),
+        repeating=scale_all(block.repeating),
+        after_ffn=scale_all(block.after_ffn),
+        deferred=scale_all(block.deferred),
+        width=round(share * block.width),
+        num_tp_collectives=share * block.num_tp_collectives,
+    )
+
+
+def _of_keys(item: Pointwise | Saved, share: float) -> float:
+    """The decoder's part of the keys, of what there is per token and key."""
+    return share if item.scores and not item.name.startswith("cross") else 1.0

@@ -1,8 +1,4 @@
-"""Convolutions: operators and saved tensors of the stages of a convolutional network.
-
-A token is a sample: bytes per token are bytes per sample, and the rows of a product are the places
-to which its kernel is applied.
-"""
+"""Convolutions: operators and saved tensors of convolutional stages; a token is a sample."""
 
 from __future__ import annotations
 
@@ -24,14 +20,13 @@ _INDEX = 8
 def stages(sizes: Sizes, net: Convolutional) -> tuple[Block, ...]:
     """Blocks of a convolutional network: its stages, then its fully connected layers.
 
-    Counted: products, the passes of norms, non-linearities, additions, poolings and joins over
-    memory, bytes of a sample that backward needs, what changes the memory order around products of
-    matrix units. Left out: workspaces of the library, augmentation of pictures. He et al. 2015,
-    arXiv:1512.03385, table 1; method.md#convolutions.
+    Counted: products, passes over memory of norms, non-linearities, additions, poolings and joins,
+    bytes of a sample that backward needs, changes of memory order around products. Left out:
+    workspaces of the library, augmentation. He et al. 2015, arXiv:1512.03385, table 1;
+    method.md#convolutions.
 
     >>> resnet = load_model("resnet-50")
-    >>> sizes = Sizes(resnet, Workload(), load_framework("ddp"))
-    >>> found = stages(sizes, resnet.convolutional)
+    >>> found = stages(Sizes(resnet, Workload(), load_framework("ddp")), resnet.convolutional)
     >>> products = [(block.count, g) for block in found for g in block.gemms]
     >>> round(sum(n * g.rows * g.n * g.k for n, g in products) / 1e9, 3)    # He et al., GMAC
     4.089
@@ -145,8 +140,7 @@ def _activation(sizes: Sizes, placed: SizedConvolution) -> Operators:
 
 
 def _element_wise(sizes: Sizes, name: str, elements: int) -> Pointwise:
-    """A non-linearity's passes: read and write, then gradient, kept tensor and result; where a
-    compiler joins it to what is before it, what it kept is read once more."""
+    """A non-linearity's passes, forward and backward, fewer where it is fused."""
     e = sizes.element
     if sizes.kernels.fused_residual:
         return Pointwise(f"{name}.activation", 0.0, e * elements, "replicated", 0)
@@ -186,8 +180,7 @@ def _pooled(sizes: Sizes, placed: SizedStage) -> Operators:
 
 
 def _gradient(sizes: Sizes, placed: SizedStage) -> tuple[Saved, ...]:
-    """Gradients alive in the backward of a stage: of what leaves and enters its largest
-    convolution, and of the input that goes around them."""
+    """Gradients alive in the backward of a stage's largest convolution and shortcut."""
     e = sizes.element
     largest = max(conv.inputs + conv.outputs for conv in placed.convolutions)
     around = e * _last(placed).outputs * placed.stage.residual
@@ -239,8 +232,8 @@ def _dense_saved(
 def _loss(
     sizes: Sizes, net: Convolutional, last: SizedStage
 ) -> tuple[Pointwise, Saved, tuple[Saved, ...]]:
-    """Passes of the loss, what it keeps, and what its backward needs: fp32 softmax of every output;
-    of every place also the other softmax and the classes in full of Dice, and the labels."""
+    """Passes of the loss, its saved tensors, and its backward's needs: softmax, or Dice of
+    places."""
     outputs = net.dense[-1].outputs if net.dense else last.outputs
     places = net.loss == "places"
     saved_bytes = FP32 * outputs * (3 if places else 1)

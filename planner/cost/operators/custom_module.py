@@ -21,11 +21,10 @@ __all__ = ["traced_blocks"]
 def traced_blocks(sizes: Sizes, traced: Traced) -> tuple[Block, ...]:
     """Blocks of a traced module as they compute under a workload and a framework.
 
-    Counted: what the trace holds, for a sample, in the way in which a framework computes: in fp32,
-    under autocast where it keeps the stream in fp32, else with weights of 16 bits; fp64 as twice
-    fp32; what forward returns, where a framework's loop holds it until backward. Left out: kernels
-    that a compiler makes one of several; buffers, and what a batch keeps whatever its size.
-    method.md#modules-of-your-own.
+    Counted: what the trace holds, for a sample, as a framework computes: in fp32, under autocast
+    where it keeps the stream in fp32, else with weights of 16 bits; fp64 as twice fp32; forward's
+    results, where a framework's loop holds them. Left out: kernels that a compiler fuses; buffers,
+    and what a batch keeps whatever its size. method.md#modules-of-your-own.
 
     >>> from planner.describe.model.model import Model
     >>> from planner.describe.model.traced_file import TracedWeight
@@ -73,14 +72,8 @@ def _block(sizes: Sizes, block: Block, seen: TracedBlock) -> Block:
     )
     return replace(
         block,
-        gemms=tuple(
-            _gemm(block.name, operation)
-            for operation in kernels_run
-            if operation.kind != "attention"
-        ),
-        attentions=tuple(
-            _attention(operation) for operation in kernels_run if operation.kind == "attention"
-        ),
+        gemms=tuple(_gemm(block.name, run) for run in kernels_run if run.kind != "attention"),
+        attentions=tuple(_attention(run) for run in kernels_run if run.kind == "attention"),
         pointwise=(kernels, *_orders(sizes, kernels_run)),
         saved=(Saved("kept", _bytes(sizes, seen.saved), "replicated"),),
         # a layer has an alternative for each of its halves; here they are one
@@ -89,19 +82,13 @@ def _block(sizes: Sizes, block: Block, seen: TracedBlock) -> Block:
 
 
 def _orders(sizes: Sizes, operations: list[TracedOperation]) -> Iterator[Pointwise]:
-    """What turns operands and result of convolutions where channels are kept apart."""
+    """Kernels that turn operands and result of convolutions where channels are kept apart."""
     if sizes.workload.precision == "fp32" or sizes.kernels.channels_last:
         return
     for operation in operations:
         if operation.kind == "convolution":
-            moved = (
-                2.0
-                * sizes.element
-                * (
-                    (operation.inputs or operation.rows * operation.k)
-                    + operation.rows * operation.n
-                )
-            )
+            inputs = operation.inputs or operation.rows * operation.k
+            moved = 2.0 * sizes.element * (inputs + operation.rows * operation.n)
             both = moved * (1 + operation.input_gradient)
             yield Pointwise("order", moved, both, "replicated", 2)
 

@@ -14,14 +14,11 @@ __all__ = ["embedding", "head"]
 def embedding(sizes: Sizes, block: Block) -> Block:
     """The embedding with positions, dropout and norm; the patches of a vision model.
 
-    Counted: bytes moved and kept per token, the product of patches, one reduction of a split
-    table. Left out: padding of the vocabulary. method.md#memory-bound-kernels.
+    Counted: bytes moved and kept per token, the product of patches, one reduction of a split table.
+    Left out: padding of the vocabulary. method.md#memory-bound-kernels.
 
-    >>> from planner.describe.model.weight_blocks import weight_blocks
-    >>> llama = load_model("llama-3-8b")
-    >>> sizes = Sizes(llama, Workload(), load_framework("megatron-lm"))
-    >>> lookup, = embedding(sizes, weight_blocks(llama)[0]).pointwise
-    >>> lookup.forward_bytes == 2 * 2 * llama.hidden_size   # 16 bits read and written
+    >>> lookup, = blocks_of(scenario)[0].pointwise
+    >>> lookup.forward_bytes == 2 * 2 * scenario.model.hidden_size   # 16 bits read and written
     True
     """
     model, e, r, m = sizes.model, sizes.element, sizes.stream, sizes.mask
@@ -53,15 +50,11 @@ def embedding(sizes: Sizes, block: Block) -> Block:
 def head(sizes: Sizes, block: Block) -> Block:
     """Final norm, projection to the vocabulary, and the loss.
 
-    Counted: the product, bytes moved and kept per token, what the loss needs in backward. Left
-    out: metrics beyond `loss_metrics`. method.md#activations.
+    Counted: the product, bytes moved and kept per token, the loss's needs in backward. Left out:
+    metrics beyond `loss_metrics`. method.md#activations.
 
-    >>> from planner.describe.model.weight_blocks import weight_blocks
-    >>> llama = load_model("llama-3-8b")
-    >>> sizes = Sizes(llama, Workload(), load_framework("megatron-lm"))
-    >>> found = head(sizes, weight_blocks(llama)[-1])
-    >>> kept = {item.name: item.bytes_per_token for item in found.saved}
-    >>> kept["loss.logits"] / llama.vocab_size              # one fp32 copy
+    >>> kept = {item.name: item.bytes_per_token for item in blocks_of(scenario)[-1].saved}
+    >>> kept["loss.logits"] / scenario.model.vocab_size              # one fp32 copy
     4.0
     """
     model, e, r = sizes.model, sizes.element, sizes.stream
@@ -77,11 +70,10 @@ def head(sizes: Sizes, block: Block) -> Block:
     if not model.output_head:
         return replace(block, pointwise=pointwise, saved=saved)
     loss, loss_saved, working = _loss(sizes, vocab)
+    product = Gemm("head", vocab, h, "column", quantizable=False, pieces=sizes.kernels.loss_chunks)
     return replace(
         block,
-        gemms=(
-            Gemm("head", vocab, h, "column", quantizable=False, pieces=sizes.kernels.loss_chunks),
-        ),
+        gemms=(product,),
         pointwise=(*pointwise, loss),
         saved=(
             *saved,
@@ -152,7 +144,7 @@ def _loss(sizes: Sizes, vocab: int) -> tuple[Pointwise, tuple[Saved, ...], tuple
 
 
 def _holds_logits(sizes: Sizes) -> bool:
-    """Whether 16-bit logits are there until backward: a loop over pieces holds those of each."""
+    """True if 16-bit logits are there until backward; a loop over pieces holds those of each."""
     return sizes.kernels.keeps_logits or sizes.kernels.loss_chunks > 1
 
 

@@ -44,8 +44,7 @@ def routed(sizes: Sizes, experts: Experts) -> Operators:
     method.md#activations.
 
     >>> mixtral = load_model("mixtral-8x7b")                # 2 of 8 experts, f = 14336
-    >>> sizes = Sizes(mixtral, Workload(), load_framework("megatron-lm"))
-    >>> found = routed(sizes, mixtral.experts)
+    >>> found = routed(Sizes(mixtral, Workload(), load_framework("megatron-lm")), mixtral.experts)
     >>> [(gemm.n, gemm.k, gemm.top_k) for gemm in found.gemms]
     [(8, 4096, 0), (28672, 4096, 2), (4096, 14336, 2)]
     """
@@ -55,14 +54,8 @@ def routed(sizes: Sizes, experts: Experts) -> Operators:
     activation = _activation(sizes, width, "expert.activation", "expert", until_ffn=True)
     routing, moved = FP32 * experts.num_experts, e * h * (2 + 3 * k)
     num = experts.num_experts
-    outside = Saved(
-        "mlp.input",
-        e * h,
-        "gathered",
-        input_of=("gate", "up"),
-        for_weights=1.0,
-        again_with=("layernorm",),
-    )
+    outside = Saved("mlp.input", e * h, "gathered", input_of=("gate", "up"), for_weights=1.0)
+    outside = replace(outside, again_with=("layernorm",))
     experts_operators = Operators(
         gemms=(
             Gemm("router", num, h, quantizable=False),
@@ -122,15 +115,8 @@ def _activation(
         moved = saved_tensors * (e + narrow) * width
         operators.append(Pointwise(f"{name}.input", moved, moved, split))
     entering = Saved(f"{name}.input", saved_tensors * narrow * width, split, until_ffn=until_ffn)
-    kept_output = sizes.product_input * width
-    leaving = Saved(
-        f"{name}.output",
-        kept_output,
-        split,
-        until_ffn=until_ffn,
-        input_of=("down",),
-        for_weights=1.0,
-    )
+    leaving = Saved(f"{name}.output", sizes.product_input * width, split, until_ffn=until_ffn)
+    leaving = replace(leaving, input_of=("down",), for_weights=1.0)
     return Operators(pointwise=tuple(operators), saved=(entering, leaving))
 
 
@@ -139,13 +125,8 @@ def _dispatched(sizes: Sizes, size: float) -> tuple[Saved, ...]:
     if sizes.kernels.scores_before_experts:
         exact = size * FP32 / sizes.element
         return (Saved("expert.input", size + exact, "dispatched"),)
-    entering = Saved(
-        "expert.input",
-        size * sizes.product_input / sizes.element,
-        "dispatched",
-        input_of=("gate", "up"),
-        for_weights=1.0,
-    )
+    entering = Saved("expert.input", size * sizes.product_input / sizes.element, "dispatched")
+    entering = replace(entering, input_of=("gate", "up"), for_weights=1.0)
     if sizes.kernels.scores_inside_experts:
         return (entering,)
     return (entering, Saved("expert.output", size, "residual"))

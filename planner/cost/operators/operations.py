@@ -17,9 +17,9 @@ def attention_flop(
 ) -> Float:
     """Forward operations of one head-set on `queries` tokens against `keys` [FLOP].
 
-    Counted: both products, 2 s_q s_k (d_qk + d_v) per head; a kernel that skips what is masked
-    sees half of the keys under a causal mask, w - w^2 / 2 s_k within a window w. Left out:
-    softmax. Dao 2023, arXiv:2307.08691, section 4; method.md#attention.
+    Counted: both products, 2 s_q s_k (d_qk + d_v) per head; with `skips_masked` half of the keys
+    under a causal mask, w - w^2 / 2 s_k within a window w. Left out: softmax. Dao 2023,
+    arXiv:2307.08691, section 4; method.md#attention.
 
     >>> heads = Attention(num_heads=32, num_kv_heads=8, qk_dim=128, v_dim=128, causal=True)
     >>> whole = float(attention_flop(heads, 1, 4096, skips_masked=False))
@@ -42,8 +42,8 @@ def sequence_flop(
     """Forward operations of one head-set on `tokens` of a workload's sequences [FLOP].
 
     Counted: `attention_flop` of whole sequences, or of documents that attend to themselves alone,
-    each by its share of the tokens: the sum of squared lengths in the place of the square of the
-    sequence. Left out: as there. Llama 3, arXiv:2407.21783, section 3.2; method.md#attention.
+    each by its share of the tokens. Left out: as there. Llama 3, arXiv:2407.21783, section 3.2;
+    method.md#attention.
 
     >>> heads = Attention(num_heads=32, num_kv_heads=8, qk_dim=128, v_dim=128, causal=True)
     >>> whole = Workload(sequence_length=4096)
@@ -66,17 +66,14 @@ def sequence_flop(
 def model_flop(blocks: tuple[Block, ...], workload: Workload, kept_share: ArrayLike = 1.0) -> Float:
     """Model operations of one step: forward and backward, no recompute [FLOP].
 
-    `kept_share`: of the tokens that are routed to experts, those that these take.
-
-    Counted: matrix products (6 per weight and token that is no padding and not dropped) and full
-    attention, 12 s h per token and layer, or the square of every document: the convention of PaLM
-    (Chowdhery et al. 2022, arXiv:2204.02311, appendix B) and of nanoGPT. Left out: everything else.
+    `kept_share`: of the tokens that are routed to experts, those that these take. Counted: matrix
+    products (6 per weight and token that is no padding and not dropped) and full attention, 12 s h
+    per token and layer, or the square of every document: the convention of PaLM (Chowdhery et al.
+    2022, arXiv:2204.02311, appendix B) and of nanoGPT. Left out: everything else.
     method.md#operations-and-utilisation.
 
-    >>> from planner.cost.operators.blocks import blocks
-    >>> job = Workload(sequence_length=1024)
-    >>> gpt2 = blocks(load_model("gpt2"), job, load_framework("ddp"))       # 12 layers, h = 768
-    >>> float(model_flop(gpt2, job)) / job.tokens_per_step
+    >>> gpt2 = make_scenario("gpt2", "ddp", sequence_length=1024)       # 12 layers, h = 768
+    >>> float(model_flop(blocks_of(gpt2), gpt2.workload)) / gpt2.workload.tokens_per_step
     854438400.0
     >>> 6 * (12 * 12 * 768**2 + 50257 * 768) + 12 * 12 * 1024 * 768
     854438400

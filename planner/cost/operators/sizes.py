@@ -89,7 +89,7 @@ class Sizes:
 
     @property
     def fuses_activation(self) -> bool:
-        """Whether the non-linearity is one kernel with its bias or with the gate's product."""
+        """True if the non-linearity is one kernel with its bias or with the gate's product."""
         gate = self.kernels.fused_gate if self.model.gated_mlp else None
         return self.kernels.fused_activation if gate is None else gate
 
@@ -102,17 +102,14 @@ class Sizes:
 
     @property
     def writes_activation(self) -> bool:
-        """Whether an activation runs in elementary operations where transformers writes it so."""
+        """True if an activation runs in elementary operations, as transformers writes it."""
         return self.kernels.transformers_blocks and not self.fuses_activation
 
     def norm_bytes(self, entering: int) -> int:
-        """What a norm keeps of an element that enters with so many bytes [B].
-
-        Written out, an RMS norm keeps its fp32 input and the normalised one, which is fp32 too
-        where it is scaled before it is rounded.
-        """
+        """Bytes that a norm keeps of an element that enters with so many [B]."""
         if self.kernels.fused_norm or self.model.norm != "rmsnorm":
             return entering
+        # written out it keeps its input, and the normalised one in fp32 if scaled before rounding
         exact = self.kernels.transformers_blocks and self.model.written.exact_norm_weight
         return FP32 + (FP32 if exact else self.element)
 

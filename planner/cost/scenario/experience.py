@@ -1,8 +1,4 @@
-"""Experience: measured runs as what they were like and how far off they were; what they teach.
-
-Gaussian regression in logarithms, in closed form. At most one thing is odd: the site, or one of
-the runs; each possibility is weighed by how well it explains the runs.
-"""
+"""Experience: measured runs, and the errors that they let expect (Gaussian, in logarithms)."""
 
 from __future__ import annotations
 
@@ -11,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.cost.arrays import Arrays, Float
-from planner.cost.scenario.prior import GAUSSIAN, Prior
-from planner.cost.scenario.traits import Traits
+from planner.cost.scenario.prior import GAUSSIAN, Prior, Traits
 
 __all__ = [
     "Experience",
@@ -78,9 +73,8 @@ def outlook(prior: Prior, measured: MeasuredRuns | None, runs: Traits) -> Outloo
     method.md#intervals.
 
     >>> from planner.cost.scenario.prior import priors
-    >>> from planner.cost.uncertainty.step_time_spread import traits_of
-    >>> scenario = make_scenario("gpt2", "ddp")
-    >>> runs = traits_of(scenario, Layouts.broadcast(dp=[4, 4, 4, 4]), {})
+    >>> from planner.cost.uncertainty import traits_of
+    >>> runs = traits_of(make_scenario("gpt2", "ddp"), Layouts.broadcast(dp=[4, 4, 4, 4]), {})
     >>> slow = MeasuredRuns(runs, np.log([1.1, 1.1, 1.1, 1.1]))
     >>> bool(1.05 < outlook(priors().step_time, slow, runs).expected[0] < 1.1)
     True
@@ -98,14 +92,13 @@ def outlook(prior: Prior, measured: MeasuredRuns | None, runs: Traits) -> Outloo
 def most_informative_run(prior: Prior, runs: Traits, measured: MeasuredRuns | None = None) -> int:
     """The run whose measurement takes most variance from the others, whatever it measures [1].
 
-    Counted: the covariance of the runs, after those that are known. Left out: that something may
-    be odd. Cohn 1996, Neural Networks 9; method.md#intervals.
+    Counted: the covariance of the runs, after those that are known. Left out: odd runs. Cohn 1996,
+    Neural Networks 9; method.md#intervals.
 
     >>> from planner.cost.scenario.prior import priors
-    >>> from planner.cost.uncertainty.step_time_spread import traits_of
-    >>> scenario = make_scenario("gpt2")
-    >>> layouts = Layouts.broadcast(dp=[16, 8, 4], tp=[1, 2, 4])
-    >>> most_informative_run(priors().step_time, traits_of(scenario, layouts, {}))  # the middle
+    >>> from planner.cost.uncertainty import traits_of
+    >>> runs = traits_of(make_scenario("gpt2"), Layouts.broadcast(dp=[16, 8, 4], tp=[1, 2, 4]), {})
+    >>> most_informative_run(priors().step_time, runs)      # the middle
     1
     """
     shared = prior.covariance(runs, runs)
@@ -150,13 +143,12 @@ def likelihoods(prior: Prior, measured: MeasuredRuns) -> Likelihoods:
     """Logarithms of the marginal likelihoods of measured runs.
 
     Counted: a sound or an odd site, with no odd run or with each run odd in turn (a change of one
-    entry of the diagonal: Sherman and Morrison 1950). Left out: two odd runs, the constant
-    n log(2 pi) / 2. Rasmussen and Williams 2006, equation 2.30; method.md#intervals.
+    entry of the diagonal: Sherman and Morrison 1950). Left out: two odd runs, the constant n log(2
+    pi) / 2. Rasmussen and Williams 2006, equation 2.30; method.md#intervals.
 
     >>> from planner.cost.scenario.prior import priors
-    >>> from planner.cost.uncertainty.step_time_spread import traits_of
-    >>> scenario = make_scenario("gpt2", "ddp")
-    >>> runs = traits_of(scenario, Layouts.broadcast(dp=[4, 4, 4, 4]), {})
+    >>> from planner.cost.uncertainty import traits_of
+    >>> runs = traits_of(make_scenario("gpt2", "ddp"), Layouts.broadcast(dp=[4, 4, 4, 4]), {})
     >>> found = likelihoods(priors().step_time, MeasuredRuns(runs, np.log([1.0, 6.0, 1.1, 1.0])))
     >>> [round(float(chance)) for chance in found.odd_runs]
     [0, 1, 0, 0]
@@ -189,13 +181,12 @@ def predict_log_ratio(prior: Prior, measured: MeasuredRuns, runs: Traits) -> tup
 
     Counted: a mixture over what may be odd, of conditioned Gaussians, by its two moments; an odd
     run changes one entry of a diagonal (Sherman and Morrison 1950); that the further run is odd
-    itself. Left out: two odd runs among those that are known. Rasmussen and Williams 2006,
-    equations 2.25 and 2.26; method.md#intervals.
+    itself. Left out: two odd runs among those known. Rasmussen and Williams 2006, equations 2.25
+    and 2.26; method.md#intervals.
 
     >>> from planner.cost.scenario.prior import priors
-    >>> from planner.cost.uncertainty.step_time_spread import traits_of
-    >>> scenario = make_scenario("gpt2", "ddp")
-    >>> runs = traits_of(scenario, Layouts.broadcast(dp=[4, 4, 4, 4]), {})
+    >>> from planner.cost.uncertainty import traits_of
+    >>> runs = traits_of(make_scenario("gpt2", "ddp"), Layouts.broadcast(dp=[4, 4, 4, 4]), {})
     >>> _, variance = predict_log_ratio(priors().step_time, MeasuredRuns(runs, np.zeros(4)), runs)
     >>> bool(np.all(variance < priors().step_time.variance(runs) / 2))
     True

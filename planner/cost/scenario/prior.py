@@ -1,25 +1,61 @@
-"""Prior: how far estimates lie from measurements, and which runs err alike.
-
-The logarithm of measured over estimated is Gaussian with mean zero. Its covariance between
-two runs is a sum of what they share: the planner itself, a device, a network, the host's software,
-a model, a layout. How large each is was learned from published runs that no fit has seen, by
-maximum marginal likelihood (`benchmarks/learning.py`).
-"""
+"""Prior: how far estimates lie from measurements, and which runs err alike, learned from runs."""
 
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
-from planner.cost.arrays import Float
-from planner.cost.scenario.traits import Traits
+from planner.cost.arrays import Arrays, Float
 from planner.describe.base import Description
 from planner.describe.files import read_toml
+from planner.describe.framework.framework import Framework
 
-__all__ = ["GAUSSIAN", "Prior", "Priors", "priors"]
+__all__ = [
+    "GAUSSIAN",
+    "MEMORY_CLASSES",
+    "MemoryClass",
+    "Prior",
+    "Priors",
+    "Traits",
+    "memory_class",
+    "memory_classes",
+    "priors",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Traits(Arrays):
+    """Of n runs."""
+
+    shares: Float
+    """(n, 3) parts of the estimated step: computation, traffic, the host's time."""
+    size: Float
+    """(n, 2) logarithms of parameters and sequence length."""
+    shape: Float
+    """(n, 6) log2 of tp, pp, ep, micro-batch, dp * cp; twice the full recompute."""
+    growth: Float
+    """(n,) doublings of the devices beyond a node of eight."""
+    assumed_rate: Float
+    """(n,) 1 where nobody measured the device's sustained rate."""
+    assumed_links: Float
+    """(n,) 1 where nobody measured the network's rate, or in a node its links'."""
+    experts: Float
+    """(n,) 1 where the model has experts."""
+    guessed: Float
+    """(n,) 1 where model, software, devices or layout had to be guessed."""
+    machine: NDArray[np.str_]
+    """(n,) names."""
+    framework: NDArray[np.str_]
+    """(n,) names."""
+
+    def __len__(self) -> int:
+        return len(self.growth)
+
 
 GAUSSIAN = 1.645
 """How many standard deviations a Gaussian's 95 % quantile is from its mean."""
@@ -68,8 +104,7 @@ class Prior(Description):
     shape_reach: float = Field(gt=0)
     """Over how many doublings of their degrees layouts count as alike."""
     low: float = Field(lt=0, default=-GAUSSIAN)
-    """5 % quantile of log(measured / estimated) over its standard deviation, of dense models before
-    anything is measured."""
+    """5 % quantile of log(measured / estimated) of dense models, in standard deviations."""
     high: float = Field(gt=0, default=GAUSSIAN)
     """95 % quantile of the same."""
     experts_low: float = Field(lt=0, default=-GAUSSIAN)
@@ -78,10 +113,7 @@ class Prior(Description):
     """`high` of models with experts."""
 
     def covariance(self, a: Traits, b: Traits, *, odd: bool = False) -> Float:
-        """Covariance (n, m) of log(measured / estimated) that runs share [1].
-
-        Counted: what the fields name. Left out: what is of a run alone (`variance_alone`).
-        """
+        """Covariance (n, m) of log(measured / estimated) that runs share [1]."""
         machine = a.machine[:, None] == b.machine[None]
         framework = a.framework[:, None] == b.framework[None]
         compute, traffic, host = (
@@ -166,3 +198,40 @@ def priors() -> Priors:
     """The priors that are shipped."""
     path = Path(__file__).with_name("prior.toml")
     return Priors.described(read_toml(path), where=path.name)
+
+
+MEMORY_CLASSES = ("host-bound framework", "any other framework")
+"""Classes of run where memory is concerned: it depends on no rate, so devices are one. The
+host-bound frameworks' runs hold every layout that was tried, to the edge of memory."""
+
+
+class MemoryClass(Description):
+    """Quantiles of measured over estimated memory for one class of run."""
+
+    low: float = Field(gt=0)
+    """5 % quantile of measured / estimated."""
+    high: float = Field(gt=0)
+    """95 % quantile of measured / estimated."""
+    num_runs: int = Field(ge=1)
+    """Runs behind the quantiles."""
+    num_sources: int = Field(ge=1)
+    """Publications or logs they come from."""
+    parts: tuple[float, ...]
+    """Parts of the runs, rising; of n runs the ends are 1/(n + 1) and n/(n + 1)."""
+    ratios: tuple[float, ...]
+    """Which part of the runs measured at most so much of their estimate."""
+
+
+@functools.cache
+def memory_classes() -> dict[str, MemoryClass]:
+    """How far the measured memory of devices was from its estimate, by class of run."""
+    path = Path(__file__).with_name("memory_spread.toml")
+    return {
+        name: MemoryClass.described(values, where=f"{path.name}, {name}")
+        for name, values in read_toml(path).items()
+    }
+
+
+def memory_class(framework: Framework) -> str:
+    """The class of a run where memory is concerned."""
+    return MEMORY_CLASSES[not framework.host.awaits_collectives]

@@ -1,1 +1,1 @@
-"""Schedules: pipeline schedules, one module each; bubble, event simulation and timeline."""
+"""Schedules: pipeline schedules, by family; bubble, event simulation and timeline."""

@@ -1,16 +1,20 @@
-"""Bubble: idle time and micro-batches in flight of pipelines, for any number of layouts."""
+"""Bubble: every pipeline schedule by name; idle time and micro-batches in flight of any layouts."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from planner.cost.arrays import Float, Int, Mask
-from planner.cost.schedules.registry import REGISTRY
-from planner.cost.schedules.schedule import PipelinePasses, idle_s
+from planner.cost.schedules.one_f_one_b import GPIPE, INTERLEAVED, ONE_F_ONE_B
+from planner.cost.schedules.schedule import PipelinePasses, PipelineSchedule, idle_s
+from planner.cost.schedules.zero_bubble import DUAL_PIPE_V, ZERO_BUBBLE, ZERO_BUBBLE_V
 from planner.cost.shards.layouts import Layouts
 
 __all__ = [
+    "REGISTRY",
     "bubble_s",
     "chunks_in_flight",
     "chunks_waiting",
@@ -19,14 +23,25 @@ __all__ = [
     "in_flight",
     "interleaved",
     "runs_forward_ahead",
+    "schedule_by_name",
 ]
+
+
+REGISTRY: dict[str, PipelineSchedule] = {
+    schedule.name: schedule
+    for schedule in (ONE_F_ONE_B, GPIPE, INTERLEAVED, ZERO_BUBBLE, ZERO_BUBBLE_V, DUAL_PIPE_V)
+}
+
+
+def schedule_by_name(name: str) -> PipelineSchedule:
+    """A schedule by name; 1F1B's for one stage, which has none."""
+    return REGISTRY.get(name, ONE_F_ONE_B)
 
 
 def in_flight(layouts: Layouts, stage: ArrayLike) -> Float:
     """Micro-batches whose activations a stage holds at its peak [1].
 
-    Counted: those of each schedule's own closed form. Left out: what receive buffers hold.
-    method.md#pipeline.
+    Counted: each schedule's own closed form. Left out: receive buffers. method.md#pipeline.
 
     >>> float(in_flight(Layouts.broadcast(pp=4, grad_accumulation=8, schedule=2), 1))
     3.0
@@ -47,7 +62,7 @@ def chunks_in_flight(layouts: Layouts, stage: ArrayLike, layers: Float) -> Float
     """Micro-batches of each chunk of a stage whose activations it holds at its peak [1].
 
     `layers` are those of each chunk; it and the result have the shape (chunks, ...). Counted: the
-    schedule's order. Left out: what receive buffers hold. method.md#pipeline.
+    schedule's order. Left out: receive buffers. method.md#pipeline.
 
     >>> layouts = Layouts.broadcast(pp=4, vpp=2, grad_accumulation=8, schedule=3)
     >>> chunks_in_flight(layouts, 0, np.array([1.0, 2.0])).tolist()     # 11 passes
@@ -68,9 +83,9 @@ def chunks_in_flight(layouts: Layouts, stage: ArrayLike, layers: Float) -> Float
 def chunks_waiting(layouts: Layouts, stage: ArrayLike, layers: Float) -> tuple[Float, Float]:
     """Passes of each chunk held when no forward pass follows, and those that wait for weights [1].
 
-    Shapes as of `chunks_in_flight`. Counted: schedules whose weight gradients are passes of their
-    own, when most wait; the second are a part of the first, whose other backward passes are done.
-    Left out: other schedules, where none does. method.md#pipeline.
+    Shapes as of `chunks_in_flight`. Counted: deferred weight gradients, when most wait; the second
+    are a part of the first, whose other backward passes are done. Left out: other schedules, where
+    none does. method.md#pipeline.
 
     >>> layouts = Layouts.broadcast(pp=4, vpp=2, grad_accumulation=8, schedule=5)
     >>> [held.tolist() for held in chunks_waiting(layouts, 3, np.array([1.0, 1.0]))]
@@ -92,17 +107,16 @@ def chunks_waiting(layouts: Layouts, stage: ArrayLike, layers: Float) -> tuple[F
 def bubble_s(layouts: Layouts, pipeline: PipelinePasses) -> Float:
     """Idle time of the slowest stage while the pipeline fills and drains [s].
 
-    `pipeline` is of the stages (..., S) of which one is the slowest. Counted: with equal stages
-    (p - 1)(t_f + t_b) / v (Narayanan et al. 2021, arXiv:2104.04473, section 2.2), less what a
-    schedule does meanwhile; the ways through unlike stages, where the schedule knows them. Left
-    out: the optimizer. method.md#pipeline.
+    `pipeline` is of the stages (..., S) of which one is the slowest. Counted: with equal stages (p
+    - 1)(t_f + t_b) / v (Narayanan et al. 2021, arXiv:2104.04473, section 2.2), less what a schedule
+    does meanwhile; the ways through unlike stages, where the schedule knows them. Left out: the
+    optimizer. method.md#pipeline.
 
     >>> from planner.cost.schedules.schedule import Passes
     >>> layouts = Layouts.of(Layout(pp=4, schedule="1f1b", grad_accumulation=8))
     >>> one, before, four = (Passes(*(n * np.array([3.0, 1.0, 1.0])[:, None])) for n in (1, 3, 4))
     >>> all_stages = Passes(*(part[0] for part in (four.total_s, four.forward_s, four.weight_s)))
-    >>> nothing = one.less(one)
-    >>> pipeline = PipelinePasses(np.array([3]), one, before, nothing, all_stages)
+    >>> pipeline = PipelinePasses(np.array([3]), one, before, one.less(one), all_stages)
     >>> float(bubble_s(layouts, pipeline))                      # 3 * 3 s
     9.0
     """
@@ -124,36 +138,32 @@ def bubble_s(layouts: Layouts, pipeline: PipelinePasses) -> Float:
 
 def interleaved(layouts: Layouts) -> Mask:
     """Stages hold several chunks of the model, which go round them."""
-    return _any_of(layouts, [name for name, schedule in REGISTRY.items() if schedule.interleaves])
+    return _any_of(layouts, lambda schedule: schedule.interleaves)
 
 
 def runs_forward_ahead(layouts: Layouts) -> Mask:
     """The last stage runs forward passes before its first backward pass."""
-    return _any_of(
-        layouts, [name for name, schedule in REGISTRY.items() if schedule.runs_forward_ahead]
-    )
+    return _any_of(layouts, lambda schedule: schedule.runs_forward_ahead)
 
 
 def defers_weight_gradients(layouts: Layouts) -> Mask:
     """Weight gradients are passes of their own."""
-    return _any_of(
-        layouts, [name for name, schedule in REGISTRY.items() if schedule.defers_weight_gradients]
-    )
+    return _any_of(layouts, lambda schedule: schedule.defers_weight_gradients)
 
 
 def fewest_micro_batches(layouts: Layouts) -> Int:
     """Micro-batches without which the schedule does not exist [1].
 
-    Counted: two for each stage. Left out: multiples of the stages, which interleaving asks
-    for. method.md#pipeline.
+    Counted: two for each stage. Left out: multiples of the stages, which interleaving asks for.
+    method.md#pipeline.
 
-    >>> layouts = Layouts.broadcast(pp=4, vpp=2, schedule=6)
-    >>> int(fewest_micro_batches(layouts))
+    >>> int(fewest_micro_batches(Layouts.broadcast(pp=4, vpp=2, schedule=6)))
     8
     """
-    names = [name for name, schedule in REGISTRY.items() if schedule.needs_two_rounds]
-    return np.where(_any_of(layouts, names), 2 * layouts.pp, 1)
+    rounds = _any_of(layouts, lambda schedule: schedule.needs_two_rounds)
+    return np.where(rounds, 2 * layouts.pp, 1)
 
 
-def _any_of(layouts: Layouts, names: list[str]) -> Mask:
+def _any_of(layouts: Layouts, has_trait: Callable[[PipelineSchedule], bool]) -> Mask:
+    names = [name for name, schedule in REGISTRY.items() if has_trait(schedule)]
     return np.any([layouts.scheduled(name) for name in names], axis=0)

@@ -1,37 +1,67 @@
-"""1F1B: after a warm-up one forward and one backward pass in turn."""
+"""1F1B, its interleaved form and GPipe: backward passes compute all gradients at once."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from planner.cost.arrays import Float, Int
-from planner.cost.schedules.schedule import Passes, PipelinePasses, PipelineSchedule, Task, one_each
+from planner.cost.schedules.schedule import (
+    Passes,
+    PipelinePasses,
+    PipelineSchedule,
+    Task,
+    idle_s,
+    one_each,
+)
 
-__all__ = ["ONE_F_ONE_B"]
+__all__ = ["GPIPE", "INTERLEAVED", "ONE_F_ONE_B"]
 
 
-def _order(p: int, stage: int, m: int, v: int) -> list[Task]:
+def _gpipe_order(p: int, stage: int, m: int, v: int) -> list[Task]:
+    forward = [Task(stage, "forward", i, 0) for i in range(m)]
+    return forward + [Task(stage, "backward", i, 0) for i in reversed(range(m))]
+
+
+def _gpipe_in_flight(p: Int, v: Int, m: Int, stage: Int) -> Float:
+    return (m + 0 * stage).astype(float)
+
+
+def _gpipe_length_s(p: Int, v: Int, m: Int, pipeline: PipelinePasses) -> Float:
+    """Every pass of one micro-batch, and those of the others on the stage slowest in them [s]."""
+    stages = pipeline.at_stage
+    longest_passes = np.max(stages.forward_s, axis=-1) + np.max(stages.backward_s, axis=-1)
+    return pipeline.all_stages.total_s + (m - 1) * longest_passes
+
+
+GPIPE = PipelineSchedule(
+    name="gpipe",
+    source="Huang et al. 2019, arXiv:1811.06965",
+    order=_gpipe_order,
+    in_flight=_gpipe_in_flight,
+    length_s=_gpipe_length_s,
+    least_idle_s=idle_s,
+    runs_forward_ahead=True,
+    no_better_than="1f1b",
+)
+
+
+def _plain_order(p: int, stage: int, m: int, v: int) -> list[Task]:
     forward = [Task(stage, "forward", i, 0) for i in range(m)]
     backward = [Task(stage, "backward", i, 0) for i in range(m)]
     return one_each(forward, backward, min(p - stage - 1, m))
 
 
-def _in_flight(p: Int, v: Int, m: Int, stage: Int) -> Float:
+def _plain_in_flight(p: Int, v: Int, m: Int, stage: Int) -> Float:
     """min(m, p - i)."""
     return np.minimum(m, p - stage).astype(float)
 
 
-def _length_s(p: Int, v: Int, m: Int, pipeline: PipelinePasses) -> Float:
-    """The longest way through one of the stages [s].
-
-    It begins with the first micro-batch on its way down to the stage and ends with the last one's
-    way back up. Between them the stage works m times. To the first backward pass it waits while the
-    first micro-batch goes on to the last stage and comes back, but has w forward passes to do
-    meanwhile; and so for the last one, with w backward passes. Of few micro-batches one waits
-    alone.
-    """
+def _plain_length_s(p: Int, v: Int, m: Int, pipeline: PipelinePasses) -> Float:
+    """The longest way through one of the stages, down to it and back up [s]."""
     p, m = p[..., None], m[..., None]
     stages, behind = pipeline.at_stage, pipeline.after.total_s
+    # while the first micro-batch is behind the stage, it has so many forward passes to do; for the
+    # last one, as many backward passes; of few micro-batches one waits alone
     ahead = p - 1 - pipeline.stage
     forward, back = stages.forward_s, stages.backward_s
     both = np.maximum(behind - ahead * forward, 0.0) + np.maximum(behind - ahead * back, 0.0)
@@ -40,13 +70,10 @@ def _length_s(p: Int, v: Int, m: Int, pipeline: PipelinePasses) -> Float:
     return np.max(pipeline.before.total_s + m * stages.total_s + waits, axis=-1)
 
 
-def _least_idle_s(p: Int, v: Int, m: Int, slowest: Passes, other_stages: Passes) -> Float:
-    """What the way through the slowest stage adds, wherever it stands [s].
-
-    Behind it both waits are D - w t_f and D - w t_b at least, which miss w t - D of D, and no more
-    than all stages are faster than p of the slowest one. Of few micro-batches one waits, with
-    m - 1 passes of half the stage's time at most to do.
-    """
+def _plain_least_idle_s(p: Int, v: Int, m: Int, slowest: Passes, other_stages: Passes) -> Float:
+    """Idle time that the way through the slowest stage adds, wherever it stands [s]."""
+    # behind it both waits, D - w t_f and D - w t_b at least, miss w t - D of D: no more than all
+    # stages are faster than p of the slowest
     faster = (p - 1) * slowest.total_s - other_stages.total_s
     few_micro_batches = (m - 1) * slowest.total_s / 2
     return np.maximum(other_stages.total_s - np.where(m > p, faster, few_micro_batches), 0.0)
@@ -55,8 +82,87 @@ def _least_idle_s(p: Int, v: Int, m: Int, slowest: Passes, other_stages: Passes)
 ONE_F_ONE_B = PipelineSchedule(
     name="1f1b",
     source="Narayanan et al. 2021, arXiv:2104.04473, section 2.2",
-    order=_order,
-    in_flight=_in_flight,
-    length_s=_length_s,
-    least_idle_s=_least_idle_s,
+    order=_plain_order,
+    in_flight=_plain_in_flight,
+    length_s=_plain_length_s,
+    least_idle_s=_plain_least_idle_s,
+)
+
+
+def _interleaved_order(p: int, stage: int, m: int, v: int) -> list[Task]:
+    """Megatron-LM's order: groups of p micro-batches pass chunk 0, then chunk 1, ..."""
+    forward, backward = [], []
+    for first in range(0, m, p):
+        for chunk in range(v):
+            forward += [Task(stage, "forward", first + i, chunk) for i in range(p)]
+            backward += [Task(stage, "backward", first + i, v - 1 - chunk) for i in range(p)]
+    if m == p:
+        return forward + backward
+    return one_each(forward, backward, min(2 * (p - stage - 1) + (v - 1) * p, m * v))
+
+
+def _interleaved_in_flight(p: Int, v: Int, m: Int, stage: Int) -> Float:
+    """2 (p - i - 1) + (v - 1) p + 1 chunks of 1/v stage."""
+    chunks = 2 * (p - stage - 1) + (v - 1) * p + 1
+    # with as many micro-batches as stages every forward pass precedes the first backward
+    return np.where(m == p, m, np.minimum(chunks / v, m))
+
+
+def _interleaved_of_chunks(p: Int, v: Int, m: Int, stage: Int, layers: Float) -> Float:
+    """Passes of each chunk in flight when most layers' activations are held. Shape (chunks,
+    ...)."""
+    in_flight_passes = np.rint(_interleaved_in_flight(p, v, m, stage) * v).astype(np.int64)
+    chunk = np.arange(len(layers)).reshape(-1, *[1] * np.ndim(p))
+    layers = np.where(chunk < v, layers, 0.0)
+    backwards = np.where(chunk < v, np.take_along_axis(layers, (v - 1 - chunk) % len(layers), 0), 0)
+
+    # after every turn of forward passes, and of backward passes
+    turns = np.arange(len(layers) + 1).reshape(-1, 1, *[1] * np.ndim(p)) * p
+    after = np.concatenate([turns, turns - in_flight_passes % p], axis=1).reshape(-1, *np.shape(p))
+    done = np.clip(after, 0, m * v - in_flight_passes)
+    most = np.argmax(
+        _layers_of(in_flight_passes + done, p, v, layers) - _layers_of(done, p, v, backwards), 0
+    )
+    at = np.take_along_axis(done, most[None], axis=0)
+    alive = _passed(in_flight_passes + at, p, v, chunk) - _passed(at, p, v, v - 1 - chunk)
+    return np.where(chunk < v, alive, 0).astype(float)
+
+
+def _passed(number: Int, p: Int, v: Int, chunk: Int) -> Int:
+    """Passes of a chunk among the first `number`."""
+    rounds, rest = np.divmod(number, p * v)
+    return p * rounds + np.clip(rest - chunk * p, 0, p)
+
+
+def _layers_of(number: Int, p: Int, v: Int, layers: Float) -> Float:
+    """Layers of the first `number` passes, which take chunks in the order of `layers`."""
+    rounds, rest = np.divmod(number, p * v)
+    turn, passes_of_turn = np.divmod(rest, p)
+    before = np.cumsum(layers, axis=0) - layers
+    full_chunks, last = (np.take_along_axis(part, turn, axis=0) for part in (before, layers))
+    return np.asarray(p * rounds * np.sum(layers, axis=0) + p * full_chunks + passes_of_turn * last)
+
+
+def _interleaved_length_s(p: Int, v: Int, m: Int, pipeline: PipelinePasses) -> Float:
+    """The longest way through a stage's chunks; all forward passes come first with m = p [s]."""
+    p, v, m = p[..., None], v[..., None], m[..., None]
+    stages, before, after = pipeline.at_stage, pipeline.before, pipeline.after
+    ahead = 2 * (p - 1 - pipeline.stage) / v
+    waits = np.maximum(after.total_s - ahead * stages.forward_s, 0.0)
+    waits = waits + np.maximum(after.total_s - ahead * stages.backward_s, 0.0)
+    through = np.max(before.total_s + m * stages.total_s + waits, axis=-1)
+    forward = before.forward_s + m * stages.forward_s + after.forward_s
+    back = before.backward_s + m * stages.backward_s + after.backward_s
+    apart = np.max(forward, axis=-1) + np.max(back, axis=-1)
+    return np.where((m == p)[..., 0], apart, through)
+
+
+INTERLEAVED = PipelineSchedule(
+    name="interleaved-1f1b",
+    source="Narayanan et al. 2021, arXiv:2104.04473, section 2.2",
+    order=_interleaved_order,
+    in_flight=_interleaved_in_flight,
+    of_chunks=_interleaved_of_chunks,
+    length_s=_interleaved_length_s,
+    interleaves=True,
 )

@@ -70,8 +70,7 @@ class Passes:
 
 @dataclass(frozen=True, slots=True)
 class PipelinePasses:
-    """Passes of one micro-batch on candidate stages (..., S), and on the pipeline before and after
-    each."""
+    """Passes of one micro-batch on candidate stages (..., S), and on the pipeline around each."""
 
     stage: Int
     at_stage: Passes
@@ -122,24 +121,19 @@ class PipelineSchedule:
     order: Callable[[int, int, int, int], list[Task]]
     """Tasks of a stage in the order in which it works on them: (p, stage, m, v)."""
     groups: Callable[[int, int, int, int], list[tuple[Task, ...]]] | None = None
-    """The same with those tasks together that start together, once all have what they need, and
-    hand on what they have made when all are done; where there are such."""
+    """The same in groups of tasks that start and hand on together, where there are such."""
     in_flight: Callable[[Int, Int, Int, Int], Float]
     """Micro-batches whose activations a stage holds at its peak: (p, v, m, stage)."""
     of_chunks: Callable[[Int, Int, Int, Int, Float], Float] | None = None
-    """Of every chunk, when most layers' activations are held: (p, v, m, stage, layers of each
-    chunk). Nothing where a stage is one chunk."""
+    """Of every chunk of several, with most activations: (p, v, m, stage, chunks' layers)."""
     waiting: Callable[[Int, Int, Int, Int, Float], tuple[Float, Float]] | None = None
-    """Of every chunk, when no forward pass follows and most weight gradients are still to be
-    computed: passes held, and those that wait for nothing else. Arguments as `of_chunks`."""
+    """Of every chunk, when no forward pass follows: passes held, and those deferred."""
     bubble_s: Bubble = idle_s
     """Idle time of the slowest stage: (p, v, m, its passes, passes of all others) [s]."""
     length_s: Length | None = None
-    """How long all passes of a step take, whichever stage is the slowest: (p, v, m, stages that may
-    be and what lies around them, (..., S)), where that is known for unlike stages [s]."""
+    """Time of all passes of a step, where known for unlike stages: (p, v, m, stages) [s]."""
     least_idle_s: Bubble | None = None
-    """No more than the bubble, wherever the slowest stage stands and whatever passes wait for
-    besides; nothing where None. Arguments as of `bubble_s` [s]."""
+    """Lower bound of the bubble, wherever the slowest stage stands; as `bubble_s` [s]."""
     interleaves: bool = False
     """True if chunks are interleaved over stages, with micro-batches in groups of p."""
     defers_weight_gradients: bool = False

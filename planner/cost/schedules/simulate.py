@@ -1,11 +1,5 @@
-"""Simulate: one step of a pipeline, event by event, and the chain of events that sets its length.
-
-Each stage works through a fixed order of passes; a pass starts when the stage is free and what
-it needs has arrived. With equal stages the length equals the closed form of `pipeline.bubble_s`,
-with any stages the longest path through the task graph of the schedule.
-
-The orders are those of `planner.cost.schedules`.
-"""
+"""Simulate: one step of a pipeline, event by event, and the chain of events that sets its
+length."""
 
 from __future__ import annotations
 
@@ -13,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from planner.cost.schedules.registry import schedule_by_name
+from planner.cost.schedules.bubble import schedule_by_name
 from planner.cost.schedules.schedule import PipelineSchedule, Task
 from planner.cost.schedules.timeline import ASIDE, Drawn, Event, Timeline
 from planner.describe.layout import Layout, Schedule
@@ -70,15 +64,14 @@ class StageWork:
     blocked_s: float = 0.0
     """While the stage can do nothing else after a pass of a chunk: transfers that nothing hides."""
     before: tuple[Span, ...] = ()
-    """What its first pass waits for that needs no other stage."""
+    """Work before its first pass that needs no other stage."""
     after: tuple[Span, ...] = ()
     """When the stage's own passes are over."""
     closing: tuple[Span, ...] = ()
     """When those of all stages are, and what each does after them."""
 
     def faster(self, share: float) -> StageWork:
-        """The same with passes that run faster by a share, as on another device or with fewer
-        layers; what it sends to neighbours and what closes the step stay."""
+        """The same with passes faster by a share; sends to neighbours and the step's close stay."""
         return replace(self, chunks=tuple(c.scaled(1 / (1 + share)) for c in self.chunks))
 
 
@@ -117,15 +110,14 @@ def simulate(
 ) -> Timeline:
     """One step: `micro_batches` through `stages` in the order of `schedule`.
 
-    Counted: forward, backward, recompute, transfers between stages, and what else the stages' work
-    names. Left out: what it does not. Transfers run beside computation. The closed form is that of
-    method.md#pipeline.
+    Counted: forward, backward, recompute, transfers between stages, beside computation, and what
+    else the stages' work names. Left out: what it does not. The closed form is that of
+    method.md#pipeline. Raises LayoutError where the interleaved schedule does not exist for these
+    numbers.
 
     >>> timeline = simulate([StageTime(1.0, 2.0)] * 4, 8, "1f1b")
     >>> timeline.makespan_s                     # (m + p - 1) (t_f + t_b)
     33.0
-
-    Raises LayoutError where the interleaved schedule does not exist for these numbers.
     """
     p, pipeline_schedule = len(stages), schedule_by_name(schedule)
     if pipeline_schedule.interleaves and micro_batches % p:
@@ -146,9 +138,6 @@ def simulate(
     run.close()
     together = tuple(group for order in orders for group in order if len(group) > 1)
     return Timeline(place, micro_batches, tuple(run.events), tuple(run.waits), together)
-
-
-# --- time ------------------------------------------------------------------------------------
 
 
 def _groups(
@@ -201,7 +190,7 @@ class _Run:
             assert progressed or not waiting, "the order of a schedule waits for itself"
 
     def close(self) -> None:
-        """What follows the passes of a stage, and then what follows those of all."""
+        """Play the work after a stage's passes, and then the work after all of them."""
         for stage, work in enumerate(self._works):
             self._chain(Task(stage, "step", 0, 0), work.after, ())
         over = [event for event in self._latest if event is not None]
@@ -209,7 +198,7 @@ class _Run:
             self._chain(Task(stage, "step", 0, 0), work.closing, over)
 
     def _worked(self, group: tuple[Task, ...]) -> bool:
-        """Whether what a group needs was known, so that its tasks ran, one after the other."""
+        """Run a group's tasks one after the other if their needs are known; True if so."""
         sources = [source for t in group if (source := _source(t, self._place)) is not None]
         sources = [source for source in sources if source not in group]
         if any(source not in self._made for source in sources):
@@ -267,14 +256,10 @@ class _Run:
         if task.kind == "weight_gradient":
             return (Span("weight_gradient", chunk.weights_s),)
         if task.kind == "forward":
-            return (
-                chunk.first_forward
-                if chunk.first_forward and not task.micro_batch
-                else (chunk.forward)
-            )
-        spans = (
-            chunk.last_backward if chunk.last_backward and task in self._last else (chunk.backward)
-        )
+            is_first = chunk.first_forward and task.micro_batch == 0
+            return chunk.first_forward if is_first else chunk.forward
+        is_last = chunk.last_backward and task in self._last
+        spans = chunk.last_backward if is_last else chunk.backward
         if self._defers:
             return spans
         return tuple(

@@ -32,12 +32,11 @@ Drawn = Literal[
     "parameter_update_gathering",
     "offload",
 ]
-"""What an event is, by the parts of the step. A pipeline_transfer keeps its stage from computing;
+"""Kinds of events, by the parts of the step. A pipeline_transfer keeps its stage from computing;
 communication is a result on its way to a neighbour, beside what its stage computes."""
 
 Stream = Literal["compute", "host", "tensor", "context", "expert", "pipeline", "data", "host link"]
-"""What a rank does several of at a time: it computes, waits for the host that issues its work, and
-sends, over one link for each axis."""
+"""Streams of a rank that run at the same time: computing, the host, and a link an axis."""
 
 STREAMS: tuple[Stream, ...] = get_args(Stream)
 
@@ -58,11 +57,7 @@ _STREAM: dict[Drawn, Stream] = {
 
 
 def stream_of(kind: Drawn) -> Stream:
-    """The stream on which an event of a kind runs; waiting for a transfer takes up computation.
-
-    >>> stream_of("backward"), stream_of("gradient_reduction")
-    ('compute', 'data')
-    """
+    """The stream on which an event of a kind runs; waiting for a transfer takes up computation."""
     return _STREAM.get(kind, "compute")
 
 
@@ -94,17 +89,17 @@ class Event:
 
     @property
     def stream(self) -> Stream:
-        """What of its stage it takes up."""
+        """Stream of its stage that it takes up."""
         return stream_of(self.kind)
 
     @property
     def keeps_busy(self) -> bool:
-        """Whether its stage computes nothing else meanwhile."""
+        """True if its stage computes nothing else meanwhile."""
         return not self.hidden and self.kind != ASIDE
 
     @property
     def in_passes(self) -> bool:
-        """Whether it belongs to a pass of a micro-batch, not to what closes the step."""
+        """True if it belongs to a pass of a micro-batch, not to the close of the step."""
         return self.task.kind != "step"
 
     @property
@@ -162,11 +157,11 @@ class Timeline:
         return events_by_stage
 
     def computed(self, stage: int) -> list[Event]:
-        """What a stage does for its passes, in order."""
+        """Events of a stage's passes that compute, in order."""
         return [e for e in self._by_stage[stage] if e.kind != "pipeline_transfer" and e.in_passes]
 
     def occupied(self, stage: int) -> list[Event]:
-        """What keeps a stage busy, transfers that it awaits too, in order."""
+        """Events that keep a stage busy, awaited transfers too, in order."""
         return self._by_stage[stage]
 
     def busy_s(self, stage: int) -> float:
@@ -174,16 +169,11 @@ class Timeline:
         return sum(event.duration_s for event in self.occupied(stage))
 
     def in_flight(self, stage: int) -> tuple[list[float], list[float]]:
-        """Times, and from each on the micro-batches whose activations the stage holds.
-
-        A pass holds its activations from the start of its forward to the end of its last
-        backward part; one of `v` chunks counts 1/v.
-        """
+        """Times, and from each on the micro-batches held; one of `v` chunks counts 1/v."""
         return self.held_bytes(stage, [1 / self.num_chunks] * self.num_chunks)
 
     def held_bytes(self, stage: int, each: Sequence[float]) -> tuple[list[float], list[float]]:
-        """Times, and from each on what the stage holds where a pass through a chunk keeps `each`
-        of it."""
+        """Times, and from each on the bytes of a stage where a chunk's pass holds `each`."""
         mine = self.computed(stage)
         opened: dict[tuple[int, int], float] = {}
         closed: dict[tuple[int, int], float] = {}
@@ -205,11 +195,7 @@ class Timeline:
         return times, amounts
 
     def task_graph(self) -> networkx.DiGraph:
-        """The step as a graph: an edge to every event from each that it waits for.
-
-        Vertices are positions in `events`, after which comes the end of the step. An edge weighs
-        what the event it leaves takes ("seconds").
-        """
+        """The step as a graph: an edge of "seconds" to every event from each that it waits for."""
         import networkx
 
         graph = networkx.DiGraph()
@@ -223,16 +209,7 @@ class Timeline:
         return graph
 
     def critical_path(self) -> list[Event]:
-        """The events that set the step's length, each waiting for the one before it.
-
-        The longest path through the task graph. Of several that are equally long, one that
-        stays on its stage where it can.
-
-        >>> from planner.cost.schedules.simulate import StageTime, simulate
-        >>> path = simulate([StageTime(1.0, 2.0), StageTime(2.0, 4.0)], 3, "1f1b").critical_path()
-        >>> sum(event.duration_s for event in path)     # 1 + 3 (2 + 4) + 2
-        21.0
-        """
+        """The events that set the step's length: the longest path through the task graph."""
         import networkx
 
         *path, _ = networkx.dag_longest_path(self.task_graph(), weight="seconds")

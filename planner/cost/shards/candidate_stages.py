@@ -12,7 +12,6 @@ from planner.cost.shards.partial_recompute import (
     enumerate_stages,
 )
 from planner.describe.framework.framework import Framework
-from planner.describe.layout import SCHEDULES
 from planner.describe.model.block import Block
 
 __all__ = ["candidate_stages"]
@@ -22,41 +21,35 @@ def candidate_stages(blocks: tuple[Block, ...], layouts: Layouts, framework: Fra
     """Stages among which are the memory peak and the slowest. Shape (..., stages) [1].
 
     Counted: every stage but those of which an earlier one holds as much, chunk by chunk and kind by
-    kind, and more micro-batches, or as many and receives them too; where the model turns at the
-    last stage, the first and the last of those that hold the same, and the last that sends both
-    ways. Left out: what the last stage need not send. method.md#pipeline.
+    kind, and more micro-batches, or as many and receives them too; of a V the first and the last of
+    those that hold the same, and the last that sends both ways. Left out: what the last stage need
+    not send. method.md#pipeline.
 
-    >>> llama = blocks_of(scenario)
     >>> deep = Layouts.of(Layout(pp=8, schedule="1f1b", grad_accumulation=16))
-    >>> candidate_stages(llama, deep, scenario.framework).tolist()
+    >>> candidate_stages(blocks_of(scenario), deep, scenario.framework).tolist()
     [0, 7]
     """
-    unique_layouts, num_in_flight, index = distinct_stage_layouts(
-        blocks, layouts, ~_falls(layouts) * 1
-    )
-    row, stage = enumerate_stages(unique_layouts)
+    unique, num_in_flight, index = distinct_stage_layouts(blocks, layouts, ~_falls(layouts) * 1)
+    row, stage = enumerate_stages(unique)
     receives = np.where(stage > 0, num_in_flight[row], 0)
-    contents = np.concatenate(
-        [*chunk_block_counts(blocks, unique_layouts.take(row), stage, framework), receives[None]]
-    )
+    counts = chunk_block_counts(blocks, unique.take(row), stage, framework)
+    contents = np.concatenate([*counts, receives[None]])
     selected = _first_of_each(contents, row)
-    turned = unique_layouts.v_shaped[row]
+    turned = unique.v_shaped[row]
     if np.any(turned):
         last = _first_of_each(contents[:, ::-1], row[::-1])[::-1]
-        selected = selected | (turned & (last | (stage == unique_layouts.pp[row] - 2)))
-    places, present = _rows(np.where(selected)[0], row, len(unique_layouts))
-    present &= unique_layouts.v_shaped[:, None] | ~_dominated(contents[:, places], present)
+        selected = selected | (turned & (last | (stage == unique.pp[row] - 2)))
+    places, present = _rows(np.where(selected)[0], row, len(unique))
+    present &= unique.v_shaped[:, None] | ~_dominated(contents[:, places], present)
     stages = np.where(present, stage[places], 0)
     return _packed(stages, present).take(index, axis=0)
 
 
 def _falls(layouts: Layouts) -> Mask:
     """True if every stage has fewer micro-batches in flight than the stage before it."""
-    plain = layouts.schedule == SCHEDULES.index("1f1b")
-    interleaved = layouts.schedule == SCHEDULES.index("interleaved-1f1b")
-    return (plain & (layouts.num_microbatches >= layouts.pp)) | (
-        interleaved & (layouts.num_microbatches >= 2 * layouts.pp)
-    )
+    m, pp = layouts.num_microbatches, layouts.pp
+    interleaved = layouts.scheduled("interleaved-1f1b")
+    return (layouts.scheduled("1f1b") & (m >= pp)) | (interleaved & (m >= 2 * pp))
 
 
 def _first_of_each(contents: Float, row: Int) -> Mask:

@@ -31,9 +31,8 @@ class LayerSplit:
     last: float = 0.0
     """Layers that head and loss count as."""
     by_cost: bool = False
-    """Dealt in order, each stage closing with the layer that passes its share (nanotron, but the
-    head is taken on the last stage, as measured steps of 16 and 32 stages suggest); else ends
-    count as whole layers of stages as even as possible (torchtitan, Megatron-LM)."""
+    """Dealt in order, each stage closing with the layer that passes its share (nanotron, the head
+    on the last stage); else ends count as whole layers of even stages (torchtitan, Megatron-LM)."""
     layers_of_chunks: tuple[int, ...] = ()
     """Layers of every chunk in the order of the model, where the user sets them."""
 
@@ -47,11 +46,8 @@ def layers_on_stage(
     """Index of a stage's first layer and its number of layers [1].
 
     Counted: stages as even as possible; without ends the first num_layers mod pp stages hold one
-    layer more; stages that users deal. Left out: what stages of unlike layers cost.
-    method.md#pipeline.
+    layer more; stages that users deal. Left out: costs of unlike layers. method.md#pipeline.
 
-    >>> [int(layers_on_stage(32, 4, i)[1]) for i in range(4)]
-    [8, 8, 8, 8]
     >>> [int(layers_on_stage(32, 4, i, LayerSplit(1, 1))[1]) for i in range(4)]
     [8, 9, 8, 7]
     >>> [int(layers_on_stage(16, 4, i, LayerSplit(0, 4.0, by_cost=True))[1]) for i in range(4)]
@@ -80,14 +76,12 @@ def chunk_counts(
 ) -> list[Float]:
     """Block counts of every chunk of a pipeline stage. Shape (chunks, ...) [1].
 
-    Counted: chunks dealt as the stages of a pipeline as long as all of them. Left out: nothing;
-    what a layout has fewer chunks of stands at 0. method.md#pipeline.
+    Counted: chunks dealt as the stages of a pipeline as long as all of them; 0 where a layout has
+    fewer chunks. Left out: nothing. method.md#pipeline.
 
-    >>> scenario = make_scenario(framework="fsdp2")
-    >>> llama = blocks_of(scenario)         # 32 layers and 2 ends
-    >>> layouts, stage = Layouts.of(Layout(pp=4, vpp=2)), np.asarray(0)
-    >>> counts = chunk_counts(llama, layouts, stage, scenario.framework)
-    >>> [count.tolist() for count in counts]
+    >>> job, layouts = make_scenario(framework="fsdp2"), Layouts.of(Layout(pp=4, vpp=2))
+    >>> counts = chunk_counts(blocks_of(job), layouts, np.asarray(0), job.framework)
+    >>> [count.tolist() for count in counts]        # 32 layers and 2 ends
     [[1.0, 0.0], [4.0, 4.0], [0.0, 0.0]]
     """
     total, dealt, deals = _deals(blocks, layouts, framework)
@@ -107,27 +101,10 @@ def chunk_counts(
 
 
 def split_columns(layouts: Layouts) -> tuple[Int | Mask, ...]:
-    """Columns that decide the split of layers over chunks [1].
-
-    Counted: degrees, the way in which chunks go, what users tell of the deal. Left out: what the
-    framework does unasked, which is the same for all. method.md#pipeline.
-
-    >>> some = Layouts.stack([Layout(pp=4), Layout(pp=4, embedding_slots=1)])
-    >>> [column.tolist() for column in split_columns(some)]
-    [[4, 4], [1, 1], [False, False], [-1, 1], [-1, -1], [0, 0], [0, 0], [0, 0]]
-    """
+    """Columns that decide the split of layers over chunks: degrees, order, the users' settings."""
     is_custom = layouts.has_custom_split | layouts.counts_embedding_or_head
     custom_columns = [getattr(layouts, name) for name in STAGE_FIELDS] if is_custom.any() else []
     return (layouts.pp, layouts.vpp, layouts.v_shaped, *custom_columns)
-
-
-def _told_number(layouts: Layouts) -> tuple[Int, Layouts | None]:
-    """Index of every layout's custom split, 0 for the default, and one layout of each."""
-    is_custom = layouts.has_custom_split | layouts.counts_embedding_or_head
-    if not np.any(is_custom):
-        return np.zeros(np.shape(layouts.pp), dtype=np.int64), None
-    unique_layouts, index = layouts.distinct_splits()
-    return np.where(is_custom, index + 1, 0), unique_layouts
 
 
 def _deals(
@@ -143,22 +120,18 @@ def _deals(
         head = sum(_cost(b) for b in blocks if b.kind == "head")
         total_cost = sum(b.count * _cost(b) for b in layers)
         default = LayerSplit(0, head * total / total_cost, by_cost=True)
-    number, unique_layouts = _told_number(layouts)
-    deals = (
-        []
-        if unique_layouts is None
-        else [
-            layer_split(total, unique_layouts[row], default) for row in range(len(unique_layouts))
-        ]
-    )
-    return total, number, [default, *deals]
+    is_custom = layouts.has_custom_split | layouts.counts_embedding_or_head
+    if not np.any(is_custom):
+        return total, np.zeros(np.shape(layouts.pp), dtype=np.int64), [default]
+    unique, index = layouts.distinct_splits()
+    deals = [layer_split(total, unique[row], default) for row in range(len(unique))]
+    return total, np.where(is_custom, index + 1, 0), [default, *deals]
 
 
 def layer_split(num_layers: int, layout: Layout, usual: LayerSplit = _EVENLY) -> LayerSplit:
     """Split of layers that a layout sets: layers of every chunk, or what both ends count as [1].
 
-    Counted: what the layout says; `usual` where it says nothing. Left out: whether it is legal.
-    method.md#pipeline.
+    Counted: what the layout says; else `usual`. Left out: whether it is legal. method.md#pipeline.
 
     >>> layer_split(126, Layout(pp=4, first_layers=31, last_layers=29)).layers_of_chunks
     (31, 33, 33, 29)
@@ -177,8 +150,7 @@ def layer_split(num_layers: int, layout: Layout, usual: LayerSplit = _EVENLY) ->
 
 
 def _with_ends_told(num_layers: int, layout: Layout) -> tuple[int, ...]:
-    """Layers of every chunk, those of the first and the last stage being told: their chunks share
-    them evenly, and all other chunks the rest."""
+    """Layers of every chunk; chunks of a told first or last stage share its layers evenly."""
     places = layout.pp * layout.vpp
     stages = [layout.stage_of(place) for place in range(places)]
     end_layers = {0: layout.first_layers, layout.pp - 1: layout.last_layers}
@@ -204,11 +176,7 @@ def _cost(block: Block) -> int:
 
 
 def _counts_of(
-    blocks: tuple[Block, ...],
-    pp: Int,
-    stage: Int,
-    total: int,
-    deal: LayerSplit,
+    blocks: tuple[Block, ...], pp: Int, stage: Int, total: int, deal: LayerSplit
 ) -> list[Float]:
     """Blocks on the stages of distinct pairs of pp and stage."""
     start, count = layers_on_stage(total, pp, stage, deal)

@@ -22,8 +22,8 @@ _BOOLEANS = ("sequence_parallel", "offload_activations")
 def encode_layout(layout: Layout) -> dict[str, int]:
     """Fields of a layout as whole numbers, in any order [1].
 
-    Counted: every field; choices as places in their tuples, modules as bits. Left out: fields that
-    no estimate reads. Definition.
+    Counted: every field; choices as places in their tuples, modules as bits. Left out: nothing that
+    an estimate reads. Definition.
 
     >>> encode_layout(Layout(tp=4, recompute="full"))["recompute"]
     2

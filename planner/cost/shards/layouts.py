@@ -1,8 +1,4 @@
-"""Layouts: many layouts as integer arrays of one shape; one layout is the 0-d case.
-
-Choices are indices into the tuples of `planner.describe.layout`; a named mask gives each choice its
-meaning for the cost.
-"""
+"""Layouts: many layouts as integer arrays of one shape; one layout is the 0-d case."""
 
 from __future__ import annotations
 
@@ -68,11 +64,7 @@ class Layouts(Sharding, Chunks, Arrays):
 
     @classmethod
     def of(cls, layout: Layout) -> Self:
-        """The 0-d case.
-
-        >>> Layouts.of(Layout(tp=4)).tp
-        array(4)
-        """
+        """The 0-d case."""
         return cls.broadcast(**encode_layout(layout))
 
     @classmethod
@@ -215,10 +207,7 @@ class Layouts(Sharding, Chunks, Arrays):
         return (self.num_microbatches > 1) & (piped | ~reduces_every_pass)
 
     def reductions_per_step(self, framework: Framework) -> Int:
-        """Gradient reductions per step: one, or one per micro-batch.
-
-        A pipeline may keep gradients unsharded until the end.
-        """
+        """Gradient reductions per step: one, or one per micro-batch."""
         rules = framework.communication
         often = self._reduces_every(framework)
         piped = is_in(self.zero_stage, rules.pipeline_reduce_every_micro_batch) & self.piped
@@ -228,17 +217,14 @@ class Layouts(Sharding, Chunks, Arrays):
         return np.where(often, self.num_microbatches, 1)
 
     def merges_passes(self, framework: Framework) -> Mask:
-        """Forward and backward of neighbouring micro-batches run together, so that each hides the
-        other's exchange of tokens: Megatron-LM's combined_1f1b.py and what its options demand, and
-        schedules that pair them (torchtitan's dual_pipe_v.py)."""
+        """True where passes of neighbouring micro-batches run together and hide exchanges."""
+        # Megatron-LM, combined_1f1b.py; torchtitan, dual_pipe_v.py
         piped = ~self.piped | (self.vpp > 1)
         several = (self.num_microbatches > 1) & (self.ep > 1) & ~self.repeats_dispatch
         return several & (self.paired | (piped & framework.communication.overlap_experts))
 
     def gathers_per_step(self, framework: Framework) -> Int:
-        """Weight gathers per step for forward passes, where layers are FSDP units: one per
-        micro-batch; one where a pipeline or ZeRO-1 keeps the weights.
-        """
+        """Weight gathers per step for forward passes, where layers are FSDP units."""
         freed = is_in(self.zero_stage, framework.communication.reduce_every_micro_batch)
         stays_gathered = self.piped & framework.buffers.pipeline_gradients_whole
         return np.where(self.shards_weights | (freed & ~stays_gathered), self.num_microbatches, 1)
@@ -249,23 +235,17 @@ class Layouts(Sharding, Chunks, Arrays):
         return second & framework.communication.second_shards_stay
 
     def backward_gathers_per_step(self, framework: Framework) -> Int:
-        """Weight gathers per step of ZeRO-3 for backward passes: one per micro-batch, or one where
-        a pipeline keeps the weights gathered.
-        """
+        """Weight gathers per step of ZeRO-3 for backward passes."""
         stay = self.piped & framework.buffers.pipeline_gradients_whole
         return np.where(stay, 1, self.num_microbatches)
 
     def extra_head_gathers(self, framework: Framework) -> Int:
-        """How often a step of FSDP gathers the head's weights beyond those of layers, where its
-        loss runs in pieces: three times a pass, for the norm forward, for all pieces and for the
-        norm backward (torchtitan 0.3, components/loss.py, with torch 2.13).
-        """
+        """Gathers of the head per step of FSDP beyond those of layers, for a loss in pieces."""
         if framework.kernels.loss_chunks == 1:
             return np.zeros_like(self.num_microbatches)
-        backward_gathers = np.where(
-            self.shards_weights, self.backward_gathers_per_step(framework), 0
-        )
-        further = 3 * self.num_microbatches - self.gathers_per_step(framework) - backward_gathers
+        # three a pass: the norm forward, all pieces, the norm backward (torchtitan 0.3, loss.py)
+        backward = np.where(self.shards_weights, self.backward_gathers_per_step(framework), 0)
+        further = 3 * self.num_microbatches - self.gathers_per_step(framework) - backward
         layer_units = framework.communication.every_layer_alone
         return np.where(self.shards_states & layer_units, further, 0)
 
@@ -334,12 +314,8 @@ class Layouts(Sharding, Chunks, Arrays):
         return self.recomputes_layers & is_partial
 
     def recomputes_module(self, names: tuple[Module, ...]) -> Mask:
-        """One of these parts of a layer is computed again, as the layout itself names them.
-
-        >>> one = Layouts.of(Layout(recompute="selective", recompute_modules=("mlp",)))
-        >>> one.recomputes_module(("mlp", "moe")).item()
-        True
-        """
+        """True where one of these parts of a layer is recomputed, as the layout itself names
+        them."""
         return self.recomputes_selectively & ((self.recompute_modules & module_bits(names)) > 0)
 
     @property
@@ -353,13 +329,7 @@ class Layouts(Sharding, Chunks, Arrays):
         return self.recomputes_layers | self.recomputes_module(("moe",))
 
     def recomputes_attention(self, framework: Framework) -> Mask:
-        """Recompute runs the attention core again, with what context ranks exchange for it: the
-        whole layer, or that part of it (Megatron-LM's _checkpointed_attention_forward).
-
-        >>> one = Layouts.of(Layout(recompute="selective", recompute_modules=("mlp",)))
-        >>> one.recomputes_attention(load_framework("megatron-lm")).item()
-        False
-        """
+        """True where recompute repeats the attention core, with its exchanges of context ranks."""
         core = self.recomputes_selectively & (self.recompute_modules == 0)
         core = core & (framework.selective_policy == "attention-core")
         return self.recomputes_layers | self.recomputes_module(("core_attn",)) | core

@@ -20,18 +20,18 @@ arXiv:2110.02861)."""
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """What one optimizer keeps per parameter."""
+    """States of one optimizer per parameter."""
 
     moments: int = 0
     """Moments of the gradient, or momenta, in the framework's format."""
     squares: int = 0
     """Moments of its square, in the framework's format."""
     own_bytes: float = 0.0
-    """What it keeps in formats of its own [B/parameter]."""
+    """States in formats of its own [B/parameter]."""
     in_blocks: bool = False
-    """Whether that are 8 bits by blocks, which small tensors are not kept in."""
+    """True if these are 8 bits by blocks, which small tensors are not kept in."""
     paged: bool = False
-    """Whether states lie in memory that the host and the device share by pages."""
+    """True if states lie in memory that the host and the device share by pages."""
 
 
 OPTIMIZERS: dict[OptimizerName, Optimizer] = {
@@ -54,19 +54,14 @@ top. Paged ones are bitsandbytes', whose 32-bit states are fp32 whatever the wei
 def moment_bytes(optimizer: OptimizerName, states: States) -> float:
     """States of an optimizer beside the copy that it updates [B/parameter].
 
-    Counted: moments in the framework's formats; those in 8 bits with their scales. Left out: what
-    is counted per tensor. Definition.
+    Counted: moments in the framework's formats; those in 8 bits with their scales. Left out: states
+    counted per tensor. Definition.
 
     >>> plain = load_framework("megatron-lm")
     >>> narrow = plain.with_switches("precision-aware", "fp8-moments")
     >>> [moment_bytes("adamw", framework.states("bf16")) for framework in (plain, narrow)]
     [8.0, 2.0]
-    >>> moment_bytes("lion", plain.states("bf16")), moment_bytes("adam-8bit", plain.states("bf16"))
-    (4.0, 2.03125)
     """
-    states_of = OPTIMIZERS[optimizer]
-    first, second = (
-        states_of.moments * states.moment_bytes,
-        states_of.squares * states.second_moment_bytes,
-    )
-    return first + second + states_of.own_bytes
+    record = OPTIMIZERS[optimizer]
+    second = record.squares * states.second_moment_bytes
+    return record.moments * states.moment_bytes + second + record.own_bytes

@@ -20,21 +20,18 @@ __all__ = [
     "enumerate_stages",
     "model_block_counts",
     "recompute_columns",
-    "recomputed_layers",
     "split_for_partial_recompute",
     "stage_block_counts",
 ]
 
 
 def split_for_partial_recompute(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
-    """Split every layer block in two: layers that partial recompute repeats, and layers whose
-    activations it saves.
+    """Split every layer block in two: layers that partial recompute repeats, and layers it saves.
 
     Counted: all layers in the first of the two. Left out: their counts on a stage, which
     `chunk_block_counts` returns. method.md#recompute.
 
-    >>> llama = blocks_of(scenario)
-    >>> blocks = split_for_partial_recompute(llama)
+    >>> blocks = split_for_partial_recompute(blocks_of(scenario))
     >>> [(block.kind, block.kept_whole, block.count) for block in blocks][1:3]
     [('layer', False, 32), ('layer', True, 0)]
     """
@@ -60,16 +57,8 @@ def recompute_columns(layouts: Layouts) -> tuple[Int, Int]:
     return layers, np.where(partly, layouts.recompute_every, 1)
 
 
-def recomputed_layers(layouts: Layouts, layers: Float) -> Float:
-    """Recomputed layers among the first `layers` of a chunk [1].
-
-    Counted: the first ones (Megatron's block method), or every n-th, from the n-th on. Left out:
-    nothing; all of them with full recompute of all. method.md#recompute.
-
-    >>> some = Layouts.of(Layout(recompute="full", recompute_every=2))
-    >>> float(recomputed_layers(some, np.asarray(5.0)))
-    2.0
-    """
+def _recomputed_layers(layouts: Layouts, layers: Float) -> Float:
+    """Recomputed layers among a chunk's first: a block of them, or every n-th from the n-th on."""
     most = np.where(layouts.recompute_layers > 0, layouts.recompute_layers, np.inf)
     recomputed = np.floor(np.minimum(layers, most) / layouts.recompute_every)
     return np.where(layouts.recomputes_partly, recomputed, layers)
@@ -80,8 +69,8 @@ def chunk_block_counts(
 ) -> list[Float]:
     """Block counts of every chunk, recomputed and saved layers apart. Shape (chunks, ...) [1].
 
-    Counted: as `chunk_counts`; where blocks are parted, layers that are repeated and left, in the
-    order in which kinds of layers follow each other. Left out: nothing. method.md#recompute.
+    Counted: as `chunk_counts`; where blocks are parted, layers that are repeated and left. Left
+    out: nothing. method.md#recompute.
 
     >>> llama = split_for_partial_recompute(blocks_of(scenario))
     >>> two = Layouts.of(Layout(pp=4, recompute="full", recompute_layers=2))
@@ -99,8 +88,8 @@ def chunk_block_counts(
         if block.kind != "layer":
             part_counts.append(count)
             continue
-        recomputed = recomputed_layers(layouts, passed + count) - recomputed_layers(layouts, passed)
-        passed = passed + count
+        before, passed = passed, passed + count
+        recomputed = _recomputed_layers(layouts, passed) - _recomputed_layers(layouts, before)
         part_counts += [recomputed, count - recomputed]
     return part_counts
 
@@ -113,11 +102,8 @@ def stage_block_counts(
     Counted: the blocks of its chunks (`chunk_block_counts`). Left out: their order.
     method.md#pipeline.
 
-    >>> llama = blocks_of(scenario)      # 32 layers
-    >>> [int(n) for n in stage_block_counts(llama, Layouts.of(Layout(pp=4)), 0, scenario.framework)]
-    [1, 8, 0]
     >>> two = Layouts.of(Layout(pp=2, vpp=2, recompute="full", recompute_layers=2))
-    >>> blocks = split_for_partial_recompute(llama)
+    >>> blocks = split_for_partial_recompute(blocks_of(scenario))
     >>> [int(count) for count in stage_block_counts(blocks, two, 0, scenario.framework)]
     [1, 4, 12, 0]
     """
@@ -129,15 +115,14 @@ def stage_block_counts(
 def distinct_stage_layouts(
     blocks: tuple[Block, ...], layouts: Layouts, column: ArrayLike
 ) -> tuple[Layouts, Int, Int]:
-    """Unique layouts by the blocks of their stages and one more column, such as the stage; that
-    column, and the index of each layout among them [1].
+    """Unique layouts by the blocks of their stages and one more column, that column, and the index
+    of each layout among them [1].
 
     Counted: how layers are dealt, and where blocks are parted, which of them are repeated. Left
     out: all else that layouts differ in. method.md#pipeline.
 
-    >>> llama = blocks_of(scenario)
     >>> some = Layouts.stack([Layout(pp=4, dp=2), Layout(pp=2), Layout(pp=4)])
-    >>> few, stages, which = distinct_stage_layouts(llama, some, 1)
+    >>> few, stages, which = distinct_stage_layouts(blocks_of(scenario), some, 1)
     >>> few.pp.tolist(), stages.tolist(), which.tolist()
     ([4, 2], [1, 1], [0, 1, 0])
     """
@@ -155,8 +140,8 @@ def model_block_counts(
 ) -> list[Float]:
     """Block counts of the whole model [1].
 
-    Counted: where blocks are parted, layers that are repeated and left, chunk by chunk. Left out:
-    nothing. method.md#recompute.
+    Counted: where blocks are parted, layers that are repeated and left. Left out: nothing.
+    method.md#recompute.
 
     >>> llama = split_for_partial_recompute(blocks_of(scenario))
     >>> two = Layouts.of(Layout(pp=4, recompute="full", recompute_layers=2))
@@ -178,13 +163,12 @@ def block_counts_around(
     """Last stage with the same blocks as a stage, and block counts before its first and after its
     last chunk [1].
 
-    Counted: in the order of the model (`chunk_block_counts`). Left out: blocks between the stage's
-    own chunks. method.md#pipeline.
+    Counted: in the order of the model. Left out: blocks between the stage's chunks.
+    method.md#pipeline.
 
-    >>> llama = blocks_of(scenario)      # 32 layers
     >>> layouts, stage = Layouts.of(Layout(pp=4)), np.asarray(1)
-    >>> last, *around = block_counts_around(llama, layouts, stage, scenario.framework)
-    >>> int(last), [[float(count) for count in side] for side in around]
+    >>> last, *around = block_counts_around(blocks_of(scenario), layouts, stage, scenario.framework)
+    >>> int(last), [[float(count) for count in side] for side in around]      # of 32 layers
     (2, [[1.0, 16.0, 0.0], [0.0, 8.0, 1.0]])
     """
     unique_layouts, _, index = distinct_stage_layouts(blocks, layouts, np.zeros_like(layouts.pp))
@@ -203,10 +187,9 @@ def block_counts_around(
     stage = table[index, stage]
     first, last = layouts.chunk(stage, 0), layouts.chunk(stage, layouts.vpp - 1)
     before, after = [], []
+    most_chunks = int(np.max(unique_layouts.pp * unique_layouts.vpp))
     for count in counts:
-        passed = np.zeros(
-            (len(unique_layouts), int(np.max(unique_layouts.pp * unique_layouts.vpp)) + 1)
-        )
+        passed = np.zeros((len(unique_layouts), most_chunks + 1))
         passed[rows, place] = count[exists]
         passed = np.cumsum(passed, axis=1)
         before.append(passed[index, first])

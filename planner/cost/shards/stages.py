@@ -1,7 +1,4 @@
-"""Stages: what pipeline stages hold, worked out once for a set of layouts.
-
-Memory, host and step read it; none of them deals layers or divides tensors again.
-"""
+"""Stages: what pipeline stages hold, worked out once for a set of layouts and read everywhere."""
 
 from __future__ import annotations
 
@@ -73,11 +70,7 @@ class _UniqueStages:
 
 @dataclass(frozen=True)
 class Stages:
-    """Pipeline stages of layouts: their blocks, and the parameters of one of their ranks.
-
-    Arrays have the common shape of layouts and stages: (L, S) for S stages of L layouts, (L,)
-    for one of each.
-    """
+    """Pipeline stages (L, S), or (L,) for one of each layout: blocks, and parameters of a rank."""
 
     scenario: Scenario
     blocks: tuple[Block, ...]
@@ -168,8 +161,7 @@ class Stages:
 
     @property
     def by_work(self) -> tuple[Stages, Int | None]:
-        """Stages unique in the work of passes, and the index of each layout among them; all stages
-        and None where nothing is shared."""
+        """Stages unique in the work of passes, and each layout's index; None if all are."""
         return (self._by_work.stages, self._by_work.index) if self._by_work else (self, None)
 
     def of_work(self, figures: Callable[[Stages], _Figures]) -> _Figures:
@@ -178,10 +170,7 @@ class Stages:
         return figures(unique) if index is None else figures(unique).spread(index)
 
     def of_states(self, figures: Callable[[Stages], _Figures]) -> _Figures:
-        """Compute figures of parameters and states once per unique stage.
-
-        They may depend on whether a step has several micro-batches, on no other part of passes.
-        """
+        """Compute figures of parameters and states once per unique stage."""
         unique = self._by_states
         return figures(unique.stages).spread(unique.index) if unique else figures(self)
 
@@ -234,11 +223,8 @@ class Stages:
 
     @property
     def frozen_bytes(self) -> float:
-        """Bytes of a frozen weight: it is loaded in the precision that computes.
-
-        Only what trains is turned to fp32 (Accelerate 1.15, utils/fsdp_utils.py; peft 0.18,
-        autocast_adapter_dtype; torchtune 0.6, dtype: bf16) [B].
-        """
+        """Bytes of a frozen weight, loaded in the precision that computes [B]."""
+        # only what trains is turned to fp32 (Accelerate 1.15; peft 0.18, autocast_adapter_dtype)
         return float(self.scenario.workload.compute_bytes)
 
     @property
@@ -286,8 +272,7 @@ class Stages:
 
     @property
     def updated_at_once(self) -> Float:
-        """Parameters updated together: all, or one group where the optimizer runs in backward
-        [elements]."""
+        """Parameters updated together: all, or a group in backward [elements]."""
         if not self.scenario.framework.kernels.optimizer_in_backward:
             return self.updated
         return np.minimum(self.updated, self.largest_group / self._parts)
@@ -305,7 +290,7 @@ class Stages:
 
     @property
     def eight_bits(self) -> bool:
-        """Whether layers' weights are gathered in 8 bits."""
+        """True if layers' weights are gathered in 8 bits."""
         kernels, precision = self.scenario.framework.kernels, self.scenario.workload.precision
         return kernels.fp8_gather and precision == "fp8"
 

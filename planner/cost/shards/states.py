@@ -1,8 +1,4 @@
-"""States: parameters per rank after tensor, expert and data-parallel sharding, and their bytes.
-
-What a rank holds of weights, gradients and optimizer states follows from the shapes of the
-tensors, how each is split, and the ZeRO stage; the bytes per element are the framework's.
-"""
+"""States: parameters per rank after tensor, expert and data-parallel sharding, and their bytes."""
 
 from __future__ import annotations
 
@@ -51,14 +47,12 @@ def training_state_bytes(num_params: ArrayLike, dp: ArrayLike, zero_stage: Array
 def _local_elements(
     weight: Weight, scenario: Scenario, layouts: Layouts, ranks: Int
 ) -> tuple[Float, Float]:
-    """Elements of one tensor that a rank owns after tp and ep, and after sharding over `ranks` too.
-
-    A matrix that is stored in fewer bits counts as the elements of the computing precision that
-    take as many bytes: so it is held, sharded and gathered.
-    """
+    """Elements of one tensor that a rank owns after tp and ep, and after sharding over `ranks`
+    too."""
     tp = layouts.expert_tp if weight.expert else layouts.tp
     copies: Float | float = float(weight.copies)
     if weight.stored_bytes:
+        # it counts as the elements of the computing precision with as many bytes
         copies = copies * (weight.stored_bytes / scenario.workload.compute_bytes)
     if weight.expert:
         copies = copies / np.minimum(layouts.ep, weight.copies)
@@ -77,16 +71,14 @@ def _local_elements(
 
 
 def largest_matrix(scenario: Scenario, block: Block, layouts: Layouts, names: str) -> Float:
-    """The largest of a block's frozen matrices on one rank: all, or those that adapters target
-    [elements].
+    """The largest of a block's frozen matrices on one rank: all, or targets of adapters [elements].
 
-    `names` is "stored" for those that are stored in fewer bits, "targeted" for the others.
-    Counted: one expert of a layer's, split over tp. Left out: sharding. Definition.
+    `names` is "stored" for those stored in fewer bits, "targeted" for targets. Counted: one expert
+    of a layer's, split over tp. Left out: sharding. Definition.
 
     >>> scenario = make_scenario(framework="ddp", lora_rank=8, base_format="nf4")
     >>> layer, layouts = blocks_of(scenario)[1], Layouts.of(Layout())
-    >>> matrix = largest_matrix(scenario, layer, layouts, "stored")
-    >>> matrix.item() == 4096 * 14336
+    >>> largest_matrix(scenario, layer, layouts, "stored").item() == 4096 * 14336
     True
     """
     targets = scenario.workload.lora_targets
@@ -102,10 +94,7 @@ def largest_matrix(scenario: Scenario, block: Block, layouts: Layouts, names: st
 
 @dataclass(frozen=True, slots=True)
 class Params(Arrays):
-    """Parameters on one rank, in figures that add up over blocks [elements].
-
-    Those that are stored in fewer bits count as elements of the precision that computes.
-    """
+    """Parameters on one rank, in figures that add up over blocks [elements]."""
 
     unsharded: Float
     """Before sharding over data-parallel ranks."""
@@ -126,8 +115,7 @@ class LocalParams(Params):
     """Parameters of one block on one rank [elements]."""
 
     copied_in: Float
-    """Those of the gathered ones that are not sharded by whole rows, and so are copied to be
-    gathered and reduced: experts that are fewer than the ranks (FSDP2)."""
+    """Gathered ones not sharded by whole rows: experts that are fewer than the ranks (FSDP2)."""
     one_expert: Float
     """Before sharding, with one expert of those on the rank."""
 
@@ -135,15 +123,13 @@ class LocalParams(Params):
 def local_params(scenario: Scenario, block: Block, layouts: Layouts) -> LocalParams:
     """Parameters of one block on one rank, before and after sharding [elements].
 
-    Counted: every tensor, split over tp, ep and the ranks that shard. Left out: what a pipeline
-    stage holds of other blocks. method.md#parameters.
+    Counted: every tensor, split over tp, ep and the ranks that shard. Left out: a pipeline stage's
+    other blocks. method.md#parameters.
 
-    >>> _, layer, _ = blocks_of(scenario)
-    >>> norms = 2 * scenario.model.hidden_size                       # whole on every rank
-    >>> (layer.num_params - norms) / 4 + norms
-    54534144.0
-    >>> float(local_params(scenario, layer, Layouts.of(Layout(tp=4))).unsharded)
-    54534144.0
+    >>> layer, norms = blocks_of(scenario)[1], 2 * scenario.model.hidden_size   # norms are whole
+    >>> local = local_params(scenario, layer, Layouts.of(Layout(tp=4)))
+    >>> float(local.unsharded) == (layer.num_params - norms) / 4 + norms == 54534144
+    True
     """
     framework, layouts = scenario.framework, layouts.settled(scenario.framework)
     sums = {field.name: np.zeros(np.shape(layouts.tp)) for field in fields(LocalParams)}
@@ -175,8 +161,7 @@ def local_params(scenario: Scenario, block: Block, layouts: Layouts) -> LocalPar
 def _extra_state_bytes(
     weight: Weight, block: Block, sharded: Float, elements: Float, scenario: Scenario
 ) -> Float:
-    """Optimizer state beyond the per-parameter figure, of what is `sharded`; a rank holds `held`
-    elements of the tensor [B]."""
+    """Optimizer state beyond the per-parameter figure of a tensor, on one rank [B]."""
     workload, states = scenario.workload, scenario.framework.states(scenario.workload.precision)
     if workload.optimizer == "adafactor":
         # factored second moment: one fp32 per row and per column; vectors keep it whole
@@ -198,14 +183,13 @@ class StageParams(Params):
     largest_layer: Float
     """The largest layer, gathered."""
     copied_in: Float
-    """What is copied of a layer for gathering and reduction."""
+    """Copies of a layer for gathering and reduction."""
     embedding: Float
     """The embedding, gathered; 0 on other stages."""
     table: Float
     """The part of the embedding that tp splits; 0 on other stages and without tp."""
     head: Float
-    """Output projection and final norm, gathered; 0 on other stages. With a tied
-    projection the embedding's table, which the head computes with."""
+    """Output projection, or the tied table, and final norm, gathered; 0 on other stages."""
     tied: Float
     """The table that embedding and head share on one stage; 0 otherwise."""
     weight_shapes: Float
@@ -217,24 +201,22 @@ def stage_params(
 ) -> StageParams:
     """Parameters per rank of pipeline stages that hold `counts` of each block [elements].
 
-    Counted: a tied output projection once without a pipeline; with one the last stage keeps its
-    own copy, as Megatron-LM does. Left out: buffers. method.md#parameters.
+    Counted: a tied output projection once without a pipeline; with one the last stage keeps its own
+    copy, as Megatron-LM does. Left out: buffers. method.md#parameters.
 
-    >>> scenario = make_scenario("gpt2")
-    >>> whole = [np.asarray(float(block.count)) for block in blocks_of(scenario)]
-    >>> float(stage_params(scenario, blocks_of(scenario), Layouts.of(Layout()), whole).unsharded)
+    >>> gpt2 = make_scenario("gpt2")
+    >>> whole = [np.asarray(float(block.count)) for block in blocks_of(gpt2)]
+    >>> float(stage_params(gpt2, blocks_of(gpt2), Layouts.of(Layout()), whole).unsharded)
     124439808.0
     """
     shape = np.shape(counts[0])
     sums = {field.name: np.zeros(shape) for field in fields(Params)}
     largest, copied_in, embedding, table, head, shapes = (np.zeros(shape) for _ in range(6))
-    unique_layouts, index = layouts.distinct(
-        "dp", "dp_shard", "tp", "cp", "ep", "etp", "zero_stage"
-    )
+    unique, index = layouts.distinct("dp", "dp_shard", "tp", "cp", "ep", "etp", "zero_stage")
 
     def local_of(block: Block) -> LocalParams:
         # few ways to split a tensor differ, however many layouts there are
-        return local_params(scenario, block, unique_layouts).take(index)
+        return local_params(scenario, block, unique).take(index)
 
     for block, count in zip(blocks, counts, strict=True):
         local = local_of(block)
@@ -291,18 +273,12 @@ def without_frozen(block: Block) -> Block:
 
     Counted: adapters, and weights that are not frozen. Left out: the others. Definition.
 
-    >>> from planner.cost.operators.blocks import blocks
-    >>> job = Workload(lora_rank=8, lora_targets=("query",))
-    >>> _, layer, _ = blocks(load_model("gpt2"), job, load_framework("ddp"))
+    >>> layer = blocks_of(make_scenario("gpt2", "ddp", lora_rank=8, lora_targets=("query",)))[1]
     >>> [weight.num_params for weight in without_frozen(layer).weights]     # 8 x 768, 768 x 8
     [6144, 6144]
     """
-    trained_weights = tuple(weight for weight in block.weights if weight.trainable)
-    return (
-        block
-        if len(trained_weights) == len(block.weights)
-        else replace(block, weights=trained_weights)
-    )
+    trained = tuple(weight for weight in block.weights if weight.trainable)
+    return block if len(trained) == len(block.weights) else replace(block, weights=trained)
 
 
 def expert_share(blocks: Sequence[Block], layouts: Layouts) -> Float:
@@ -311,20 +287,14 @@ def expert_share(blocks: Sequence[Block], layouts: Layouts) -> Float:
     Counted: all blocks, experts divided by ep, and by their own tp beside that of the rest. Left
     out: what tp does not split, pipeline stages; the share is the model's. Definition.
 
-    >>> from planner.cost.operators.blocks import blocks
-    >>> model = load_model("mixtral-8x7b")
-    >>> layers = blocks(model, Workload(), load_framework("megatron-lm"))
+    >>> layers = blocks_of(make_scenario("mixtral-8x7b"))
     >>> round(float(expert_share(layers, Layouts.of(Layout()))), 3)
     0.966
     >>> round(32 * 8 * 3 * 4096 * 14336 / 46_702_792_704, 3)    # gate, up and down of 8 experts
     0.966
     """
-    routed = sum(
-        block.count * weight.num_params
-        for block in blocks
-        for weight in block.weights
-        if weight.expert
-    )
+    weights = [(block.count, weight) for block in blocks for weight in block.weights]
+    routed = sum(count * weight.num_params for count, weight in weights if weight.expert)
     total = sum(block.count * block.num_params for block in blocks)
     local_routed = routed * layouts.tp / (layouts.ep * layouts.expert_tp)
     return np.asarray(local_routed / (total - routed + local_routed))

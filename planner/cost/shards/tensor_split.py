@@ -1,4 +1,4 @@
-"""Tensor split: how tensor-parallel ranks divide a tensor, and how tokens load experts."""
+"""Tensor split: parts of a tensor on tensor-parallel ranks, and the load of tokens on experts."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ __all__ = ["expert_load", "kept_share", "split_over"]
 
 
 def split_over(split: Split, layouts: Layouts, *, gathered: bool = False) -> Float:
-    """Into how many parts a tensor falls [1].
+    """Number of parts into which a tensor falls [1].
 
-    The words are those of `planner.describe.model.block`. `gathered`: whether the framework keeps
-    inputs of column-parallel products gathered. Counted: the tensor-parallel group; a part that
-    does not exist is infinitely small. Left out: data parallelism, rounding to heads.
-    method.md#activations.
+    The words are those of `planner.describe.model.block`. `gathered`: inputs of column-parallel
+    products are kept gathered. Counted: the tensor-parallel group; a part that does not exist is
+    infinitely small. Left out: data parallelism, rounding to heads. method.md#activations.
 
     >>> spread = Layouts.of(Layout(tp=4, sequence_parallel=True))
     >>> [float(split_over(word, spread)) for word in ("sharded", "residual", "replicated")]
@@ -40,9 +39,9 @@ def split_over(split: Split, layouts: Layouts, *, gathered: bool = False) -> Flo
 def expert_load(workload: Workload, layouts: Layouts) -> Float:
     """Tokens that the fullest rank's experts work on, over the mean [1].
 
-    Counted: uneven routing where experts are spread over ranks, no more than their capacity, all of
-    it where they are padded to it. Left out: unevenness among the experts of one rank. Lepikhin et
-    al. 2020, arXiv:2006.16668, section 2.2; method.md#experts.
+    Counted: uneven routing over ranks, up to their capacity, or their capacity where they are
+    padded. Left out: unevenness among the experts of one rank. Lepikhin et al. 2020,
+    arXiv:2006.16668, section 2.2; method.md#experts.
 
     >>> alone, spread = Layouts.of(Layout(dp=8)), Layouts.of(Layout(dp=8, ep=8))
     >>> uneven = Workload(expert_imbalance=1.5)
@@ -61,10 +60,9 @@ def expert_load(workload: Workload, layouts: Layouts) -> Float:
 def kept_share(workload: Workload, layouts: Layouts) -> Float:
     """Tokens that experts take at most, over those that are routed to them [1].
 
-    Counted: what is above the capacity of the fullest rank's experts is dropped, and of the
-    others', which share the rest evenly. Left out: unevenness among them and among the experts of
-    one rank, which drops more. Lepikhin et al. 2020, arXiv:2006.16668, section 2.2;
-    method.md#experts.
+    Counted: tokens above the capacity of the fullest rank's experts are dropped, and of the
+    others', which share the rest evenly. Left out: other unevenness, which drops more. Lepikhin et
+    al. 2020, arXiv:2006.16668, section 2.2; method.md#experts.
 
     >>> spread, even = Layouts.of(Layout(dp=8, ep=8)), Workload(expert_capacity=0.5)
     >>> float(kept_share(even, spread))

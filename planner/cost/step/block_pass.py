@@ -1,8 +1,9 @@
-"""One micro-batch on one block: computation, exposed traffic, waiting for the host."""
+"""One micro-batch on a block or a chunk: computation, exposed traffic, waiting for the host."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -10,13 +11,15 @@ from planner.cost.arrays import Arrays, Float, distinct
 from planner.cost.network.groups import Groups
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
-from planner.cost.step.communication.block_traffic import block_traffic
+from planner.cost.shards.partial_recompute import chunk_block_counts
+from planner.cost.shards.stages import Stages
+from planner.cost.step.communication.block_traffic import AxisTime, block_traffic
 from planner.cost.step.communication.tensor_parallel import StreamTraffic
 from planner.cost.step.compute.block_time import BlockTime, block_time
 from planner.cost.step.kernel_launch import awaited_s
 from planner.describe.model.block import Block
 
-__all__ = ["Pass", "block_passes"]
+__all__ = ["ChunkPass", "Pass", "block_passes", "chunk_passes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,21 +105,13 @@ def block_passes(scenario: Scenario, blocks: tuple[Block, ...], layouts: Layouts
     seen = (settled, settled.keeping()) if parted else (settled,)
     merges = [each.merges_passes(scenario.framework) for each in seen]
     first, index = distinct(*columns, *merges)
-    unique_layouts = settled.map(np.ravel).take(first) if len(first) < len(settled) else settled
-    groups = Groups.of(unique_layouts, scenario.machine)
-    without_recompute = unique_layouts.keeping() if parted else unique_layouts
-    stream = StreamTraffic.of(scenario, unique_layouts, groups)
-    passes = [
-        _block_pass(
-            scenario,
-            block,
-            without_recompute if block.kept_whole else unique_layouts,
-            groups,
-            stream,
-        )
-        for block in blocks
-    ]
-    return passes if unique_layouts is settled else [work.take(index) for work in passes]
+    unique = settled.map(np.ravel).take(first) if len(first) < len(settled) else settled
+    groups = Groups.of(unique, scenario.machine)
+    without_recompute = unique.keeping() if parted else unique
+    stream = StreamTraffic.of(scenario, unique, groups)
+    pairs = [(block, without_recompute if block.kept_whole else unique) for block in blocks]
+    passes = [_block_pass(scenario, block, layouts, groups, stream) for block, layouts in pairs]
+    return passes if unique is settled else [work.take(index) for work in passes]
 
 
 def _block_pass(
@@ -136,3 +131,78 @@ def _block_pass(
         host_s=np.zeros_like(tensor.forward_s),
     )
     return replace(busy, host_s=awaited_s(scenario, block, layouts, groups, busy.total_s))
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkPass(Arrays):
+    """One micro-batch on every chunk of stages (chunks, S): what a schedule plays [s]."""
+
+    forward_s: Float
+    recompute_s: Float
+    backward_s: Float
+    """Without recompute and weight gradients."""
+    weight_gradient_s: Float
+    host_forward_s: Float
+    """Part of waiting for the host in the forward pass."""
+    host_backward_s: Float
+    traffic: dict[str, AxisTime]
+    """By part of the step."""
+
+    @property
+    def forward_with_traffic_s(self) -> Float:
+        """A whole forward pass [s]."""
+        sent = sum(axis.forward_s for axis in self.traffic.values())
+        return np.asarray(self.forward_s + self.host_forward_s + sent)
+
+    @property
+    def backward_with_traffic_s(self) -> Float:
+        """A whole backward pass, recompute and weight gradients included [s]."""
+        sent = sum(axis.backward_s for axis in self.traffic.values())
+        computed = self.recompute_s + self.backward_s + self.weight_gradient_s
+        return np.asarray(computed + self.host_backward_s + sent)
+
+
+def chunk_passes(stages: Stages, passes: list[Pass]) -> ChunkPass:
+    """The passes of every chunk of stages (S,) of one layout, from the estimate's own blocks [s].
+
+    Shape (chunks, S). Counted: computation, traffic of layers, waiting for the host (in proportion
+    to what waits). Left out: data-parallel traffic, transfers between stages, the optimizer.
+    method.md#pipeline.
+
+    >>> stages = Stages.of_pipeline(scenario, Layout(pp=4))
+    >>> found = chunk_passes(stages, block_passes(scenario, stages.blocks, stages.layouts))
+    >>> np.round(1e3 * found.forward_with_traffic_s)[0]        # 8 layers of 4.9 ms; the head
+    array([39., 39., 39., 56.])
+    """
+    scenario, layouts = stages.scenario, stages.layouts
+    groups = Groups.of(layouts, scenario.machine)
+    counts = chunk_block_counts(stages.blocks, layouts, stages.stage, scenario.framework)
+
+    def total(figures: Sequence[Float]) -> Float:
+        pairs = zip(figures, counts, strict=True)
+        return np.asarray(sum(figure * count for figure, count in pairs))
+
+    compute = [work.compute for work in passes]
+    traffic = (
+        block_traffic(scenario, block, stages.layouts_of_block(block), groups, time)
+        for block, time in zip(stages.blocks, compute, strict=True)
+    )
+    axes = zip(*traffic, strict=True)
+    names = ("tensor_parallel", "context_parallel", "expert_parallel")
+    forward_waits = [
+        work.forward_with_traffic_s - work.compute.forward_s - work.forward_traffic_s
+        for work in passes
+    ]
+    weights = total([time.weight_gradient_s for time in compute])
+    return ChunkPass(
+        forward_s=total([time.forward_s for time in compute]),
+        recompute_s=total([time.recompute_s for time in compute]),
+        backward_s=total([time.backward_s for time in compute]) - weights,
+        weight_gradient_s=weights,
+        host_forward_s=total(forward_waits),
+        host_backward_s=total([w.host_s - f for w, f in zip(passes, forward_waits, strict=True)]),
+        traffic={
+            name: AxisTime(*(total([getattr(b, f.name) for b in axis]) for f in fields(AxisTime)))
+            for name, axis in zip(names, axes, strict=True)
+        },
+    )

@@ -22,8 +22,7 @@ def num_kernels(block: Block, attention: str) -> int:
     Counted: matrix products, attention (three kernels where it is not fused), memory-bound kernels.
     Left out: views, copies, what a library splits or adds. method.md#host.
 
-    >>> _, layer, _ = blocks_of(scenario)
-    >>> num_kernels(layer, "flash")     # 4 products, attention, 2 norms, 2 additions, 2 rotary, 1
+    >>> num_kernels(blocks_of(scenario)[1], "flash")    # 4 products, attention, 7 memory-bound ones
     12
     """
     cores = len(block.attentions) * (1 if attention == "flash" else 3)
@@ -33,10 +32,10 @@ def num_kernels(block: Block, attention: str) -> int:
 def host_pass_s(scenario: Scenario, block: Block, layouts: Layouts, groups: Groups) -> Float:
     """Host time to issue a block's forward and backward pass: their lower bound [s].
 
-    Counted: kernels of forward, backward and recompute that are in no graph, each as long as
-    a bare launch times the framework's ratio; collectives of tensor parallelism, and the slowest
-    host of their group where they are awaited. Left out: collectives of other axes, what selective
-    recompute repeats by a framework's own policy. method.md#host.
+    Counted: kernels of forward, backward and recompute that are in no graph, each a bare launch
+    times the framework's ratio; collectives of tensor parallelism, and the slowest host of their
+    group where they are awaited. Left out: collectives of other axes, a framework's own selective
+    recompute. method.md#host.
 
     >>> scenario = make_scenario("gpt2", "ddp")
     >>> layouts, (_, layer, _) = Layouts.of(Layout()), blocks_of(scenario)
@@ -80,12 +79,11 @@ def _repeated_kernels(block: Block, attention: str, layouts: Layouts) -> Float:
 
 
 def _num_collectives(scenario: Scenario, block: Block, layouts: Layouts) -> Float:
-    """Collectives of tensor parallelism in a layer's pass: one a region and direction, two with
-    sequence parallelism, where backward gathers once more what was not kept. That gather runs
-    beside a product: it is issued, never awaited."""
+    """Collectives of tensor parallelism in a layer's pass, both directions and recompute."""
     host, kernels = scenario.framework.host, scenario.framework.kernels
     sequence = layouts.splits_sequence
     forward = np.where(sequence, 2, 1)
+    # it runs beside a product: it is issued, never awaited
     second_gather = sequence & (not kernels.saves_gathered) & (not host.awaits_collectives)
     passes = 2 * forward + second_gather + np.where(layouts.recomputes_layers, forward, 0)
     return block.num_tp_collectives * np.asarray(passes, dtype=float)
@@ -107,9 +105,8 @@ def awaited_s(
 ) -> Float:
     """Time that devices with `busy_s` of work wait for the host in a block's pass [s].
 
-    Counted: what the host takes longer than they do, as it runs ahead of them; all of it where
-    every launch waits for its kernel, or where the layer's routing empties the queue. Left out:
-    other such waits. method.md#host.
+    Counted: what the host takes longer than they do; all of it where every launch waits for its
+    kernel, or the layer's routing empties the queue. Left out: other such waits. method.md#host.
 
     >>> scenario = make_scenario("gpt2", "ddp")
     >>> layouts, (_, layer, _) = Layouts.of(Layout()), blocks_of(scenario)

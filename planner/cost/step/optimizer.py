@@ -1,15 +1,24 @@
-"""Optimizer: time of the device's update, from the bytes that it moves."""
+"""Optimizer: its update on the device, or on the host with transfers, and NVMe."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from planner.cost.arrays import Float
+from planner.cost.constants import step_constants
+from planner.cost.memory.activations import moved_bytes
 from planner.cost.shards.optimizers import moment_bytes
 from planner.cost.shards.stages import Stages
-from planner.cost.step.time_constants import constants
 
-__all__ = ["device_optimizer_s", "update_bytes"]
+__all__ = [
+    "device_optimizer_s",
+    "gradient_transfer_s",
+    "host_update_bytes",
+    "offload_pass_s",
+    "offload_step_s",
+    "parameter_transfer_s",
+    "update_bytes",
+]
 
 
 def update_bytes(stages: Stages) -> float:
@@ -18,8 +27,7 @@ def update_bytes(stages: Stages) -> float:
     Counted: read gradient, fp32 copy and states; write copy, states and the 16-bit weight. Left
     out: the norm of the gradients. method.md#optimizer.
 
-    >>> scenario = make_scenario("gpt2")
-    >>> update_bytes(Stages.of_pipeline(scenario, Layout()))       # 4 + 2 (4 + 8) + 2
+    >>> update_bytes(Stages.of_pipeline(make_scenario("gpt2"), Layout()))       # 4 + 2 (4 + 8) + 2
     30.0
     """
     size = stages.states
@@ -32,21 +40,150 @@ def update_bytes(stages: Stages) -> float:
 def device_optimizer_s(stages: Stages) -> Float:
     """Optimizer step and gradient norm on the device, from its memory bandwidth [s].
 
-    Counted: gradient, weight and states of every updated parameter, moved once by a fused
-    optimizer and more often by others; one read of the gradients for the norm. Left out: Muon's
-    matrix products. method.md#optimizer.
+    Counted: gradient, weight and states of every updated parameter, moved once by a fused optimizer
+    and more often by others; one read of the gradients for the norm. Left out: Muon's matrix
+    products. method.md#optimizer.
 
     >>> scenario = make_scenario("gpt2-xl")
-    >>> round(device_optimizer_s(Stages.of_pipeline(scenario, Layout())).item(), 3)
-    0.04
-    >>> round((4 + 2 * 12 + 2 + 4) * scenario.model.num_params / (0.85 * 1.555e12), 3)
-    0.04
+    >>> seconds = (4 + 2 * 12 + 2 + 4) * scenario.model.num_params / (0.85 * 1.555e12)
+    >>> round(device_optimizer_s(Stages.of_pipeline(scenario, Layout())).item() / seconds, 3)
+    1.0
     """
     device = stages.scenario.machine.device
     rate = device.memory_bytes_per_s.value * device.memory_efficiency.value
     kernels = stages.scenario.framework.kernels
-    passes = 1.0 if kernels.fused_optimizer else constants().optimizer.unfused_passes.value
+    passes = 1.0 if kernels.fused_optimizer else step_constants().optimizer.unfused_passes.value
     # no norm of gradients that are gone
     norm = 0.0 if kernels.optimizer_in_backward else stages.states.gradient_bytes
     moved = stages.updated * (update_bytes(stages) * passes + norm)
     return np.where(stages.layouts.keeps_states, moved / rate, 0.0)
+
+
+def host_update_bytes(stages: Stages) -> float:
+    """Bytes that the host's memory moves per parameter in one update [B/parameter].
+
+    Counted: fp32 gradient, copy and states read, copy and states written; unscaling, clipping and
+    the 16-bit copy where they are apart; one kernel per operation where it is not fused. Left out:
+    caches. Ren et al. 2021, arXiv:2101.06840, section 5.1; method.md#optimizer.
+
+    >>> scenario = make_scenario("gpt2", "deepspeed")
+    >>> host_update_bytes(Stages.of_pipeline(scenario, Layout()))  # 28 and 14 around it
+    42.0
+    """
+    size, framework = stages.states, stages.scenario.framework
+    updated = (size.master_bytes or size.weight_bytes) + _moments(stages)
+    fused = framework.kernels.fused_optimizer and framework.offloading.fused_update
+    passes = 1.0 if fused else step_constants().optimizer.unfused_passes.value
+    return (4.0 + 2 * updated) * passes + framework.offloading.step_host_bytes
+
+
+def _moments(stages: Stages) -> float:
+    return moment_bytes(stages.scenario.workload.optimizer, stages.states)
+
+
+def offload_step_s(stages: Stages) -> Float:
+    """Optimizer step off the device: update on the CPU, weights up [s].
+
+    Counted: the host's memory at the part of its peak that Adam was measured to reach, before it
+    the disk, where gradients and every state are read and written once; weights up where they live
+    on the device. Left out: NUMA, a delayed update, reading ahead. Ren et al. 2021 (ZeRO-Offload,
+    arXiv:2101.06840); Rajbhandari et al. 2021 (ZeRO-Infinity, arXiv:2104.07857).
+
+    >>> scenario = make_scenario("gpt2-xl", "deepspeed")
+    >>> layout = Layout(dp=4, zero_stage=2, offload="optimizer-cpu")
+    >>> seconds = scenario.model.num_params * (2 / 4 / 25e9 + 42 / (0.43 * 204.8e9))
+    >>> round(offload_step_s(Stages.of_pipeline(scenario, layout)).item() / seconds, 3)
+    1.0
+    """
+    workload, node = stages.scenario.workload, stages.scenario.machine.node
+    layouts, size = stages.layouts, stages.states
+    per_node = np.minimum(node.num_devices, layouts.world)
+    owned = stages.params.trainable_sharded
+    returned = owned * workload.compute_bytes / node.host_link_bytes_per_s.value
+    rate = node.host_memory_bytes_per_s.value * step_constants().optimizer.host_fraction.value
+    on_cpu = per_node * owned * host_update_bytes(stages) / rate
+    gradients = stages.scenario.framework.offloading.step_gradient_bytes
+    states = per_node * owned * (size.master_bytes + _moments(stages) + gradients)
+    on_disk = np.full_like(states, np.inf)
+    if disk := node.local_disk:
+        on_disk = states / disk.read_bytes_per_s.value + states / disk.write_bytes_per_s.value
+    swapped = np.where(layouts.states_on_disk, on_disk, 0.0)
+    returned = np.where(layouts.offloads_weights, 0.0, returned)
+    return np.where(layouts.keeps_states, 0.0, returned + on_cpu + swapped)
+
+
+def gradient_transfer_s(stages: Stages) -> Float:
+    """Gradients that one pass sends to the host, and back to be added to there [s].
+
+    Counted: every pass where several are summed on the host, or weights are sharded; fp32 ones of
+    the last pass, as its share. Left out: overlap with backward; adding on the CPU (FSDP2).
+    DeepSpeed 0.19.8, stage3.py: partition_grads; method.md#host-memory-loading-offload.
+
+    >>> scenario = make_scenario("gpt2-xl", "deepspeed")
+    >>> layout = Layout(dp=4, zero_stage=3, grad_accumulation=8, offload="optimizer-cpu")
+    >>> sent = gradient_transfer_s(Stages.of_pipeline(scenario, layout)).item()
+    >>> round(8 * sent * 25e9 * 4 / scenario.model.num_params)       # bytes: 8 (2 down + 2 up) + 4
+    36
+    """
+    layouts, moves = stages.layouts, stages.scenario.framework.offloading
+    m = layouts.num_microbatches
+    summed = layouts.shards_weights | (m > 1)
+    size = np.where(summed, stages.states.gradient_bytes * moves.gradient_transfers, 0.0)
+    size = stages.params.trainable_sharded * (size + moves.step_gradient_bytes / m)
+    sent = size / stages.scenario.machine.node.host_link_bytes_per_s.value
+    return np.where(layouts.keeps_states, 0.0, sent)
+
+
+def parameter_transfer_s(stages: Stages) -> Float:
+    """Bringing a rank's share of the parameters up once, before it is gathered [s].
+
+    Counted: weights as they are held, fp32 where the optimizer's copy is the only one; the slower
+    of the host link and, for weights on disk, the node's disk, which its ranks share. Left out:
+    overlap with computation. Rajbhandari et al. 2021, arXiv:2104.07857;
+    method.md#host-memory-loading-offload.
+
+    >>> scenario = make_scenario("gpt2-xl", "deepspeed")
+    >>> layout = Layout(dp=4, zero_stage=3, offload="all-cpu")
+    >>> round(parameter_transfer_s(Stages.of_pipeline(scenario, layout)).item(), 4)  # a fourth
+    0.0312
+    """
+    layouts, node = stages.layouts, stages.scenario.machine.node
+    size = stages.weight_shard_bytes
+    if not stages.states.sharded_weight_bytes:
+        size = size + stages.params.trainable_sharded * stages.states.master_bytes
+    link = size / node.host_link_bytes_per_s.value
+    per_node = np.minimum(node.num_devices, layouts.world)
+    disk = node.local_disk
+    read = per_node * size / disk.read_bytes_per_s.value if disk else np.full_like(size, np.inf)
+    transfer = np.where(layouts.weights_on_disk, np.maximum(link, read), link)
+    return np.where(layouts.offloads_weights, transfer, 0.0)
+
+
+def offload_pass_s(stages: Stages, forward_s: Float, backward_s: Float) -> Float:
+    """Time that transfers add to one micro-batch's passes of `forward_s` and `backward_s` [s].
+
+    Counted: weights up before forward and backward, gradients; activations down and up over the
+    host link, all ranks of a node at once (torchtune 0.6, training/_activation_offloading.py);
+    hidden behind the passes where the framework does not wait for them. Left out: kernels queued
+    before a copy that is waited for, copies that are not pinned.
+    method.md#host-memory-loading-offload.
+
+    >>> layout, second = Layout(dp=4, zero_stage=3, offload="all-cpu"), np.asarray(1.0)
+    >>> for name in ("deepspeed", "fsdp2"):     # twice 16 bits of weights; fp32 gradients
+    ...     stages = Stages.of_pipeline(make_scenario("gpt2-xl", name), layout)
+    ...     left = offload_pass_s(stages, second, second)
+    ...     print(round(left.item() / (stages.scenario.model.num_params / 4 / 25e9), 2))
+    4.0
+    4.0
+    """
+    moves = stages.scenario.framework.offloading
+    fetch, sent = parameter_transfer_s(stages), gradient_transfer_s(stages)
+    link = stages.scenario.machine.node.host_link_bytes_per_s.value
+    activation_transfer = moved_bytes(stages) / link
+    hidden = np.where(moves.overlap_weights, fetch, 0.0)
+    behind = hidden + np.where(moves.overlap_gradients, sent, 0.0)
+    # one direction of the link each: activations go down in forward and come up in backward
+    aside = np.where(moves.overlap_activations, activation_transfer, 0.0)
+    left = np.maximum(np.maximum(hidden, aside) - forward_s, 0.0)
+    left = left + np.maximum(np.maximum(behind, hidden + aside) - backward_s, 0.0)
+    return 2 * (fetch + activation_transfer - aside) + sent - hidden - behind + left

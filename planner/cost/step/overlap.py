@@ -1,9 +1,4 @@
-"""Overlap: what data-parallel and parameter traffic adds to a step beside the computation.
-
-Traffic that runs ahead of computation, layer by layer, hides behind it; the first layer's weights
-and the last bucket's gradients have nothing to hide behind, and what is hidden still takes compute
-units and memory bandwidth (contention).
-"""
+"""Overlap: time that data-parallel and parameter traffic adds to a step beside the computation."""
 
 from __future__ import annotations
 
@@ -14,7 +9,7 @@ import numpy as np
 from planner.cost.arrays import Arrays, Float, is_in
 from planner.cost.shards.stages import Stages
 from planner.cost.step.communication.data_parallel import DataTraffic
-from planner.cost.step.offload import offload_pass_s
+from planner.cost.step.optimizer import offload_pass_s
 
 __all__ = ["Exposed", "exposed_traffic"]
 
@@ -45,8 +40,8 @@ def exposed_traffic(
     """Exposed traffic of a stage beside one micro-batch's computation [s].
 
     Counted: contention of what is hidden, what has nothing to hide behind, half a cycle of a thread
-    that looks for gradients, quantising. Left out: traffic of layers and between stages, what ranks
-    tell each other before they reduce. method.md#traffic-per-axis-and-overlap.
+    that looks for gradients, quantising. Left out: traffic of layers and between stages, agreement
+    of ranks before they reduce. method.md#traffic-per-axis-and-overlap.
 
     >>> scenario = make_scenario("gpt2-xl", "deepspeed")
     >>> stages, none = Stages.of_pipeline(scenario, Layout(dp=4, zero_stage=1)), np.zeros(())
@@ -56,16 +51,12 @@ def exposed_traffic(
     0.26
     """
     layouts, framework = stages.layouts, stages.scenario.framework
-    rules, m, shards_weights = (
-        framework.communication,
-        layouts.num_microbatches,
-        layouts.shards_weights,
-    )
+    rules, m = framework.communication, layouts.num_microbatches
     reductions = layouts.reductions_per_step(framework)
     unhidden, contention = stages.of_states(_unhidden_shares), rules.contention.value
     first = unhidden.first
     # where a pipeline reduces once a step, that is a share per micro-batch
-    reduced = traffic.after_backward_s * np.where(shards_weights, reductions, m) / m
+    reduced = traffic.after_backward_s * np.where(layouts.shards_weights, reductions, m) / m
     backward_gathers = layouts.backward_gathers_per_step(framework) / m
     around_backward = traffic.before_backward_s * backward_gathers + reduced
     ahead = _behind(traffic.before_forward_s, forward_s, first, contention)
@@ -77,14 +68,11 @@ def exposed_traffic(
         updates = np.maximum(updates - forward_s, 0.0)
     busy_ahead = np.maximum(traffic.before_forward_s, forward_s)
     busy_back = np.maximum(around_backward, backward_s)
+    gather_s = ahead + (gathers - 1) * later + m * back + traffic.around_loss_s
     return Exposed(
         gradients_s=reductions * _gradients(stages, unhidden.last, traffic.gradients_s, backward_s),
         updates_s=updates,
-        gather_s=ahead
-        + (gathers - 1) * later
-        + m * back
-        + traffic.around_loss_s
-        + _quantising_s(stages),
+        gather_s=gather_s + _quantising_s(stages),
         offload_s=m * offload_pass_s(stages, busy_ahead, busy_back),
         before_forward_s=ahead,
         before_later_forward_s=later,

@@ -1,7 +1,4 @@
-"""Step: the parts of one optimizer step, from its passes and what traffic stays exposed.
-
-The slowest stage sets the pace, the pipeline adds its bubble.
-"""
+"""Step: the parts of one optimizer step, from its passes and what traffic stays exposed."""
 
 from __future__ import annotations
 
@@ -21,8 +18,7 @@ from planner.cost.shards.stages import Stages
 from planner.cost.step.block_pass import Pass, block_passes
 from planner.cost.step.communication.data_parallel import DataTraffic, data_traffic
 from planner.cost.step.communication.pipeline_p2p import Transfer, stage_transfer
-from planner.cost.step.offload import offload_step_s
-from planner.cost.step.optimizer import device_optimizer_s
+from planner.cost.step.optimizer import device_optimizer_s, offload_step_s
 from planner.cost.step.overlap import Exposed, exposed_traffic
 from planner.describe.framework.framework import Framework
 
@@ -32,9 +28,9 @@ __all__ = ["StageOverheads", "smaller_step_s", "stage_overheads", "time_parts"]
 def time_parts(stages: Stages) -> dict[str, Float]:
     """Seconds of one optimizer step by part, TIME_PARTS [s].
 
-    `stages` are the candidates (L, S) of each layout. Counted: computation of the slowest stage
-    for all micro-batches, traffic that nothing hides, the pipeline's bubble, optimizer and
-    offload. Left out: data loading, evaluation, checkpoints, stragglers. method.md#method.
+    `stages` are the candidates (L, S) of each layout. Counted: computation of the slowest stage for
+    all micro-batches, traffic that nothing hides, the pipeline's bubble, optimizer and offload.
+    Left out: data loading, evaluation, checkpoints, stragglers. method.md#method.
 
     >>> layouts = Layouts.of(Layout(pp=4, grad_accumulation=256, schedule="1f1b"))
     >>> round(float(time_parts(Stages.candidates(scenario, layouts))["forward"]), 1)  # 256 x 56 ms
@@ -84,28 +80,13 @@ def stage_overheads(stages: Stages, passes: list[Pass]) -> StageOverheads:
     >>> np.round(1e3 * worth.optimizer_s)       # the tables at both ends
     array([58., 45., 45., 58.])
     """
-    compute = [work.compute for work in passes]
-    busy = _ComputeTimes(
-        stages.total([work.forward_s for work in compute]),
-        stages.total([work.backward_s + work.recompute_s for work in compute]),
-        stages.total([work.host_s for work in passes]),
-        stages.total([work.total_s for work in passes]),
-    )
-    beside, sent = _beside(stages, passes, busy), _sent(stages)
+    forward = stages.total([work.compute.forward_s for work in passes])
+    back = stages.total([work.compute.backward_s + work.compute.recompute_s for work in passes])
+    total = stages.total([work.total_s for work in passes])
+    beside, sent = _beside(stages, passes, forward, back, total), _sent(stages)
     exposed = _exposed(stages, sent, beside)
     worth = StageOverheads(beside.transfer, exposed, sent.traffic, sent.optimizer_s, sent.offload_s)
     return worth.map(lambda values: np.broadcast_to(values, stages.shape))
-
-
-@dataclass(frozen=True, slots=True)
-class _ComputeTimes(Arrays):
-    """One micro-batch on stages [s]."""
-
-    forward_s: Float
-    backward_s: Float
-    """With recompute."""
-    host_s: Float
-    total_s: Float
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,17 +103,20 @@ class _OverlapWindow(Arrays):
     behind_backward_s: Float
 
 
-def _beside(stages: Stages, passes: list[Pass], busy: _ComputeTimes) -> _OverlapWindow:
+def _beside(
+    stages: Stages, passes: list[Pass], forward_s: Float, backward_s: Float, total_s: Float
+) -> _OverlapWindow:
+    """The window beside one micro-batch, whose backward pass includes recompute."""
     groups = Groups.of(stages.layouts, stages.scenario.machine)
-    free_s = busy.total_s - stages.total([work.behind_s for work in passes])
+    free_s = total_s - stages.total([work.behind_s for work in passes])
     transfer = stage_transfer(stages.scenario, stages.layouts, groups, free_s)
-    computed = busy.forward_s + busy.backward_s
-    longer = 1 + busy.host_s / np.maximum(computed, np.finfo(float).tiny)
+    host_s = stages.total([work.host_s for work in passes])
+    longer = 1 + host_s / np.maximum(forward_s + backward_s, np.finfo(float).tiny)
     chunks = transfer.behind_s * stages.layouts.vpp
     return _OverlapWindow(
         transfer,
-        busy.forward_s * longer,
-        busy.backward_s * longer,
+        forward_s * longer,
+        backward_s * longer,
         stages.total([work.behind_forward_s for work in passes]) + chunks,
         stages.total([work.behind_backward_s for work in passes]) + chunks,
     )
@@ -144,9 +128,9 @@ class _ParameterTraffic(Arrays):
 
     traffic: DataTraffic
     gathers: Mask
-    """Whether gathers have to leave the node, where other traffic is on its interfaces too."""
+    """True where gathers leave the node, whose interfaces carry other traffic too."""
     reduces: Mask
-    """Whether reductions have to."""
+    """True where reductions do."""
     optimizer_s: Float
     offload_s: Float
 
@@ -210,8 +194,7 @@ class _PassTimes(Arrays):
 
 @dataclass(frozen=True, slots=True)
 class _PipelineTimes(Arrays):
-    """One micro-batch's passes on every stage of a pipeline that may be the slowest, and around it
-    [s]."""
+    """Passes of one micro-batch on a pipeline's candidate stages, and around them [s]."""
 
     slowest: _PassTimes
     """The slowest stage (L,)."""
@@ -247,14 +230,14 @@ def _pace(candidates: Stages) -> tuple[_SlowestStage, _PipelineTimes | None]:
     forward = stages.total([work.forward_s for work in compute])
     backward = stages.total([work.backward_s for work in compute])
     recompute = stages.total([work.recompute_s for work in compute])
-    host = stages.total([work.host_s for work in passes])
-    beside = _beside(stages, passes, _ComputeTimes(forward, backward + recompute, host, pace_s))
+
+    beside = _beside(stages, passes, forward, backward + recompute, pace_s)
     m = layouts.num_microbatches
     parts = {
         "forward": m * forward,
         "backward": m * backward,
         "recompute": m * recompute,
-        "host_overhead": m * host,
+        "host_overhead": m * stages.total([work.host_s for work in passes]),
         "tensor_parallel": m * stages.total([work.tensor_s for work in passes]),
         "context_parallel": m * stages.total([work.context_s for work in passes]),
         "expert_parallel": m * stages.total([work.expert_s for work in passes]),
@@ -288,8 +271,7 @@ def _summed(counts: list[Float]) -> Callable[[list[Float]], Float]:
 
 
 def _waits(exposed: Exposed, layouts: Layouts, framework: Framework) -> tuple[Float, Float]:
-    """What a forward and a backward pass of the slowest stage wait for besides, where every pass
-    waits: weights that are gathered, gradients that are reduced, transfers to the host [s]."""
+    """Waits of the slowest stage's forward and backward passes, where every pass waits [s]."""
     m = layouts.num_microbatches
     reduced = np.where(layouts.reductions_per_step(framework) > 1, exposed.gradients_s / m, 0.0)
     back = exposed.around_backward_s + reduced + exposed.offload_s / m
@@ -304,10 +286,7 @@ def _bubble_with_waits(
     index: Int | None,
     waits: tuple[Float, Float],
 ) -> Float:
-    """How long pipelines idle: as they do where passes wait for nothing besides, or longer [s].
-
-    `pipeline` are those that differ, and `which` of them each layout has.
-    """
+    """Idle time of pipelines whose passes may wait for something besides [s]."""
     slowed = layouts.piped & ((waits[0] > 0) | (waits[1] > 0))
     if pipeline is None or not slowed.any():
         return idle_s
@@ -320,8 +299,7 @@ def _bubble_with_waits(
 
 
 def _bubble_s(layouts: Layouts, pipeline: _PipelineTimes, waits: tuple[Float, Float]) -> Float:
-    """Bubble of pipelines whose passes also wait for collectives; waits scale as on the slowest
-    stage [s]."""
+    """Bubble of pipelines whose passes also wait; waits scale as on the slowest stage [s]."""
     shape = np.broadcast_shapes(pipeline.stage.shape, pipeline.each.forward_s.shape)
     tiny = np.finfo(float).tiny
     ahead = 1 + waits[0] / np.maximum(pipeline.slowest.forward_s, tiny)
@@ -363,8 +341,7 @@ def smaller_step_s(parts_s: Mapping[str, float], share: float) -> float:
     """A step of a share of the batch on the same layout, from the parts of the whole one [s].
 
     Counted: passes in proportion; what a step does once, whole. Left out: reductions after every
-    micro-batch, which count once; schedules that idle longer or shorter with fewer micro-batches.
-    method.md#time-to-tokens.
+    micro-batch, which count once; longer or shorter bubbles. method.md#time-to-tokens.
 
     >>> smaller_step_s({"forward": 1.0, "backward": 2.0, "optimizer": 0.5}, 0.25)
     1.25

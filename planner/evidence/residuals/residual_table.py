@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 
 from planner.cost.scenario.experience import MeasuredRuns
-from planner.cost.scenario.traits import Traits
+from planner.cost.scenario.prior import Traits
 
 __all__ = [
     "PATH",

@@ -117,7 +117,7 @@ def _sustained(
 
 
 def _attention(kernels: dict[str, Any], best: dict[str, float]) -> tuple[float, float]:
-    """Efficiency of fused attention, as `planner.cost.step.compute.attention_core` defines it."""
+    """Efficiency of fused attention, as `planner.cost.step.compute.block_time` defines it."""
     points = []
     for row in kernels["attention"]:
         reach = min(1.0, row["dim"] / 128) ** 0.25 * row["sequence"] / (row["sequence"] + 512)

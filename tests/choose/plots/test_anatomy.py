@@ -10,7 +10,7 @@ import planner
 from planner.choose.plots.anatomy import play_step
 from planner.choose.simulation.tasks import stage_work
 from planner.cost.scenario import Scenario
-from planner.cost.schedules.registry import schedule_by_name
+from planner.cost.schedules.bubble import schedule_by_name
 from planner.cost.schedules.simulate import simulate
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.framework.framework import Framework

@@ -13,7 +13,7 @@ import planner
 from planner.choose.simulation.step_simulation import MOST_PASSES, Simulation, simulate_scenario
 from planner.choose.simulation.tasks import stage_work
 from planner.cost.memory.activations import stage_activations
-from planner.cost.schedules.registry import schedule_by_name
+from planner.cost.schedules.bubble import schedule_by_name
 from planner.cost.schedules.schedule import Task
 from planner.cost.schedules.simulate import StageWork, simulate
 from planner.cost.schedules.timeline import ASIDE, Timeline

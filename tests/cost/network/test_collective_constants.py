@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.cost.constants import load
-from planner.cost.network.collective_constants import InterNode, constants
-from planner.cost.network.messages import PROTOCOLS
+from planner.cost.constants import PROTOCOLS, InterNode, load, network_constants
 from planner.errors import DescriptionError
 
 METHOD = Path(__file__).parents[3] / "docs" / "method.md"
@@ -29,7 +27,7 @@ def test_the_method_page_prints_them() -> None:
         assert (ring / ring_over, tree / tree_over, rate, base * 1e-6) == pytest.approx(
             (protocol.ring_inside, protocol.tree_inside, protocol.rate, protocol.base_s)
         )
-    known = constants().inter_node
+    known = network_constants().inter_node
     assert f"/ {known.large_message_bytes.value / 2**10:.0f} KiB)^(1/3)" in text
     assert f"({known.large_message_ratio.value:g} * network" in text
     assert f"L(S / {known.tree_pieces.value:g})" in text

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner.cost.constants import LOW_LATENCY, SIMPLE
 from planner.cost.network.collectives import all_gather_s, all_reduce_s, ring_exchange_s
-from planner.cost.network.messages import LOW_LATENCY, SIMPLE
 from planner.cost.network.rooted_collectives import (
     broadcast_s,
     chain_broadcast_s,

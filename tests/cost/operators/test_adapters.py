@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from planner.cost.constants import step_constants
 from planner.cost.memory.footprint import stage_memory
 from planner.cost.operators.adapters import stored_bytes
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.compute.block_time import block_time
-from planner.cost.step.time_constants import constants
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block
 from tests.descriptions import scenario
@@ -99,7 +99,7 @@ def test_unpacking_moves_what_is_stored_and_what_is_made_in_both_directions() ->
     times = [block_time(job, blocks_of(job)[1], Layouts.of(Layout())) for job in asked]
     device = asked[0].machine.device
     rate = device.memory_bytes_per_s.value * device.memory_efficiency.value
-    moved = (0.5625 + 2) * 218_103_808 / (rate * constants().gemm.unpack_fraction.value)
+    moved = (0.5625 + 2) * 218_103_808 / (rate * step_constants().gemm.unpack_fraction.value)
     for name in ("forward_s", "backward_s"):
         before, after = (float(getattr(time, name)) for time in times)
         assert after - before == pytest.approx(moved, rel=1e-6)

@@ -7,8 +7,7 @@ import itertools
 
 import pytest
 
-from planner.cost.operators.blocks import blocks_of
-from planner.cost.operators.decoder import scale_to_decoder
+from planner.cost.operators.blocks import blocks_of, scale_to_decoder
 from planner.cost.operators.operations import model_flop
 from planner.cost.shards.layouts import Layouts
 from planner.cost.step.compute.block_time import block_time

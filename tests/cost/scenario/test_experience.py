@@ -10,8 +10,7 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from planner.cost.scenario.experience import MeasuredRuns, likelihoods, outlook, predict_log_ratio
-from planner.cost.scenario.prior import GAUSSIAN, Prior, priors
-from planner.cost.scenario.traits import Traits
+from planner.cost.scenario.prior import GAUSSIAN, Prior, Traits, priors
 from planner.evidence.residuals.residual_table import experience_of, residuals
 
 PRIOR = priors().step_time

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.cost.schedules.bubble import (
+    REGISTRY,
     chunks_in_flight,
     chunks_waiting,
     in_flight,
 )
-from planner.cost.schedules.registry import REGISTRY
 from planner.cost.schedules.schedule import Task
 from planner.cost.schedules.simulate import StageTime, simulate
 from planner.cost.schedules.timeline import Event, Timeline

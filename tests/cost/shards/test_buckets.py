@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from planner.cost.shards.buckets import num_buckets
 from planner.cost.shards.stages import Stages
+from planner.cost.step.communication.data_parallel import num_buckets
 from planner.describe.layout import Layout
 from tests.descriptions import scenario
 

@@ -13,8 +13,7 @@ from planner.cost.estimate import estimate_layouts
 from planner.cost.memory.footprint import stage_memory
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.scenario import Scenario
-from planner.cost.schedules.bubble import chunks_in_flight, in_flight
-from planner.cost.schedules.registry import schedule_by_name
+from planner.cost.schedules.bubble import chunks_in_flight, in_flight, schedule_by_name
 from planner.cost.schedules.simulate import StageTime
 from planner.cost.shards.candidate_stages import candidate_stages
 from planner.cost.shards.layers_per_stage import (

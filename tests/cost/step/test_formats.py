@@ -8,8 +8,7 @@ from planner.cost.operators.blocks import blocks_of
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.compute.block_time import block_time
-from planner.cost.step.offload import host_update_bytes
-from planner.cost.step.optimizer import device_optimizer_s, update_bytes
+from planner.cost.step.optimizer import device_optimizer_s, host_update_bytes, update_bytes
 from planner.describe.layout import Layout
 from tests.descriptions import scenario
 

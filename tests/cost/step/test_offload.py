@@ -7,19 +7,19 @@ import functools
 import numpy as np
 import pytest
 
+from planner.cost.constants import step_constants
 from planner.cost.estimate import estimate_layouts
 from planner.cost.memory.host_memory import host_memory
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
-from planner.cost.step.offload import (
+from planner.cost.step.optimizer import (
+    device_optimizer_s,
     gradient_transfer_s,
     host_update_bytes,
     offload_step_s,
     parameter_transfer_s,
 )
-from planner.cost.step.optimizer import device_optimizer_s
-from planner.cost.step.time_constants import constants
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import OFFLOAD, Layout
 from tests import descriptions
@@ -62,7 +62,7 @@ def test_adam_takes_what_was_measured_on_a_dgx_2() -> None:
     alone = host_update_bytes(stages) - load_framework("deepspeed").offloading.step_host_bytes
     assert alone == 28
     for params, seconds in measured.items():
-        rate = 256e9 * constants().optimizer.host_fraction.value
+        rate = 256e9 * step_constants().optimizer.host_fraction.value
         assert params * alone / rate == pytest.approx(seconds, rel=0.2)
 
 

@@ -20,7 +20,7 @@ from planner.cost.step.communication.data_parallel import data_traffic
 from planner.cost.step.communication.expert_parallel import expert_s
 from planner.cost.step.communication.pipeline_p2p import send_stage_s
 from planner.cost.step.communication.tensor_parallel import (
-    column_backward_s,
+    StreamTraffic,
     repeated_tensor_s,
     tensor_s,
 )
@@ -130,7 +130,7 @@ def column_backward(layout: Layout, *, kept: bool = False) -> tuple[float, float
     assert hidden.forward_traffic_s == plain.forward_traffic_s
     saved = (plain.tensor_s - hidden.tensor_s).item() / (1 - rules.contention.value)
     job = Scenario(q.model, q.machine, q.workload, behind)
-    gather, reduce = column_backward_s(job, layer, layouts, groups)
+    gather, reduce = StreamTraffic.of(job, layouts, groups).column_backward_s(job, layer, layouts)
     products = hidden.compute.column_input_s.item(), hidden.compute.column_weight_s.item()
     return saved, gather.item(), reduce.item(), min(products)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner.cost.schedules.registry import REGISTRY
+from planner.cost.schedules.bubble import REGISTRY
 from planner.describe.layout import Layout
 
 pytest.importorskip("torch")

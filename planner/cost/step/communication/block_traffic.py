@@ -26,8 +26,7 @@ __all__ = ["AxisTime", "block_traffic"]
 
 @dataclass(frozen=True, slots=True)
 class AxisTime(Arrays):
-    """Traffic of one axis in a block: exposed, and hidden but crossing nodes; recompute counts with
-    the backward pass [s]."""
+    """Traffic of one axis in a block: exposed, and hidden but crossing nodes [s]."""
 
     forward_s: Float
     backward_s: Float
@@ -65,8 +64,8 @@ def block_traffic(
     """Traffic of one block and micro-batch over tensor, context and expert axes [s].
 
     `layouts` are as the block sees them, `stream` is what all blocks share where it is known.
-    Counted: what runs beside `compute`, and what nothing hides. Left out: data-parallel
-    traffic, transfers between stages. method.md#traffic-per-axis-and-overlap.
+    Counted: what runs beside `compute`, and what nothing hides. Left out: data-parallel traffic,
+    transfers between stages. method.md#traffic-per-axis-and-overlap.
 
     >>> from planner.cost.step.compute.block_time import block_time
     >>> layouts, layer = Layouts.of(Layout(tp=4)), blocks_of(scenario)[1]
@@ -91,8 +90,7 @@ def _tensor_parallel(
     stream: StreamTraffic,
     compute: BlockTime,
 ) -> AxisTime:
-    """Tensor-parallel traffic that neither column-parallel products nor the framework's other
-    overlap hide."""
+    """Tensor-parallel traffic that neither column-parallel products nor other overlap hide."""
     rules = scenario.framework.communication
     visible = 1 - rules.overlap_tensor.value
     forward, backward = stream.tensor_s(scenario, block, layouts)
@@ -110,9 +108,7 @@ def _tensor_parallel(
 def _context_parallel(
     scenario: Scenario, block: Block, layouts: Layouts, groups: Groups, compute: BlockTime
 ) -> AxisTime:
-    """Keys and values that pass around behind attention to those that are there: all but one of
-    the pieces; behind the first of them, or none, where they are gathered at once. Exchanging
-    tokens for heads has nothing to hide behind."""
+    """Keys and values behind attention to other pieces, and tokens exchanged for heads."""
     if not np.any(layouts.cp > 1):
         return AxisTime.nothing(compute)
     sent = context_s(scenario, block, layouts, groups)
@@ -142,8 +138,7 @@ def _context_parallel(
 def _expert_parallel(
     scenario: Scenario, block: Block, layouts: Layouts, groups: Groups, compute: BlockTime
 ) -> AxisTime:
-    """Dispatch and combine, with what ranks that split an expert gather, behind another
-    micro-batch's computation or behind none."""
+    """Dispatch and combine, with gathers of split experts, behind a micro-batch or none."""
     if not block.dispatch_top_k:
         return AxisTime.nothing(compute)
     ahead, back = expert_s(scenario, block, layouts, groups)

@@ -1,8 +1,4 @@
-"""Traffic: the bytes that every axis of a layout sends in one step, per rank and per node.
-
-The sizes and counts are those of `planner.cost.step.communication`. Its times are read off
-groups whose links all move one byte per second without latency, where seconds are bytes.
-"""
+"""Traffic: bytes that every axis of a layout sends in one step, per rank and per node."""
 
 from __future__ import annotations
 
@@ -33,7 +29,7 @@ _KINDS = {"cp": ("ring", "heads"), "dp": ("data", "second_shard")}
 
 @dataclass(frozen=True, slots=True)
 class AxisTraffic:
-    """What one axis sends in one step, from the ranks of the stage that sends most."""
+    """Bytes that one axis sends in one step, from the ranks of the stage that sends most."""
 
     device_bytes: float
     """Sent by each rank [B]."""
@@ -51,10 +47,9 @@ def step_traffic(scenario: Scenario, layout: Layout) -> dict[str, AxisTraffic]:
     hidden or not. Left out: gradient norms, metrics, headers of messages.
     method.md#traffic-per-axis-and-overlap.
 
-    >>> model = load_model("gpt2-xl")
-    >>> job = Scenario(model, load_machine("polaris"), Workload(), load_framework("ddp"))
+    >>> job = make_scenario("gpt2-xl", "ddp")
     >>> sent = step_traffic(job, Layout(dp=8))["dp"]
-    >>> round(sent.device_bytes / (2 * 7 / 8 * model.num_params), 2)  # fp32 gradients
+    >>> round(sent.device_bytes / (2 * 7 / 8 * job.model.num_params), 2)  # fp32 gradients
     4.0
     >>> sent.node_bytes == sent.device_bytes                          # one ring passes through
     True
@@ -84,7 +79,7 @@ def step_traffic(scenario: Scenario, layout: Layout) -> dict[str, AxisTraffic]:
 
 
 def _placed(kind: str, sent: float, place: tuple[Int, Int], machine: Machine) -> AxisTraffic:
-    """What of a rank's bytes stays on the node, and what leaves a node with all groups of it."""
+    """Bytes of a rank that stay on the node, and that leave a node with all its groups."""
     size, stride = (int(figure) for figure in place)
     view = group_view(machine, size, stride)
     local, groups = float(view.local), machine.node.num_devices // float(view.local)
@@ -99,8 +94,7 @@ def _placed(kind: str, sent: float, place: tuple[Int, Int], machine: Machine) ->
 
 
 def _activations(stages: Stages) -> dict[str, Float]:
-    """Groups of the tensor, context and expert axes: the layers' own traffic, all micro-batches
-    [B]."""
+    """Groups of the tensor, context and expert axes: the layers' own traffic in a step [B]."""
     scenario, groups = stages.scenario, Groups.unit(stages.layouts)
     kinds = ("tensor", "ring", "heads", "expert", "expert_tensor")
     sent = {kind: np.zeros(stages.shape) for kind in kinds}
@@ -126,8 +120,7 @@ def _activations(stages: Stages) -> dict[str, Float]:
 
 
 def _parameters(stages: Stages) -> dict[str, Float]:
-    """Data-parallel axis: gradients, and weights where they are sharded; of these what is gathered
-    from fewer ranks apart [B]."""
+    """Data-parallel axis: gradients and sharded weights, gathers over fewer ranks apart [B]."""
     framework, layouts = stages.scenario.framework, stages.layouts
     traffic = data_traffic(stages, Groups.unit(layouts))
     # the rates of the groups are exact here: what slows gathering down moves no more bytes

@@ -29,8 +29,8 @@ def context_s(
 
     Counted: n - 1 transfers of a rank's keys and values around n of them forward, twice that
     backward, each as slow as the ring's slowest hop; or (`context_exchange`) one gather of them
-    either way, and n transfers of their fp32 gradients or their reduction; of heads that are
-    divided (Ulysses) a rank's own alone. Left out: overlap with attention. Liu et al. 2023,
+    either way, and n transfers of their fp32 gradients or their reduction; of divided heads
+    (Ulysses) a rank's own alone. Left out: overlap with attention. Liu et al. 2023,
     arXiv:2310.01889; Llama Team 2024, arXiv:2407.21783, section 3.3.2;
     method.md#traffic-per-axis-and-overlap.
 
@@ -65,10 +65,10 @@ def heads_s(
 ) -> tuple[Float, Float]:
     """Ulysses all-to-alls of tokens for heads around attention: forward, backward [s].
 
-    Counted: four all-to-alls forward, of queries, keys, values and output, and four backward;
-    keys and values of fewer heads than ranks once for each rank, or of all heads where the
-    framework repeats them. Left out: overlap, copies before and after. Jacobs et al. 2023,
-    arXiv:2309.14509, section 3.2; method.md#traffic-per-axis-and-overlap.
+    Counted: all-to-alls of queries, keys, values and output in either direction; keys and values of
+    fewer heads than ranks once for each rank, or of all heads where the framework repeats them.
+    Left out: overlap, copies before and after. Jacobs et al. 2023, arXiv:2309.14509, section 3.2;
+    method.md#traffic-per-axis-and-overlap.
 
     >>> layouts, (_, layer, _) = Layouts.of(Layout(cp=4, ulysses=4)), blocks_of(scenario)
     >>> sent, _ = heads_s(scenario, layer, layouts, Groups.unit(layouts))        # seconds are bytes

@@ -19,11 +19,12 @@ from planner.cost.network.collectives import (
 )
 from planner.cost.network.groups import Groups
 from planner.cost.network.topology import GroupView
-from planner.cost.shards.buckets import num_buckets, num_units
+from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.shards.states import expert_share
+from planner.describe.model.block import Block
 
-__all__ = ["DataTraffic", "data_traffic"]
+__all__ = ["DataTraffic", "data_traffic", "num_buckets"]
 
 Collective = Callable[[GroupView, ArrayLike], Float]
 
@@ -37,8 +38,7 @@ class DataTraffic(Arrays):
     parameters_s: Float
     """All-gather of updated parameters after the step (ZeRO-1 and 2, in buckets)."""
     before_forward_s: Float
-    """All-gather of the stage's weights before a forward pass (ZeRO-3; below it where every layer
-    is an FSDP unit)."""
+    """All-gather of weights before a forward pass (ZeRO-3, or FSDP units below it)."""
     before_later_forward_s: Float
     """The same for later forward passes of the step."""
     before_backward_s: Float
@@ -53,11 +53,11 @@ def data_traffic(stages: Stages, groups: Groups) -> DataTraffic:
     """Data-parallel collectives of a stage; expert weights reduce over their own replicas [s].
 
     Counted: one collective per bucket of gradients, per layer of ZeRO-3 and where every layer is a
-    unit; each pays its latency. After the step ZeRO-1 and 2 gather what was trained. Where weights
-    stay sharded over fewer ranks after a forward pass, they are gathered from these; what is
-    quantised for its way counts as it is sent. Left out: overlap with computation, quantising.
-    Rajbhandari et al. 2020, arXiv:1910.02054; Zhao et al. 2023, arXiv:2304.11277; Wang et al. 2023,
-    arXiv:2306.10209; method.md#traffic-per-axis-and-overlap.
+    unit, each with its latency; after the step ZeRO-1 and 2 gather what was trained. Weights that
+    stay sharded over fewer ranks after a forward pass are gathered from these; quantised traffic
+    counts as it is sent. Left out: overlap, quantising. Rajbhandari et al. 2020, arXiv:1910.02054;
+    Zhao et al. 2023, arXiv:2304.11277; Wang et al. 2023, arXiv:2306.10209;
+    method.md#traffic-per-axis-and-overlap.
 
     >>> scenario = make_scenario("gpt2-xl", "ddp")
     >>> stages = Stages.of(scenario, Layouts.of(Layout(dp=8)), 0)
@@ -69,7 +69,7 @@ def data_traffic(stages: Stages, groups: Groups) -> DataTraffic:
     buffers, rules = scenario.framework.buffers, scenario.framework.communication
     buckets = _pieces(stages, buffers.reduce_bucket_elements) + _first_bucket(stages)
     gradients = _reduced_s(stages, groups, buckets)
-    first, units = (groups.shard, groups.expert_shard), num_units(stages)
+    first, units = (groups.shard, groups.expert_shard), _num_units(stages)
     by_layer = layouts.gathers_updates & rules.every_layer_alone
     ahead, fraction = layouts.shards_weights | by_layer, rules.gather_fraction.value
     ahead_s = again_s = where_any(ahead, lambda: _weights_s(stages, first, units) / fraction)
@@ -118,8 +118,7 @@ def _routed(stages: Stages) -> Float:
 def _gathered_s(
     stages: Stages, groups: tuple[GroupView, GroupView], count: Float, amount: Float
 ) -> Float:
-    """Gathering `amount` bytes of weights in `count` collectives, over the groups of dense weights
-    and of experts [s]."""
+    """Gathering `amount` bytes of weights in `count` collectives, dense and experts apart [s]."""
     routed = _routed(stages)
     dense = _times(count, all_gather_s, groups[0], amount * (1 - routed))
     if not np.any(routed):
@@ -171,13 +170,10 @@ def _reduced_s(stages: Stages, groups: Groups, count: Float) -> Float:
 
 
 def _pieces(stages: Stages, bucket: float) -> Float:
-    """Number of collectives for gradients or updated parameters [1].
-
-    ZeRO-3 gathers and reduces layer by layer, and so does what makes every layer a unit.
-    """
+    """Number of collectives for gradients or updated parameters: by layer, or by bucket [1]."""
     layer_units = stages.scenario.framework.communication.every_layer_alone
     by_layer = stages.layouts.shards_weights | layer_units
-    return np.where(by_layer, num_units(stages), num_buckets(stages, bucket))
+    return np.where(by_layer, _num_units(stages), num_buckets(stages, bucket))
 
 
 def _first_bucket(stages: Stages) -> Float:
@@ -185,3 +181,56 @@ def _first_bucket(stages: Stages) -> Float:
     first = stages.scenario.framework.reduction.first_bucket_elements
     more = (first > 0) & ~stages.layouts.shards_weights & (stages.params.trainable > first)
     return np.where(more, 1.0, 0.0)
+
+
+def _num_units(stages: Stages) -> Float:
+    """Units of a stage that travel one by one: its parameters over those of its largest layer."""
+    largest, elements = stages.params.largest_layer, stages.params.unsharded
+    layer = np.where(largest > 0, largest, elements)
+    return np.maximum(elements / np.maximum(layer, 1), 1.0)
+
+
+def num_buckets(stages: Stages, bucket: float) -> Float:
+    """Buckets of `bucket` elements that a stage's trained matrices fill; 0 stands for one [1].
+
+    A bucket closes with the matrix that fills it. Counted: matrices as the framework multiplies
+    them; one as large as a bucket closes one by itself, smaller ones share one that is too large by
+    half of a matrix (sum x^2 / 2 sum x). Left out: vectors, the order of matrices. torch 2.13,
+    compute_bucket_assignment_by_size; Feller 1971, "An introduction to probability theory" II,
+    XI.4; method.md#traffic-per-axis-and-overlap.
+
+    >>> scenario = make_scenario("llama-3-8b", "nanotron")
+    >>> stages = Stages.of_pipeline(scenario, Layout(tp=4))  # a layer: 6.3, 4.2, 29.4 and 14.7 M
+    >>> round(float(num_buckets(stages, 12.5 * 2**20)[0]))  # torch: 66, two a layer and the ends
+    68
+    """
+    if not bucket:
+        return np.ones(stages.shape)
+    sizes: list[tuple[Float, Float]] = []
+    elements, squares = np.zeros(stages.shape), np.zeros(stages.shape)
+    for block, count in zip(stages.blocks, stages.counts, strict=True):
+        for matrix, copies in _matrices(block, stages.layouts):
+            sizes.append((matrix, count * copies))
+            if block.kind == "layer":
+                elements = elements + count * copies * matrix
+                squares = squares + count * copies * matrix**2
+    closed = bucket + squares / np.maximum(2 * elements, 1)
+    buckets = sum((copies * np.minimum(x / closed, 1.0) for x, copies in sizes), np.zeros(()))
+    return np.maximum(buckets, 1.0)
+
+
+def _matrices(block: Block, layouts: Layouts) -> list[tuple[Float, Float]]:
+    """Trained matrices of a block on a rank: elements of each, and how many there are."""
+    unit = np.ones(np.shape(layouts.tp))
+    if block.kind != "layer":
+        tables = [weight for weight in block.weights if weight.trainable and not weight.tied]
+        split = [layouts.tp if table.split != "replicated" else unit for table in tables]
+        return [(t.num_params / parts, unit) for t, parts in zip(tables, split, strict=True)]
+    matrices = []
+    for gemm in block.gemms:
+        if gemm.weight_gradient:
+            ranks = layouts.expert_tp if gemm.experts else layouts.tp
+            parts = ranks if gemm.split != "replicated" else unit
+            copies = np.maximum(gemm.experts / layouts.ep, 1.0) if gemm.experts else unit
+            matrices.append((gemm.n * gemm.k / parts, copies))
+    return matrices

@@ -27,11 +27,10 @@ def expert_s(
 ) -> tuple[Float, Float]:
     """Dispatch and combine of expert layers: two all-to-alls forward, two backward [s].
 
-    Counted: the stream times top_k, its part on a rank with sequence parallelism, evenly spread;
-    where a framework sends tokens once per node, what crosses the network as `crossing_part`.
-    Counted beside it: uneven routing (`expert_load`), the size of elements on their way. Left out:
-    overlap, what ranks that split an expert gather (`split_expert_s`). Lepikhin et al. 2020,
-    arXiv:2006.16668.
+    Counted: the stream times top_k, its part on a rank with sequence parallelism; uneven routing
+    (`expert_load`), the size of elements on their way; where tokens go once per node, what crosses
+    the network as `crossing_part`. Left out: overlap, gathers of split experts (`split_expert_s`).
+    Lepikhin et al. 2020, arXiv:2006.16668.
 
     >>> scenario = make_scenario("mixtral-8x7b")
     >>> layouts, (_, layer, _) = Layouts.of(Layout(dp=8, ep=8)), blocks_of(scenario)
@@ -67,9 +66,9 @@ def split_expert_s(
 ) -> tuple[Float, Float]:
     """Expert tensor parallelism: all-gather of dispatched tokens, reduce-scatter of results [s].
 
-    Counted: a gather and a reduce-scatter of the dispatched tokens forward, both again backward,
-    where ranks route their own tokens; elsewhere the stream was gathered before (`tensor_s`). Left
-    out: overlap. Liu et al. 2025, arXiv:2504.14960, section 3; method.md#experts.
+    Counted: both forward, and both again backward, where ranks route their own tokens; elsewhere
+    the stream was gathered before (`tensor_s`). Left out: overlap. Liu et al. 2025,
+    arXiv:2504.14960, section 3; method.md#experts.
 
     >>> scenario = make_scenario("mixtral-8x7b")
     >>> layer = blocks_of(scenario)[1]
@@ -91,9 +90,9 @@ def split_expert_s(
 def crossing_part(model: Model, nodes: ArrayLike) -> Float:
     """Share of token copies that cross nodes, where each node receives a token once [1].
 
-    Counted: nodes that top_k experts lie on, chosen evenly, but no more than those of the groups
-    that the router picks (node-limited routing); the token's own node. Left out: uneven routing.
-    DeepSeek-AI 2024, arXiv:2412.19437, section 2.1.2.
+    Counted: nodes that top_k experts lie on, chosen evenly, within the groups that the router picks
+    (node-limited routing); the token's own node. Left out: uneven routing. DeepSeek-AI 2024,
+    arXiv:2412.19437, section 2.1.2.
 
     >>> float(crossing_part(load_model("deepseek-v3"), 8))      # 4 of 8 nodes, 7/8 of them others
     0.4375
@@ -114,14 +113,14 @@ def exposed_experts_s(
 ) -> Float:
     """Exposed dispatch and combine of a block, forward and backward [s].
 
-    Counted: all of it, or where it runs behind another micro-batch's computation what that does
-    not hide, and contention. Left out: computation that waits for the exchange. Megatron-LM,
+    Counted: all of it, or behind another micro-batch's computation what that does not hide, and
+    contention. Left out: computation that waits for the exchange. Megatron-LM,
     transformer_config.py: overlap_moe_expert_parallel_comm; method.md#traffic-per-axis-and-overlap.
 
-    >>> model, machine = load_model("mixtral-8x7b"), load_machine("polaris")
     >>> plain = load_framework("megatron-lm")
     >>> both = plain.communication.replaced(overlap_experts=True).model_dump()
-    >>> job = Scenario(model, machine, Workload(), plain.replaced(communication=both))
+    >>> merging, mixtral = plain.replaced(communication=both), load_model("mixtral-8x7b")
+    >>> job = Scenario(mixtral, scenario.machine, Workload(), merging)
     >>> layout, second = Layout(dp=8, ep=8, grad_accumulation=4), np.asarray(1.0)
     >>> float(exposed_experts_s(job, Layouts.of(layout), second, 3 * second))   # contention alone
     0.2

@@ -19,9 +19,9 @@ __all__ = ["Transfer", "send_stage_s", "stage_transfer", "transfer_wait_s"]
 def send_stage_s(scenario: Scenario, layouts: Layouts, groups: Groups) -> Float:
     """One transfer of a micro-batch's activations to the next stage [s].
 
-    Counted: every tensor-parallel rank sends its slice of the tokens (scatter/gather, Narayanan
-    et al. 2021, arXiv:2104.04473, section 4.1), at the pace of the stage whose neighbours are
-    farthest. Left out: gathering the slices, overlap.
+    Counted: every tensor-parallel rank sends its slice of the tokens (scatter/gather, Narayanan et
+    al. 2021, arXiv:2104.04473, section 4.1), at the pace of the farthest neighbours. Left out:
+    gathering the slices, overlap.
 
     >>> layouts = Layouts.of(Layout(tp=4, pp=2))
     >>> float(send_stage_s(scenario, layouts, Groups.unit(layouts))) / 2**20  # a fourth of 16 MiB
@@ -68,9 +68,9 @@ def stage_transfer(scenario: Scenario, layouts: Layouts, groups: Groups, free_s:
     """One transfer between stages, as it delays the next stage and its own [s].
 
     `free_s` is the time of one micro-batch on the stage, both ways, less what else leaves the node
-    behind it. Counted: the message, and the wait that runs on the machine have shown; behind
-    computation, where the framework overlaps those of stages with several chunks, what a chunk's
-    pass does not cover. Left out: latency of launching it. method.md#pipeline.
+    behind it. Counted: the message, and the machine's measured wait; where the framework overlaps
+    transfers of stages with several chunks, what a chunk's pass does not cover. Left out: latency
+    of launching it. method.md#pipeline.
 
     >>> layouts = Layouts.of(Layout(tp=4, pp=2))
     >>> groups = Groups.of(layouts, scenario.machine)
@@ -98,12 +98,9 @@ def stage_transfer(scenario: Scenario, layouts: Layouts, groups: Groups, free_s:
 
 
 def _hops(layouts: Layouts) -> Int:
-    """Transfers that a pipeline waits for to fill, and again to drain, behind whose chunks others
-    run: of all chunks, but not at the turn of a V; there many micro-batches pass the first chunks
-    once more in the middle, but in pairs. Left out: pairs that wait for transfers in the middle,
-    where no stage is slower than its neighbours."""
+    """Transfers awaited while a pipeline of overlapped chunks fills, and again while it drains."""
     chunk_hops = layouts.pp * layouts.vpp - 1
-    second_round = np.where(
-        (layouts.num_microbatches > layouts.pp) & ~layouts.paired, layouts.pp - 2, 0
-    )
+    # not at the turn of a V, where many micro-batches pass the first chunks once more, but in pairs
+    returns = (layouts.num_microbatches > layouts.pp) & ~layouts.paired
+    second_round = np.where(returns, layouts.pp - 2, 0)
     return np.where(layouts.v_shaped, chunk_hops - 1 + second_round, chunk_hops)

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.cost.arrays import Float, where_any
+from planner.cost.constants import step_constants
 from planner.cost.network.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
 from planner.cost.network.groups import Groups
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
-from planner.cost.step.time_constants import constants
 from planner.describe.model.block import Block
 
-__all__ = ["StreamTraffic", "column_backward_s", "repeated_tensor_s", "stream_bytes", "tensor_s"]
+__all__ = ["StreamTraffic", "repeated_tensor_s", "stream_bytes", "tensor_s"]
 
 
 def stream_bytes(scenario: Scenario, layouts: Layouts) -> Float:
@@ -32,10 +32,7 @@ def stream_bytes(scenario: Scenario, layouts: Layouts) -> Float:
 
 @dataclass(frozen=True, slots=True)
 class StreamTraffic:
-    """Collectives of one micro-batch's residual stream over tensor-parallel ranks [s].
-
-    The stream is as wide in every block, so that all of them share these.
-    """
+    """Collectives of a micro-batch's residual stream over tensor-parallel ranks [s]."""
 
     reduce_s: Float
     """All-reduce without sequence parallelism; the others with it."""
@@ -57,15 +54,13 @@ class StreamTraffic:
         pair, sequence = self.gather_s + self.scatter_s, layouts.splits_sequence
         forward = np.where(sequence, pair, self.reduce_s) * block.num_tp_collectives
         second_gather = 0.0 if scenario.framework.kernels.saves_gathered else self.gather_s
-        backward = (
-            np.where(sequence, pair + second_gather, self.reduce_s) * block.num_tp_collectives
-        )
-        return forward, backward
+        backward = np.where(sequence, pair + second_gather, self.reduce_s)
+        return forward, backward * block.num_tp_collectives
 
     def column_backward_s(
         self, scenario: Scenario, block: Block, layouts: Layouts
     ) -> tuple[Float, Float]:
-        """Gather and reduction of column-parallel backward, as `column_backward_s` [s]."""
+        """Gather of the input and reduction of its gradient in column-parallel backward [s]."""
         sequence, regions = layouts.splits_sequence, block.num_tp_collectives
         gather = np.where(sequence, self.gather_s, 0.0)
         second_gather = (
@@ -81,8 +76,8 @@ def tensor_s(
     """Tensor-parallel traffic of one block and micro-batch: forward, backward [s].
 
     Counted: each region is one all-reduce of the stream, forward and backward; with sequence
-    parallelism an all-gather and a reduce-scatter of the same size, plus a second all-gather
-    in backward where the gathered input was not kept. Left out: overlap. Shoeybi et al. 2019,
+    parallelism an all-gather and a reduce-scatter of the same size, plus a second all-gather in
+    backward where the gathered input was not kept. Left out: overlap. Shoeybi et al. 2019,
     arXiv:1909.08053; Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2.
 
     >>> layouts, (_, layer, _) = Layouts.of(Layout(tp=4)), blocks_of(scenario)  # a stream of 16 MiB
@@ -93,32 +88,14 @@ def tensor_s(
     return StreamTraffic.of(scenario, layouts, groups).tensor_s(scenario, block, layouts)
 
 
-def column_backward_s(
-    scenario: Scenario, block: Block, layouts: Layouts, groups: Groups
-) -> tuple[Float, Float]:
-    """Tensor-parallel traffic in the backward of column-parallel products: all-gather of the input,
-    reduction of its gradient [s].
-
-    Counted: one of either a region, as in `tensor_s`; no gather without sequence parallelism or
-    where the gathered input was kept. Left out: overlap. Korthikanti et al. 2022,
-    arXiv:2205.05198, section 4.2.2; method.md#traffic-per-axis-and-overlap.
-
-    >>> layouts = Layouts.of(Layout(tp=4, sequence_parallel=True))
-    >>> sent = column_backward_s(scenario, blocks_of(scenario)[1], layouts, Groups.unit(layouts))
-    >>> [round(float(part) / 2**20) for part in sent]       # of 72 MiB, as two are of the others
-    [24, 24]
-    """
-    return StreamTraffic.of(scenario, layouts, groups).column_backward_s(scenario, block, layouts)
-
-
 def repeated_tensor_s(
     scenario: Scenario, block: Block, layouts: Layouts, forward_s: Float
 ) -> Float:
     """Tensor-parallel traffic of recompute: repeated collectives of the forward pass [s].
 
-    Counted: with full recompute the forward's traffic, without the layer's last reduction where
-    gathered inputs are kept and recompute stops at the last of them; with selective recompute then
-    its gathers. Left out: overlap. method.md#traffic-per-axis-and-overlap.
+    Counted: with full recompute the forward's traffic, less the layer's last reduction where
+    recompute stops before it; with selective recompute its gathers. Left out: overlap.
+    method.md#traffic-per-axis-and-overlap.
 
     >>> scenario = make_scenario("llama-3-8b", "fsdp2")
     >>> layouts, (_, layer, _) = Layouts.of(Layout(tp=4, recompute="full")), blocks_of(scenario)
@@ -137,5 +114,5 @@ def repeated_tensor_s(
     # runs to the end; kept products spare the reductions but not the gathers
     last = 0.0 if kernels.repeats_to_end else 1 / (2 * max(block.num_tp_collectives, 1))
     part = 1 - last
-    gathers = constants().recompute.gathers_repeated_fraction.value
+    gathers = step_constants().recompute.gathers_repeated_fraction.value
     return np.where(full, part * forward_s, np.where(selective, gathers * forward_s, 0.0))

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.cost.arrays import Arrays, Float
+from planner.cost.constants import step_constants
+from planner.cost.operators.operations import attention_flop
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.tensor_split import expert_load, split_over
-from planner.cost.step.compute.attention_core import attention_times
-from planner.cost.step.compute.device_rates import DeviceRates
-from planner.cost.step.compute.gemm import gemm_times
-from planner.cost.step.time_constants import constants
+from planner.cost.step.compute.gemm import DeviceRates, gemm_s, gemm_times
 from planner.describe.framework.framework import Framework
 from planner.describe.model.block import Attention, Block, Gemm, Pointwise
+from planner.describe.workload import Workload
 
 __all__ = ["BlockTime", "block_time"]
 
@@ -42,10 +42,9 @@ class BlockTime(Arrays):
 def block_time(scenario: Scenario, block: Block, layouts: Layouts) -> BlockTime:
     """Forward, backward and recompute time of one block and one micro-batch [s].
 
-    Counted: GEMMs, attention, memory-bound kernels. Left out: communication, waiting for the host.
-    Recompute repeats the forward of layers (full), or of the attention core or the modules that are
-    named (selective).
-    method.md#computation.
+    Counted: GEMMs, attention, memory-bound kernels; recompute repeats the forward of layers (full),
+    or of the attention core or the named modules (selective). Left out: communication, waiting for
+    the host. method.md#computation.
 
     >>> _, layer, _ = blocks_of(scenario)
     >>> time = block_time(scenario, layer, Layouts.of(Layout()))
@@ -54,13 +53,11 @@ def block_time(scenario: Scenario, block: Block, layouts: Layouts) -> BlockTime:
     >>> round(float(time.forward_s), 4), round(float(time.backward_s), 4)
     (0.0049, 0.0098)
     """
-    rates = DeviceRates.of(scenario)
-    recomputed = _RecomputedModules(layouts)
+    rates, recomputed = DeviceRates.of(scenario), _RecomputedModules(layouts)
     tokens = layouts.tokens(scenario.workload.sequence_length)
     forward, backward, weight_gradient, last = (np.zeros(tokens.shape) for _ in range(4))
-    column_input, column_weight, core_forward, core_backward = (
-        np.zeros(tokens.shape) for _ in range(4)
-    )
+    column_input, column_weight = np.zeros(tokens.shape), np.zeros(tokens.shape)
+    core_forward, core_backward = np.zeros(tokens.shape), np.zeros(tokens.shape)
     products = gemm_times(scenario, block.gemms, tokens, layouts, rates)
     for gemm, (out, dgrad, wgrad) in zip(block.gemms, products, strict=True):
         forward, last = forward + out, out
@@ -71,7 +68,7 @@ def block_time(scenario: Scenario, block: Block, layouts: Layouts) -> BlockTime:
             column_input += dgrad
             column_weight += wgrad
     for attention in block.attentions:
-        ahead, back = attention_times(scenario, attention, tokens, layouts, rates)
+        ahead, back = _attention_times(scenario, attention, tokens, layouts, rates)
         core_forward += ahead
         core_backward += back
         recomputed.add(attention, ahead)
@@ -85,9 +82,7 @@ def block_time(scenario: Scenario, block: Block, layouts: Layouts) -> BlockTime:
     forward, backward = forward + core_forward, backward + core_backward
     recompute = np.zeros(tokens.shape)
     if block.kind == "layer":
-        selective = _selective_recompute_s(scenario.framework, forward, core_forward)
-        selective = np.where(layouts.recompute_modules > 0, recomputed.seconds, selective)
-        recompute = _recompute_s(scenario.framework, layouts, forward, last, selective)
+        recompute = recomputed.total_s(scenario.framework, forward, last, core_forward)
     return BlockTime(
         forward,
         backward,
@@ -113,27 +108,21 @@ class _RecomputedModules:
             is_recomputed = self.layouts.recomputes_module(operator.again_with)
             self.seconds = self.seconds + np.where(is_recomputed, forward_s, 0.0)
 
-
-def _recompute_s(
-    framework: Framework, layouts: Layouts, forward: Float, last: Float, selective: Float
-) -> Float:
-    """Full recompute, without the last product where it stops early, or selective recompute [s]."""
-    # of several layers repeated at once the last one stops
-    last = last / layouts.recompute_span
-    full = forward - last if framework.kernels.stops_early else forward
-    recompute = np.where(layouts.recomputes_layers, full, np.zeros(forward.shape))
-    return np.where(layouts.recomputes_selectively, selective, recompute)
-
-
-def _selective_recompute_s(framework: Framework, forward: Float, core: Float) -> Float:
-    if framework.selective_policy == "attention-core":
-        return core
-    # matrix products and attention are kept: what is repeated is the rest (and every second
-    # product where only half are kept)
-    repeated = constants().recompute
-    if framework.selective_policy == "matmul-outputs":
-        return repeated.matmul_outputs_fraction.value * forward
-    return repeated.alternate_matmuls_fraction.value * forward
+    def total_s(self, framework: Framework, forward: Float, last: Float, core: Float) -> Float:
+        """Full recompute, without the last product where it stops early, or selective [s]."""
+        layouts, repeated, policy = self.layouts, step_constants().recompute, core
+        # matrix products and attention are kept: what is repeated is the rest (and every second
+        # product where only half are kept)
+        if framework.selective_policy == "matmul-outputs":
+            policy = repeated.matmul_outputs_fraction.value * forward
+        elif framework.selective_policy != "attention-core":
+            policy = repeated.alternate_matmuls_fraction.value * forward
+        selective = np.where(layouts.recompute_modules > 0, self.seconds, policy)
+        # of several layers repeated at once the last one stops
+        last = last / layouts.recompute_span
+        full = forward - last if framework.kernels.stops_early else forward
+        recompute = np.where(layouts.recomputes_layers, full, np.zeros(forward.shape))
+        return np.where(layouts.recomputes_selectively, selective, recompute)
 
 
 def _memory_bound_times(
@@ -147,3 +136,60 @@ def _memory_bound_times(
         moved * operator.forward_bytes / rates.memory,
         moved * operator.backward_bytes / rates.memory,
     )
+
+
+def _attention_times(
+    scenario: Scenario, attention: Attention, tokens: Float, layouts: Layouts, rates: DeviceRates
+) -> tuple[Float, Float]:
+    """Forward and backward time of the attention core, fused or eager [s]."""
+    workload, heads = scenario.workload, np.minimum(layouts.tp, attention.num_heads)
+    sequence, values = float(workload.sequence_length), step_constants().attention
+    if workload.attention == "flash":
+        # a ring cuts the sequence into two pieces per rank that keys and values pass
+        piece = attention.keys * sequence / np.where(layouts.ring > 1, 2 * layouts.ring, 1)
+        if workload.documents and workload.packing == "packed":
+            packed_s = _packed_documents_s(attention, tokens, workload, piece)
+            forward = packed_s / heads / rates.attention
+        else:
+            flop = attention_flop(attention, tokens, sequence, skips_masked=True) / heads
+            forward = flop / (rates.attention * _attention_efficiency(attention, piece))
+        if attention.causal and rates.uneven_context:
+            # the last rank sees all blocks but half of its own: (n - 1/2) of an even n / 2
+            forward = forward * (2 - 1 / layouts.ring)
+        ratio, efficiency = values.backward_flop_ratio.value, values.backward_efficiency.value
+        return forward, ratio * forward / efficiency
+    batch = layouts.micro_batch * attention.num_heads / heads / layouts.ulysses
+    rows, sequence = attention.queries * sequence / layouts.ring, attention.keys * sequence
+    # heads that are no multiple of what matrix units read at a time leave them idle
+    vectors = workload.precision == "fp32"
+    head_bytes = attention.qk_dim * workload.compute_bytes
+    aligned = vectors or head_bytes % values.aligned_bytes.value == 0
+    common = {
+        "flop_per_s": rates.head * (1.0 if aligned else values.unaligned_fraction.value),
+        "bytes_per_s": rates.memory,
+        "num_units": rates.units,
+        "element_bytes": rates.element,
+        "output_bytes": rates.element,
+        "batch": batch,
+    }
+    scores = gemm_s(rows, sequence, attention.qk_dim, **common)  # type: ignore[arg-type]
+    context = gemm_s(rows, attention.v_dim, sequence, **common)  # type: ignore[arg-type]
+    return scores + context, 2 * (scores + context)
+
+
+def _attention_efficiency(attention: Attention, piece: Float) -> Float:
+    """Part of its rate that fused attention reaches: less for short pieces and narrow heads [1]."""
+    values = step_constants().attention
+    width = min(1.0, attention.qk_dim / values.full_rate_head_dim.value)
+    return width**values.head_dim_power.value * piece / (piece + values.half_rate_tokens.value)
+
+
+def _packed_documents_s(
+    attention: Attention, tokens: Float, workload: Workload, piece: Float
+) -> Float:
+    """Fused attention of documents that attend to themselves alone, at a rate of one [s]."""
+    keys, times = np.asarray(workload.documents, dtype=float).T
+    tokens_of = keys * times
+    flop = attention_flop(attention, tokens_of / tokens_of.sum(), keys, skips_masked=True)
+    reach = _attention_efficiency(attention, np.minimum(keys, np.asarray(piece)[..., None]))
+    return tokens * (flop / reach).sum(axis=-1)

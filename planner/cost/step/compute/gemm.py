@@ -9,15 +9,57 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from planner.cost.arrays import Float, distinct
+from planner.cost.constants import step_constants
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.tensor_split import expert_load, split_over
-from planner.cost.step.compute.device_rates import DeviceRates
-from planner.cost.step.time_constants import constants
 from planner.describe.framework.framework import Framework
 from planner.describe.model.block import Gemm
 
-__all__ = ["gemm_s", "gemm_times"]
+__all__ = ["DeviceRates", "gemm_s", "gemm_times"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRates:
+    """Rates of one device for one workload."""
+
+    gemm: float
+    grouped: float
+    convolution: float
+    winograd: float
+    head: float
+    attention: float
+    uneven_context: bool
+    memory: float
+    units: float
+    element: float
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> DeviceRates:
+        """Rates of the scenario's device in its precision."""
+        machine, workload, framework = scenario.machine, scenario.workload, scenario.framework
+        device, precision = machine.device, workload.precision
+        base = workload.base_precision
+        best, best_base = (
+            machine.peak(name) * device.best_product(name) * device.sustained_fraction.value
+            for name in (precision, base)
+        )
+        uneven, vectors = framework.kernels.uneven_context, precision == "fp32"
+        return cls(
+            gemm=best,
+            grouped=best * device.grouped_gemm_fraction.value,
+            convolution=best * (1.0 if vectors else device.convolution_fraction.value),
+            winograd=step_constants().convolution.winograd_ratio.value if vectors else 1.0,
+            head=best_base,
+            attention=machine.peak(base)
+            * device.attention_efficiency.value
+            * framework.kernels.attention_fraction.value,
+            uneven_context=uneven is not None and uneven.value,
+            memory=device.memory_bytes_per_s.value * device.memory_efficiency.value,
+            units=device.num_units.value,
+            element=1 if precision == "fp8" else workload.compute_bytes,
+        )
+
 
 _SPLITS = np.array([1.0, 2.0, 4.0, 8.0])
 """Into how many pieces libraries cut the inner dimension."""
@@ -39,14 +81,12 @@ def gemm_s(
 ) -> Float:
     """Time of `batch` products (m, k) x (k, n) [s].
 
-    `spared_bytes`: of operands and result, those that are moved once for several rows;
-    `overlapped`: products of so many tiles that the start of one runs beside the end of another.
-
-    Counted: roofline of the rate that the best library product sustains and the memory bandwidth;
-    tiles that run in waves of `num_units`, of which the last may be part empty, unless the inner
-    dimension is split as libraries do for few tiles. Left out: which kernel the library takes,
-    clock changes, padding beyond tiles. Williams et al. 2009, doi:10.1145/1498765.1498785;
-    method.md#matrix-products.
+    `spared_bytes`: of operands and result, those moved once for several rows; `overlapped`: the
+    start of a tile runs beside the end of another. Counted: roofline of the rate that the best
+    library product sustains and the memory bandwidth; tiles that run in waves of `num_units`, of
+    which the last may be part empty, unless the inner dimension is split as libraries do for few
+    tiles. Left out: which kernel the library takes, clock changes, padding beyond tiles. Williams
+    et al. 2009, doi:10.1145/1498765.1498785; method.md#matrix-products.
 
     >>> t = gemm_s(8192, 8192, 8192, flop_per_s=271e12, bytes_per_s=1.4e12, num_units=108)
     >>> 0.90 < 2 * 8192**3 / float(t) / 271e12 <= 1
@@ -54,7 +94,7 @@ def gemm_s(
     """
     m, n, k, batch = (np.asarray(x, dtype=float) for x in np.broadcast_arrays(m, n, k, batch))
     unit_rate = np.asarray(flop_per_s, dtype=float) / num_units
-    values = constants().gemm
+    values = step_constants().gemm
     overhead = np.where(overlapped, 0.0, values.tile_overhead.value)
     # every way to split the inner dimension at once, on an axis of its own
     splits = _SPLITS.reshape(-1, *[1] * m.ndim)
@@ -140,13 +180,27 @@ def gemm_times(
     added = 2 * min(float(framework.states(scenario.workload.precision).gradient_bytes), 4.0)
     fused = framework.kernels.fused_gradient_accumulation
     products = [_LocalGemm.of(scenario, gemm, tokens, layouts, rates) for gemm in gemms]
-    operands = [
-        operand
-        for gemm, product in zip(gemms, products, strict=True)
-        for operand in product.operands(
-            element, added if fused and not gemm.convolution else element
+    operands: list[tuple[ArrayLike, ...]] = []
+    for gemm, product in zip(gemms, products, strict=True):
+        gradient = added if fused and not gemm.convolution else element
+        operands += product.operands(element, gradient)
+    seconds = _distinct_gemms_s(gemms, operands, layouts, rates, tokens)
+    return [
+        _with_surrounding_kernels(
+            scenario, gemm, product, layouts, rates, seconds[3 * i : 3 * i + 3], added
         )
+        for i, (gemm, product) in enumerate(zip(gemms, products, strict=True))
     ]
+
+
+def _distinct_gemms_s(
+    gemms: tuple[Gemm, ...],
+    operands: Sequence[Sequence[ArrayLike]],
+    layouts: Layouts,
+    rates: DeviceRates,
+    tokens: Float,
+) -> Float:
+    """Times (products, ...) of `operands` of every product, once per distinct layout [s]."""
     # recompute, and how norms are split, change no product
     first, index = distinct(layouts.micro_batch, layouts.cp, layouts.tp, layouts.ep, layouts.etp)
     table = _stack_operands(operands, tokens.shape)
@@ -165,20 +219,13 @@ def gemm_times(
         batch=batch,
         **_convolution_savings(gemms, m, k, rates.element),
     )
-    if len(first) < tokens.size:
-        seconds = seconds[:, index]
-    return [
-        _with_surrounding_kernels(
-            scenario, gemm, product, layouts, rates, seconds[3 * i : 3 * i + 3], added
-        )
-        for i, (gemm, product) in enumerate(zip(gemms, products, strict=True))
-    ]
+    return seconds[:, index] if len(first) < tokens.size else seconds
 
 
 def _convolution_savings(
     gemms: tuple[Gemm, ...], m: Float, k: Float, element: float
 ) -> dict[str, ArrayLike]:
-    """What convolutions among products spare: bytes of what rows share, starts of tiles."""
+    """Savings of convolutions among products: bytes that rows share, starts of tiles."""
     if not any(gemm.convolution or gemm.inputs for gemm in gemms):
         return {}
     # the operand (m, k) of the forward product is in the two others too
@@ -214,11 +261,10 @@ def _with_surrounding_kernels(
     framework, element = scenario.framework, float(scenario.workload.compute_bytes)
     m, n, k, batch = product.m, product.n, product.k, product.batch
     weight_pass = batch * n * k / rates.memory
-    eight_bit = rates.element == 1 and gemm.quantizable
-    casts = _fp8_cast_times(
-        framework, batch * m * n, batch * m * k, batch * n * k, rates, eight_bit
-    )
-    unpack = gemm.unpacked_bytes / constants().gemm.unpack_fraction.value * weight_pass
+    casts = (np.zeros_like(m),) * 3
+    if rates.element == 1 and gemm.quantizable:
+        casts = _fp8_cast_times(framework, batch * m * n, batch * m * k, batch * n * k, rates)
+    unpack = gemm.unpacked_bytes / step_constants().gemm.unpack_fraction.value * weight_pass
     forward = seconds[0] + casts[0] + unpack + gemm.norm_bytes * weight_pass
     dgrad = seconds[1] + casts[1] if gemm.input_gradient else np.zeros_like(forward)
     dgrad = dgrad + unpack * gemm.input_gradient
@@ -234,17 +280,9 @@ def _with_surrounding_kernels(
 
 
 def _fp8_cast_times(
-    framework: Framework,
-    output: Float,
-    inputs: Float,
-    weight: Float,
-    rates: DeviceRates,
-    eight_bit: bool,
+    framework: Framework, output: Float, inputs: Float, weight: Float, rates: DeviceRates
 ) -> tuple[Float, Float, Float]:
-    """What converts operands of the output's, the input gradient's and the weight gradient's
-    8-bit product, and scales the results of both gradients', by their elements [s]."""
-    if not eight_bit:
-        return (np.zeros_like(output),) * 3
+    """Casts of 8-bit operands and scaling of both gradients' results, by their elements [s]."""
     kernels = framework.kernels
     along, across, scaled = (
         moved / rates.memory

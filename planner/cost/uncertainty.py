@@ -1,7 +1,8 @@
-"""Step-time spread: run traits of layouts, and the expected error of their step times."""
+"""Uncertainty: the spread of measured runs around their estimates."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import get_args
 
@@ -12,12 +13,11 @@ from planner.cost.arrays import Float
 from planner.cost.parts import TIME_CAUSES, TimeCause
 from planner.cost.scenario import Scenario
 from planner.cost.scenario.experience import Outlook, outlook
-from planner.cost.scenario.prior import priors
-from planner.cost.scenario.traits import Traits
+from planner.cost.scenario.prior import GAUSSIAN, Traits, memory_class, memory_classes, priors
 from planner.cost.shards.layouts import Layouts
 from planner.describe.base import Kind
 
-__all__ = ["step_outlook", "traits_of"]
+__all__ = ["exceeding_probability", "memory_outlook", "step_outlook", "traits_of"]
 
 _FIRST_DEVICES = 8
 """Devices from which the growth of an error is counted: most of the runs begin with a node."""
@@ -32,10 +32,9 @@ def traits_of(
 ) -> Traits:
     """Traits of layouts (n,) whose parts of the step time (n,) are known, or none [s].
 
-    Counted: what the covariance of `planner.cost.scenario.prior` asks for. Left out: the
-    number format, which has rates of its own. method.md#intervals.
+    Counted: what the covariance of `planner.cost.scenario.prior` asks for. Left out: the number
+    format, which has rates of its own. method.md#intervals.
 
-    >>> scenario = make_scenario("gpt2", "ddp")
     >>> parts_s = {"forward": [3.0, 3.0], "gradient_reduction": [1.0, 3.0]}
     >>> traits_of(scenario, Layouts.broadcast(dp=[8, 32]), parts_s).shares[:, 1]      # traffic
     array([0.25, 0.5 ])
@@ -52,13 +51,8 @@ def traits_of(
     def column(value: float | bool) -> Float:
         return np.full(n, float(value))
 
-    degrees = (
-        layouts.tp,
-        layouts.pp,
-        layouts.ep,
-        layouts.micro_batch,
-        layouts.dp * layouts.cp,
-    )
+    replicas = layouts.dp * layouts.cp
+    degrees = (layouts.tp, layouts.pp, layouts.ep, layouts.micro_batch, replicas)
     recomputes = 2.0 * layouts.recomputes_layers
     inside = layouts.world <= machine.node.num_devices
     network = machine.network.efficiency.kind if machine.network else "assumed"
@@ -81,19 +75,18 @@ def traits_of(
 
 
 def _assumed(kind: Kind) -> bool:
-    """Whether a figure comes from no measurement."""
+    """True if a figure comes from no measurement."""
     return kind not in ("calibrated", "measured")
 
 
 def step_outlook(
     scenario: Scenario, layouts: Layouts, parts_s: Mapping[str, ArrayLike], *, guessed: bool = False
 ) -> Outlook:
-    """What to expect of the step times of layouts (n,) with these parts (n,) [s].
+    """Expected error and spread of step times of layouts (n,) with these parts (n,) [s].
 
     Counted: what estimates of published runs missed, and what runs measured before say. Left out:
     stalls, which have a share of their own. method.md#intervals.
 
-    >>> scenario = make_scenario("gpt2", "ddp")
     >>> parts_s = {"forward": [3.0, 3.0], "gradient_reduction": [1.0, 3.0]}
     >>> near, far = step_outlook(scenario, Layouts.broadcast(dp=[8, 32]), parts_s).spread
     >>> bool(near < far)                                    # more traffic is less sure
@@ -101,3 +94,49 @@ def step_outlook(
     """
     runs = traits_of(scenario, layouts, parts_s, guessed=guessed)
     return outlook(priors().step_time, scenario.experience.step_time, runs)
+
+
+def memory_outlook(scenario: Scenario, layouts: Layouts) -> Outlook:
+    """Expected error and spread of the memory of layouts' devices.
+
+    Counted: quantiles of runs of the class; the runs that were measured before, where there are
+    any. Left out: the class's runs measured by their tensors alone, which need not fit; that runs
+    of one source are alike. Vovk et al. 2005; Lei et al. 2018, arXiv:1604.04173;
+    method.md#intervals.
+
+    >>> low, high = memory_outlook(scenario, Layouts.broadcast(dp=[4])).around()
+    >>> low < 1 < high
+    True
+    """
+    measured = scenario.experience.memory
+    if measured is not None:
+        return outlook(priors().memory, measured, traits_of(scenario, layouts, {}))
+    quantiles, unbiased = memory_classes()[memory_class(scenario.framework)], np.ones(len(layouts))
+    low, high = quantiles.low, quantiles.high
+    spread = math.log(high / low) / (2 * GAUSSIAN)
+    return Outlook(unbiased, unbiased * low, unbiased * high, unbiased * spread)
+
+
+def exceeding_probability(scenario: Scenario, layouts: Layouts, room: ArrayLike) -> Float:
+    """Probability that runs take more than `room` times the memory that is expected [1].
+
+    Counted: the runs of the class that no fit has seen, between their quantiles by the logarithm,
+    beyond all of them as often as one further run would lie there; with runs measured before a
+    Gaussian of the logarithm. Left out: that runs of one source are alike. method.md#intervals.
+
+    >>> layouts = Layouts.broadcast(dp=[4, 4, 4])
+    >>> [round(float(p)) for p in exceeding_probability(scenario, layouts, [2, 1, 0.5])]
+    [0, 1, 1]
+    """
+    if scenario.experience.memory is not None:
+        spread = memory_outlook(scenario, layouts).spread
+        return _gaussian_tail(np.log(room) / np.reshape(spread, np.shape(room)))
+    memory_class_of = memory_classes()[memory_class(scenario.framework)]
+    return 1 - np.interp(np.log(room), np.log(memory_class_of.ratios), memory_class_of.parts)
+
+
+def _gaussian_tail(values: Float) -> Float:
+    """Probability that a standard Gaussian exceeds values [1]."""
+    return np.array([math.erfc(v / math.sqrt(2)) / 2 for v in np.ravel(values)]).reshape(
+        np.shape(values)
+    )

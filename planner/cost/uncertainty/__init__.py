@@ -1,1 +1,0 @@
-"""Uncertainty: the spread of measured runs around their estimates."""
