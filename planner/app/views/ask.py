@@ -19,7 +19,7 @@ from planner.ask import QUESTIONS, Answer
 from planner.ask.option import Parameter, parameters
 from planner.errors import PlannerError
 from planner.show.answers import answer_table
-from planner.show.figures.answers import answer_figure
+from planner.show.figures.curves import answer_figure
 
 __all__ = ["TITLE", "page"]
 

@@ -22,7 +22,7 @@ from planner.cost.parts import part
 from planner.errors import PlannerError
 from planner.show import words
 from planner.show.catalogue.layout_words import CODE
-from planner.show.figures import candidates, memory_bars, time_bars
+from planner.show.figures import bars, candidates
 from planner.show.plan_tables import strategies_table
 from planner.tables import Table
 from planner.units import GIB
@@ -124,7 +124,7 @@ def _strategies(plan: Plan, job: PageJob) -> None:
 
 
 def _bars(plan: Plan, job: PageJob) -> None:
-    draw(memory_bars.strategy_bars(plan.strategies, job.machine), key="strategies")
+    draw(bars.strategy_bars(plan.strategies, job.machine), key="strategies")
     st.caption(
         "Bold is the step time. Strategies are the classic ones, each with its best layout; the "
         "fastest of all layouts is below."
@@ -234,7 +234,7 @@ def _step(shown: Estimate | None) -> None:
         st.info("Nothing fits, so there is no step to take apart.")
         return
     st.caption(escape(f"{shown.layout} with {shown.framework}"))
-    draw(time_bars.waterfall(shown), key="waterfall")
+    draw(bars.waterfall(shown), key="waterfall")
 
 
 def _notes(plan: Plan) -> None:

@@ -26,7 +26,7 @@ from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.errors import PlannerError
-from planner.show.figures import collective_times, memory_bars, step_timeline, time_bars
+from planner.show.figures import bars, collective_times, step_timeline
 from planner.show.figures import rank_layout as layouts
 from planner.units import counted, format_bytes
 
@@ -107,9 +107,9 @@ def _compared(
     for column, quantity in zip(st.columns(2), order, strict=True):
         with column:
             if quantity == "memory":
-                draw(memory_bars.memory_bars(estimates, subject.memory_bytes), key="idea_memory")
+                draw(bars.memory_bars(estimates, subject.memory_bytes), key="idea_memory")
             else:
-                draw(time_bars.time_bars(estimates), key="idea_time")
+                draw(bars.time_bars(estimates), key="idea_time")
 
 
 @st.cache_data(max_entries=256, show_spinner=False, hash_funcs={_Subject: repr})

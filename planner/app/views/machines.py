@@ -18,8 +18,8 @@ from planner.describe.machine import Machine
 from planner.errors import PlannerError
 from planner.show import words
 from planner.show.catalogue.quantities import format_quantity, quantities
+from planner.show.figures import bars
 from planner.show.figures import node_topology as figures
-from planner.show.figures import time_bars
 from planner.units import counted, format_amount, format_bytes, format_seconds
 
 __all__ = ["TITLE", "page"]
@@ -166,7 +166,7 @@ def _compare(job: PageJob) -> None:
         else:
             plans.append((plan, plan.recommended))
     if plans:
-        draw(time_bars.time_bars([(plan.machine, best) for plan, best in plans]), key="compare")
+        draw(bars.time_bars([(plan.machine, best) for plan, best in plans]), key="compare")
         rows = [_compared(plan, best) for plan, best in plans]
         st.dataframe(
             rows,

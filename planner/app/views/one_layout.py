@@ -20,7 +20,7 @@ from planner.describe.layout import Layout
 from planner.errors import PlannerError
 from planner.show import words
 from planner.show.catalogue.layout_words import layout_words
-from planner.show.figures import memory_bars, step_timeline, time_bars
+from planner.show.figures import bars, step_timeline
 from planner.show.figures import rank_layout as layouts
 from planner.units import format_bytes, format_rate, format_seconds
 
@@ -189,7 +189,7 @@ def _carried(shown: Estimate, job: PageJob, packed: str) -> None:
     draw(layouts.link_loads(carried, job.machine, shown.step_time_s), key="links")
     st.caption("All bytes of one step, hidden behind computation or not.")
     st.header("Where the step's time goes", anchor=False)
-    draw(time_bars.waterfall(shown), key="parts")
+    draw(bars.waterfall(shown), key="parts")
 
 
 def _when(shown: Estimate, job: PageJob, packed: str) -> None:
@@ -204,6 +204,6 @@ def _when(shown: Estimate, job: PageJob, packed: str) -> None:
     draw(step_timeline.memory_over_step(step, stages, limit), key="over_step")
     if len(stages) > 1:
         st.header("Memory by stage", anchor=False)
-        draw(memory_bars.stage_bars(stages, limit), key="stages")
+        draw(bars.stage_bars(stages, limit), key="stages")
     st.header("Memory of the host", anchor=False)
-    draw(memory_bars.host_bars(shown, job.machine.node.host_memory_bytes.value), key="host")
+    draw(bars.host_bars(shown, job.machine.node.host_memory_bytes.value), key="host")

@@ -13,7 +13,7 @@ from planner.app import cached
 from planner.app.controls.page_job import PageJob
 from planner.app.draw import draw
 from planner.choose.plots.scaling import ScalePoint, above_one
-from planner.show.figures.time_bars import scaling as drawn
+from planner.show.figures.curves import scaling as drawn
 from planner.units import format_amount, format_seconds
 
 __all__ = ["node_counts", "scaling"]

@@ -17,7 +17,7 @@ from planner.describe.catalogue import load_dataset, names
 from planner.describe.training.dataset import Loader, Staging
 from planner.describe.training.training_run import Charges, Training
 from planner.errors import DescriptionError, PlannerError
-from planner.show.figures.time_bars import whole_training
+from planner.show.figures.bars import whole_training
 from planner.show.training import facts, summary, training_table
 from planner.units import parse_power, parse_quantity
 
