@@ -1,12 +1,24 @@
-"""Draw: a figure on a page, with its text alternative."""
+"""Draw: a figure with its text alternative, and what others wrote, shown as text."""
 
 from __future__ import annotations
+
+import re
 
 import streamlit as st
 
 from planner.show.figures.frame import Drawing
 
-__all__ = ["FIGURES", "draw"]
+__all__ = ["FIGURES", "draw", "escape"]
+
+
+def escape(text: str) -> str:
+    r"""Text that Markdown shows as it is; no link, picture, formula or HTML comes to life.
+
+    >>> escape("<b>[x](http://y)</b> $a$")
+    '\\<b\\>\\[x\\]\\(http\\://y\\)\\</b\\> \\$a\\$'
+    """
+    return re.sub(r"([\\`*_{}\[\]()<>#|$~:])", r"\\\1", text)
+
 
 _CONFIG = {
     "displaylogo": False,

@@ -9,7 +9,7 @@ import streamlit as st
 
 from planner.app import address, link
 from planner.app.controls.page_job import SHORT_NAMES, PageJob
-from planner.app.markdown import escape
+from planner.app.draw import escape
 from planner.choose.planning import estimate
 from planner.choose.user_layouts.completion import complete_layout
 from planner.describe.catalogue import load_framework

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from planner.ask.answer import Answer, Row
-from planner.show.catalogue.quantities import format_quantity
+from planner.show.descriptions import format_quantity
 from planner.show.words import percent_chance
 from planner.tables import Block, Column, Line, Notes, Table, page
 from planner.units import (

@@ -13,8 +13,7 @@ from planner.app import cached
 from planner.app.address import QueryReader
 from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.controls.panel import controls
-from planner.app.draw import draw
-from planner.app.markdown import escape
+from planner.app.draw import draw, escape
 from planner.ask import QUESTIONS, Answer
 from planner.ask.option import Parameter, parameters
 from planner.errors import PlannerError

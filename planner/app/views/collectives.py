@@ -9,8 +9,7 @@ import streamlit as st
 from planner.app import address
 from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.controls.panel import machine_box
-from planner.app.draw import draw
-from planner.app.markdown import escape
+from planner.app.draw import draw, escape
 from planner.cost.network.collective_table import group_of
 from planner.cost.network.topology import GroupView
 from planner.describe.catalogue import load_machine

@@ -8,12 +8,11 @@ import hashlib
 import streamlit as st
 
 from planner.app import address, cached, link
-from planner.app.chosen import chosen
+from planner.app.cached import chosen
 from planner.app.controls import own_runs
 from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.controls.panel import controls
-from planner.app.draw import draw
-from planner.app.markdown import escape
+from planner.app.draw import draw, escape
 from planner.app.views import training
 from planner.app.views.scaling import scaling
 from planner.choose.plan import Plan
@@ -21,9 +20,9 @@ from planner.cost.estimate import Estimate
 from planner.cost.parts import part
 from planner.errors import PlannerError
 from planner.show import words
-from planner.show.catalogue.layout_words import CODE
 from planner.show.figures import bars, candidates
-from planner.show.plan_tables import strategies_table
+from planner.show.layout_words import CODE
+from planner.show.plan_report import strategies_table
 from planner.tables import Table
 from planner.units import GIB
 

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import streamlit as st
 
 from planner.app import address
-from planner.app.chosen import kept_batch
+from planner.app.cached import kept_batch
 from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.controls.panel import controls
-from planner.app.draw import draw
-from planner.app.markdown import escape
+from planner.app.draw import draw, escape
 from planner.choose.planning import estimate
 from planner.choose.plots.anatomy import PlayedStep
 from planner.choose.verdicts.decision_guide import apply_guide

@@ -11,7 +11,7 @@ from typing import Any
 import streamlit as st
 
 from planner.app.controls.page_job import PageJob
-from planner.app.markdown import escape
+from planner.app.draw import escape
 from planner.describe.catalogue import load_machine, names
 from planner.describe.model.huggingface.hub import is_from_hub
 from planner.errors import CatalogueError, PlannerError

@@ -9,15 +9,14 @@ import streamlit as st
 from planner.app import address, cached
 from planner.app.controls.page_job import PageJob, PageRequest, move_job
 from planner.app.controls.panel import controls
-from planner.app.draw import draw
-from planner.app.markdown import escape
+from planner.app.draw import draw, escape
 from planner.choose.plan import Plan
 from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_machine, names
 from planner.describe.machine import Machine
 from planner.errors import PlannerError
 from planner.show import words
-from planner.show.catalogue.quantities import format_quantity, quantities
+from planner.show.descriptions import format_quantity, quantities
 from planner.show.figures import bars
 from planner.show.figures import node_topology as figures
 from planner.units import counted, format_amount, format_bytes, format_seconds

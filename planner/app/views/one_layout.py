@@ -8,20 +8,19 @@ from typing import Any
 import streamlit as st
 
 from planner.app import address, cached, link, own_files
-from planner.app.chosen import chosen, closest, kept_batch
+from planner.app.cached import chosen, closest, kept_batch
 from planner.app.controls.fields import widget
 from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.controls.panel import controls
-from planner.app.draw import draw
-from planner.app.markdown import escape
+from planner.app.draw import draw, escape
 from planner.choose.plan import Plan
 from planner.cost.estimate import Estimate
 from planner.describe.layout import Layout
 from planner.errors import PlannerError
 from planner.show import words
-from planner.show.catalogue.layout_words import layout_words
 from planner.show.figures import bars, step_timeline
 from planner.show.figures import rank_layout as layouts
+from planner.show.layout_words import layout_words
 from planner.units import format_bytes, format_rate, format_seconds
 
 __all__ = ["TITLE", "page"]

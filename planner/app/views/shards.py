@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import streamlit as st
 
-from planner.app.markdown import escape
+from planner.app.draw import escape
 from planner.units import format_bytes, format_seconds
 from planner.validate.train.strategies import TASKS, strategies_on
 

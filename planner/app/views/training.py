@@ -10,8 +10,7 @@ import streamlit as st
 from planner.app import cached, link
 from planner.app.address import QueryReader
 from planner.app.controls.page_job import PageJob
-from planner.app.draw import draw
-from planner.app.markdown import escape
+from planner.app.draw import draw, escape
 from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_dataset, names
 from planner.describe.training.dataset import Loader, Staging

@@ -10,8 +10,7 @@ import streamlit as st
 
 from planner.app.controls import own_runs
 from planner.app.controls.page_job import PageJob, PageRequest
-from planner.app.draw import draw
-from planner.app.markdown import escape
+from planner.app.draw import draw, escape
 from planner.app.views.log import log
 from planner.app.views.shards import shards
 from planner.cost.scenario.prior import Prior, priors
