@@ -9,7 +9,7 @@ import streamlit as st
 from planner.app import address, cached
 from planner.app.controls.page_job import PageJob, PageRequest, move_job
 from planner.app.controls.panel import controls
-from planner.app.draw import draw, escape
+from planner.app.draw import draw, draw_table, escape
 from planner.choose.plan import Plan
 from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_machine, names
@@ -64,7 +64,7 @@ def _queues(machine: Machine) -> None:
     if not machine.scheduler.queues:
         st.caption("No queues are known.")
         return
-    st.dataframe(
+    draw_table(
         [
             {
                 "queue": q.name,
@@ -74,7 +74,6 @@ def _queues(machine: Machine) -> None:
             }
             for q in machine.scheduler.queues
         ],
-        hide_index=True,
         key="queues",
         alt="Queues with their limits.",
     )
@@ -115,9 +114,8 @@ def _facts(machine: Machine) -> None:
                 "source": _spelled(curve.source, machine),
             }
         )
-    st.dataframe(
+    draw_table(
         rows,
-        hide_index=True,
         height=420,
         key="facts",
         alt="Every quantity of the machine with value, kind and source.",
@@ -167,12 +165,7 @@ def _compare(job: PageJob) -> None:
     if plans:
         draw(bars.time_bars([(plan.machine, best) for plan, best in plans]), key="compare")
         rows = [_compared(plan, best) for plan, best in plans]
-        st.dataframe(
-            rows,
-            hide_index=True,
-            key="compare_table",
-            alt="The job's recommended layout on each machine.",
-        )
+        draw_table(rows, key="compare_table", alt="The job's recommended layout on each machine.")
 
 
 def _compared(plan: Plan, best: Estimate) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from planner.app.cached import chosen, closest, kept_batch
 from planner.app.controls.fields import widget
 from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.controls.panel import controls
-from planner.app.draw import draw, escape
+from planner.app.draw import draw, draw_table, escape, refuse
 from planner.choose.plan import Plan
 from planner.cost.estimate import Estimate
 from planner.describe.layout import Layout
@@ -46,7 +46,7 @@ def page(request: PageRequest) -> None:
         _choice(plan, shown)
         _change(shown, job)
     except PlannerError as error:
-        st.error(escape(error.plain), title="This layout cannot be estimated")
+        refuse(error, title="This layout cannot be estimated")
         return
     packed = link.of(shown)
     _fate(shown, job)
@@ -120,7 +120,7 @@ def _use(layout: Layout, framework: str, job: PageJob) -> None:
         packed = link.pack_layout(kept_batch(layout, job.workload.global_batch), framework)
         cached.estimate_of(job, packed)
     except PlannerError as error:
-        st.error(escape(error.plain), title="This layout cannot be estimated")
+        refuse(error, title="This layout cannot be estimated")
         return
     address.request(layout=packed)
     st.rerun()
@@ -178,9 +178,8 @@ def _carried(shown: Estimate, job: PageJob, packed: str) -> None:
     if not rows:
         st.info("One device: nothing is sent.")
         return
-    st.dataframe(
+    draw_table(
         rows,
-        hide_index=True,
         key="axes",
         alt="Per axis: ranks, distance, path, rate, latency, bytes of a step and exposed time.",
         column_config={"of the step [%]": st.column_config.NumberColumn(format="%.1f")},
