@@ -1,4 +1,4 @@
-"""Cached: pure functions of a job that pages ask again and again.
+"""Cached: pure functions of a job that pages ask again and again, and its chosen layout.
 
 Streamlit keeps the results by the job's text and hands every session its own copy.
 """
@@ -12,6 +12,7 @@ import streamlit as st
 
 from planner.app import link
 from planner.app.controls.page_job import PageJob
+from planner.app.draw import escape
 from planner.ask import QUESTIONS, Answer
 from planner.choose.plan import Plan
 from planner.choose.planning import estimate, plan_job, whole_training
@@ -20,16 +21,21 @@ from planner.choose.plots.layout_space import LayoutSpace, layout_space
 from planner.choose.plots.scaling import ScalePoint
 from planner.cost.estimate import Estimate
 from planner.cost.memory.footprint import stage_memory
+from planner.describe.layout import Layout
 from planner.describe.training.training_run import Training
 from planner.emitters import emit_estimate
 from planner.emitters.folder import zip_bytes
-from planner.errors import PlannerError
+from planner.errors import LayoutError, PlannerError
 from planner.training.whole_training import WholeTraining
+from planner.units import counted
 
 __all__ = [
     "answer_of",
+    "chosen",
+    "closest",
     "estimate_of",
     "files_of",
+    "kept_batch",
     "plan_of",
     "played_of",
     "scale_point",
@@ -144,3 +150,48 @@ def scale_point(job: PageJob) -> ScalePoint:
     except PlannerError as error:
         return ScalePoint(job.nodes, None, 0.0, 0.0, error.plain)
     return ScalePoint.of(answer)
+
+
+def chosen(job: PageJob, plan: Plan) -> Estimate | None:
+    """The layout of the job, else the recommended one; says where it is of another size."""
+    if not job.layout:
+        return plan.recommended
+    try:
+        estimated = estimate_of(job, job.layout)
+    except PlannerError as error:
+        st.warning(escape(f"The chosen layout cannot be used: {error.plain}; another is shown."))
+        return plan.recommended
+    layout, batch = estimated.layout, job.workload.global_batch
+    if layout.global_batch != batch:
+        st.warning(
+            f"This layout trains {layout.global_batch:,} sequences per step, the job "
+            f"{batch:,}: step times of the two do not compare."
+        )
+    if layout.world != job.num_devices:
+        st.warning(
+            f"The layout has {counted(layout.world, 'rank')}, the job "
+            f"{counted(job.num_devices, 'device')}."
+        )
+    return estimated
+
+
+def closest(plan: Plan) -> Estimate | None:
+    """What to look at where nothing fits: the layout that lacks least memory."""
+    lacking = [v.estimate for v in plan.strategies if v.estimate is not None]
+    return min(lacking, key=lambda e: e.memory_bytes["total"], default=None)
+
+
+def kept_batch(layout: Layout, batch: int) -> Layout:
+    """A layout with as many passes as a batch needs; LayoutError where the batch does not divide.
+
+    >>> kept_batch(Layout(dp=8, micro_batch=2), 256).grad_accumulation
+    16
+    """
+    once = layout.dp * layout.micro_batch
+    if batch % once:
+        candidates = [n for n in (batch // once * once, (batch // once + 1) * once) if n]
+        raise LayoutError(
+            f"a batch of {batch:,} is no multiple of dp * micro_batch = {once:,}; use other "
+            f"degrees or a batch of {' or '.join(f'{n:,}' for n in candidates)}"
+        )
+    return layout.replaced(grad_accumulation=batch // once)

@@ -16,8 +16,7 @@ from planner.app import address
 from planner.app.controls import own_runs, page_job
 from planner.app.controls.page_job import PageRequest
 from planner.app.controls.panel import ROW
-from planner.app.draw import FIGURES
-from planner.app.markdown import escape
+from planner.app.draw import FIGURES, escape
 from planner.app.views import ask, collectives, fit, learn, machines, one_layout, trust
 
 __all__ = ["PAGES", "main", "open_page"]

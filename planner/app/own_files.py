@@ -9,7 +9,7 @@ import streamlit as st
 
 from planner.app import address, link
 from planner.app.controls.page_job import SHORT_NAMES, PageJob
-from planner.app.markdown import escape
+from planner.app.draw import escape, refuse
 from planner.choose.planning import estimate
 from planner.choose.user_layouts.completion import complete_layout
 from planner.describe.catalogue import load_framework
@@ -39,7 +39,7 @@ def offer(job: PageJob) -> None:
             try:
                 query, notes = query_of_files({f.name: _text(f) for f in uploads}, job)
             except PlannerError as error:
-                st.error(escape(error.plain), title="These files describe no job yet")
+                refuse(error, title="These files describe no job yet")
             else:
                 st.session_state[_READ] = query["layout"], notes
                 address.request(**query)

@@ -18,7 +18,7 @@ from planner.ask.question import Question
 from planner.cli.exit_codes import FITS, NOTHING_FITS
 from planner.cli.options.job_options import JobOptions
 from planner.cli.options.option_groups import keyword, spread
-from planner.cli.options.shared_options import AsCsv, AsJson
+from planner.cli.options.option_styles import AsCsv, AsJson
 
 __all__ = ["register"]
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from planner.cli.options.shared_options import AsJson, Overrides
+from planner.cli.options.option_styles import AsJson, Overrides
 from planner.describe.base import Description
 from planner.describe.catalogue import (
     aliases,
@@ -106,7 +106,7 @@ def frameworks_command(as_json: AsJson = False) -> int:
         ]
         print(json.dumps(listed, indent=1))
         return 0
-    from planner.show.catalogue.descriptions import spelled
+    from planner.show.descriptions import spelled
 
     for framework in frameworks:
         print(f"{framework.name:20} {framework.title}")
@@ -150,7 +150,7 @@ def _kind_of_file(name: str) -> str | None:
 def _show_constants(as_json: bool) -> int:
     """The numbers of the cost model that belong to no machine."""
     from planner.cost.constants import network_constants, step_constants
-    from planner.show.catalogue.quantities import constants_page
+    from planner.show.descriptions import constants_page
     from planner.show.terminal import console, print_page
     from planner.training.data.constants import constants as of_data
     from planner.training.energy import constants as of_energy
@@ -177,7 +177,7 @@ def _show_constants(as_json: bool) -> int:
 def _show_preferences(as_json: bool) -> int:
     """The judgements that decide what is searched, recommended and offered."""
     from planner.choose.preferences import preferences, user_file
-    from planner.show.catalogue.quantities import quantity_table
+    from planner.show.descriptions import quantity_table
     from planner.show.terminal import console, print_table
 
     if as_json:
@@ -226,7 +226,7 @@ def show_command(
     if as_toml:
         if not isinstance(described, Model):
             raise DescriptionError(f"{shorten(name)} is no model; leave --toml out, or use --json")
-        from planner.show.catalogue.modules import model_toml
+        from planner.show.descriptions import model_toml
 
         print(model_toml(described), end="")
     elif as_json:
@@ -255,7 +255,7 @@ def _show_model(model: Model) -> None:
     for number, dense in enumerate(net.dense if net else ()):
         print(f"dense {number + 1}: {dense.outputs:,} outputs")
     if model.traced is not None:
-        from planner.show.catalogue.modules import traced_page
+        from planner.show.descriptions import traced_page
         from planner.show.terminal import console, print_page
 
         print_page(traced_page(model.traced), console())

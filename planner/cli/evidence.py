@@ -14,7 +14,7 @@ import typer
 
 from planner.cli.exit_codes import FITS, REFUSED_ROWS
 from planner.cli.options.job_options import machine_of, read_files
-from planner.cli.options.shared_options import (
+from planner.cli.options.option_styles import (
     AsJson,
     Files,
     FrameworkName,
@@ -52,7 +52,7 @@ def backtest_command(
     as_json: AsJson = False,
 ) -> int:
     """Score estimates against measured runs, every row; exit 3 where rows were refused."""
-    from planner.show.evidence.backtest import main
+    from planner.show.measured_runs import main
     from planner.show.terminal import console
 
     return main(runs, as_json, [word.strip() for word in group_by.split(",")], console())

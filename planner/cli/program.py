@@ -35,15 +35,15 @@ _WORDS = {
 
 COMMANDS = {
     "plan": (
-        "planner.cli.plan",
+        "planner.cli.layouts",
         "Search every layout: which strategy fits, how much memory, how long a step.",
     ),
     "estimate": (
-        "planner.cli.one_layout",
+        "planner.cli.layouts",
         "Estimate one layout: memory by part and stage, step time by part.",
     ),
     "simulate": (
-        "planner.cli.one_layout",
+        "planner.cli.layouts",
         "Play one step of a layout event by event: what waits for what, and what to widen.",
     ),
     "sweep": (

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from planner.ask.answer import Answer, Row
-from planner.show.catalogue.quantities import format_quantity
+from planner.show.descriptions import format_quantity
 from planner.show.words import percent_chance
 from planner.tables import Block, Column, Line, Notes, Table, page
 from planner.units import (
@@ -17,7 +17,7 @@ from planner.units import (
     format_seconds,
 )
 
-__all__ = ["answer_page", "answer_table", "column_text", "column_title"]
+__all__ = ["answer_page", "answer_table", "column_text", "column_title", "interval_names"]
 
 _FORMS: tuple[tuple[str, Callable[[float], str]], ...] = (
     ("bytes_per_s", format_rate),
@@ -151,12 +151,15 @@ def _base(name: str) -> str:
     return name
 
 
-def _end(name: str, end: str) -> str:
-    """Name the column of an end of the interval of a column."""
-    for unit in ("_s", "_bytes"):
-        if name.endswith(unit):
-            return f"{name.removesuffix(unit)}_{end}{unit}"
-    return f"{name}_{end}"
+def interval_names(name: str) -> tuple[str, str]:
+    """Name the columns of both ends of the interval of a column.
+
+    >>> interval_names("step_time_s"), interval_names("days")
+    (('step_time_low_s', 'step_time_high_s'), ('days_low', 'days_high'))
+    """
+    unit = next((unit for unit in ("_s", "_bytes") if name.endswith(unit)), "")
+    stem = name.removesuffix(unit)
+    return f"{stem}_low{unit}", f"{stem}_high{unit}"
 
 
 def _cell(row: Row, name: str) -> str:
@@ -168,7 +171,7 @@ def _cell(row: Row, name: str) -> str:
     text = column_text(name, value)
     if name == "layout" and "framework" in row:
         return f"{text} [{row['framework']}]"
-    ends = [row.get(_end(name, end)) for end in ("low", "high")]
+    ends = [row.get(end) for end in interval_names(name)]
     if name not in _INTERVALS or None in ends:
         return text
     low, high = (column_text(name, end) for end in ends)

@@ -8,7 +8,7 @@ from planner.choose.verdicts.strategy_verdicts import Verdict
 from planner.cost.estimate import Estimate
 from planner.describe.machine import Machine
 from planner.describe.workload import Workload
-from planner.show.catalogue.layout_words import layout_words
+from planner.show.layout_words import layout_words
 from planner.units import counted, either, format_amount, format_bytes, format_count, format_seconds
 
 __all__ = [

@@ -17,10 +17,10 @@ pytest.importorskip("plotly")
 from streamlit.testing.v1 import AppTest
 
 from planner.app import link
-from planner.app.chosen import kept_batch
+from planner.app.cached import kept_batch
 from planner.app.controls.page_job import SHORT_NAMES, YOURS, PageJob, move_job
+from planner.app.draw import escape
 from planner.app.main import PAGES
-from planner.app.markdown import escape
 from planner.app.views.log import _object
 from planner.app.views.scaling import node_counts
 from planner.app.views.trust import _scored, _text

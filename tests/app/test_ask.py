@@ -11,7 +11,7 @@ pytest.importorskip("plotly")
 
 from streamlit.testing.v1 import AppTest
 
-from planner.app.markdown import escape
+from planner.app.draw import escape
 from planner.ask import QUESTIONS
 from planner.ask.option import parameters
 from planner.describe.workload import Workload

@@ -13,7 +13,7 @@ from planner.choose.recommendation import setup_effort
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import OFFLOAD, Layout
 from planner.errors import DescriptionError, PlannerError
-from planner.show.catalogue.quantities import quantities
+from planner.show.descriptions import quantities
 
 Write = Callable[[str], Path]
 

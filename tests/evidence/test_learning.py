@@ -31,7 +31,7 @@ from planner.evidence.learning import (
 )
 from planner.evidence.run_files import read_measured
 from planner.evidence.runs.run import Run
-from planner.show.evidence.lessons import corrected, lessons, lessons_dict
+from planner.show.measured_runs import corrected, lessons, lessons_dict
 from tests.descriptions import searched
 
 COLUMNS = (

@@ -14,7 +14,7 @@ from planner.evidence.backtest import Backtest, score
 from planner.evidence.runs.csv_runs import read_runs
 from planner.evidence.scores import Score
 from planner.evidence.statistics import rank_correlation, regret
-from planner.show.evidence.backtest import main
+from planner.show.measured_runs import main
 from tests.evidence.tables import row, write
 
 

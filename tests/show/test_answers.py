@@ -13,7 +13,7 @@ import planner
 from planner.ask import QUESTIONS, Answer
 from planner.describe.workload import Workload
 from planner.show.answers import answer_table
-from planner.show.figures.answers import answer_figure
+from planner.show.figures.curves import answer_figure
 
 pytestmark = pytest.mark.slow
 JOB = Workload(sequence_length=1024, global_batch=64, tokens=1e9)

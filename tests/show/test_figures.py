@@ -31,14 +31,14 @@ from planner.evidence.residuals.residual_table import residuals
 from planner.evidence.runs.csv_runs import runs_from_text
 from planner.show.figures import (
     accuracy,
+    bars,
     candidates,
     collective_times,
-    memory_bars,
+    curves,
     node_topology,
     palette,
     rank_layout,
     step_timeline,
-    time_bars,
 )
 from planner.show.figures.frame import Drawing, log_ticks, plain
 from planner.units import GIB, format_seconds
@@ -74,7 +74,7 @@ def _bars(drawing: Drawing) -> dict[str, dict[str, float]]:
 
 def test_strategy_bars_add_up_and_mark_what_is_out_of_memory(plan: Plan) -> None:
     machine = load_machine("polaris")
-    drawing = memory_bars.strategy_bars(plan.strategies, machine)
+    drawing = bars.strategy_bars(plan.strategies, machine)
     _check(drawing)
     table = _bars(drawing)
     marks = {a.y: a.text for a in drawing.figure.layout.annotations if isinstance(a.y, str)}
@@ -107,11 +107,11 @@ def test_hues_stand_on_white_and_on_black() -> None:
 
 def test_waterfall_is_gapless_and_ends_at_the_step(plan: Plan) -> None:
     assert plan.best is not None
-    drawing = time_bars.waterfall(plan.best)
+    drawing = bars.waterfall(plan.best)
     _check(drawing)
-    bars = [t for t in drawing.figure.data if t.y[0] != "step"]
+    stretches = [t for t in drawing.figure.data if t.y[0] != "step"]
     end = 0.0
-    for bar in bars:
+    for bar in stretches:
         assert bar.base[0] == pytest.approx(end)
         end += bar.x[0]
     assert end == pytest.approx(plan.best.step_time_s, rel=0.01)
@@ -306,9 +306,9 @@ def test_memory_over_the_step_peaks_where_the_estimate_does() -> None:
     assert drawing.figure.data[0].x[-1] == pytest.approx(found.step_time_s)
     assert drawing.figure.layout.yaxis.range[1] > limit / GIB
     assert "device limit" in drawing.figure.layout.annotations[0].text
-    _check(memory_bars.stage_bars(tables, limit))
+    _check(bars.stage_bars(tables, limit))
     host = load_machine("polaris").node.host_memory_bytes.value
-    _check(memory_bars.host_bars(found, host))
+    _check(bars.host_bars(found, host))
 
 
 def test_the_fullest_stage_is_among_those_drawn() -> None:
@@ -392,8 +392,8 @@ def test_switches_are_drawn_where_they_add_up() -> None:
 
 def test_comparisons(plan: Plan) -> None:
     named = [(str(i), e) for i, e in enumerate(plan.ranked[:3])]
-    _check(time_bars.time_bars(named))
-    _check(memory_bars.memory_bars(named, 4e10))
+    _check(bars.time_bars(named))
+    _check(bars.memory_bars(named, 4e10))
 
 
 def test_accuracy_of_the_example() -> None:
@@ -423,7 +423,7 @@ def test_what_does_not_fit_is_marked_where_layouts_are_compared(plan: Plan) -> N
     assert plan.best is not None
     assert lacking.estimate is not None
     answers = [("best", plan.best), ("other", lacking.estimate)]
-    for drawing in (time_bars.time_bars(answers), memory_bars.memory_bars(answers, 4e10)):
+    for drawing in (bars.time_bars(answers), bars.memory_bars(answers, 4e10)):
         marks = {note.y: note.text for note in drawing.figure.layout.annotations if note.y != 1}
         assert "does not fit" in marks["other"]
         assert "does not fit" not in marks["best"]
@@ -432,7 +432,7 @@ def test_what_does_not_fit_is_marked_where_layouts_are_compared(plan: Plan) -> N
 
 def test_figures_leave_room_on_a_phone(plan: Plan) -> None:
     assert plan.best is not None
-    drawing = time_bars.waterfall(plan.best)
+    drawing = bars.waterfall(plan.best)
     axis = drawing.figure.layout.yaxis
     names = dict(zip(axis.tickvals, axis.ticktext, strict=True))
     # rows keep their names, in lines that fit beside the bars
@@ -456,16 +456,16 @@ def test_efficiency_above_one_is_explained() -> None:
     points = [ScalePoint(n, 8.0 / n, 100.0 * n * n, 2.0, "x") for n in (1, 2)]
     assert "Above 100 %: on 1 node memory is shortest" in above_one(points)
     assert above_one(points[:1]) == ""
-    assert "200 %" in time_bars.scaling(points, "efficiency").alt
-    assert "2 nodes" in time_bars.scaling(points, "node-hours").alt
+    assert "200 %" in curves.scaling(points, "efficiency").alt
+    assert "2 nodes" in curves.scaling(points, "node-hours").alt
 
 
 def test_scaling_without_points() -> None:
     none = ScalePoint(4, None, 0.0, 0.0, "nothing fits")
-    assert "Nothing fits" in time_bars.scaling([none], "time").alt
+    assert "Nothing fits" in curves.scaling([none], "time").alt
     some = [ScalePoint(n, 8.0 / n, 100.0 * n, 2.0, "x") for n in (1, 2, 4)]
     for what in ("time", "efficiency", "node-hours"):
-        _check(time_bars.scaling(some, what))
+        _check(curves.scaling(some, what))
 
 
 def test_hostile_names_lose_their_force() -> None:
@@ -474,7 +474,7 @@ def test_hostile_names_lose_their_force() -> None:
 
 def test_figures_load_no_streamlit() -> None:
     code = (
-        "import sys, planner.show.figures.memory_bars, planner.show.figures.time_bars;"
+        "import sys, planner.show.figures.bars, planner.show.figures.curves;"
         "import planner.show.figures.candidates;"
         "sys.exit('streamlit' in sys.modules)"
     )

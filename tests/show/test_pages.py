@@ -13,7 +13,7 @@ from planner.describe.catalogue import names
 from planner.describe.configurations.reading import read_configuration_text
 from planner.evidence.learning import learn_from_text
 from planner.show import words
-from planner.show.catalogue.layout_words import layout_words
+from planner.show.layout_words import layout_words
 from planner.units import format_bytes, format_seconds
 
 _HOSTILE = '<img src=x onerror="alert(1)">&amp;'

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 import planner
-from planner.show.figures.time_bars import whole_training as drawn
+from planner.show.figures.bars import whole_training as drawn
 from planner.show.terminal import show
 from planner.show.training import bill, facts, summary, training_table
 from planner.training.whole_training import WholeTraining

@@ -13,9 +13,8 @@ from planner.describe.catalogue import load_machine
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 from planner.show import words
-from planner.show.catalogue.layout_words import layout_words
-from planner.show.plan_report import verdict
-from planner.show.plan_tables import strategies_table
+from planner.show.layout_words import layout_words
+from planner.show.plan_report import strategies_table, verdict
 from planner.units import format_seconds
 
 _JOB = Workload(global_batch=64, sequence_length=1024, tokens=1e13)

@@ -9,8 +9,8 @@ import streamlit as st
 
 from planner.app import address, link
 from planner.app.controls.page_job import OWN_PARAMETER, YOURS, PageJob
+from planner.app.draw import escape
 from planner.app.link import OwnDescription
-from planner.app.markdown import escape
 from planner.describe.catalogue import folder
 from planner.describe.model.huggingface.hub import fetch_config, parse_hub_name
 from planner.emitters.batch_job import slug

@@ -12,14 +12,14 @@ from typing import Any
 import streamlit as st
 
 from planner.app.controls.page_job import PageJob, PageRequest
-from planner.app.markdown import escape
+from planner.app.draw import escape
 from planner.choose.plots.anatomy import scenario_of
 from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_machine, names
 from planner.describe.machine import Machine
 from planner.errors import PlannerError
 from planner.evidence.learning import EstimateChange, Learned, change_by_experience, learn_from_text
-from planner.show.evidence.lessons import corrected, lessons
+from planner.show.measured_runs import corrected, lessons
 
 __all__ = ["in_use", "present", "show_lessons", "use", "with_own_runs"]
 

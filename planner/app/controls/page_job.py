@@ -10,10 +10,11 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import Any
 
+import streamlit as st
+
 from planner.app import link
 from planner.app.address import Query, QueryReader
 from planner.app.controls.fields import Kind, bounds, kind_of, options_of
-from planner.app.controls.hub import hub_model
 from planner.app.controls.switches import SWITCHES, switched
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.planning import TOP
@@ -32,7 +33,7 @@ from planner.describe.machine.variants import (
     reserve_memory,
     take_devices,
 )
-from planner.describe.model.huggingface.hub import parse_hub_name
+from planner.describe.model.huggingface.hub import load_from_hub, parse_hub_name
 from planner.describe.model.model import Model
 from planner.describe.workload import (
     PRECISIONS,
@@ -42,7 +43,7 @@ from planner.describe.workload import (
     parse_tokens,
 )
 from planner.emitters.batch_job import slug
-from planner.errors import PlannerError
+from planner.errors import CatalogueError, PlannerError
 from planner.evidence.learning import Learned
 
 __all__ = [
@@ -51,10 +52,32 @@ __all__ = [
     "PageJob",
     "PageRequest",
     "follow",
+    "hub_model",
     "move_job",
     "precisions",
     "read",
 ]
+
+_AGAIN_S = 60
+"""After so long it is asked again, whether it was there or not."""
+
+
+def hub_model(name: str) -> Model:
+    """The model of a name; CatalogueError where it cannot be had."""
+    result = _answer(name)
+    if isinstance(result, str):
+        raise CatalogueError(result)
+    return result
+
+
+@st.cache_data(ttl=_AGAIN_S, max_entries=64, show_spinner="Asking the Hugging Face hub ...")
+def _answer(name: str) -> Model | str:
+    """The model, or why there is none: every click asks anew, and no answer takes seconds."""
+    try:
+        return load_from_hub(name)
+    except PlannerError as error:
+        return error.plain
+
 
 SHORT_NAMES = {"global_batch": "batch", "sequence_length": "seq", "lora_rank": "lora"}
 """Fields of the workload whose name in the address is another."""

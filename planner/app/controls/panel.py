@@ -24,7 +24,7 @@ from planner.app.controls.page_job import (
     running_on,
 )
 from planner.app.controls.switches import SWITCHES, help_of, offered
-from planner.app.markdown import escape
+from planner.app.draw import escape
 from planner.describe.catalogue import names
 from planner.describe.machine import Machine
 from planner.describe.machine.variants import MAX_FREE_PERCENT

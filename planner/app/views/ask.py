@@ -13,13 +13,12 @@ from planner.app import cached
 from planner.app.address import QueryReader
 from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.controls.panel import controls
-from planner.app.draw import draw
-from planner.app.markdown import escape
+from planner.app.draw import draw, draw_table, escape
 from planner.ask import QUESTIONS, Answer
 from planner.ask.option import Parameter, parameters
 from planner.errors import PlannerError
 from planner.show.answers import answer_table
-from planner.show.figures.answers import answer_figure
+from planner.show.figures.curves import answer_figure
 
 __all__ = ["TITLE", "page"]
 
@@ -142,9 +141,8 @@ def _show(answer: Answer, job: PageJob) -> None:
     if drawing is not None:
         draw(drawing, key="ask_figure")
     if answer.rows:
-        st.dataframe(
+        draw_table(
             answer_table(answer).text_records(),
-            hide_index=True,
             key="ask_table",
             alt="Options that were compared for the answer, a row each, with the reason.",
         )

@@ -9,8 +9,7 @@ import streamlit as st
 from planner.app import address
 from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.controls.panel import machine_box
-from planner.app.draw import draw
-from planner.app.markdown import escape
+from planner.app.draw import draw, draw_table, escape
 from planner.cost.network.collective_table import group_of
 from planner.cost.network.topology import GroupView
 from planner.describe.catalogue import load_machine
@@ -102,7 +101,7 @@ def _table(group: _Group, view: GroupView, size: int) -> None:
         {"algorithm": name, column: format_seconds(float(timer(view, size)))}
         for name, timer in figures.algorithms_of(group.operation, view).items()
     ]
-    st.dataframe(rows, hide_index=True, key="algorithms", alt="Time by algorithm.")
+    draw_table(rows, key="algorithms", alt="Time by algorithm.")
     per_node = group.machine.node.num_devices
     row = published_for(group.machine.name, group.operation, group.ranks, per_node)
     if row is not None and group.stride == 1:

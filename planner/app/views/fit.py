@@ -8,12 +8,11 @@ import hashlib
 import streamlit as st
 
 from planner.app import address, cached, link
-from planner.app.chosen import chosen
+from planner.app.cached import chosen
 from planner.app.controls import own_runs
 from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.controls.panel import controls
-from planner.app.draw import draw
-from planner.app.markdown import escape
+from planner.app.draw import draw, draw_table, escape, escaped_rows, metrics, refuse
 from planner.app.views import training
 from planner.app.views.scaling import scaling
 from planner.choose.plan import Plan
@@ -21,9 +20,9 @@ from planner.cost.estimate import Estimate
 from planner.cost.parts import part
 from planner.errors import PlannerError
 from planner.show import words
-from planner.show.catalogue.layout_words import CODE
-from planner.show.figures import candidates, memory_bars, time_bars
-from planner.show.plan_tables import strategies_table
+from planner.show.figures import bars, candidates
+from planner.show.layout_words import CODE
+from planner.show.plan_report import strategies_table
 from planner.tables import Table
 from planner.units import GIB
 
@@ -56,7 +55,7 @@ def page(request: PageRequest) -> None:
     try:
         plan = cached.plan_of(job)
     except PlannerError as error:
-        st.error(escape(error.plain), title="This job cannot be planned")
+        refuse(error, title="This job cannot be planned")
         return
     shown = chosen(job, plan)
     _verdict(plan, job, shown)
@@ -79,18 +78,7 @@ def _verdict(plan: Plan, job: PageJob, shown: Estimate | None) -> None:
     # always a line, so that nothing below moves when a layout is found
     role = "chosen" if job.layout else "recommended"
     st.caption(escape(f"Numbers of the {role} layout: {shown.layout} with {shown.framework}."))
-    rows = words.metrics(plan, shown, limit)
-    with st.container(horizontal=True):
-        for label, value, small in rows:
-            st.metric(
-                label,
-                value,
-                delta=escape(small),
-                delta_color="off",
-                delta_arrow="off",
-                border=True,
-                width="stretch",
-            )
+    metrics(words.metrics(plan, shown, limit))
     st.caption(escape(words.queue_sentence(plan, shown)))
 
 
@@ -115,16 +103,12 @@ def _strategies(plan: Plan, job: PageJob) -> None:
     else:
         st.info("No classic strategy has a layout for this job; why is said of each below.")
     # empty columns would only take room
-    rows = [
-        {title: escape(cell) for title, cell in record.items()}
-        for record in strategies_table(plan).text_records()
-    ]
     with st.expander("Every strategy: layout, why, and the cheapest change that makes it fit"):
-        st.table(rows, hide_index=True)
+        st.table(escaped_rows(strategies_table(plan)), hide_index=True)
 
 
 def _bars(plan: Plan, job: PageJob) -> None:
-    draw(memory_bars.strategy_bars(plan.strategies, job.machine), key="strategies")
+    draw(bars.strategy_bars(plan.strategies, job.machine), key="strategies")
     st.caption(
         "Bold is the step time. Strategies are the classic ones, each with its best layout; the "
         "fastest of all layouts is below."
@@ -149,9 +133,8 @@ def _ranked(plan: Plan, job: PageJob) -> None:
     table = hashlib.sha256(job.key.encode()).hexdigest()[:12]
     key = f"ranked_{table}_{address.arrivals()}"
     number = st.column_config.NumberColumn
-    st.dataframe(
+    draw_table(
         rows,
-        hide_index=True,
         height=250,
         key=key,
         on_select=functools.partial(_select, key, packed),
@@ -234,16 +217,15 @@ def _step(shown: Estimate | None) -> None:
         st.info("Nothing fits, so there is no step to take apart.")
         return
     st.caption(escape(f"{shown.layout} with {shown.framework}"))
-    draw(time_bars.waterfall(shown), key="waterfall")
+    draw(bars.waterfall(shown), key="waterfall")
 
 
 def _notes(plan: Plan) -> None:
     for note in plan.notes:
         st.markdown("- " + escape(note))
     st.subheader("Dropped while searching", anchor=False)
-    st.dataframe(
+    draw_table(
         [{"reason": d.reason, "combinations": f"{d.count:,}"} for d in plan.dropped],
-        hide_index=True,
         key="dropped",
         alt="Why combinations of degrees were dropped, with counts.",
     )

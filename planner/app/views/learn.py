@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import streamlit as st
 
 from planner.app import address
-from planner.app.chosen import kept_batch
+from planner.app.cached import kept_batch
 from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.controls.panel import controls
-from planner.app.draw import draw
-from planner.app.markdown import escape
+from planner.app.draw import draw, escape
 from planner.choose.planning import estimate
 from planner.choose.plots.anatomy import PlayedStep
 from planner.choose.verdicts.decision_guide import apply_guide
@@ -26,7 +25,7 @@ from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.errors import PlannerError
-from planner.show.figures import collective_times, memory_bars, step_timeline, time_bars
+from planner.show.figures import bars, collective_times, step_timeline
 from planner.show.figures import rank_layout as layouts
 from planner.units import counted, format_bytes
 
@@ -107,9 +106,9 @@ def _compared(
     for column, quantity in zip(st.columns(2), order, strict=True):
         with column:
             if quantity == "memory":
-                draw(memory_bars.memory_bars(estimates, subject.memory_bytes), key="idea_memory")
+                draw(bars.memory_bars(estimates, subject.memory_bytes), key="idea_memory")
             else:
-                draw(time_bars.time_bars(estimates), key="idea_time")
+                draw(bars.time_bars(estimates), key="idea_time")
 
 
 @st.cache_data(max_entries=256, show_spinner=False, hash_funcs={_Subject: repr})

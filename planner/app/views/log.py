@@ -11,7 +11,7 @@ from typing import Any
 import streamlit as st
 
 from planner.app.controls.page_job import PageJob
-from planner.app.markdown import escape
+from planner.app.draw import refuse
 from planner.describe.catalogue import load_machine, names
 from planner.describe.model.huggingface.hub import is_from_hub
 from planner.errors import CatalogueError, PlannerError
@@ -74,7 +74,7 @@ def log(job: PageJob | None) -> None:
         )
         st.code(comparison_text(compare(comparison, logged)), language=None, wrap_lines=True)
     except PlannerError as error:
-        st.error(escape(error.plain), title="This log cannot be compared yet")
+        refuse(error, title="This log cannot be compared yet")
 
 
 def read_upload(data: bytes, name: str, columns: dict[str, str] | None = None) -> RunLog:

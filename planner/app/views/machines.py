@@ -9,17 +9,16 @@ import streamlit as st
 from planner.app import address, cached
 from planner.app.controls.page_job import PageJob, PageRequest, move_job
 from planner.app.controls.panel import controls
-from planner.app.draw import draw
-from planner.app.markdown import escape
+from planner.app.draw import draw, draw_table, escape
 from planner.choose.plan import Plan
 from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_machine, names
 from planner.describe.machine import Machine
 from planner.errors import PlannerError
 from planner.show import words
-from planner.show.catalogue.quantities import format_quantity, quantities
+from planner.show.descriptions import format_quantity, quantities
+from planner.show.figures import bars
 from planner.show.figures import node_topology as figures
-from planner.show.figures import time_bars
 from planner.units import counted, format_amount, format_bytes, format_seconds
 
 __all__ = ["TITLE", "page"]
@@ -65,7 +64,7 @@ def _queues(machine: Machine) -> None:
     if not machine.scheduler.queues:
         st.caption("No queues are known.")
         return
-    st.dataframe(
+    draw_table(
         [
             {
                 "queue": q.name,
@@ -75,7 +74,6 @@ def _queues(machine: Machine) -> None:
             }
             for q in machine.scheduler.queues
         ],
-        hide_index=True,
         key="queues",
         alt="Queues with their limits.",
     )
@@ -116,9 +114,8 @@ def _facts(machine: Machine) -> None:
                 "source": _spelled(curve.source, machine),
             }
         )
-    st.dataframe(
+    draw_table(
         rows,
-        hide_index=True,
         height=420,
         key="facts",
         alt="Every quantity of the machine with value, kind and source.",
@@ -166,14 +163,9 @@ def _compare(job: PageJob) -> None:
         else:
             plans.append((plan, plan.recommended))
     if plans:
-        draw(time_bars.time_bars([(plan.machine, best) for plan, best in plans]), key="compare")
+        draw(bars.time_bars([(plan.machine, best) for plan, best in plans]), key="compare")
         rows = [_compared(plan, best) for plan, best in plans]
-        st.dataframe(
-            rows,
-            hide_index=True,
-            key="compare_table",
-            alt="The job's recommended layout on each machine.",
-        )
+        draw_table(rows, key="compare_table", alt="The job's recommended layout on each machine.")
 
 
 def _compared(plan: Plan, best: Estimate) -> dict[str, Any]:

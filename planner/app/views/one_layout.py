@@ -8,20 +8,19 @@ from typing import Any
 import streamlit as st
 
 from planner.app import address, cached, link, own_files
-from planner.app.chosen import chosen, closest, kept_batch
+from planner.app.cached import chosen, closest, kept_batch
 from planner.app.controls.fields import widget
 from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.controls.panel import controls
-from planner.app.draw import draw
-from planner.app.markdown import escape
+from planner.app.draw import draw, draw_table, escape, refuse
 from planner.choose.plan import Plan
 from planner.cost.estimate import Estimate
 from planner.describe.layout import Layout
 from planner.errors import PlannerError
 from planner.show import words
-from planner.show.catalogue.layout_words import layout_words
-from planner.show.figures import memory_bars, step_timeline, time_bars
+from planner.show.figures import bars, step_timeline
 from planner.show.figures import rank_layout as layouts
+from planner.show.layout_words import layout_words
 from planner.units import format_bytes, format_rate, format_seconds
 
 __all__ = ["TITLE", "page"]
@@ -47,7 +46,7 @@ def page(request: PageRequest) -> None:
         _choice(plan, shown)
         _change(shown, job)
     except PlannerError as error:
-        st.error(escape(error.plain), title="This layout cannot be estimated")
+        refuse(error, title="This layout cannot be estimated")
         return
     packed = link.of(shown)
     _fate(shown, job)
@@ -121,7 +120,7 @@ def _use(layout: Layout, framework: str, job: PageJob) -> None:
         packed = link.pack_layout(kept_batch(layout, job.workload.global_batch), framework)
         cached.estimate_of(job, packed)
     except PlannerError as error:
-        st.error(escape(error.plain), title="This layout cannot be estimated")
+        refuse(error, title="This layout cannot be estimated")
         return
     address.request(layout=packed)
     st.rerun()
@@ -179,9 +178,8 @@ def _carried(shown: Estimate, job: PageJob, packed: str) -> None:
     if not rows:
         st.info("One device: nothing is sent.")
         return
-    st.dataframe(
+    draw_table(
         rows,
-        hide_index=True,
         key="axes",
         alt="Per axis: ranks, distance, path, rate, latency, bytes of a step and exposed time.",
         column_config={"of the step [%]": st.column_config.NumberColumn(format="%.1f")},
@@ -189,7 +187,7 @@ def _carried(shown: Estimate, job: PageJob, packed: str) -> None:
     draw(layouts.link_loads(carried, job.machine, shown.step_time_s), key="links")
     st.caption("All bytes of one step, hidden behind computation or not.")
     st.header("Where the step's time goes", anchor=False)
-    draw(time_bars.waterfall(shown), key="parts")
+    draw(bars.waterfall(shown), key="parts")
 
 
 def _when(shown: Estimate, job: PageJob, packed: str) -> None:
@@ -204,6 +202,6 @@ def _when(shown: Estimate, job: PageJob, packed: str) -> None:
     draw(step_timeline.memory_over_step(step, stages, limit), key="over_step")
     if len(stages) > 1:
         st.header("Memory by stage", anchor=False)
-        draw(memory_bars.stage_bars(stages, limit), key="stages")
+        draw(bars.stage_bars(stages, limit), key="stages")
     st.header("Memory of the host", anchor=False)
-    draw(memory_bars.host_bars(shown, job.machine.node.host_memory_bytes.value), key="host")
+    draw(bars.host_bars(shown, job.machine.node.host_memory_bytes.value), key="host")

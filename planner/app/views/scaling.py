@@ -11,9 +11,9 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from planner.app import cached
 from planner.app.controls.page_job import PageJob
-from planner.app.draw import draw
+from planner.app.draw import draw, draw_table
 from planner.choose.plots.scaling import ScalePoint, above_one
-from planner.show.figures.time_bars import scaling as drawn
+from planner.show.figures.curves import scaling as drawn
 from planner.units import format_amount, format_seconds
 
 __all__ = ["node_counts", "scaling"]
@@ -106,9 +106,8 @@ def _show(points: list[ScalePoint], job: PageJob) -> None:
                 "best layout": point.layout,
             }
         )
-    st.dataframe(
+    draw_table(
         rows,
-        hide_index=True,
         key="scale_table",
         alt="Per number of nodes: step time, node-hours, queues and best layout.",
     )

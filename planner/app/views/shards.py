@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import streamlit as st
 
-from planner.app.markdown import escape
+from planner.app.draw import draw_table, escape
 from planner.units import format_bytes, format_seconds
 from planner.validate.train.strategies import TASKS, strategies_on
 
@@ -148,9 +148,8 @@ def _show(mine: _Running, running: bool) -> None:
                 "time not scored": (case.get("load") or {}).get("why_not") or "",
             }
         )
-    st.dataframe(
+    draw_table(
         rows,
-        hide_index=True,
         key="shard_results",
         alt="Per strategy: equality with one process, bytes sent, step time.",
     )

@@ -10,13 +10,12 @@ import streamlit as st
 from planner.app import cached, link
 from planner.app.address import QueryReader
 from planner.app.controls.page_job import PageJob
-from planner.app.draw import draw
-from planner.app.markdown import escape
+from planner.app.draw import draw, escape, escaped_rows, refuse
 from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_dataset, names
 from planner.describe.training.training_run import Charges, Loader, Staging, Training
 from planner.errors import DescriptionError, PlannerError
-from planner.show.figures.time_bars import whole_training
+from planner.show.figures.bars import whole_training
 from planner.show.training import facts, summary, training_table
 from planner.units import parse_power, parse_quantity
 
@@ -116,16 +115,12 @@ def show_training(job: PageJob, estimate: Estimate | None) -> None:
     try:
         answer = cached.training_of(job, link.of(estimate), stated_training().model_dump_json())
     except PlannerError as error:
-        st.error(escape(error.plain), title="This training makes no sense yet")
+        refuse(error, title="This training makes no sense yet")
         return
     st.markdown(f"**{escape(summary(answer))}**")
     draw(whole_training(answer), key="whole_training")
     with st.expander("Every part, and what it counts"):
-        rows = [
-            {title: escape(cell) for title, cell in record.items()}
-            for record in training_table(answer).text_records()
-        ]
-        st.table(rows, hide_index=True)
+        st.table(escaped_rows(training_table(answer)), hide_index=True)
     for line in (f"{facts(answer)}.", *answer.notes):
         st.markdown("- " + escape(line))
 

@@ -10,8 +10,7 @@ import streamlit as st
 
 from planner.app.controls import own_runs
 from planner.app.controls.page_job import PageJob, PageRequest
-from planner.app.draw import draw
-from planner.app.markdown import escape
+from planner.app.draw import draw, draw_table, escape, metrics, refuse
 from planner.app.views.log import log
 from planner.app.views.shards import shards
 from planner.cost.scenario.prior import Prior, memory_classes, priors
@@ -76,22 +75,14 @@ def _evidence() -> None:
     scores = summary([row for row in rows if not row.seen])
     if scores is None:
         return
-    with st.container(horizontal=True):
-        for label, value, small in (
+    metrics(
+        (
             ("unseen runs", f"{scores.num_runs:,}", counted(scores.num_sources, "source")),
             ("median error", f"{100 * scores.median:.1f} %", "of the step time"),
             ("mean error", f"{100 * scores.mape:.1f} %", "without its sign"),
             ("bias", f"{100 * scores.bias:+.1f} %", "estimate over measurement"),
-        ):
-            st.metric(
-                label,
-                value,
-                delta=small,
-                delta_color="off",
-                delta_arrow="off",
-                border=True,
-                width="stretch",
-            )
+        )
+    )
     quantity = st.segmented_control(
         "Errors of", ("step time", "memory"), default="step time", key="evidence_of"
     )
@@ -160,7 +151,7 @@ def _runs(job: PageJob | None) -> None:
         data = upload.getvalue() if upload is not None else _EXAMPLE.read_bytes()
         result = _scored(_text(data))
     except PlannerError as error:
-        st.error(escape(error.plain), title="This file holds no runs")
+        refuse(error, title="This file holds no runs")
         return
     if upload is not None and _text(data) != own_runs.in_use():
         _use_button(upload.name, _text(data), result)
@@ -215,12 +206,11 @@ def _plots(result: Backtest) -> None:
             draw(accuracy.errors(scores), key="errors")
             st.caption(escape(drawing.alt))
         st.subheader("Worst rows", anchor=False)
-        st.dataframe(_worst(scores), hide_index=True, key="worst", alt="The runs estimated worst.")
+        draw_table(_worst(scores), key="worst", alt="The runs estimated worst.")
     if result.refused:
         with st.expander(f"{len(result.refused)} rows are not scored, and why"):
-            st.dataframe(
+            draw_table(
                 [{"row": r.row_id, "why": r.reason} for r in result.refused],
-                hide_index=True,
                 key="refused",
                 alt="Rows that are not scored.",
             )

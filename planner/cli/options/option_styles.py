@@ -1,20 +1,37 @@
-"""How the options of single fields are written: flags, metavar, parser, completion."""
+"""Single options: how those of fields are written, and those that several commands share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
+from planner.describe.base import field_docs
 from planner.describe.catalogue import load_framework, names
 from planner.describe.framework.switches import split_name
+from planner.describe.job_description import JobDescription
 from planner.describe.machine.variants import MAX_FREE_PERCENT
-from planner.describe.workload import parse_tokens, read_documents
+from planner.describe.workload import Workload, parse_tokens, read_documents
 from planner.errors import PlannerError
 
-__all__ = ["FRAMEWORK_HELP", "FRAMEWORK_METAVAR", "STYLES", "OptionStyle", "complete_framework"]
+__all__ = [
+    "FRAMEWORK_HELP",
+    "FRAMEWORK_METAVAR",
+    "STYLES",
+    "AsCsv",
+    "AsJson",
+    "Files",
+    "FrameworkName",
+    "MachineName",
+    "ModelName",
+    "NetworkName",
+    "OptionStyle",
+    "Overrides",
+    "Tokens",
+    "complete_framework",
+]
 
 FRAMEWORK_METAVAR = "NAME[+SWITCH...]"
 FRAMEWORK_HELP = (
@@ -128,3 +145,37 @@ STYLES = {
     ),
 }
 """Styles by the name of the field; the others are plain."""
+
+
+_DOCS = field_docs(JobDescription)
+
+ModelName = Annotated[str, typer.Argument(help=_DOCS["model"])]
+MachineName = Annotated[str, typer.Option("--machine", "-m", help=_DOCS["machine"])]
+Overrides = Annotated[list[str] | None, typer.Option("--set", help=_DOCS["set"])]
+NetworkName = Annotated[
+    str | None, typer.Option("--network", help=_DOCS["network"], **STYLES["network"].settings)
+]
+Files = Annotated[
+    list[str] | None,
+    typer.Option("--from", help="Configuration file of a training framework (repeatable)."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
+FrameworkName = Annotated[
+    str | None,
+    typer.Option(
+        "--framework",
+        "-f",
+        metavar=FRAMEWORK_METAVAR,
+        help=f"{FRAMEWORK_HELP}.",
+        autocompletion=complete_framework,
+    ),
+]
+Tokens = Annotated[
+    float | None,
+    typer.Option(
+        "--tokens",
+        help=field_docs(Workload)["tokens"],
+        **STYLES["tokens"].settings,
+    ),
+]

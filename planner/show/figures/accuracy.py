@@ -12,7 +12,7 @@ import numpy as np
 from planner.evidence.residuals.residual_table import Residual
 from planner.evidence.scores import Score
 from planner.show.figures.figure_registry import figure_of
-from planner.show.figures.frame import Drawing, framed, plain
+from planner.show.figures.frame import Drawing, framed, interval_bars, log_axis, plain
 from planner.show.figures.palette import GREY, HUES
 from planner.units import format_seconds
 
@@ -42,17 +42,10 @@ def parity(scores: Sequence[Score]) -> Drawing:
     for number, (name, items) in enumerate(groups.items()):
         _group(figure, number, name, items)
     both = [v for s in timed for v in (s.run.step_time_s or 0, s.estimate.step_time_s)]
-    ends = [min(both) * 0.8, max(both) * 1.25]
-    figure.add_scatter(
-        x=ends,
-        y=ends,
-        mode="lines",
-        name="equal",
-        hoverinfo="skip",
-        line={"color": GREY, "dash": "dash"},
-    )
-    figure.update_xaxes(type="log", dtick=1)
-    figure.update_yaxes(type="log", dtick=1)
+    ends, line = [min(both) * 0.8, max(both) * 1.25], {"color": GREY, "dash": "dash"}
+    figure.add_scatter(x=ends, y=ends, mode="lines", name="equal", hoverinfo="skip", line=line)
+    for update in (figure.update_xaxes, figure.update_yaxes):
+        update(type="log", dtick=1)
     mape = float(np.mean([abs(s.error or 0) for s in timed]))
     inside = sum(_low_high(s)[0] <= (s.run.step_time_s or 0) <= _low_high(s)[1] for s in timed)
     return Drawing(
@@ -65,21 +58,13 @@ def parity(scores: Sequence[Score]) -> Drawing:
 def _group(figure: Any, number: int, name: str, items: Sequence[Score]) -> None:
     """The runs of one machine, with the intervals of their estimates."""
     values = [s.estimate.step_time_s for s in items]
-    bounds = [_low_high(s) for s in items]
     figure.add_scatter(
         x=[s.run.step_time_s for s in items],
         y=values,
         mode="markers",
         name=plain(name[:40]),
         marker={"color": HUES[number % 6], "symbol": _SYMBOLS[number // 6 % 6], "size": 9},
-        error_y={
-            "type": "data",
-            "symmetric": False,
-            "thickness": 1,
-            "width": 3,
-            "array": [high - v for (_, high), v in zip(bounds, values, strict=True)],
-            "arrayminus": [v - low for (low, _), v in zip(bounds, values, strict=True)],
-        },
+        error_y=interval_bars(values, map(_low_high, items), thickness=1, width=3),
         customdata=[
             [plain(s.run.row_id), plain(str(s.run.layout)), f"{100 * (s.error or 0):+.1f}"]
             for s in items
@@ -151,9 +136,7 @@ def spread(rows: Sequence[Residual], quantity: str) -> Drawing:
             "%{customdata[2]}<extra></extra>",
         )
     figure.add_vline(x=1.0, line={"color": GREY, "width": 2, "dash": "dash"})
-    figure.update_xaxes(
-        type="log", tickvals=_RATIOS, ticktext=[f"{t:g}" for t in _RATIOS], tickangle=0
-    )
+    log_axis(figure.update_xaxes, _RATIOS, "{:g}".format, tickangle=0)
     figure.update_yaxes(
         tickvals=list(range(len(names))),
         ticktext=[_short(name) for name in names],

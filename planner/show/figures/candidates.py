@@ -9,8 +9,15 @@ from typing import Any
 from planner.choose.plots.layout_space import Cell, LayoutSpace, Point
 from planner.cost.estimate import Estimate
 from planner.show.figures.figure_registry import figure_of
-from planner.show.figures.frame import Drawing, framed, log_ticks, plain
-from planner.show.figures.palette import GREY, HUES, LIMIT, readable_on
+from planner.show.figures.frame import (
+    LIMIT_LINE,
+    Drawing,
+    framed,
+    log_axis,
+    log_ticks,
+    plain,
+)
+from planner.show.figures.palette import GREY, HUES, readable_on
 from planner.units import GIB, format_bytes, format_seconds
 
 __all__ = ["heatmap", "pareto"]
@@ -33,57 +40,75 @@ def heatmap(space: LayoutSpace, device_limit_bytes: float) -> Drawing:
     tps = sorted({cell.tp for cell in space.cells})
     pps = sorted({cell.pp for cell in space.cells})
     table = {(cell.tp, cell.pp): cell for cell in space.cells}
+    shades = {place: _shade(cell) for place, cell in table.items()}
+    fitting = [cell for cell in space.cells if math.isfinite(cell.step_time_s)]
 
-    def by_cell(value: Callable[[Cell | None], Any]) -> list[list[Any]]:
-        return [[value(table.get((tp, pp))) for tp in tps] for pp in pps]
+    def grid(value: Callable[[tuple[int, int]], Any]) -> list[list[Any]]:
+        return [[value((tp, pp)) for tp in tps] for pp in pps]
 
-    hover = [[_hover(table.get((tp, pp)), tp, pp, device_limit_bytes) for tp in tps] for pp in pps]
     shared = {
         "x": [str(tp) for tp in tps],
         "y": [str(pp) for pp in pps],
-        "customdata": hover,
+        "customdata": grid(lambda place: _hover(table.get(place), *place, device_limit_bytes)),
         "hovertemplate": "%{customdata}<extra></extra>",
         "hoverongaps": False,
         "xgap": 2,
         "ygap": 2,
     }
-    figure.add_heatmap(
-        z=by_cell(_shade),
-        colorscale=_SCALE,
-        colorbar=_bar(space),
-        showscale=any(_shade(cell) is not None for cell in space.cells),
-        **shared,
-    )
-    unfit = [[0, _UNFIT], [1, _UNFIT]]
-    figure.add_heatmap(z=by_cell(_unfit), colorscale=unfit, showscale=False, **shared)
+    scale = {"colorscale": _SCALE, "colorbar": _bar(fitting), "showscale": bool(fitting)}
+    figure.add_heatmap(z=grid(shades.get), **scale, **shared)
+    # a mark for layouts that are legal but do not fit
+    unfit = grid(lambda place: 1.0 if place in table and shades[place] is None else None)
+    figure.add_heatmap(z=unfit, colorscale=[[0, _UNFIT], [1, _UNFIT]], showscale=False, **shared)
     if len(tps) <= _MAX_COLUMNS and len(pps) <= _MAX_ROWS:
-        _write(figure, space, device_limit_bytes)
+        _write(figure, space.cells, device_limit_bytes)
     figure.update_xaxes(type="category", showgrid=False, categoryarray=shared["x"])
     figure.update_yaxes(type="category", showgrid=False, categoryarray=shared["y"])
     figure.update_layout(height=140 + 34 * max(len(pps), 6))
-    return Drawing(figure, _heatmap_alt(space))
+    if not fitting:
+        return Drawing(figure, "No combination of tp and pp fits.")
+    best = _fastest(fitting)
+    return Drawing(
+        figure,
+        f"Fastest step by tp and pp; {len(fitting)} of {len(space.cells)} combinations fit. Best: "
+        f"tp {best.tp}, pp {best.pp}, {format_seconds(best.step_time_s)}.",
+    )
 
 
-def _write(figure: Any, space: LayoutSpace, limit_bytes: float) -> None:
-    """Every cell's words once, black or white as its ground asks; the fastest is bold."""
+def _bar(fitting: Sequence[Cell]) -> dict[str, Any]:
+    times = log_ticks([cell.step_time_s for cell in fitting]) if fitting else []
+    ticks = [math.log10(time) for time in times]
+    texts = [format_seconds(10.0**tick) for tick in ticks]
+    return {"title": {"text": "step"}, "thickness": 14, "tickvals": ticks, "ticktext": texts}
+
+
+def _fastest(cells: Sequence[Cell]) -> Cell:
+    return min(cells, key=lambda cell: (cell.step_time_s, cell.tp, cell.pp))
+
+
+def _shade(cell: Cell) -> float | None:
+    return math.log10(cell.step_time_s) if math.isfinite(cell.step_time_s) else None
+
+
+def _write(figure: Any, cells: Sequence[Cell], limit_bytes: float) -> None:
+    """Write every cell's words once, black or white as its ground asks; the fastest is bold."""
     from plotly.colors import sample_colorscale
 
-    shades = [shade for cell in space.cells if (shade := _shade(cell)) is not None]
+    shades = [shade for cell in cells if (shade := _shade(cell)) is not None]
     low, high = min(shades, default=0.0), max(shades, default=0.0)
-    best = min(space.cells, key=lambda cell: (cell.step_time_s, cell.tp, cell.pp))
+    best = _fastest(cells)
     texts, inks = [], []
-    for cell in space.cells:
-        shade, text = _shade(cell), _words(cell, limit_bytes)
+    for cell in cells:
+        shade, text = _shade(cell), _words(cell, limit_bytes).replace(" GiB", "<br>GiB")
         ground = _UNFIT
         if shade is not None:
             part = (shade - low) / (high - low) if high > low else 0.5
             ground = sample_colorscale(_SCALE, [part])[0]
-        text = text.replace(" GiB", "<br>GiB")
         texts.append(f"<b>{text}</b>" if cell is best and shade is not None else text)
         inks.append(readable_on(ground))
     figure.add_scatter(
-        x=[str(cell.tp) for cell in space.cells],
-        y=[str(cell.pp) for cell in space.cells],
+        x=[str(cell.tp) for cell in cells],
+        y=[str(cell.pp) for cell in cells],
         mode="text",
         text=texts,
         textfont={"color": inks, "size": 11},
@@ -91,41 +116,7 @@ def _write(figure: Any, space: LayoutSpace, limit_bytes: float) -> None:
     )
 
 
-def _heatmap_alt(space: LayoutSpace) -> str:
-    fitting = [cell for cell in space.cells if math.isfinite(cell.step_time_s)]
-    if not fitting:
-        return "No combination of tp and pp fits."
-    best = min(fitting, key=lambda cell: (cell.step_time_s, cell.tp, cell.pp))
-    return (
-        f"Fastest step by tp and pp; {len(fitting)} of {len(space.cells)} combinations fit. Best: "
-        f"tp {best.tp}, pp {best.pp}, {format_seconds(best.step_time_s)}."
-    )
-
-
-def _bar(space: LayoutSpace) -> dict[str, Any]:
-    ticks = _ticks(space)
-    times = [format_seconds(10.0**tick) for tick in ticks]
-    return {"title": {"text": "step"}, "thickness": 14, "tickvals": ticks, "ticktext": times}
-
-
-def _shade(cell: Cell | None) -> float | None:
-    time = math.inf if cell is None else cell.step_time_s
-    return math.log10(time) if math.isfinite(time) else None
-
-
-def _unfit(cell: Cell | None) -> float | None:
-    """A mark for layouts that are legal but do not fit."""
-    return 1.0 if cell is not None and _shade(cell) is None else None
-
-
-def _ticks(space: LayoutSpace) -> list[float]:
-    times = [c.step_time_s for c in space.cells if math.isfinite(c.step_time_s)]
-    return [math.log10(tick) for tick in log_ticks(times)] if times else []
-
-
-def _words(cell: Cell | None, limit: float) -> str:
-    if cell is None:
-        return ""
+def _words(cell: Cell, limit: float) -> str:
     if math.isfinite(cell.step_time_s):
         return format_seconds(cell.step_time_s)
     over = cell.memory_bytes - limit
@@ -135,8 +126,7 @@ def _words(cell: Cell | None, limit: float) -> str:
 def _hover(cell: Cell | None, tp: int, pp: int, limit: float) -> str:
     if cell is None:
         return f"tp {tp}, pp {pp}: not legal"
-    text = plain(cell.text)
-    return f"tp {tp}, pp {pp}: {_words(cell, limit)}<br>{text}"
+    return f"tp {tp}, pp {pp}: {_words(cell, limit)}<br>{plain(cell.text)}"
 
 
 @figure_of("answer")
@@ -164,17 +154,22 @@ def pareto(
         line={"color": HUES[0], "width": 2, "shape": "hv"},
         marker={"size": 8, "symbol": "diamond"},
     )
-    shown = [*space.cloud, *space.front]
-    star = ""
+    shown, star = [*space.cloud, *space.front], ""
     if marked is not None:
-        shown.append(_draw_star(figure, marked))
-        star = (
-            f" The star is {shown[-1].text}: {format_bytes(shown[-1].memory_bytes)}, "
-            f"{format_seconds(shown[-1].step_time_s)}."
-        )
+        point = _draw_star(figure, marked)
+        shown.append(point)
+        star = f" The star is {point.text}: {_place(point, ',')}."
     _log_axes(figure, shown, device_limit_bytes)
+    front = "None of them fits."
+    if space.front:
+        left, right = _place(space.front[0], " at"), _place(space.front[-1], " at")
+        front = f"The front of what fits runs from {left} to {right}."
     title = f"Memory against step time of {space.num_candidates:,} layouts."
-    return Drawing(figure, f"{title} {_front_alt(space)}{star}")
+    return Drawing(figure, f"{title} {front}{star}")
+
+
+def _place(point: Point, between: str) -> str:
+    return f"{format_bytes(point.memory_bytes)}{between} {format_seconds(point.step_time_s)}"
 
 
 def _draw_star(figure: Any, estimate: Estimate) -> Point:
@@ -191,17 +186,6 @@ def _draw_star(figure: Any, estimate: Estimate) -> Point:
     return point
 
 
-def _front_alt(space: LayoutSpace) -> str:
-    if not space.front:
-        return "None of them fits."
-    left, right = space.front[0], space.front[-1]
-    return (
-        f"The front of what fits runs from {format_bytes(left.memory_bytes)} at "
-        f"{format_seconds(left.step_time_s)} to {format_bytes(right.memory_bytes)} at "
-        f"{format_seconds(right.step_time_s)}."
-    )
-
-
 def _points(points: Sequence[Point]) -> dict[str, Any]:
     return {
         "x": [p.memory_bytes / GIB for p in points],
@@ -216,16 +200,10 @@ def _points(points: Sequence[Point]) -> dict[str, Any]:
 
 def _log_axes(figure: Any, shown: Sequence[Point], limit_bytes: float) -> None:
     limit = limit_bytes / GIB
-    figure.add_vline(
-        x=limit,
-        line={"color": LIMIT, "width": 2, "dash": "dash"},
-        annotation_text=f"device limit {format_bytes(limit_bytes)}",
-    )
-    ticks = log_ticks([limit, *(p.memory_bytes / GIB for p in shown)])
-    figure.update_xaxes(type="log", tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks])
-    ticks = log_ticks([p.step_time_s for p in shown])
-    figure.update_yaxes(
-        type="log", tickvals=ticks, ticktext=[format_seconds(tick) for tick in ticks]
-    )
+    text = f"device limit {format_bytes(limit_bytes)}"
+    figure.add_vline(x=limit, line=LIMIT_LINE, annotation_text=text)
+    memory = log_ticks([limit, *(p.memory_bytes / GIB for p in shown)])
+    log_axis(figure.update_xaxes, memory, "{:g}".format)
+    log_axis(figure.update_yaxes, log_ticks([p.step_time_s for p in shown]), format_seconds)
     # on a log axis plotly wants a line's place as it is, but an annotation's as a logarithm
     figure.layout.annotations[-1].x = math.log10(limit)

@@ -13,19 +13,17 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from planner.choose.plan import Plan
-from planner.choose.plots.anatomy import Axis, PlayedStep, parallel_axes, play_step, scenario_of
+from planner.choose.plots.anatomy import parallel_axes, play_step, scenario_of
 from planner.choose.plots.layout_space import LayoutSpace, layout_space
 from planner.choose.plots.scaling import ScalePoint
-from planner.choose.verdicts.strategy_verdicts import Verdict
 from planner.cost.estimate import Estimate
 from planner.cost.memory.footprint import stage_memory
 from planner.cost.scenario.experience import Experience
 from planner.describe.catalogue import load_machine, load_model
-from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
+from planner.describe.workload import Workload
 from planner.errors import PlannerError
-from planner.evidence.scores import Score
 from planner.show.figures.frame import Drawing
 from planner.training.whole_training import WholeTraining
 from planner.units import counted
@@ -96,79 +94,6 @@ class Request:
         return load_model(self.result.model, run=False)
 
     @property
-    def axes(self) -> Sequence[Axis]:
-        """Parallel axes of the layout with the bytes that they send."""
-        return parallel_axes(self.model, self.machine, self.result.workload, self.estimate)
-
-    @property
-    def device_limit_bytes(self) -> float:
-        """Memory of a device [B]."""
-        return self.machine.device.memory_bytes.value
-
-    @property
-    def host_limit_bytes(self) -> float:
-        """Memory of a host [B]."""
-        return self.machine.node.host_memory_bytes.value
-
-    @property
-    def layout(self) -> Layout:
-        """The layout of the estimate."""
-        return self.estimate.layout
-
-    @property
-    def marked(self) -> Estimate | None:
-        """The recommended layout, if any layout fits."""
-        recommended: Estimate | None = self.result.recommended
-        return recommended
-
-    @property
-    def played(self) -> PlayedStep:
-        """The step of the layout, simulated event by event."""
-        workload = self.result.workload
-        return play_step(self.model, self.machine, workload, self.estimate, self.experience)
-
-    @property
-    def points(self) -> list[ScalePoint]:
-        """The best layout of every plan, by number of nodes."""
-        return [ScalePoint.of(plan) for plan in sorted(self.result, key=lambda plan: plan.nodes)]
-
-    @property
-    def space(self) -> LayoutSpace:
-        """All layouts of the plan's job, searched again."""
-        plan: Plan = self.result
-        return layout_space(
-            self.model,
-            self.machine,
-            plan.nodes,
-            plan.workload,
-            self.frameworks,
-            experience=self.experience,
-        )
-
-    @property
-    def scores(self) -> Sequence[Score]:
-        """Measured runs beside their estimates."""
-        scores: Sequence[Score] = self.result.scores
-        return scores
-
-    @property
-    def step_time_s(self) -> float:
-        """Step time of the estimate [s]."""
-        return self.estimate.step_time_s
-
-    @property
-    def strategies(self) -> Sequence[Verdict]:
-        """Verdicts of a plan on the classic strategies."""
-        strategies: Sequence[Verdict] = self.result.strategies
-        return strategies
-
-    @property
-    def stages(self) -> list[dict[str, float]]:
-        """Memory per device of every pipeline stage, by part."""
-        scenario = scenario_of(self.model, self.machine, self.result.workload, self.estimate)
-        return stage_memory(scenario, self.estimate.layout)
-
-    @property
     def training(self) -> WholeTraining:
         """The whole training of the plan; PlannerError where it was not told how long it trains."""
         training = self.result.training if isinstance(self.result, Plan) else self.result
@@ -179,27 +104,66 @@ class Request:
             )
         return training
 
+    @property
+    def job(self) -> tuple[Model, Machine, Workload, Estimate]:
+        """What functions of one layout of the plan take."""
+        return self.model, self.machine, self.result.workload, self.estimate
+
+    @property
+    def space(self) -> LayoutSpace:
+        """All layouts of the plan's job, searched again."""
+        return layout_space(
+            self.model,
+            self.machine,
+            self.result.nodes,
+            self.result.workload,
+            self.frameworks,
+            experience=self.experience,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What a drawing needs: how it follows from a request, and from which of its arguments."""
+
+    value: Callable[[Request], Any]
+    needs: tuple[str, ...] = ()
+
 
 _OF_JOB = ("estimate", "model", "machine")
-_SOURCES: dict[str, tuple[str, ...]] = {
-    "axes": _OF_JOB,
-    "device_limit_bytes": ("machine",),
-    "estimate": ("estimate",),
-    "estimates": (),
-    "host_limit_bytes": ("machine",),
-    "layout": ("estimate",),
-    "machine": ("machine",),
-    "marked": (),
-    "played": (*_OF_JOB, "experience"),
-    "points": (),
-    "scores": (),
-    "space": ("model", "machine", "frameworks", "experience"),
-    "stages": _OF_JOB,
-    "step_time_s": ("estimate",),
-    "strategies": (),
-    "training": (),
+_SOURCES = {
+    "axes": _Source(lambda request: parallel_axes(*request.job), _OF_JOB),
+    "device_limit_bytes": _Source(
+        lambda request: request.machine.device.memory_bytes.value, ("machine",)
+    ),
+    "estimate": _Source(lambda request: request.estimate, ("estimate",)),
+    "estimates": _Source(lambda request: request.estimates),
+    "host_limit_bytes": _Source(
+        lambda request: request.machine.node.host_memory_bytes.value, ("machine",)
+    ),
+    "layout": _Source(lambda request: request.estimate.layout, ("estimate",)),
+    "machine": _Source(lambda request: request.machine, ("machine",)),
+    "marked": _Source(lambda request: request.result.recommended),
+    "played": _Source(
+        lambda request: play_step(*request.job, request.experience), (*_OF_JOB, "experience")
+    ),
+    "points": _Source(
+        lambda request: [
+            ScalePoint.of(plan) for plan in sorted(request.result, key=lambda plan: plan.nodes)
+        ]
+    ),
+    "scores": _Source(lambda request: request.result.scores),
+    "space": _Source(
+        lambda request: request.space, ("model", "machine", "frameworks", "experience")
+    ),
+    "stages": _Source(
+        lambda request: stage_memory(scenario_of(*request.job), request.estimate.layout), _OF_JOB
+    ),
+    "step_time_s": _Source(lambda request: request.estimate.step_time_s, ("estimate",)),
+    "strategies": _Source(lambda request: request.result.strategies),
+    "training": _Source(lambda request: request.training),
 }
-"""What drawings need of a `Request`, and which arguments of the user each follows from."""
+"""What drawings need of a result, by the name of their parameter."""
 
 _DEFAULTS: dict[str, Any] = {
     "estimate": None,
@@ -237,7 +201,7 @@ def figure_of(subject: Subject = "") -> Callable[[Draw], Draw]:
 def _public_signature(draw: Callable[..., Drawing], subject: Subject) -> inspect.Signature:
     """Return the signature of a public figure: the result, own arguments, then what names it."""
     parameters = inspect.signature(draw).parameters
-    needs = {need for name in parameters if name in _SOURCES for need in _SOURCES[name]}
+    needs = {need for name in parameters if name in _SOURCES for need in _SOURCES[name].needs}
     needs -= {subject}
     options = [each for name, each in parameters.items() if name not in _SOURCES]
     first = [inspect.Parameter(subject, inspect.Parameter.POSITIONAL_OR_KEYWORD)] if subject else []
@@ -269,7 +233,7 @@ def _drawn_arguments(
         arguments.get("experience", Experience()),
     )
     return {
-        name: getattr(request, name) if name in _SOURCES else arguments[name]
+        name: _SOURCES[name].value(request) if name in _SOURCES else arguments[name]
         for name in inspect.signature(draw).parameters
     }
 

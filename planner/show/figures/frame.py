@@ -5,26 +5,38 @@ from __future__ import annotations
 import html
 import math
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from planner.cost.estimate import Estimate
 from planner.errors import PlannerError, shorten
-from planner.show.figures.palette import ink
-from planner.units import either
+from planner.show.figures.palette import HUES, LIMIT, ink, label
+from planner.units import GIB, either, format_bytes
 
 __all__ = [
+    "LIMIT_LINE",
     "Drawing",
-    "Named",
+    "Points",
     "bar_style",
+    "capital",
     "check_word",
-    "fit_text",
+    "draw_curve",
+    "draw_device_limit",
     "framed",
+    "hued_steps",
+    "interval_bars",
+    "log_axis",
     "log_ticks",
     "named_rows",
     "plain",
+    "stack_parts",
 ]
+
+LIMIT_LINE = {"color": LIMIT, "width": 2, "dash": "dash"}
+"""How a limit of memory is drawn."""
+
+Points = list[float | None]
+"""Places of a line on an axis; it is interrupted where they are None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +47,6 @@ class Drawing:
     """A plotly figure."""
     alt: str
     """What the figure says, with its numbers."""
-
-
-Named = Sequence[tuple[str, Estimate]]
-"""Estimates that are compared, with their names."""
 
 
 def check_word(name: str, value: str, allowed: Iterable[str]) -> None:
@@ -121,9 +129,76 @@ def framed(*, height: int, x: str = "", y: str = "", legend: bool = True, top: i
     return figure
 
 
-def fit_text(number: str, estimate: Estimate, between: str = " ") -> str:
-    """Write a number of a layout, marked where the layout does not fit."""
-    return number if estimate.fits else f"{number}{between}(does not fit)"
+def stack_parts(
+    figure: Any,
+    names: Sequence[Any],
+    tables: Sequence[Mapping[str, float]],
+    parts: Iterable[str],
+    *,
+    unit: float = GIB,
+    text: Callable[[float], str] = format_bytes,
+    row: str = "%{y}",
+    upright: bool = False,
+) -> None:
+    """Stack the parts of named tables as bars, each part in its own colour."""
+    for part in parts:
+        values = [table.get(part, 0.0) for table in tables]
+        sizes = [value / unit for value in values]
+        places = {"x": names, "y": sizes} if upright else {"y": names, "x": sizes}
+        figure.add_bar(
+            **places,
+            name=label(part),
+            orientation=None if upright else "h",
+            marker=bar_style(part),
+            customdata=[text(value) for value in values],
+            hovertemplate=f"{row}<br>{label(part)}: %{{customdata}}<extra></extra>",
+        )
+    figure.update_layout(barmode="stack")
+
+
+def draw_device_limit(figure: Any, limit_bytes: float, **settings: Any) -> None:
+    """Draw the memory of a device as a line across upright bars or curves."""
+    figure.add_hline(
+        y=limit_bytes / GIB,
+        line=LIMIT_LINE,
+        annotation_text=f"device limit {format_bytes(limit_bytes)}",
+        **settings,
+    )
+
+
+def draw_curve(figure: Any, x: Sequence[Any], y: Sequence[float], **settings: Any) -> None:
+    """Draw points and the line through them."""
+    line, marker = {"color": HUES[0], "width": 2}, {"size": 9}
+    figure.add_scatter(x=x, y=y, mode="lines+markers", line=line, marker=marker, **settings)
+
+
+def interval_bars(
+    values: Sequence[float],
+    bounds: Iterable[tuple[float, float]],
+    unit: float = 1.0,
+    **style: Any,
+) -> dict[str, Any]:
+    """Return plotly's error bars from every value to the bounds of its interval."""
+    pairs = list(zip(values, bounds, strict=True))
+    above = [(high - value) / unit for value, (_, high) in pairs]
+    below = [(value - low) / unit for value, (low, _) in pairs]
+    return {"type": "data", "symmetric": False, "array": above, "arrayminus": below, **style}
+
+
+def hued_steps(colors: Sequence[str]) -> list[list[object]]:
+    """Return a colour scale of equal steps, one of each colour."""
+    count = len(colors)
+    return [[end / count, hue] for i, hue in enumerate(colors) for end in (i, i + 1)]
+
+
+def capital(text: str) -> str:
+    """Write a text with its first letter as a capital; the others stay as they are."""
+    return f"{text[0].upper()}{text[1:]}"
+
+
+def log_axis(update: Any, ticks: Sequence[float], text: Callable[[Any], str], **more: Any) -> None:
+    """Make an axis logarithmic, by its figure's `update_xaxes` or `update_yaxes`."""
+    update(type="log", tickvals=ticks, ticktext=[text(tick) for tick in ticks], **more)
 
 
 def log_ticks(values: Sequence[float]) -> list[float]:

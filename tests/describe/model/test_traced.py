@@ -11,7 +11,7 @@ from planner.describe.catalogue import load_model
 from planner.describe.model.traced_file import Traced, is_python_file
 from planner.describe.model.weight_blocks import weight_blocks
 from planner.errors import PlannerError
-from planner.show.catalogue.modules import model_toml
+from planner.show.descriptions import model_toml
 from tests.cost.operators.test_custom_module import NET, traced_model
 
 

@@ -33,7 +33,7 @@ from planner.evidence.runs.run_software import (
     software_of_label,
     switches_of,
 )
-from planner.show.evidence.backtest import backtest_page, main
+from planner.show.measured_runs import backtest_page, main
 from tests import ROOT
 from tests.evidence.tables import narayanan_rows, row, write
 

@@ -22,7 +22,7 @@ from planner.cost.operators.operations import model_flop  # noqa: E402
 from planner.describe.model.model import Model  # noqa: E402
 from planner.describe.model.traced_file import Traced, traced_fields  # noqa: E402
 from planner.errors import PlannerError  # noqa: E402
-from planner.show.catalogue.modules import model_toml  # noqa: E402
+from planner.show.descriptions import model_toml  # noqa: E402
 from planner.validate.modules.load import Sample  # noqa: E402
 from planner.validate.modules.module_trace import trace_file, trace_module  # noqa: E402
 from planner.validate.sharding.recorders import StorageTimeline  # noqa: E402

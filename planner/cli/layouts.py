@@ -1,4 +1,4 @@
-"""Command line: `planner estimate` and `simulate`, of one layout."""
+"""Command line: `planner plan`, and `estimate` and `simulate` of one layout."""
 
 from __future__ import annotations
 
@@ -10,26 +10,53 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from planner.cli.exit_codes import FITS, NOTHING_FITS
-from planner.cli.options.job_options import experience_of
-from planner.cli.options.layout_options import LayoutOptions
+from planner.cli.options.job_options import JobOptions, LayoutOptions, experience_of
 from planner.cli.options.option_groups import spread
-from planner.cli.options.shared_options import AsCsv, AsJson, Tokens
+from planner.cli.options.option_styles import AsCsv, AsJson, Tokens
 from planner.cli.options.training_options import TrainingOptions
 from planner.errors import PlannerError
 
 if TYPE_CHECKING:
     from planner.cost.estimate import Estimate
     from planner.cost.scenario import Scenario
-    from planner.show.evidence.lessons import LearnedAnswer
+    from planner.show.measured_runs import LearnedAnswer
     from planner.training.whole_training import WholeTraining
 
 __all__ = ["register"]
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
+    """Add the commands to the application."""
+    app.command("plan")(spread(plan_command))
     app.command("estimate")(spread(estimate_command))
     app.command("simulate")(spread(simulate_command))
+
+
+def plan_command(
+    options: JobOptions,
+    training: TrainingOptions,
+    top: Annotated[int, typer.Option(min=1, max=1000, help="Ranked layouts to keep.")] = 20,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+) -> int:
+    """Search every layout: which strategy fits, how much memory, how long a step."""
+    from planner.show.measured_runs import LearnedAnswer
+    from planner.show.plan_report import show_plan
+    from planner.show.terminal import console
+
+    job, learned = options.load(training=training.fields())
+    answer = job.plan(top)
+    answered = job.replaced(workload=answer.workload)
+    lessons = LearnedAnswer(
+        learned, [(answered.scenario_of(candidate), candidate) for candidate in answer.listed]
+    )
+    if as_json:
+        print(lessons.to_json(answer.as_dict()))
+    elif as_csv:
+        print(answer.table().to_csv(), end="")
+    else:
+        show_plan(answer, console(), lessons.lines())
+    return FITS if answer.fits else NOTHING_FITS
 
 
 def estimate_command(
@@ -47,7 +74,7 @@ def estimate_command(
     """
     from planner.choose.planning import estimate_job, job_of_layout, scenario_for
     from planner.choose.user_layouts.configuration_estimate import faster_layout
-    from planner.show.evidence.lessons import LearnedAnswer
+    from planner.show.measured_runs import LearnedAnswer
 
     model, machine, setup = options.completed()
     learned = options.learned()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,13 +13,97 @@ from planner.describe.framework.switches import Switch
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
+from planner.describe.model.traced_file import Traced, TracedBlock
 from planner.errors import shorten
-from planner.show.catalogue.layout_words import layout_words
-from planner.show.catalogue.quantities import format_quantity, quantities, quantity_table
+from planner.show.layout_words import layout_words
 from planner.tables import Block, Column, Line, Notes, Record, Table, page
-from planner.units import counted, format_bytes, format_count
+from planner.units import counted, format_bytes, format_count, format_rate, format_seconds
 
-__all__ = ["spelled", "written"]
+__all__ = [
+    "constants_page",
+    "format_quantity",
+    "model_toml",
+    "quantities",
+    "quantity_table",
+    "spelled",
+    "traced_page",
+    "written",
+]
+
+
+_KIND_STYLES = {"assumed": "yellow", "measured": "green", "calibrated": "cyan", "datasheet": ""}
+
+
+def quantities(description: Description, prefix: str = "") -> Iterable[tuple[str, Quantity]]:
+    """Yield every quantity of a description with its dotted name."""
+    for name in type(description).model_fields:
+        value = getattr(description, name)
+        key = f"{prefix}{name}"
+        if isinstance(value, Quantity):
+            yield key, value
+        elif isinstance(value, Description):
+            yield from quantities(value, f"{key}.")
+        elif isinstance(value, dict):
+            for inner, item in value.items():
+                if isinstance(item, Quantity):
+                    yield f"{key}.{inner}", item
+        elif isinstance(value, tuple):
+            for index, item in enumerate(value):
+                if isinstance(item, Description):
+                    yield from quantities(item, f"{key}[{index}].")
+
+
+def format_quantity(name: str, value: float) -> str:
+    """Write a quantity in the unit that its name states.
+
+    >>> format_quantity("device.memory_bytes", 2.0**30), format_quantity("network.latency_s", 3e-6)
+    ('1.00 GiB', '3 us')
+    >>> format_quantity("file_systems[0].opens_per_s", 62e3)
+    '62,000/s'
+    """
+    last = name.rsplit(".", 1)[-1]
+    if "flop_per_s" in name:
+        return format_rate(value, "FLOP/s")
+    if last.endswith("bytes_per_s"):
+        return format_rate(value)
+    if last.endswith("bytes"):
+        return format_bytes(value)
+    if last.endswith("_watts"):
+        return f"{value:,.0f} W"
+    if last.endswith("_per_s"):
+        return f"{value:,.0f}/s" if value < 1e6 else format_rate(value, "/s")
+    if last.endswith("_s"):
+        return format_seconds(value)
+    return f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"
+
+
+def quantity_table(description: Description, title: str = "") -> Table:
+    """Return every quantity of a description with its kind and source."""
+    columns = (
+        Column("quantity", "quantity", min_width=20),
+        Column("value", "value", min_width=10),
+        Column("kind", "kind", style=lambda kind: _KIND_STYLES[kind]),
+        Column("source", "source", min_width=20),
+    )
+    records = (
+        {
+            "quantity": name,
+            "value": format_quantity(name, quantity.value),
+            "kind": quantity.kind,
+            "source": quantity.source,
+        }
+        for name, quantity in quantities(description)
+    )
+    return Table(tuple(records), title, columns)
+
+
+def constants_page(constants: Mapping[str, Description]) -> list[Block]:
+    """Return the constants of the cost model, by the part of the model that reads them."""
+    blocks: list[Block] = []
+    for name, description in constants.items():
+        blocks += [Line(f"{name}:", "bold"), quantity_table(description), Line("")]
+    return blocks
+
 
 _MAX_LENGTH = 160
 
@@ -209,3 +293,91 @@ def _text(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key}: {_text(item)}" for key, item in value.items())
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def traced_page(traced: Traced) -> list[Block]:
+    """Return the blocks of a traced module, every figure of one block and one sample."""
+    columns = (
+        Column("name", "block"),
+        Column("count", "count"),
+        Column("num_params", "parameters", "{:,}".format),
+        Column("products", "products", lambda count: f"{format_count(count)} MAC"),
+        Column("kernel_bytes", "kernels", format_bytes),
+        Column("saved_bytes", "kept", format_bytes),
+        Column("autocast_bytes", "autocast", format_bytes),
+        Column("cast_bytes", "16 bits", format_bytes),
+        Column("working_bytes", "working", format_bytes),
+    )
+    half = " (half of fp32: it does not run with them)" if traced.cast_by_half else ""
+    constant = format_bytes(traced.constant_bytes)
+    return [
+        Line("blocks; figures of one of them and one sample, in fp32 where nothing else is said:"),
+        Table(tuple(map(_block_record, traced.blocks)), columns=columns),
+        Line("products: multiply-adds of products, convolutions and attention in a forward pass"),
+        Line("kernels: bytes that memory-bound kernels move, forward and backward"),
+        Line(
+            "kept: from forward to backward, in fp32, under autocast, and with weights of 16 bits"
+            + half
+        ),
+        Line("working: at most alive in its backward beyond what is kept"),
+        Line(f"forward: {traced.flop / 2:,.0f} multiply-adds a sample"),
+        Line(f"buffers: {format_bytes(traced.buffer_bytes)}, not in the estimates"),
+        Line(f"kept for a batch of any size: {constant}, not in the estimates either"),
+    ]
+
+
+def _block_record(block: TracedBlock) -> Record:
+    return {
+        "name": block.name,
+        "count": block.count,
+        "num_params": block.num_params,
+        "products": sum(operation.flop for operation in block.operations) / 2,
+        "kernel_bytes": block.forward.fp32 + block.backward.fp32,
+        "saved_bytes": block.saved.fp32,
+        "autocast_bytes": block.saved.autocast,
+        "cast_bytes": block.saved.cast,
+        "working_bytes": block.working.fp32,
+    }
+
+
+def model_toml(model: Model) -> str:
+    """A model as the text of a TOML file that describes it; its name is the file's."""
+    import tomlkit
+
+    data = model.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
+    document = tomlkit.document()
+    document.add(tomlkit.comment(f"{data.pop('name')}: {model.num_params:,} parameters."))
+    document.add(tomlkit.nl())
+    blocks = data.get("traced", {}).pop("blocks", [])
+    for name, value in data.items():
+        document.add(name, tomlkit.item(value))
+    if blocks:
+        tables = tomlkit.aot()
+        for block in blocks:
+            tables.append(_table(block))
+        document["traced"].add("blocks", tables)
+    return tomlkit.dumps(document)
+
+
+def _table(block: Mapping[str, Any]) -> Any:
+    """A block with what it lists on a line each."""
+    import tomlkit
+
+    table = tomlkit.table()
+    for name, value in block.items():
+        if isinstance(value, list):
+            lines = tomlkit.array()
+            for item in value:
+                lines.append(_line(item))
+            table.add(name, lines.multiline(True))
+        else:
+            table.add(name, _line(value) if isinstance(value, dict) else value)
+    return table
+
+
+def _line(fields: Mapping[str, Any]) -> Any:
+    import tomlkit
+
+    line = tomlkit.inline_table()
+    line.update(fields)
+    return line

@@ -10,6 +10,7 @@ from planner.units import counted
 
 __all__ = ["CODE", "layout_words"]
 
+
 _AXES = {"dp": "data", "tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}
 
 

@@ -1,1 +1,0 @@
-"""Entries of the catalogues: quantities with kind and source, frameworks and their switches."""

@@ -1,1 +1,0 @@
-"""Evidence: how well estimates match measured runs, and what those runs teach."""

@@ -1,0 +1,327 @@
+"""Bar figures: bytes and seconds by part, of strategies, stages, hosts, steps and trainings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from planner.choose.verdicts.strategy_verdicts import Verdict
+from planner.cost.estimate import Estimate
+from planner.describe.machine import Machine
+from planner.show.figures.figure_registry import figure_of
+from planner.show.figures.frame import (
+    LIMIT_LINE,
+    Drawing,
+    bar_style,
+    draw_device_limit,
+    framed,
+    interval_bars,
+    named_rows,
+    plain,
+    stack_parts,
+)
+from planner.show.figures.palette import LIMIT, label
+from planner.show.training import summary
+from planner.training.whole_training import WholeTraining
+from planner.units import GIB, format_bytes, format_seconds
+
+__all__ = [
+    "host_bars",
+    "memory_bars",
+    "stage_bars",
+    "strategy_bars",
+    "time_bars",
+    "waterfall",
+    "whole_training",
+]
+
+Named = Sequence[tuple[str, Estimate]]
+"""Estimates that are compared, with their names."""
+Parts = Mapping[str, float]
+_CUT = 2.5
+# bars beyond this multiple of the limit are cut off: DDP of a large model would hide the rest
+_ROOM = 1.6
+# space right of the bars for what they mean
+_LEAST = 0.0005
+# of the whole: shorter parts would be no more than a line
+_UNITS = (("d", 86_400.0, 2 * 86_400.0), ("h", 3600.0, 7200.0), ("s", 1.0, 0.0))
+"""Units of a waterfall's axis: name, seconds, and from how many seconds on it is taken."""
+
+
+def _parts(tables: Sequence[Parts]) -> list[str]:
+    """Return the parts that any table has, in the order of the tables."""
+    names = dict.fromkeys(name for table in tables for name in table if name != "total")
+    return [name for name in names if any(table.get(name, 0.0) > 0 for table in tables)]
+
+
+@figure_of("answer")
+def strategy_bars(strategies: Sequence[Verdict], machine: Machine) -> Drawing:
+    """Memory per device of every classic strategy, stacked by part, with the device's limit.
+
+    Beside each bar stands whether it fits, and what a step takes.
+    """
+    shown = [entry for entry in strategies if entry.estimate is not None][::-1]
+    limit = machine.device.memory_bytes.value
+    tables = [entry.estimate.memory_bytes for entry in shown if entry.estimate]
+    figure = framed(height=180 + 34 * max(len(shown), 5), x="memory per device [GiB]")
+    stack_parts(figure, [entry.name for entry in shown], tables, _parts(tables))
+    right = min(max([limit, *(table["total"] for table in tables)]), _CUT * limit) * _ROOM
+    for entry, table in zip(shown, tables, strict=True):
+        _mark(figure, entry, table["total"], limit, right)
+    _draw_limit(figure, limit, f"device limit {format_bytes(limit)}")
+    figure.update_layout(bargap=0.3)
+    figure.update_xaxes(range=[0, right / GIB])
+    texts = "; ".join(f"{entry.name}: {_strategy_text(entry)}" for entry in strategies)
+    head = f"Memory per device for each strategy against the limit of {format_bytes(limit)}."
+    return Drawing(figure, f"{head} {texts}.")
+
+
+def _draw_limit(figure: Any, limit_bytes: float, text: str, side: str = "auto") -> None:
+    """Draw a limit of memory as a line, with a text above it."""
+    figure.add_vline(x=limit_bytes / GIB, line=LIMIT_LINE)
+    figure.add_annotation(
+        x=limit_bytes / GIB,
+        y=1,
+        yref="paper",
+        yanchor="bottom",
+        xanchor=side,
+        showarrow=False,
+        text=text,
+    )
+
+
+def _mark(figure: Any, entry: Verdict, total: float, limit: float, right: float) -> None:
+    """Write what a bar means beside it: whether it fits and its step, or how much is too much."""
+    cut = total > right / _ROOM
+    figure.add_annotation(
+        x=(right if cut else max(total, limit)) / GIB,
+        y=entry.name,
+        showarrow=False,
+        xanchor="right" if cut else "left",
+        xshift=-4 if cut else 6,
+        text=_fate(entry, total, limit) + (" &#8594;" if cut else ""),
+        bgcolor="#333333" if cut else None,
+        font={"color": "#FFFFFF"} if cut else {},
+    )
+
+
+def _fate(entry: Verdict, total: float, limit: float) -> str:
+    if entry.fits and entry.estimate is not None:
+        mark = "&#9888; tight" if entry.estimate.tight else "&#10003; fits"
+        # a narrow screen cuts the end, which the axis tells as well
+        return f"{mark}, <b>{format_seconds(entry.estimate.step_time_s)}</b>, {format_bytes(total)}"
+    if total > limit:
+        return f"&#10007; {format_bytes(total - limit)} over"
+    return "&#10007; host memory or disk"
+
+
+def _strategy_text(entry: Verdict) -> str:
+    """Say what a strategy takes, and whether it fits."""
+    if entry.estimate is None:
+        return "no legal layout"
+    total = format_bytes(entry.estimate.memory_bytes["total"])
+    if not entry.fits:
+        return f"{total}, does not fit"
+    tight = "fits, but tight" if entry.estimate.tight else "fits"
+    return f"{total}, {tight}, {format_seconds(entry.estimate.step_time_s)} per step"
+
+
+@figure_of("answer")
+def stage_bars(stages: Sequence[dict[str, float]], device_limit_bytes: float) -> Drawing:
+    """Memory per device on every pipeline stage, stacked by part."""
+    figure = framed(height=400, x="pipeline stage", y="memory per device [GiB]")
+    index = list(range(len(stages)))
+    stack_parts(figure, index, stages, _parts(stages), row="stage %{x}", upright=True)
+    draw_device_limit(figure, device_limit_bytes)
+    figure.update_layout(bargap=0.25)
+    figure.update_xaxes(dtick=max(1, len(stages) // 16))
+    totals = [sum(stage.values()) for stage in stages]
+    worst = max(index, key=lambda i: totals[i])
+    return Drawing(
+        figure,
+        f"Memory per device on {len(stages)} pipeline stages; the fullest is stage {worst} with "
+        f"{format_bytes(totals[worst])} of {format_bytes(device_limit_bytes)}.",
+    )
+
+
+@figure_of("answer")
+def host_bars(estimate: Estimate, host_limit_bytes: float) -> Drawing:
+    """Host memory per node by part."""
+    figure = framed(height=210, x="host memory per node [GiB]")
+    limit = format_bytes(host_limit_bytes)
+    table = estimate.host_memory_bytes
+    for part in _parts([table]):
+        figure.add_bar(
+            y=["host"],
+            x=[table[part] / GIB],
+            name=label(part),
+            orientation="h",
+            marker=bar_style(part),
+            hovertemplate=f"{label(part)}: {format_bytes(table[part])}<extra></extra>",
+        )
+    side = "right" if host_limit_bytes >= table["total"] else "center"
+    _draw_limit(figure, host_limit_bytes, f"host memory {limit}", side)
+    figure.update_layout(barmode="stack")
+    figure.update_yaxes(showticklabels=False)
+    return Drawing(figure, f"Host memory per node: {format_bytes(table['total'])} of {limit}.")
+
+
+@figure_of("answers")
+def memory_bars(estimates: Named, device_limit_bytes: float) -> Drawing:
+    """Memory per device by part, stacked, with the device's limit."""
+    tables = [estimate.memory_bytes for _, estimate in estimates]
+    totals, limit = [table["total"] for table in tables], device_limit_bytes
+    ends = [max(total, limit) / GIB for total in totals]
+    parts = dict.fromkeys(n for t in reversed(tables) for n, v in t.items() if v and n != "total")
+    title = "memory per device [GiB]"
+    figure, texts = _compare(estimates, title, tables, parts, totals, ends, GIB, format_bytes)
+    figure.update_xaxes(range=[0, 1.7 * max([limit, *totals]) / GIB])
+    _draw_limit(figure, limit, f"device limit {format_bytes(limit)}")
+    return Drawing(figure, f"Memory per device of {format_bytes(limit)}: {texts}.")
+
+
+@figure_of("answers")
+def time_bars(estimates: Named) -> Drawing:
+    """Step time by part, stacked."""
+    tables = [estimate.step_time_parts_s for _, estimate in estimates]
+    totals = [estimate.step_time_s for _, estimate in estimates]
+    parts = [
+        part
+        for part in dict.fromkeys(n for t in reversed(tables) for n, v in t.items() if v)
+        if max(table.get(part, 0.0) for table in tables) >= 0.001 * max(totals)
+    ]
+    title = "step time [s]"
+    figure, texts = _compare(estimates, title, tables, parts, totals, totals, 1.0, format_seconds)
+    figure.update_xaxes(range=[0, 1.6 * max(totals, default=1.0)])
+    return Drawing(figure, f"Step time: {texts}.")
+
+
+def _compare(
+    estimates: Named,
+    title: str,
+    tables: Sequence[Parts],
+    parts: Iterable[str],
+    totals: Sequence[float],
+    ends: Sequence[float],
+    unit: float,
+    text: Callable[[float], str],
+) -> tuple[Any, str]:
+    """Stack bars of named estimates with their totals beside them; also return those in words."""
+    figure = framed(height=230 + 46 * len(estimates), x=title)
+    names = [plain(name) for name, _ in estimates][::-1]
+    stack_parts(figure, names, tables[::-1], parts, unit=unit, text=text)
+    marks = ["" if estimate.fits else "(does not fit)" for _, estimate in estimates]
+    rows = zip(names, totals[::-1], ends[::-1], marks[::-1], strict=True)
+    for name, total, end, mark in rows:
+        figure.add_annotation(
+            x=end,
+            y=name,
+            text="<br>".join(filter(None, (text(total), mark))),
+            showarrow=False,
+            xanchor="left",
+            align="left",
+            xshift=4,
+        )
+    figure.update_layout(bargap=0.35)
+    texts = "; ".join(
+        f"{name} {text(total)} {mark}".rstrip()
+        for (name, _), total, mark in zip(estimates, totals, marks, strict=True)
+    )
+    return figure, texts
+
+
+@figure_of("answer")
+def waterfall(estimate: Estimate) -> Drawing:
+    """Step time by part, each part starting where the one before ended.
+
+    The range in which a measured step is expected is drawn at the total.
+    """
+    interval_s, total = estimate.interval_step_time_s, estimate.step_time_s
+    low, high = map(format_seconds, interval_s)
+    between = f"90 % of runs: {low} to {high}"
+    figure, parts = _falling(
+        estimate.step_time_parts_s.items(), "step", total, interval_s, f"the line: {between}"
+    )
+    return Drawing(figure, f"A step takes {format_seconds(total)} ({between}): {parts}.")
+
+
+@figure_of("answer")
+def whole_training(training: WholeTraining) -> Drawing:
+    """Time of a whole training by part, each part starting where the one before ended."""
+    total = training.time
+    items = [(item.name, item.time_s.expected) for item in training.parts]
+    below = "the line: 90 % of trainings"
+    figure, parts = _falling(items, "training", total.expected, (total.low, total.high), below)
+    return Drawing(figure, f"{summary(training)} By part: {parts}.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """A bar of a waterfall."""
+
+    name: str
+    seconds: float
+
+    @property
+    def label(self) -> str:
+        return label(self.name)
+
+    @property
+    def text(self) -> str:
+        return format_seconds(self.seconds)
+
+
+def _falling(
+    items: Iterable[tuple[str, float]],
+    sum_name: str,
+    total_s: float,
+    interval_s: tuple[float, float],
+    below: str,
+) -> tuple[Any, str]:
+    """Draw bars that start where the one before ended, and their sum; also return them in words."""
+    parts = [_Stretch(name, seconds) for name, seconds in items if seconds > _LEAST * total_s]
+    names = [*(part.label for part in parts), sum_name]
+    unit, scale = next((unit, scale) for unit, scale, least in _UNITS if total_s >= least)
+    x = f"time [{unit}]<br>{below}"
+    figure = framed(height=100 + 32 * len(names), x=x, legend=False, top=8)
+    start = 0.0
+    for part in parts:
+        figure.add_bar(
+            y=[part.label],
+            x=[part.seconds / scale],
+            base=[start / scale],
+            orientation="h",
+            marker=bar_style(part.name),
+            text=[f"{part.text}, {100 * part.seconds / total_s:.1f} %"],
+            textposition="outside",
+            cliponaxis=False,
+            showlegend=False,
+            hovertemplate=f"{part.label}: {part.text}<extra></extra>",
+        )
+        start += part.seconds
+    _total_bar(figure, sum_name, total_s, interval_s, scale)
+    figure.update_yaxes(categoryorder="array", categoryarray=names[::-1])
+    named_rows(figure, names)
+    # room for words right of the last bar, on a phone too
+    figure.update_xaxes(range=[0, max(1.6 * total_s, 1.1 * interval_s[1]) / scale])
+    longest_first = sorted(parts, key=lambda part: -part.seconds)
+    return figure, ", ".join(f"{part.label} {part.text}" for part in longest_first)
+
+
+def _total_bar(
+    figure: Any, sum_name: str, total: float, interval_s: tuple[float, float], scale: float
+) -> None:
+    figure.add_bar(
+        y=[sum_name],
+        x=[total / scale],
+        orientation="h",
+        showlegend=False,
+        error_x=interval_bars([total], [interval_s], scale, color=LIMIT, thickness=2),
+        marker={"color": "#A6A6A6"},
+        insidetextfont={"color": "#000000"},
+        text=[format_seconds(total)],
+        textposition="inside",
+        insidetextanchor="start",
+        constraintext="none",
+    )

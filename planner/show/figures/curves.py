@@ -1,0 +1,173 @@
+"""Curve figures: answers over what was varied, as a curve with its interval or as bars."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from planner.ask.answer import Answer, Row
+from planner.choose.plots.scaling import ScalePoint
+from planner.show.answers import column_text, column_title, interval_names
+from planner.show.figures.figure_registry import figure_of
+from planner.show.figures.frame import (
+    Drawing,
+    capital,
+    check_word,
+    draw_curve,
+    framed,
+    interval_bars,
+    log_axis,
+    log_ticks,
+    named_rows,
+    plain,
+)
+from planner.show.figures.palette import GREY, HUES
+from planner.units import counted, format_amount, format_seconds
+
+__all__ = ["answer_figure", "scaling"]
+
+_MOST_BARS = 12
+_MOST_MARKS = 12
+"""Largest number of values for which every value is labelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Curve:
+    """The columns of a curve."""
+
+    x: str
+    y: str
+    log: bool = False
+
+
+_CURVES = {
+    "nodes": _Curve("nodes", "step_time_s", log=True),
+    "deadline": _Curve("nodes", "days", log=True),
+    "cheapest": _Curve("nodes", "node_hours"),
+    "scaling": _Curve("nodes", "efficiency"),
+    "sequence": _Curve("sequence_length", "step_time_s", log=True),
+    "batch": _Curve("global_batch", "tokens_per_s_per_device"),
+}
+_BARS = {"change": ("change", "gain"), "sensitivity": ("fact", "step_elasticity")}
+
+
+def answer_figure(answer: Answer) -> Drawing | None:
+    """Draw the rows of an answer; None where a table shows them better."""
+    if answer.question in _CURVES:
+        return _curve(answer, _CURVES[answer.question])
+    if answer.question in _BARS:
+        return _bars(answer, *_BARS[answer.question])
+    return None
+
+
+def _curve(answer: Answer, columns: _Curve) -> Drawing | None:
+    rows = [row for row in answer.rows if row.get(columns.y) is not None]
+    if not rows:
+        return None
+    y, title = columns.y, column_title(columns.y)
+    figure = framed(height=350, x=column_title(columns.x), y=title, legend=False)
+    positions, values = [row[columns.x] for row in rows], [row[y] for row in rows]
+    interval = _interval(rows, y)
+    draw_curve(
+        figure,
+        positions,
+        values,
+        error_y=interval,
+        customdata=[[column_text(y, row[y]), plain(str(row.get("layout", "")))] for row in rows],
+        hovertemplate="%{x}: %{customdata[0]}<br>%{customdata[1]}<extra></extra>",
+    )
+    marks = positions if len(positions) <= _MOST_MARKS else log_ticks(positions)
+    log_axis(figure.update_xaxes, marks, "{:,.0f}".format)
+    if columns.log:
+        log_axis(figure.update_yaxes, log_ticks(values), lambda tick: column_text(y, tick))
+    elif y == "efficiency":
+        figure.update_yaxes(rangemode="tozero", tickformat=".0%")
+    points = ", ".join(f"{row[columns.x]:,} {column_text(y, row[y])}" for row in rows)
+    below = " The bars are 90 % intervals." if interval else ""
+    return Drawing(figure, f"{capital(title)} against {column_title(columns.x)}: {points}.{below}")
+
+
+def _interval(rows: list[Row], name: str) -> dict[str, Any] | None:
+    """Error bars of a column; None where the rows have no interval."""
+    low, high = interval_names(name)
+    if any(low not in row for row in rows):
+        return None
+    bounds = [(row[low], row[high]) for row in rows]
+    return interval_bars([row[name] for row in rows], bounds, color=HUES[0], thickness=1)
+
+
+def _bars(answer: Answer, name: str, value: str) -> Drawing | None:
+    rows = [row for row in answer.rows if row.get(value)]
+    rows = sorted(rows, key=lambda row: -abs(row[value]))[:_MOST_BARS]
+    if not rows:
+        return None
+    rows.sort(key=lambda row: row[value])
+    names, values = [plain(str(row[name])) for row in rows], [row[value] for row in rows]
+    figure = framed(height=90 + 34 * len(rows), x=column_title(value), legend=False, top=8)
+    figure.add_bar(
+        y=names,
+        x=values,
+        orientation="h",
+        marker={"color": [HUES[0] if each > 0 else HUES[1] for each in values]},
+        text=[column_text(value, each) for each in values],
+        textposition="outside",
+        cliponaxis=False,
+        hovertemplate="%{y}: %{text}<extra></extra>",
+    )
+    named_rows(figure, names, width=34)
+    most = 1.35 * max(map(abs, values))
+    least = -most if values[0] < 0 else 0.0
+    figure.update_xaxes(range=[least, most if values[-1] > 0 else 0.15 * most])
+    if value == "gain":
+        figure.update_xaxes(tickformat="+.0%")
+    bars = ", ".join(f"{row[name]} {column_text(value, row[value])}" for row in rows[::-1])
+    return Drawing(figure, f"{capital(column_title(value))}: {bars}.")
+
+
+_QUANTITIES = {
+    "time": ("step time", format_seconds),
+    "efficiency": ("tokens/s of a node, of the first [%]", "{:.0f} %".format),
+    "node-hours": ("node-hours", format_amount),
+}
+
+
+@figure_of("answers")
+def scaling(points: Sequence[ScalePoint], what: str = "time") -> Drawing:
+    """`time`, `efficiency` or `node-hours` against the number of nodes."""
+    check_word("what", what, _QUANTITIES)
+    fitting = [point for point in points if point.step_time_s is not None]
+    title, form = _QUANTITIES[what]
+    figure = framed(height=350, x="nodes", y=title, legend=False)
+    if not fitting:
+        return Drawing(figure, "Nothing fits on any of these node counts.")
+    first, nodes = fitting[0], [point.nodes for point in fitting]
+    values = [_scale_value(point, first, what) for point in fitting]
+    words = [(counted(p.nodes, "node"), form(v)) for p, v in zip(fitting, values, strict=True)]
+    draw_curve(
+        figure,
+        nodes,
+        values,
+        customdata=[[*pair, p.layout] for pair, p in zip(words, fitting, strict=True)],
+        hovertemplate="%{customdata[0]}: %{customdata[1]}<br>%{customdata[2]}<extra></extra>",
+    )
+    ideal: list[float] = []
+    if what == "time":
+        ideal = [(first.step_time_s or 0.0) * first.nodes / count for count in nodes]
+        log_axis(figure.update_yaxes, log_ticks([*values, *ideal]), form)
+    else:
+        ideal = [100.0] * len(nodes) if what == "efficiency" else []
+        figure.update_yaxes(rangemode="tozero")
+    if ideal:
+        line = {"color": GREY, "dash": "dot"}
+        figure.add_scatter(x=nodes, y=ideal, mode="lines", line=line, hoverinfo="skip")
+    log_axis(figure.update_xaxes, nodes, "{:,}".format)
+    texts = ", ".join(f"{count} {value}" for count, value in words)
+    return Drawing(figure, f"{capital(title)} against nodes: {texts}.")
+
+
+def _scale_value(point: ScalePoint, first: ScalePoint, quantity: str) -> float:
+    """Return step time, efficiency or node-hours of a point."""
+    if quantity == "time":
+        return point.step_time_s or 0.0
+    return 100 * point.efficiency(first) if quantity == "efficiency" else point.node_hours
