@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-from planner.choose.jobs.nearby_batches import Batch
+from planner.choose.jobs.job_search import Batch
 from planner.choose.verdicts.strategy_verdicts import Verdict
 from planner.cost.estimate import Estimate
 from planner.describe.layout import Layout

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from planner.choose.jobs.job_search import (
     JobCandidates,
     framework_notes,
+    offered,
     search_job,
     unwritable_layout_notes,
 )
 from planner.choose.jobs.job_spec import JobSpec
-from planner.choose.jobs.nearby_batches import offered
 from planner.choose.legality import broken, check
 from planner.choose.plan import Dropped, Plan
 from planner.choose.recommendation import rank_layouts, recommend, stall_notes

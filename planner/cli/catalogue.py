@@ -153,7 +153,7 @@ def _show_constants(as_json: bool) -> int:
     from planner.cost.step.time_constants import constants as of_step
     from planner.show.catalogue.quantities import constants_page
     from planner.show.terminal import console, print_page
-    from planner.training.data.constants import constants as of_data
+    from planner.training.data.input_stages import constants as of_data
     from planner.training.energy import constants as of_energy
     from planner.training.resilience.checkpoints import constants as of_checkpoints
     from planner.training.resilience.failures import constants as of_failures

@@ -20,7 +20,7 @@ from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 
 if TYPE_CHECKING:
-    from planner.choose.user_layouts.completion import CompletedLayout
+    from planner.choose.user_layouts import CompletedLayout
     from planner.evidence.learning import Learned
 
 __all__ = ["LayoutOptions"]
@@ -59,7 +59,7 @@ class LayoutOptions:
 
     def completed(self) -> tuple[Model, Machine, CompletedLayout]:
         """The model, the machine, and the layout that options and files state together."""
-        from planner.choose.user_layouts.completion import complete_layout
+        from planner.choose.user_layouts import complete_layout
 
         job = self.description()
         model, machine = job.load_model(), job.load_machine()

@@ -13,9 +13,16 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from planner.choose.plan import Plan
-from planner.choose.plots.anatomy import Axis, PlayedStep, parallel_axes, play_step, scenario_of
-from planner.choose.plots.layout_space import LayoutSpace, layout_space
-from planner.choose.plots.scaling import ScalePoint
+from planner.choose.plots import (
+    Axis,
+    LayoutSpace,
+    PlayedStep,
+    ScalePoint,
+    layout_space,
+    parallel_axes,
+    play_step,
+    scenario_of,
+)
 from planner.choose.verdicts.strategy_verdicts import Verdict
 from planner.cost.estimate import Estimate
 from planner.cost.memory.footprint import stage_memory

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from planner.choose.plots.scaling import ScalePoint
+from planner.choose.plots import ScalePoint
 from planner.cost.estimate import Estimate
 from planner.show.figures.figure_registry import figure_of
 from planner.show.figures.frame import (

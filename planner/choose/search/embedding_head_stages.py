@@ -23,6 +23,7 @@ from planner.describe.layout import SCHEDULES
 
 __all__ = ["count_embedding_and_head"]
 
+
 _HEAD_WEIGHTS = (0.5, 1.0, 2.0)
 """Time of the head over its share of a layer's parameters: its time is not known here."""
 
