@@ -100,10 +100,7 @@ class Plan(Tabular[PlanTable]):
 
     @property
     def closest(self) -> Verdict | None:
-        """The strategy for all devices whose best layout needs the least memory.
-
-        None if no strategy has a legal layout.
-        """
+        """The strategy for all devices whose best layout needs the least memory."""
         legal = [
             (entry.estimate.memory_bytes["total"], number, entry)
             for number, entry in enumerate(self.strategies)

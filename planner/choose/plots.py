@@ -238,12 +238,7 @@ def scenario_of(
 
 @dataclass(frozen=True)
 class PlayedStep:
-    """The step of an estimate, event by event, and as long as the estimate says.
-
-    The played schedule is a little longer or shorter than its closed form where stages differ, and
-    may play fewer micro-batches. Both are made up for in the middle of the passes, where the
-    schedule repeats itself.
-    """
+    """The step of an estimate, event by event, and as long as the estimate says."""
 
     timeline: Timeline
     micro_batches: int

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.choose.legality.job_checks import check_division
-from planner.choose.planning import estimate, plan
+from planner.choose.planning import estimate_job, job_of_layout, plan
 from planner.cost.estimate import Estimate
 from planner.cost.scenario.experience import Experience
 from planner.describe.catalogue import load_framework, load_machine, load_model
@@ -58,12 +58,10 @@ def complete_layout(
     fields = {key: value for key, value in values.items() if key in Layout.model_fields}
     fields = _with_degrees(fields, files, machine, nodes, values)
     shape = Layout.described(_with_schedule(_with_micro_batches(fields, values, files)))
+    own_length = model.default_sequence_length
     if "sequence_length" not in values and files.files:
-        notes.append(f"sequence length {model.default_sequence_length}, the model's own")
-    usual = {
-        "global_batch": shape.global_batch,
-        "sequence_length": model.default_sequence_length,
-    }
+        notes.append(f"sequence length {own_length}, the model's own")
+    usual = {"global_batch": shape.global_batch, "sequence_length": own_length}
     stated = {key: value for key, value in values.items() if key in Workload.model_fields}
     job = Workload.described({**usual, **stated}, where="workload")
     notes += _shape_notes(files, model)
@@ -106,9 +104,6 @@ def _delegation_notes(files: Configuration, values: Fields) -> list[str]:
         f"{files.name} leaves offload and buckets to {target}: give that too"
         for target in left.values()
     ]
-
-
-# --- degrees and batch ------------------------------------------------------------------------
 
 
 def _with_degrees(
@@ -230,15 +225,14 @@ def _with_schedule(fields: Fields) -> Fields:
 
 def _shape_notes(files: Configuration, model: Model) -> list[str]:
     """A note where the files train a model of other sizes."""
-    sizes = ", ".join(
+    # a vocabulary may be padded
+    sizes = [
         f"{name} = {size} not {getattr(model, name)}"
         for name, size in files.shape.items()
-        # a vocabulary may be padded
         if size != getattr(model, name) and not (name == "vocab_size" and size > model.vocab_size)
-    )
-    if not sizes:
-        return []
-    return [f"{files.name} is for another model than {model.name} ({sizes}), which is estimated"]
+    ]
+    other = f"{files.name} is for another model than {model.name} ({', '.join(sizes)})"
+    return [f"{other}, which is estimated"] if sizes else []
 
 
 def _configured_framework(
@@ -362,18 +356,16 @@ def estimate_configuration(
     model = model if isinstance(model, Model) else load_model(model)
     machine = machine if isinstance(machine, Machine) else load_machine(machine)
     job = complete_layout(
-        *(model, machine, configuration),
+        model,
+        machine,
+        configuration,
         nodes=nodes,
         layout=layout,
         workload=workload,
         framework=framework,
     )
-    configured = estimate(
-        *(model, machine, job.layout),
-        workload=job.workload,
-        framework=job.framework,
-        experience=experience,
-    )
+    spec = job_of_layout(model, machine, job.layout, job.workload, job.framework, experience)
+    configured = estimate_job(spec, job.layout)
     better = faster_layout(model, machine, job, configured, experience)
     return ConfigurationEstimate(job, configured, better)
 

@@ -69,12 +69,7 @@ def nearest_batches(batch: int, ranks: int) -> list[int]:
 def offered(
     scenarios: Mapping[str, Scenario], nodes: int, answer: Estimate | None
 ) -> tuple[Batch, ...]:
-    """Batches near the one asked for with which the job is faster, or as fast and simpler.
-
-    Only asked where the answer cuts layers or sequences, or there is none: nodes share a batch
-    evenly that all devices need not share. Multiples of the devices are farther away, and offered
-    only where they are much faster.
-    """
+    """Batches near the one asked for with which the job is faster, or as fast and simpler."""
     first = next(iter(scenarios.values()))
     world, batch = nodes * first.machine.node.num_devices, first.workload.global_batch
     if answer is not None and answer.layout.pp * answer.layout.cp == 1:
@@ -177,12 +172,7 @@ class JobCandidates:
 
 
 def search_job(job: JobSpec, scope: SearchScope = SearchScope()) -> JobCandidates:
-    """Search every layout of a job; of the nearest batch where its own has none.
-
-    The search goes in steps: layouts that configuration files can express; the same with a nearby
-    batch; the rest. A layout that nobody would run (25 pipeline stages for a few billion
-    parameters) is no answer while a slightly different batch divides evenly.
-    """
+    """Search every layout of a job; of the nearest batch where its own has none."""
     candidates: dict[str, Candidates] = {}
     for scenarios in _search_steps(job):
         candidates |= _search_all(scenarios, job.num_devices, scope)
@@ -216,11 +206,7 @@ def _nearest_batch(job: JobSpec, batches: tuple[Batch, ...], best: Estimate | No
 def _search_all(
     scenarios: dict[str, Scenario], world: int, scope: SearchScope
 ) -> dict[str, Candidates]:
-    """Search every framework.
-
-    The order does not change the answer. Frameworks with the most axes go first: they are often
-    the fastest, and their best time prunes the others.
-    """
+    """Search every framework."""
     candidates: dict[str, Candidates] = {}
     for name in sorted(reversed(scenarios), key=lambda name: -len(scenarios[name].framework.axes)):
         candidates[name] = search(scenarios[name], world, scope=scope)
@@ -241,12 +227,7 @@ def _search_steps(job: JobSpec) -> Iterator[dict[str, Scenario]]:
 
 
 def _writable_scenarios(job: JobSpec) -> dict[str, Scenario]:
-    """Every framework, limited to layouts that its configuration files can express.
-
-    A framework that the user chose is searched in full where its own code does not build the
-    model. By default a framework is left out if it can write nothing, or if another one that can
-    takes its place.
-    """
+    """Every framework, limited to layouts that its configuration files can express."""
     model, workload = job.model, job.workload
     scenarios = {}
     for framework in (

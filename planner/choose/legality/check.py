@@ -27,10 +27,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def legal(scenario: Scenario, layouts: Layouts, columns: set[str]) -> tuple[Mask, dict[str, int]]:
-    """Check layouts by every rule that reads no other columns than these.
-
-    Returns the mask of legal layouts and, by reason, how many broke that rule first.
-    """
+    """Check layouts by every rule that reads no other columns than these."""
     alive = np.ones(np.shape(layouts.dp), dtype=np.bool_)
     dropped: dict[str, int] = {}
     for rule in RULES:

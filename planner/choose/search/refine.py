@@ -1,7 +1,4 @@
-"""Refine: options that are tried only on candidates that can gain by them.
-
-Each function takes the candidates so far and returns more layouts to try.
-"""
+"""Refine: options that are tried only on candidates that can gain by them."""
 
 from __future__ import annotations
 
@@ -24,11 +21,7 @@ __all__ = ["REFINEMENTS", "TILES"]
 
 
 def shard_in_groups(candidates: Candidates) -> Layouts:
-    """Shard weights inside groups of every size, where they are sharded over all ranks.
-
-    A smaller group takes more memory, so only layouts that fit are changed; and the closest of the
-    others, so that the answer can say by how much it does not fit.
-    """
+    """Shard weights inside groups of every size, where they are sharded over all ranks."""
     scenario, footprints = candidates.scenario, candidates.footprints
     layouts = footprints.layouts
     if not scenario.framework.hybrid_stages or not len(layouts):
@@ -44,10 +37,7 @@ def shard_in_groups(candidates: Candidates) -> Layouts:
 
 
 def keep_weights_near(candidates: Candidates) -> Layouts:
-    """Keep ZeRO-3 weights sharded over one node between forward and backward.
-
-    Tried where all ranks shard them over several nodes, and the layout fits.
-    """
+    """Keep ZeRO-3 weights sharded over one node between forward and backward."""
     scenario, footprints = candidates.scenario, candidates.footprints
     layouts = footprints.layouts
     if not scenario.framework.second_shards or not len(layouts):
@@ -59,11 +49,7 @@ def keep_weights_near(candidates: Candidates) -> Layouts:
 
 
 def exchange_heads(candidates: Candidates) -> Layouts:
-    """Exchange tokens for heads in context parallelism, where that makes a micro-batch faster.
-
-    The kind of context parallelism changes no memory, and the time of layers alone, so the fastest
-    kind is that of the fastest layers.
-    """
+    """Exchange tokens for heads in context parallelism, where that makes a micro-batch faster."""
     scenario, footprints = candidates.scenario, candidates.footprints
     layouts, blocks = footprints.layouts, blocks_of(scenario)
     has_kinds = bool(set(scenario.framework.context) - {"ring"}) and len(layouts) > 0

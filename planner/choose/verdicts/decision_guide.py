@@ -1,7 +1,4 @@
-"""Decision guide of HPC centres: which of its eight cases a job is, and what it recommends there.
-
-It is taught in courses and stated on the "which strategy" pages of DeepSpeed and Hugging Face.
-"""
+"""Decision guide of HPC centres: which of its eight cases a job is, and what it recommends."""
 
 from __future__ import annotations
 

@@ -84,10 +84,7 @@ def shortage_summary(estimate: Estimate, machine: Machine) -> str:
 
 
 def cheapest_change(estimate: Estimate, candidates: Mapping[str, Candidates]) -> str:
-    """Describe the change to a fitting layout that costs least; empty where nothing fits.
-
-    A step twice as long costs as much as one flag.
-    """
+    """Describe the change to a fitting layout that costs least; empty where nothing fits."""
     changes: list[tuple[float, float, str]] = []
     for source in candidates.values():
         estimates = source.estimates

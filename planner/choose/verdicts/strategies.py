@@ -153,10 +153,7 @@ def strategy_frameworks(strategy: Strategy, names: Iterable[str], chosen: bool) 
 def explain_infeasibility(
     strategy: Strategy, scenarios: Mapping[str, Scenario], world: int, chosen: bool
 ) -> str:
-    """Explain as part of a sentence why a strategy has no legal layout over `world` devices.
-
-    Of its layouts, legal or not, the one that breaks the fewest rules names the obstacle.
-    """
+    """Explain as part of a sentence why a strategy has no legal layout over `world` devices."""
     first = next(iter(scenarios.values()))
     layouts = _strategy_layouts(strategy, first, world)
     if not len(layouts):

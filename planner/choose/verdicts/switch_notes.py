@@ -40,10 +40,7 @@ class _Trial(NamedTuple):
 
 
 def switch_notes(candidates: Mapping[str, Candidates], best: Estimate | None) -> list[str]:
-    """One sentence on switches that make a job fit, or that spare recompute and offload.
-
-    They are suggested and never chosen: people judge what a switch does to training.
-    """
+    """One sentence on switches that make a job fit, or that spare recompute and offload."""
     if best is not None and not _is_costly(Layouts.of(best.layout)):
         return list(_memory_order_notes(candidates, best))
     parts = [part for name, part in candidates.items() if best is None or name == best.framework]
