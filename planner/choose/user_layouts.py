@@ -62,8 +62,8 @@ def complete_layout(
     if "sequence_length" not in values and files.files:
         notes.append(f"sequence length {own_length}, the model's own")
     usual = {"global_batch": shape.global_batch, "sequence_length": own_length}
-    stated = {key: value for key, value in values.items() if key in Workload.model_fields}
-    job = Workload.described({**usual, **stated}, where="workload")
+    job_fields = {key: value for key, value in values.items() if key in Workload.model_fields}
+    job = Workload.described({**usual, **job_fields}, where="workload")
     notes += _shape_notes(files, model)
     name = framework or files.framework or files.usual_framework
     if not name:
@@ -231,8 +231,8 @@ def _shape_notes(files: Configuration, model: Model) -> list[str]:
         for name, size in files.shape.items()
         if size != getattr(model, name) and not (name == "vocab_size" and size > model.vocab_size)
     ]
-    other = f"{files.name} is for another model than {model.name} ({', '.join(sizes)})"
-    return [f"{other}, which is estimated"] if sizes else []
+    text = f"{files.name} is for another model than {model.name} ({', '.join(sizes)})"
+    return [f"{text}, which is estimated"] if sizes else []
 
 
 def _configured_framework(

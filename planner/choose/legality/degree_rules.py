@@ -22,14 +22,14 @@ _AXES = ("tp", "pp", "cp", "ep")
 
 def _axis(name: str) -> Rule:
     @rule(f"{name} is not offered by the framework", name)
-    def axis(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Iterator[str]:
+    def axis(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
         if breaks((getattr(x, name) > 1) & (name not in q.framework.axes)):
             model = ""
             if q.framework.code.models:
                 odd = q.framework.code.unsupported_model(q.model, q.workload.sequence_length)
                 model = f" for {q.model.name}" + (f" ({odd})" if odd else "")
             yield (
-                f"{name} = {getattr(one, name)}: {q.framework.name} has no {name} axis{model}; use "
+                f"{name} = {getattr(y, name)}: {q.framework.name} has no {name} axis{model}; use "
                 f"{name} = 1 or another framework"
             )
 
@@ -38,10 +38,10 @@ def _axis(name: str) -> Rule:
 
 def _unsplit_samples(name: str) -> Rule:
     @rule(f"models of samples are not split over {name}", name)
-    def unsplit(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Iterator[str]:
+    def unsplit(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
         if breaks((getattr(x, name) > 1) & q.model.counts_samples):
             yield (
-                f"{name} = {getattr(one, name)}: {q.model.name} is no transformer, and has data "
+                f"{name} = {getattr(y, name)}: {q.model.name} is no transformer, and has data "
                 f"parallelism alone here; use {name} = 1"
             )
 
@@ -52,38 +52,38 @@ def _unsplit_samples(name: str) -> Rule:
 
 
 @rule("tp does not divide the heads", "tp")
-def _heads(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Iterator[str]:
+def _heads(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     heads = q.model.num_heads
     if breaks(heads % x.tp != 0):
-        yield f"tp = {one.tp} does not divide num_heads = {heads}; {one_of(heads)}"
+        yield f"tp = {y.tp} does not divide num_heads = {heads}; {one_of(heads)}"
 
 
 @rule("tp does not divide the key-value heads", "tp")
-def _kv_heads(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Iterator[str]:
+def _kv_heads(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     heads = q.model.num_kv_heads
     is_copied = q.framework.replicates_kv_heads & (x.tp % max(heads, 1) == 0)
     if breaks((heads % x.tp != 0) & ~is_copied & (q.model.latent_attention is None)):
         yield (
-            f"tp = {one.tp} does not divide num_kv_heads = {heads}, and {q.framework.name} does "
+            f"tp = {y.tp} does not divide num_kv_heads = {heads}, and {q.framework.name} does "
             f"not replicate them; {one_of(heads)}"
         )
 
 
 @rule("tp does not divide the feed-forward width", "tp")
-def _ffn(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Iterator[str]:
+def _ffn(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     experts = q.model.experts
     width = q.model.ffn_size if experts is None or experts.num_dense_layers else 0
     if breaks(width % x.tp != 0):
         remedy = one_of(width, q.model.num_heads)
-        yield f"tp = {one.tp} does not divide the feed-forward width {width}; {remedy}"
+        yield f"tp = {y.tp} does not divide the feed-forward width {width}; {remedy}"
 
 
 @rule("tp straddles nodes", "tp")
-def _node(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Iterator[str]:
+def _node(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     per_node = q.machine.node.num_devices
     if breaks((per_node % x.tp != 0) & (x.tp % per_node != 0)):
         yield (
-            f"tp = {one.tp} neither divides nor is a multiple of the {per_node} ranks of a node of "
+            f"tp = {y.tp} neither divides nor is a multiple of the {per_node} ranks of a node of "
             f"{q.machine.name}; {one_of(per_node)}"
         )
 
@@ -92,21 +92,21 @@ def _node(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Iterator[str]
 
 
 @rule("the framework has another kind of context parallelism", "cp", "ulysses")
-def _context_kind(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Iterator[str]:
+def _context_kind(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     # keys and values in a ring, tokens for heads, or both
     offered = q.framework.context
     is_ring, is_exchange = x.ulysses == 1, (x.ulysses > 1) & (x.ulysses == x.cp)
     is_offered = np.where(is_exchange, "ulysses" in offered, "two-level" in offered)
     if breaks((x.cp > 1) & ~np.where(is_ring, "ring" in offered, is_offered)):
-        ways = {"ring": "1", "ulysses": f"{one.cp}", "two-level": "a divisor of cp between them"}
+        ways = {"ring": "1", "ulysses": f"{y.cp}", "two-level": "a divisor of cp between them"}
         yield (
-            f"ulysses = {one.ulysses} with cp = {one.cp} is not offered by {q.framework.name} "
+            f"ulysses = {y.ulysses} with cp = {y.cp} is not offered by {q.framework.name} "
             f"({either(offered)}); use ulysses = {either([ways[kind] for kind in offered])}"
         )
 
 
 @rule("ulysses does not divide the heads", "tp", "ulysses")
-def _exchanged_heads(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Iterator[str]:
+def _exchanged_heads(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     heads = {"num_heads": q.model.num_heads}
     if not q.framework.kernels.repeats_kv_heads and q.model.latent_attention is None:
         heads["num_kv_heads"] = q.model.num_kv_heads
@@ -114,67 +114,67 @@ def _exchanged_heads(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> It
     if breaks((x.ulysses > 1) & (common % (x.tp * x.ulysses) != 0)):
         counts = " and ".join(f"{name} = {count}" for name, count in heads.items())
         yield (
-            f"ulysses = {one.ulysses}: tp * ulysses = {one.tp * one.ulysses} ranks share {counts} "
+            f"ulysses = {y.ulysses}: tp * ulysses = {y.tp * y.ulysses} ranks share {counts} "
             f"evenly; use a product among {listed(divisors(common))}"
         )
 
 
 @rule("cp excludes tp and pp", "cp", "tp", "pp")
-def _context_alone(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Iterator[str]:
+def _context_alone(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     if breaks((x.cp > 1) & (x.tp * x.pp > 1) & q.framework.context_alone):
         yield (
-            f"cp = {one.cp} with tp = {one.tp} and pp = {one.pp}: {q.framework.name} runs context "
+            f"cp = {y.cp} with tp = {y.tp} and pp = {y.pp}: {q.framework.name} runs context "
             "parallelism without both; use tp = 1 and pp = 1, or cp = 1"
         )
 
 
 @rule("cp does not divide the sequence", "cp", "ulysses")
-def _sequence(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Iterator[str]:
+def _sequence(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     length = q.workload.sequence_length
     if breaks((x.cp > 1) & (length % np.where(x.ulysses == x.cp, x.cp, 2 * x.cp) != 0)):
-        exchanges_heads = one.ulysses == one.cp
+        exchanges_heads = y.ulysses == y.cp
         pieces, divided = ("cp", "which") if exchanges_heads else ("2 * cp", "whose double")
         degrees = [d for d in divisors(length if exchanges_heads else length // 2) if d <= 64]
         yield (
-            f"cp = {one.cp}: the sequence of {length} tokens is cut into {pieces} pieces; use a cp "
+            f"cp = {y.cp}: the sequence of {length} tokens is cut into {pieces} pieces; use a cp "
             f"{divided} divides it, such as {listed(degrees)}"
         )
 
 
 @rule("dp and micro_batch do not divide the ramp", "dp", "micro_batch")
-def _ramp(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Iterator[str]:
+def _ramp(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     is_uneven = x.dp < 0
     for _, size in parse_ramp(q.workload.ramp):
         is_uneven = is_uneven | (size % (x.dp * x.micro_batch) != 0)
     if breaks(is_uneven):
         yield (
             f"ramp = {shorten(q.workload.ramp)} has batches that dp * micro_batch = "
-            f"{one.dp * one.micro_batch} does not divide; change one of them"
+            f"{y.dp * y.micro_batch} does not divide; change one of them"
         )
 
 
 @rule("the pieces of the loss do not divide the sequence", "cp")
-def _loss_chunks(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Iterator[str]:
+def _loss_chunks(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     length, pieces = q.workload.sequence_length, q.framework.kernels.loss_chunks
     if breaks(length % (x.cp * pieces) != 0):
         yield (
-            f"the sequence of {length} tokens over cp = {one.cp} is no multiple of the {pieces} "
+            f"the sequence of {length} tokens over cp = {y.cp} is no multiple of the {pieces} "
             f"pieces of the loss of {q.framework.name}; use one that is, or another framework"
         )
 
 
 @rule("tp does not divide the sequence (sequence parallel)", "tp", "cp", "sequence_parallel")
-def _split_sequence(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Iterator[str]:
+def _split_sequence(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     length = q.workload.sequence_length
     if breaks(x.splits_sequence & ((x.tp == 1) | (length % (x.tp * x.cp) != 0))):
         yield (
-            f"sequence_parallel with tp = {one.tp}, cp = {one.cp} and {length} tokens: needs "
+            f"sequence_parallel with tp = {y.tp}, cp = {y.cp} and {length} tokens: needs "
             "tp > 1 and a sequence that tp * cp divides; switch it off or change tp"
         )
 
 
 @rule("overlap of tp needs sequence parallelism inside a node", "tp", "sequence_parallel")
-def _user_buffers(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Iterator[str]:
+def _user_buffers(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     per_node, only_inside = (
         q.machine.node.num_devices,
         q.framework.communication.overlap_tensor_in_node,
@@ -182,7 +182,7 @@ def _user_buffers(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Itera
     if breaks(~((x.tp > 1) & (x.tp <= per_node) & x.splits_sequence) & only_inside):
         inside = f"use both with tp = 2 to {per_node}, or " if per_node > 1 else ""
         yield (
-            f"tp = {one.tp} {'with' if one.sequence_parallel else 'without'} sequence_parallel: "
+            f"tp = {y.tp} {'with' if y.sequence_parallel else 'without'} sequence_parallel: "
             f"{q.framework.name} overlaps tensor parallelism only with sequence_parallel inside a "
             f"node of {per_node}; {inside}leave its switch out"
         )
@@ -192,39 +192,39 @@ def _user_buffers(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Itera
 
 
 @rule("expert_imbalance exceeds ep", "ep")
-def _imbalance(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Iterator[str]:
+def _imbalance(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     uneven = q.workload.expert_imbalance
     # the fullest of ep ranks gets at most every token
     if breaks((x.ep > 1) & (uneven > x.ep)):
         yield (
-            f"expert_imbalance = {uneven:g} with ep = {one.ep}: a rank that gets every token has "
-            f"{one.ep} times the mean; use {one.ep} or less, or ep of {uneven:g} or more"
+            f"expert_imbalance = {uneven:g} with ep = {y.ep}: a rank that gets every token has "
+            f"{y.ep} times the mean; use {y.ep} or less, or ep of {uneven:g} or more"
         )
 
 
 @rule("etp is not offered by the framework", "tp", "ep", "etp")
-def _expert_split(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Iterator[str]:
+def _expert_split(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     if q.model.experts is None:
         if breaks(x.etp != 0):
-            yield f"etp = {one.etp}: {q.model.name} has no experts; use etp = 0"
+            yield f"etp = {y.etp}: {q.model.name} has no experts; use etp = 0"
         return
     offered, chosen = q.framework.expert_tensor_parallel, x.settled(q.framework).expert_tp
     is_unsplit = (chosen == 1) & (x.ep > 1) & ("one" in offered)
     same = (chosen == x.tp) & ((x.ep == 1) | ("tp" in offered))
     if breaks(~(is_unsplit | same | ("any" in offered))):
-        words = {"tp": f"{one.tp} (tp)", "one": "1"}
-        usual = ("tp",) if one.ep == 1 else offered
+        words = {"tp": f"{y.tp} (tp)", "one": "1"}
+        usual = ("tp",) if y.ep == 1 else offered
         yield (
-            f"etp = {one.etp} with ep = {one.ep} is not offered by {q.framework.name}; use "
+            f"etp = {y.etp} with ep = {y.ep} is not offered by {q.framework.name}; use "
             f"{either([words[word] for word in usual if word in words])}"
         )
 
 
 @rule("etp does not divide the width of experts", "tp", "ep", "etp")
-def _expert_width(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Iterator[str]:
+def _expert_width(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     width, split = q.model.experts.ffn_size if q.model.experts else 0, x.settled(q.framework)
     if breaks(width % split.expert_tp != 0):
-        name = f"etp = {split.expert_tp}" if one.etp else f"tp = {one.tp}"
+        name = f"etp = {split.expert_tp}" if y.etp else f"tp = {y.tp}"
         yield (
             f"{name} does not divide the feed-forward width {width} of an expert; "
             f"{one_of(width, q.model.num_heads)}"
@@ -232,32 +232,32 @@ def _expert_width(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Itera
 
 
 @rule("ep does not divide experts and replicas", "ep", "etp", "dp", "cp", "tp")
-def _spread(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Iterator[str]:
+def _spread(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     experts = q.model.experts.num_experts if q.model.experts else 1
     splits = x.settled(q.framework).expert_tp
     if breaks((experts % x.ep != 0) | (x.dp * x.cp * x.tp % (x.ep * splits) != 0)):
-        split, ranks = int(splits), one.dp * one.cp * one.tp
-        divides = f"ep = {one.ep} must divide num_experts = {experts}"
+        split, ranks = int(splits), y.dp * y.cp * y.tp
+        divides = f"ep = {y.ep} must divide num_experts = {experts}"
         if q.model.experts is None:
-            yield f"ep = {one.ep}: {q.model.name} has no experts; use ep = 1"
-        elif split in (1, one.tp):
-            axes, group = "dp * cp" if split == one.tp else "dp * cp * tp", ranks // split
+            yield f"ep = {y.ep}: {q.model.name} has no experts; use ep = 1"
+        elif split in (1, y.tp):
+            axes, group = "dp * cp" if split == y.tp else "dp * cp * tp", ranks // split
             yield f"{divides} and {axes} = {group}; {one_of(experts, group)}"
         else:
             yield (
-                f"{divides}, and ep * etp = {one.ep * split} must divide dp * cp * tp = {ranks}; "
+                f"{divides}, and ep * etp = {y.ep * split} must divide dp * cp * tp = {ranks}; "
                 "change one of them"
             )
 
 
 @rule("experts beside tp need sequence parallelism", "tp", "ep", "etp", "sequence_parallel")
-def _routes_once(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Iterator[str]:
+def _routes_once(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     # each rank sends a token to its experts once, because it has its own part of the tokens
     routes_own = q.model.experts is not None and q.framework.communication.routes_own_tokens
     is_spread = (x.settled(q.framework).expert_tp != x.tp) | routes_own
     if breaks(is_spread & (x.tp > 1) & ~x.splits_sequence):
         yield (
-            f"tp = {one.tp} without sequence parallelism would have {q.framework.name} send every "
+            f"tp = {y.tp} without sequence parallelism would have {q.framework.name} send every "
             "token to its experts tp times; switch sequence_parallel on or use tp = 1"
         )
 

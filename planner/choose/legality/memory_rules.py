@@ -30,7 +30,7 @@ __all__ = ["OFFLOADED", "RECOMPUTED", "TRACED", "chunk_layers"]
 
 
 @rule("selective recompute of a traced module", "recompute")
-def _traced(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Iterator[str]:
+def _traced(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     if breaks(x.recomputes_selectively & (q.model.traced is not None)):
         yield (
             f"recompute = selective: {q.model.name} is a traced module, whose blocks have no known "
@@ -42,7 +42,7 @@ _PLAIN = {"recompute_layers": 0, "recompute_every": 1, "recompute_span": 1}
 
 
 @rule("recompute by layers is not offered by the framework", "recompute", *_PLAIN)
-def _by_layers(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Iterator[str]:
+def _by_layers(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     offered = [f"recompute_{name}" for name in q.framework.recompute_by]
     is_set = {name: getattr(x, name) > plain for name, plain in _PLAIN.items()}
     count = np.sum(list(is_set.values()), axis=0)
@@ -50,11 +50,11 @@ def _by_layers(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Iterator
         [x.pp < 0, *(is_set[name] for name in _PLAIN if name not in offered)], axis=0
     )
     if breaks((count > 0) & ((count > 1) | ~x.recomputes_layers | is_refused)):
-        values = {name: getattr(one, name) for name in _PLAIN}
+        values = {name: getattr(y, name) for name in _PLAIN}
         settings = [f"{name} = {value}" for name, value in values.items() if value != _PLAIN[name]]
         if offered:
             yield (
-                f"{' and '.join(settings)} with recompute {one.recompute}: {q.framework.name} has "
+                f"{' and '.join(settings)} with recompute {y.recompute}: {q.framework.name} has "
                 f"{either(offered)}, one at a time, with recompute full; use that"
             )
         yield f"{settings[0]}: {q.framework.name} repeats all layers or none; leave it out"
@@ -64,7 +64,7 @@ _SPANNED = ("recompute_span", "pp", "vpp", "schedule", *STAGE_FIELDS)
 
 
 @rule("recompute_span does not divide the layers of a chunk", *_SPANNED)
-def _spans(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Iterator[str]:
+def _spans(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     is_uneven = x.recompute_span > 1
     if np.any(is_uneven):
         shapes, rows = x.distinct(*_SPANNED)
@@ -74,9 +74,9 @@ def _spans(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Iterator[str
         ]
         is_uneven = np.array(uneven)[rows]
     if breaks(is_uneven):
-        layers = sorted({int(count) for count in np.ravel(chunk_layers(q, one))})
+        layers = sorted({int(count) for count in np.ravel(chunk_layers(q, y))})
         yield (
-            f"recompute_span = {one.recompute_span} does not divide the layers of a chunk "
+            f"recompute_span = {y.recompute_span} does not divide the layers of a chunk "
             f"({', '.join(map(str, layers))}); use "
             f"{either(map(str, divisors(math.gcd(*layers))))}"
         )
@@ -98,28 +98,28 @@ def chunk_layers(q: Scenario, x: Layout) -> Float:
 
 
 @rule("recompute of modules is not offered", "recompute", "recompute_modules")
-def _modules(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Iterator[str]:
+def _modules(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     fw, precision, is_named = q.framework, q.workload.precision, x.recompute_modules > 0
-    offered, modules = fw.modules_for(precision), "+".join(one.recompute_modules)
+    offered, modules = fw.modules_for(precision), "+".join(y.recompute_modules)
     if breaks(is_named & (not fw.recompute_modules)):
         yield f"recompute_modules = {modules}: {fw.name} names no modules; leave them out"
     if breaks(is_named & ~x.recomputes_selectively):
         yield (
-            f"recompute_modules = {modules} with recompute {one.recompute}: modules are named for "
+            f"recompute_modules = {modules} with recompute {y.recompute}: modules are named for "
             "selective recompute; use that"
         )
     if breaks(x.recomputes_module(tuple(m for m in RECOMPUTE_MODULES if m not in offered))):
         in_precision = "" if offered == fw.recompute_modules else f" in {precision}"
         yield (
             f"recompute_modules = {modules}: {fw.name} repeats {either(offered)}{in_precision}; "
-            f"use these{_other_recipe(q, one)}"
+            f"use these{_other_recipe(q, y)}"
         )
 
 
-def _other_recipe(q: Scenario, one: Layout) -> str:
+def _other_recipe(q: Scenario, y: Layout) -> str:
     """Switches with which the framework repeats modules that it does not in 8-bit training."""
     barred = q.framework.recompute_modules_not_fp8
-    if not set(one.recompute_modules) & set(barred) or q.workload.precision != "fp8":
+    if not set(y.recompute_modules) & set(barred) or q.workload.precision != "fp8":
         return ""
     lifting = [
         name
@@ -131,7 +131,7 @@ def _other_recipe(q: Scenario, one: Layout) -> str:
 
 
 @rule("offload of activations is not offered", "recompute", "offload_activations", "pp")
-def _activations(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Iterator[str]:
+def _activations(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     name, modes = q.framework.name, q.framework.offload_activations
     if breaks(x.offloads_activations & (not modes)):
         yield f"offload_activations is not offered by {name}; leave it out"
@@ -144,7 +144,7 @@ def _activations(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Iterat
     goes = is_in(x.recompute, [RECOMPUTE.index(mode) for mode in modes]) & (piped | ~x.piped)
     if breaks(x.offloads_activations & ~goes):
         yield (
-            f"offload_activations with recompute {one.recompute} and pp = {one.pp}: {name} has it "
+            f"offload_activations with recompute {y.recompute} and pp = {y.pp}: {name} has it "
             f"with recompute {either(modes)}{'' if piped else ' and pp = 1'}; use that"
         )
 
@@ -153,31 +153,29 @@ def _activations(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Iterat
 
 
 @rule("offload frees nothing: devices compute in host memory", "offload")
-def _frees_nothing(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Iterator[str]:
+def _frees_nothing(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     if breaks(x.states_on_host & q.machine.device.uses_host_memory):
         yield (
-            f"offload {one.offload!r} frees nothing: the devices of {q.machine.name} compute in "
+            f"offload {y.offload!r} frees nothing: the devices of {q.machine.name} compute in "
             "the host's memory; use offload none"
         )
 
 
 @rule("offload is not offered", "offload", "zero_stage")
-def _offload(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Iterator[str]:
+def _offload(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     if breaks(~_offloads(q, x)):
-        if "nvme" in one.offload and q.machine.node.local_disk is None:
+        if "nvme" in y.offload and q.machine.node.local_disk is None:
             yield (
-                f"offload {one.offload!r}: {q.machine.name} has no node-local NVMe; use "
+                f"offload {y.offload!r}: {q.machine.name} has no node-local NVMe; use "
                 "optimizer-cpu or all-cpu"
             )
-        if stages := _offload_stages(q, one):
+        if stages := _offload_stages(q, y):
             yield (
-                f"offload {one.offload!r} of {q.framework.name} needs ZeRO stage {listed(stages)}, "
-                f"not {one.zero_stage}; change one of them"
+                f"offload {y.offload!r} of {q.framework.name} needs ZeRO stage {listed(stages)}, "
+                f"not {y.zero_stage}; change one of them"
             )
-        offered = [name for name in OFFLOAD if _offload_stages(q, one.replaced(offload=name))]
-        yield (
-            f"offload {one.offload!r} is not offered by {q.framework.name}; use {either(offered)}"
-        )
+        offered = [name for name in OFFLOAD if _offload_stages(q, y.replaced(offload=name))]
+        yield (f"offload {y.offload!r} is not offered by {q.framework.name}; use {either(offered)}")
 
 
 def _offloads(q: Scenario, x: Layouts) -> Mask:
@@ -193,17 +191,17 @@ def _offloads(q: Scenario, x: Layouts) -> Mask:
     return x.keeps_states | np.where(x.states_on_host, host, off)
 
 
-def _offload_stages(q: Scenario, one: Layout) -> list[int]:
+def _offload_stages(q: Scenario, y: Layout) -> list[int]:
     """ZeRO stages of the framework at which it offloads as the layout does."""
     stages = q.framework.zero_stages_for(q.workload.precision)
-    allowed = _offloads(q, Layouts.stack([one.replaced(zero_stage=stage) for stage in stages]))
+    allowed = _offloads(q, Layouts.stack([y.replaced(zero_stage=stage) for stage in stages]))
     return [stage for stage, holds in zip(stages, allowed, strict=True) if holds]
 
 
 @rule("tiling is not offered by the framework", "tiles", "zero_stage")
-def _tiles(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Iterator[str]:
+def _tiles(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     if breaks((x.tiles > 1) & ~(q.framework.tiling & x.shards_weights)):
-        yield f"tiles = {one.tiles}: memory-centric tiling needs DeepSpeed ZeRO-3; use tiles = 1"
+        yield f"tiles = {y.tiles}: memory-centric tiling needs DeepSpeed ZeRO-3; use tiles = 1"
 
 
 TRACED: tuple[Rule, ...] = (_traced,)

@@ -20,26 +20,26 @@ __all__ = ["SCHEDULED", "STAGES"]
 
 
 @rule("the framework takes no custom pipeline split", "pp", *STAGE_FIELDS)
-def _custom_split(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Iterator[str]:
+def _custom_split(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     is_custom = x.counts_embedding_or_head | x.has_custom_split
     if breaks(is_custom & ~x.piped):
-        yield f"pp = 1 with {_split_options(one)}: one stage holds all layers; leave it out"
+        yield f"pp = 1 with {_split_options(y)}: one stage holds all layers; leave it out"
     if breaks(is_custom & (not q.framework.custom_pipeline_split)):
         yield (
-            f"{_split_options(one)}: {q.framework.name} splits layers over stages itself; leave it "
+            f"{_split_options(y)}: {q.framework.name} splits layers over stages itself; leave it "
             "out, or use a framework with custom splits, such as megatron-lm"
         )
 
 
-def _split_options(one: Layout) -> str:
+def _split_options(y: Layout) -> str:
     """The options of a layout that split its layers over stages."""
-    options = one.model_dump(include=set(STAGE_FIELDS), exclude_defaults=True)
+    options = y.model_dump(include=set(STAGE_FIELDS), exclude_defaults=True)
     return ", ".join(f"{name} = {shorten(str(value))}" for name, value in options.items())
 
 
 @rule("stages do not divide the layers", "pp", "vpp")
-def _stages(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Iterator[str]:
-    layers, uneven, chunks = q.model.depth, q.framework.uneven_stages, one.pp * one.vpp
+def _stages(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
+    layers, uneven, chunks = q.model.depth, q.framework.uneven_stages, y.pp * y.vpp
     is_dealt = ~(x.counts_embedding_or_head | x.has_custom_split)
     if breaks(is_dealt & (x.pp * x.vpp > layers) & uneven):
         yield f"pp * vpp = {chunks} exceeds the {layers} layers; use at most {layers}"
@@ -51,7 +51,7 @@ def _stages(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Iterator[st
 
 
 @rule("a stage holds no layer", "pp", "vpp", *STAGE_FIELDS)
-def _filled(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Iterator[str]:
+def _filled(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     layers, is_custom = q.model.depth, np.ravel(x.counts_embedding_or_head | x.has_custom_split)
     is_empty = np.zeros(len(is_custom), dtype=np.bool_)
     if np.any(is_custom):
@@ -59,65 +59,65 @@ def _filled(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Iterator[st
         empty = [not _is_filled(layers, shapes[row]) for row in range(len(shapes))]
         is_empty = is_custom & np.array(empty)[np.ravel(rows)]
     if breaks(is_empty.reshape(np.shape(x.pp))):
-        if one.split:
+        if y.split:
             yield (
-                f"split = {shorten(one.split)} holds {sum(one.chunk_layers)} layers, but "
+                f"split = {shorten(y.split)} holds {sum(y.chunk_layers)} layers, but "
                 f"{q.model.name} has {layers}; make them equal"
             )
         yield (
-            f"{_split_options(one)} leave no layer for one of the pp * vpp = {one.pp * one.vpp} "
+            f"{_split_options(y)} leave no layer for one of the pp * vpp = {y.pp * y.vpp} "
             f"chunks of {layers} layers; use fewer chunks or fewer slots"
         )
 
 
-def _is_filled(layers: int, one: Layout) -> bool:
+def _is_filled(layers: int, y: Layout) -> bool:
     """Every layer lies on a stage, and no chunk but the first and last is empty."""
-    chunks = one.pp * one.vpp
-    _, counts = layers_on_stage(layers, chunks, np.arange(chunks), layer_split(layers, one))
-    between = counts[1:-1] if not one.split else counts[:0]
+    chunks = y.pp * y.vpp
+    _, counts = layers_on_stage(layers, chunks, np.arange(chunks), layer_split(layers, y))
+    between = counts[1:-1] if not y.split else counts[:0]
     return bool(counts.sum() == layers and np.all(counts >= 0) and np.all(between >= 1))
 
 
 @rule("schedule does not fit the pipeline", "pp", "vpp", "schedule", "grad_accumulation")
-def _schedule(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Iterator[str]:
+def _schedule(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     if breaks(x.piped == x.scheduled("none")):
         yield (
-            f"pp = {one.pp} with schedule {one.schedule!r}: a pipeline needs a schedule and a "
+            f"pp = {y.pp} with schedule {y.schedule!r}: a pipeline needs a schedule and a "
             "schedule a pipeline; use 1f1b with pp > 1 and none with pp = 1"
         )
     if breaks(x.v_shaped & (x.vpp != 2)):
         yield (
-            f"vpp = {one.vpp} with schedule {one.schedule!r}, whose stages hold two chunks each; "
+            f"vpp = {y.vpp} with schedule {y.schedule!r}, whose stages hold two chunks each; "
             "set vpp = 2"
         )
     if breaks(~x.v_shaped & ((x.vpp > 1) != interleaved(x))):
         yield (
-            f"vpp = {one.vpp} with schedule {one.schedule!r}: only interleaved-1f1b has several "
+            f"vpp = {y.vpp} with schedule {y.schedule!r}: only interleaved-1f1b has several "
             "chunks per stage; set vpp = 1 or that schedule"
         )
     fewest = fewest_micro_batches(x)
     if breaks(x.num_microbatches < fewest):
         yield (
-            f"grad_accumulation = {one.grad_accumulation} with schedule {one.schedule!r} of "
-            f"{one.pp} stages, which needs {fewest} micro-batches; change micro_batch or the "
+            f"grad_accumulation = {y.grad_accumulation} with schedule {y.schedule!r} of "
+            f"{y.pp} stages, which needs {fewest} micro-batches; change micro_batch or the "
             "schedule"
         )
     if breaks(interleaved(x) & (x.grad_accumulation % x.pp != 0)):
         yield (
-            f"grad_accumulation = {one.grad_accumulation} is not a multiple of pp = {one.pp}, "
+            f"grad_accumulation = {y.grad_accumulation} is not a multiple of pp = {y.pp}, "
             "which the interleaved schedule demands; change micro_batch or use 1f1b"
         )
 
 
 @rule("schedule does not go with recompute or ZeRO stage", "schedule", "recompute", "zero_stage")
-def _deferred(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Iterator[str]:
+def _deferred(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     recompute, stages = q.framework.deferred_recompute, q.framework.deferred_zero_stages
     codes = [RECOMPUTE.index(mode) for mode in recompute]
     goes = is_in(x.recompute, codes) & is_in(x.zero_stage, stages)
     if breaks(defers_weight_gradients(x) & ~goes):
         yield (
-            f"schedule {one.schedule!r}, whose weight gradients are passes of their own, with "
-            f"recompute {one.recompute!r} and ZeRO stage {one.zero_stage}: {q.framework.name} has "
+            f"schedule {y.schedule!r}, whose weight gradients are passes of their own, with "
+            f"recompute {y.recompute!r} and ZeRO stage {y.zero_stage}: {q.framework.name} has "
             f"it with recompute {either(recompute)} and stage {either(map(str, stages))}; use "
             "these or another schedule"
         )

@@ -1,6 +1,6 @@
 """Rule: the cases in which layouts break it, each with the message for a layout that does.
 
-Rules write `q` for the scenario, `x` for the layouts, and `one` for the layout of a message.
+Rules write `q` for the scenario, `x` for the layouts, and `y` for the layout of a message.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Rule:
         assert not any(self.cases(q, x, _NONE, breaks)), "messages are of single layouts"
         return np.logical_not(functools.reduce(operator.or_, broken))
 
-    def message(self, q: Scenario, one: Layout) -> str:
+    def message(self, q: Scenario, y: Layout) -> str:
         """The message of the first case in which a layout breaks the rule."""
-        return next(self.cases(q, Layouts.of(one), one, bool))
+        return next(self.cases(q, Layouts.of(y), y, bool))
 
 
 def rule(reason: str, *needs: str) -> Callable[[Cases], Rule]:
@@ -62,11 +62,11 @@ def coded(name: str, table: tuple[object, ...], allowed: str) -> Rule:
     """A rule that a choice is in the framework's tuple `allowed`, or is "none"."""
 
     @rule(f"{name} is not offered by the framework", name)
-    def is_offered(q: Scenario, x: Layouts, one: Layout, breaks: Breaks) -> Iterator[str]:
+    def is_offered(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
         offered = ("none", *getattr(q.framework, allowed))
         codes = [code for code, value in enumerate(table) if value in offered]
         if breaks(~is_in(getattr(x, name), codes)):
-            problem = f"{name} = {getattr(one, name)} is not offered by {q.framework.name}"
+            problem = f"{name} = {getattr(y, name)} is not offered by {q.framework.name}"
             yield f"{problem}; {choices(name, offered)}"
 
     return is_offered

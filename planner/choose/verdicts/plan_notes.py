@@ -255,15 +255,15 @@ def _unused_recompute(scenario: Scenario, layout: Layout) -> Iterator[str]:
 
 def _unused_layer_counts(scenario: Scenario, layout: Layout) -> Iterator[str]:
     """Recompute of more layers than a chunk has."""
-    layers, every = layout.recompute_layers, layout.recompute_every
-    most = int(np.max(chunk_layers(scenario, layout))) if max(layers, every) > 1 else 1
+    layers, step = layout.recompute_layers, layout.recompute_every
+    most = int(np.max(chunk_layers(scenario, layout))) if max(layers, step) > 1 else 1
     if layers > most:
         yield (
             f"recompute_layers = {layers} is full recompute: no chunk has more than {most} layers."
         )
-    elif every > most:
+    elif step > most:
         yield (
-            f"recompute_every = {every} repeats no layer: no chunk has more than {most}; use "
+            f"recompute_every = {step} repeats no layer: no chunk has more than {most}; use "
             f"{most} or less, or recompute none."
         )
 
