@@ -23,7 +23,7 @@ import typer
 from planner.choose.plan import Plan
 from planner.choose.planning import estimate, plan
 from planner.choose.search import rank_fastest, search
-from planner.choose.user_layouts.completion import complete_layout
+from planner.choose.user_layouts import complete_layout
 from planner.choose.verdicts.decision_guide import GuideCase as Guide
 from planner.cost.arrays import Mask
 from planner.cost.estimate import Estimate

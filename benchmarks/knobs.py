@@ -18,7 +18,7 @@ import typer
 from pydantic import Field
 
 from planner.choose.planning import estimate
-from planner.choose.user_layouts.completion import complete_layout
+from planner.choose.user_layouts import complete_layout
 from planner.cost.estimate import Estimate
 from planner.describe.base import Description
 from planner.describe.catalogue import load_framework, load_machine, load_model

@@ -16,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 
 from planner.choose.planning import estimate
-from planner.choose.user_layouts.completion import complete_layout
+from planner.choose.user_layouts import complete_layout
 from planner.describe.catalogue import load_machine, load_model
 from planner.describe.configurations.reading import read_configuration
 from planner.errors import PlannerError

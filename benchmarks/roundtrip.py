@@ -19,7 +19,7 @@ from typing import Any
 
 from planner.choose.legality import check
 from planner.choose.plan import Plan
-from planner.choose.user_layouts.completion import CompletedLayout, complete_layout
+from planner.choose.user_layouts import CompletedLayout, complete_layout
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from planner.choose.planning import whole_training as whole_training
     from planner.choose.simulation.step_simulation import Simulation as Simulation
     from planner.choose.simulation.step_simulation import simulate as simulate
-    from planner.choose.user_layouts.configuration_estimate import (
+    from planner.choose.user_layouts import (
         estimate_configuration as estimate_configuration,
     )
     from planner.cost.estimate import Estimate as Estimate
@@ -82,7 +82,7 @@ else:
         "Workload": "planner.describe.workload",
         "emit": "planner.emitters",
         "estimate": "planner.choose.planning",
-        "estimate_configuration": "planner.choose.user_layouts.configuration_estimate",
+        "estimate_configuration": "planner.choose.user_layouts",
         "html": "planner.tables",
         "learn": "planner.evidence.learning",
         "load_dataset": "planner.describe.catalogue",

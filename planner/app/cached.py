@@ -16,9 +16,16 @@ from planner.app.draw import escape
 from planner.ask import QUESTIONS, Answer
 from planner.choose.plan import Plan
 from planner.choose.planning import estimate, plan_job, whole_training
-from planner.choose.plots.anatomy import Axis, PlayedStep, parallel_axes, play_step, scenario_of
-from planner.choose.plots.layout_space import LayoutSpace, layout_space
-from planner.choose.plots.scaling import ScalePoint
+from planner.choose.plots import (
+    Axis,
+    LayoutSpace,
+    PlayedStep,
+    ScalePoint,
+    layout_space,
+    parallel_axes,
+    play_step,
+    scenario_of,
+)
 from planner.cost.estimate import Estimate
 from planner.cost.memory.footprint import stage_memory
 from planner.describe.layout import Layout

@@ -11,7 +11,7 @@ from planner.app import address, link
 from planner.app.controls.page_job import SHORT_NAMES, PageJob
 from planner.app.draw import escape, refuse
 from planner.choose.planning import estimate
-from planner.choose.user_layouts.completion import complete_layout
+from planner.choose.user_layouts import complete_layout
 from planner.describe.catalogue import load_framework
 from planner.describe.configurations.configuration import joined
 from planner.describe.configurations.document import MAX_BYTES

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-from planner.choose.jobs.nearby_batches import Batch
+from planner.choose.jobs.job_search import Batch
 from planner.choose.verdicts.strategy_verdicts import Verdict
 from planner.cost.estimate import Estimate
 from planner.describe.layout import Layout
@@ -100,10 +100,7 @@ class Plan(Tabular[PlanTable]):
 
     @property
     def closest(self) -> Verdict | None:
-        """The strategy for all devices whose best layout needs the least memory.
-
-        None if no strategy has a legal layout.
-        """
+        """The strategy for all devices whose best layout needs the least memory."""
         legal = [
             (entry.estimate.memory_bytes["total"], number, entry)
             for number, entry in enumerate(self.strategies)

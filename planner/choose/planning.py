@@ -1,7 +1,4 @@
-"""Plan a job, estimate one of its layouts, or its whole training.
-
-`plan`, `estimate` and `whole_training` take names, paths or descriptions, and make the job.
-"""
+"""Plan a job, estimate one of its layouts, or its whole training."""
 
 from __future__ import annotations
 
@@ -11,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from planner.choose.jobs.job_search import (
     JobCandidates,
     framework_notes,
+    offered,
     search_job,
     unwritable_layout_notes,
 )
 from planner.choose.jobs.job_spec import JobSpec
-from planner.choose.jobs.nearby_batches import offered
 from planner.choose.legality import broken, check
 from planner.choose.plan import Dropped, Plan
 from planner.choose.recommendation import rank_layouts, recommend, stall_notes
@@ -67,9 +64,6 @@ def plan(
 ) -> Plan:
     """Search every legal layout of a job: which to run, which is fastest, what does not fit.
 
-    The fields are those of `planner.Job`; `top` layouts are ranked. Raises PlannerError subclasses
-    for input that makes no sense; that nothing fits is a result.
-
     >>> answer = plan("gpt2", "polaris", nodes=1, workload=Workload(global_batch=64,
     ...               sequence_length=1024))
     >>> answer.fits, answer.best.layout.world
@@ -89,11 +83,7 @@ def plan(
 
 
 def plan_job(job: JobSpec, top: int = TOP) -> Plan:
-    """Search every legal layout of a job and rank the best.
-
-    Recommended is the simplest layout that is safe in memory and within the job's tolerance of the
-    fastest. A batch that no layout divides is answered with the nearest one within a quarter.
-    """
+    """Search every legal layout of a job and rank the best."""
     result = search_job(job, SearchScope(near_factor=1 + job.tolerance, top=top))
     candidates = result.by_framework
     scenarios = {name: part.scenario for name, part in candidates.items()}
@@ -168,10 +158,6 @@ def estimate(
 ) -> Estimate:
     """Estimate memory and step time of one layout.
 
-    Without a workload the global batch is the layout's own. Without a framework the first one
-    that allows the layout is taken. `experience` corrects the estimate, as in `plan`. Raises
-    LayoutError with the legal values where none allows it.
-
     >>> estimate("llama-3-8b", "polaris", Layout(dp=4, tp=4, zero_stage=1)).layout.world
     16
     """
@@ -195,9 +181,6 @@ def whole_training(
     experience: Experience = Experience(),
 ) -> WholeTraining:
     """Estimate the duration, energy and cost of a whole training on one layout.
-
-    `workload` states the length (tokens, or samples and epochs), `training` everything besides
-    the steps. Raises LayoutError where the workload states no length.
 
     >>> job = Workload(global_batch=64, sequence_length=1024, tokens=1e10)
     >>> answer = whole_training("gpt2", "polaris", Layout(dp=4, micro_batch=16), workload=job)
@@ -246,10 +229,7 @@ def job_of_layout(
 
 
 def scenario_for(job: JobSpec, layout: Layout) -> Scenario:
-    """The job under the first of its frameworks that allows a layout.
-
-    Raises LayoutError where the layout needs other nodes, or no framework allows it.
-    """
+    """The job under the first of its frameworks that allows a layout."""
     per_node = job.machine.node.num_devices
     needed = -(-layout.world // per_node)
     if needed != job.nodes:
@@ -274,9 +254,6 @@ def scenario_for(job: JobSpec, layout: Layout) -> Scenario:
 
 
 def _distance(scenario: Scenario, layout: Layout) -> tuple[int, bool, int, int]:
-    """Sort key: the rules that a layout breaks, then how little the framework offers.
-
-    Of frameworks that break as many rules, the one that offers the most says most about the layout.
-    """
+    """Sort key: the rules that a layout breaks, then how little the framework offers."""
     framework, rules = scenario.framework, len(list(broken(scenario, layout)))
     return rules, bool(framework.instead_of), -len(framework.axes), -len(framework.recompute)

@@ -1,8 +1,4 @@
-"""Preferences: the judgements that decide what is searched, recommended and offered.
-
-They stand in `preferences.toml`, each with kind and source; `planner show preferences` prints them.
-A user overrides any of them in a file of the same form.
-"""
+"""Preferences: the judgements that decide what is searched, recommended and offered."""
 
 from __future__ import annotations
 

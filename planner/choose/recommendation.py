@@ -1,10 +1,4 @@
-"""Recommendation: rank what fits by strategy, and choose the layout to run.
-
-Experts do not run the fastest layout of an estimate: they do not add a parallel axis for a percent,
-nor fill a device to its last gigabyte. Of the layouts that are safe in memory, those within a
-tolerance of the fastest count as equally good; the one with the least effort is recommended.
-What is safe, common and little effort stands in `preferences.toml`.
-"""
+"""Recommendation: rank what fits by strategy, and choose the layout to run."""
 
 from __future__ import annotations
 
@@ -60,12 +54,7 @@ def setup_effort(layouts: Layouts) -> Float:
 
 
 def rank_layouts(candidates: Iterable[Candidates], top: int) -> list[Estimate]:
-    """Rank the fastest layout of every strategy; ties go to the framework searched first.
-
-    A strategy is a framework with its parallel degrees and what it shards and offloads;
-    micro-batch, chunks, schedule and recompute are its details. Strategies with offload are left
-    out if the same framework and degrees are as fast and as safe without.
-    """
+    """Rank the fastest layout of every strategy; ties go to the framework searched first."""
     firsts: list[tuple[float, int, Estimates, int]] = []
     for position, part in enumerate(candidates):
         estimates = part.estimates
@@ -106,13 +95,7 @@ def _offloads_needlessly(estimate: Estimate, faster: Estimate) -> bool:
 
 
 def recommend(candidates: Iterable[Candidates], tolerance: float | None = None) -> Estimate | None:
-    """Choose the layout to run: safe in memory, within `tolerance` of the fastest, least effort.
-
-    None if nothing fits. If no layout is safe, those count that are as safe as any. Uncommon
-    layouts (short slices of sequences, tensor parallelism over a network, deep pipelines) are
-    recommended only if common ones take more than twice as long; layouts that are likely to stall,
-    only if there is nothing else. The tolerance is that of the preferences where None.
-    """
+    """Choose the layout to run: safe in memory, within `tolerance` of the fastest, least effort."""
     parts = [part for part in candidates if len(part.estimates)]
     if not parts:
         return None

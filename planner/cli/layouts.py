@@ -73,7 +73,7 @@ def estimate_command(
     before them.
     """
     from planner.choose.planning import estimate_job, job_of_layout, scenario_for
-    from planner.choose.user_layouts.configuration_estimate import faster_layout
+    from planner.choose.user_layouts import faster_layout
     from planner.show.measured_runs import LearnedAnswer
 
     model, machine, setup = options.completed()

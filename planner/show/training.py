@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from planner.tables import Block, Column, Line, Notes, Table, page
-from planner.training.parts import part
-from planner.training.whole_training import DAY_S, Amount, WholeTraining
+from planner.training.whole_training import DAY_S, Amount, WholeTraining, part
 from planner.units import counted, format_amount, format_bytes, format_seconds
 
 __all__ = ["amount", "bill", "facts", "summary", "training_table"]

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.planning import estimate, plan_job
-from planner.choose.user_layouts.completion import complete_layout
+from planner.choose.user_layouts import complete_layout
 from planner.choose.verdicts.fixes import shortage_summary
 from planner.cost.scenario import Scenario
 from planner.describe.base import Description

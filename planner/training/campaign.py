@@ -13,7 +13,6 @@ from planner.describe.machine import Queue
 from planner.describe.training.training_run import Training
 from planner.training.data.input import InputTime, input_time
 from planner.training.energy import NodePower, node_power
-from planner.training.evaluation import evaluation_s
 from planner.training.resilience.checkpoints import Checkpoint, checkpoint_of
 from planner.training.resilience.failures import (
     Jobs,
@@ -25,7 +24,7 @@ from planner.training.resilience.failures import (
     training_losses,
 )
 from planner.training.resilience.start import start_up
-from planner.training.steps import training_time
+from planner.training.steps import evaluation_s, training_time
 from planner.training.whole_training import (
     Amount,
     TrainingPart,

@@ -1,7 +1,4 @@
-"""Large batch: how the learning rate, its warm-up and the samples needed follow the batch.
-
-No rule here knows a model: each says what people start from, and training decides.
-"""
+"""Large batch: how the learning rate, its warm-up and the samples needed follow the batch."""
 
 from __future__ import annotations
 

@@ -7,12 +7,81 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from planner.cost.parts import Part
 from planner.describe.training.training_run import Charges
+from planner.errors import UnknownNameError
 from planner.tables import Table, Tabular
 from planner.training.energy import NodePower, energy_kwh
-from planner.training.parts import part
 
-__all__ = ["DAY_S", "Amount", "Bill", "TrainingPart", "WholeTraining", "bill_training", "sum_parts"]
+__all__ = [
+    "DAY_S",
+    "PARTS",
+    "Amount",
+    "Bill",
+    "TrainingPart",
+    "WholeTraining",
+    "bill_training",
+    "part",
+    "sum_parts",
+]
+
+_PARTS = (
+    Part(
+        name="start_up",
+        title="start-up",
+        hue="grey",
+        meaning="every job of the row before its first step: processes, communicators, state, "
+        "compilation",
+    ),
+    Part(
+        name="staging",
+        hue="grey",
+        hatch="/",
+        meaning="copying the dataset to the nodes' own disks, once a job",
+    ),
+    Part(name="steps", hue="blue", meaning="the optimizer steps, as long as the step's estimate"),
+    Part(
+        name="data",
+        title="waiting for data",
+        hue="orange",
+        meaning="what the input pipeline takes longer than the steps beside which it runs",
+    ),
+    Part(name="evaluation", hue="green", meaning="forward passes and generated text between steps"),
+    Part(
+        name="checkpoints",
+        hue="pink",
+        meaning="what steps wait for while the state is written",
+    ),
+    Part(
+        name="lost_work",
+        hue="red",
+        meaning="work since the last checkpoint, done again after failures and at the end of jobs",
+    ),
+    Part(
+        name="restarts",
+        title="recovery",
+        hue="red",
+        hatch="/",
+        meaning="from a failure until steps go on: noticing it, starting again, loading the state",
+    ),
+)
+
+PARTS = tuple(part.name for part in _PARTS)
+"""In the order of every answer."""
+
+_BY_NAME = {part.name: part for part in _PARTS}
+
+
+def part(name: str) -> Part:
+    """The record of a part; UnknownNameError where nobody wrote one.
+
+    >>> part("restarts").label
+    'recovery'
+    """
+    if name not in _BY_NAME:
+        raise UnknownNameError("part", name, _BY_NAME, f"`{__name__}` has all {len(_BY_NAME)}")
+    return _BY_NAME[name]
+
 
 DAY_S = 86_400.0
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from planner.choose.legality import check
-from planner.choose.verdicts.unused_options import unused_recompute
+from planner.choose.verdicts.plan_notes import unused_option_notes
 from planner.cost.estimate import estimate_layouts
 from planner.cost.memory.activations import stage_activations
 from planner.cost.memory.host_memory import host_memory
@@ -220,11 +220,11 @@ def test_recompute_that_frees_nothing_is_said() -> None:
     eager = scenario("llama-3-8b", framework="megatron-lm", attention="eager")
     selective = Layout(recompute="selective")
     assert kept(selective, fused) == pytest.approx(kept(Layout(), fused))
-    assert "saves no memory" in unused_recompute(fused, selective)[0]
+    assert "saves no memory" in unused_option_notes(fused, selective)[0]
     assert kept(selective, eager) < kept(Layout(), eager)
-    assert not unused_recompute(eager, selective)
-    assert "Recompute of moe frees nothing" in unused_recompute(fused, modules("mlp", "moe"))[0]
-    assert not unused_recompute(fused, modules("mlp"))
+    assert not unused_option_notes(eager, selective)
+    assert "Recompute of moe frees nothing" in unused_option_notes(fused, modules("mlp", "moe"))[0]
+    assert not unused_option_notes(fused, modules("mlp"))
 
 
 def test_a_layout_says_what_it_repeats() -> None:

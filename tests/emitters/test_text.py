@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from planner.choose.user_layouts.completion import complete_layout
+from planner.choose.user_layouts import complete_layout
 from planner.describe.catalogue import load_machine, load_model
 from planner.describe.configurations.reading import read_configuration_text
 from planner.describe.layout import Layout

@@ -15,9 +15,15 @@ from plotly.colors import sample_colorscale
 
 import planner
 from planner.choose.plan import Plan
-from planner.choose.plots.anatomy import PlayedStep, parallel_axes, play_step, rank_axes
-from planner.choose.plots.layout_space import layout_space
-from planner.choose.plots.scaling import ScalePoint, above_one
+from planner.choose.plots import (
+    PlayedStep,
+    ScalePoint,
+    above_one,
+    layout_space,
+    parallel_axes,
+    play_step,
+    rank_axes,
+)
 from planner.cost.estimate import Estimate
 from planner.cost.memory.footprint import stage_memory
 from planner.cost.parts import DEVICE_PARTS, HOST_PARTS, TIME_PARTS

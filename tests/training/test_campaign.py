@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 import planner
 from benchmarks.whole import trainings
 from planner.errors import DescriptionError, LayoutError
-from planner.training.parts import PARTS
-from planner.training.whole_training import Amount, TrainingPart, WholeTraining, sum_parts
+from planner.training.whole_training import PARTS, Amount, TrainingPart, WholeTraining, sum_parts
 
 GPT = "gpt2", "polaris", planner.Layout(dp=4, micro_batch=16)
 

@@ -11,9 +11,13 @@ from planner.describe.catalogue import load_dataset, load_machine, names
 from planner.describe.training.training_run import Dataset, Loader
 from planner.errors import DescriptionError, UnknownNameError
 from planner.training.data import changes, input_time
-from planner.training.data.constants import constants
-from planner.training.data.input_stages import node_read_rate
-from planner.training.data.node_cache import cached_fraction, reread_fraction, staging_time
+from planner.training.data.input_stages import (
+    cached_fraction,
+    constants,
+    node_read_rate,
+    reread_fraction,
+    staging_time,
+)
 
 POLARIS = load_machine("polaris")
 UNET3D = load_dataset("unet3d")

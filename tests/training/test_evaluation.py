@@ -8,7 +8,7 @@ import planner
 from planner.cost.parts import TIME_PARTS
 from planner.cost.scenario import Scenario
 from planner.describe.training.training_run import Evaluation
-from planner.training.evaluation import evaluation_s, forward_s, generated_token_s
+from planner.training.steps import evaluation_s, forward_s, generated_token_s
 
 
 def scenario(model: str, framework: str = "ddp", **job: int) -> Scenario:

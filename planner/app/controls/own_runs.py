@@ -13,7 +13,7 @@ import streamlit as st
 
 from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.draw import escape
-from planner.choose.plots.anatomy import scenario_of
+from planner.choose.plots import scenario_of
 from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_machine, names
 from planner.describe.machine import Machine

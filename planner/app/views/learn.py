@@ -13,7 +13,7 @@ from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.controls.panel import controls
 from planner.app.draw import draw, escape
 from planner.choose.planning import estimate
-from planner.choose.plots.anatomy import PlayedStep
+from planner.choose.plots import PlayedStep
 from planner.choose.verdicts.decision_guide import apply_guide
 from planner.cost.estimate import Estimate
 from planner.cost.scenario import Scenario

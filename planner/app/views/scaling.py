@@ -12,7 +12,7 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 from planner.app import cached
 from planner.app.controls.page_job import PageJob
 from planner.app.draw import draw, draw_table
-from planner.choose.plots.scaling import ScalePoint, above_one
+from planner.choose.plots import ScalePoint, above_one
 from planner.show.figures.curves import scaling as drawn
 from planner.units import format_amount, format_seconds
 

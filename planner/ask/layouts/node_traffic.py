@@ -12,7 +12,7 @@ from planner.ask.option import Option
 from planner.ask.plan_point import largest_parts, plan_point, point_of, search_every_layout
 from planner.ask.question import Findings, JobFields, question
 from planner.choose.jobs.job_spec import JobSpec
-from planner.choose.plots.anatomy import parallel_axes
+from planner.choose.plots import parallel_axes
 from planner.choose.recommendation import recommend
 from planner.cost.estimate import Estimate
 from planner.cost.shards.layouts import Layouts

@@ -34,9 +34,6 @@ __all__ = ["JobSpec", "frameworks_for", "running_frameworks"]
 class JobSpec:
     """The fields of a job, and the one place that checks them; `planner.Job` adds what it can do.
 
-    The constructor takes names, paths or descriptions. It raises PlannerError subclasses for input
-    that makes no sense; whether anything fits is an answer, not an error.
-
     >>> JobSpec("llama-3-8b", "polaris", nodes=2).num_devices
     8
     """
@@ -152,11 +149,7 @@ def frameworks_for(
     workload: Workload | None = None,
     model: Model | None = None,
 ) -> list[Framework]:
-    """List the chosen frameworks, or the usual ones that run on the machine.
-
-    Raises LayoutError where a chosen one does not run there, or one of its switches does not suit
-    the workload or the model.
-    """
+    """List the chosen frameworks, or the usual ones that run on the machine."""
     if chosen:
         frameworks = list(_loaded(chosen))
         for framework in frameworks:

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from planner.choose.legality.degree_rules import AXES, DIVISIONS
-from planner.choose.legality.expert_rules import EXPERTS
+from planner.choose.legality.degree_rules import DEGREES
 from planner.choose.legality.job_checks import check_ramp, check_routing, check_sequence
 from planner.choose.legality.memory_rules import OFFLOADED, RECOMPUTED, TRACED
 from planner.choose.legality.pipeline_rules import SCHEDULED, STAGES
@@ -22,27 +21,17 @@ from planner.errors import LayoutError
 __all__ = ["RULES", "broken", "check", "legal", "legal_layouts"]
 
 RULES: tuple[Rule, ...] = (
-    *TRACED,
-    *AXES,
-    *DIVISIONS,
-    *EXPERTS,
-    *STAGES,
-    *SHARDING,
-    *RECOMPUTED,
-    *SCHEDULED,
-    *OFFLOADED,
+    *(*TRACED, *DEGREES, *STAGES, *SHARDING),
+    *(*RECOMPUTED, *SCHEDULED, *OFFLOADED),
 )
 
 
 def legal(scenario: Scenario, layouts: Layouts, columns: set[str]) -> tuple[Mask, dict[str, int]]:
-    """Check layouts by every rule that reads no other columns than these.
-
-    Returns the mask of legal layouts and, by reason, how many broke that rule first.
-    """
+    """Check layouts by every rule that reads no other columns than these."""
     alive = np.ones(np.shape(layouts.dp), dtype=np.bool_)
     dropped: dict[str, int] = {}
     for rule in RULES:
-        if not set(rule.needs) <= columns:
+        if not rule.needs <= columns:
             continue
         holds = rule.holds(scenario, layouts)
         if fell := int(np.count_nonzero(alive & np.logical_not(holds))):
@@ -71,6 +60,4 @@ def check(scenario: Scenario, layout: Layout) -> None:
 def broken(scenario: Scenario, layout: Layout) -> Iterator[Rule]:
     """Yield the rules that one layout breaks, in their order."""
     layouts = Layouts.of(layout)
-    for rule in RULES:
-        if not np.all(rule.holds(scenario, layouts)):
-            yield rule
+    return (rule for rule in RULES if not np.all(rule.holds(scenario, layouts)))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import numbers
 
+from planner.choose.legality.rule import one_of
 from planner.describe.base import quote
-from planner.describe.layout import divisors
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload, parse_ramp
@@ -21,16 +21,9 @@ __all__ = [
     "check_sequence",
     "check_tolerance",
     "check_workload",
-    "listed",
 ]
 
 _USUAL = Workload.model_fields
-
-
-def listed(values: list[int], limit: int = 16) -> str:
-    """The first of the allowed values, for a message."""
-    first = ", ".join(map(str, values[:limit]))
-    return first + (", ..." if len(values) > limit else "") if values else "none"
 
 
 def check_nodes(machine: Machine, nodes: int) -> None:
@@ -152,7 +145,7 @@ def check_division(machine: Machine, nodes: int | None, dp: int | None, other_de
         if world % other_degrees:
             raise LayoutError(
                 f"tp * pp * cp = {other_degrees} does not divide the {world} devices of {nodes} "
-                f"{machine.name} nodes; use one of {listed(divisors(max(world, 1)))}"
+                f"{machine.name} nodes; {one_of(max(world, 1))}"
             )
         return world // other_degrees
     if dp * other_degrees != world:

@@ -1,52 +1,91 @@
-"""Rule: a condition on layouts, and the message for a layout that breaks it.
+"""Rule: the cases in which layouts break it, each with the message for a layout that does.
 
-Rules write `q` for the scenario and `x` for the layouts.
+Rules write `q` for the scenario, `x` for the layouts, and `y` for the layout of a message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import math
+import operator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+
+import numpy as np
 
 from planner.cost.arrays import Mask, is_in
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
-from planner.describe.layout import Layout
+from planner.describe.layout import Layout, divisors
 
-__all__ = ["Rule", "choices", "coded"]
+__all__ = ["Breaks", "Rule", "choices", "coded", "listed", "one_of", "rule"]
+
+Breaks = Callable[[Mask], bool]
+"""Notes the layouts that break a rule in one case; says whether to yield the case's message."""
+Cases = Callable[[Scenario, Layouts, Layout, Breaks], Iterator[str]]
+
+_NONE = Layout()
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A condition on layouts and the message for a layout that breaks it."""
+    """A condition on layouts, and the messages for layouts that break it."""
 
     reason: str
     """Reason by which rejected layouts are counted."""
-    needs: tuple[str, ...]
+    needs: frozenset[str]
     """Columns that the rule reads; it applies once these are set."""
-    holds: Callable[[Scenario, Layouts], Mask]
-    message: Callable[[Scenario, Layout], str]
+    cases: Cases
+
+    def holds(self, q: Scenario, x: Layouts) -> Mask:
+        """The layouts that keep the rule in every case."""
+        broken: list[Mask] = []
+
+        def breaks(mask: Mask) -> bool:
+            broken.append(mask)
+            return False
+
+        assert not any(self.cases(q, x, _NONE, breaks)), "messages are of single layouts"
+        return np.logical_not(functools.reduce(operator.or_, broken))
+
+    def message(self, q: Scenario, y: Layout) -> str:
+        """The message of the first case in which a layout breaks the rule."""
+        return next(self.cases(q, Layouts.of(y), y, bool))
+
+
+def rule(reason: str, *needs: str) -> Callable[[Cases], Rule]:
+    """Make a rule of its cases."""
+    return lambda cases: Rule(reason, frozenset(needs), cases)
+
+
+def coded(name: str, table: tuple[object, ...], allowed: str) -> Rule:
+    """A rule that a choice is in the framework's tuple `allowed`, or is "none"."""
+
+    @rule(f"{name} is not offered by the framework", name)
+    def is_offered(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
+        offered = ("none", *getattr(q.framework, allowed))
+        codes = [code for code, value in enumerate(table) if value in offered]
+        if breaks(~is_in(getattr(x, name), codes)):
+            problem = f"{name} = {getattr(y, name)} is not offered by {q.framework.name}"
+            yield f"{problem}; {choices(name, offered)}"
+
+    return is_offered
+
+
+# --- remedies -------------------------------------------------------------------------------------
+
+
+def listed(values: list[int], limit: int = 16) -> str:
+    """The first of the allowed values."""
+    first = ", ".join(map(str, values[:limit]))
+    return first + (", ..." if len(values) > limit else "") if values else "none"
+
+
+def one_of(*numbers: int) -> str:
+    """What to use in place of a number that does not divide all of these."""
+    return f"use one of {listed(divisors(math.gcd(*numbers)))}"
 
 
 def choices(axis: str, allowed: tuple[object, ...]) -> str:
-    """The allowed values of an axis, for a message."""
+    """What to use in place of a value that is not allowed."""
     return f"use {axis} = {', '.join(map(str, allowed)) or '1'}"
-
-
-def coded(name: str, table: tuple[object, ...], allowed: str, implied: object) -> Rule:
-    """A rule that a choice is in the framework's tuple `allowed`, or is `implied`."""
-
-    def holds(q: Scenario, x: Layouts) -> Mask:
-        offered = {implied, *getattr(q.framework, allowed)}
-        codes = [i for i, value in enumerate(table) if value in offered]
-        return is_in(getattr(x, name), codes)
-
-    return Rule(
-        f"{name} is not offered by the framework",
-        (name,),
-        holds,
-        lambda q, x: (
-            f"{name} = {getattr(x, name)} is not offered by {q.framework.name}; "
-            + choices(name, (implied, *getattr(q.framework, allowed)))
-        ),
-    )

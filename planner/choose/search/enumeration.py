@@ -1,8 +1,4 @@
-"""Enumeration: every legal layout of a world size.
-
-Columns are crossed one group at a time and filtered as soon as a rule applies, so that illegal
-degrees are never multiplied out. Every rejected combination is counted by its reason.
-"""
+"""Enumeration: every legal layout of a world size."""
 
 from __future__ import annotations
 

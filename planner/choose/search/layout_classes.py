@@ -1,9 +1,4 @@
-"""Layout classes: a number for each layout, by strategy and by what is in common use.
-
-An answer needs the fastest layout of every class: of every classic strategy, and of layouts that
-are recommended only as a last choice (tensor parallelism beyond wires, deep pipelines, short
-slices of sequences, offload).
-"""
+"""Layout classes: a number for each layout, by strategy and by what is in common use."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Pruning: estimate only the layouts that an answer can need, out of very many.
-
-A layout is ruled out if a lower bound of its memory exceeds the device, or a lower bound of its
-time exceeds the best known time of its class. The rest holds the fastest layout of every class,
-and for classes in which nothing fits the layout closest to fitting.
-"""
+"""Pruning: estimate only the layouts that an answer can need, out of very many."""
 
 from __future__ import annotations
 
@@ -60,11 +55,7 @@ class SearchScope:
 def estimate_promising(
     scenario: Scenario, layouts: Layouts, estimate: Estimator, scope: SearchScope
 ) -> tuple[Candidates, Pruner | None]:
-    """Estimate the layouts that can be the fastest of their class, in their order.
-
-    Returns the pruner for refined layouts as well. It is None, and all layouts are estimated, if
-    they are few, if measured runs correct estimates, or if no layout can fit.
-    """
+    """Estimate the layouts that can be the fastest of their class, in their order."""
     is_corrected = scenario.experience.step_time is not None or (
         scenario.experience.memory is not None
     )
@@ -100,10 +91,7 @@ class Pruner:
         return np.maximum(least / max(scenario.machine.device.memory_bytes.value, 1.0) - 1, 0.0)
 
     def limits_s(self) -> Float:
-        """By class, the time above which its layouts do not matter.
-
-        Infinite if nothing is known of the class or the one preferred to it.
-        """
+        """By class, the time above which its layouts do not matter."""
         factor = self.scope.near_optimal_factor
         limits_of_class, preferred = factor * self.fastest_s, self.fastest_s[PREFERRED]
         limits = np.where(IS_PREFERRED, limits_of_class, np.minimum(limits_of_class, preferred))

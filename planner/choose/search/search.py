@@ -1,7 +1,4 @@
-"""Search every legal layout of a world size: memory first, then the time of those that fit.
-
-Of very many layouts, those that lower bounds rule out are not estimated.
-"""
+"""Search every legal layout of a world size: memory first, then the time of those that fit."""
 
 from __future__ import annotations
 
@@ -30,11 +27,7 @@ def search(
     within: Callable[[Layouts], Mask] | None = None,
     scope: SearchScope = SearchScope(),
 ) -> Candidates:
-    """Search every legal layout of `world` ranks under one framework.
-
-    With `within`, only layouts that meet a condition are tried and refined. Of very many layouts,
-    those that an answer within the `scope` cannot need are ruled out by lower bounds.
-    """
+    """Search every legal layout of `world` ranks under one framework."""
     check_sequence(scenario.model, scenario.workload)
     check_routing(scenario.model, scenario.workload)
     layouts, dropped = enumerate_layouts(scenario, world)

@@ -1,8 +1,4 @@
-"""Bottlenecks: the gain of a step if one stage or one link of the machine were faster.
-
-Every gain is that of the step simulated again. Links are made faster in the machine's description,
-so that the cost model decides how much of their traffic is then hidden.
-"""
+"""Bottlenecks: the gain of a step if one stage or one link of the machine were faster."""
 
 from __future__ import annotations
 
@@ -39,11 +35,7 @@ class Bottleneck:
 def find_bottlenecks(
     scenario: Scenario, estimate: Estimate, timeline: Timeline, path_s: Mapping[int, float]
 ) -> tuple[Bottleneck, ...]:
-    """Simulate the step with every stage and link faster, and rank the gains.
-
-    `path_s` is the time of each stage on the critical path. A stage gains at most its share of
-    that, so those with the most are simulated.
-    """
+    """Simulate the step with every stage and link faster, and rank the gains."""
     layout, factor = estimate.layout, measured_factor(scenario, estimate)
     work = stage_work(scenario, layout, factor)
     bottlenecks = []

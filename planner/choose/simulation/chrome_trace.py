@@ -23,14 +23,10 @@ Counter = Sequence[tuple[float, dict[str, float]]]
 
 
 def chrome_trace(
-    timeline: Timeline,
-    path: Sequence[Event],
-    counters: Sequence[Counter],
-    names: Sequence[str],
+    timeline: Timeline, path: Sequence[Event], counters: Sequence[Counter], names: Sequence[str]
 ) -> dict[str, Any]:
     """Write a timeline as a trace, with the name and memory of each stage [B]."""
-    critical = {id(event) for event in path}
-    lanes = _lanes(timeline)
+    critical, lanes = {id(event) for event in path}, _lanes(timeline)
     records = [_slice(e, e.stage + 1, lanes[n], id(e) in critical) for n, e in _visible(timeline)]
     records += [_slice(e, _PATH, 0, True) for e in path if _us(e.end_s) > _us(e.start_s)]
     records += _arrows(timeline, lanes)
@@ -41,10 +37,8 @@ def chrome_trace(
         ]
     # a slice that begins where another ends comes after it, and before what it sends
     records.sort(key=lambda record: record["ts"])
-    return {
-        "traceEvents": [*_threads(timeline, lanes, names), *records],
-        "displayTimeUnit": "ms",
-    }
+    names_first = [*_threads(timeline, lanes, names), *records]
+    return {"traceEvents": names_first, "displayTimeUnit": "ms"}
 
 
 def _us(seconds: float) -> float:
@@ -104,43 +98,31 @@ def _arrows(timeline: Timeline, lanes: dict[int, int]) -> list[dict[str, Any]]:
             if sent.kind != ASIDE or before not in lanes or after not in lanes:
                 continue
             common = {"cat": "sent", "name": "sent", "id": before}
-            start = {"ph": "s", **_place(sent, lanes[before])}
-            end = {"bp": "e", "ph": "f", **_place(event, lanes[after])}
-            arrows += [{**common, **start}, {**common, **end}]
+            start = {"ph": "s"}, sent, lanes[before]
+            end = {"bp": "e", "ph": "f"}, event, lanes[after]
+            for phase, place, lane in (start, end):
+                at = {"pid": place.stage + 1, "tid": lane, "ts": _us(place.start_s)}
+                arrows.append({**common, **phase, **at})
     return arrows
-
-
-def _place(event: Event, lane: int) -> dict[str, Any]:
-    """Process, thread and start of an event."""
-    return {"pid": event.stage + 1, "tid": lane, "ts": _us(event.start_s)}
 
 
 def _threads(
     timeline: Timeline, lanes: dict[int, int], names: Sequence[str]
 ) -> list[dict[str, Any]]:
     """Names of processes and threads, in display order."""
-    processes = ["critical path", *names]
-    records = [
-        {"ph": "M", "name": key, "pid": pid, "tid": 0, "args": args}
-        for pid, name in enumerate(processes)
-        for key, args in (
-            ("process_name", {"name": name}),
-            ("process_sort_index", {"sort_index": pid}),
-        )
-    ]
+    records = []
+    for pid, name in enumerate(["critical path", *names]):
+        records.append(_name(pid, 0, "process_name", name=name))
+        records.append(_name(pid, 0, "process_sort_index", sort_index=pid))
     threads = {(timeline.events[n].stage + 1, lane) for n, lane in lanes.items()}
     for pid, lane in [(_PATH, 0), *sorted(threads)]:
         stream, number = divmod(lane, _LANES)
         name = "critical path" if pid == _PATH else STREAMS[stream]
-        args = {"name": f"{name} {number + 1}" if number else name}
-        records += [
-            {"ph": "M", "name": "thread_name", "pid": pid, "tid": lane, "args": args},
-            {
-                "ph": "M",
-                "name": "thread_sort_index",
-                "pid": pid,
-                "tid": lane,
-                "args": {"sort_index": lane},
-            },
-        ]
+        name = f"{name} {number + 1}" if number else name
+        records.append(_name(pid, lane, "thread_name", name=name))
+        records.append(_name(pid, lane, "thread_sort_index", sort_index=lane))
     return records
+
+
+def _name(process: int, thread: int, key: str, **args: str | int) -> dict[str, Any]:
+    return {"ph": "M", "name": key, "pid": process, "tid": thread, "args": args}

@@ -171,9 +171,6 @@ def simulate(
 ) -> Simulation:
     """Simulate one step of one layout event by event: its critical path and bottlenecks.
 
-    Arguments are those of `estimate`, whose times the events have. Raises LayoutError where no
-    framework allows the layout, or its step has too many passes.
-
     >>> layout = Layout(pp=4, dp=4, grad_accumulation=8, schedule="1f1b", zero_stage=1)
     >>> step = simulate("llama-3-8b", "polaris", layout, framework="megatron-lm")
     >>> sum(event.duration_s for event in step.critical_path) / step.makespan_s

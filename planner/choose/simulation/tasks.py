@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from planner.describe.layout import Layout
 
 __all__ = ["measured_factor", "stage_work"]
 
+Seconds = Float | float
+
 _AXES: tuple[Drawn, ...] = ("tensor_parallel", "context_parallel", "expert_parallel")
 
 
@@ -30,17 +32,20 @@ def stage_work(scenario: Scenario, layout: Layout, factor: float = 1.0) -> tuple
     `factor` is the ratio of measured to estimated times. Counted: all parts of the step but the
     bubble, which follows from them. Times of parts are estimated, their place in a pass is assumed.
     """
-    stages = Stages.of_pipeline(scenario, layout)
+    stages, framework = Stages.of_pipeline(scenario, layout), scenario.framework
     passes = block_passes(scenario, stages.blocks, stages.layouts)
     chunks = chunk_passes(stages, passes).map(lambda values: factor * values)
     costs = stage_overheads(stages, passes).map(lambda values: factor * values)
-    counts = _Counts(
-        passes=layout.grad_accumulation,
-        reductions=int(stages.layouts.reductions_per_step(scenario.framework)),
-        gathers=int(stages.layouts.gathers_per_step(scenario.framework)),
-        backward_gathers=int(stages.layouts.backward_gathers_per_step(scenario.framework)),
+    counts = (
+        int(stages.layouts.gathers_per_step(framework)),
+        int(stages.layouts.backward_gathers_per_step(framework)),
+        int(stages.layouts.reductions_per_step(framework)),
     )
-    return tuple(_Stage(chunks, costs, layout, counts, stage).work() for stage in range(layout.pp))
+    rows = [(..., stage) for stage in range(layout.pp)]
+    return tuple(
+        _Stage(chunks.take(row), costs.take(row), layout.grad_accumulation, *counts).work()
+        for row in rows
+    )
 
 
 def measured_factor(scenario: Scenario, estimate: Estimate) -> float:
@@ -59,168 +64,117 @@ def measured_factor(scenario: Scenario, estimate: Estimate) -> float:
     return float(step_outlook(scenario, layouts, estimate.step_time_parts_s).expected[0])
 
 
-@dataclass(frozen=True, slots=True)
-class _Counts:
-    """How often a step does things."""
+class _Gathers(NamedTuple):
+    """Gathers of weights and reductions of ZeRO-3 in the passes of a stage."""
 
+    first_s: Seconds
+    """Exposed before the first forward pass, beyond those of later ones."""
+    forward_s: Seconds
+    """Exposed before each forward pass, with the other exposed ones of the step."""
+    behind_first_s: Seconds
+    """Hidden behind the first forward pass."""
+    behind_later_s: Seconds
+    """Hidden behind each later one."""
+    behind_backward_s: Seconds
+    """Hidden behind each backward pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """One stage; its chunks share its exposed communication and offload."""
+
+    chunks: ChunkPass
+    costs: StageOverheads
     passes: int
-    reductions: int
+    """Of a step, as are the following."""
     gathers: int
     backward_gathers: int
-
-
-class _Stage:
-    """One stage; exposed communication and offload of the stage are shared by its chunks."""
-
-    def __init__(
-        self, chunks: ChunkPass, costs: StageOverheads, layout: Layout, counts: _Counts, stage: int
-    ) -> None:
-        self._chunks = chunks.take((..., stage))
-        self._costs = costs.take((..., stage))
-        self._exposed, self._sent = self._costs.exposed, self._costs.sent
-        self._num_chunks, self._counts, self._passes = layout.vpp, counts, counts.passes
-        self._reduces_always = counts.reductions > 1
-        drawn_s = self._chunks.forward_with_traffic_s + self._chunks.backward_with_traffic_s
-        self._shares: Float = drawn_s / max(float(np.sum(drawn_s)), float(np.finfo(float).tiny))
-        """Of the stage's communication, the share beside each chunk."""
+    reductions: int
 
     def work(self) -> StageWork:
         """The work of the stage."""
-        costs, exposed = self._costs, self._exposed
-        at_end = 0.0 if self._reduces_always else float(exposed.gradients_s)
+        costs, exposed, gathers = self.costs, self.costs.exposed, self._gathers()
+        often = self.reductions > 1
+        reduction_s = exposed.gradients_s / (self.passes if often else 1)
+        hidden = _hidden(("gradient_reduction", costs.sent.gradients_s - reduction_s))
+        chunks = []
+        for number, weights_s in enumerate(self.chunks.weight_gradient_s.tolist()):
+            first_forward, forward = (
+                self._pass(number, "forward", gathers.forward_s, behind_s)
+                for behind_s in (gathers.behind_first_s, gathers.behind_later_s)
+            )
+            beside = gathers.behind_backward_s, reduction_s if often else 0.0
+            backward = self._pass(number, "backward", exposed.around_backward_s, *beside)
+            each = backward + hidden if often else backward
+            chunks.append(ChunkWork(forward, each, weights_s, first_forward, backward + hidden))
         return StageWork(
-            chunks=tuple(self._chunk(number) for number in range(self._num_chunks)),
-            send_s=float(costs.transfer.arrives_s),
-            blocked_s=float(costs.transfer.blocks_s),
-            before=_spans([("parameter_gathering", self._first_gather_s())]),
-            after=_spans([("gradient_reduction", at_end)]),
+            tuple(chunks),
+            float(costs.transfer.arrives_s),
+            float(costs.transfer.blocks_s),
+            before=_spans(("parameter_gathering", gathers.first_s)),
+            after=() if often else _spans(("gradient_reduction", exposed.gradients_s)),
             closing=_spans(
-                [
-                    ("optimizer", float(costs.optimizer_s)),
-                    ("offload", float(costs.offload_step_s)),
-                    ("parameter_update_gathering", float(exposed.updates_s)),
-                ]
+                ("optimizer", costs.optimizer_s),
+                ("offload", costs.offload_step_s),
+                ("parameter_update_gathering", exposed.updates_s),
             ),
         )
 
-    def _chunk(self, number: int) -> ChunkWork:
-        share = float(self._shares[number])
-        forward_s, backward_s = self._pass_gathers_s()
-        first_hidden_s, hidden_s = self._hidden_gathers_s()
-        reduction_s = float(self._exposed.gradients_s) / self._passes * self._reduces_always
-        forward_s += self._other_gathers_s()
-        backward = self._backward(number, share, backward_s, reduction_s)
-        reduction: tuple[Drawn, float] = ("gradient_reduction", self._hidden_reduction_s())
-        return ChunkWork(
-            forward=self._forward(number, share, forward_s, hidden_s),
-            first_forward=self._forward(number, share, forward_s, first_hidden_s),
-            backward=backward + (_hidden([reduction]) if self._reduces_always else ()),
-            last_backward=backward + _hidden([reduction]),
-            weights_s=float(self._chunks.weight_gradient_s[number]),
+    def _gathers(self) -> _Gathers:
+        exposed, sent, repeats = self.costs.exposed, self.costs.sent, self.gathers > 1
+        later_s = exposed.before_later_forward_s if repeats else 0.0
+        # weights come from no other stage, and are gathered while the stage waits for one
+        first_s = np.maximum(exposed.before_forward_s - later_s, 0.0)
+        counted_s = first_s + self.passes * (later_s + exposed.around_backward_s)
+        around_s = sent.before_backward_s * self.backward_gathers
+        around_s = (around_s + sent.after_backward_s * self.reductions) / self.passes
+        return _Gathers(
+            first_s,
+            later_s + (exposed.gather_s - counted_s) / self.passes,
+            sent.before_forward_s - exposed.before_forward_s,
+            sent.before_later_forward_s - later_s if repeats else 0.0,
+            around_s - exposed.around_backward_s,
         )
 
-    # --- weights and gradients of the stage -------------------------------------------------------
-
-    def _pass_gathers_s(self) -> tuple[float, float]:
-        """Exposed gathers of a later forward pass and of a backward pass."""
-        repeats = self._counts.gathers > 1
-        later = float(self._exposed.before_later_forward_s) if repeats else 0.0
-        return later, float(self._exposed.around_backward_s)
-
-    def _first_gather_s(self) -> float:
-        """Exposed gathers of the first forward pass beyond those of later ones.
-
-        Weights come from no other stage, and are gathered while the stage waits for one.
-        """
-        return max(float(self._exposed.before_forward_s) - self._pass_gathers_s()[0], 0.0)
-
-    def _other_gathers_s(self) -> float:
-        """The step's other exposed gathers, per pass."""
-        counted_s = self._first_gather_s() + self._passes * sum(self._pass_gathers_s())
-        return (float(self._exposed.gather_s) - counted_s) / self._passes
-
-    def _hidden_gathers_s(self) -> tuple[float, float]:
-        """Gathers hidden behind the first forward pass, and behind a later one."""
-        sent, exposed = self._sent, self._exposed
-        later = float(sent.before_later_forward_s - exposed.before_later_forward_s)
-        return (
-            float(sent.before_forward_s - exposed.before_forward_s),
-            later if self._counts.gathers > 1 else 0.0,
-        )
-
-    def _hidden_around_backward_s(self) -> float:
-        """Gathers and reductions of ZeRO-3 hidden behind a backward pass."""
-        sent, counts = self._sent, self._counts
-        gathers = float(sent.before_backward_s) * counts.backward_gathers
-        reductions = float(sent.after_backward_s) * counts.reductions
-        return (gathers + reductions) / counts.passes - float(self._exposed.around_backward_s)
-
-    def _hidden_reduction_s(self) -> float:
-        """Gradient reduction hidden behind a backward pass."""
-        times = self._passes if self._reduces_always else 1
-        return float(self._sent.gradients_s - self._exposed.gradients_s / times)
-
-    # --- passes of a chunk ------------------------------------------------------------------------
-
-    def _offload_s(self, number: int, drawn_s: Float) -> float:
-        """Exposed offload beside one pass of a chunk, by its share of the chunk's time."""
-        chunks = self._chunks
-        both_s = float(
-            chunks.forward_with_traffic_s[number] + chunks.backward_with_traffic_s[number]
-        )
-        part = float(drawn_s[number]) / both_s if both_s else 0.0
-        return part * float(self._shares[number]) * (float(self._exposed.offload_s) / self._passes)
-
-    def _forward(
-        self, number: int, share: float, gathers_s: float, hidden_s: float
+    def _pass(
+        self,
+        number: int,
+        kind: Literal["forward", "backward"],
+        gathers_s: Seconds,
+        hidden_gathers_s: Seconds,
+        reduction_s: Seconds = 0.0,
     ) -> tuple[Span, ...]:
-        chunks = self._chunks
+        """One pass of a chunk, what it waits for, and what is hidden behind it."""
+        chunks = self.chunks
+        passes_s = chunks.forward_with_traffic_s, chunks.backward_with_traffic_s
+        whole_s = passes_s[0] + passes_s[1]
+        share = whole_s[number] / max(np.sum(whole_s), np.finfo(float).tiny)
         axes = {name: chunks.traffic[name].take(number) for name in _AXES}
+        if kind == "forward":
+            computed_s, host_s, recompute_s = chunks.forward_s, chunks.host_forward_s, 0.0
+            sent = [(name, a.forward_s, a.sent_forward_s) for name, a in axes.items()]
+        else:
+            computed_s, host_s = chunks.backward_s, chunks.host_backward_s
+            recompute_s = chunks.recompute_s[number]
+            sent = [(name, a.backward_s, a.sent_backward_s) for name, a in axes.items()]
+        part = passes_s[kind == "backward"][number] / whole_s[number] if whole_s[number] else 0.0
+        offload_s = part * share * (self.costs.exposed.offload_s / self.passes)
         return (
-            *_spans([("parameter_gathering", share * gathers_s)]),
-            Span("forward", float(chunks.forward_s[number])),
-            *_spans([("host_overhead", float(chunks.host_forward_s[number]))]),
-            *_spans([(name, float(axis.forward_s)) for name, axis in axes.items()]),
-            *_spans([("offload", self._offload_s(number, chunks.forward_with_traffic_s))]),
-            *_hidden(
-                [
-                    ("parameter_gathering", share * hidden_s),
-                    *((n, float(a.sent_forward_s - a.forward_s)) for n, a in axes.items()),
-                ]
-            ),
-        )
-
-    def _backward(
-        self, number: int, share: float, gathers_s: float, reduction_s: float
-    ) -> tuple[Span, ...]:
-        chunks = self._chunks
-        axes = {name: chunks.traffic[name].take(number) for name in _AXES}
-        return (
-            *_spans([("parameter_gathering", share * gathers_s)]),
-            *_spans([("recompute", float(chunks.recompute_s[number]))]),
-            Span("backward", float(chunks.backward_s[number])),
-            *_spans([("host_overhead", float(chunks.host_backward_s[number]))]),
-            *_spans([(name, float(axis.backward_s)) for name, axis in axes.items()]),
-            *_spans(
-                [
-                    ("offload", self._offload_s(number, chunks.backward_with_traffic_s)),
-                    ("gradient_reduction", share * reduction_s),
-                ]
-            ),
-            *_hidden(
-                [
-                    ("parameter_gathering", share * self._hidden_around_backward_s()),
-                    *((n, float(a.sent_backward_s - a.backward_s)) for n, a in axes.items()),
-                ]
-            ),
+            *_spans(("parameter_gathering", share * gathers_s), ("recompute", recompute_s)),
+            Span(kind, float(computed_s[number])),
+            *_spans(("host_overhead", host_s[number])),
+            *_spans(*((name, exposed_s) for name, exposed_s, _ in sent)),
+            *_spans(("offload", offload_s), ("gradient_reduction", share * reduction_s)),
+            *_hidden(("parameter_gathering", share * hidden_gathers_s)),
+            *_hidden(*((name, all_s - exposed_s) for name, exposed_s, all_s in sent)),
         )
 
 
-def _spans(parts: Iterable[tuple[Drawn, float]]) -> tuple[Span, ...]:
+def _spans(*parts: tuple[Drawn, Seconds]) -> tuple[Span, ...]:
     """Spans of the parts that take time."""
-    return tuple(Span(kind, seconds) for kind, seconds in parts if seconds > 0)
+    return tuple(Span(kind, float(seconds)) for kind, seconds in parts if seconds > 0)
 
 
-def _hidden(parts: Iterable[tuple[Drawn, float]]) -> tuple[Span, ...]:
+def _hidden(*parts: tuple[Drawn, Seconds]) -> tuple[Span, ...]:
     """Hidden spans of the parts that take time."""
-    return tuple(span._replace(hidden=True) for span in _spans(parts))
+    return tuple(span._replace(hidden=True) for span in _spans(*parts))

@@ -1,8 +1,4 @@
-"""Decision guide: which of its eight cases a job is, and what the guide recommends there.
-
-The guide is taught in courses of HPC centres and stated on the "which strategy" pages of DeepSpeed
-and Hugging Face. Whether the model or its largest layer fits one device is computed, not guessed.
-"""
+"""Decision guide of HPC centres: which of its eight cases a job is, and what it recommends."""
 
 from __future__ import annotations
 
@@ -90,17 +86,15 @@ class GuideCase(Enum):
 
 
 def apply_guide(scenarios: Sequence[Scenario], nodes: int) -> tuple[GuideCase, str]:
-    """Find the guide's case of a job, and state it in one sentence with its numbers.
-
-    `scenarios` are the same job in every framework; one in which the model fits suffices.
-    """
+    """Find the guide's case of a job in some frameworks, and state it with its numbers."""
     pairs = [(scenario, _on_one_device(scenario)) for scenario in scenarios]
     scenario, footprint = min(pairs, key=lambda pair: float(pair[1].memory_bytes[0]))
-    limit = format_bytes(footprint.device_limit_bytes)
+    limit, parts_bytes = format_bytes(footprint.device_limit_bytes), footprint.memory_parts_bytes
+    states = [parts_bytes[name][0] for name in ("weights", "gradients", "optimizer_states")]
     size = (
         f"{format_bytes(float(footprint.memory_bytes[0]))} with micro-batches of one "
-        f"{_sample(scenario)}, {format_bytes(_state_bytes(footprint))} of them weights, gradients "
-        "and optimizer states"
+        f"{_sample(scenario)}, {format_bytes(float(sum(states)))} of them weights, gradients and "
+        "optimizer states"
     )
     is_single = nodes * scenario.machine.node.num_devices == 1
     if footprint.fits_device[0]:
@@ -144,17 +138,11 @@ def _on_one_device(scenario: Scenario) -> Footprints:
     return footprints(replace(scenario, workload=workload), Layouts.stack([layout]))
 
 
-def _state_bytes(footprint: Footprints) -> float:
-    parts = footprint.memory_parts_bytes
-    return sum(float(parts[name][0]) for name in ("weights", "gradients", "optimizer_states"))
-
-
 def _largest_layer(scenario: Scenario) -> tuple[float, str]:
     """Memory of the largest layer while it is computed, at least, and its parts in words [B].
 
-    Counted: its weights and the gradient of its largest trainable matrix, in the compute
-    precision, and its activations for one sequence with full recompute. Left out: gradients that
-    leave the device matrix by matrix; the optimizer, which can be anywhere.
+    Counted: weights and the gradient of the largest trainable matrix, in the compute precision;
+    activations of one sequence with full recompute. Left out: other gradients, the optimizer.
     """
     stages = Stages.of_pipeline(scenario, Layout(recompute="full"))
     largest = max(stages.blocks, key=lambda b: b.num_params if b.kind == "layer" else 0)

@@ -1,36 +1,45 @@
-"""Fixes: by how much a layout does not fit, and the cheapest change that makes it fit."""
+"""Fixes: by how much a layout does not fit, and what would make it: a change, nodes, a batch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from planner.choose.preferences import preferences
 from planner.choose.recommendation import setup_effort
-from planner.choose.search import Candidates
+from planner.choose.search import Candidates, enumerate_layouts
 from planner.cost.arrays import Float
 from planner.cost.estimate import Estimate
-from planner.cost.memory.footprint import Footprints
+from planner.cost.memory.footprint import Footprints, footprints
 from planner.cost.parts import part
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
+from planner.describe.framework.framework import Framework
+from planner.describe.layout import RECOMPUTE
 from planner.describe.machine import Machine
 from planner.units import format_bytes
 
 __all__ = [
     "cheapest_change",
     "closest_to_fitting",
+    "double_nodes",
+    "even_batch",
     "memory_margin",
     "shortage_sentence",
     "shortage_summary",
 ]
 
+Scenarios = dict[str, Scenario]
+"""A job by framework."""
+
 
 def closest_to_fitting(candidates: Candidates) -> tuple[float, Footprints]:
     """The share by which the closest layout exceeds device, host or disk, and its footprint."""
-    footprints = candidates.footprints
-    index = int(np.argmin(footprints.excess))
-    return float(footprints.excess[index]), footprints.take(np.array([index]))
+    excess = candidates.footprints.excess
+    index = int(np.argmin(excess))
+    return float(excess[index]), candidates.footprints.take(np.array([index]))
 
 
 def memory_margin(estimate: Estimate, limit_bytes: float) -> str:
@@ -53,22 +62,21 @@ def shortage_sentence(estimate: Estimate, footprint: Footprints) -> str:
 
 def _shortage(used: float, limit: float, where: str, owner: str, parts: dict[str, float]) -> str:
     text = f"needs {format_bytes(used)} {where}, {format_bytes(used - limit)} more than {owner}"
-    parts = {name: value for name, value in parts.items() if name != "total"}
-    if not parts:
+    sizes = {name: size for name, size in parts.items() if name != "total"}
+    if not sizes:
         return text
-    largest = max(parts, key=lambda name: parts[name])
-    return f"{text}; {part(largest).label}: {format_bytes(parts[largest])}"
+    largest = max(sizes, key=sizes.__getitem__)
+    return f"{text}; {part(largest).label}: {format_bytes(sizes[largest])}"
 
 
 def shortage_summary(estimate: Estimate, machine: Machine) -> str:
     """Name the memory that a layout exceeds and by how much, in few words."""
-    total, limit = estimate.memory_bytes["total"], machine.device.memory_bytes.value
-    if total > limit:
-        over = format_bytes(total - limit)
-        return f"{over} too much per device on stage {estimate.worst_stage}"
-    host, limit = estimate.host_memory_bytes["total"], machine.node.host_memory_bytes.value
-    if host > limit:
-        return f"{format_bytes(host - limit)} too much host memory per node"
+    over = estimate.memory_bytes["total"] - machine.device.memory_bytes.value
+    if over > 0:
+        return f"{format_bytes(over)} too much per device on stage {estimate.worst_stage}"
+    over = estimate.host_memory_bytes["total"] - machine.node.host_memory_bytes.value
+    if over > 0:
+        return f"{format_bytes(over)} too much host memory per node"
     return "the node's disk is too small for what is offloaded to it"
 
 
@@ -76,11 +84,7 @@ def shortage_summary(estimate: Estimate, machine: Machine) -> str:
 
 
 def cheapest_change(estimate: Estimate, candidates: Mapping[str, Candidates]) -> str:
-    """Describe the change to a fitting layout that costs least; empty where nothing fits.
-
-    Counted: what differs, by its cost in `preferences.toml`; the effort of the new layout; a step
-    twice as long as one flag.
-    """
+    """Describe the change to a fitting layout that costs least; empty where nothing fits."""
     changes: list[tuple[float, float, str]] = []
     for source in candidates.values():
         estimates = source.estimates
@@ -129,3 +133,48 @@ def _difference(old: Estimate, new: Estimate) -> str:
     if old.framework != new.framework:
         changes.append(f"with {new.framework}")
     return ", ".join(changes) + f" ({format_bytes(new.memory_bytes['total'])})"
+
+
+# --- more nodes, another batch --------------------------------------------------------------------
+
+
+def double_nodes(scenarios: Scenarios, nodes: int) -> Iterator[tuple[int, dict[str, Footprints]]]:
+    """Yield the footprints on two, four, ... 64 times the nodes, as far as the machine has them."""
+    # as much recompute as each framework can do takes the least memory
+    leanest = _with_frameworks(
+        scenarios, lambda f: f.replaced(recompute=[max(f.recompute, key=RECOMPUTE.index)])
+    )
+    most = next(iter(scenarios.values())).machine.num_nodes.value
+    doublings = int(preferences().offers.node_doublings.value)
+    for count in (nodes * 2**power for power in range(1, doublings + 1)):
+        if count <= most:
+            yield count, _footprints(leanest, count)
+
+
+def even_batch(scenarios: Scenarios, nodes: int) -> tuple[int, dict[str, Footprints]]:
+    """The next batch that all devices share evenly, and footprints of data parallelism with it."""
+    first = next(iter(scenarios.values()))
+    world, batch = nodes * first.machine.node.num_devices, first.workload.global_batch
+    even = -(-batch // world) * world
+    if even == batch:
+        return even, {}
+    workload = first.workload.replaced(global_batch=even)
+    data_parallel = _with_frameworks(scenarios, lambda f: f.replaced(axes=[]))
+    changed = {name: replace(each, workload=workload) for name, each in data_parallel.items()}
+    return even, _footprints(changed, nodes)
+
+
+def _with_frameworks(scenarios: Scenarios, change: Callable[[Framework], Framework]) -> Scenarios:
+    """The scenarios with changed frameworks."""
+    return {
+        name: replace(each, framework=change(each.framework)) for name, each in scenarios.items()
+    }
+
+
+def _footprints(scenarios: Scenarios, nodes: int) -> dict[str, Footprints]:
+    """Footprints of all layouts on some nodes, by framework."""
+    by_framework = {}
+    for name, scenario in scenarios.items():
+        layouts, _ = enumerate_layouts(scenario, nodes * scenario.machine.node.num_devices)
+        by_framework[name] = footprints(scenario, layouts)
+    return by_framework

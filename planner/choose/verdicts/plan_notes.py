@@ -1,19 +1,17 @@
-"""Plan notes: the field's guide beside the answer, and what its figures count.
-
-Every reason is read off the estimates and verdicts.
-"""
+"""Plan notes: the field's guide beside the answer, what figures count, options without effect."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from planner.choose.legality.memory_rules import chunk_layers
 from planner.choose.preferences import preferences, user_changes, user_file
 from planner.choose.verdicts.decision_guide import GuideCase, apply_guide
 from planner.choose.verdicts.strategy_verdicts import Verdict
-from planner.choose.verdicts.unused_options import unused_option_notes
 from planner.cost.estimate import Estimate
+from planner.cost.operators.backward import FREES_NOTHING, selective_frees_nothing
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.operators.operations import model_flop, sequence_flop
 from planner.cost.parts import part
@@ -22,61 +20,70 @@ from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.optimizers import OPTIMIZERS
 from planner.cost.shards.tensor_split import kept_share
 from planner.describe.layout import Layout
+from planner.describe.workload import Workload, parse_ramp
 from planner.errors import shorten_path
 from planner.training.large_batch import LINEAR, SQUARE_ROOT, scaled_rate
-from planner.units import either, format_rate, format_seconds
+from planner.units import either, format_count, format_rate, format_seconds
 
-__all__ = ["learning_rate_note", "plan_notes", "preference_notes", "utilisation_notes"]
+__all__ = [
+    "evidence_notes",
+    "learning_rate_note",
+    "plan_notes",
+    "preference_notes",
+    "unused_option_notes",
+    "utilisation_notes",
+]
 
 
 def plan_notes(
     scenarios: Sequence[Scenario], nodes: int, best: Estimate | None, verdicts: Sequence[Verdict]
-) -> list[str]:
+) -> Iterator[str]:
     """State the guide's advice, the recommended layout, why they differ, and what MFU counts."""
     case, advice = apply_guide(scenarios, nodes)
-    notes = [f"The field's guide: {advice}."]
+    yield f"The field's guide: {advice}."
     if best is None:
-        return notes
+        return
     parts = sorted(best.step_time_parts_s.items(), key=lambda item: -item[1])
     shares = ", ".join(
         f"{part(name).label} {100 * value / best.step_time_s:.0f} %"
         for name, value in parts[:4]
         if value > 0.005 * best.step_time_s
     )
-    notes.append(f"The estimate: {_strategy(best.layout)} is recommended; its step is {shares}.")
+    yield f"The estimate: {_strategy(best.layout)} is recommended; its step is {shares}."
+    if difference := _guide_difference(case, best, verdicts):
+        yield f"They differ{difference}."
     scenario = next(each for each in scenarios if each.framework.name == best.framework)
-    return [
-        *notes,
-        *_guide_difference(case, best, verdicts),
-        *_wire_notes(scenario, best.layout),
-        *utilisation_notes(scenario, best),
-        *evidence_notes(scenario, nodes),
-    ]
+    per_node, tp = scenario.machine.node.num_devices, best.layout.tp
+    if tp > scenario.machine.wired_devices and per_node > 1:
+        yield (
+            f"tp = {tp} leaves the node of {per_node}: check this against a run, tensor-parallel "
+            "traffic between nodes is seldom hidden."
+        )
+    yield from utilisation_notes(scenario, best)
+    yield from evidence_notes(scenario, nodes)
 
 
-def preference_notes() -> list[str]:
+def preference_notes() -> Iterator[str]:
     """One sentence on the preferences that the user's file changes."""
     changes = [f"{name} = {new:g} (not {old:g})" for name, (old, new) in user_changes().items()]
     path = user_file()
-    if not changes or path is None:
-        return []
-    return [f"Preferences of {shorten_path(path)}: {', '.join(changes)}."]
+    if changes and path is not None:
+        yield f"Preferences of {shorten_path(path)}: {', '.join(changes)}."
 
 
-def evidence_notes(scenario: Scenario, nodes: int) -> list[str]:
+def evidence_notes(scenario: Scenario, nodes: int) -> Iterator[str]:
     """Name the network that is estimated if there are several, and the machine's measured runs."""
-    machine, notes = scenario.machine, []
-    if machine.networks and machine.network is not None and nodes > 1:
-        alternatives = " or ".join(f"--network {network.name}" for network in machine.networks)
-        remark = f" ({machine.network.note})" if machine.network.note else ""
-        notes.append(
+    machine, network = scenario.machine, scenario.machine.network
+    if machine.networks and network is not None and nodes > 1:
+        alternatives = " or ".join(f"--network {each.name}" for each in machine.networks)
+        remark = f" ({network.note})" if network.note else ""
+        yield (
             f"Between nodes {scenario.framework.name} is estimated on the network "
-            f"{machine.network.name!r}: {machine.network.topology}{remark}. Its job script sets "
-            f"that up; {alternatives} takes another."
+            f"{network.name!r}: {network.topology}{remark}. Its job script sets that up; "
+            f"{alternatives} takes another."
         )
     if machine.evidence:
-        notes.append(f"Measured runs behind estimates for {machine.name}: {machine.evidence}")
-    return notes
+        yield f"Measured runs behind estimates for {machine.name}: {machine.evidence}"
 
 
 # --- the guide and the answer ---------------------------------------------------------------------
@@ -92,35 +99,28 @@ def _strategy(layout: Layout) -> str:
     return text + (f" with offload ({layout.offload})" if layout.offload != "none" else "")
 
 
-def _guide_difference(case: GuideCase, best: Estimate, verdicts: Sequence[Verdict]) -> list[str]:
-    """Compare the guide's own layout with the recommended one; nothing if they agree."""
+def _guide_difference(case: GuideCase, best: Estimate, verdicts: Sequence[Verdict]) -> str:
+    """Compare the guide's own layout with the recommended one; empty if they agree."""
     advice, layouts = case.value, Layouts.of(best.layout)
     fits = {v.name: v.estimate for v in verdicts if v.fits and v.estimate is not None}
     if np.all(advice.holds(layouts) & (layouts.piped | (advice.before not in fits))):
-        return []
+        return ""
     named = [verdict for verdict in verdicts if verdict.name in advice.strategies]
     fitting = [fits[v.name] for v in named if v.name in fits]
     if not fitting:
-        return [f"They differ: {_misfit(named)}."]
+        return f": {_misfit(named)}"
     guided = fits.get(advice.before) or min(fitting, key=lambda estimate: estimate.step_time_s)
     policy, risk = preferences(), guided.out_of_memory_probability
     slowdown, same = guided.step_time_s / best.step_time_s, 1 + policy.guide.same_time.value
     result = (
-        f"the guide's {guided.layout} [{guided.framework}] takes "
+        f": the guide's {guided.layout} [{guided.framework}] takes "
         f"{format_seconds(guided.step_time_s)} per step"
     )
     if slowdown <= same and risk > max(policy.risk, best.out_of_memory_probability):
-        return [
-            f"They differ: {result} but runs out of memory with a probability of "
-            f"{100 * risk:.0f} %."
-        ]
-    if slowdown < 1 / same:
-        return [f"They differ: {result}."]
+        return f"{result} but runs out of memory with a probability of {100 * risk:.0f} %"
     if slowdown <= same:
-        return [f"They differ in taste only: {result}."]
-    return [
-        f"They differ: {result}, {100 * (slowdown - 1):.0f} % more; {_largest_loss(guided, best)}."
-    ]
+        return result if slowdown < 1 / same else f" in taste only{result}"
+    return f"{result}, {100 * (slowdown - 1):.0f} % more; {_largest_loss(guided, best)}"
 
 
 def _largest_loss(slower: Estimate, best: Estimate) -> str:
@@ -143,61 +143,44 @@ def _misfit(named: Sequence[Verdict]) -> str:
     return f"of {names} none fits; closest is {closest.name}, which {closest.why}"
 
 
-def _wire_notes(scenario: Scenario, layout: Layout) -> list[str]:
-    """A warning about tensor parallelism beyond wired devices, which the guide never takes."""
-    per_node = scenario.machine.node.num_devices
-    if layout.tp <= scenario.machine.wired_devices or per_node == 1:
-        return []
-    return [
-        f"tp = {layout.tp} leaves the node of {per_node}: check this against a run, "
-        "tensor-parallel traffic between nodes is seldom hidden."
-    ]
-
-
 # --- what figures count ---------------------------------------------------------------------------
 
 
-def utilisation_notes(scenario: Scenario, estimate: Estimate) -> list[str]:
+def utilisation_notes(scenario: Scenario, estimate: Estimate) -> Iterator[str]:
     """State what MFU and step time leave out, and which options have no effect."""
-    workload, notes = scenario.workload, unused_option_notes(scenario, estimate.layout)
-    share = 1.0
+    workload, share = scenario.workload, 1.0
+    yield from unused_option_notes(scenario, estimate.layout)
     if scenario.model.experts:
         share = float(kept_share(workload, Layouts.of(estimate.layout)))
     if share < 1:
-        notes.append(
+        yield (
             f"With expert_capacity = {workload.expert_capacity:g} at least "
             f"{100 * (1 - share):.3g} % of the tokens routed to experts are dropped: MFU does not "
             "count them, and what is trained changes."
         )
     if OPTIMIZERS[workload.optimizer].paged:
-        notes.append(
+        yield (
             f"The moments of {workload.optimizer} count in host memory; moving their pages, where "
             "the device has no room for them, is left out of the step's time."
         )
-    if workload.precision != workload.base_precision:
-        base, peak = (
-            scenario.machine.peak(each) for each in (workload.base_precision, workload.precision)
-        )
-        notes.append(
-            f"MFU {100 * estimate.mfu:.1f} % is of the {workload.base_precision} peak "
-            f"({format_rate(base, 'FLOP/s')}); of the {workload.precision} peak "
+    if (precision := workload.precision) != (usual := workload.base_precision):
+        base, peak = (scenario.machine.peak(each) for each in (usual, precision))
+        yield (
+            f"MFU {100 * estimate.mfu:.1f} % is of the {usual} peak "
+            f"({format_rate(base, 'FLOP/s')}); of the {precision} peak "
             f"({format_rate(peak, 'FLOP/s')}) it is {100 * estimate.mfu * base / peak:.1f} %."
         )
-    tokens = workload.tokens_per_step
-    computed = workload.sequence_length * workload.global_batch
+    tokens, computed = workload.tokens_per_step, workload.sequence_length * workload.global_batch
     if tokens < computed:
-        notes.append(
+        yield (
             f"Tokens/s and MFU count the tokens of documents, {100 * tokens / computed:.0f} % of "
             "those that are computed: the others are padding."
         )
-    return notes + _attention_notes(scenario, estimate, share)
+    yield from _attention_notes(scenario, estimate, share)
 
 
-def _attention_notes(scenario: Scenario, estimate: Estimate, share: float) -> list[str]:
-    """The utilisation without masked attention, if attention is much of the operations.
-
-    `share` of the tokens routed to experts are computed.
-    """
+def _attention_notes(scenario: Scenario, estimate: Estimate, share: float) -> Iterator[str]:
+    """The utilisation without masked attention, if that is much; `share` of expert tokens count."""
     workload, blocks = scenario.workload, blocks_of(scenario)
     counted, unmasked = (
         sum(
@@ -210,25 +193,20 @@ def _attention_notes(scenario: Scenario, estimate: Estimate, share: float) -> li
         for masked in (False, True)
     )
     total = float(model_flop(blocks, workload, share))
-    much = preferences().guide.attention_share.value * total
-    if counted <= much or unmasked >= counted:
-        return []
-    mfu = estimate.mfu * (1 - (counted - unmasked) / total)
-    squares = "every document" if workload.documents else "the sequence"
-    return [
-        f"MFU counts attention over the whole square of {squares}, "
-        f"{100 * counted / total:.0f} % of the operations; without what the causal mask leaves "
-        f"out it is {100 * mfu:.1f} %."
-    ]
+    if counted > preferences().guide.attention_share.value * total and unmasked < counted:
+        mfu = estimate.mfu * (1 - (counted - unmasked) / total)
+        yield (
+            "MFU counts attention over the whole square of "
+            f"{'every document' if workload.documents else 'the sequence'}, "
+            f"{100 * counted / total:.0f} % of the operations; without what the causal mask leaves "
+            f"out it is {100 * mfu:.1f} %."
+        )
 
 
 def learning_rate_note(
     global_batch: int, reference_batch: int = 256, unit: str = "sequences"
 ) -> str:
     """State how the learning rate is usually scaled from a reference batch, with warm-up.
-
-    Linear: Goyal et al. 2017, arXiv:1706.02677 (SGD). Square root: Krizhevsky 2014,
-    arXiv:1404.5997; the usual choice for Adam (You et al. 2019, arXiv:1904.00962).
 
     >>> learning_rate_note(1024)[:58]
     'Learning rate for a global batch of 1024 sequences, from o'
@@ -240,3 +218,86 @@ def learning_rate_note(
         f"x{root:.3g} (Adam); warm up over the first steps, longer the larger the "
         "factor."
     )
+
+
+# --- options without effect -----------------------------------------------------------------------
+
+
+def unused_option_notes(scenario: Scenario, layout: Layout) -> list[str]:
+    """Name the options of recompute, experts and ramp that have no effect.
+
+    >>> unused_option_notes(scenario, Layout(recompute="selective"))[0][:37]
+    'Selective recompute saves no memory: '
+    """
+    return [
+        *_unused_recompute(scenario, layout),
+        *_unused_layer_counts(scenario, layout),
+        *_unused_expert_options(scenario, layout),
+        *_unused_ramp(scenario.workload),
+    ]
+
+
+def _unused_recompute(scenario: Scenario, layout: Layout) -> Iterator[str]:
+    """Selective recompute that repeats attention and frees nothing."""
+    if layout.recompute_modules:
+        saved = [item for block in blocks_of(scenario) for item in block.saved]
+        freed = {name for item in saved for name in item.again_with}
+        if unused := [name for name in layout.recompute_modules if name not in freed]:
+            layers = f"the layers of {scenario.model.name}"
+            yield f"Recompute of {either(unused)} frees nothing in {layers}."
+    elif layout.recompute == "selective" and selective_frees_nothing(scenario):
+        names_modules = bool(scenario.framework.recompute_modules)
+        yield (
+            f"Selective recompute saves no memory: {FREES_NOTHING}. It only takes time: leave it "
+            f"out{', or name modules (--recompute-modules)' if names_modules else ''}."
+        )
+
+
+def _unused_layer_counts(scenario: Scenario, layout: Layout) -> Iterator[str]:
+    """Recompute of more layers than a chunk has."""
+    layers, step = layout.recompute_layers, layout.recompute_every
+    most = int(np.max(chunk_layers(scenario, layout))) if max(layers, step) > 1 else 1
+    if layers > most:
+        yield (
+            f"recompute_layers = {layers} is full recompute: no chunk has more than {most} layers."
+        )
+    elif step > most:
+        yield (
+            f"recompute_every = {step} repeats no layer: no chunk has more than {most}; use "
+            f"{most} or less, or recompute none."
+        )
+
+
+def _unused_expert_options(scenario: Scenario, layout: Layout) -> Iterator[str]:
+    """Switches and imbalance of an expert exchange that does not happen or overlap."""
+    framework, imbalance = scenario.framework, scenario.workload.expert_imbalance
+    switches = {word: each for word, each in framework.active_switches.items() if each.of_experts}
+    if layout.ep == 1:
+        unused = [f"switch {word}" for word in switches]
+        unused += [f"expert_imbalance = {imbalance:g}"] if imbalance > 1 else []
+        for name in unused:
+            yield f"With ep = 1 no token leaves its rank: {name} does nothing."
+    elif not np.all(Layouts.of(layout).merges_passes(framework)):
+        for word, switch in switches.items():
+            if switch.dotted.get("communication.overlap_experts"):
+                yield (
+                    f"Switch {word} does nothing in this layout: passes are merged only with "
+                    "several micro-batches, without a pipeline or with an interleaved one, and "
+                    "without recompute of whole layers or of moe."
+                )
+
+
+def _unused_ramp(workload: Workload) -> Iterator[str]:
+    """A batch-size ramp that ends after the training, or changes no figure of a step."""
+    end = parse_ramp(workload.ramp)[-1][0] if workload.ramp else 0.0
+    if workload.ramp and not workload.all_tokens:
+        yield (
+            "The ramp changes how long a whole training takes, and no tokens are given: all "
+            "figures are of a step with the full global batch."
+        )
+    elif workload.ramp and end >= workload.all_tokens:
+        yield (
+            f"The ramp ends at {format_count(end)} tokens, the training at "
+            f"{format_count(workload.all_tokens)}: no step has the global batch of "
+            f"{workload.global_batch}."
+        )

@@ -1,8 +1,4 @@
-"""Strategy verdicts: whether each classic strategy fits, why not, and what would make it fit.
-
-A strategy that runs out of memory is shown with the excess, the largest part of its memory and the
-cheapest change that makes it fit; one without a legal layout with the rule that forbids it.
-"""
+"""Strategy verdicts: whether each classic strategy fits, why not, and what would make it fit."""
 
 from __future__ import annotations
 
@@ -20,12 +16,17 @@ from planner.choose.search import Candidates, rank_fastest, search
 from planner.choose.verdicts.fixes import (
     cheapest_change,
     closest_to_fitting,
+    double_nodes,
+    even_batch,
     memory_margin,
     shortage_sentence,
 )
-from planner.choose.verdicts.infeasibility import explain_infeasibility, strategy_frameworks
-from planner.choose.verdicts.scale_up import double_nodes, even_batch
-from planner.choose.verdicts.strategies import CLASSIC, Strategy
+from planner.choose.verdicts.strategies import (
+    CLASSIC,
+    Strategy,
+    explain_infeasibility,
+    strategy_frameworks,
+)
 from planner.cost.estimate import Estimate, estimate_fitting, estimate_times
 from planner.cost.memory.footprint import Footprints
 from planner.cost.scenario import Scenario
@@ -90,16 +91,10 @@ def judge_strategies(
     chosen: bool = False,
     tolerance: float | None = None,
 ) -> list[Verdict]:
-    """Judge every classic strategy by the candidates of a job.
-
-    `chosen`: whether the user named the frameworks; `tolerance` is that of `recommend`, which
-    picks the layout of a strategy. If nothing fits at all, more nodes are searched; if only the
-    batch has no legal layout, the next batch that all devices share.
-    """
+    """Judge every classic strategy by a job's candidates; `chosen`: the user named frameworks."""
     first = next(iter(scenarios.values()))
     world = nodes * first.machine.node.num_devices
-    searched = _Searched(scenarios, candidates, world, chosen, {}, tolerance)
-    verdicts = list(_verdicts(searched))
+    verdicts = list(_verdicts(_Searched(scenarios, candidates, world, chosen, {}, tolerance)))
     if not any(len(part.estimates) for part in candidates.values()):
         if chosen:
             verdicts = _with_other_frameworks(verdicts, first, nodes)
@@ -115,7 +110,7 @@ def _verdicts(searched: _Searched) -> Iterator[Verdict]:
         _closest(parts) if parts and estimate is None else None
         for parts, estimate in zip(layouts, best, strict=True)
     ]
-    estimates = iter(_estimates([pair for pair in closest if pair is not None]))
+    estimates = iter(_estimates([pair for pair in closest if pair]))
     for strategy, parts, estimate, pair in zip(CLASSIC, layouts, best, closest, strict=True):
         if estimate is not None:
             why = memory_margin(estimate, parts[0].footprints.device_limit_bytes)
@@ -125,9 +120,8 @@ def _verdicts(searched: _Searched) -> Iterator[Verdict]:
             fix = cheapest_change(estimate, searched.for_strategy(strategy))
             yield Verdict(strategy.name, False, shortage_sentence(estimate, pair[0]), fix, estimate)
         else:
-            why = explain_infeasibility(
-                strategy, searched.scenarios, searched.world, searched.chosen
-            )
+            job = searched.scenarios, searched.world, searched.chosen
+            why = explain_infeasibility(strategy, *job)
             yield Verdict(strategy.name, False, f"no legal layout: {why}", "", None)
 
 
@@ -173,10 +167,7 @@ def _strategy_candidates(strategy: Strategy, searched: _Searched) -> Iterator[Ca
 def _derived(
     change: Callable[[Scenario, Layouts], Layouts], strategy: Strategy, candidates: Candidates
 ) -> Candidates:
-    """A strategy's layouts, derived from sharded weights if the search tries none.
-
-    Derived from the fastest that fits, or from the one that exceeds its limits least.
-    """
+    """A strategy's layouts, from the fastest of sharded weights or from the closest to fitting."""
     scenario = candidates.scenario
     sharded = candidates.only(lambda x: x.shards_weights & (x.tp * x.pp * x.cp * x.ep == 1))
     if len(sharded.estimates):

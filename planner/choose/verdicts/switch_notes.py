@@ -1,7 +1,4 @@
-"""Switch notes: framework switches that would make a job fit, or spare recompute or offload.
-
-They are suggested and never chosen: people judge what a switch does to training.
-"""
+"""Switch notes: framework switches that would make a job fit, or spare recompute or offload."""
 
 from __future__ import annotations
 
@@ -43,17 +40,12 @@ class _Trial(NamedTuple):
 
 
 def switch_notes(candidates: Mapping[str, Candidates], best: Estimate | None) -> list[str]:
-    """One sentence on switches that make a job fit, or that spare recompute and offload.
-
-    Tried if nothing fits, or with the recommended framework if it recomputes all layers or
-    offloads: every switch that saves memory, alone; if nothing fits, then as many as go together,
-    less those that prove unnecessary. The fastest result counts. For convolutional networks, the
-    switch of their memory order is tried instead.
-    """
+    """One sentence on switches that make a job fit, or that spare recompute and offload."""
     if best is not None and not _is_costly(Layouts.of(best.layout)):
-        return _memory_order_notes(candidates, best)
+        return list(_memory_order_notes(candidates, best))
     parts = [part for name, part in candidates.items() if best is None or name == best.framework]
     nearest = [(part.scenario, _nearest(part, sparing=best is not None)) for part in parts]
+    # one alone; if nothing fits, then as many as go together, less those that prove unnecessary
     for together in (False, True) if best is None else (False,):
         trials = [
             trial
@@ -64,7 +56,7 @@ def switch_notes(candidates: Mapping[str, Candidates], best: Estimate | None) ->
         ]
         if trials:
             trial = min(trials, key=lambda t: (_is_risky(t.fastest), t.fastest.step_time_s))
-            return _trial_notes(_with_fewer_switches(trial) if together else trial, best)
+            return list(_trial_notes(_with_fewer_switches(trial) if together else trial, best))
     return []
 
 
@@ -86,9 +78,8 @@ def _switch_choices(scenario: Scenario, together: bool) -> list[tuple[str, ...]]
     on = {word.partition("=")[0] for word in framework.switched}
     single = []
     for name, switch in framework.switches.items():
-        suits = not switch.refuses(device) and not switch.refuses_workload(
-            scenario.workload, scenario.model
-        )
+        job = scenario.workload, scenario.model
+        suits = not switch.refuses(device) and not switch.refuses_workload(*job)
         has_value = bool(switch.takes) == bool(switch.usual)
         if suits and switch.saves_memory and has_value and name not in on:
             needed = [need for need in switch.needs if need not in on]
@@ -153,52 +144,48 @@ def _nearest(candidates: Candidates, sparing: bool) -> Layouts:
 
 def _fastest(scenario: Scenario, layouts: Layouts) -> Iterator[Estimate]:
     """The fastest legal layout that fits, safe ones first; nothing if none fits."""
-    layouts = legal_layouts(scenario, layouts)
-    if not len(layouts):
-        return
-    _, estimates = estimate_fitting(scenario, layouts)
-    if not len(estimates):
-        return
-    risky = estimates.out_of_memory_probability > preferences().risk
-    yield estimates[int(np.lexsort((estimates.step_time_s, risky))[0])]
+    if len(layouts := legal_layouts(scenario, layouts)):
+        _, estimates = estimate_fitting(scenario, layouts)
+        risky = estimates.out_of_memory_probability > preferences().risk
+        for first in np.lexsort((estimates.step_time_s, risky))[:1]:
+            yield estimates[int(first)]
 
 
 # --- sentences ------------------------------------------------------------------------------------
 
 
-def _trial_notes(trial: _Trial, best: Estimate | None) -> list[str]:
+def _trial_notes(trial: _Trial, best: Estimate | None) -> Iterator[str]:
     """Say what the switches gain; nothing if that is too little or risky."""
     fastest, switches = trial.fastest, trial.framework.active_switches
+    gain = preferences().offers.switch_gain.value
     effect = "; ".join(switches[word].does for word in trial.switches)
     result = (
         f"{fastest.layout} takes {format_seconds(fastest.step_time_s)} per step and "
         f"{format_bytes(fastest.memory_bytes['total'])} per device"
     )
     if best is None:
-        return [f"It would fit with -f {fastest.framework} ({effect}): {result}."]
-    gain = preferences().offers.switch_gain.value
-    if fastest.step_time_s * gain > best.step_time_s or _is_risky(fastest):
-        return []
-    spared = [best.layout.recomputed] if best.layout.recompute == "full" else []
-    spared += ["offload"] if best.layout.offload != "none" else []
-    return [f"Without {' and '.join(spared)}, -f {fastest.framework} ({effect}) fits: {result}."]
+        yield f"It would fit with -f {fastest.framework} ({effect}): {result}."
+    elif fastest.step_time_s * gain <= best.step_time_s and not _is_risky(fastest):
+        spared = [best.layout.recomputed] if best.layout.recompute == "full" else []
+        spared += ["offload"] if best.layout.offload != "none" else []
+        yield f"Without {' and '.join(spared)}, -f {fastest.framework} ({effect}) fits: {result}."
 
 
-def _memory_order_notes(candidates: Mapping[str, Candidates], best: Estimate) -> list[str]:
+def _memory_order_notes(candidates: Mapping[str, Candidates], best: Estimate) -> Iterator[str]:
     """Say what the recommended layout of a convolutional network gains by channels-last memory."""
-    part = candidates.get(best.framework)
+    part, gain = candidates.get(best.framework), preferences().offers.switch_gain.value
     if part is None or part.scenario.model.convolutional is None:
-        return []
+        return
     scenario, layouts = part.scenario, Layouts.stack([best.layout])
     for name, switch in scenario.framework.switches.items():
-        suits = not switch.refuses(scenario.machine.device) and not switch.refuses_workload(
+        refusal = switch.refuses(scenario.machine.device) or switch.refuses_workload(
             scenario.workload
         )
-        if not (suits and "kernels.channels_last" in switch.dotted):
+        if refusal or "kernels.channels_last" not in switch.dotted:
             continue
         for trial in _try(scenario, layouts, (name,)):
             time_s = trial.fastest.step_time_s
-            if time_s * preferences().offers.switch_gain.value < best.step_time_s:
+            if time_s * gain < best.step_time_s:
                 switched = f"With -f {trial.framework.name} ({switch.does}) {best.layout}"
-                return [f"{switched} takes {format_seconds(time_s)} per step."]
-    return []
+                yield f"{switched} takes {format_seconds(time_s)} per step."
+                return

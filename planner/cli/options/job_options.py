@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from planner.job import Job
 
 if TYPE_CHECKING:
-    from planner.choose.user_layouts.completion import CompletedLayout
+    from planner.choose.user_layouts import CompletedLayout
     from planner.evidence.learning import Learned
 
 __all__ = [
@@ -151,7 +151,7 @@ class LayoutOptions:
 
     def completed(self) -> tuple[Model, Machine, CompletedLayout]:
         """The model, the machine, and the layout that options and files state together."""
-        from planner.choose.user_layouts.completion import complete_layout
+        from planner.choose.user_layouts import complete_layout
 
         job = self.description()
         model, machine = job.load_model(), job.load_machine()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.choose.legality import check
-from planner.choose.user_layouts.completion import complete_layout
+from planner.choose.user_layouts import complete_layout
 from planner.cost.scenario import Scenario
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.configurations.configuration import Configuration

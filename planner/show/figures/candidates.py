@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from planner.choose.plots.layout_space import Cell, LayoutSpace, Point
+from planner.choose.plots import Cell, LayoutSpace, Point
 from planner.cost.estimate import Estimate
 from planner.show.figures.figure_registry import figure_of
 from planner.show.figures.frame import (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.ask.answer import Answer, Row
-from planner.choose.plots.scaling import ScalePoint
+from planner.choose.plots import ScalePoint
 from planner.show.answers import column_text, column_title, interval_names
 from planner.show.figures.figure_registry import figure_of
 from planner.show.figures.frame import (

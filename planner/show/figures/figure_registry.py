@@ -13,9 +13,14 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from planner.choose.plan import Plan
-from planner.choose.plots.anatomy import parallel_axes, play_step, scenario_of
-from planner.choose.plots.layout_space import LayoutSpace, layout_space
-from planner.choose.plots.scaling import ScalePoint
+from planner.choose.plots import (
+    LayoutSpace,
+    ScalePoint,
+    layout_space,
+    parallel_axes,
+    play_step,
+    scenario_of,
+)
 from planner.cost.estimate import Estimate
 from planner.cost.memory.footprint import stage_memory
 from planner.cost.scenario.experience import Experience

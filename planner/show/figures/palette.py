@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from planner.cost.parts import Hue, Part, part
-from planner.training import parts as of_training
+from planner.training import whole_training as of_training
 
 __all__ = ["GREY", "HUES", "LIMIT", "Ink", "contrast", "ink", "label", "readable_on"]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from planner.choose.plots.anatomy import Axis, rank_axes
+from planner.choose.plots import Axis, rank_axes
 from planner.cost.network.wiring import group_rate, wiring
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from planner.choose.plots.anatomy import PlayedStep
+from planner.choose.plots import PlayedStep
 from planner.cost.schedules.timeline import ASIDE, Drawn, Event, Timeline
 from planner.show.figures.figure_registry import figure_of
 from planner.show.figures.frame import Drawing, bar_style, framed, plain

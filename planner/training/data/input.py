@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,15 +14,16 @@ from planner.cost.arrays import Float
 from planner.describe.machine import Machine
 from planner.describe.training.training_run import Dataset, Loader
 from planner.errors import DescriptionError
-from planner.training.data.constants import constants
 from planner.training.data.input_stages import (
+    cached_fraction,
+    constants,
     node_read_rate,
     stage_times,
+    staging_time,
     unknown_stages,
 )
-from planner.training.data.node_cache import cached_fraction, staging_time
 
-__all__ = ["InputTime", "input_time"]
+__all__ = ["Change", "ChangeName", "InputTime", "changes", "input_time"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,3 +138,107 @@ def _exposed(stages: dict[str, Float], step: Float, loader: Loader) -> Float:
     if not loader.prefetch:
         return longest + fetch
     return fetch + np.maximum(longest - step - fetch, 0)
+
+
+ChangeName = Literal[
+    "workers",
+    "prefetch",
+    "decoded",
+    "larger files",
+    "stripes",
+    "shards",
+    "local disk",
+    "memory",
+]
+
+_FILE_BYTES = 1e9
+# a usual size of record files: they are opened seldom
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change of loader or dataset, and the input time with it."""
+
+    name: ChangeName
+    dataset: Dataset
+    loader: Loader
+    time: InputTime
+
+
+def changes(
+    machine: Machine,
+    nodes: ArrayLike,
+    ranks_per_node: float,
+    samples_per_step: ArrayLike,
+    step_s: ArrayLike,
+    dataset: Dataset,
+    loader: Loader,
+    epochs: ArrayLike = 2.0,
+) -> list[Change]:
+    """List every possible single change of loader and dataset, with its input time [s].
+
+    Counted: more workers, prefetch, staging, larger files, stripes, sequential reads. A caller
+    compares them with the present loader. Left out: two changes at once. method.md#input.
+
+    >>> from planner.describe.catalogue import load_dataset
+    >>> job = load_machine("polaris"), 256, 4, 7168, 0.636, load_dataset("unet3d")
+    >>> times = {change.name: change.time for change in changes(*job, Loader())}
+    >>> round(float(times["local disk"].utilisation), 2)
+    1.0
+    """
+    job = machine, nodes, ranks_per_node, samples_per_step, step_s
+    return [
+        Change(name, data, new_loader, input_time(*job, data, new_loader, epochs))
+        for name, data, new_loader in _variants(machine, ranks_per_node, dataset, loader)
+    ]
+
+
+def _variants(
+    machine: Machine, ranks: float, dataset: Dataset, loader: Loader
+) -> Iterator[tuple[ChangeName, Dataset, Loader]]:
+    """Yield dataset and loader after each change."""
+    workers = max(int(machine.node.num_cores.value / max(ranks, 1)), 1)
+    hidden = max(loader.prefetch, 2)
+    if workers > loader.workers:
+        yield "workers", dataset, loader.replaced(workers=workers, prefetch=hidden)
+    if not loader.prefetch or not loader.workers:
+        yield "prefetch", dataset, loader.replaced(workers=max(loader.workers, 1), prefetch=hidden)
+    if dataset.compressed and dataset.decode_s.value:
+        yield "decoded", _decoded(dataset), loader
+    per_file = math.ceil(_FILE_BYTES / dataset.sample_bytes.value)
+    if per_file > dataset.samples_per_file.value:
+        yield "larger files", _packed(dataset, per_file), loader.replaced(order="sequential")
+    system = machine.file_system(loader.file_system)
+    if system and system.num_targets and system.num_targets.value > loader.stripe_count:
+        yield "stripes", dataset, loader.replaced(stripe_count=int(system.num_targets.value))
+    yield from _cached(machine, dataset, loader)
+
+
+def _decoded(dataset: Dataset) -> Dataset:
+    """Return the dataset stored decoded, which needs no decoding."""
+    size, origin = dataset.host_bytes, {"kind": "assumed", "source": "stored decoded"}
+    return dataset.replaced(
+        sample_bytes={"value": size, **origin}, decode_s={"value": 0.0, **origin}, compressed=False
+    )
+
+
+def _packed(dataset: Dataset, per_file: int) -> Dataset:
+    """Return the dataset in larger files."""
+    source = f"record files of {_FILE_BYTES / 1e9:g} GB"
+    return dataset.replaced(
+        samples_per_file={"value": per_file, "kind": "assumed", "source": source},
+        order="sequential",
+    )
+
+
+def _cached(
+    machine: Machine, dataset: Dataset, loader: Loader
+) -> Iterator[tuple[ChangeName, Dataset, Loader]]:
+    """Yield changes of the place where a node caches the dataset."""
+    if not loader.sharded:
+        cache = "memory" if loader.staging == "none" else loader.staging
+        yield "shards", dataset, loader.replaced(staging=cache, sharded=True)
+    if machine.node.local_disk and loader.staging != "local-disk":
+        yield "local disk", dataset, loader.replaced(staging="local-disk")
+    if loader.staging != "memory":
+        yield "memory", dataset, loader.replaced(staging="memory")

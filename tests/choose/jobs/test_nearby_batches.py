@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import planner
-from planner.choose.jobs.nearby_batches import nearest_batches
+from planner.choose.jobs.job_search import nearest_batches
 from planner.choose.plan import Plan
 from planner.choose.planning import plan
 from planner.choose.preferences import preferences

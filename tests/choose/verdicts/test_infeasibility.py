@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from planner.choose.search import enumerate_layouts
-from planner.choose.verdicts.infeasibility import explain_infeasibility
-from planner.choose.verdicts.strategies import CLASSIC
+from planner.choose.verdicts.strategies import CLASSIC, explain_infeasibility
 from planner.cost.scenario import Scenario
 from tests.descriptions import scenario
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from planner.choose.legality import check
-from planner.choose.verdicts.unused_options import unused_option_notes
+from planner.choose.verdicts.plan_notes import unused_option_notes
 from planner.cost.estimate import estimate_layouts
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework, names

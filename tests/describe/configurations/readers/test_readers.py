@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from planner.choose.user_layouts.completion import complete_layout
+from planner.choose.user_layouts import complete_layout
 from planner.describe.catalogue import load_machine, load_model
 from planner.describe.configurations.configuration import WIDTH_SQUARED, Configuration, joined
 from planner.describe.configurations.document import Document

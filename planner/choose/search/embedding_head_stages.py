@@ -1,8 +1,4 @@
-"""Embedding and head stages: count the embedding and the head as a layer each, where that can help.
-
-One layer less on the first and last stage makes room there, balances a last stage that computes the
-head too, and makes chunks even that are not otherwise.
-"""
+"""Embedding and head stages: count the embedding and the head as a layer each where it helps."""
 
 from __future__ import annotations
 
@@ -23,16 +19,13 @@ from planner.describe.layout import SCHEDULES
 
 __all__ = ["count_embedding_and_head"]
 
+
 _HEAD_WEIGHTS = (0.5, 1.0, 2.0)
 """Time of the head over its share of a layer's parameters: its time is not known here."""
 
 
 def count_embedding_and_head(candidates: Candidates) -> Layouts:
-    """Give the embedding and the head a slot each in the pipeline.
-
-    Tried for layouts whose slowest stage gets less work, for those that miss the device by less
-    than a layer of each stage, and for interleaved schedules with uneven chunks.
-    """
+    """Give the embedding and the head a slot each in the pipeline."""
     scenario, framework = candidates.scenario, candidates.scenario.framework
     has_slots = framework.custom_pipeline_split and framework.balance == "layers"
     layouts = candidates.footprints.layouts

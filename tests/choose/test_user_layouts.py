@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from planner.choose.user_layouts.completion import CompletedLayout, complete_layout
-from planner.choose.user_layouts.configuration_estimate import estimate_configuration
+from planner.choose.user_layouts import CompletedLayout, complete_layout, estimate_configuration
 from planner.cost.scenario import Scenario
 from planner.cost.shards.stages import Stages
 from planner.describe.catalogue import load_machine, load_model

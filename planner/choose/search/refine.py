@@ -1,28 +1,27 @@
-"""Rank groups: sharding inside groups of ranks, and context parallelism inside the context."""
+"""Refine: options that are tried only on candidates that can gain by them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
 from planner.choose.legality import legal, legal_layouts
 from planner.choose.search.candidates import Candidates
-from planner.cost.arrays import Float
+from planner.choose.search.embedding_head_stages import count_embedding_and_head
+from planner.choose.search.recompute import reduce_recompute
+from planner.cost.arrays import Float, is_in
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.shards.layouts import Layouts
 from planner.cost.step.block_pass import block_passes
-from planner.describe.layout import Layout, divisors
+from planner.describe.layout import RECOMPUTE, Layout, divisors
 
-__all__ = ["exchange_heads", "keep_weights_near", "shard_in_groups"]
+__all__ = ["REFINEMENTS", "TILES"]
 
 
 def shard_in_groups(candidates: Candidates) -> Layouts:
-    """Shard weights inside groups of every size, where they are sharded over all ranks.
-
-    A smaller group takes more memory, so only layouts that fit are changed; and the closest of the
-    others, so that the answer can say by how much it does not fit.
-    """
+    """Shard weights inside groups of every size, where they are sharded over all ranks."""
     scenario, footprints = candidates.scenario, candidates.footprints
     layouts = footprints.layouts
     if not scenario.framework.hybrid_stages or not len(layouts):
@@ -38,10 +37,7 @@ def shard_in_groups(candidates: Candidates) -> Layouts:
 
 
 def keep_weights_near(candidates: Candidates) -> Layouts:
-    """Keep ZeRO-3 weights sharded over one node between forward and backward.
-
-    Tried where all ranks shard them over several nodes, and the layout fits.
-    """
+    """Keep ZeRO-3 weights sharded over one node between forward and backward."""
     scenario, footprints = candidates.scenario, candidates.footprints
     layouts = footprints.layouts
     if not scenario.framework.second_shards or not len(layouts):
@@ -53,11 +49,7 @@ def keep_weights_near(candidates: Candidates) -> Layouts:
 
 
 def exchange_heads(candidates: Candidates) -> Layouts:
-    """Exchange tokens for heads in context parallelism, where that makes a micro-batch faster.
-
-    The kind of context parallelism changes no memory, and the time of layers alone, so the fastest
-    kind is that of the fastest layers.
-    """
+    """Exchange tokens for heads in context parallelism, where that makes a micro-batch faster."""
     scenario, footprints = candidates.scenario, candidates.footprints
     layouts, blocks = footprints.layouts, blocks_of(scenario)
     has_kinds = bool(set(scenario.framework.context) - {"ring"}) and len(layouts) > 0
@@ -81,3 +73,41 @@ def exchange_heads(candidates: Candidates) -> Layouts:
         best_size[rows[is_faster]], least_s[rows[is_faster]] = size, time_s[is_faster]
     changed = np.flatnonzero(best_size > 1)
     return replace(rings.take(changed), ulysses=best_size[changed])
+
+
+TILES = (4, 16)
+"""Tiles of the largest matrix to try."""
+
+
+def offload_activations(candidates: Candidates) -> Layouts:
+    """Keep activations in host memory between forward and backward."""
+    layouts, modes = (
+        candidates.footprints.layouts,
+        candidates.scenario.framework.offload_activations,
+    )
+    if not modes or not len(layouts) or candidates.footprints.fits.any():
+        return layouts.take(np.zeros(0, dtype=np.int64))
+    codes = [RECOMPUTE.index(mode) for mode in modes]
+    layouts = layouts.take(np.flatnonzero(is_in(layouts.recompute, codes)))
+    offloaded = replace(layouts, offload_activations=np.ones_like(layouts.recompute))
+    return legal_layouts(candidates.scenario, offloaded)
+
+
+def tile_matrices(candidates: Candidates) -> Layouts:
+    """Compute the largest matrix in tiles, with sharded weights."""
+    footprints, layouts = candidates.footprints, candidates.footprints.layouts
+    is_tried = candidates.scenario.framework.tiling and not footprints.fits.any()
+    sharded = layouts.take(np.flatnonzero(layouts.shards_weights & is_tried))
+    return Layouts.joined([replace(sharded, tiles=np.full(len(sharded), n)) for n in TILES])
+
+
+REFINEMENTS: tuple[Callable[[Candidates], Layouts], ...] = (
+    count_embedding_and_head,
+    shard_in_groups,
+    reduce_recompute,
+    offload_activations,
+    keep_weights_near,
+    exchange_heads,
+    tile_matrices,
+)
+"""In this order: each sees the layouts that earlier ones added."""

@@ -22,6 +22,7 @@ from planner.describe.layout import RECOMPUTE, Layout
 
 __all__ = ["reduce_recompute"]
 
+
 _BOUNDED_FROM = 4096
 """Layouts from which on lower bounds are checked before estimates."""
 _NEAR_FACTOR = 1.1
@@ -29,12 +30,7 @@ _NEAR_FACTOR = 1.1
 
 
 def reduce_recompute(candidates: Candidates) -> Layouts:
-    """Find the fewest recomputed layers, and the smallest sets of modules, with which layouts fit.
-
-    Once to fit, and once to fit safely. More of either takes less memory and more time, so no
-    other partial recompute is faster; and none is faster than no recompute, so layouts that are
-    slow without are not tried.
-    """
+    """Find the fewest recomputed layers, and the smallest sets of modules, so that layouts fit."""
     scenario, layouts = candidates.scenario, candidates.footprints.layouts
     framework = scenario.framework
     if not (framework.recompute_by or framework.recompute_modules) or not len(layouts):

@@ -1,9 +1,4 @@
-"""Completion: make a layout, a workload and a framework of what files and a user state.
-
-The user's values override those of files. What follows from the rest (data-parallel degree, number
-of micro-batches) is computed; a missing value is asked for and a contradiction refused, in one
-sentence each.
-"""
+"""User layouts: complete what files and a user state of a layout, estimate and improve it."""
 
 from __future__ import annotations
 
@@ -12,7 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.choose.legality.job_checks import check_division
-from planner.describe.catalogue import load_framework
+from planner.choose.planning import estimate_job, job_of_layout, plan
+from planner.cost.estimate import Estimate
+from planner.cost.scenario.experience import Experience
+from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.configurations.configuration import WIDTH_SQUARED, Changes, Configuration
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import V_SHAPED, Layout
@@ -21,7 +19,13 @@ from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.errors import DescriptionError, LayoutError
 
-__all__ = ["CompletedLayout", "complete_layout"]
+__all__ = [
+    "CompletedLayout",
+    "ConfigurationEstimate",
+    "complete_layout",
+    "estimate_configuration",
+    "faster_layout",
+]
 
 Fields = dict[str, Any]
 
@@ -47,26 +51,27 @@ def complete_layout(
     workload: Mapping[str, Any] | None = None,
     framework: str | Framework | None = None,
 ) -> CompletedLayout:
-    """Complete the layout that files and a user state together.
-
-    `layout` and `workload` are the fields that the user states. Raises LayoutError or
-    DescriptionError where something is missing or does not fit.
-    """
+    """Complete the layout that files state together with a user's own fields, which count first."""
     files = configuration or Configuration((), ())
     values, override_notes = _merge(files, {**(layout or {}), **(workload or {})})
     notes = [*files.notes, *override_notes, *_delegation_notes(files, values)]
     fields = {key: value for key, value in values.items() if key in Layout.model_fields}
     fields = _with_degrees(fields, files, machine, nodes, values)
     shape = Layout.described(_with_schedule(_with_micro_batches(fields, values, files)))
+    own_length = model.default_sequence_length
     if "sequence_length" not in values and files.files:
-        notes.append(f"sequence length {model.default_sequence_length}, the model's own")
-    job = _workload(model, shape, values)
+        notes.append(f"sequence length {own_length}, the model's own")
+    usual = {"global_batch": shape.global_batch, "sequence_length": own_length}
+    job_fields = {key: value for key, value in values.items() if key in Workload.model_fields}
+    job = Workload.described({**usual, **job_fields}, where="workload")
     notes += _shape_notes(files, model)
-    name = framework or files.framework or files.usual_framework or None
+    name = framework or files.framework or files.usual_framework
+    if not name:
+        return CompletedLayout(shape, job, None, tuple(notes))
     chosen = load_framework(name) if isinstance(name, str) else name
-    if chosen is not None and "ulysses" not in fields and chosen.context[0] == "ulysses":
+    if "ulysses" not in fields and chosen.context[0] == "ulysses":
         shape = shape.replaced(ulysses=shape.cp)
-    if chosen is not None and not framework:
+    if not framework:
         chosen, setting_notes = _configured_framework(chosen, files, shape, job, model)
         notes += setting_notes
     return CompletedLayout(shape, job, chosen, tuple(notes))
@@ -89,27 +94,16 @@ def _merge(files: Configuration, user: Fields) -> tuple[Fields, list[str]]:
 
 def _delegation_notes(files: Configuration, values: Fields) -> list[str]:
     """Notes on fields that a file leaves to another; any but offload must be stated."""
-    notes = []
-    for field, target in files.left_to.items():
-        if field in values:
-            continue
+    left = {field: target for field, target in files.left_to.items() if field not in values}
+    for field, target in left.items():
         if field != "offload":
             raise DescriptionError(
                 f"{files.name} leaves {field} to {target}; give that file too, or state {field}"
             )
-        notes.append(f"{files.name} leaves offload and buckets to {target}: give that too")
-    return notes
-
-
-def _workload(model: Model, layout: Layout, values: Fields) -> Workload:
-    """The workload as stated; its batch and sequence follow from the layout and the model."""
-    fields = {key: value for key, value in values.items() if key in Workload.model_fields}
-    fields.setdefault("global_batch", layout.global_batch)
-    fields.setdefault("sequence_length", model.default_sequence_length)
-    return Workload.described(fields, where="workload")
-
-
-# --- degrees and batch ------------------------------------------------------------------------
+    return [
+        f"{files.name} leaves offload and buckets to {target}: give that too"
+        for target in left.values()
+    ]
 
 
 def _with_degrees(
@@ -208,27 +202,22 @@ def _batch_message(
     """Refuse a batch that is not the product of its sizes."""
     sizes = {"micro-batch": micro, "passes": passes, "dp": dp}
     product = " * ".join(f"{name} {size}" for name, size in sizes.items() if size is not None)
-    if micro and passes and dp and batch % (micro * passes) == 0:
-        remedy = (
-            f"give as many --nodes as dp = {batch // (micro * passes)} needs, or --global-batch"
-        )
-    elif micro and dp and not passes and batch % micro == 0:
-        remedy = (
-            f"use as many --nodes as a dp that divides {batch // micro} needs, or --global-batch"
-        )
-    else:
-        remedy = "give --global-batch or --micro-batch so that they multiply"
+    remedy = "give --global-batch or --micro-batch so that they multiply"
+    if micro and dp and batch % (micro * (passes or 1)) == 0:
+        replicas = batch // (micro * (passes or 1))
+        wanted = f"give as many --nodes as dp = {replicas}"
+        if not passes:
+            wanted = f"use as many --nodes as a dp that divides {replicas}"
+        remedy = f"{wanted} needs, or --global-batch"
     return f"{files.name}: the global batch {batch} is not made by {product}; {remedy}"
 
 
 def _with_schedule(fields: Fields) -> Fields:
     """The fields with the usual schedule of a pipeline."""
-    if fields.get("pp", 1) == 1:
-        return {"schedule": "none", **fields}
-    if fields.get("schedule") in V_SHAPED:
+    if fields.get("schedule") in V_SHAPED and fields.get("pp", 1) != 1:
         return {"vpp": 2, **fields}
     usual = "1f1b" if fields.get("vpp", 1) == 1 else "interleaved-1f1b"
-    return {"schedule": usual, **fields}
+    return {"schedule": "none" if fields.get("pp", 1) == 1 else usual, **fields}
 
 
 # --- model and framework ----------------------------------------------------------------------
@@ -236,32 +225,31 @@ def _with_schedule(fields: Fields) -> Fields:
 
 def _shape_notes(files: Configuration, model: Model) -> list[str]:
     """A note where the files train a model of other sizes."""
-    sizes = ", ".join(
+    # a vocabulary may be padded
+    sizes = [
         f"{name} = {size} not {getattr(model, name)}"
         for name, size in files.shape.items()
-        # a vocabulary may be padded
         if size != getattr(model, name) and not (name == "vocab_size" and size > model.vocab_size)
-    )
-    if not sizes:
-        return []
-    return [f"{files.name} is for another model than {model.name} ({sizes}), which is estimated"]
+    ]
+    text = f"{files.name} is for another model than {model.name} ({', '.join(sizes)})"
+    return [f"{text}, which is estimated"] if sizes else []
 
 
 def _configured_framework(
     framework: Framework, files: Configuration, layout: Layout, workload: Workload, model: Model
 ) -> tuple[Framework, list[str]]:
     """The framework with the switches and values that the files set, and notes on them."""
+    # a single rank sends nothing
+    sends = layout.dp * layout.cp > 1
     changes = {
         key: value
         for key, value in files.changes.items()
-        # a single rank sends nothing
-        if layout.dp * layout.cp > 1 or not key.startswith("communication.")
+        if sends or not key.startswith("communication.")
     }
     framework, switch_notes = _with_switches(framework, files, workload, model)
-    framework, notes = _changes_as_switches(framework, changes, files.name)
-    switch_notes += notes
+    framework, word_notes = _changes_as_switches(framework, changes, files.name)
     framework, notes = _with_changes(framework, changes, workload.precision, model)
-    return framework, switch_notes + notes
+    return framework, [*switch_notes, *word_notes, *notes]
 
 
 def _with_switches(
@@ -312,10 +300,8 @@ def _with_changes(
         if key == "states.accumulated_bytes":
             gradient_bytes = states.gradient_bytes + states.unsharded_gradient_bytes
             if (gradient_bytes >= 4) != (value == 4):
-                notes.append(
-                    f"gradients are counted with {gradient_bytes:g} bytes, not accumulated in "
-                    f"{value}"
-                )
+                counted = f"gradients are counted with {gradient_bytes:g} bytes"
+                notes.append(f"{counted}, not accumulated in {value}")
             continue
         *path, name = key.replace("states.", f"{prefix}.").split(".")
         table = tables
@@ -323,12 +309,91 @@ def _with_changes(
             table = table[part]
         # None: the framework has no such choice
         if table[name] is not None and table[name] != value:
-            before, after = _plain(table[name]), _plain(value)
+            before, after = (
+                str(each).lower() if isinstance(each, bool | str) else f"{float(each):g}"
+                for each in (table[name], value)
+            )
             notes.append(f"{framework.name} with {key} = {after}, not {before}")
             table[name] = value
     return (type(framework).described(tables) if notes else framework), notes
 
 
-def _plain(value: object) -> str:
-    is_text = isinstance(value, bool | str)
-    return str(value).lower() if is_text else f"{float(str(value)):g}"
+# --- estimate -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationEstimate:
+    """The estimate of a configuration."""
+
+    job: CompletedLayout
+    """The layout as completed, with notes on how the files were understood."""
+    estimate: Estimate
+    """Memory and step time."""
+    better: Estimate | None
+    """A faster layout of the same framework on the same nodes, or one that fits; None without."""
+
+
+def estimate_configuration(
+    model: str | Model,
+    machine: str | Machine,
+    configuration: Configuration,
+    *,
+    nodes: int | None = None,
+    layout: Mapping[str, Any] | None = None,
+    workload: Mapping[str, Any] | None = None,
+    framework: str | Framework | None = None,
+    experience: Experience = Experience(),
+) -> ConfigurationEstimate:
+    """Estimate the layout that files configure, and the best that their framework can do.
+
+    >>> from planner.describe.configurations.reading import read_configuration_text
+    >>> config = read_configuration_text('{"train_micro_batch_size_per_gpu": 1, "zero_optimization"'
+    ...     ': {"stage": 3}, "bf16": {"enabled": true}}', "ds_config.json")
+    >>> result = estimate_configuration("llama-3-8b", "polaris", config, nodes=2)
+    >>> result.estimate.layout.dp, result.estimate.framework
+    (8, 'deepspeed')
+    """
+    model = model if isinstance(model, Model) else load_model(model)
+    machine = machine if isinstance(machine, Machine) else load_machine(machine)
+    job = complete_layout(
+        model,
+        machine,
+        configuration,
+        nodes=nodes,
+        layout=layout,
+        workload=workload,
+        framework=framework,
+    )
+    spec = job_of_layout(model, machine, job.layout, job.workload, job.framework, experience)
+    configured = estimate_job(spec, job.layout)
+    better = faster_layout(model, machine, job, configured, experience)
+    return ConfigurationEstimate(job, configured, better)
+
+
+def faster_layout(
+    model: Model,
+    machine: Machine,
+    job: CompletedLayout,
+    configured: Estimate,
+    experience: Experience = Experience(),
+) -> Estimate | None:
+    """Find a faster layout of the same framework for the job, or one that fits; else None."""
+    nodes, rest = divmod(job.layout.world, machine.node.num_devices)
+    if rest:
+        return None
+    framework = job.framework or load_framework(configured.framework)
+    try:
+        best = plan(
+            *(model, machine),
+            nodes=nodes,
+            workload=job.workload,
+            frameworks=framework,
+            top=1,
+            experience=experience,
+        ).best
+    except LayoutError:
+        return None
+    if best is None or best.layout == configured.layout:
+        return None
+    is_faster = best.step_time_s < configured.step_time_s
+    return best if is_faster or not configured.fits else None

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import planner
-from planner.choose.plots.anatomy import play_step
+from planner.choose.plots import play_step
 from planner.choose.simulation.tasks import stage_work
 from planner.cost.scenario import Scenario
 from planner.cost.schedules.bubble import schedule_by_name

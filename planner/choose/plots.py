@@ -1,0 +1,381 @@
+"""Layout space: the best layout per tp and pp, the Pareto front and a sample of all layouts."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.choose.jobs.job_search import search_job
+from planner.choose.jobs.job_spec import JobSpec
+from planner.choose.plan import Plan
+from planner.choose.search import Candidates, SearchScope
+from planner.choose.simulation.tasks import measured_factor, stage_work
+from planner.cost.arrays import Int
+from planner.cost.estimate import Estimate, estimate_times
+from planner.cost.network.groups import AXES, geometry
+from planner.cost.network.topology import GroupView, group_view
+from planner.cost.scenario import Scenario
+from planner.cost.scenario.experience import Experience
+from planner.cost.schedules.simulate import simulate
+from planner.cost.schedules.timeline import Timeline
+from planner.cost.shards.layouts import Layouts
+from planner.cost.step.communication.bytes_per_axis import AxisTraffic, step_traffic
+from planner.describe.catalogue import load_framework
+from planner.describe.framework.framework import Framework
+from planner.describe.layout import Layout
+from planner.describe.machine import Machine
+from planner.describe.model.model import Model
+from planner.describe.workload import Workload
+from planner.units import counted
+
+__all__ = [
+    "Axis",
+    "Cell",
+    "LayoutSpace",
+    "PlayedStep",
+    "Point",
+    "ScalePoint",
+    "above_one",
+    "layout_space",
+    "parallel_axes",
+    "play_step",
+    "rank_axes",
+    "scenario_of",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The best of all layouts with one tp and pp."""
+
+    tp: int
+    pp: int
+    step_time_s: float
+    """The fastest that fits; infinite if none does."""
+    memory_bytes: float
+    """Of that layout, or of the smallest if none fits."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One layout as memory and time."""
+
+    memory_bytes: float
+    step_time_s: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutSpace:
+    """All layouts of a job, condensed."""
+
+    cells: tuple[Cell, ...]
+    front: tuple[Point, ...]
+    """The layouts that fit and that no other beats in both memory and time, smallest first."""
+    cloud: tuple[Point, ...]
+    """A deterministic sample of all layouts, those that do not fit included."""
+    num_candidates: int
+
+
+def layout_space(
+    model: Model,
+    machine: Machine,
+    nodes: int,
+    workload: Workload,
+    frameworks: Sequence[str | Framework] = (),
+    *,
+    cloud: int = 400,
+    experience: Experience = Experience(),
+) -> LayoutSpace:
+    """Condense all layouts of a job: the best per tp and pp, the Pareto front, a sample."""
+    job = JobSpec(
+        model,
+        machine,
+        nodes=nodes,
+        workload=workload,
+        frameworks=frameworks,
+        experience=experience,
+    )
+    by_framework = search_job(job, SearchScope(sys.maxsize)).by_framework
+    parts = [part for part in by_framework.values() if len(part.footprints)]
+    if not parts:
+        return LayoutSpace((), (), (), 0)
+    table = _Table(parts)
+    sample = np.arange(0, len(table), max(len(table) // cloud, 1))
+    table.estimate(sample)
+    return LayoutSpace(
+        cells=tuple(_cells(table)),
+        front=tuple(table.point(int(row)) for row in _front(table)),
+        cloud=tuple(table.point(int(row)) for row in sample),
+        num_candidates=len(table),
+    )
+
+
+class _Table:
+    """The layouts of all frameworks as columns."""
+
+    def __init__(self, parts: Sequence[Candidates]) -> None:
+        self.parts = parts
+        self._starts = np.cumsum([0, *(len(part.footprints) for part in parts)])
+        footprints = [part.footprints for part in parts]
+        self.memory_bytes = np.concatenate([each.memory_bytes for each in footprints])
+        self.fits = np.concatenate([each.fits for each in footprints])
+        self.tp = np.concatenate([each.layouts.tp for each in footprints])
+        self.pp = np.concatenate([each.layouts.pp for each in footprints])
+        self.time_s = np.full(len(self), np.inf)
+        """Infinite for layouts that do not fit, unless they are estimated."""
+        for part, start in zip(parts, self._starts, strict=False):
+            rows = start + np.flatnonzero(part.footprints.fits)
+            self.time_s[rows] = part.estimates.step_time_s
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def estimate(self, rows: Int) -> None:
+        """Estimate the step time of layouts, whether they fit or not."""
+        for part, (start, end) in zip(self.parts, itertools.pairwise(self._starts), strict=True):
+            selected = rows[(rows >= start) & (rows < end)]
+            if len(selected):
+                estimates = estimate_times(part.scenario, part.footprints.take(selected - start))
+                self.time_s[selected] = estimates.step_time_s
+
+    def text(self, row: int) -> str:
+        """A layout and its framework."""
+        number = int(np.searchsorted(self._starts, row, side="right")) - 1
+        part = self.parts[number]
+        layout = part.footprints.layouts[row - int(self._starts[number])]
+        return f"{layout} [{part.scenario.framework.name}]"
+
+    def point(self, row: int) -> Point:
+        """A layout as memory and time."""
+        return Point(float(self.memory_bytes[row]), float(self.time_s[row]), self.text(row))
+
+
+def _front(table: _Table) -> Int:
+    """Rows of the layouts that fit and that nothing beats in both, by rising memory."""
+    order = np.lexsort((table.time_s, table.memory_bytes))
+    order = order[table.fits[order]]
+    time_s = table.time_s[order]
+    best_s = np.minimum.accumulate(np.concatenate([[np.inf], time_s]))
+    return np.asarray(order[time_s < best_s[:-1] - 1e-12])
+
+
+def _cells(table: _Table) -> list[Cell]:
+    key = table.tp * (int(table.pp.max()) + 1) + table.pp
+    # the fastest that fits first; if none fits, the smallest
+    figure = np.where(table.fits, table.time_s, table.memory_bytes)
+    order = np.lexsort((figure, ~table.fits, key))
+    _, firsts = np.unique(key[order], return_index=True)
+    return [
+        Cell(
+            int(table.tp[row]),
+            int(table.pp[row]),
+            float(table.time_s[row]) if table.fits[row] else float("inf"),
+            float(table.memory_bytes[row]),
+            table.text(row),
+        )
+        for row in map(int, order[firsts])
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class ScalePoint:
+    """The best layout of a job for a number of nodes."""
+
+    nodes: int
+    step_time_s: float | None
+    """None where nothing fits."""
+    tokens_per_s: float
+    node_hours: float
+    layout: str
+
+    @classmethod
+    def of(cls, plan: Plan) -> ScalePoint:
+        """Return the point of a plan."""
+        best = plan.best
+        if best is None:
+            return cls(plan.nodes, None, 0.0, 0.0, "nothing fits")
+        layout = f"{best.layout} [{best.framework}]"
+        hours = plan.node_hours(best)
+        return cls(plan.nodes, best.step_time_s, best.tokens_per_s, hours, layout)
+
+    def efficiency(self, first: ScalePoint) -> float:
+        """Return tokens per second and node over those of the first point."""
+        return self.tokens_per_s / self.nodes / (first.tokens_per_s / first.nodes)
+
+
+def above_one(points: Sequence[ScalePoint]) -> str:
+    """Explain an efficiency above 100 %; empty where there is none."""
+    fitting = [point for point in points if point.step_time_s is not None]
+    if not any(point.efficiency(fitting[0]) > 1.005 for point in fitting):
+        return ""
+    return (
+        f"Above 100 %: on {counted(fitting[0].nodes, 'node')} memory is shortest, so that layout "
+        "offloads, recomputes or shards more than is needed on more nodes."
+    )
+
+
+_MOST_TASKS = 8_000
+"""Passes to play, which takes half a second; further repetitions of the middle are left out."""
+
+
+def scenario_of(
+    model: Model,
+    machine: Machine,
+    workload: Workload,
+    estimate: Estimate,
+    experience: Experience = Experience(),
+) -> Scenario:
+    """The scenario of an estimate, with the framework of the catalogue."""
+    return Scenario(model, machine, workload, load_framework(estimate.framework), experience)
+
+
+@dataclass(frozen=True)
+class PlayedStep:
+    """The step of an estimate, event by event, and as long as the estimate says."""
+
+    timeline: Timeline
+    micro_batches: int
+    """Micro-batches of the step; the timeline may play fewer."""
+    step_s: float
+    """Length of the step, as estimated [s]."""
+
+    @classmethod
+    def of_schedule(cls, timeline: Timeline) -> PlayedStep:
+        """A schedule without an estimate."""
+        return cls(timeline, timeline.num_micro_batches, timeline.makespan_s)
+
+    @functools.cached_property
+    def played_s(self) -> float:
+        """Length of the timeline [s]."""
+        return self.timeline.makespan_s
+
+    @functools.cached_property
+    def middle_s(self) -> float:
+        """Instant of the timeline at which the difference to the estimate is made up for [s]."""
+        return self.timeline.passes_s / 2
+
+    def instant_s(self, time_s: float) -> float:
+        """Instant of the step that an instant of the timeline stands for [s]."""
+        difference_s = self.step_s - self.played_s
+        return time_s if time_s <= self.middle_s else time_s + difference_s
+
+    @functools.cached_property
+    def idle_s(self) -> float:
+        """Idle time of the busiest stage [s]."""
+        repeats = self.micro_batches / self.timeline.num_micro_batches
+        busy_s = [
+            sum(event.duration_s for event in self.timeline.computed(stage))
+            for stage in range(self.timeline.num_stages)
+        ]
+        busiest = max(range(len(busy_s)), key=busy_s.__getitem__)
+        closing = [e.duration_s for e in self.timeline.occupied(busiest) if not e.in_passes]
+        return self.step_s - repeats * busy_s[busiest] - sum(closing)
+
+
+def play_step(
+    model: Model,
+    machine: Machine,
+    workload: Workload,
+    estimate: Estimate,
+    experience: Experience = Experience(),
+) -> PlayedStep:
+    """Play the step of an estimate, event by event."""
+    layout = estimate.layout
+    scenario = scenario_of(model, machine, workload, estimate, experience)
+    work = stage_work(scenario, layout, measured_factor(scenario, estimate))
+    count, per_batch = layout.grad_accumulation, 2 * layout.pp * layout.vpp
+    if count * per_batch > _MOST_TASKS:
+        rounds = max(_MOST_TASKS // per_batch // layout.pp, 2)
+        count = min(rounds * layout.pp, count)
+    timeline = simulate(work, count, layout.schedule, layout.vpp)
+    return PlayedStep(timeline, layout.grad_accumulation, estimate.step_time_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One parallel axis of a layout: its groups of ranks, their links and their traffic."""
+
+    name: str
+    size: int
+    stride: int
+    nodes: int
+    bytes_per_s: float
+    """Bandwidth per rank of the slowest link; infinite for a group of one rank [B/s]."""
+    latency_s: float
+    carries: str
+    traffic: AxisTraffic
+    """Bytes of one step, hidden or not."""
+    time_s: float
+    """Exposed communication of the axis in a step [s]."""
+
+
+_CARRIES = {
+    "tp": ("activations of every layer", ("tensor_parallel",)),
+    "etp": ("tokens at experts that are split", ()),
+    "ep": ("tokens to experts and back", ("expert_parallel",)),
+    "cp": ("keys and values, or tokens for heads", ("context_parallel",)),
+    "dp": (
+        "gradients, weights where sharded",
+        ("gradient_reduction", "parameter_gathering", "parameter_update_gathering"),
+    ),
+    "pp": ("activations, stage to stage", ("pipeline_transfer",)),
+}
+"""Data of each axis, and its parts of the step; fastest axis first."""
+
+
+def parallel_axes(
+    model: Model, machine: Machine, workload: Workload, estimate: Estimate
+) -> list[Axis]:
+    """List the parallel axes of a layout with more than one rank, fastest first."""
+    layout = estimate.layout
+    scenario = scenario_of(model, machine, workload, estimate)
+    traffic = step_traffic(scenario, layout)
+    places, rows = geometry(Layouts.of(layout).settled(scenario.framework)), []
+    for name in _CARRIES:
+        if name not in traffic:
+            continue
+        size, stride = (int(figure) for figure in places[AXES[name]])
+        view = group_view(machine, size, stride)
+        carries, parts = _CARRIES[name]
+        rows.append(
+            Axis(
+                name,
+                size,
+                stride,
+                int(view.nodes),
+                _slowest(view),
+                float(view.network_latency_s if view.nodes > 1 else view.local_latency_s),
+                carries,
+                traffic[name],
+                sum(estimate.step_time_parts_s.get(part, 0.0) for part in parts),
+            )
+        )
+    return rows
+
+
+def _slowest(view: GroupView) -> float:
+    inside = float(view.local_bytes_per_s) if view.local > 1 else np.inf
+    between = float(view.network_bytes_per_s) if view.nodes > 1 else np.inf
+    return float(min(inside, between))
+
+
+def rank_axes(layout: Layout, rank: int) -> dict[str, int]:
+    """Coordinates of a rank on every axis [1].
+
+    Counted: tp fastest, then cp, dp, pp. Left out: the expert axis, which lies inside dp and cp.
+    method.md#what-a-group-sees.
+
+    >>> rank_axes(Layout(tp=4, dp=2, pp=2), 13)
+    {'tp': 1, 'cp': 0, 'dp': 1, 'pp': 1}
+    """
+    place = {}
+    for axis in ("tp", "cp", "dp", "pp"):
+        rank, place[axis] = divmod(rank, getattr(layout, axis))
+    return place

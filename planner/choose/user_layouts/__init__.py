@@ -1,1 +1,0 @@
-"""Complete layouts that users state in part or in configuration files, and improve them."""
