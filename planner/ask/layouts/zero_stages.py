@@ -146,9 +146,9 @@ def _kinds(parts: list[Candidates], job: JobSpec, alone: bool) -> Iterator[_Stag
                 yield _StageAndOffload(stage, offload, best, reason)
 
 
-def _no_layout(job: JobSpec, alone: bool) -> str:
+def _no_layout(job: JobSpec, is_data_parallel: bool) -> str:
     batch, remedy = job.workload.global_batch, "try another batch or framework"
-    if alone and batch % job.num_devices:
+    if is_data_parallel and batch % job.num_devices:
         remedy = (
             f"its {counted(job.num_devices, 'rank')} do not share {batch:,} sequences: "
             f"try --global-batch {either(map(str, _shared_batches(job)))}"
@@ -171,8 +171,8 @@ def _fastest_kind(
         f"{first.name} is the fastest that is safe on {place}: {best.layout} [{best.framework}], "
         f"{step_time(best)}"
     )
-    near = [k for k in kinds if k.best.step_time_s <= (1 + tolerance) * best.step_time_s]
-    if tied := [kind for kind in near if kind.safe and kind is not first]:
+    within = [k for k in kinds if k.best.step_time_s <= (1 + tolerance) * best.step_time_s]
+    if tied := [kind for kind in within if kind.safe and kind is not first]:
         listed = joined(f"{kind.name} ({format_seconds(kind.best.step_time_s)})" for kind in tied)
         sentence += (
             f"; {listed} {verb(len(tied), 'are', 'is')} within {100 * tolerance:.0f} % of it: "

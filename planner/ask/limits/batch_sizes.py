@@ -194,10 +194,10 @@ def _largest(scenario: Scenario, layout: Layout, mode: Recompute) -> Estimate | 
             workload = scenario.workload.replaced(global_batch=changed.global_batch, ramp="")
         except PlannerError:
             return None
-        other = replace(scenario, workload=workload)
-        if any(True for _ in broken(other, changed)):
+        changed_scenario = replace(scenario, workload=workload)
+        if any(True for _ in broken(changed_scenario, changed)):
             return None
-        return estimate_layouts(other, Layouts.stack([changed]))[0]
+        return estimate_layouts(changed_scenario, Layouts.stack([changed]))[0]
 
     def holds(size: int) -> bool:
         estimate = in_one_pass(size)

@@ -64,8 +64,8 @@ def machine(
     """
     if not against:
         raise LayoutError("against names no other machine; name at least one")
-    others = {str(each): each for each in against}.values()
-    loaded = [each if isinstance(each, Machine) else load_machine(each) for each in others]
+    named_machines = {str(each): each for each in against}.values()
+    loaded = [each if isinstance(each, Machine) else load_machine(each) for each in named_machines]
     devices = nodes * job.machine.node.num_devices
     points = []
     for each in (job.machine, *loaded):

@@ -378,8 +378,8 @@ def _fewest_hours(trainings: _Trainings, best: PlanPoint, row: Row) -> str:
             sentence += f", risk to take more than {days} {trainings.risk(chain)}"
     sentence += f"; {best.describe()}."
     limit = (1 + preferences().tolerance) * best.node_hours
-    near = [p for p in trainings.accepted() if p is not best and p.node_hours <= limit]
-    tied = [point for point in near if point.safe or not best.safe]
+    about_as_cheap = [p for p in trainings.accepted() if p is not best and p.node_hours <= limit]
+    tied = [point for point in about_as_cheap if point.safe or not best.safe]
     if not tied:
         return sentence
     most = format_amount(max(point.node_hours for point in tied))

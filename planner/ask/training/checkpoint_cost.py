@@ -254,24 +254,24 @@ def _notes(failures: Failures) -> list[str]:
 
 def _advice(point: PlanPoint, savings: list[_Saving], failures: Failures) -> Iterator[str]:
     """Compare the other ways to save with the first, and name the cost of a queue's time limit."""
-    first, *others = savings
-    for other in others:
+    first, *alternatives = savings
+    for saving in alternatives:
         wait, first_wait, behind = map(
-            format_seconds, (other.row["wait_s"], first.row["wait_s"], other.row["behind_s"])
+            format_seconds, (saving.row["wait_s"], first.row["wait_s"], saving.row["behind_s"])
         )
-        if other.settings.full:
-            factor = other.row["wait_s"] / max(first.row["wait_s"], 1e-9)
+        if saving.settings.full:
+            factor = saving.row["wait_s"] / max(first.row["wait_s"], 1e-9)
             yield (
                 f"Sharded checkpoints are {factor:.3g} times as fast as one rank that gathers and "
                 f"writes all of it ({wait})."
             )
         elif (
-            other.row["wait_s"] >= first.row["wait_s"]
-            or other.settings.file_system != first.settings.file_system
+            saving.row["wait_s"] >= first.row["wait_s"]
+            or saving.settings.file_system != first.settings.file_system
         ):
             continue
-        elif other.settings.asynchronous:
-            bytes_of_node = float(other.saved.most_bytes) * point.machine.node.num_devices
+        elif saving.settings.asynchronous:
+            bytes_of_node = float(saving.saved.most_bytes) * point.machine.node.num_devices
             yield (
                 f"Asynchronous checkpoints wait {wait} instead of {first_wait}, take up to "
                 f"{format_bytes(bytes_of_node)} of a node's memory, and cannot follow each other "
