@@ -9,49 +9,22 @@ True
 """
 
 from planner.ask.answer import Answer
-from planner.ask.layouts.gradient_buckets import buckets
 from planner.ask.layouts.memory_phases import host, memory
-from planner.ask.layouts.node_traffic import network
-from planner.ask.layouts.offload_rates import offload
 from planner.ask.layouts.sensitivity import sensitivity
-from planner.ask.layouts.zero_stages import zero
-from planner.ask.limits.batch_sizes import batch, largest_batch
+from planner.ask.layouts.transfers import network, offload
+from planner.ask.layouts.zero_stages import buckets, zero
+from planner.ask.limits.batch_sizes import batch, largest_batch, learning_rate
 from planner.ask.limits.largest_jobs import model, sequence
-from planner.ask.limits.learning_rates import learning_rate
 from planner.ask.question import Question
-from planner.ask.resources.changes import change
-from planner.ask.resources.machines import machine
+from planner.ask.resources.comparisons import change, machine
 from planner.ask.resources.node_counts import nodes, scaling
 from planner.ask.resources.training_time import cheapest, deadline
 from planner.ask.training.checkpoint_cost import checkpoints
-from planner.ask.training.input_data import data
-from planner.ask.training.startup_time import startup
+from planner.ask.training.waiting_times import data, startup
 
-__all__ = [
-    "QUESTIONS",
-    "Answer",
-    "batch",
-    "buckets",
-    "change",
-    "cheapest",
-    "checkpoints",
-    "data",
-    "deadline",
-    "host",
-    "largest_batch",
-    "learning_rate",
-    "machine",
-    "memory",
-    "model",
-    "network",
-    "nodes",
-    "offload",
-    "scaling",
-    "sensitivity",
-    "sequence",
-    "startup",
-    "zero",
-]
+__all__ = ["QUESTIONS", "Answer", "batch", "buckets", "change", "cheapest", "checkpoints", "data"]
+__all__ += ["deadline", "host", "largest_batch", "learning_rate", "machine", "memory", "model"]
+__all__ += ["network", "nodes", "offload", "scaling", "sensitivity", "sequence", "startup", "zero"]
 
 QUESTIONS: dict[str, Question[...]] = {
     question.__name__.replace("_", "-"): question

@@ -1,14 +1,13 @@
-"""PlanPoint: the recommended layout of a job, as a row of a table and with its reason."""
+"""PlanPoint: the recommended layout of a job, as a row of a table, with its reason and phrases."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 from planner.ask.answer import Row
-from planner.ask.sentences import nodes_of, percent, step_time
 from planner.choose.jobs.job_search import JobCandidates, search_job
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.preferences import preferences
@@ -22,28 +21,17 @@ from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.machine import Machine
 from planner.describe.workload import Workload
-from planner.errors import PlannerError
+from planner.errors import LayoutError, PlannerError
 from planner.training.steps import training_time
+from planner.units import counted, format_amount, format_seconds
 
-__all__ = [
-    "DAY_S",
-    "NO_TOKENS_STEPS",
-    "Infeasible",
-    "PlanPoint",
-    "closest_layout",
-    "estimate_row",
-    "is_safe",
-    "largest_parts",
-    "plan_or_reason",
-    "plan_point",
-    "point_of",
-    "recommended_layout",
-    "search_every_layout",
-    "search_top_layouts",
-]
+__all__ = ["DAY_S", "Infeasible", "PlanPoint", "amount_of_training", "closest_layout"]
+__all__ += ["estimate_row", "is_safe", "largest_parts", "needs_tokens", "nodes_of", "percent"]
+__all__ += ["plan_or_reason", "plan_point", "point_of", "search_every_layout"]
+__all__ += ["search_top_layouts", "step_time", "verb", "with_interval", "within_days"]
 
 DAY_S = 86400.0
-NO_TOKENS_STEPS = 1000
+_NO_TOKENS_STEPS = 1000
 """Steps that node-hours are of where the workload states no tokens."""
 
 
@@ -89,7 +77,7 @@ class PlanPoint:
         """Time for all tokens, or for a thousand steps; infinite where nothing fits [s]."""
         if self.best is None:
             return float("inf")
-        return training_time(self.workload, self.best) or NO_TOKENS_STEPS * self.best.step_time_s
+        return training_time(self.workload, self.best) or _NO_TOKENS_STEPS * self.best.step_time_s
 
     @property
     def node_hours(self) -> float:
@@ -106,32 +94,34 @@ class PlanPoint:
         """Nodes and machine, for a sentence."""
         return nodes_of(self.machine, self.nodes)
 
+    @property
+    def columns(self) -> Row:
+        """Columns of the place, and whether something fits."""
+        return {"nodes": self.nodes, "devices": self.devices, "fits": self.fits}
+
+    def recommended(self) -> tuple[Scenario, Estimate]:
+        """The recommended layout with its scenario; raise Infeasible where nothing fits."""
+        if self.scenario is None or self.best is None:
+            raise Infeasible(self)
+        return self.scenario, self.best
+
     def describe(self) -> str:
         """Layout, framework and step time, for a sentence."""
-        assert self.best is not None
-        return f"{self.best.layout} [{self.best.framework}], {step_time(self.best)}"
+        _, best = self.recommended()
+        return f"{best.layout} [{best.framework}], {step_time(best)}"
 
-    def row(self, **columns: Any) -> Row:
+    def row(self, reason: str = "", **columns: Any) -> Row:
         """A record: the place, the estimate, other columns, and the reason last."""
-        place = {"nodes": self.nodes, "devices": self.devices, "fits": self.fits}
-        if self.best is None:
-            return {**place, **columns, "reason": self.reason}
-        low, high = (end / self.best.step_time_s for end in self.best.interval_step_time_s)
-        duration = {
-            "node_hours": self.node_hours,
-            "node_hours_low": low * self.node_hours,
-            "node_hours_high": high * self.node_hours,
-        }
-        if self.workload.all_tokens:
-            days = self.seconds / DAY_S
-            duration |= {"days": days, "days_low": low * days, "days_high": high * days}
-        estimate = estimate_row(self.best)
-        return {**place, **estimate, **duration, **columns, "reason": self.reason}
-
-
-def is_safe(estimate: Estimate) -> bool:
-    """True if a layout fits with an acceptable out-of-memory risk."""
-    return estimate.fits and estimate.out_of_memory_probability <= preferences().risk
+        row = self.columns
+        if self.best is not None:
+            row |= estimate_row(self.best)
+            low, high = (end / self.best.step_time_s for end in self.best.interval_step_time_s)
+            durations = {"node_hours": self.node_hours}
+            if self.workload.all_tokens:
+                durations["days"] = self.seconds / DAY_S
+            for name, value in durations.items():
+                row |= with_interval(name, value, (low * value, high * value))
+        return {**row, **columns, "reason": reason or self.reason}
 
 
 class Infeasible(Exception):
@@ -171,14 +161,6 @@ def plan_or_reason(job: JobSpec, **changes: Any) -> PlanPoint:
         return PlanPoint(nodes, machine, job.workload, error.plain)
 
 
-def recommended_layout(job: JobSpec) -> tuple[Scenario, Estimate]:
-    """Find the recommended layout of a job; raise Infeasible where nothing fits."""
-    point = plan_point(job)
-    if point.scenario is None or point.best is None:
-        raise Infeasible(point)
-    return point.scenario, point.best
-
-
 def point_of(job: JobSpec, candidates: JobCandidates) -> PlanPoint:
     """The plan point of a job whose layouts were searched."""
     parts, workload = candidates.by_framework, candidates.workload
@@ -203,12 +185,10 @@ def _uncommon_features(scenario: Scenario, best: Estimate) -> Iterator[str]:
     if is_deep_pipeline(scenario.model, layout.pp):
         yield f"a pipeline of {layout.pp} stages"
     if not is_common(scenario, layouts)[0]:
-        crosses_nodes = layout.tp > scenario.machine.wired_devices
-        yield (
-            f"tp {layout.tp} leaves the node"
-            if crosses_nodes
-            else (f"cp {layout.cp} cuts sequences into short slices")
-        )
+        if layout.tp > scenario.machine.wired_devices:
+            yield f"tp {layout.tp} leaves the node"
+        else:
+            yield f"cp {layout.cp} cuts sequences into short slices"
     if likely_stalls(scenario, layouts)[0]:
         yield "similar runs usually stalled"
 
@@ -227,32 +207,45 @@ def closest_layout(
 def _infeasible_reason(parts: Iterable[Candidates]) -> str:
     """Say by how much the closest layout does not fit, or which rule leaves no layout."""
     parts = list(parts)
-    closest = closest_layout(parts)
-    if closest is not None:
+    if closest := closest_layout(parts):
         _, estimate, footprints = closest
         return f"{estimate.layout} [{estimate.framework}] {shortage_sentence(estimate, footprints)}"
     rejected = [item for each in parts for item in each.dropped.items()]
-    rule = (
-        max(rejected, key=lambda item: item[1])[0] if rejected else "no framework can run it here"
-    )
-    return f"no legal layout: {rule}"
+    no_framework = "no framework can run it here", 0
+    return f"no legal layout: {max(rejected, key=lambda item: item[1], default=no_framework)[0]}"
+
+
+# --- columns and phrases --------------------------------------------------------------------------
+
+
+def with_interval(column: str, value: float, ends: Sequence[float]) -> Row:
+    """A column and the ends of its interval, named before the unit.
+
+    >>> with_interval("step_time_s", 2.0, (1.5, 3.0))
+    {'step_time_s': 2.0, 'step_time_low_s': 1.5, 'step_time_high_s': 3.0}
+    """
+    unit = next((unit for unit in ("_s", "_bytes") if column.endswith(unit)), "")
+    stem, (low, high) = column.removesuffix(unit), ends
+    return {column: value, f"{stem}_low{unit}": low, f"{stem}_high{unit}": high}
 
 
 def estimate_row(estimate: Estimate) -> Row:
     """Columns of an estimate."""
+    memory_bytes = estimate.memory_bytes["total"]
     return {
         "framework": estimate.framework,
         "layout": str(estimate.layout),
-        "step_time_s": estimate.step_time_s,
-        "step_time_low_s": estimate.interval_step_time_s[0],
-        "step_time_high_s": estimate.interval_step_time_s[1],
+        **with_interval("step_time_s", estimate.step_time_s, estimate.interval_step_time_s),
         "tokens_per_s": estimate.tokens_per_s,
         "mfu": estimate.mfu,
-        "memory_bytes": estimate.memory_bytes["total"],
-        "memory_low_bytes": estimate.interval_memory_bytes[0],
-        "memory_high_bytes": estimate.interval_memory_bytes[1],
+        **with_interval("memory_bytes", memory_bytes, estimate.interval_memory_bytes),
         "out_of_memory_probability": estimate.out_of_memory_probability,
     }
+
+
+def is_safe(estimate: Estimate) -> bool:
+    """True if a layout fits with an acceptable out-of-memory risk."""
+    return estimate.fits and estimate.out_of_memory_probability <= preferences().risk
 
 
 def largest_parts(estimate: Estimate, count: int = 3) -> str:
@@ -263,3 +256,59 @@ def largest_parts(estimate: Estimate, count: int = 3) -> str:
         for name, seconds in parts
         if seconds > 0.02 * estimate.step_time_s
     )
+
+
+def nodes_of(machine: Machine, nodes: int) -> str:
+    """Nodes and machine, such as "14 nodes of polaris"."""
+    return f"{counted(nodes, 'node')} of {machine.name}"
+
+
+def step_time(estimate: Estimate) -> str:
+    """A step time with its interval."""
+    low, high = (format_seconds(end) for end in estimate.interval_step_time_s)
+    return f"{format_seconds(estimate.step_time_s)} a step (90 % interval {low} to {high})"
+
+
+def percent(probability: float) -> str:
+    """A probability in percent; never 0 or 100, as no estimate is certain.
+
+    >>> percent(0.0004), percent(0.47), percent(1.0)
+    ('less than 1 %', '47 %', 'more than 99 %')
+    """
+    if 0.01 <= probability <= 0.99:
+        return f"{100 * probability:.0f} %"
+    return "less than 1 %" if probability < 0.01 else "more than 99 %"
+
+
+def within_days(days: float) -> str:
+    """A time limit.
+
+    >>> within_days(1), within_days(2.5)
+    ('1 day', '2.5 days')
+    """
+    return f"{days:g} {'day' if days == 1 else 'days'}"
+
+
+def verb(count: int, plural: str, singular: str = "") -> str:
+    """The form of a verb that goes with a count.
+
+    >>> verb(1, "train"), verb(2, "train"), verb(1, "are", "is")
+    ('trains', 'train', 'is')
+    """
+    return plural if count != 1 else singular or f"{plural}s"
+
+
+def amount_of_training(workload: Workload) -> str:
+    """Name the tokens or steps that a duration is for."""
+    if workload.all_tokens:
+        return f"{format_amount(workload.all_tokens)} tokens"
+    return f"{_NO_TOKENS_STEPS:,} steps"
+
+
+def needs_tokens(job: JobSpec, purpose: str) -> None:
+    """Raise LayoutError where the workload does not state how long the training is."""
+    if not job.workload.all_tokens:
+        raise LayoutError(
+            f"tokens = 0: {purpose} follows from how much is trained on; set tokens (such as "
+            "300B), or samples and epochs"
+        )

@@ -23,15 +23,7 @@ from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.errors import LayoutError, UnknownNameError
 
-__all__ = [
-    "Findings",
-    "JobFields",
-    "Question",
-    "name_or_fields",
-    "needs_tokens",
-    "nothing_fits",
-    "question",
-]
+__all__ = ["Findings", "JobFields", "Question", "name_or_fields", "nothing_fits", "question"]
 
 
 class JobFields(TypedDict, total=False):
@@ -88,27 +80,35 @@ class Question(Protocol[P]):
 
 
 def question(function: Callable[Concatenate[JobSpec, P], Findings]) -> Question[P]:
-    """Make a question of a function that takes a job and options.
+    """Make a question of a function that takes a job, options, and `**_: Unpack[JobFields]`.
 
-    The question takes a model, a machine, the options, and the fields of JobFields. The function
-    declares `**_: Unpack[JobFields]` so that type checkers know these fields. Values beyond an
-    option's bounds and unknown arguments are refused; Infeasible becomes an answer.
+    The question takes a model and a machine, or a job. Unknown arguments and values beyond an
+    option's bounds are refused; Infeasible becomes an answer.
     """
+    signature = _public_signature(function)
+    options = {option.name: option for option in parameters(function)}
+
+    def checked(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        for name in arguments:
+            if name not in signature.parameters:
+                _refuse(name, signature, function.__name__)
+        return {
+            name: options[name].checked(value) if name in options else value
+            for name, value in arguments.items()
+        }
 
     @functools.wraps(function)
     def ask(model: str | Model, machine: str | Machine, **arguments: Any) -> Answer:
-        options = _checked_options(public, arguments)
-        fields = {name: options.pop(name) for name in _DEFAULTS if name in options}
-        return _answer(function, JobSpec(model, machine, **fields), options)
+        values = checked(arguments)
+        fields = {name: values.pop(name) for name in _DEFAULTS if name in values}
+        return _answer(function, JobSpec(model, machine, **fields), values)
 
     def of_job(job: JobSpec, /, **arguments: Any) -> Answer:
-        options = _checked_options(public, arguments)
-        if any(option.name == "nodes" for option in parameters(public)):
-            options.setdefault("nodes", job.nodes)
-        return _answer(function, job, options)
+        nodes = {"nodes": job.nodes} if "nodes" in options else {}
+        return _answer(function, job, {**nodes, **checked(arguments)})
 
     public = cast("Question[P]", ask)
-    public.__signature__ = _public_signature(function)
+    public.__signature__ = signature
     public.of_job = of_job  # type: ignore[method-assign]
     public.description = inspect.getdoc(function) or ""
     public.summary = public.description.splitlines()[0].rstrip(".")
@@ -118,37 +118,28 @@ def question(function: Callable[Concatenate[JobSpec, P], Findings]) -> Question[
 def _public_signature(function: Callable[..., Findings]) -> inspect.Signature:
     """Signature of the question: model and machine for the job, and the fields of a job."""
     _, *options, _ = inspect.signature(function, eval_str=True).parameters.values()
-    hints = typing.get_type_hints(JobFields)
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    positional = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    places = [
-        inspect.Parameter("model", positional, annotation=str | Model),
-        inspect.Parameter("machine", positional, annotation=str | Machine),
-    ]
-    fields = [
-        inspect.Parameter(name, keyword, annotation=hints[name], default=default)
-        for name, default in _DEFAULTS.items()
-    ]
-    return inspect.Signature([*places, *options, *fields], return_annotation=Answer)
+    hints, new = typing.get_type_hints(JobFields), inspect.Parameter
+    places = {"model": str | Model, "machine": str | Machine}
+    return inspect.Signature(
+        [
+            *(new(name, new.POSITIONAL_OR_KEYWORD, annotation=a) for name, a in places.items()),
+            *options,
+            *(
+                new(name, new.KEYWORD_ONLY, annotation=hints[name], default=default)
+                for name, default in _DEFAULTS.items()
+            ),
+        ],
+        return_annotation=Answer,
+    )
 
 
-def _checked_options(ask: Callable[..., Answer], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Refuse unknown arguments and values beyond bounds; make values plain."""
-    allowed = inspect.signature(ask).parameters
-    for name in arguments:
-        if name in allowed:
-            continue
-        if name in Workload.model_fields:
-            raise LayoutError(
-                f"{name} is a field of the workload; give workload=planner.Workload({name}=...)"
-            )
-        listing = f"`help(planner.ask.{ask.__name__})` says what they are"
-        raise UnknownNameError("argument", name, allowed, listing)
-    options = {each.name: each for each in parameters(ask)}
-    return {
-        name: options[name].checked(value) if name in options else value
-        for name, value in arguments.items()
-    }
+def _refuse(name: str, signature: inspect.Signature, question_name: str) -> typing.NoReturn:
+    if name in Workload.model_fields:
+        raise LayoutError(
+            f"{name} is a field of the workload; give workload=planner.Workload({name}=...)"
+        )
+    listing = f"`help(planner.ask.{question_name})` says what they are"
+    raise UnknownNameError("argument", name, signature.parameters, listing)
 
 
 def _answer(
@@ -159,17 +150,14 @@ def _answer(
         findings = function(job, **arguments)
     except Infeasible as error:
         findings = nothing_fits(error.point)
-    step_time, memory = job.experience.step_time, job.experience.memory
+    runs = {"step_time": job.experience.step_time, "memory": job.experience.memory}
     inputs = {
         "model": name_or_fields("model", job.model),
         "machine": name_or_fields("machine", job.machine),
         "workload": job.workload.model_dump(mode="json"),
         "frameworks": [name_or_fields("framework", each) for each in job.frameworks],
         "tolerance": job.tolerance,
-        "measured_runs": {
-            "step_time": 0 if step_time is None else len(step_time),
-            "memory": 0 if memory is None else len(memory),
-        },
+        "measured_runs": {name: 0 if each is None else len(each) for name, each in runs.items()},
         **{each.name: arguments.get(each.name, each.default) for each in parameters(function)},
         **findings.values,
     }
@@ -186,12 +174,3 @@ def _answer(
 def name_or_fields(kind: str, description: Description) -> Any:
     """The name of a description if the catalogue has the same under it, else all its fields."""
     return catalogue_name(kind, description) or description.model_dump(mode="json")
-
-
-def needs_tokens(job: JobSpec, purpose: str) -> None:
-    """Raise LayoutError where the workload does not state how long the training is."""
-    if not job.workload.all_tokens:
-        raise LayoutError(
-            f"tokens = 0: {purpose} follows from how much is trained on; set tokens (such as "
-            "300B), or samples and epochs"
-        )

@@ -1,22 +1,35 @@
-"""Scan: one job planned for several values of one field."""
+"""Scan: one job planned for several values of one field, and rules that choose one of them.
+
+A property that holds for one value need not hold for the next: a batch may not divide, a layout may
+change. Bisection is therefore followed by a look at neighbours, and small ranges are looked at in
+full.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from planner.ask.answer import Row
 from planner.ask.plan_point import PlanPoint, plan_or_reason
 from planner.choose.jobs.job_spec import JobSpec
+from planner.errors import LayoutError
 
-__all__ = ["Scan", "scan"]
+__all__ = ["Scan", "count_range", "doublings", "first_common", "largest", "nearest_as_good"]
+__all__ += ["node_limit", "scan", "smallest"]
+
+_FULL_RANGE = 16
+_NEIGHBOURS = 3
+_PARTS = 64
+"""Bisection ends at this part of the value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Plan points by value; each is planned once, when it is first looked at."""
+    """Plan points of a job by value; each is planned once, when it is first looked at."""
 
+    job: JobSpec
     plan: Callable[[int], PlanPoint]
     points: dict[int, PlanPoint] = field(default_factory=dict)
 
@@ -53,15 +66,106 @@ class Scan:
 
 
 def scan(job: JobSpec, axis: str, values: Iterable[int] = ()) -> Scan:
-    """Plan a job for values of one field, its own or its workload's.
-
-    Where a plan raises PlannerError, its point has the message as the reason why nothing fits.
-    """
-
-    def plan(value: int) -> PlanPoint:
-        changes: dict[str, Any] = {axis: value}
-        return plan_or_reason(job, **changes)
-
-    points = Scan(plan)
+    """Plan a job for values of one field, its own or its workload's; an error is a reason."""
+    points = Scan(job, lambda value: plan_or_reason(job, **{axis: value}))
     points.plan_all(values)
     return points
+
+
+def node_limit(job: JobSpec, most_nodes: int | None) -> int:
+    """The largest node count to look at; LayoutError where the machine has fewer nodes."""
+    available = int(job.machine.num_nodes.value)
+    if most_nodes is not None and most_nodes > available:
+        raise LayoutError(
+            f"most_nodes = {most_nodes} exceeds the {available} nodes of {job.machine.name}; use "
+            "fewer, or set num_nodes to what it has"
+        )
+    return most_nodes or available
+
+
+def count_range(job: JobSpec, nodes: int, most_nodes: int | None) -> range:
+    """Node counts from `nodes` to the limit; LayoutError where there are none."""
+    limit = node_limit(job, most_nodes)
+    if nodes > limit:
+        raise LayoutError(f"nodes = {nodes} exceeds most_nodes = {limit}; give fewer, or more")
+    return range(nodes, limit + 1)
+
+
+def first_common(points: Sequence[PlanPoint]) -> PlanPoint | None:
+    """The first point with a layout in common use, else the first."""
+    return next((point for point in points if point.common), points[0] if points else None)
+
+
+def doublings(values: Sequence[int]) -> list[int]:
+    """Pick the values next above each power of two, and the last.
+
+    >>> doublings(range(1, 12)), doublings([10, 11, 24, 100])
+    ([1, 2, 4, 8, 11], [10, 24, 100])
+    """
+    picked, power = set(values[-1:]), 1
+    while values and power <= values[-1]:
+        picked.add(values[bisect_left(values, power)])
+        power *= 2
+    return sorted(picked)
+
+
+def smallest(values: Sequence[int], holds: Callable[[int], bool]) -> int | None:
+    """Find the smallest of rising values for which a property holds; None if none was found.
+
+    Doublings are tried first. Below the first that holds, up to 16 values are all tried; larger
+    ranges are bisected, and three neighbours below the result are tried.
+
+    >>> smallest(range(1, 100), lambda n: n >= 37), smallest(range(1, 9), lambda n: n in (3, 4, 8))
+    (37, 3)
+    """
+    first = next((value for value in doublings(values) if holds(value)), None)
+    if first is None:
+        return None
+    high = values.index(first)
+    if high <= _FULL_RANGE:
+        return next((value for value in values[:high] if holds(value)), first)
+    low = bisect_left(values, (first + 1) // 2)
+    while high > low:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(values[middle]) else (middle + 1, high)
+    # all of them are tried, as an answer shows every value that was planned
+    below = [value for value in values[max(high - _NEIGHBOURS, 0) : high] if holds(value)]
+    return below[0] if below else values[high]
+
+
+def largest(start: int, limit: int, grain: int, holds: Callable[[int], bool]) -> int | None:
+    """Find the largest multiple of `grain` up to `limit` for which a property holds.
+
+    Doublings up from `start` or halvings down, bisection to a 64th, then two neighbours above.
+    None where the property does not hold for `grain` itself.
+
+    >>> largest(1024, 10**6, 1024, lambda n: n <= 37_000), largest(8, 100, 1, lambda n: n < 4)
+    (36864, 3)
+    """
+    limit = limit // grain
+    low = max(min(start // grain, limit), 1)
+    while not holds(low * grain):
+        if low == 1:
+            return None
+        low //= 2
+    high = low
+    while high < limit and holds(high * grain):
+        low, high = high, min(2 * high, limit)
+    if holds(high * grain):
+        return high * grain
+    while high - low > max(low // _PARTS, 1):
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle * grain) else (low, middle)
+    above = [n for n in (low + 2, low + 3) if n <= limit and holds(n * grain)]
+    return max([low, *above]) * grain
+
+
+def nearest_as_good(rates: Mapping[int, float], target: int, tolerance: float) -> int | None:
+    """Find the value nearest to `target` whose rate is within `tolerance` of the highest.
+
+    >>> nearest_as_good({60: 98.0, 64: 100.0, 72: 101.0}, 60, 0.05), nearest_as_good({}, 60, 0.05)
+    (60, None)
+    """
+    good_rate = max(rates.values(), default=0.0) / (1 + tolerance)
+    good = [value for value, rate in rates.items() if rate >= good_rate]
+    return min(good, key=lambda value: (abs(value - target), value), default=None)

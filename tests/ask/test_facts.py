@@ -8,7 +8,7 @@ import pytest
 
 import planner
 from planner import Layout, ask
-from planner.ask.layouts.facts import facts_of, measuring_command, scaled
+from planner.ask.layouts.sensitivity import facts_of, measuring_command, scaled
 from planner.describe.machine import Machine
 from planner.errors import LayoutError
 from tests.ask.jobs import SHORT

@@ -11,9 +11,8 @@ import planner
 from planner import Workload, ask
 from planner.ask import Answer
 from planner.ask.plan_point import plan_point
-from planner.ask.resources.job_chain import admitted_counts, chain_of, sections
-from planner.ask.rules import doublings, largest, smallest
-from planner.ask.scan import scan
+from planner.ask.resources.training_time import admitted_counts, chain_of, sections
+from planner.ask.scan import doublings, largest, scan, smallest
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.plan import Plan
 from planner.choose.preferences import preferences

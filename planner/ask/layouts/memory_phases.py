@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
 from planner.ask.answer import Row
 from planner.ask.option import Nodes
-from planner.ask.plan_point import closest_layout, point_of, recommended_layout, search_top_layouts
+from planner.ask.plan_point import (
+    closest_layout,
+    plan_point,
+    point_of,
+    search_top_layouts,
+    with_interval,
+)
 from planner.ask.question import Findings, JobFields, question
-from planner.ask.sentences import nodes_of
 from planner.choose.jobs.job_spec import JobSpec
 from planner.cost.estimate import Estimate
 from planner.cost.memory.host_memory import host_memory_phases
@@ -42,52 +47,42 @@ def memory(job: JobSpec, *, nodes: Nodes = 1, **_: Unpack[JobFields]) -> Finding
     peak, with the interval of measured runs.
     """
     job = job.replaced(nodes=nodes)
-    scenario, estimate = _recommended_or_closest(job)
-    place = nodes_of(job.machine, nodes)
-    if scenario is None or estimate is None:
-        verdict = f"{job.model.name} has no legal layout on {place}; try another batch."
-        return Findings(verdict, [], success=False)
-    reported = [_reported_row(estimate, kind) for kind in _TOOLS]
-    capacity = format_bytes(job.machine.device.memory_bytes.value)
-    amounts = ", ".join(
-        f"{format_bytes(row['memory_bytes'])} {kind}"
-        for row, kind in zip(reported, _TOOLS, strict=True)
-    )
-    low, high = (format_bytes(end) for end in estimate.interval_memory_bytes)
-    fits = "fits with" if estimate.fits else "does not fit; closest to fitting is"
-    phase = estimate.peak_moment
-    peak = f"in the {phase}" if phase in ("forward", "backward") else f"at the {phase}"
-    return Findings(
-        f"{job.model.name} {fits} {estimate.layout} [{estimate.framework}]: at its peak, {peak}, "
-        f"a device of {capacity} holds {amounts} (90 % interval {low} to {high}).",
-        [*_phase_rows(scenario, estimate), *reported],
-        notes=[
-            f"The layout: {estimate.layout} [{estimate.framework}], stage {estimate.worst_stage}.",
-            "Phases count tensors of a step after the first; cache and driver come on top.",
-        ],
-        success=estimate.fits,
-    )
-
-
-def _recommended_or_closest(job: JobSpec) -> tuple[Scenario | None, Estimate | None]:
-    """The recommended layout, or the one that is closest to fitting."""
     candidates = search_top_layouts(job)
     point = point_of(job, candidates)
     if point.fits:
-        return point.scenario, point.best
-    scenario, estimate, _ = closest_layout(candidates.by_framework.values()) or (None,) * 3
-    return scenario, estimate
+        scenario, best = point.recommended()
+    elif closest := closest_layout(candidates.by_framework.values()):
+        scenario, best, _footprints = closest
+    else:
+        verdict = f"{job.model.name} has no legal layout on {point.place}; try another batch."
+        return Findings(verdict, [], success=False)
+    reported = {kind: _reported_row(best, kind) for kind in _TOOLS}
+    amounts = ", ".join(f"{format_bytes(r['memory_bytes'])} {kind}" for kind, r in reported.items())
+    capacity, low, high = map(
+        format_bytes, (job.machine.device.memory_bytes.value, *best.interval_memory_bytes)
+    )
+    fits = "fits with" if best.fits else "does not fit; closest to fitting is"
+    peak = f"{'in' if best.peak_moment in ('forward', 'backward') else 'at'} the {best.peak_moment}"
+    return Findings(
+        f"{job.model.name} {fits} {best.layout} [{best.framework}]: at its peak, {peak}, "
+        f"a device of {capacity} holds {amounts} (90 % interval {low} to {high}).",
+        [*_phase_rows(scenario, best), *reported.values()],
+        notes=[
+            f"The layout: {best.layout} [{best.framework}], stage {best.worst_stage}.",
+            "Phases count tensors of a step after the first; cache and driver come on top.",
+        ],
+        success=best.fits,
+    )
 
 
 def _phase_rows(scenario: Scenario, estimate: Estimate) -> list[Row]:
     """A record for every phase that this layout has."""
     layouts = Layouts.stack([estimate.layout])
     inputs = PeakInputs.of(Stages.of(scenario, layouts, estimate.worst_stage))
-    correction = float(memory_outlook(scenario, layouts).expected[0])
-    rows = []
+    correction, rows = float(memory_outlook(scenario, layouts).expected[0]), []
     for name, live_tensors in MOMENTS.items():
         live = live_tensors(inputs)
-        parts: dict[str, Any] = {
+        parts = {
             each.name: correction * float(np.ravel(getattr(live, each.name))[0])
             for each in fields(live)
         }
@@ -96,30 +91,23 @@ def _phase_rows(scenario: Scenario, estimate: Estimate) -> list[Row]:
         parts["optimizer_states"] = estimate.memory_bytes["optimizer_states"]
         largest = max(parts, key=lambda part_name: float(parts[part_name]))
         peak = "the peak; " if name == estimate.peak_moment else ""
-        rows.append(
-            {
-                "what": name,
-                "memory_bytes": sum(parts.values()),
-                **{f"{key}_bytes": value for key, value in parts.items()},
-                "reason": f"{peak}{part(largest).label} {format_bytes(parts[largest])}",
-            }
-        )
+        reason = f"{peak}{part(largest).label} {format_bytes(parts[largest])}"
+        columns = {f"{key}_bytes": value for key, value in parts.items()}
+        total = sum(parts.values())
+        rows.append({"what": name, "memory_bytes": total, **columns, "reason": reason})
     return rows
 
 
 def _reported_row(estimate: Estimate, kind: MemoryKind) -> Row:
     """The record of a kind of tool."""
-    total, unseen = estimate.memory_bytes["total"], unseen_parts(kind)
-    reported = total - sum(estimate.memory_bytes[name] for name in unseen)
-    low, high = (end / total for end in estimate.interval_memory_bytes)
-    missing = ", ".join(
-        f"{part(name).label} {format_bytes(estimate.memory_bytes[name])}" for name in unseen
-    )
+    amounts = estimate.memory_bytes
+    unseen = {part(name).label: amounts[name] for name in unseen_parts(kind)}
+    reported = amounts["total"] - sum(unseen.values())
+    ends = [end / amounts["total"] * reported for end in estimate.interval_memory_bytes]
+    missing = ", ".join(f"{label} {format_bytes(amount)}" for label, amount in unseen.items())
     return {
         "what": f"peak, {kind}",
-        "memory_bytes": reported,
-        "memory_low_bytes": low * reported,
-        "memory_high_bytes": high * reported,
+        **with_interval("memory_bytes", reported, ends),
         "reason": f"{_TOOLS[kind]}: " + (f"without {missing}" if missing else "everything"),
     }
 
@@ -132,9 +120,9 @@ def host(job: JobSpec, *, nodes: Nodes = 1, **_: Unpack[JobFields]) -> Findings:
     node, as `stage3_gather_16bit_weights_on_model_save` and FSDP's full state dict do, on top of a
     step. Sharded checkpoints take less. The page cache is not counted.
     """
-    scenario, estimate = recommended_layout(job.replaced(nodes=nodes))
-    layout, node = estimate.layout, job.machine.node
-    shared = estimate.memory_bytes["total"] if job.machine.device.uses_host_memory else 0.0
+    scenario, best = plan_point(job.replaced(nodes=nodes)).recommended()
+    layout, node = best.layout, job.machine.node
+    shared = best.memory_bytes["total"] if job.machine.device.uses_host_memory else 0.0
     first_stage = Stages.of(scenario, Layouts.stack([layout]), 0)
     load, step = (
         {name: float(value.item()) for name, value in parts.items()}
@@ -149,18 +137,14 @@ def host(job: JobSpec, *, nodes: Nodes = 1, **_: Unpack[JobFields]) -> Findings:
     ]
     capacity = node.host_memory_bytes.value
     fullest = max(rows, key=lambda row: float(row["host_memory_bytes"]))
-    amounts = ", ".join(
-        f"{format_bytes(row['host_memory_bytes'])} at {row['moment']}" for row in rows
-    )
+    amounts = (f"{format_bytes(row['host_memory_bytes'])} at {row['moment']}" for row in rows)
     suffices = "suffice" if fullest["host_memory_bytes"] <= capacity else "do not suffice"
-    reads = (
-        "every rank reads the whole checkpoint where the node can hold that"
-        if scenario.framework.loads_full_checkpoint
-        else "a rank reads its own shard"
-    )
+    reads = "a rank reads its own shard"
+    if scenario.framework.loads_full_checkpoint:
+        reads = "every rank reads the whole checkpoint where the node can hold that"
     return Findings(
         f"The {format_bytes(capacity)} of a node's host memory on {job.machine.name} {suffices} "
-        f"for {job.model.name} with {layout} [{estimate.framework}]: {amounts}; most at "
+        f"for {job.model.name} with {layout} [{best.framework}]: {', '.join(amounts)}; most at "
         f"{fullest['moment']} ({fullest['reason']}).",
         rows,
         notes=[

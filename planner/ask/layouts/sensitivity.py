@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Unpack
 
 from planner.ask.answer import Row
-from planner.ask.layouts.facts import GIVEN_BY_USER, Fact, facts_of, measuring_command, scaled
 from planner.ask.option import Nodes, Option
-from planner.ask.plan_point import plan_or_reason, plan_point
+from planner.ask.plan_point import PlanPoint, plan_or_reason, plan_point, step_time
 from planner.ask.question import Findings, JobFields, nothing_fits, question
-from planner.ask.sentences import step_time
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.legality import broken
 from planner.choose.planning import estimate
@@ -25,9 +24,9 @@ from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.errors import PlannerError
-from planner.units import counted
+from planner.units import counted, format_places, parse_places
 
-__all__ = ["sensitivity"]
+__all__ = ["Fact", "facts_of", "measuring_command", "scaled", "sensitivity"]
 
 _DESCRIPTIONS: dict[str, type[Machine] | type[Model] | type[Framework]] = {
     "machine": Machine,
@@ -36,6 +35,144 @@ _DESCRIPTIONS: dict[str, type[Machine] | type[Model] | type[Framework]] = {
 }
 _NEGLIGIBLE = 1e-4
 """Elasticity below which a fact does not matter."""
+_QUANTITY = {"value", "kind", "source"}
+_CURVES = ("fraction", "seconds")
+_SOURCE_OF_LIST = {"wires": "device_bytes_per_s"}
+"""The quantity that has the source of a list's numbers."""
+_GIVEN_BY_USER = "stated"
+"""The kind of a number that its description states without a source of its own."""
+_NO_FACTS = {
+    *("num_nodes", "devices", "nic_of_device", "scheduler", "file_systems", "networks"),
+    *("switches", "effort", "stalls", "code", "other_kernels"),
+}
+"""Numbers that count, name or order things, belong to other software, or enter no estimate."""
+_COLLECTIVES = "planner validate collectives, planner calibrate --from-collectives"
+_COMMANDS = {
+    "device.sustained_fraction": "planner calibrate --from-runs",
+    "node.fabric": _COLLECTIVES,
+    "network": _COLLECTIVES,
+    "node.host_link": "planner validate calibrate",
+    "node.host_memory_bytes_per_s": "planner validate calibrate",
+    "device": "planner validate calibrate",
+}
+"""Commands that measure facts of a machine, by the start of their names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A number of a description, such as a rate or a curve."""
+
+    path: tuple[str | int, ...]
+    value: float
+    """Its value; the largest of a curve."""
+    kind: str
+    """How it is known; `stated` where the description says no more."""
+    source: str
+
+    @property
+    def unsure(self) -> bool:
+        """True if it was read or measured somewhere, and so may be wrong."""
+        return self.kind != _GIVEN_BY_USER
+
+    @property
+    def name(self) -> str:
+        """Its dotted name."""
+        return ".".join(map(str, self.path))
+
+
+def facts_of(fields: Any, path: tuple[str | int, ...] = ()) -> Iterator[Fact]:
+    """List every number other than 0 in the plain data of a description.
+
+    A curve is one fact. Equal numbers in a list's entries, such as rates of wires, are one fact:
+    they come from one source.
+
+    >>> latency = {"value": 3e-6, "kind": "assumed", "source": "a guess"}
+    >>> [(fact.name, fact.kind) for fact in facts_of({"latency_s": latency, "layers": 32})]
+    [('latency_s', 'assumed'), ('layers', 'stated')]
+    """
+    if not isinstance(fields, dict):
+        yield from _fact(path, fields, _GIVEN_BY_USER, "")
+        return
+    if set(fields) == _QUANTITY:
+        yield from _fact(path, **fields)
+        return
+    for name, value in fields.items():
+        inner = (*path, name)
+        if name in _CURVES and "kind" in fields:
+            yield from _fact(inner, max(value), fields["kind"], fields["source"])
+        elif name not in _NO_FACTS and isinstance(value, (list, tuple)):
+            origin = fields.get(_SOURCE_OF_LIST.get(name, "")) or {}
+            kind, source = origin.get("kind", _GIVEN_BY_USER), origin.get("source", "")
+            yield from _facts_of_list(value, inner, kind, source)
+        elif name not in _NO_FACTS:
+            yield from facts_of(value, inner)
+
+
+def _facts_of_list(
+    entries: Sequence[Any], path: tuple[str | int, ...], kind: str, source: str
+) -> Iterator[Fact]:
+    """One fact for each name and value among the entries' numbers; plain lists have none."""
+    places: dict[tuple[str, float], list[int]] = {}
+    for place, entry in enumerate(entries):
+        for name, value in entry.items() if isinstance(entry, dict) else ():
+            if _is_number(value):
+                places.setdefault((name, value), []).append(place)
+    for (name, value), where in places.items():
+        yield from _fact((*path, format_places(where), name), value, kind, source)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _fact(path: tuple[str | int, ...], value: Any, kind: str, source: str) -> Iterator[Fact]:
+    if _is_number(value) and value:
+        yield Fact(path, float(value), kind, source)
+
+
+def scaled(fields: dict[str, Any], fact: Fact, factor: float) -> dict[str, Any]:
+    """Copy plain data with one fact times a factor; integers are rounded.
+
+    >>> fields = {"layers": 4, "rate": {"value": 10.0, "kind": "assumed", "source": "a guess"}}
+    >>> layers, rate = facts_of(fields)
+    >>> scaled(fields, layers, 1.25)["layers"], scaled(fields, rate, 1.1)["rate"]["value"]
+    (5, 11.0)
+    """
+
+    def times(value: float) -> float:
+        return round(value * factor) if isinstance(value, int) else value * factor
+
+    copied = copy.deepcopy(fields)
+    *way, last = fact.path
+    tables: list[Any] = [copied]
+    for name in way:
+        tables = [inner for table in tables for inner in _inner_tables(table, name)]
+    for table in tables:
+        value = table[last]
+        if isinstance(value, dict):
+            value["value"] = times(value["value"])
+        else:
+            table[last] = [*map(times, value)] if isinstance(value, (list, tuple)) else times(value)
+    return copied
+
+
+def _inner_tables(table: Any, name: str | int) -> list[Any]:
+    """The tables that one step of a path leads to; several where it names entries of a list."""
+    if isinstance(table, (list, tuple)):
+        return [table[place] for place in parse_places(str(name), len(table))]
+    return [table[name]]
+
+
+def measuring_command(fact: Fact) -> str:
+    """The command that measures a fact; empty where none does.
+
+    >>> measuring_command(Fact(("machine", "device", "gemm_efficiency"), 0.9, "assumed", ""))
+    'planner validate calibrate'
+    """
+    description, _, name = fact.name.partition(".")
+    if description != "machine":
+        return "planner compare" if description == "framework" else ""
+    return next((way for start, way in _COMMANDS.items() if name.startswith(start)), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,23 +184,16 @@ class _MovedFact:
     low: Estimate
     high: Estimate
 
-    @property
-    def description(self) -> str:
-        """`machine`, `model` or `framework`."""
-        return str(self.fact.path[0])
-
     def _elasticity(self, low: float, high: float) -> float:
         """Percent by which a figure grows for one percent of the fact [1]."""
         return math.log(high / low) / math.log(self.factors[1] / self.factors[0])
 
     @property
     def of_step(self) -> float:
-        """Elasticity of the step time."""
         return self._elasticity(self.low.step_time_s, self.high.step_time_s)
 
     @property
     def of_memory(self) -> float:
-        """Elasticity of a device's memory."""
         return self._elasticity(self.low.memory_bytes["total"], self.high.memory_bytes["total"])
 
 
@@ -89,19 +219,20 @@ def sensitivity(
     measures them.
     """
     job = job.replaced(nodes=nodes)
-    scenario, best = _scenario_and_estimate(job, layout, framework)
-    if scenario is None or best is None:
-        return nothing_fits(plan_point(job), layout=None, framework=None)
+    point = _given_layout(job, layout, framework) if layout else plan_point(job)
+    if not point.fits:
+        return nothing_fits(point, layout=None, framework=None)
+    scenario, best = point.recommended()
     moved, fixed = _moved_facts(scenario, best.layout, by / 100)
     # the other frameworks of a search stay as they are, so framework facts are not planned anew
-    unsure = [each for each in moved if each.fact.unsure and each.description != "framework"]
-    recommended = best if layout is None or not unsure[:replan] else plan_point(job).best
+    unsure = [each for each in moved if each.fact.unsure and each.fact.path[0] != "framework"]
+    recommended = plan_point(job).best if layout and unsure[:replan] else best
     rows = [_row(each, best) for each in moved]
     for each, row in zip(moved, rows, strict=True):
         if each in unsure[:replan]:
             row["recommendation"] = _replanned(job, scenario, each, recommended)
     return Findings(
-        _verdict(best, rows),
+        _largest_elasticities(best, rows),
         rows,
         notes=[
             f"The layout stays {best.layout} [{best.framework}]; every number moves by {by:g} %, "
@@ -114,15 +245,10 @@ def sensitivity(
     )
 
 
-def _scenario_and_estimate(
-    job: JobSpec, layout: Layout | None, framework: str | Framework | None
-) -> tuple[Scenario | None, Estimate | None]:
-    """The layout given, or the recommended one, with its scenario."""
-    if layout is None:
-        point = plan_point(job)
-        return point.scenario, point.best
+def _given_layout(job: JobSpec, layout: Layout, framework: str | Framework | None) -> PlanPoint:
+    """The point of a layout of the user, under its own global batch."""
     workload = job.workload.replaced(global_batch=layout.global_batch, ramp="")
-    layout_estimate = estimate(
+    best = estimate(
         job.model,
         job.machine,
         layout,
@@ -131,8 +257,9 @@ def _scenario_and_estimate(
         experience=job.experience,
     )
     if not isinstance(framework, Framework):
-        framework = load_framework(layout_estimate.framework)
-    return job.replaced(workload=workload).scenario(framework), layout_estimate
+        framework = load_framework(best.framework)
+    scenario = job.replaced(workload=workload).scenario(framework)
+    return PlanPoint(job.nodes, job.machine, workload, "", best, scenario)
 
 
 def _moved_facts(
@@ -140,20 +267,15 @@ def _moved_facts(
 ) -> tuple[list[_MovedFact], list[str]]:
     """Facts that matter, most important first; names of those that cannot be moved."""
     moved, fixed = [], []
-    for fact in _facts(scenario):
-        moved_fact = _move(scenario, layout, fact, by)
-        if moved_fact is None:
-            fixed.append(fact.name)
-        elif max(abs(moved_fact.of_step), abs(moved_fact.of_memory)) > _NEGLIGIBLE:
-            moved.append(moved_fact)
+    for name in _DESCRIPTIONS:
+        for fact in facts_of(getattr(scenario, name).model_dump(), (name,)):
+            moved_fact = _move(scenario, layout, fact, by)
+            if moved_fact is None:
+                fixed.append(fact.name)
+            elif max(abs(moved_fact.of_step), abs(moved_fact.of_memory)) > _NEGLIGIBLE:
+                moved.append(moved_fact)
     moved.sort(key=lambda each: (-abs(each.of_step), -abs(each.of_memory), each.fact.name))
     return moved, fixed
-
-
-def _facts(scenario: Scenario) -> Iterator[Fact]:
-    for name in _DESCRIPTIONS:
-        for fact in facts_of(getattr(scenario, name).model_dump()):
-            yield replace(fact, path=(name, *fact.path))
 
 
 def _move(scenario: Scenario, layout: Layout, fact: Fact, by: float) -> _MovedFact | None:
@@ -181,10 +303,9 @@ def _move(scenario: Scenario, layout: Layout, fact: Fact, by: float) -> _MovedFa
 
 def _scaled_description(scenario: Scenario, fact: Fact, factor: float) -> dict[str, Any]:
     """The description with one fact times a factor, by its name."""
-    name, *path = fact.path
-    fields = getattr(scenario, str(name)).model_dump()
-    inner = replace(fact, path=tuple(path))
-    return {str(name): _DESCRIPTIONS[str(name)].described(scaled(fields, inner, factor))}
+    name = str(fact.path[0])
+    fields, inner = getattr(scenario, name).model_dump(), replace(fact, path=fact.path[1:])
+    return {name: _DESCRIPTIONS[name].described(scaled(fields, inner, factor))}
 
 
 def _step(value: float, by: float) -> float:
@@ -205,15 +326,13 @@ def _replanned(
     job: JobSpec, scenario: Scenario, moved: _MovedFact, recommended: Estimate | None
 ) -> str:
     """The recommended layouts with a fact at its two values, where they differ from today's."""
+    today = recommended and (recommended.layout, recommended.framework)
     layouts = []
     for factor in moved.factors:
         best = plan_or_reason(job, **_scaled_description(scenario, moved.fact, factor)).best
         if best is None:
             layouts.append("nothing fits")
-        elif recommended is None or (best.layout, best.framework) != (
-            recommended.layout,
-            recommended.framework,
-        ):
+        elif (best.layout, best.framework) != today:
             layouts.append(f"{best.layout} [{best.framework}]")
     return "; ".join(dict.fromkeys(layouts)) or "the same"
 
@@ -236,20 +355,18 @@ def _row(moved: _MovedFact, best: Estimate) -> Row:
     }
 
 
-def _verdict(best: Estimate, rows: list[Row]) -> str:
+def _largest_elasticities(best: Estimate, rows: list[Row]) -> str:
     def with_elasticity(row: Row) -> str:
         return f"{row['fact']} ({row['step_elasticity']:+.2f} % for 1 %)"
 
-    unsure = [row for row in rows if row["kind"] != GIVEN_BY_USER]
-    largest = ", ".join(with_elasticity(row) for row in unsure[:3])
-    sentence = f"The layout takes {step_time(best)}. It depends most on {largest}"
-    assumed = next((row for row in rows if row["measure_next"]), None)
-    if assumed is not None:
-        sentence += (
-            f". Of assumed numbers measure {with_elasticity(assumed)} first: "
-            f"{assumed['measure_next']}"
-        )
-    changed = [row for row in rows if row["recommendation"] not in ("the same", "")]
-    if changed:
-        sentence += f". Another layout is recommended when {changed[0]['fact']} moves"
-    return f"{sentence}."
+    unsure = [row for row in rows if row["kind"] != _GIVEN_BY_USER]
+    sentences = [
+        f"The layout takes {step_time(best)}",
+        f"It depends most on {', '.join(map(with_elasticity, unsure[:3]))}",
+    ]
+    if assumed := next((row for row in rows if row["measure_next"]), None):
+        number = with_elasticity(assumed)
+        sentences.append(f"Of assumed numbers measure {number} first: {assumed['measure_next']}")
+    if changed := next((r for r in rows if r["recommendation"] not in ("the same", "")), None):
+        sentences.append(f"Another layout is recommended when {changed['fact']} moves")
+    return ". ".join(sentences) + "."

@@ -1,4 +1,4 @@
-"""ZeRO stages: which stage and offload to use, and why each faster one fails."""
+"""ZeRO stages: which stage and offload to use, why each faster one fails, what buckets take."""
 
 from __future__ import annotations
 
@@ -15,23 +15,34 @@ from planner.ask.plan_point import (
     estimate_row,
     is_safe,
     largest_parts,
+    nodes_of,
+    percent,
     search_every_layout,
+    step_time,
+    verb,
+    with_interval,
 )
 from planner.ask.question import Findings, JobFields, question
-from planner.ask.sentences import nodes_of, percent, step_time, verb
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.preferences import preferences
 from planner.choose.recommendation import recommend
 from planner.choose.search import Candidates
 from planner.choose.verdicts.fixes import shortage_sentence
-from planner.cost.estimate import Estimate
+from planner.cost.estimate import Estimate, estimate_layouts
+from planner.cost.parts import part
 from planner.cost.shards.layouts import Layouts
-from planner.describe.layout import OFFLOAD
-from planner.units import counted, either, format_seconds, joined
+from planner.describe.catalogue import load_framework
+from planner.describe.framework.framework import Framework
+from planner.describe.layout import OFFLOAD, Layout
+from planner.errors import LayoutError
+from planner.units import counted, either, format_bytes, format_count, format_seconds, joined
 
-__all__ = ["zero"]
+__all__ = ["buckets", "zero"]
 
 _STAGES = (0, 1, 2, 3)
+_USUAL_FRAMEWORK = "deepspeed"
+_BUCKET_ELEMENTS = (5e8, 2e8, 5e7, 2e7)
+# DeepSpeed's default, its documents' example (docs/_pages/config-json.md: 2e8), and smaller
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +56,10 @@ class _StageAndOffload:
 
     @property
     def safe(self) -> bool:
-        """True if it fits with an acceptable out-of-memory risk."""
         return is_safe(self.best)
 
     @property
     def name(self) -> str:
-        """Its name in sentences."""
         return f"ZeRO-{self.stage}" + (f" offload {self.offload}" * (self.offload != "none"))
 
     @property
@@ -61,7 +70,6 @@ class _StageAndOffload:
         return self.reason
 
     def row(self) -> Row:
-        """A record of the table."""
         columns = {"zero_stage": self.stage, "offload": self.offload, "fits": self.best.fits}
         return {**columns, **estimate_row(self.best), "reason": self.reason}
 
@@ -84,15 +92,15 @@ def zero(
     """
     job = job.replaced(nodes=nodes)
     candidates = search_every_layout(_with_shared_batch(job) if alone else job)
-    parts = list(candidates.by_framework.values())
-    kinds = sorted(_kinds(parts, job, alone), key=lambda kind: kind.best.step_time_s)
+    kinds = [*_kinds([*candidates.by_framework.values()], job, alone)]
+    kinds.sort(key=lambda kind: kind.best.step_time_s)
     first = next((kind for kind in kinds if kind.safe), None)
-    sentence = _verdict(job, kinds, first, alone)
-    batch = job.workload.global_batch
-    if kinds and candidates.workload.global_batch != batch:
+    sentence = _fastest_kind(job, kinds, first) if kinds else _no_layout(job, alone)
+    batch, planned = job.workload.global_batch, candidates.workload.global_batch
+    if kinds and planned != batch:
         sentence += (
-            f" All with a batch of {candidates.workload.global_batch:,}: "
-            f"{counted(job.num_devices, 'rank')} do not share {batch:,} sequences evenly."
+            f" All with a batch of {planned:,}: {counted(job.num_devices, 'rank')} do not share "
+            f"{batch:,} sequences evenly."
         )
     return Findings(
         sentence,
@@ -130,54 +138,185 @@ def _kinds(parts: list[Candidates], job: JobSpec, alone: bool) -> Iterator[_Stag
 
             of_kind = [each.only(is_kind) for each in parts]
             of_kind = [each for each in of_kind if len(each.footprints)]
-            best = recommend(of_kind, job.tolerance)
-            if best is not None:
+            if best := recommend(of_kind, job.tolerance):
                 yield _StageAndOffload(stage, offload, best, f"fits; {largest_parts(best)}")
             elif closest := closest_layout(of_kind):
-                _, estimate, footprints = closest
-                yield _StageAndOffload(
-                    stage, offload, estimate, shortage_sentence(estimate, footprints)
-                )
+                _, best, footprints = closest
+                reason = shortage_sentence(best, footprints)
+                yield _StageAndOffload(stage, offload, best, reason)
 
 
-def _verdict(
-    job: JobSpec, kinds: list[_StageAndOffload], first: _StageAndOffload | None, alone: bool
+def _no_layout(job: JobSpec, is_data_parallel: bool) -> str:
+    batch, remedy = job.workload.global_batch, "try another batch or framework"
+    if is_data_parallel and batch % job.num_devices:
+        remedy = (
+            f"its {counted(job.num_devices, 'rank')} do not share {batch:,} sequences: "
+            f"try --global-batch {either(map(str, _shared_batches(job)))}"
+        )
+    return f"{job.model.name} has no legal layout on {nodes_of(job.machine, job.nodes)}; {remedy}."
+
+
+def _fastest_kind(
+    job: JobSpec, kinds: list[_StageAndOffload], first: _StageAndOffload | None
 ) -> str:
+    """Name the fastest kind that is safe, those about as fast, and why faster ones fail."""
     place = nodes_of(job.machine, job.nodes)
-    if not kinds:
-        batch = job.workload.global_batch
-        remedy = "try another batch or framework"
-        if alone and batch % job.num_devices:
-            remedy = (
-                f"its {counted(job.num_devices, 'rank')} do not share {batch:,} sequences: "
-                f"try --global-batch {either(map(str, _shared_batches(job)))}"
-            )
-        return f"{job.model.name} has no legal layout on {place}; {remedy}."
     if first is None:
         closest = min(kinds, key=lambda kind: kind.best.memory_bytes["total"])
         return (
             f"No ZeRO stage with any offload is safe on {place}; {closest.name} {closest.failure}."
         )
+    best, tolerance = first.best, preferences().tolerance
     sentence = (
-        f"{first.name} is the fastest that is safe on {place}: {first.best.layout} "
-        f"[{first.best.framework}], {step_time(first.best)}{_about_as_fast(kinds, first)}."
+        f"{first.name} is the fastest that is safe on {place}: {best.layout} [{best.framework}], "
+        f"{step_time(best)}"
     )
-    faster = kinds[: kinds.index(first)]
-    if faster:
-        failures = "; ".join(f"{kind.name}, which {kind.failure}" for kind in faster)
-        sentence += f" Faster would be {failures}."
-    return sentence
+    within = [k for k in kinds if k.best.step_time_s <= (1 + tolerance) * best.step_time_s]
+    if tied := [kind for kind in within if kind.safe and kind is not first]:
+        listed = joined(f"{kind.name} ({format_seconds(kind.best.step_time_s)})" for kind in tied)
+        sentence += (
+            f"; {listed} {verb(len(tied), 'are', 'is')} within {100 * tolerance:.0f} % of it: "
+            "too close for estimates to rank"
+        )
+    faster = [f"{kind.name}, which {kind.failure}" for kind in kinds[: kinds.index(first)]]
+    return f"{sentence}." + (f" Faster would be {'; '.join(faster)}." if faster else "")
 
 
-def _about_as_fast(kinds: list[_StageAndOffload], first: _StageAndOffload) -> str:
-    """Name safe kinds that are too close for estimates to rank."""
-    tolerance = preferences().tolerance
-    limit_s = (1 + tolerance) * first.best.step_time_s
-    tied = [k for k in kinds if k.safe and k is not first and k.best.step_time_s <= limit_s]
-    if not tied:
-        return ""
-    listed = joined(f"{kind.name} ({format_seconds(kind.best.step_time_s)})" for kind in tied)
+@dataclass(frozen=True, slots=True)
+class _BucketEstimates:
+    """Estimates of a framework by ZeRO stage and bucket size."""
+
+    framework: Framework
+    estimates: dict[tuple[int, float], Estimate]
+
+    @property
+    def sizes(self) -> list[float]:
+        """Bucket sizes in elements, falling; the first is the framework's default."""
+        return sorted({size for _, size in self.estimates}, reverse=True)
+
+    def memory(self, stage: int, size: float) -> str:
+        return format_bytes(self.estimates[stage, size].memory_bytes["total"])
+
+    def growth(self, stage: int, size: float) -> float:
+        """Memory of a stage beyond the stage below it [B]; 0 for the lowest."""
+        if (stage - 1, size) not in self.estimates:
+            return 0.0
+        above, below = (self.estimates[each, size].memory_bytes for each in (stage, stage - 1))
+        return above["total"] - below["total"]
+
+
+@question
+def buckets(job: JobSpec, *, nodes: Nodes = 1, **_: Unpack[JobFields]) -> Findings:
+    """Show the memory of every ZeRO stage for several bucket sizes, with data parallelism only.
+
+    Of the first framework named, else DeepSpeed, with micro-batches of one sequence. The answer
+    names a stage whose buckets take more than it saves, and the largest bucket size that helps.
+    """
+    job = job.replaced(nodes=nodes)
+    framework = job.frameworks[0] if job.frameworks else load_framework(_USUAL_FRAMEWORK)
+    default = framework.buffers.reduce_bucket_elements
+    if not default:
+        raise LayoutError(
+            f"{framework.name} reduces gradients in place or without buckets of a fixed size; name "
+            f"another framework, such as {_USUAL_FRAMEWORK}"
+        )
+    sizes = default, *(size for size in _BUCKET_ELEMENTS if size < default)
+    stages = framework.zero_stages_for(job.workload.precision)
+    estimates = {
+        (z, size): _with_buckets(job, framework, size, z) for size in sizes for z in stages
+    }
+    table = _BucketEstimates(framework, estimates)
+    option = "the framework's own configuration"
+    if "bucket" in framework.switches:
+        name = framework.name
+        option = f"-f {name}+bucket=5e7 (reduce_bucket_size and allgather_bucket_size)"
+    return Findings(
+        f"{job.model.name} with {framework.name} on {counted(job.num_devices, 'device')}: "
+        f"{_larger_stages(table)}.",
+        [_bucket_row(table, stage, size) for stage, size in estimates],
+        notes=[
+            f"Layouts: {job.num_devices} data-parallel ranks, micro-batches of one sequence, no "
+            "recompute, no offload.",
+            f"Bucket size is set by {option}.",
+        ],
+    )
+
+
+def _with_buckets(job: JobSpec, framework: Framework, size: float, stage: int) -> Estimate:
+    """Estimate a ZeRO stage with buckets of `size` elements."""
+    buffers = framework.buffers.model_dump()
+    buffers["reduce_bucket_elements"] = size
+    buffers["gather_bucket_elements"] = min(buffers["gather_bucket_elements"], size)
+    passes = max(round(job.workload.global_batch / job.num_devices), 1)
+    layout = Layout(dp=job.num_devices, zero_stage=stage, grad_accumulation=passes)
+    workload = job.workload.replaced(global_batch=layout.global_batch, ramp="")
+    scenario = job.replaced(workload=workload).scenario(framework.replaced(buffers=buffers))
+    return estimate_layouts(scenario, Layouts.stack([layout]))[0]
+
+
+def _bucket_row(table: _BucketEstimates, stage: int, size: float) -> Row:
+    estimate, growth = table.estimates[stage, size], table.growth(stage, size)
+    parts, reason = estimate.memory_bytes, "the lowest stage"
+    if (stage - 1, size) in table.estimates:
+        direction = "more" if growth > 0 else "less"
+        reason = f"{format_bytes(abs(growth))} {direction} than ZeRO-{stage - 1}"
+    names = ("weights", "gradients", "optimizer_states", "communication_buffers")
+    return {
+        "framework": table.framework.name,
+        "zero_stage": stage,
+        "bucket_elements": size,
+        **with_interval("memory_bytes", parts["total"], estimate.interval_memory_bytes),
+        **{f"{name}_bytes": parts[name] for name in names},
+        "peak": estimate.peak_moment,
+        "reason": reason,
+    }
+
+
+def _larger_stages(table: _BucketEstimates) -> str:
+    """Which stages take more memory than the stage below, and which bucket size undoes it."""
+    default = table.sizes[0]
+    lowest, *stages = sorted({stage for stage, _ in table.estimates})
+    if not stages:
+        amounts = joined(
+            f"{table.memory(lowest, size)} with buckets of {_elements(size)}"
+            for size in table.sizes
+        )
+        return f"ZeRO-{lowest} is its only stage; a device holds {amounts}"
+    if larger := [stage for stage in stages if table.growth(stage, default) > 0]:
+        return ". ".join(_remedy(table, stage) for stage in larger)
+    exceptions = "".join(
+        f"; with {_elements(size)} ZeRO-{stage} takes {format_bytes(growth)} more than "
+        f"ZeRO-{stage - 1}"
+        for stage, size in table.estimates
+        if size != default and (growth := table.growth(stage, size)) > 0
+    )
     return (
-        f"; {listed} {verb(len(tied), 'are', 'is')} within {100 * tolerance:.0f} % of it: "
-        "too close for estimates to rank"
+        f"with buckets of {_elements(default)} every ZeRO stage takes less than the stage below "
+        f"it{exceptions}"
     )
+
+
+def _remedy(table: _BucketEstimates, stage: int) -> str:
+    """The largest bucket size with which a stage takes no more memory than the one below."""
+    default, least = table.sizes[0], table.sizes[-1]
+    more = format_bytes(table.growth(stage, default))
+    growth = f"ZeRO-{stage} takes {more} more than ZeRO-{stage - 1}"
+    helping = next((size for size in table.sizes if table.growth(stage, size) <= 0), None)
+    if helping:
+        return (
+            f"{growth} with buckets of {_elements(default)}; buckets of {_elements(helping)} or "
+            "less undo that"
+        )
+    parts, below = (table.estimates[each, default].memory_bytes for each in (stage, stage - 1))
+    grown = {name: parts[name] - below.get(name, 0.0) for name in parts if name != "total"}
+    largest = max(grown, key=lambda name: grown[name])
+    tried, smallest = _elements(default), format_count(least)
+    tried = tried if tried.startswith(smallest) else f"{smallest} to {tried}"
+    return (
+        f"{growth} with every bucket size tried ({tried}): {part(largest).label} "
+        f"{format_bytes(grown[largest])} more"
+    )
+
+
+def _elements(size: float) -> str:
+    return f"{format_count(size)} elements"

@@ -1,24 +1,23 @@
-"""Batch sizes: the best batch nearby, and the largest one that fits."""
+"""Batch sizes: the best batch nearby, the largest one that fits, and the learning rate of one."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
-from typing import Annotated, Unpack
+from typing import Annotated, Any, Unpack
 
 from planner.ask.answer import Row
 from planner.ask.option import Nodes, Option
 from planner.ask.plan_point import (
-    Infeasible,
     PlanPoint,
     estimate_row,
     is_safe,
     plan_or_reason,
     plan_point,
+    step_time,
 )
 from planner.ask.question import Findings, JobFields, question
-from planner.ask.rules import largest, nearest_as_good
-from planner.ask.scan import Scan
-from planner.ask.sentences import nodes_of, step_time
+from planner.ask.scan import Scan, largest, nearest_as_good
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.legality import broken
 from planner.choose.preferences import preferences
@@ -27,17 +26,36 @@ from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import Layout, Recompute
 from planner.errors import PlannerError
+from planner.training.large_batch import (
+    LINEAR,
+    SQUARE_ROOT,
+    more_samples,
+    published,
+    scaled_rate,
+    warm_up_steps,
+)
 from planner.units import counted
 
-__all__ = ["batch", "largest_batch", "nearby_batches"]
+__all__ = ["batch", "batches_between", "largest_batch", "learning_rate", "nearby_batches"]
 
 _MOST_BATCHES = 12
 _MOST_MICRO_BATCH = 4096
-_ALL_LAYERS = {
+_MOST_BETWEEN = 8
+_LINEAR_RULE = ("sgd", "sgd-momentum")
+"""Optimizers of the linear rule; others divide by the size of the gradient."""
+_ALL_LAYERS: dict[str, Any] = {
     name: Layout.model_fields[name].default
     for name in ("recompute_layers", "recompute_every", "recompute_span", "recompute_modules")
 }
 """Recompute of all layers and modules that its mode covers."""
+_RULES = (
+    "Linear, for SGD: Goyal et al. 2017 (arXiv:1706.02677, section 2.1); square root, usual with "
+    "Adam and LAMB: Krizhevsky 2014 (arXiv:1404.5997, section 5). Both are starting points for "
+    "tuning.",
+    "No rule holds for every batch: how far more samples a step save steps differs widely between "
+    "models and data (Shallue et al. 2018, arXiv:1811.03600), up to the gradient's noise scale "
+    "(McCandlish et al. 2018, arXiv:1812.06162).",
+)
 
 
 @question
@@ -57,18 +75,22 @@ def batch(
     token, but a training may learn less from each.
     """
     job = job.replaced(nodes=nodes)
-    target = job.workload.global_batch
-
-    def plan(size: int) -> PlanPoint:
-        return _of_batch(plan_or_reason(job, global_batch=size), size)
-
-    points = Scan(plan, {target: _of_batch(plan_point(job), target)})
-    points.plan_all(nearby_batches(target, job.num_devices, within))
+    size = job.workload.global_batch
+    target = _of_batch(plan_point(job), size)
+    points = Scan(job, lambda n: _of_batch(plan_or_reason(job, global_batch=n), n), {size: target})
+    points.plan_all(nearby_batches(size, job.num_devices, within))
     rates = {size: points[size].tokens_per_s for size in points.values_where(lambda p: p.safe)}
-    best = nearest_as_good(rates, target, job.tolerance)
+    best = nearest_as_good(rates, size, job.tolerance)
+
+    def row(size: int, point: PlanPoint) -> Row:
+        columns: Row = {"tokens_per_s_per_device": point.tokens_per_s / point.devices}
+        if target.fits:
+            columns["gain"] = point.tokens_per_s / target.tokens_per_s - 1
+        return {"global_batch": size, **point.row(**(columns if point.fits else {}))}
+
     return Findings(
-        _batch_verdict(job, points, best),
-        [_batch_row(size, point, points[target]) for size, point in points.by_value()],
+        _batch_verdict(points, best, target),
+        [row(size, point) for size, point in points.by_value()],
         notes=[
             f"The nearest batch whose tokens/s are within {100 * job.tolerance:g} % of the most is "
             "chosen, not the fastest.",
@@ -112,31 +134,19 @@ def _of_batch(point: PlanPoint, batch: int) -> PlanPoint:
     return PlanPoint(point.nodes, point.machine, point.workload, reason)
 
 
-def _batch_row(batch: int, point: PlanPoint, target: PlanPoint) -> Row:
-    columns = {}
-    if point.fits:
-        columns["tokens_per_s_per_device"] = point.tokens_per_s / point.devices
-    if point.fits and target.fits:
-        columns["gain"] = point.tokens_per_s / target.tokens_per_s - 1
-    return {"global_batch": batch, **point.row(**columns)}
-
-
-def _batch_verdict(job: JobSpec, points: Scan, best: int | None) -> str:
-    batch = job.workload.global_batch
-    target = points[batch]
+def _batch_verdict(points: Scan, best: int | None, target: PlanPoint) -> str:
+    batch = points.job.workload.global_batch
     if best is None:
         return f"No batch near {batch:,} is safe in memory on {target.place}: {target.reason}."
     point = points[best]
     rate = f"{point.tokens_per_s / point.devices:,.0f} tokens/s per device"
     if best == batch:
         return f"A batch of {batch:,} is about as fast as any nearby: {rate}, {point.describe()}."
-    if not target.fits:
-        reason = f"{batch:,} does not fit: {target.reason}"
-    else:
+    reason = f"{batch:,} does not fit: {target.reason}"
+    if target.fits:
         gain = 100 * (point.tokens_per_s / target.tokens_per_s - 1)
-        reason = (
-            f"{gain:.1f} % more than the {target.tokens_per_s / target.devices:,.0f} of {batch:,}"
-        )
+        target_rate = target.tokens_per_s / target.devices
+        reason = f"{gain:.1f} % more than the {target_rate:,.0f} of {batch:,}"
     return f"Use a batch of {best:,}: {rate}, {reason}; {point.describe()}."
 
 
@@ -149,17 +159,25 @@ def largest_batch(job: JobSpec, *, nodes: Nodes = 1, **_: Unpack[JobFields]) -> 
     global batch.
     """
     point = plan_point(job.replaced(nodes=nodes))
-    if point.best is None or point.scenario is None:
-        raise Infeasible(point)
-    scenario, layout = point.scenario, point.best.layout
+    scenario, best = point.recommended()
     modes = scenario.framework.recompute
-    estimates = [each for mode in modes if (each := _largest(scenario, layout, mode))]
+    estimates = [each for mode in modes if (each := _largest(scenario, best.layout, mode))]
+    reasons = "no larger one was tried", "the largest micro-batch that is safe"
     return Findings(
         _largest_verdict(job, point, estimates),
-        [_largest_row(each) for each in estimates],
+        [
+            {
+                "recompute": each.layout.recompute,
+                "micro_batch": each.layout.micro_batch,
+                "global_batch": each.layout.global_batch,
+                **estimate_row(each),
+                "reason": reasons[each.layout.micro_batch < _MOST_MICRO_BATCH],
+            }
+            for each in estimates
+        ],
         notes=[
             f"Degrees are those recommended for a batch of {point.workload.global_batch:,}: "
-            f"{layout} [{point.best.framework}].",
+            f"{best.layout} [{best.framework}].",
             f"Safe: an out-of-memory risk of at most {100 * preferences().risk:.0f} %.",
         ],
         success=bool(estimates),
@@ -169,58 +187,40 @@ def largest_batch(job: JobSpec, *, nodes: Nodes = 1, **_: Unpack[JobFields]) -> 
 def _largest(scenario: Scenario, layout: Layout, mode: Recompute) -> Estimate | None:
     """Estimate a layout with the largest micro-batch that is safe under a recompute mode."""
 
+    def in_one_pass(size: int) -> Estimate | None:
+        passes = {"micro_batch": size, "grad_accumulation": max(layout.pp, 1)}
+        try:
+            changed = layout.replaced(**_ALL_LAYERS, **passes, recompute=mode)
+            workload = scenario.workload.replaced(global_batch=changed.global_batch, ramp="")
+        except PlannerError:
+            return None
+        changed_scenario = replace(scenario, workload=workload)
+        if any(True for _ in broken(changed_scenario, changed)):
+            return None
+        return estimate_layouts(changed_scenario, Layouts.stack([changed]))[0]
+
     def holds(size: int) -> bool:
-        estimate = _in_one_pass(scenario, layout, size, mode)
+        estimate = in_one_pass(size)
         return estimate is not None and is_safe(estimate)
 
     size = largest(layout.micro_batch, _MOST_MICRO_BATCH, 1, holds)
-    return None if size is None else _in_one_pass(scenario, layout, size, mode)
-
-
-def _in_one_pass(scenario: Scenario, layout: Layout, size: int, mode: Recompute) -> Estimate | None:
-    """Estimate one pass with another micro-batch; None where the layout is not legal."""
-    passes = max(layout.pp, 1)
-    try:
-        changed = layout.replaced(
-            **_ALL_LAYERS, recompute=mode, micro_batch=size, grad_accumulation=passes
-        )
-        workload = scenario.workload.replaced(global_batch=changed.global_batch, ramp="")
-    except PlannerError:
-        return None
-    scenario = replace(scenario, workload=workload)
-    if any(True for _ in broken(scenario, changed)):
-        return None
-    return estimate_layouts(scenario, Layouts.stack([changed]))[0]
-
-
-def _largest_row(estimate: Estimate) -> Row:
-    layout = estimate.layout
-    return {
-        "recompute": layout.recompute,
-        "micro_batch": layout.micro_batch,
-        "global_batch": layout.global_batch,
-        **estimate_row(estimate),
-        "reason": "the largest micro-batch that is safe"
-        if layout.micro_batch < _MOST_MICRO_BATCH
-        else "no larger one was tried",
-    }
+    return None if size is None else in_one_pass(size)
 
 
 def _largest_verdict(job: JobSpec, point: PlanPoint, estimates: list[Estimate]) -> str:
-    place = nodes_of(job.machine, point.nodes)
     if not estimates:
-        return f"No micro-batch of {job.model.name} is safe on {place}: {point.reason}."
+        return f"No micro-batch of {job.model.name} is safe on {point.place}: {point.reason}."
     fastest = max(estimates, key=lambda each: each.tokens_per_s)
     most = max(estimates, key=lambda each: each.layout.micro_batch)
+    size, fastest_size = most.layout.micro_batch, fastest.layout.micro_batch
     sentence = (
-        f"{most.layout.micro_batch} is the largest micro-batch of {job.model.name} on {place}, "
-        f"with {_recompute(most)}, a global batch of "
-        f"{most.layout.global_batch:,} in one pass: {most.layout} [{most.framework}], "
-        f"{step_time(most)}"
+        f"{size} is the largest micro-batch of {job.model.name} on {point.place}, with "
+        f"{_recompute(most)}, a global batch of {most.layout.global_batch:,} in one pass: "
+        f"{most.layout} [{most.framework}], {step_time(most)}"
     )
     if fastest is not most:
         sentence += (
-            f"; micro-batch {fastest.layout.micro_batch} with {_recompute(fastest)} has "
+            f"; micro-batch {fastest_size} with {_recompute(fastest)} has "
             f"{fastest.tokens_per_s / most.tokens_per_s - 1:.0%} more tokens/s"
         )
     return f"{sentence}."
@@ -229,3 +229,83 @@ def _largest_verdict(job: JobSpec, point: PlanPoint, estimates: list[Estimate]) 
 def _recompute(estimate: Estimate) -> str:
     mode = estimate.layout.recompute
     return "no recompute" if mode == "none" else f"{mode} recompute"
+
+
+@question
+def learning_rate(
+    job: JobSpec,
+    *,
+    nodes: Nodes = 1,
+    base_batch: Annotated[int, Option("A batch whose learning rate you know.", least=1)],
+    base_rate: Annotated[float, Option("The learning rate that suits it.", above=0, most=1e6)],
+    warmup_epochs: Annotated[
+        float, Option("Epochs of warm-up, for any batch.", least=0, most=1000)
+    ] = 5.0,
+    critical_batch: Annotated[
+        float | None, Option("Critical batch (noise scale) that you measured.", above=0)
+    ] = None,
+    **_: Unpack[JobFields],
+) -> Findings:
+    """Scale a learning rate from your batch to the workload's, with its warm-up and its speed.
+
+    Batches in between are planned too: where tokens per second no longer grow, a larger batch gains
+    nothing. The effect on accuracy is not estimated; published trainings of the model are listed.
+    """
+    workload = job.workload
+    rows: dict[int, Row] = {}
+    for size in batches_between(base_batch, workload.global_batch):
+        row: Row = {
+            "global_batch": size,
+            "linear_rate": float(scaled_rate(base_rate, base_batch, size, LINEAR)),
+            "square_root_rate": float(scaled_rate(base_rate, base_batch, size, SQUARE_ROOT)),
+            "warm_up_steps": int(warm_up_steps(workload.samples, warmup_epochs, size))
+            if workload.samples
+            else None,
+        }
+        if critical_batch is not None:
+            row["samples_factor"] = float(more_samples(size, critical_batch))
+        point = plan_or_reason(job, nodes=nodes, global_batch=size, ramp="")
+        rows[size] = {**row, **point.row()}
+    row = rows[workload.global_batch]
+    missing = "Set samples, of an epoch, for the steps of the warm-up."
+    trainings = [each for each in published() if each.model == job.model.name]
+    base = f"{base_rate:g} for a batch of {base_batch:,}"
+    return Findings(
+        _scaled_verdict(job, row, base, warmup_epochs),
+        list(rows.values()),
+        notes=[
+            *_RULES,
+            *([missing] if row["warm_up_steps"] is None else []),
+            *(
+                f"{each.batch:,} with {each.model}: {each.outcome}; {each.optimizer} "
+                f"({each.source})."
+                for each in trainings
+            ),
+        ],
+        success=row["fits"],
+    )
+
+
+def batches_between(base: int, batch: int) -> list[int]:
+    """List two batches and doublings of the smaller between them; the eight largest at most.
+
+    >>> batches_between(256, 4096), batches_between(64, 48), batches_between(1, 1_000_000)[:3]
+    ([256, 512, 1024, 2048, 4096], [48, 64], [1, 16384, 32768])
+    """
+    low, high = sorted((base, batch))
+    between = [low * 2**power for power in range(1, math.ceil(math.log2(high / low)))]
+    return sorted({low, *between[2 - _MOST_BETWEEN :], high})
+
+
+def _scaled_verdict(job: JobSpec, row: Row, base: str, epochs: float) -> str:
+    optimizer = job.workload.optimizer
+    rules = {"linear": row["linear_rate"], "square-root": row["square_root_rate"]}
+    usual, alternative = rules if optimizer in _LINEAR_RULE else reversed(rules)
+    sentence = (
+        f"Use a learning rate of {rules[usual]:.3g} for a batch of {job.workload.global_batch:,}: "
+        f"{base}, scaled by the {usual} rule, which is usual with {optimizer}; the {alternative} "
+        f"rule gives {rules[alternative]:.3g}"
+    )
+    if row["warm_up_steps"] is None:
+        return f"{sentence}."
+    return f"{sentence}. Warm up over {row['warm_up_steps']:,} steps ({epochs:g} epochs)."

@@ -5,11 +5,17 @@ from __future__ import annotations
 from typing import Annotated, Unpack
 
 from planner.ask.option import Nodes, Option
-from planner.ask.plan_point import DAY_S, PlanPoint, plan_or_reason, plan_point
-from planner.ask.question import Findings, JobFields, needs_tokens, question
-from planner.ask.rules import largest
-from planner.ask.scan import Scan, scan
-from planner.ask.sentences import nodes_of, within_days
+from planner.ask.plan_point import (
+    DAY_S,
+    PlanPoint,
+    needs_tokens,
+    nodes_of,
+    plan_or_reason,
+    plan_point,
+    within_days,
+)
+from planner.ask.question import Findings, JobFields, question
+from planner.ask.scan import Scan, first_common, largest, scan
 from planner.choose.jobs.job_spec import JobSpec
 from planner.describe.catalogue import load_model, names
 from planner.describe.model.model import Model
@@ -20,7 +26,6 @@ __all__ = ["families", "model", "sequence"]
 
 _LONGEST = 4_194_304
 # four times the longest context that models are trained for
-_GRAIN = 1024
 
 
 def families() -> dict[str, list[Model]]:
@@ -61,11 +66,14 @@ def model(
     models = _models(job, family, among)
     points = [(each, plan_or_reason(job, model=each, nodes=nodes)) for each in reversed(models)]
     limit_s = float("inf") if days is None else days * DAY_S
-    accepted = [pair for pair in points if pair[1].safe and pair[1].seconds <= limit_s]
-    best = next((pair for pair in accepted if pair[1].common), accepted[0] if accepted else None)
+    best = first_common([p for _, p in points if p.safe and p.seconds <= limit_s])
     source = f"the {counted(len(models), 'model')} named" if among else f"family {models[0].family}"
+    place = nodes_of(job.machine, nodes)
+    place += "" if days is None else f" and trains in {within_days(days)}"
     return Findings(
-        _model_verdict(job, source, points, best, nodes, days),
+        _largest_model(points, best, source, place, days is not None)
+        if best
+        else _no_model(*points[-1], source, place),
         [
             {"model": each.name, "num_params": each.num_params, **point.row()}
             for each, point in points
@@ -82,45 +90,39 @@ def _models(job: JobSpec, family: str | None, among: tuple[str, ...]) -> list[Mo
     catalogue = families()
     name = job.model.family if family is None else family
     if name not in catalogue:
-        raise UnknownNameError(
-            "family", name, catalogue, "`planner models` lists them with the models"
-        )
+        listing = "`planner models` lists them with the models"
+        raise UnknownNameError("family", name, catalogue, listing)
     if name != job.model.family:
         return catalogue[name]
     rest = [each for each in catalogue[name] if each.name != job.model.name]
     return sorted([job.model, *rest], key=_size)
 
 
-def _model_verdict(
-    job: JobSpec,
-    source: str,
-    points: list[tuple[Model, PlanPoint]],
-    best: tuple[Model, PlanPoint] | None,
-    nodes: int,
-    days: float | None,
+def _no_model(smallest: Model, point: PlanPoint, source: str, place: str) -> str:
+    reason = point.reason
+    if point.fits:
+        reason = f"{point.describe()}; {point.seconds / DAY_S:.3g} days"
+    return f"No model of {source} fits {place}: the smallest, {smallest.name}: {reason}."
+
+
+def _largest_model(
+    points: list[tuple[Model, PlanPoint]], best: PlanPoint, source: str, place: str, is_timed: bool
 ) -> str:
-    place = nodes_of(job.machine, nodes)
-    in_time = "" if days is None else f" and trains in {within_days(days)}"
-    if best is None:
-        model, point = points[-1]
-        reason = point.reason
-        if point.fits:
-            reason = f"{point.describe()}; {point.seconds / DAY_S:.3g} days"
-        return f"No model of {source} fits {place}{in_time}: the smallest, {model.name}: {reason}."
-    model, point = best
-    uncommon = f" ({'; '.join(point.uncommon_features)})" if point.uncommon_features else ""
+    """Name the largest model that fits, and why the next larger one does not."""
+    model = next(each for each, point in points if point is best)
+    uncommon = f" ({'; '.join(best.uncommon_features)})" if best.uncommon_features else ""
     sentence = (
         f"{model.name} ({format_count(model.num_params)} parameters) is the largest of {source} "
-        f"that fits {place}{in_time}{uncommon}: {point.describe()}"
+        f"that fits {place}{uncommon}: {best.describe()}"
     )
     larger = [pair for pair in points if pair[0].num_params > model.num_params]
     if not larger:
         return f"{sentence}; there is no larger one."
-    next_model, next_point = larger[-1]
-    if not next_point.fits:
-        return f"{sentence}. The next, {next_model.name}, does not fit: {next_point.reason}."
-    drawbacks = list(next_point.uncommon_features)
-    drawbacks += [f"it takes {next_point.seconds / DAY_S:.3g} days"] if days is not None else []
+    next_model, point = larger[-1]
+    if not point.fits:
+        return f"{sentence}. The next, {next_model.name}, does not fit: {point.reason}."
+    drawbacks = list(point.uncommon_features)
+    drawbacks += [f"it takes {point.seconds / DAY_S:.3g} days"] if is_timed else []
     return f"{sentence}. The next, {next_model.name}, fits, but: {'; '.join(drawbacks)}."
 
 
@@ -131,7 +133,7 @@ def sequence(
     nodes: Nodes = 1,
     grain: Annotated[
         int, Option("Lengths are multiples of this number of tokens.", least=1, most=1_000_000)
-    ] = _GRAIN,
+    ] = 1024,
     **_: Unpack[JobFields],
 ) -> Findings:
     """Find the longest sequence with a common layout, and the longest that is safe in memory.
@@ -142,7 +144,7 @@ def sequence(
     """
     job = job.replaced(nodes=nodes)
     _check_grain(job.model, grain)
-    own_length = job.workload.sequence_length
+    own_length, usual = job.workload.sequence_length, job.model.longest_sequence
     lengths = scan(job, "sequence_length")
     lengths.points[own_length] = plan_point(job)
     start = max(own_length // grain, 1) * grain
@@ -152,7 +154,6 @@ def sequence(
     # bisection may have passed a longer one that holds
     safe = max(lengths.values_where(lambda point: point.safe), default=None)
     common = max(lengths.values_where(lambda point: point.common), default=None)
-    usual = job.model.longest_sequence
     notes = [
         f"{counted(len(lengths), 'length')} planned: the workload's {own_length:,} tokens, and "
         f"multiples of {grain:,} by doubling and bisection; the batch stays at "
@@ -161,7 +162,7 @@ def sequence(
     if usual and safe is not None and safe > usual:
         notes.insert(0, f"{job.model.name} was made for sequences of at most {usual:,} tokens.")
     return Findings(
-        _sequence_verdict(job, lengths, safe, common, grain),
+        _longest_sequence(lengths, safe, common, grain),
         lengths.rows("sequence_length"),
         notes,
         success=safe is not None,
@@ -184,15 +185,13 @@ def _check_grain(model: Model, grain: int) -> None:
         )
 
 
-def _sequence_verdict(
-    job: JobSpec, lengths: Scan, safe: int | None, common: int | None, grain: int
-) -> str:
-    model = job.model.name
+def _longest_sequence(lengths: Scan, safe: int | None, common: int | None, grain: int) -> str:
+    """Name the longest sequence with a common layout, and the longest that is safe."""
+    model = lengths.job.model.name
     if safe is None:
-        shortest = lengths[grain]
+        reason = f"{lengths[grain].place}: {lengths[grain].reason}"
         return (
-            f"No multiple of {counted(grain, 'token')} is a safe sequence of {model} on "
-            f"{shortest.place}: {shortest.reason}."
+            f"No multiple of {counted(grain, 'token')} is a safe sequence of {model} on {reason}."
         )
     best = lengths[common or safe]
     if safe < grain:
@@ -202,17 +201,16 @@ def _sequence_verdict(
             f"no multiple of {grain:,}: {best.describe()}. Use a smaller grain for lengths between."
         )
     length = best.workload.sequence_length
-    unbounded = " or more" if length + grain > _LONGEST else ""
+    tokens = f"{length:,} tokens{' or more' if length + grain > _LONGEST else ''} is the longest"
     uncommon = "; ".join(lengths[safe].uncommon_features)
     if common is None:
         return (
-            f"{length:,} tokens{unbounded} is the longest safe sequence of {model} on "
-            f"{best.place}, and no length has a common layout ({uncommon}): {best.describe()}."
+            f"{tokens} safe sequence of {model} on {best.place}, and no length has a common layout "
+            f"({uncommon}): {best.describe()}."
         )
     sentence = (
-        f"{length:,} tokens{unbounded} is the longest sequence of {model} on {best.place} with a "
-        f"layout in common use: {best.describe()}."
+        f"{tokens} sequence of {model} on {best.place} with a layout in common use: "
+        f"{best.describe()}."
     )
-    if common == safe:
-        return sentence
-    return f"{sentence} Up to {safe:,} tokens are safe with more effort ({uncommon})."
+    more = f" Up to {safe:,} tokens are safe with more effort ({uncommon})."
+    return sentence if common == safe else sentence + more

@@ -6,39 +6,17 @@ from typing import Annotated, Literal, Unpack
 
 from planner.ask.answer import Row
 from planner.ask.option import MostNodes, Option
-from planner.ask.plan_point import PlanPoint, plan_or_reason
+from planner.ask.plan_point import PlanPoint, nodes_of, plan_or_reason, step_time, verb
 from planner.ask.question import Findings, JobFields, question
-from planner.ask.rules import doublings, smallest
-from planner.ask.scan import Scan, scan
-from planner.ask.sentences import nodes_of, step_time, verb
+from planner.ask.scan import Scan, doublings, first_common, node_limit, scan, smallest
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.preferences import preferences
-from planner.errors import LayoutError
 from planner.units import counted
 
-__all__ = ["count_range", "node_limit", "nodes", "scaling"]
+__all__ = ["nodes", "scaling"]
 
 _LARGER_ROWS = 3
 """Doublings beyond the smallest node count that the table shows."""
-
-
-def node_limit(job: JobSpec, most_nodes: int | None) -> int:
-    """The largest node count to look at; LayoutError where the machine has fewer nodes."""
-    available = int(job.machine.num_nodes.value)
-    if most_nodes is not None and most_nodes > available:
-        raise LayoutError(
-            f"most_nodes = {most_nodes} exceeds the {available} nodes of {job.machine.name}; use "
-            "fewer, or set num_nodes to what it has"
-        )
-    return most_nodes or available
-
-
-def count_range(job: JobSpec, nodes: int, most_nodes: int | None) -> range:
-    """Node counts from `nodes` to the limit; LayoutError where there are none."""
-    limit = node_limit(job, most_nodes)
-    if nodes > limit:
-        raise LayoutError(f"nodes = {nodes} exceeds most_nodes = {limit}; give fewer, or more")
-    return range(nodes, limit + 1)
 
 
 @question
@@ -67,7 +45,7 @@ def nodes(job: JobSpec, *, most_nodes: MostNodes = None, **_: Unpack[JobFields])
         "holds all up to 16, or bisection with three neighbours."
     )
     return Findings(
-        _fewest_nodes(job, points, limit, fits, safe, common),
+        _fewest_nodes(points, limit, fits, safe, common),
         points.rows(),
         notes,
         success=fits is not None,
@@ -75,36 +53,30 @@ def nodes(job: JobSpec, *, most_nodes: MostNodes = None, **_: Unpack[JobFields])
     )
 
 
-def _fewest_nodes(
-    job: JobSpec,
-    points: Scan,
-    limit: int,
-    fits: int | None,
-    safe: int | None,
-    common: int | None,
-) -> str:
-    model, machine = job.model.name, job.machine
+def _fewest_nodes(points: Scan, limit: int, *fewest: int | None) -> str:
+    """Name the fewest nodes where the job fits, is safe, and has a common layout."""
+    (fits, safe, common), model = fewest, points.job.model.name
+    most = nodes_of(points.job.machine, limit)
     if fits is None:
         none = "does not fit on" if limit == 1 else "fits on none of up to"
-        return f"{model} {none} {nodes_of(machine, limit)}: {points[limit].reason}."
+        return f"{model} {none} {most}: {points[limit].reason}."
     if common is None:
         least = points[safe or fits]
         return (
-            f"{model} fits on {points[fits].place} or more, but on none of up to "
-            f"{nodes_of(machine, limit)} with a layout in common use: {least.describe()}, "
-            f"{least.reason}."
+            f"{model} fits on {points[fits].place} or more, but on none of up to {most} with a "
+            f"layout in common use: {least.describe()}, {least.reason}."
         )
     best = points[common]
     sentence = (
         f"{best.place} {verb(common, 'are the fewest', 'suffices')} for {model} with a layout in "
         f"common use: {best.describe()}."
     )
-    if fits < common:
-        sentence += f" It fits from {counted(fits, 'node')} ({_uncommon(points[fits])})"
-        if safe and fits < safe < common:
-            sentence += f", and safely from {counted(safe, 'node')} ({_uncommon(points[safe])})"
-        sentence += "."
-    return sentence
+    if fits >= common:
+        return sentence
+    sentence += f" It fits from {counted(fits, 'node')} ({_uncommon(points[fits])})"
+    if safe and fits < safe < common:
+        sentence += f", and safely from {counted(safe, 'node')} ({_uncommon(points[safe])})"
+    return f"{sentence}."
 
 
 def _uncommon(point: PlanPoint) -> str:
@@ -135,18 +107,30 @@ def scaling(
 
     def plan(count: int) -> PlanPoint:
         batch = max(round(job.workload.global_batch * count / nodes), 1)
-        changes = {"global_batch": batch} if kind == "weak" else {}
-        return plan_or_reason(job, nodes=count, **changes)
+        return plan_or_reason(job, nodes=count, **({"global_batch": batch} if weak else {}))
 
-    points = Scan(plan)
+    def row(point: PlanPoint) -> Row:
+        if first is None or not point.fits:
+            return point.row()
+        share = point.tokens_per_s / point.nodes / (first.tokens_per_s / first.nodes)
+        return point.row(global_batch=point.workload.global_batch, efficiency=share)
+
+    weak, points = kind == "weak", Scan(job, plan)
     points.plan_all(doublings(range(1, node_limit(job, most_nodes) + 1)))
-    fitting = points.fitting()
-    first = next((point for point in fitting if point.common), fitting[0] if fitting else None)
-    rows = [_scaling_row(point, first) for _, point in points.by_value()]
-    knee = _knee(rows, first, efficiency / 100)
+    first = first_common(points.fitting())
+    rows = [row(point) for _, point in points.by_value()]
+    compared = [each for each in rows if first is not None and each["nodes"] >= first.nodes]
+    low = (n for n, each in enumerate(compared) if each.get("efficiency", 0.0) < efficiency / 100)
+    last = next(low, len(compared))
+    knee = compared[last - 1]["nodes"] if last else None
     reference = "nothing" if first is None else f"those on {counted(first.nodes, 'node')}"
+    model, reason = job.model.name, rows[-1]["reason"]
+    verdict = f"{model} fits on no node count of {job.machine.name} that was planned: {reason}."
+    if first is not None and knee is not None:
+        verdict = _knee(points[knee], first, *compared[last - 1 : last + 1])
+        verdict = f"{kind.capitalize()} scaling of {model} pays up to {verdict}"
     return Findings(
-        _scaling_verdict(job, kind, points, rows, first, knee, efficiency),
+        verdict,
         rows,
         notes=[
             f"Efficiency is tokens/s of a node over {reference}.",
@@ -157,47 +141,13 @@ def scaling(
     )
 
 
-def _scaling_row(point: PlanPoint, first: PlanPoint | None) -> Row:
-    if not point.fits or first is None:
-        return point.row()
-    efficiency = point.tokens_per_s / point.nodes / (first.tokens_per_s / first.nodes)
-    return point.row(global_batch=point.workload.global_batch, efficiency=efficiency)
-
-
-def _knee(rows: list[Row], first: PlanPoint | None, least: float) -> int | None:
-    """The last node count before efficiency falls below the least."""
-    knee = None
-    for row in rows:
-        if first is None or row["nodes"] < first.nodes:
-            continue
-        if row.get("efficiency", 0.0) < least:
-            break
-        knee = row["nodes"]
-    return knee
-
-
-def _scaling_verdict(
-    job: JobSpec,
-    kind: str,
-    points: Scan,
-    rows: list[Row],
-    first: PlanPoint | None,
-    knee: int | None,
-    efficiency: float,
-) -> str:
-    if first is None or knee is None:
-        return (
-            f"{job.model.name} fits on no node count of {job.machine.name} that was planned: "
-            f"{rows[-1]['reason']}."
-        )
-    last, best = next(row for row in rows if row["nodes"] == knee), points[knee].best
-    assert best is not None
+def _knee(point: PlanPoint, first: PlanPoint, row: Row, larger: Row | None = None) -> str:
+    """The knee, its efficiency, and that of the next larger node count."""
+    _, best = point.recommended()
     sentence = (
-        f"{kind.capitalize()} scaling of {job.model.name} pays up to {points[knee].place}: "
-        f"{100 * last['efficiency']:.0f} % of the tokens/s per node on "
+        f"{point.place}: {100 * row['efficiency']:.0f} % of the tokens/s per node on "
         f"{counted(first.nodes, 'node')}, {step_time(best)}"
     )
-    larger = next((row for row in rows if row["nodes"] > knee), None)
     if larger is None:
         return f"{sentence}; this is the largest node count that was planned."
     sentence += f"; on {counted(larger['nodes'], 'node')}"

@@ -1,33 +1,37 @@
-"""Training time: the fewest nodes for a deadline, and the node count that costs least."""
+"""Training time: the fewest nodes for a deadline, the cheapest ones, and jobs in a row."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Unpack
+from itertools import groupby
+from statistics import NormalDist
+from typing import Annotated, Any, Unpack
 
 from planner.ask.answer import Row
 from planner.ask.option import MostNodes, Option
-from planner.ask.plan_point import NO_TOKENS_STEPS, PlanPoint
-from planner.ask.question import Findings, JobFields, needs_tokens, question
-from planner.ask.resources.job_chain import (
-    JobChain,
-    admitted_counts,
-    chain_of,
-    sections,
+from planner.ask.plan_point import (
+    DAY_S,
+    PlanPoint,
+    amount_of_training,
+    needs_tokens,
+    percent,
+    verb,
+    with_interval,
+    within_days,
 )
-from planner.ask.resources.node_counts import node_limit
-from planner.ask.rules import doublings, smallest
-from planner.ask.scan import Scan, scan
-from planner.ask.sentences import percent, verb, within_days
+from planner.ask.question import Findings, JobFields, question
+from planner.ask.scan import Scan, doublings, node_limit, scan, smallest
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.preferences import preferences
-from planner.describe.workload import Workload
+from planner.describe.machine import Machine
+from planner.emitters.batch_job import BatchJob, steps_of
+from planner.emitters.queue import START_S, Slot, slot_of
 from planner.errors import DescriptionError, LayoutError
 from planner.units import counted, format_amount, joined, parse_power
 
-__all__ = ["amount_of_training", "cheapest", "deadline"]
+__all__ = ["JobChain", "admitted_counts", "chain_of", "cheapest", "deadline", "sections"]
 
 MostJobs = Annotated[int, Option("Largest number of jobs in a row.", least=1)]
 _MOST_JOBS = 100
@@ -35,22 +39,132 @@ _MOST_JOBS = 100
 _EVEN = 0.5
 _REFINEMENTS = 2
 """Rounds of looking halfway between the cheapest count and its planned neighbours."""
-
-
-def amount_of_training(workload: Workload) -> str:
-    """Name the tokens or steps that a duration is for."""
-    if workload.all_tokens:
-        return f"{format_amount(workload.all_tokens)} tokens"
-    return f"{NO_TOKENS_STEPS:,} steps"
+_NORMAL = NormalDist()
 
 
 @dataclass(frozen=True, slots=True)
-class _Limits:
-    """Limits of a training: days from first job to last, and jobs in a row."""
+class JobChain:
+    """The jobs in a row that a training takes on some nodes, under the limits of the queues."""
 
+    point: PlanPoint
+    slot: Slot
+
+    @property
+    def starting_s(self) -> float:
+        """Start-up time of all jobs [s]."""
+        return self.slot.jobs * START_S
+
+    @property
+    def days(self) -> tuple[float, float, float]:
+        """Days of all jobs: the estimate, and the ends of its 90 % interval."""
+        _, best = self.point.recommended()
+        expected, low, high = (
+            (self.point.seconds * each / best.step_time_s + self.starting_s) / DAY_S
+            for each in (best.step_time_s, *best.interval_step_time_s)
+        )
+        return expected, low, high
+
+    def late_probability(self, days: float) -> float:
+        """Probability that it takes longer than some days [1].
+
+        The logarithm of the step time is normal to either side of the estimate, with the ends of
+        the 90 % interval as its 5 % and 95 % quantiles. Waiting in queues and failures are left
+        out. method.md#intervals.
+        """
+        working_s = days * DAY_S - self.starting_s
+        if working_s <= 0 or math.isinf(working_s):
+            return float(working_s <= 0)
+        _, best = self.point.recommended()
+        low, high = best.interval_step_time_s
+        margin = math.log(working_s / self.point.seconds)
+        spread = math.log(high / best.step_time_s if margin > 0 else best.step_time_s / low)
+        return 1 - _NORMAL.cdf(margin / (spread / _NORMAL.inv_cdf(0.95)))
+
+    def describe_jobs(self) -> str:
+        """Number and length of the jobs, for a sentence."""
+        queue, jobs = self.slot.queue.name if self.slot.queue else "", self.slot.jobs
+        if jobs == 1:
+            return f"in 1 job of {queue}" if queue else "in 1 job"
+        row = f"in {counted(jobs, 'job')} of {self.slot.seconds / 3600:.3g} h in a row"
+        return f"{row} ({queue})" if queue else row
+
+    def describe_days(self) -> str:
+        """Days with their interval, for a sentence."""
+        expected, low, high = (f"{float(f'{value:.3g}'):g}" for value in self.days)
+        return f"{expected} days (90 % interval {low} to {high})"
+
+    def row(self, days: float, **columns: Any) -> Row:
+        """A record of the table, with the risk to be late where the time limit is finite."""
+        expected, *ends = self.days
+        queue = self.slot.queue.name if self.slot.queue else ""
+        row = {**with_interval("days", expected, ends), "jobs": self.slot.jobs, "queue": queue}
+        if not math.isinf(days):
+            row["late_probability"] = self.late_probability(days)
+        return self.point.row(**row, **columns)
+
+
+def chain_of(point: PlanPoint) -> JobChain | None:
+    """The jobs in a row of a plan point; None where nothing fits."""
+    if point.best is None or point.scenario is None:
+        return None
+    job = BatchJob(point.scenario, point.best, point.nodes, steps_of(point.workload))
+    return JobChain(point, slot_of(job))
+
+
+def admitted_counts(machine: Machine, limit: int) -> Sequence[int]:
+    """Node counts that a queue admits without a request; all where no queues are known."""
+    counts = range(1, limit + 1)
+    if not machine.scheduler.queues:
+        return counts
+    queues = [q for q in machine.scheduler.queues if not q.on_request]
+    return [n for n in counts if any(q.min_nodes <= n <= q.max_nodes for q in queues)]
+
+
+def sections(machine: Machine, counts: Sequence[int]) -> list[Sequence[int]]:
+    """Split node counts where the longest job that queues allow changes.
+
+    More nodes may be slower to finish where only queues for short jobs admit them.
+    """
+    queues = [q for q in machine.scheduler.queues if not q.on_request]
+
+    def longest_hours(count: int) -> float:
+        hours = (q.max_hours for q in queues if q.min_nodes <= count <= q.max_nodes)
+        return max(hours, default=math.inf)
+
+    return [tuple(part) for _, part in groupby(counts, key=longest_hours)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Trainings:
+    """A training on several node counts, and its limits."""
+
+    points: Scan
+    counts: Sequence[int]
+    """Node counts that queues admit."""
     days: float
-    """Infinite where there is no time limit."""
+    """From first job to last; infinite where there is no time limit."""
     most_jobs: int
+    """Largest number of jobs in a row."""
+
+    @classmethod
+    def of(
+        cls, job: JobSpec, days: float | None, most_jobs: int, most_nodes: int | None
+    ) -> _Trainings:
+        counts = admitted_counts(job.machine, node_limit(job, most_nodes))
+        return cls(scan(job, "nodes"), counts, math.inf if days is None else days, most_jobs)
+
+    @property
+    def name(self) -> str:
+        job = self.points.job
+        return f"{amount_of_training(job.workload)} of {job.model.name}"
+
+    @property
+    def sections(self) -> list[Sequence[int]]:
+        return sections(self.points.job.machine, self.counts)
+
+    @property
+    def planned(self) -> str:
+        return f"{len(self.points)} of {counted(len(self.counts), 'node count')} planned"
 
     def accept(self, point: PlanPoint, risk: float = _EVEN) -> bool:
         """True if a training fits, in few enough jobs, and its risk to be late is low enough."""
@@ -59,37 +173,50 @@ class _Limits:
             return False
         return chain.late_probability(self.days) <= risk
 
+    def accepted(self) -> list[PlanPoint]:
+        return [point for point in self.points.fitting() if self.accept(point)]
+
+    def fewest(self, risk: float) -> int | None:
+        """The fewest nodes whose risk to be late is low enough."""
+        results = (
+            smallest(part, lambda n: self.accept(self.points[n], risk)) for part in self.sections
+        )
+        return next((count for count in results if count is not None), None)
+
+    def chains(self) -> list[JobChain]:
+        """Jobs in a row of every point where something fits, by rising nodes."""
+        return [chain for point in self.points.fitting() if (chain := chain_of(point))]
+
     def risk(self, chain: JobChain) -> str:
-        """The risk that jobs in a row are late, for a sentence."""
         return percent(chain.late_probability(self.days))
 
-    def row(self, point: PlanPoint) -> Row:
+    def row(self, point: PlanPoint, **columns: Any) -> Row:
         """A record, with the jobs in a row where the workload states tokens."""
         chain = chain_of(point) if point.workload.all_tokens else None
-        return point.row() if chain is None else chain.row(self.days)
+        return chain.row(self.days, **columns) if chain else point.row(**columns)
 
+    def with_more_jobs(self, below: float) -> str:
+        """Name fewer nodes that are in time with too many jobs; empty if there are none."""
+        for chain in self.chains():
+            in_time = chain.late_probability(self.days) <= _EVEN
+            if chain.point.nodes < below and in_time and chain.slot.jobs > self.most_jobs:
+                return f"; {chain.point.place} would, {chain.describe_jobs()}, more than most_jobs"
+        return ""
 
-def _chains(points: Scan) -> list[JobChain]:
-    """Jobs in a row of every point where something fits, by rising nodes."""
-    return [chain for point in points.fitting() if (chain := chain_of(point))]
-
-
-def _none_accepted(job: JobSpec, points: Scan, limits: _Limits) -> str:
-    """Say why no node count is accepted."""
-    training = f"{amount_of_training(job.workload)} of {job.model.name}"
-    chains = _chains(points)
-    if not chains:
-        reason = points[max(points.points)].reason if len(points) else "no queue admits any"
-        return f"{training} cannot be trained on {job.machine.name}: {reason}."
-    in_time = "" if math.isinf(limits.days) else f" in {within_days(limits.days)}"
-    accepted = [chain for chain in chains if chain.slot.jobs <= limits.most_jobs]
-    fastest = min(accepted or chains, key=lambda chain: chain.days[0])
-    return (
-        f"No node count that was planned trains {training}{in_time} with at most "
-        f"{counted(limits.most_jobs, 'job')} in a row: the fastest, {fastest.point.place}, takes "
-        f"{fastest.describe_days()}, {fastest.describe_jobs()}"
-        f"{_with_more_jobs(chains, limits, math.inf)}."
-    )
+    def none_accepted(self) -> str:
+        """Say why no node count is accepted."""
+        chains, points = self.chains(), self.points
+        if not chains:
+            reason = points[max(points.points)].reason if len(points) else "no queue admits any"
+            return f"{self.name} cannot be trained on {points.job.machine.name}: {reason}."
+        in_time = "" if math.isinf(self.days) else f" in {within_days(self.days)}"
+        short = [chain for chain in chains if chain.slot.jobs <= self.most_jobs]
+        fastest = min(short or chains, key=lambda chain: chain.days[0])
+        return (
+            f"No node count that was planned trains {self.name}{in_time} with at most "
+            f"{counted(self.most_jobs, 'job')} in a row: the fastest, {fastest.point.place}, takes "
+            f"{fastest.describe_days()}, {fastest.describe_jobs()}{self.with_more_jobs(math.inf)}."
+        )
 
 
 @question
@@ -111,24 +238,15 @@ def deadline(
     over. The risk to be late follows from the interval of the step time.
     """
     needs_tokens(job, "how long it takes")
-    counts = admitted_counts(job.machine, node_limit(job, most_nodes))
-    points = scan(job, "nodes")
-    limits = _Limits(days, most_jobs)
-
-    def fewest(risk: float) -> int | None:
-        parts = sections(job.machine, counts)
-        results = (smallest(part, lambda n: limits.accept(points[n], risk)) for part in parts)
-        return next((count for count in results if count is not None), None)
-
-    likely = fewest(_EVEN)
-    sure = likely and fewest(late / 100)
+    trainings = _Trainings.of(job, days, most_jobs, most_nodes)
+    likely = trainings.fewest(_EVEN)
+    sure = likely and trainings.fewest(late / 100)
     return Findings(
-        _deadline_verdict(job, points, limits, likely, sure, late),
-        [limits.row(point) for _, point in points.by_value()],
+        _in_time(trainings, likely, sure, late) if likely else trainings.none_accepted(),
+        [trainings.row(point) for _, point in trainings.points.by_value()],
         notes=[
             "Not counted: waiting in queues, failures, checkpoints, evaluation.",
-            f"{len(points)} of {counted(len(counts), 'node count')} planned that queues admit "
-            "without a request.",
+            f"{trainings.planned} that queues admit without a request.",
             f"At most {counted(most_jobs, 'job')} in a row (most_jobs)."
             if job.machine.scheduler.queues
             else f"No queues of {job.machine.name} are known: one job takes all of it.",
@@ -138,43 +256,23 @@ def deadline(
     )
 
 
-def _deadline_verdict(
-    job: JobSpec,
-    points: Scan,
-    limits: _Limits,
-    likely: int | None,
-    sure: int | None,
-    late: float,
-) -> str:
+def _in_time(trainings: _Trainings, likely: int, sure: int | None, late: float) -> str:
     """Name the node counts that are surely in time, and in time at even odds."""
-    chains = {chain.point.nodes: chain for chain in _chains(points)}
-    if likely is None:
-        return _none_accepted(job, points, limits)
-    best = chains[sure or likely]
+    chains = {chain.point.nodes: chain for chain in trainings.chains()}
+    best, even = chains[sure or likely], chains[likely]
     sentence = (
         f"{best.point.place} {verb(best.point.nodes, 'are the fewest that train', 'trains')} "
-        f"{amount_of_training(job.workload)} of {job.model.name} within "
-        f"{within_days(limits.days)}: {best.describe_days()}, {best.describe_jobs()}, risk to be "
-        f"late {limits.risk(best)}"
+        f"{trainings.name} within {within_days(trainings.days)}: {best.describe_days()}, "
+        f"{best.describe_jobs()}, risk to be late {trainings.risk(best)}"
     )
     if sure is None:
         sentence += f"; no node count that was planned has a risk of {late:g} % or less"
     elif sure != likely:
-        chain = chains[likely]
         sentence += (
-            f"; {counted(likely, 'node')} {verb(likely, 'take')} {chain.describe_days()}, risk "
-            f"{limits.risk(chain)}"
+            f"; {counted(likely, 'node')} {verb(likely, 'take')} {even.describe_days()}, risk "
+            f"{trainings.risk(even)}"
         )
-    return f"{sentence}{_with_more_jobs(chains.values(), limits, likely)}."
-
-
-def _with_more_jobs(chains: Iterable[JobChain], limits: _Limits, below: float) -> str:
-    """Name fewer nodes that are in time with too many jobs; empty if there are none."""
-    for chain in chains:
-        in_time = chain.late_probability(limits.days) <= _EVEN
-        if chain.point.nodes < below and in_time and chain.slot.jobs > limits.most_jobs:
-            return f"; {chain.point.place} would, {chain.describe_jobs()}, more than most_jobs"
-    return ""
+    return f"{sentence}{trainings.with_more_jobs(likely)}."
 
 
 @question
@@ -203,27 +301,23 @@ def cheapest(
     """
     if days is not None:
         needs_tokens(job, "whether it is done in time")
-    limits = _Limits(math.inf if days is None else days, most_jobs)
     watts = _watts(node_power)
-    counts = admitted_counts(job.machine, node_limit(job, most_nodes))
-    points = scan(job, "nodes")
-    for part in sections(job.machine, counts):
+    trainings = _Trainings.of(job, days, most_jobs, most_nodes)
+    points = trainings.points
+    for part in trainings.sections:
         points.plan_all(doublings(part))
     for _round in range(_REFINEMENTS):
-        _refine(points, counts, _cheapest(points, limits))
-    best = _cheapest(points, limits)
+        _refine(trainings)
     rows = {}
     for count, point in points.by_value():
-        rows[count] = row = limits.row(point)
-        reason = row.pop("reason")
+        charges = {}
         if point.fits and price_per_node_hour is not None:
-            row["price"] = point.node_hours * price_per_node_hour
+            charges["price"] = point.node_hours * price_per_node_hour
         if point.fits and watts is not None:
-            row["energy_kWh"] = point.node_hours * watts / 1000
-        row["reason"] = reason
+            charges["energy_kWh"] = point.node_hours * watts / 1000
+        rows[count] = trainings.row(point, **charges)
     notes = [
-        f"{len(points)} of {counted(len(counts), 'node count')} planned: doublings, and between "
-        "the cheapest and its neighbours.",
+        f"{trainings.planned}: doublings, and between the cheapest and its neighbours.",
         "Node-hours are of steps alone: no waiting, failures, checkpoints or evaluation.",
     ]
     if job.workload.all_tokens:
@@ -231,10 +325,9 @@ def cheapest(
             f"At most {counted(most_jobs, 'job')} in a row (most_jobs); days count ten minutes for "
             "each to start."
         )
+    best = _cheapest(trainings)
     return Findings(
-        _none_accepted(job, points, limits)
-        if best is None
-        else _cheapest_verdict(job, points, limits, best, rows[best.nodes]),
+        _fewest_hours(trainings, best, rows[best.nodes]) if best else trainings.none_accepted(),
         list(rows.values()),
         notes,
         success=best is not None,
@@ -242,39 +335,37 @@ def cheapest(
 
 
 def _watts(power: str | None) -> float | None:
-    """Parse a power [W]."""
     try:
         return None if power is None else parse_power(power)
     except DescriptionError as error:
         raise LayoutError(f"node_power = {error}") from None
 
 
-def _cheapest(points: Scan, limits: _Limits) -> PlanPoint | None:
+def _cheapest(trainings: _Trainings) -> PlanPoint | None:
     """The accepted point with the fewest node-hours, safe ones first; ties take fewer nodes."""
-    accepted = [point for point in points.fitting() if limits.accept(point)]
+    accepted = trainings.accepted()
     safe = [point for point in accepted if point.safe] or accepted
     return min(safe, key=lambda point: (point.node_hours, point.nodes), default=None)
 
 
-def _refine(points: Scan, counts: Sequence[int], best: PlanPoint | None) -> None:
+def _refine(trainings: _Trainings) -> None:
     """Plan halfway between the cheapest count and each of its planned neighbours."""
+    best, planned = _cheapest(trainings), sorted(trainings.points.points)
     if best is None:
         return
-    planned = sorted(points.points)
     place = planned.index(best.nodes)
     for neighbour in planned[max(place - 1, 0) : place + 2]:
         low, high = sorted((neighbour, best.nodes))
-        between = [n for n in counts if low < n < high]
-        points.plan_all(between[len(between) // 2 :][:1])
+        between = [n for n in trainings.counts if low < n < high]
+        trainings.points.plan_all(between[len(between) // 2 :][:1])
 
 
-def _cheapest_verdict(
-    job: JobSpec, points: Scan, limits: _Limits, best: PlanPoint, row: Row
-) -> str:
+def _fewest_hours(trainings: _Trainings, best: PlanPoint, row: Row) -> str:
+    """Name the cheapest node count, its charges, and those that cost about as much."""
     low, high = format_amount(row["node_hours_low"]), format_amount(row["node_hours_high"])
+    training = f"{amount_of_training(best.workload)} of {trainings.points.job.model.name}"
     sentence = (
-        f"{best.place} {verb(best.nodes, 'take')} the fewest node-hours for "
-        f"{amount_of_training(best.workload)} of {job.model.name}: "
+        f"{best.place} {verb(best.nodes, 'take')} the fewest node-hours for {training}: "
         f"{format_amount(best.node_hours)} (90 % interval {low} to {high})"
     )
     sentence += f", price {format_amount(row['price'])}" if "price" in row else ""
@@ -282,24 +373,19 @@ def _cheapest_verdict(
     chain = chain_of(best)
     if chain is not None and best.workload.all_tokens:
         sentence += f", {chain.describe_jobs()}"
-        if not math.isinf(limits.days):
-            days = within_days(limits.days)
-            sentence += f", risk to take more than {days} {limits.risk(chain)}"
+        if not math.isinf(trainings.days):
+            days = within_days(trainings.days)
+            sentence += f", risk to take more than {days} {trainings.risk(chain)}"
     sentence += f"; {best.describe()}."
-    tied = [
-        point
-        for point in points.fitting()
-        if point is not best
-        and limits.accept(point)
-        and (point.safe or not best.safe)
-        and point.node_hours <= (1 + preferences().tolerance) * best.node_hours
-    ]
+    limit = (1 + preferences().tolerance) * best.node_hours
+    about_as_cheap = [p for p in trainings.accepted() if p is not best and p.node_hours <= limit]
+    tied = [point for point in about_as_cheap if point.safe or not best.safe]
     if not tied:
         return sentence
     most = format_amount(max(point.node_hours for point in tied))
-    listed = joined(f"{point.nodes:,}" for point in tied)
     subject = "node takes" if [point.nodes for point in tied] == [1] else "nodes take"
     return (
-        f"{sentence} {listed} {subject} {'up to ' * (len(tied) > 1)}{most}, within "
-        f"{100 * preferences().tolerance:.0f} % of it: too close for estimates to rank."
+        f"{sentence} {joined(f'{point.nodes:,}' for point in tied)} {subject} "
+        f"{'up to ' * (len(tied) > 1)}{most}, within {100 * preferences().tolerance:.0f} % of it: "
+        "too close for estimates to rank."
     )

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Annotated, Unpack
+from typing import Annotated, NamedTuple, Unpack
 
 from planner.ask.answer import Row
 from planner.ask.option import Nodes, Option
 from planner.ask.plan_point import PlanPoint, plan_point
 from planner.ask.question import Findings, JobFields, question
-from planner.ask.resources.node_counts import count_range
-from planner.ask.rules import doublings
-from planner.ask.scan import scan
+from planner.ask.scan import count_range, doublings, scan
 from planner.choose.jobs.job_spec import JobSpec
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
@@ -26,7 +23,6 @@ from planner.training.resilience.checkpoints import (
     transfer_bounds_s,
 )
 from planner.training.resilience.failures import (
-    Losses,
     detection_s,
     mean_time_between_failures_s,
     training_losses,
@@ -42,43 +38,12 @@ _FILE_SYSTEMS = 2
 """Number of file systems that are compared: the fastest ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Saving:
+class _Saving(NamedTuple):
     """A way to save checkpoints, and what it costs."""
 
-    name: str
     settings: Checkpoints
     saved: Checkpoint
-    restart_s: float
-    losses: Losses
-
-    @property
-    def wait_s(self) -> float:
-        """Time that steps wait for a checkpoint [s]."""
-        return float(self.saved.blocking_s)
-
-    @property
-    def useful_share(self) -> float:
-        """Share of the time that is work that is kept."""
-        return float(self.losses.fraction)
-
-
-@dataclass(frozen=True, slots=True)
-class _SavedLayout:
-    """The recommended layout of a plan point, and the ways to save its checkpoints."""
-
-    point: PlanPoint
-    scenario: Scenario
-    layouts: Layouts
-    failures: Failures
-    mtbf_s: float
-    """Mean time between failures of the job [s]."""
-    savings: tuple[_Saving, ...]
-
-    @property
-    def best(self) -> _Saving:
-        """The way that loses least; ties keep their order."""
-        return max(self.savings, key=lambda saving: saving.useful_share)
+    row: Row
 
 
 @question
@@ -130,44 +95,62 @@ def checkpoints(
         points.points[nodes] = plan_point(job.replaced(nodes=nodes))
     else:
         points.plan_all(doublings(count_range(job, nodes, most_nodes)))
-    layouts = {
-        point.nodes: _saved_layout(point, failures, interval_s, share / 100)
+    savings = {
+        point.nodes: [*_savings(point, failures, interval_s, share / 100)]
         for point in points.fitting()
     }
-    first = next(iter(layouts.values()), None)
-    last = points[max(points.points)]
+    last, first = points[max(points.points)], next(iter(savings), None)
+    verdict, advice = f"Nothing of {job.model.name} fits on {last.place}: {last.reason}.", []
+    if first is not None:
+        verdict = _size_and_interval(points[first], savings[first], interval_s)
+        advice = [*_advice(points[first], savings[first], failures)]
     return Findings(
-        f"Nothing of {job.model.name} fits on {last.place}: {last.reason}."
-        if first is None
-        else _verdict(job, first, interval_s),
+        verdict,
         [
             row
             for count, point in points.by_value()
-            for row in (_rows(layouts[count]) if point.fits else [_place(point)])
+            for row in ([each.row for each in savings[count]] if point.fits else [point.row()])
         ],
-        notes=[*(_advice(first) if first else ()), *_notes(failures)],
+        notes=[*advice, *_notes(failures)],
         success=first is not None,
     )
 
 
-def _saved_layout(
-    point: PlanPoint, failures: Failures, interval_s: float | None, file_system_share: float
-) -> _SavedLayout:
+def _savings(
+    point: PlanPoint, failures: Failures, interval_s: float | None, share: float
+) -> Iterator[_Saving]:
     """Estimate every way to save that the machine has."""
-    assert point.best is not None
-    assert point.scenario is not None
-    scenario, layouts = point.scenario, Layouts.of(point.best.layout)
+    scenario, best = point.recommended()
+    layouts = Layouts.of(best.layout)
+    weights = saved_bytes(scenario, layouts, "weights")["weights"]
     mtbf_s = float(mean_time_between_failures_s(point.devices, failures))
     work_s = point.seconds if point.workload.all_tokens else _MONTH_S
-    savings = []
-    for name, settings in _settings(scenario, layouts, file_system_share):
+    for name, settings in _settings(scenario, layouts, share):
         saved = checkpoint_of(scenario, layouts, settings)
         again_s = restart_s(scenario, layouts, failures=failures, checkpoints=settings)
         losses = training_losses(
             work_s, saved.blocking_s, mtbf_s, again_s, interval_s, saved.behind_s
         )
-        savings.append(_Saving(name, settings, saved, float(again_s), losses))
-    return _SavedLayout(point, scenario, layouts, failures, mtbf_s, tuple(savings))
+        row = {
+            **point.columns,
+            "way": name,
+            "framework": best.framework,
+            "layout": str(best.layout),
+            "checkpoint_bytes": float(saved.total_bytes),
+            "weights_alone_bytes": float(weights),
+            "files": int(saved.files),
+            "wait_s": float(saved.blocking_s),
+            "behind_s": float(saved.behind_s),
+            "mtbf_s": mtbf_s,
+            "restart_s": float(again_s),
+            "interval_s": float(losses.interval_s),
+            "saving_share": float(losses.checkpoints_s / losses.total_s),
+            "lost_share": float(losses.lost_s / losses.total_s),
+            "restarts_share": float(losses.restarts_s / losses.total_s),
+            "useful_share": float(losses.fraction),
+            "reason": _bottleneck(scenario, layouts, settings, saved),
+        }
+        yield _Saving(settings, saved, row)
 
 
 def _settings(
@@ -189,45 +172,12 @@ def _settings(
         yield f"{first_name}, whole by one rank", first.replaced(full=True)
 
 
-def _place(point: PlanPoint) -> Row:
-    columns = {"nodes": point.nodes, "devices": point.devices, "fits": point.fits}
-    return columns if point.fits else {**columns, "reason": point.reason}
-
-
-def _rows(layout: _SavedLayout) -> list[Row]:
-    """A record for each way to save."""
-    best = layout.point.best
-    assert best is not None
-    weights = saved_bytes(layout.scenario, layout.layouts, "weights")["weights"]
-    return [
-        {
-            **_place(layout.point),
-            "way": saving.name,
-            "framework": best.framework,
-            "layout": str(best.layout),
-            "checkpoint_bytes": float(saving.saved.total_bytes),
-            "weights_alone_bytes": float(weights),
-            "files": int(saving.saved.files),
-            "wait_s": saving.wait_s,
-            "behind_s": float(saving.saved.behind_s),
-            "mtbf_s": layout.mtbf_s,
-            "restart_s": saving.restart_s,
-            "interval_s": float(saving.losses.interval_s),
-            "saving_share": float(saving.losses.checkpoints_s / saving.losses.total_s),
-            "lost_share": float(saving.losses.lost_s / saving.losses.total_s),
-            "restarts_share": float(saving.losses.restarts_s / saving.losses.total_s),
-            "useful_share": saving.useful_share,
-            "reason": _bottleneck(layout, saving),
-        }
-        for saving in layout.savings
-    ]
-
-
-def _bottleneck(layout: _SavedLayout, saving: _Saving) -> str:
+def _bottleneck(
+    scenario: Scenario, layouts: Layouts, settings: Checkpoints, saved: Checkpoint
+) -> str:
     """Name what limits the rate of writing."""
-    machine, saved, settings = layout.scenario.machine, saving.saved, saving.settings
-    nodes = min(float(nodes_of(machine, layout.layouts)), float(saved.writers))
-    rate = constants().writer_bytes_per_s.value
+    machine, rate = scenario.machine, constants().writer_bytes_per_s.value
+    nodes = min(float(nodes_of(machine, layouts)), float(saved.writers))
     limits = transfer_bounds_s(
         machine, settings, saved.total_bytes, saved.most_bytes, nodes, process_bytes_per_s=rate
     )
@@ -248,23 +198,27 @@ def _bottleneck(layout: _SavedLayout, saving: _Saving) -> str:
     return words[slowest]
 
 
-def _verdict(job: JobSpec, layout: _SavedLayout, interval_s: float | None) -> str:
-    first, best = layout.savings[0], layout.best
-    weights = float(saved_bytes(layout.scenario, layout.layouts, "weights")["weights"])
+def _best(savings: list[_Saving]) -> Row:
+    """The way that loses least; ties keep their order."""
+    return max((each.row for each in savings), key=lambda row: float(row["useful_share"]))
+
+
+def _size_and_interval(point: PlanPoint, savings: list[_Saving], interval_s: float | None) -> str:
+    scenario, _ = point.recommended()
+    first, best = savings[0].row, _best(savings)
     sentence = (
-        f"A checkpoint of {job.model.name} on {layout.point.place} is "
-        f"{format_bytes(float(first.saved.total_bytes))} in "
-        f"{counted(int(first.saved.files), 'file')} ({format_bytes(weights)} of weights); steps "
-        f"wait {format_seconds(first.wait_s)} for it ({first.name})"
+        f"A checkpoint of {scenario.model.name} on {point.place} is "
+        f"{format_bytes(first['checkpoint_bytes'])} in {counted(first['files'], 'file')} "
+        f"({format_bytes(first['weights_alone_bytes'])} of weights); steps wait "
+        f"{format_seconds(first['wait_s'])} for it ({first['way']})"
     )
-    if best.name != first.name:
-        sentence += f", {format_seconds(best.wait_s)} with {best.name}"
-    interval = format_seconds(float(best.losses.interval_s))
+    if best["way"] != first["way"]:
+        sentence += f", {format_seconds(best['wait_s'])} with {best['way']}"
     least = "" if interval_s else ", the interval that loses least"
     return (
-        f"{sentence}. Saved every {interval}{least}, with a failure every "
-        f"{format_seconds(layout.mtbf_s)}, {_percent(best.useful_share)} of the time is work that "
-        "is kept."
+        f"{sentence}. Saved every {format_seconds(best['interval_s'])}{least}, with a failure "
+        f"every {format_seconds(best['mtbf_s'])}, {_percent(best['useful_share'])} of the time is "
+        "work that is kept."
     )
 
 
@@ -298,52 +252,52 @@ def _notes(failures: Failures) -> list[str]:
     ]
 
 
-def _advice(layout: _SavedLayout) -> list[str]:
+def _advice(point: PlanPoint, savings: list[_Saving], failures: Failures) -> Iterator[str]:
     """Compare the other ways to save with the first, and name the cost of a queue's time limit."""
-    first, *alternatives = layout.savings
-    lines = [line for saving in alternatives if (line := _alternative(layout, first, saving))]
-    return [*lines, *_time_limit_cost(layout)]
-
-
-def _alternative(layout: _SavedLayout, first: _Saving, saving: _Saving) -> str:
-    """One way to save beside the first; empty where it brings nothing."""
-    wait, first_wait = format_seconds(saving.wait_s), format_seconds(first.wait_s)
-    behind = format_seconds(float(saving.saved.behind_s))
-    if saving.settings.full:
-        factor = saving.wait_s / max(first.wait_s, 1e-9)
-        return (
-            f"Sharded checkpoints are {factor:.3g} times as fast as one rank that gathers and "
-            f"writes all of it ({wait})."
+    first, *alternatives = savings
+    for saving in alternatives:
+        wait, first_wait, behind = map(
+            format_seconds, (saving.row["wait_s"], first.row["wait_s"], saving.row["behind_s"])
         )
-    if saving.wait_s >= first.wait_s or saving.settings.file_system != first.settings.file_system:
-        return ""
-    if saving.settings.asynchronous:
-        devices = layout.scenario.machine.node.num_devices
-        host = format_bytes(float(saving.saved.most_bytes) * devices)
-        return (
-            f"Asynchronous checkpoints wait {wait} instead of {first_wait}, take up to {host} of a "
-            f"node's memory, and cannot follow each other closer than {behind}."
-        )
-    return (
-        f"Checkpoints on the nodes' own disks wait {wait} instead of {first_wait}; until they are "
-        f"drained, {behind} later, they are lost with their node."
-    )
+        if saving.settings.full:
+            factor = saving.row["wait_s"] / max(first.row["wait_s"], 1e-9)
+            yield (
+                f"Sharded checkpoints are {factor:.3g} times as fast as one rank that gathers and "
+                f"writes all of it ({wait})."
+            )
+        elif (
+            saving.row["wait_s"] >= first.row["wait_s"]
+            or saving.settings.file_system != first.settings.file_system
+        ):
+            continue
+        elif saving.settings.asynchronous:
+            bytes_of_node = float(saving.saved.most_bytes) * point.machine.node.num_devices
+            yield (
+                f"Asynchronous checkpoints wait {wait} instead of {first_wait}, take up to "
+                f"{format_bytes(bytes_of_node)} of a node's memory, and cannot follow each other "
+                f"closer than {behind}."
+            )
+        else:
+            yield (
+                f"Checkpoints on the nodes' own disks wait {wait} instead of {first_wait}; until "
+                f"they are drained, {behind} later, they are lost with their node."
+            )
+    yield from _time_limit_cost(point, _best(savings), failures)
 
 
-def _time_limit_cost(layout: _SavedLayout) -> list[str]:
+def _time_limit_cost(point: PlanPoint, best: Row, failures: Failures) -> Iterator[str]:
     """What the time limit of the longest queue costs."""
-    nodes, best = layout.point.nodes, layout.best
-    queues = layout.scenario.machine.scheduler.queues
-    admitting = [q for q in queues if not q.on_request and q.min_nodes <= nodes <= q.max_nodes]
+    queues = [q for q in point.machine.scheduler.queues if not q.on_request]
+    admitting = [q for q in queues if q.min_nodes <= point.nodes <= q.max_nodes]
     if not admitting:
-        return []
+        return
     longest = max(admitting, key=lambda q: q.max_hours)
     limit_s = 3600 * longest.max_hours
-    start_s = best.restart_s - detection_s(layout.failures)
-    lost_s = min(float(best.losses.interval_s), limit_s) / 2
-    return [
+    start_s = best["restart_s"] - detection_s(failures)
+    lost_s = min(best["interval_s"], limit_s) / 2
+    yield (
         f"In jobs of {longest.max_hours:g} h ({longest.name}) starting takes "
         f"{100 * start_s / limit_s:.1f} % of the time, and an end without a checkpoint loses "
         f"{format_seconds(lost_s)} of work on average; with a signal before the limit it loses one "
-        f"checkpoint, {format_seconds(best.wait_s)}."
-    ]
+        f"checkpoint, {format_seconds(best['wait_s'])}."
+    )

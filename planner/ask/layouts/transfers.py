@@ -1,0 +1,281 @@
+"""Transfers: what crosses nodes, axis by axis, and what each path of offloaded bytes costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from operator import attrgetter
+from typing import Annotated, NamedTuple, Unpack
+
+import numpy as np
+
+from planner.ask.answer import Row
+from planner.ask.option import Nodes, Option
+from planner.ask.plan_point import (
+    PlanPoint,
+    largest_parts,
+    plan_point,
+    point_of,
+    search_every_layout,
+    step_time,
+    with_interval,
+)
+from planner.ask.question import Findings, JobFields, question
+from planner.choose.jobs.job_spec import JobSpec
+from planner.choose.plots import parallel_axes
+from planner.choose.recommendation import recommend
+from planner.cost.estimate import Estimate, estimate_layouts
+from planner.cost.scenario import Scenario
+from planner.cost.shards.layouts import Layouts
+from planner.describe.machine.variants import override_fields
+from planner.describe.workload import Workload
+from planner.errors import LayoutError
+from planner.units import counted, format_bytes, format_rate, format_seconds
+
+__all__ = ["network", "offload"]
+
+
+def _data_parallel(x: Layouts) -> np.ndarray:
+    return np.asarray(x.tp * x.pp * x.cp * x.ep == 1)
+
+
+def _in_groups(x: Layouts) -> np.ndarray:
+    return np.asarray((x.dp_shard < x.dp) | (x.reshard > 0))
+
+
+_KINDS: dict[str, Callable[[Layouts], np.ndarray]] = {
+    "recommended": lambda x: np.ones(np.shape(x.dp), dtype=bool),
+    "sharded over all (ZeRO-3, FSDP)": lambda x: (
+        _data_parallel(x) & x.shards_weights & ~_in_groups(x)
+    ),
+    "sharded inside groups (HSDP)": lambda x: _data_parallel(x) & x.shards_weights & _in_groups(x),
+    "replicated or ZeRO-1": lambda x: _data_parallel(x) & (x.zero_stage <= 1),
+}
+"""Kinds of layouts to compare."""
+
+
+@question
+def network(job: JobSpec, *, nodes: Nodes = 2, **_: Unpack[JobFields]) -> Findings:
+    """Compare tokens per second and device on some nodes and on one, and show what crosses nodes.
+
+    One node has the same batch per node. A row is a parallel axis of a layout: what leaves a node
+    for it in a step, the least time for that at the stated rate of all interfaces, and how much of
+    its communication is exposed.
+    """
+    if nodes < 2:
+        raise LayoutError(f"nodes = {nodes}: nothing leaves one node; give 2 or more")
+    job = job.replaced(nodes=nodes)
+    candidates = search_every_layout(job)
+    point = point_of(job, candidates)
+    rows: list[Row] = []
+    for name, is_kind in _KINDS.items():
+        of_kind = [each.only(is_kind) for each in candidates.by_framework.values()]
+        if best := recommend(of_kind, job.tolerance):
+            rows += _axis_rows(name, best, job, candidates.workload)
+    share = max(round(job.workload.global_batch / nodes), 1)
+    workload = job.workload.replaced(global_batch=share, ramp="")
+    one_node = job.replaced(nodes=1, workload=workload)
+    single = plan_point(one_node)
+    if single.best is not None:
+        rows += _axis_rows("one node", single.best, one_node, single.workload)
+    if point.best is None:
+        verdict = f"Nothing fits on {point.place}: {point.reason}."
+        return Findings(verdict, rows, success=False)
+    machine = job.machine
+    return Findings(
+        _crossing(job, point.best, single.best, rows),
+        rows,
+        notes=[
+            f"One node has a batch of {share:,}, as many sequences as each of "
+            f"{counted(nodes, 'node')} has.",
+            f"A node sends at most {format_rate(machine.node_bytes_per_s)} over its "
+            f"{counted(machine.node.num_nics, 'interface')}; collectives reach a part of it.",
+        ],
+    )
+
+
+def _axis_rows(name: str, estimate: Estimate, job: JobSpec, workload: Workload) -> Iterator[Row]:
+    """A record for every parallel axis of a layout."""
+    machine = job.machine.network_of(estimate.framework)
+    columns = {
+        "what": name,
+        "nodes": job.nodes,
+        "framework": estimate.framework,
+        "layout": str(estimate.layout),
+        **with_interval("step_time_s", estimate.step_time_s, estimate.interval_step_time_s),
+        "tokens_per_s_per_device": estimate.tokens_per_s / job.num_devices,
+    }
+    axes, rate = parallel_axes(job.model, machine, workload, estimate), machine.node_bytes_per_s
+    for axis in axes:
+        leaving = axis.traffic.node_bytes if axis.nodes > 1 else 0.0
+        yield {
+            **columns,
+            "axis": axis.name,
+            "ranks": axis.size,
+            "group_nodes": axis.nodes,
+            "leaves_node_bytes": leaving,
+            "least_time_s": leaving / rate if rate else 0.0,
+            "exposed_s": axis.time_s,
+            "reason": axis.carries,
+        }
+    if not axes:
+        yield {**columns, "axis": "", "reason": largest_parts(estimate)}
+
+
+def _crossing(job: JobSpec, best: Estimate, single: Estimate | None, rows: list[Row]) -> str:
+    """Tokens per second and device beside those of one node, and what leaves a node."""
+    rate = best.tokens_per_s / job.num_devices
+    sentence = (
+        f"{job.model.name} has {rate:,.0f} tokens/s per device on {counted(job.nodes, 'node')}"
+    )
+    if single is not None:
+        single_rate = single.tokens_per_s / job.machine.node.num_devices
+        change = f"{100 * abs(rate / single_rate - 1):.1f} %"
+        direction = "less" if rate < single_rate else "more"
+        sentence += f", {change} {direction} than the {single_rate:,.0f} on one"
+    crossing = [r for r in rows if r["what"] == "recommended" and r.get("leaves_node_bytes")]
+    if not crossing:
+        return f"{sentence}; nothing leaves a node."
+    leaving, least_s, exposed_s = (
+        sum(float(row[column]) for row in crossing)
+        for column in ("leaves_node_bytes", "least_time_s", "exposed_s")
+    )
+    sentence += (
+        f": {format_bytes(leaving)} leave each node in a step of "
+        f"{format_seconds(best.step_time_s)}, which takes its interfaces at least "
+        f"{format_seconds(least_s)}; {format_seconds(exposed_s)} are exposed"
+    )
+    hybrid = next((row for row in rows if row["what"].endswith("(HSDP)")), None)
+    if hybrid is None or hybrid["layout"] == str(best.layout):
+        return f"{sentence}."
+    hybrid_rate = hybrid["tokens_per_s_per_device"]
+    return f"{sentence}. Sharding inside groups ({hybrid['layout']}) has {hybrid_rate:,.0f}."
+
+
+_SLOWEST, _INFINITE = 1e6, 1e18
+# the lowest and highest rate that a description may state [B/s]
+
+
+class _Path(NamedTuple):
+    """A path of offloaded bytes: its name, the machine's rates that limit it, and their owner."""
+
+    name: str
+    rates: tuple[str, ...]
+    owner: str
+
+
+_DISK = "node.local_disk"
+_PATHS = (
+    _Path("link between host and device", ("node.host_link_bytes_per_s",), "device"),
+    _Path("memory of the host (optimizer on the CPU)", ("node.host_memory_bytes_per_s",), "node"),
+    _Path("local disk", (f"{_DISK}.read_bytes_per_s", f"{_DISK}.write_bytes_per_s"), "node"),
+)
+
+
+@question
+def offload(
+    job: JobSpec,
+    *,
+    nodes: Nodes = 1,
+    share: Annotated[
+        float, Option("Percent of the step that a path may take.", least=0.1, most=100)
+    ] = 10.0,
+    **_: Unpack[JobFields],
+) -> Findings:
+    """Show what each path of offloaded bytes adds to the step, and how fast it would have to be.
+
+    Of the best layout that offloads. The time of a path is what the step would be shorter if the
+    path were infinitely fast, so transfers hidden by others do not count. The rate needed is 0
+    where every rate suffices.
+    """
+    job = job.replaced(nodes=nodes)
+    candidates = search_every_layout(job)
+    point, parts = point_of(job, candidates), candidates.by_framework
+    offloading = [each.only(lambda x: np.asarray(~x.keeps_states)) for each in parts.values()]
+    best = recommend(offloading, job.tolerance)
+    if best is None:
+        without = f", nor one without: {point.reason}"
+        if point.fits:
+            without = f": without, {point.describe()}"
+        verdict = f"No layout that offloads fits on {point.place}{without}."
+        return Findings(verdict, [], success=False)
+    scenario = parts[best.framework].scenario
+    has_disk = scenario.machine.node.local_disk is not None
+    paths = [path for path in _PATHS if has_disk or path.name != "local disk"]
+    rows = [_path_row(scenario, best, path, share / 100) for path in paths]
+    return Findings(
+        _slowest_path(best, point, rows, share),
+        rows,
+        notes=[
+            f"The layout: {best.layout} [{best.framework}].",
+            f"Needed is the rate at which a path alone takes {share:g} % of the rest of the step.",
+            "Not counted: NUMA, pageable copies, how processes are bound.",
+        ],
+    )
+
+
+def _path_row(scenario: Scenario, best: Estimate, path: _Path, share: float) -> Row:
+    rates = {name: attrgetter(name)(scenario.machine) for name in path.rates}
+
+    def step_s(factor: float) -> float:
+        values = {n: min(max(factor * q.value, _SLOWEST), _INFINITE) for n, q in rates.items()}
+        overrides = tuple(f"{name}={value!r}" for name, value in values.items())
+        faster = replace(scenario, machine=override_fields(scenario.machine, overrides))
+        return estimate_layouts(faster, Layouts.stack([best.layout]))[0].step_time_s
+
+    shortest_s, rate = step_s(_INFINITE), rates[path.rates[0]]
+    path_s = max(best.step_time_s - shortest_s, 0.0)
+    most_s = share * (best.step_time_s - best.step_time_parts_s["offload"])
+    slowest = _SLOWEST / rate.value
+    factor = _least_factor(lambda factor: step_s(factor) - shortest_s <= most_s, slowest)
+    return {
+        "way": path.name,
+        "of_each": path.owner,
+        "time_s": path_s,
+        "step_fraction": path_s / best.step_time_s,
+        "bytes_per_s": rate.value,
+        "needed_bytes_per_s": factor * rate.value,
+        "reason": f"{rate.kind}: {rate.source}",
+    }
+
+
+def _least_factor(suffices: Callable[[float], bool], slowest: float) -> float:
+    """Find the least factor of a rate that suffices, to a thousandth; 0 if the slowest does.
+
+    >>> round(_least_factor(lambda factor: factor >= 3.0, 1e-6), 2), _least_factor(bool, 1e-6)
+    (3.0, 0.0)
+    """
+    if suffices(slowest):
+        return 0.0
+    high = 1.0
+    while not suffices(high):
+        high *= 2
+    low = high / 2
+    while low > slowest and suffices(low):
+        low, high = low / 2, low
+    while high > 1.001 * low:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if suffices(middle) else (middle, high)
+    return high
+
+
+def _slowest_path(best: Estimate, point: PlanPoint, rows: list[Row], share: float) -> str:
+    """What offload takes of the step, on which path most, and the step without it."""
+    sentence = (
+        f"With {best.layout.offload} offload {step_time(best)}, "
+        f"{format_seconds(best.step_time_parts_s['offload'])} of it for offload"
+    )
+    slowest, plain = max(rows, key=lambda row: float(row["time_s"])), point.best
+    if slowest["time_s"] > 0:
+        sentence += (
+            f"; the {slowest['way']} takes most: {format_rate(slowest['bytes_per_s'])} per "
+            f"{slowest['of_each']}, where {format_rate(slowest['needed_bytes_per_s'])} would "
+            f"reduce it to {share:g} %"
+        )
+    if plain is not None and plain.layout.offload == "none":
+        ratio = best.step_time_s / plain.step_time_s
+        sentence += (
+            f"; without offload {plain.layout} [{plain.framework}] is {ratio:.2f} times as fast"
+        )
+    return f"{sentence}."

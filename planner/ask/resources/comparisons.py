@@ -1,0 +1,265 @@
+"""Comparisons: one machine against others, and what each change of machine or software brings."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, NamedTuple, Unpack
+
+from planner.ask.answer import Row
+from planner.ask.option import Nodes, Option
+from planner.ask.plan_point import (
+    PlanPoint,
+    amount_of_training,
+    plan_or_reason,
+    plan_point,
+    verb,
+)
+from planner.ask.question import Findings, JobFields, name_or_fields, question
+from planner.choose.jobs.job_spec import JobSpec, frameworks_for
+from planner.cost.parts import part
+from planner.describe.catalogue import load_framework, load_machine
+from planner.describe.framework.switches import strip_switches
+from planner.describe.machine import Machine
+from planner.describe.machine.variants import override_fields
+from planner.errors import LayoutError, PlannerError, shorten
+from planner.units import counted, format_amount, format_seconds
+
+__all__ = ["change", "machine"]
+
+_DOUBLED = {
+    "network twice as fast": ("node.nic_bytes_per_s",),
+    "links inside the node twice as fast": tuple(
+        f"node.fabric.{name}_bytes_per_s" for name in ("pair", "device", "card", "socket")
+    ),
+    "links to the host twice as fast": ("node.host_link_bytes_per_s",),
+    "device memory twice as large": ("device.memory_bytes",),
+    "device memory twice as fast": ("device.memory_bytes_per_s",),
+    "host memory twice as large": ("node.host_memory_bytes",),
+}
+"""Quantities of a machine that are doubled together."""
+_SMALL_PART = 0.005
+
+
+@question
+def machine(
+    job: JobSpec,
+    *,
+    against: Annotated[
+        tuple[str | Machine, ...],
+        Option("Another machine, name or TOML file (repeatable).", metavar="NAME"),
+    ],
+    nodes: Annotated[int, Option("Nodes of the first machine.", least=1)] = 1,
+    same: Annotated[
+        Literal["devices", "nodes"], Option("What all machines have the same number of.")
+    ] = "devices",
+    by: Annotated[Literal["time", "node-hours"], Option("What makes a machine better.")] = "time",
+    **_: Unpack[JobFields],
+) -> Findings:
+    """Find the machine on which a job is fastest, or takes the fewest node-hours.
+
+    The others get at least as many devices as the nodes of the first (`same="devices"`), or as many
+    nodes. A machine that cannot run the job, for example without its precision, is a row with the
+    reason.
+    """
+    if not against:
+        raise LayoutError("against names no other machine; name at least one")
+    named_machines = {str(each): each for each in against}.values()
+    loaded = [each if isinstance(each, Machine) else load_machine(each) for each in named_machines]
+    devices = nodes * job.machine.node.num_devices
+    points = []
+    for each in (job.machine, *loaded):
+        count = -(-devices // each.node.num_devices) if same == "devices" else nodes
+        points.append(plan_or_reason(job, machine=each, nodes=count))
+    measure = "node_hours" if by == "node-hours" else "seconds"
+    # ties keep the order in which machines are named
+    points.sort(key=operator.attrgetter(measure))
+    unproven = [p.machine.name for p in points if p.fits and not p.machine.evidence]
+    notes = ["Every machine has its own plan, with the layout and framework that suit it."]
+    if unproven:
+        notes.append(f"No measured run supports the estimates for {', '.join(unproven)}.")
+    names = [each if isinstance(each, str) else name_or_fields("machine", each) for each in against]
+    return Findings(
+        _best_machine(job, points, measure),
+        [{"machine": point.machine.name, **point.row()} for point in points],
+        notes,
+        success=points[0].fits,
+        values={"against": names},
+    )
+
+
+def _best_machine(job: JobSpec, points: list[PlanPoint], measure: str) -> str:
+    best, *runners_up = points
+    model, second = job.model.name, next((point for point in runners_up if point.fits), None)
+    if not best.fits:
+        return f"{model} fits on none of these machines: {best.reason}."
+    cost = (
+        f"{best.describe()}, {format_amount(best.node_hours)} node-hours for "
+        f"{amount_of_training(best.workload)}"
+    )
+    if second is None:
+        return f"{_with_devices(best)} alone can run {model}: {cost}."
+    ratio = float(getattr(second, measure) / getattr(best, measure))
+    unit, praise = {
+        "seconds": ("time", f"{verb(best.nodes, 'are', 'is')} the fastest"),
+        "node_hours": ("node-hours", f"{verb(best.nodes, 'take')} the fewest node-hours"),
+    }[measure]
+    # the intervals overlap where the runner-up may be better
+    (_, best_estimate), (_, second_estimate) = best.recommended(), second.recommended()
+    highest = best_estimate.interval_step_time_s[1] / best_estimate.step_time_s
+    lowest = ratio * second_estimate.interval_step_time_s[0] / second_estimate.step_time_s
+    overlap = ", but their 90 % intervals overlap" if lowest < highest else ""
+    is_same = f"{ratio:.2f}" == "1.00"
+    times = f"the same {unit}" if is_same else f"{ratio:.2f} times the {unit}{overlap}"
+    return (
+        f"{_with_devices(best)} {praise} for {model}: {cost}. {_with_devices(second)} "
+        f"{verb(second.nodes, 'take')} {times}."
+    )
+
+
+def _with_devices(point: PlanPoint) -> str:
+    return f"{point.place} ({counted(point.devices, 'device')})"
+
+
+class _Change(NamedTuple):
+    """A change: its kind, its name, and the fields of the job or its workload that it sets."""
+
+    kind: str
+    name: str
+    fields: dict[str, Any]
+
+
+@question
+def change(
+    job: JobSpec,
+    *,
+    nodes: Nodes = 1,
+    also: Annotated[
+        tuple[str, ...],
+        Option("A change of your own, section.field=value (repeatable).", metavar="CHANGE"),
+    ] = (),
+    **_: Unpack[JobFields],
+) -> Findings:
+    """Plan a job anew with each of many changes to machine, job and software.
+
+    Faster and larger parts of the machine, twice the nodes, twice the batch, fp8, every other
+    framework, every switch of the recommended one. Gain is tokens per second over today's.
+    """
+    job = job.replaced(nodes=nodes)
+    machines = {shorten(text): override_fields(job.machine, (text,)) for text in also}
+    now = plan_point(job)
+    changes = [_Change("machine", name, {"machine": each}) for name, each in machines.items()]
+    changes += [*_machine_changes(job), *_job_changes(job), *_software_changes(job, now)]
+    points = [(each, plan_or_reason(job, **each.fields)) for each in changes]
+    points.sort(key=lambda pair: -pair[1].tokens_per_s)
+    return Findings(
+        _largest_gains(now, points),
+        [
+            _row(each, point, now)
+            for each, point in [(_Change("now", "as it is", {}), now), *points]
+        ],
+        notes=[
+            f"{counted(len(points), 'change')} planned anew, one at a time.",
+            "Some switches change what is computed (number formats, compression): see "
+            "`planner show FRAMEWORK`.",
+        ],
+        success=any(point.fits for _, point in points),
+    )
+
+
+def _machine_changes(job: JobSpec) -> Iterator[_Change]:
+    """Doubled quantities that the machine states, and half the latency of its network."""
+    machine = job.machine
+    networked = job.nodes > 1 and machine.node.num_nics > 0
+    for name, paths in _DOUBLED.items():
+        rates = {path: operator.attrgetter(path)(machine) for path in paths}
+        doubled = tuple(
+            f"{path}={2 * rate.value!r}" for path, rate in rates.items() if rate is not None
+        )
+        if doubled and (networked or not name.startswith("network")):
+            yield _Change("machine", name, {"machine": override_fields(machine, doubled)})
+    if networked and machine.network is not None:
+        latency = f"network.latency_s={machine.network.latency_s.value / 2!r}"
+        halved = override_fields(machine, (latency,))
+        yield _Change("machine", "half the latency of the network", {"machine": halved})
+
+
+def _job_changes(job: JobSpec) -> Iterator[_Change]:
+    workload = job.workload
+    if 2 * job.nodes <= job.machine.num_nodes.value:
+        yield _Change("job", counted(2 * job.nodes, "node"), {"nodes": 2 * job.nodes})
+    batch = 2 * workload.global_batch
+    changes: dict[str, dict[str, Any]] = {f"a batch of {batch:,}": {"global_batch": batch}}
+    if workload.precision != "fp8" and "fp8" in job.machine.device.peak_flop_per_s:
+        changes["fp8"] = {"precision": "fp8"}
+    for name, fields in changes.items():
+        try:
+            workload.replaced(**fields)
+        except PlannerError:
+            continue  # no workload has such a batch
+        yield _Change("job", name, fields)
+
+
+def _software_changes(job: JobSpec, now: PlanPoint) -> Iterator[_Change]:
+    """Every other framework, and every switch of the recommended one."""
+    current = "" if now.best is None else now.best.framework
+    for framework in frameworks_for((), job.machine):
+        if strip_switches(framework.name) != strip_switches(current):
+            yield _Change("framework", f"with {framework.name}", {"frameworks": framework})
+    if not current:
+        return
+    same_name = (each for each in job.frameworks if each.name == current)
+    framework = next(same_name, None) or load_framework(current)
+    for name, switch in framework.switches.items():
+        if name in framework.active_switches or (switch.takes and not switch.usual):
+            continue
+        if switch.refuses(job.machine.device) or switch.refuses_workload(job.workload, job.model):
+            continue
+        word = f"{name}={switch.usual}" if switch.takes else name
+        try:
+            switched = framework.with_switches(word)
+        except PlannerError:
+            continue  # it needs another switch, or excludes one that is on
+        yield _Change("switch", f"{current}+{word}", {"frameworks": (switched,)})
+
+
+def _row(each: _Change, point: PlanPoint, now: PlanPoint) -> Row:
+    names = {"change": each.name, "kind": each.kind}
+    if not (point.fits and now.fits):
+        return {**names, **point.row()}
+    gain = point.tokens_per_s / now.tokens_per_s - 1
+    return {**names, **point.row(_largest_difference(point, now), gain=gain)}
+
+
+def _largest_difference(point: PlanPoint, now: PlanPoint) -> str:
+    """The part of the step that gets shorter, or longer, by most for as many tokens."""
+    (_, after), (_, before) = point.recommended(), now.recommended()
+    scale = now.workload.tokens_per_step / point.workload.tokens_per_step
+    times = {
+        name: (seconds, scale * after.step_time_parts_s[name])
+        for name, seconds in before.step_time_parts_s.items()
+    }
+    saved = {name: old - new for name, (old, new) in times.items()}
+    faster = sum(saved.values()) > 0
+    name = max(saved, key=lambda name: saved[name] if faster else -saved[name])
+    if abs(saved[name]) < _SMALL_PART * before.step_time_s:
+        return "no part of the step changes much"
+    old, new = map(format_seconds, times[name])
+    return f"{part(name).label} {old} -> {new}{'' if scale == 1 else ' for as many tokens'}"
+
+
+def _largest_gains(now: PlanPoint, points: list[tuple[_Change, PlanPoint]]) -> str:
+    fitting = [(each, point) for each, point in points if point.fits]
+    if now.fits:
+        gains = [
+            f"{each.name} {100 * (point.tokens_per_s / now.tokens_per_s - 1):+.1f} %"
+            for each, point in fitting[:3]
+        ]
+        return f"Largest gains in tokens/s: {', '.join(gains)}. Today: {now.describe()}."
+    if not fitting:
+        return f"Nothing fits on {now.place}, and no change makes it fit: {now.reason}."
+    each, point = fitting[0]
+    return (
+        f"Nothing fits on {now.place}; the fastest change that fits is {each.name}: "
+        f"{point.describe()}."
+    )

@@ -1,0 +1,367 @@
+"""Waiting times: before the first step of a job, part by part, and for the data of its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Literal, Unpack
+
+from planner.ask.answer import Row
+from planner.ask.option import MostNodes, Nodes, Option
+from planner.ask.plan_point import PlanPoint, plan_point
+from planner.ask.question import Findings, JobFields, question
+from planner.ask.scan import count_range, doublings, scan
+from planner.choose.jobs.job_spec import JobSpec
+from planner.cost.shards.layouts import Layouts
+from planner.describe.catalogue import load_dataset
+from planner.describe.training.training_run import (
+    Dataset,
+    Environment,
+    Loader,
+    Loading,
+    Staging,
+    StartUp,
+)
+from planner.training.data import Change, InputTime, changes, input_time
+from planner.training.resilience.start import START_PARTS, start_up
+from planner.units import counted, format_bytes, format_seconds
+
+__all__ = ["data", "startup"]
+
+_MOST_S = 1e6
+_LEAST_GAIN = 0.005
+"""Gain of utilisation below which a change is no help."""
+
+
+@question
+def startup(
+    job: JobSpec,
+    *,
+    nodes: Annotated[int, Option("Fewest nodes to look at.", least=1)] = 1,
+    most_nodes: MostNodes = None,
+    environment: Annotated[
+        Environment,
+        Option("Where the Python environment lies: a parallel file system, the nodes, or NFS."),
+    ] = "file-system",
+    loading: Annotated[
+        Loading, Option("How the job gets its weights: none makes them, others read a checkpoint.")
+    ] = "none",
+    global_groups: Annotated[
+        bool, Option("All ranks wait for each other at every process group that is made.")
+    ] = False,
+    compile_s: Annotated[
+        float, Option("Seconds to compile the model.", least=0, most=_MOST_S)
+    ] = 0.0,
+    data_index_s: Annotated[
+        float, Option("Seconds to build or read the dataset's index.", least=0, most=_MOST_S)
+    ] = 0.0,
+    warm_up_s: Annotated[
+        float, Option("Seconds that the first steps take longer.", least=0, most=_MOST_S)
+    ] = 0.0,
+    **_: Unpack[JobFields],
+) -> Findings:
+    """Show the start of a job on doublings of the nodes, for the recommended layouts.
+
+    Parts follow one after the other: launch, imports, process groups, communicators, the model, its
+    weights, the dataset's index, compilation, slower first steps. Parts that depend on the machine
+    and the ranks are modelled; the others are as long as stated.
+    """
+    start = StartUp(
+        environment=environment,
+        loading=loading,
+        ordered_groups=not global_groups,
+        compile_s=compile_s,
+        data_index_s=data_index_s,
+        warm_up_s=warm_up_s,
+    )
+    points = scan(job, "nodes", doublings(count_range(job, nodes, most_nodes)))
+    rows = [_start_row(point, start) for _, point in points.by_value()]
+    # parts that are 0 in every row have no column
+    empty = {f"{name}_s" for name in START_PARTS}
+    empty -= {name for row in rows for name in empty if row.get(name)}
+    fitting = [row for row in rows if row["fits"]]
+    times = ", in ".join(
+        f"{format_seconds(row['start_s'])} on {counted(row['nodes'], 'node')} ({row['reason']})"
+        for row in (*fitting[:1], *fitting[1:][-1:])
+    )
+    verdict = f"A job of {job.model.name} on {job.machine.name} starts in {times}."
+    if not fitting:
+        reason = rows[-1]["reason"]
+        verdict = f"{job.model.name} fits on no node count that was planned: {reason}."
+    return Findings(
+        verdict,
+        [{name: row[name] for name in row if name not in empty} for row in rows],
+        notes=[
+            *(_other_starts(points.fitting()[-1], start) if fitting else ()),
+            "Not counted: waiting in the queue, modules, staging before the launch, evaluation "
+            "before the first step. Imports are those of a first run, as measured on 8 nodes of "
+            "Frontier; they take seconds where the nodes have the files in memory.",
+            "Compilation, the dataset's index and slower first steps are as long as stated.",
+        ],
+        success=bool(fitting),
+    )
+
+
+def _start_parts(point: PlanPoint, start: StartUp) -> dict[str, float]:
+    scenario, best = point.recommended()
+    parts = start_up(scenario, Layouts.of(best.layout), start)
+    return {name: float(seconds) for name, seconds in parts.items()}
+
+
+def _start_row(point: PlanPoint, start: StartUp) -> Row:
+    if point.best is None:
+        return point.row()
+    parts = _start_parts(point, start)
+    total, largest = sum(parts.values()), max(parts, key=lambda name: parts[name])
+    return {
+        **point.columns,
+        "framework": point.best.framework,
+        "layout": str(point.best.layout),
+        "start_s": total,
+        **{f"{name}_s": seconds for name, seconds in parts.items()},
+        "node_hours": point.nodes * total / 3600,
+        "reason": f"{START_PARTS[largest]} {100 * parts[largest] / total:.0f} %",
+    }
+
+
+def _other_starts(point: PlanPoint, start: StartUp) -> Iterator[str]:
+    """Compare other ways to start by the same formulas."""
+    now_s, place = sum(_start_parts(point, start).values()), f"on {counted(point.nodes, 'node')}"
+    if start.environment != "local-disk" and point.machine.num_nodes.value > 1:
+        local = start.replaced(environment="local-disk")
+        local_s = sum(_start_parts(point, local).values())
+        yield (
+            f"With the Python environment brought to the nodes as one file (sbcast, a container, a "
+            f"squashed image) the start takes {format_seconds(local_s)} {place}, "
+            f"{format_seconds(now_s - local_s)} less, plus the time to bring it there."
+        )
+    unordered = start.replaced(ordered_groups=False)
+    waiting_s = sum(_start_parts(point, unordered).values())
+    if waiting_s - now_s > 1:  # 0 where all ranks wait already
+        yield (
+            f"If all ranks wait for each other at every new group, as with torch's new_group "
+            f"without use_local_synchronization, the start takes {format_seconds(waiting_s)} "
+            f"{place}, by an assumed time of such a wait; device meshes do not wait."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Input:
+    """The input of a step on some nodes; on other node counts the batch of a node stays."""
+
+    job: JobSpec
+    step_s: float
+    ranks_per_node: float
+    dataset: Dataset
+    loader: Loader
+
+    @property
+    def epochs(self) -> float:
+        """Epochs; two at least, as caches help from the second on."""
+        return max(self.job.workload.epochs, 2.0)
+
+    def time(self, nodes: int, staging: Staging) -> InputTime:
+        """Time to read a step's samples on some nodes."""
+        samples = self.job.workload.global_batch * nodes / self.job.nodes
+        step = self.job.machine, nodes, self.ranks_per_node, samples, self.step_s
+        return input_time(*step, self.dataset, self.loader.replaced(staging=staging), self.epochs)
+
+    @property
+    def now(self) -> InputTime:
+        """The time on the job's nodes with the loader as it is."""
+        return self.time(self.job.nodes, self.loader.staging)
+
+    def changes(self) -> list[Change]:
+        """Other settings on the job's nodes, most utilisation first."""
+        job, batch = self.job, self.job.workload.global_batch
+        step = job.machine, job.nodes, self.ranks_per_node, batch, self.step_s
+        tried = changes(*step, self.dataset, self.loader, self.epochs)
+        return sorted(tried, key=lambda change: -float(change.time.utilisation))
+
+    def row(self, nodes: int, staging: Staging) -> Row:
+        """What the input of a step takes on some nodes."""
+        time = self.time(nodes, staging)
+        slowest = str(time.bound)
+        return {
+            "nodes": nodes,
+            "staging": staging,
+            "utilisation": float(time.utilisation),
+            "step_time_s": self.step_s,
+            "delivery_s": float(time.delivery_s),
+            "waits_s": float(time.exposed_s),
+            "first_epoch_waits_s": float(time.first_epoch_exposed_s),
+            "staging_s": float(time.staging_s),
+            "kept": float(time.cached),
+            "reason": f"{slowest} {format_seconds(float(time.stages[slowest]))}",
+        }
+
+
+@question
+def data(
+    job: JobSpec,
+    *,
+    nodes: Nodes = 1,
+    dataset: Annotated[
+        str, Option("Dataset that is read: its name or TOML file.", metavar="NAME")
+    ] = "megatron-tokens",
+    dataset_samples: Annotated[
+        float | None, Option("Samples of an epoch, instead of the dataset's own.", above=0)
+    ] = None,
+    step_seconds: Annotated[
+        float | None, Option("Time of a step without waits; the plan's by default.", above=0)
+    ] = None,
+    workers: Annotated[
+        int, Option("Workers of every rank that read and decode.", least=0, most=1024)
+    ] = 4,
+    prefetch: Annotated[
+        int, Option("Batches that a worker prepares ahead.", least=0, most=10_000)
+    ] = 2,
+    staging: Annotated[
+        Literal["none", "local-disk", "memory"],
+        Option("What a node keeps: nothing, the dataset on its disk, or what it read in memory."),
+    ] = "none",
+    sharded: Annotated[
+        bool, Option("A node reads the same part of the dataset in every epoch.")
+    ] = False,
+    stripe_count: Annotated[
+        int, Option("Storage targets that a file is spread over.", least=1, most=100_000)
+    ] = 1,
+    file_system: Annotated[
+        str, Option("Shared file system that holds it; the machine's first by default.")
+    ] = "",
+    most_nodes: MostNodes = None,
+    **_: Unpack[JobFields],
+) -> Findings:
+    """Show how long steps wait for data on more and more nodes, from file system, disk and memory.
+
+    The batch is the workload's on the nodes of the job; on other node counts the batch of a node
+    and the time of a step stay. Utilisation is that of DLIO and MLPerf Storage: computing time over
+    all time, after the first epoch. `reason` is the slowest stage.
+    """
+    job = job.replaced(nodes=nodes)
+    loader = Loader(
+        workers=workers,
+        prefetch=prefetch,
+        staging=staging,
+        sharded=sharded,
+        stripe_count=stripe_count,
+        file_system=file_system,
+    )
+    description = load_dataset(dataset)
+    if dataset_samples is not None:
+        samples = {"value": dataset_samples, "kind": "assumed", "source": "set by the user"}
+        description = description.replaced(num_samples=samples)
+    description = description.of_sequences(job.workload.sequence_length)
+    ranks = float(job.machine.node.num_devices)
+    if step_seconds is None:
+        best = plan_point(job).recommended()[1]
+        # ranks of a tensor, pipeline or context group share what one of them reads
+        ranks = max(ranks / (best.layout.tp * best.layout.pp * best.layout.cp), 1.0)
+        step_seconds = best.step_time_s
+    reading = _Input(job, step_seconds, ranks, description, loader)
+    limit = int(job.machine.num_nodes.value)
+    counts = doublings(range(1, min(most_nodes or limit, limit) + 1))
+    # a copy on disk is worth it only where the dataset lies elsewhere
+    has_disk = job.machine.node.local_disk and job.machine.file_system(file_system)
+    places: list[Staging] = ["none", "local-disk", "memory"] if has_disk else ["none", "memory"]
+    return Findings(
+        _arrival(reading),
+        [reading.row(count, place) for count in counts for place in places],
+        notes=[*_data_notes(reading)],
+    )
+
+
+def _arrival(reading: _Input) -> str:
+    """When the data of a step arrive, beside its computing, and the change that helps most."""
+    job, now, loader = reading.job, reading.now, reading.loader
+    system = job.machine.file_system(loader.file_system)
+    source = {
+        "none": f"file system {system.name}" if system else "local disks",
+        "local-disk": "local disks",
+        "memory": "memory after the first epoch",
+    }[loader.staging]
+    size = format_bytes(job.workload.global_batch * reading.dataset.sample_bytes.value)
+    delivery_s, wait = float(now.delivery_s), format_seconds(float(now.exposed_s))
+    sentence = (
+        f"{job.model.name} reads {reading.dataset.name} from {source} on "
+        f"{counted(job.nodes, 'node')} of {job.machine.name}: the {size} of a step arrive in "
+        f"{format_seconds(delivery_s)} ({now.bound}), computing takes "
+        f"{format_seconds(reading.step_s)}"
+    )
+    if delivery_s <= reading.step_s and loader.workers and loader.prefetch:
+        factor = reading.step_s / delivery_s
+        return (
+            f"{sentence}: reading is {factor:,.{0 if factor >= 10 else 1}f} times as fast, a step "
+            f"waits {wait} to fetch them, {_utilisation(now)}."
+        )
+    sentence += f", a step waits {wait}: {_utilisation(now)}"
+    best = next(iter(reading.changes()), None)
+    if best is None or best.time.utilisation < float(now.utilisation) + _LEAST_GAIN:
+        return f"{sentence}; none of the changes that were tried helps."
+    share = f"{100 * float(best.time.utilisation):.1f} %"
+    return f"{sentence}; {_in_words(reading, best)} makes it {share}."
+
+
+def _utilisation(time: InputTime) -> str:
+    return f"utilisation {100 * float(time.utilisation):.1f} %"
+
+
+def _in_words(reading: _Input, change: Change) -> str:
+    """A change of the input pipeline, for a sentence."""
+    loader, packed = change.loader, change.dataset.samples_per_file.value
+    return {
+        "workers": f"giving a rank {loader.workers} workers instead of {reading.loader.workers}",
+        "prefetch": f"letting {counted(loader.workers, 'worker')} prefetch {loader.prefetch} "
+        "batches",
+        "decoded": "storing samples decoded (augmentation not counted)",
+        "larger files": f"packing {packed:,.0f} samples into a file",
+        "stripes": f"striping files over {loader.stripe_count} targets",
+        "shards": "keeping a part of the dataset in every node's "
+        + {"none": "", "local-disk": "disk", "memory": "memory"}[loader.staging],
+        "local disk": "copying the dataset to the local disks first",
+        "memory": "leaving it to the page cache",
+    }[change.name]
+
+
+def _data_notes(reading: _Input) -> Iterator[str]:
+    """Changes that help, best first, and what is not counted."""
+    now, dataset = reading.now, reading.dataset
+    for change in reading.changes():
+        if float(change.time.utilisation - now.utilisation) >= _LEAST_GAIN:
+            copy_s = float(change.time.staging_s)
+            once = f"; the copy takes {format_seconds(copy_s)} once" if copy_s else ""
+            yield (
+                f"Helps: {_in_words(reading, change)}, {_utilisation(change.time)} instead of "
+                f"{100 * float(now.utilisation):.1f} %, then limited by {change.time.bound}{once}."
+            )
+    step = format_seconds(reading.step_s)
+    yield f"On other nodes the batch of a node and the step of {step} stay."
+    if now.unknown:
+        yield _unknown_rates(reading, now)
+    percent = (
+        100 * dataset.spread_bytes.value / dataset.sample_bytes.value
+        if dataset.spread_bytes
+        else 0.0
+    )
+    uneven = f", ranks that wait for larger samples ({percent:.0f} % spread)" if percent else ""
+    yield (
+        "MLPerf Storage measured utilisations 4 points below these estimates on average, 11 at "
+        "most."
+    )
+    yield f"Not counted: other jobs on the file system, gradients on the same interfaces{uneven}."
+
+
+def _unknown_rates(reading: _Input, now: InputTime) -> str:
+    """Name the stages whose rate the machine does not state, and the setting that states one."""
+    machine = reading.job.machine
+    system = machine.file_system(reading.loader.file_system)
+    stages = f"Not counted, because {machine.name} states no rate of it: {', '.join(now.unknown)}"
+    if system is None:
+        return f"{stages}."
+    field = {
+        "file system": "bytes_per_s=100GB/s",
+        "storage targets": "num_targets=100",
+        "metadata": "opens_per_s=30000",
+    }[now.unknown[0]]
+    setting = f"file_systems.{machine.file_systems.index(system)}.{field}"
+    return f"{stages} (file system {system.name}; state one, such as --set {setting})."
