@@ -16,17 +16,15 @@ from planner.describe.model.huggingface.hub import is_from_hub
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.errors import shorten
+from planner.training.job_slot import Run, Slot, slot_of
 
-__all__ = ["CHECKPOINTS", "DEFAULT_STEPS", "FINISHED", "BatchJob", "slug", "steps_of"]
+__all__ = ["CHECKPOINTS", "FINISHED", "BatchJob", "slug"]
 
 CHECKPOINTS = "checkpoints"
 """Folder beside the job script: every job saves into it and goes on from the last found there."""
 
 FINISHED = "finished"
 """File that a job leaves beside its script when the program came to the last step."""
-
-DEFAULT_STEPS = 1000
-"""Steps of a run without a number of tokens, as the plan's node-hours count them."""
 
 
 def slug(text: str, limit: int = 40) -> str:
@@ -150,15 +148,12 @@ class BatchJob:
         )
 
     @property
-    def seconds(self) -> float:
-        """Time of all steps at the slow end of the interval [s]."""
-        return self.steps * self.estimate.interval_step_time_s[1]
+    def run(self) -> Run:
+        """The steps at the slow end of the interval, for a queue."""
+        slow_s = self.estimate.interval_step_time_s[1]
+        return Run(self.machine, self.nodes, self.steps, slow_s, self.queue)
 
-
-def steps_of(workload: Workload) -> int:
-    """Steps for the workload's tokens, or DEFAULT_STEPS where none are asked.
-
-    >>> steps_of(Workload(sequence_length=4096, global_batch=256, tokens=1e9))
-    954
-    """
-    return max(workload.steps, 1) if workload.all_tokens else DEFAULT_STEPS
+    @property
+    def slot(self) -> Slot:
+        """The queue, wall time and number of its jobs."""
+        return slot_of(self.run)

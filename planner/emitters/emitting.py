@@ -62,8 +62,9 @@ def emit_estimate(
 ) -> dict[str, str]:
     """Files that run one estimate of a plan's scenario, as `emit`."""
     # what writes files is loaded when files are written: most who plan write none
-    from planner.emitters.batch_job import BatchJob, steps_of
+    from planner.emitters.batch_job import BatchJob
     from planner.emitters.files import files_of
+    from planner.training.job_slot import planned_steps
 
     _check_whole("steps", steps)
     if steps is not None and steps < 1:
@@ -82,7 +83,7 @@ def emit_estimate(
         plan.workload,
         framework or load_framework(estimate.framework),
     )
-    steps = steps_of(plan.workload) if steps is None else int(steps)
+    steps = planned_steps(plan.workload) if steps is None else int(steps)
     return files_of(BatchJob(scenario, estimate, plan.nodes, steps, queue, benchmark))
 
 

@@ -12,13 +12,13 @@ from planner.describe.configurations.readers.huggingface import MODULES
 from planner.describe.workload import LoraTarget
 from planner.emitters.batch_job import CHECKPOINTS, FINISHED, BatchJob, slug
 from planner.emitters.limits import TORCH_DTYPES, not_expressible
-from planner.emitters.queue import Slot, slot_of, walltime_text
 from planner.emitters.recipe import OWN_PROGRAM, File, Page, Recipe
 from planner.emitters.registry import writer_of
 from planner.emitters.scripts.job_script import benchmark_files, job_files
 from planner.emitters.scripts.systems import SYSTEMS
 from planner.emitters.text import render
 from planner.errors import EmitError, shorten
+from planner.training.job_slot import Slot, walltime_text
 
 __all__ = ["files_of"]
 
@@ -26,7 +26,7 @@ __all__ = ["files_of"]
 def files_of(job: BatchJob) -> dict[str, str]:
     """Name to text, sorted by name."""
     recipe = _with_own_program(job, writer_of(job.framework)(job))
-    slot = slot_of(job)
+    slot = job.slot
     files = [*recipe.files, *job_files(job, recipe, slot), _layout(job)]
     if job.benchmark:
         files += [f for f in benchmark_files(job, slot) if f.name not in {g.name for g in files}]

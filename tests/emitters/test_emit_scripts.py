@@ -16,7 +16,6 @@ import planner
 from planner.describe.catalogue import load_machine, names
 from planner.describe.layout import Layout
 from planner.emitters.batch_job import BatchJob
-from planner.emitters.queue import slot_of
 from planner.emitters.scripts.systems import SYSTEMS
 from planner.errors import EmitError
 from tests.descriptions import scenario
@@ -313,7 +312,7 @@ def test_wall_times_stay_within_the_queue(name: str, steps: int) -> None:
     job = {"sequence_length": 1024, "global_batch": layout.global_batch, "precision": precision}
     q = scenario("gpt2", "ddp", machine, **job)
     found = planner.estimate(q.model, machine, layout, workload=q.workload, framework=q.framework)
-    place = slot_of(BatchJob(q, found, 1, steps))
+    place = BatchJob(q, found, 1, steps).slot
     free = [q for q in machine.scheduler.queues if q.min_nodes == 1 and not q.on_request]
     assert (place.queue is None) == (not machine.scheduler.queues)
     assert place.steps * place.jobs >= steps

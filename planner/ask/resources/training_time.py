@@ -26,9 +26,8 @@ from planner.ask.scan import Scan, doublings, node_limit, scan, smallest
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.preferences import preferences
 from planner.describe.machine import Machine
-from planner.emitters.batch_job import BatchJob, steps_of
-from planner.emitters.queue import START_S, Slot, slot_of
 from planner.errors import DescriptionError, LayoutError
+from planner.training.job_slot import START_S, Run, Slot, planned_steps, slot_of
 from planner.units import counted, format_amount, joined, parse_power
 
 __all__ = ["JobChain", "admitted_counts", "chain_of", "cheapest", "deadline", "sections"]
@@ -107,8 +106,13 @@ def chain_of(point: PlanPoint) -> JobChain | None:
     """The jobs in a row of a plan point; None where nothing fits."""
     if point.best is None or point.scenario is None:
         return None
-    job = BatchJob(point.scenario, point.best, point.nodes, steps_of(point.workload))
-    return JobChain(point, slot_of(job))
+    run = Run(
+        point.scenario.machine,
+        point.nodes,
+        planned_steps(point.workload),
+        point.best.interval_step_time_s[1],
+    )
+    return JobChain(point, slot_of(run))
 
 
 def admitted_counts(machine: Machine, limit: int) -> Sequence[int]:

@@ -6,7 +6,6 @@ from typing import Any
 
 from planner.emitters.batch_job import BatchJob
 from planner.emitters.limits import ExpressibleLayouts, FrameworkNames
-from planner.emitters.queue import slot_of
 from planner.emitters.recipe import File, Page, Recipe
 
 __all__ = ["EXPRESSIBLE", "accelerate_files", "recipe"]
@@ -42,7 +41,7 @@ def accelerate_files(job: BatchJob, kind: str, **values: Any) -> tuple[File, ...
         return (config,)
     page.values |= {
         "optimizer": _OPTIMIZERS[workload.optimizer],
-        "save_every": slot_of(job).save_every,
+        "save_every": job.slot.save_every,
     }
     purpose = "arguments of the Hugging Face Trainer, for a program that uses it"
     return config, page.file("training_arguments.json", purpose)

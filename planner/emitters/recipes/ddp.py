@@ -7,7 +7,6 @@ from typing import Literal
 from planner.describe.framework.support import SupportedModels
 from planner.emitters.batch_job import CHECKPOINTS, BatchJob
 from planner.emitters.limits import TORCH_DTYPES, ExpressibleLayouts
-from planner.emitters.queue import slot_of
 from planner.emitters.recipe import Page, Recipe, Resume
 
 __all__ = ["EVALUATED_BATCHES", "EXPRESSIBLE", "LEARNING", "recipe", "runs_nanogpt"]
@@ -39,7 +38,7 @@ def recipe(job: BatchJob) -> Recipe:
         return Recipe(files=(), launcher=launcher, notes=page.notes())
     page.values |= {
         "dtype": TORCH_DTYPES[job.workload.precision],
-        "save_every": slot_of(job).save_every,
+        "save_every": job.slot.save_every,
         "evaluated_batches": EVALUATED_BATCHES,
     }
     options = page.file("nanogpt.args", "the options of nanoGPT, one a line")

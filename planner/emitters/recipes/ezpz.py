@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from planner.emitters.batch_job import CHECKPOINTS, BatchJob
 from planner.emitters.limits import TORCH_DTYPES, ExpressibleLayouts, not_expressible
-from planner.emitters.queue import slot_of
 from planner.emitters.recipe import Page, Recipe, Resume
 from planner.emitters.recipes.ddp import EVALUATED_BATCHES, LEARNING, runs_nanogpt
 from planner.errors import EmitError, shorten
@@ -30,7 +29,7 @@ def recipe(job: BatchJob) -> Recipe:
         "ezpz",
         job,
         dtype=TORCH_DTYPES[job.workload.precision],
-        save_every=slot_of(job).save_every,
+        save_every=job.slot.save_every,
         evaluated_batches=EVALUATED_BATCHES,
     )
     file = page.file("wordplay.args", "wordplay's settings, one a line")

@@ -13,7 +13,6 @@ from planner.describe.layout import Layout
 from planner.describe.workload import parse_ramp
 from planner.emitters.batch_job import BatchJob
 from planner.emitters.limits import ExpressibleLayouts, FrameworkNames, built
-from planner.emitters.queue import slot_of
 from planner.emitters.recipe import Page, Recipe
 
 __all__ = ["ARGUMENTS", "EXPRESSIBLE", "START", "common_options", "recipe", "uneven_stages"]
@@ -120,7 +119,7 @@ def _common(job: BatchJob) -> dict[str, object]:
     starts = [0.0, *(until for until, _ in ramp)]
     sizes = [*(size for _, size in ramp), job.layout.global_batch]
     steps = (f"{start:.0f}:{size}" for start, size in zip(starts, sizes, strict=True))
-    return {"ramp": ",".join(steps) if ramp else "", "save_every": slot_of(job).save_every}
+    return {"ramp": ",".join(steps) if ramp else "", "save_every": job.slot.save_every}
 
 
 def _window(job: BatchJob) -> _Options:

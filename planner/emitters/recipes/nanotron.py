@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from planner.emitters.batch_job import BatchJob
 from planner.emitters.limits import TORCH_DTYPES, ExpressibleLayouts, FrameworkNames, built
-from planner.emitters.queue import slot_of
 from planner.emitters.recipe import Page, Recipe
 
 __all__ = ["EXPRESSIBLE", "recipe"]
@@ -25,7 +24,7 @@ def recipe(job: BatchJob) -> Recipe:
         schedule=_SCHEDULES[job.layout.schedule if job.layout.pp > 1 else "1f1b"],
         dtype=_PRECISIONS[job.workload.precision],
         optimizer=_OPTIMIZERS[job.workload.optimizer],
-        save_every=slot_of(job).save_every,
+        save_every=job.slot.save_every,
     )
     file = page.file("nanotron.yaml", "nanotron's configuration")
     return Recipe(

@@ -8,7 +8,6 @@ from typing import Any
 from planner.cost.shards.layers_per_stage import LayerSplit, layer_split, layers_on_stage
 from planner.emitters.batch_job import BatchJob
 from planner.emitters.limits import TORCH_DTYPES, ExpressibleLayouts, FrameworkNames
-from planner.emitters.queue import slot_of
 from planner.emitters.recipe import File, Page, Recipe
 from planner.emitters.recipes import fully_shard
 from planner.emitters.text import assigned, toml_text
@@ -100,7 +99,7 @@ def _settings(job: BatchJob, flavor: str = "") -> dict[str, Any]:
         dtype=_PRECISIONS[job.workload.precision],
         schedule=_SCHEDULES[job.layout.schedule] if job.layout.pp > 1 else "",
         chunks=_chunks(job, "output" if flavor else "lm_head"),
-        save_every=slot_of(job).save_every,
+        save_every=job.slot.save_every,
     )
     return assigned(tomllib.loads(page.text("settings", ".toml")), job.framework.switch_arguments)
 

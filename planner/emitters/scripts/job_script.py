@@ -8,11 +8,11 @@ from typing import Any
 
 from planner.describe.machine import Launch
 from planner.emitters.batch_job import CHECKPOINTS, FINISHED, BatchJob
-from planner.emitters.queue import Slot
 from planner.emitters.recipe import File, Recipe
 from planner.emitters.scripts.systems import BREAK, SYSTEMS, BatchSystem, values_of
 from planner.emitters.text import fill, render
 from planner.errors import EmitError
+from planner.training.job_slot import Slot
 
 __all__ = ["benchmark_files", "job_files"]
 

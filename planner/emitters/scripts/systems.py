@@ -12,7 +12,7 @@ from pydantic import Field
 
 from planner.describe.base import Description
 from planner.emitters.batch_job import BatchJob
-from planner.emitters.queue import Slot, walltime_text
+from planner.training.job_slot import Slot, walltime_text
 
 __all__ = ["BREAK", "SYSTEMS", "BatchSystem", "Submission", "values_of"]
 

@@ -18,8 +18,8 @@ from planner.cost.step.compute.block_time import block_time
 from planner.describe.layout import Layout
 from planner.describe.model.block import Attention
 from planner.describe.workload import Workload, parse_documents, read_documents
-from planner.emitters.batch_job import steps_of
 from planner.errors import DescriptionError, PlannerError
+from planner.training.job_slot import planned_steps
 from tests.descriptions import scenario
 
 HEADS = Attention(num_heads=1, num_kv_heads=1, qk_dim=8, v_dim=8, causal=True)
@@ -99,7 +99,7 @@ def test_padding_is_computed_and_does_not_count() -> None:
 )
 def test_samples_and_epochs_give_the_steps(fields: dict[str, object], steps: int) -> None:
     job = Workload.described({"sequence_length": 2048, "global_batch": 64, **fields})
-    assert steps_of(job) == steps
+    assert planned_steps(job) == steps
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from planner.describe.machine import Machine
-from planner.emitters.queue import slot_of
 from planner.emitters.recipe import Recipe, Resume
 from planner.emitters.scripts.job_script import job_files
 from tests.emitters.emitted import place_files
@@ -89,7 +88,7 @@ def test_a_job_goes_on_and_stops_when_the_steps_are_done(tmp_path: Path) -> None
         saves=True,
         resume=Resume("checkpoints/last", ("--go-on checkpoints/last",)),
     )
-    for file in job_files(job, recipe, slot_of(job)):
+    for file in job_files(job, recipe, job.slot):
         (tmp_path / file.name).write_text(file.text)
     (tmp_path / "train.py").write_text("")
     dies = 'echo "$*"; [[ -e checkpoints/last ]] || { touch checkpoints/last; exit 1; }'
@@ -109,7 +108,7 @@ def test_a_job_goes_on_and_stops_when_the_steps_are_done(tmp_path: Path) -> None
 @pytest.mark.parametrize("machine", ["polaris", "vsc-5", "workstation-2x4090"])
 def test_checkpoints_fall_into_every_job(machine: str, steps: int) -> None:
     job = plain_job(machine, steps)
-    slot = slot_of(job)
+    slot = job.slot
     assert 1 <= slot.save_every <= steps
     # a job that is cut at its wall time has kept all the steps that are counted for it
     assert slot.jobs == 1 or slot.steps % slot.save_every == 0

@@ -1,4 +1,4 @@
-"""Queue: where and how long a run waits and works, in how many jobs, and when it saves."""
+"""Job slot: the queue of a run, the wall time and number of its jobs, and when it saves."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import math
 import re
 from dataclasses import dataclass
 
-from planner.describe.machine import Queue
-from planner.emitters.batch_job import BatchJob
+from planner.describe.machine import Machine, Queue
+from planner.describe.workload import Workload
 from planner.errors import EmitError, shorten
 
-__all__ = ["START_S", "Slot", "slot_of", "walltime_text"]
+__all__ = ["START_S", "Run", "Slot", "planned_steps", "slot_of", "walltime_text"]
 
 START_S = 600.0
 """What a job takes before its first step: start-up and the first compilation [s]."""
@@ -22,6 +22,33 @@ _SAVES = 10
 _SAVE_S = 3600.0
 # ours: a job that dies loses a tenth of its steps or an hour, whichever is less
 _WORD = re.compile(r"[A-Za-z0-9_.:@+-]+")
+
+
+_DEFAULT_STEPS = 1000
+# of a run without a number of tokens, as the plan's node-hours count them
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Some steps on some nodes of a machine."""
+
+    machine: Machine
+    nodes: int
+    steps: int
+    step_s: float
+    """Time of a step at the slow end of its interval [s]."""
+    queue: str = ""
+    """The queue that a user named; empty: the shortest that holds the run."""
+
+    @property
+    def seconds(self) -> float:
+        """Time of all steps [s]."""
+        return self.steps * self.step_s
+
+    @property
+    def where(self) -> str:
+        """The machine's name as a message may print it."""
+        return shorten(self.machine.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,41 +73,50 @@ class Slot:
         return min(self.jobs, most or _CHAIN)
 
 
-def slot_of(job: BatchJob) -> Slot:
+def planned_steps(workload: Workload) -> int:
+    """Steps for the workload's tokens, or 1,000 where it states none [1].
+
+    Counted: steps of a ramp. Left out: evaluation. Definition.
+
+    >>> planned_steps(Workload(sequence_length=4096, global_batch=256, tokens=1e9))
+    954
+    """
+    return max(workload.steps, 1) if workload.all_tokens else _DEFAULT_STEPS
+
+
+def slot_of(run: Run) -> Slot:
     """The shortest queue that admits the nodes and holds the run; else the longest, cut."""
-    wanted = math.ceil((job.seconds + START_S) / _ROUND_S) * _ROUND_S
-    queue = _queue(job, wanted)
+    wanted = math.ceil((run.seconds + START_S) / _ROUND_S) * _ROUND_S
+    queue = _queue(run, wanted)
     limit = queue.max_hours * 3600 if queue else math.inf
     if wanted <= limit:
-        return Slot(queue, wanted, 1, job.steps, _save_every(job, job.steps))
+        return Slot(queue, wanted, 1, run.steps, _save_every(run, run.steps))
     # ten minutes written as hours are a little more than ten minutes
     seconds = math.floor(limit / 60) * 60.0
-    slow = job.estimate.interval_step_time_s[1]
-    steps = max(int((seconds - min(START_S, seconds / 2)) / slow), 1)
-    save_every = _save_every(job, steps)
+    steps = max(int((seconds - min(START_S, seconds / 2)) / run.step_s), 1)
+    save_every = _save_every(run, steps)
     # the next job goes on from the last checkpoint, not from the last step
     steps -= steps % save_every
-    return Slot(queue, seconds, math.ceil(job.steps / steps), steps, save_every)
+    return Slot(queue, seconds, math.ceil(run.steps / steps), steps, save_every)
 
 
-def _save_every(job: BatchJob, steps: int) -> int:
+def _save_every(run: Run, steps: int) -> int:
     """A tenth of a job's steps, or what an hour surely holds where that is less."""
-    hourly = _SAVE_S / job.estimate.interval_step_time_s[1]
-    return max(int(min(steps / _SAVES, hourly)), 1)
+    return max(int(min(steps / _SAVES, _SAVE_S / run.step_s)), 1)
 
 
-def _queue(job: BatchJob, wanted: float) -> Queue | None:
-    queues = job.machine.scheduler.queues
-    admitting = [q for q in queues if q.min_nodes <= job.nodes <= q.max_nodes]
-    if job.queue:
-        return _named(job, admitting)
+def _queue(run: Run, wanted: float) -> Queue | None:
+    queues = run.machine.scheduler.queues
+    admitting = [q for q in queues if q.min_nodes <= run.nodes <= q.max_nodes]
+    if run.queue:
+        return _named(run, admitting)
     if not queues:
         return None
     free = [q for q in admitting if not q.on_request]
     if not free:
         limits = ", ".join(f"{q.name} {q.min_nodes}-{q.max_nodes}" for q in queues)
         raise EmitError(
-            f"{job.nodes} nodes fit no queue of {job.where} (nodes: {limits}); plan with "
+            f"{run.nodes} nodes fit no queue of {run.where} (nodes: {limits}); plan with "
             "another number of nodes, or name a queue"
         )
     fitting = [q for q in free if q.max_hours * 3600 >= wanted]
@@ -89,23 +125,23 @@ def _queue(job: BatchJob, wanted: float) -> Queue | None:
     return max(free, key=lambda q: q.max_hours)
 
 
-def _named(job: BatchJob, admitting: list[Queue]) -> Queue:
+def _named(run: Run, admitting: list[Queue]) -> Queue:
     """The queue a user asked for, among those of the profile where it lists any."""
-    if not _WORD.fullmatch(job.queue):
+    if not _WORD.fullmatch(run.queue):
         raise EmitError(
-            f"queue {shorten(job.queue)!r} is no name of a queue; use letters, digits, _ . - only"
+            f"queue {shorten(run.queue)!r} is no name of a queue; use letters, digits, _ . - only"
         )
-    if job.machine.scheduler.kind == "none":
-        raise EmitError(f"{job.where} has no scheduler and so no queue {job.queue}; use no --queue")
-    if not job.machine.scheduler.queues:
+    if run.machine.scheduler.kind == "none":
+        raise EmitError(f"{run.where} has no scheduler and so no queue {run.queue}; use no --queue")
+    if not run.machine.scheduler.queues:
         # nothing is known of its limits: the site will say
-        return Queue(name=job.queue, max_nodes=job.nodes, max_hours=1e5)
+        return Queue(name=run.queue, max_nodes=run.nodes, max_hours=1e5)
     for queue in admitting:
-        if job.queue == queue.name or job.queue in _names_in_directives(queue):
+        if run.queue == queue.name or run.queue in _names_in_directives(queue):
             return queue
     names = ", ".join(q.name for q in admitting) or "none"
     raise EmitError(
-        f"queue {job.queue} of {job.where} does not admit {job.nodes} nodes or is not "
+        f"queue {run.queue} of {run.where} does not admit {run.nodes} nodes or is not "
         f"known; use one of {names}"
     )
 
