@@ -19,7 +19,7 @@ from planner.errors import DescriptionError, shorten, shorten_path
 
 __all__ = ["WORKER", "is_python_file", "traced_fields"]
 
-WORKER = ("-m", "planner.validate.trace.trace_worker")
+WORKER = ("-m", "planner.validate.trace.tracer")
 """Arguments of the tracing process: it reads a request and writes an answer, one JSON line each."""
 _SPELLED = re.compile(r"(?P<path>.+\.py)(?::(?P<function>[^:/\\]*))?", re.DOTALL)
 _LIMIT_S = 900.0

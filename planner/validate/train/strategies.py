@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from planner.describe.layout import Sharding
 from planner.errors import LayoutError
 
-__all__ = ["OWN_MODEL", "STRATEGIES", "TASKS", "Spread", "spread_of", "strategies_on"]
+__all__ = ["OWN_MODEL", "SCHEDULES", "STRATEGIES", "TASKS", "Spread", "spread_of", "strategies_on"]
 
 TASKS = ("mlp", "gpt")
 """What is trained: a multilayer perceptron and a small GPT."""
@@ -20,7 +20,9 @@ OWN_MODEL = "model"
 
 _ZERO_STAGES = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}
 _TENSOR = ("tp", "sp")
-_PIPELINES = ("gpipe", "1f1b", "interleaved")
+SCHEDULES = {"": "none", "gpipe": "gpipe", "1f1b": "1f1b", "interleaved": "interleaved-1f1b"}
+"""The planner's schedules by the names of pipelines, empty without one."""
+_PIPELINES = tuple(SCHEDULES)[1:]
 
 STRATEGIES = ("single", *_ZERO_STAGES, *_TENSOR, *_PIPELINES, "3d")
 """Every strategy that is validated, in the order in which they are run."""
