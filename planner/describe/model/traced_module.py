@@ -1,7 +1,7 @@
 """Traced modules: computation and memory of a user's module for one sample, as plain numbers.
 
 A token of such a model is a whole sample: sequences have one. It is found once with torch
-(`planner.validate.modules`) and planned with these numbers alone.
+(`planner.validate.trace.module_trace`) and planned with these numbers alone.
 """
 
 from __future__ import annotations

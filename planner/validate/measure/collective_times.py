@@ -95,10 +95,7 @@ def alpha_beta(sizes_bytes: Sequence[float], times_s: Sequence[float]) -> AlphaB
 def interpolate(
     size_bytes: ArrayLike, sizes_bytes: Sequence[float], times_s: Sequence[float]
 ) -> Float:
-    """Interpolate times of sizes in a measured table, linear in logarithms.
-
-    Below the smallest size its time is taken; above the largest the last slope goes on.
-    """
+    """Interpolate measured times, linear in logarithms; constant below, the last slope above."""
     x, sizes = np.asarray(size_bytes, dtype=float), np.asarray(sizes_bytes, dtype=float)
     times = np.asarray(times_s, dtype=float)
     inside = np.exp(np.interp(np.log(np.maximum(x, 1e-9)), np.log(sizes), np.log(times)))
@@ -130,24 +127,16 @@ def _bus_factor(name: str, size: int) -> float:
     return bus_factor("send_recv" if name == "send_receive" else name, size)
 
 
-@dataclass(frozen=True, slots=True)
 class _Buffers:
     """Tensors of one operation and size on one rank."""
 
-    rank: int
-    world: int
-    values: torch.Tensor
-    part: torch.Tensor
-    parts: list[torch.Tensor]
-
-
-def _buffers(rank: Rank, size_bytes: int) -> _Buffers:
-    count = max(size_bytes // 4 // rank.world, 1) * rank.world
-    device = rank.device
-    # the pattern tells ranks and positions apart and stays exact in fp32
-    values = (torch.arange(count, device=device) % 251).float() + rank.rank
-    part = torch.full((count // rank.world,), float(rank.rank), device=device)
-    return _Buffers(rank.rank, rank.world, values, part, list(values.clone().chunk(rank.world)))
+    def __init__(self, rank: Rank, size_bytes: int) -> None:
+        self.rank, self.world, device = rank.rank, rank.world, rank.device
+        count = max(size_bytes // 4 // rank.world, 1) * rank.world
+        # the pattern tells ranks and positions apart and stays exact in fp32
+        self.values = (torch.arange(count, device=device) % 251).float() + rank.rank
+        self.part = torch.full((count // rank.world,), float(rank.rank), device=device)
+        self.parts = list(self.values.clone().chunk(rank.world))
 
 
 def _call(name: str, b: _Buffers) -> Callable[[], None]:
@@ -182,24 +171,21 @@ def _call(name: str, b: _Buffers) -> Callable[[], None]:
 
 def _check(name: str, rank: Rank, size_bytes: int) -> None:
     """Raise RankError where an operation gives a wrong result."""
-    b = _buffers(rank, size_bytes)
+    b = _Buffers(rank, size_bytes)
     n, count = b.world, b.values.numel()
     base = (torch.arange(count, device=b.values.device) % 251).float()
     total = n * base + sum(range(n))
     slice_of_rank = slice(b.rank * (count // n), (b.rank + 1) * (count // n))
-    owners = torch.arange(n, device=base.device).float()
+    owners = torch.arange(n, device=base.device).float().repeat_interleave(count // n)
     expected: dict[str, tuple[torch.Tensor, torch.Tensor]] = {
         "broadcast": (b.values, base),
         "reduce": (b.values, total if b.rank == 0 else b.values),
         "all_reduce": (b.values, total),
-        "all_gather": (b.values, owners.repeat_interleave(count // n)),
+        "all_gather": (b.values, owners),
         "reduce_scatter": (b.part, total[slice_of_rank]),
         "scatter": (b.part, base[slice_of_rank]),
         "gather": (b.parts[-1], torch.full_like(b.parts[-1], n - 1.0)),
-        "all_to_all": (
-            b.values,
-            base[slice_of_rank].repeat(n) + owners.repeat_interleave(count // n),
-        ),
+        "all_to_all": (b.values, base[slice_of_rank].repeat(n) + owners),
         "send_receive": (b.values, base if b.rank < 2 else b.values),
     }
     _call(name, b)()
@@ -223,28 +209,20 @@ def slowest(values: list[float]) -> list[float]:
 
 def _isolated_s(name: str, rank: Rank, size_bytes: int) -> list[float]:
     """Times of one operation in loops without compute, one per round [s]."""
-    call = _call(name, _buffers(rank, size_bytes))
+    call = _call(name, _Buffers(rank, size_bytes))
     call()
     elapsed_s = slowest([rank.seconds(call)])[0]
     repeats = int(min(max(_BUDGET_S / _ROUNDS / max(elapsed_s, 1e-6), 1), 200))
-
-    def loop() -> None:
-        for _ in range(repeats):
-            call()
-
     rounds = []
     for _ in range(_ROUNDS):
         dist.barrier()
-        rounds.append(rank.seconds(loop) / repeats)
+        rounds.append(rank.seconds(call, repeats))
     return slowest(rounds)
 
 
 def _in_step_s(name: str, rank: Rank, size_bytes: int) -> list[float]:
-    """Times of one operation between matrix products, as in a training step [s].
-
-    Ranks arrive apart and threads must wake: small messages take many times longer so.
-    """
-    call = _call(name, _buffers(rank, size_bytes))
+    """Times of one operation between matrix products, where ranks arrive apart [s]."""
+    call = _call(name, _Buffers(rank, size_bytes))
     a = torch.ones(512, 512, device=rank.device)
     call()
     measured = []
@@ -318,11 +296,7 @@ def measure_collectives(
     limit_s: float = 60.0,
     progress: Progress = None,
 ) -> dict[str, Any] | None:
-    """Measure on `world` new local ranks, or as one rank of an external launcher.
-
-    Returns None on ranks other than 0 of a launcher. Raises RankError for impossible arguments, or
-    with the rank that failed.
-    """
+    """Measure on new local ranks or as one of a launcher, where only rank 0 has the result."""
     outer = external_rank(limit_s)
     world = outer.world if outer else world
     unknown = sorted(set(operations) - set(OPERATIONS))

@@ -46,12 +46,7 @@ def _best_s(rank: Rank, call: Callable[[], Any]) -> float:
     rank.seconds(call)
     call_s = max(rank.seconds(call), 1e-7)
     repeats = int(min(max(_MIN_S / _ROUNDS / call_s, 1), _MAX_REPEATS))
-
-    def loop() -> None:
-        for _ in range(repeats):
-            call()
-
-    return sorted(rank.seconds(loop) / repeats for _ in range(_ROUNDS))[1]
+    return sorted(rank.seconds(call, repeats) for _ in range(_ROUNDS))[1]
 
 
 def _gemms(rank: Rank) -> list[dict[str, Any]]:
@@ -233,10 +228,7 @@ def calibrate(
     limit_s: float = 120.0,
     progress: Progress = None,
 ) -> tuple[Machine, dict[str, Any]]:
-    """Measure this node. Returns its profile and the raw measurements.
-
-    Raises RankError where torch has no such device, or a rank fails.
-    """
+    """Measure this node. Returns its profile and the raw measurements."""
     version = require_torch()
     count = _count(device, devices)
     entry = "planner.validate.measure.node_calibration:run_rank"
@@ -313,11 +305,7 @@ def calibrate_to_file(
     limit_s: float = 120.0,
     progress: Progress = None,
 ) -> Machine:
-    """Measure and write the profile, with the raw figures beside it as `.measured.json`.
-
-    Raises WriteError where it is no .toml that can be written, before the work; RankError as
-    `calibrate`.
-    """
+    """Measure and write the profile, with the raw figures beside it as `.measured.json`."""
     check_description_file(output)
     machine, measured = calibrate(
         device, name=output.stem, devices=devices, limit_s=limit_s, progress=progress

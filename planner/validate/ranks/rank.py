@@ -106,15 +106,16 @@ class Rank:
         """nccl, xccl or gloo, by the device."""
         return {"cuda": "nccl", "xpu": "xccl"}.get(self.device.split(":")[0], "gloo")
 
-    def seconds(self, call: Callable[[], Any]) -> float:
-        """Time that a call takes on the device [s]."""
+    def seconds(self, call: Callable[[], Any], repeats: int = 1) -> float:
+        """Mean time that a call takes on the device [s]."""
         start = time.perf_counter()
-        call()
+        for _ in range(repeats):
+            call()
         if self.device != "cpu":
             import torch
 
             torch.accelerator.synchronize()
-        return time.perf_counter() - start
+        return (time.perf_counter() - start) / repeats
 
 
 def _launchers(env: Mapping[str, str]) -> Iterator[tuple[str, str, str, str]]:

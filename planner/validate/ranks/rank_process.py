@@ -146,10 +146,7 @@ _LONGEST_SOCKET, _SOCKET_NAME = 103, len("/listener-01234567")
 
 
 def private_folder() -> Path:
-    """Make a folder for a run, and remove those of killed runs.
-
-    Raises RankError where there is no usable place for temporary files.
-    """
+    """Make a folder for a run, and remove those of killed runs; RankError without a place."""
     mine = f"{_PREFIX}{platform.node()}-"
     try:
         sockets = Path(util.get_temp_dir())

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Partial
+from torch.distributed.tensor import DTensor, Partial, Replicate
 
 from planner.describe.model.model import Model
 from planner.validate.sharding import adapter
@@ -28,6 +28,7 @@ __all__ = [
     "RmsNorm",
     "alibi_slopes",
     "flash_attention",
+    "fused_rms_norm",
     "local_part",
     "make_norm",
 ]
@@ -180,6 +181,31 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Rows of norm one, times the weight."""
         return self._kernel(x, self.weight, _EPS)
+
+
+class _FusedNorm(torch.autograd.Function):
+    """Saves what CUDA's fused kernel saves: input, weight, one fp32 per row."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        rows = torch.empty((*x.shape[:-1], 1), dtype=torch.float32, device=x.device)
+        ctx.save_for_backward(x, weight, rows)
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight, _ = ctx.saved_tensors
+        return torch.empty_like(x), torch.empty_like(weight)
+
+
+def fused_rms_norm(x: Any, weight: Any, eps: float) -> Any:
+    """RMS norm of an accelerator, in shapes alone: the CPU's saves 7 bytes per element more."""
+    if isinstance(x, DTensor):
+        partial = [Replicate() if p.is_replicate() else Partial() for p in x.placements]
+        local = weight.to_local(grad_placements=partial) if isinstance(weight, DTensor) else weight
+        out = fused_rms_norm(x.to_local(), local, eps)
+        return DTensor.from_local(out, x.device_mesh, x.placements, run_check=False)
+    return _FusedNorm.apply(x, weight)
 
 
 def make_norm(model: Model, width: int, kernel: RmsNorm) -> nn.Module:

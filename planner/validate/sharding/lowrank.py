@@ -1,8 +1,5 @@
 """Low rank: frozen linear layers in 16 or 4 bits, with LoRA or DoRA adapters."""
 
-# torch leaves some of its functions untyped
-# mypy: disable-error-code="no-untyped-call"
-
 from __future__ import annotations
 
 from typing import Any
@@ -14,27 +11,16 @@ from torch import Tensor, nn
 from planner.describe.workload import Workload
 from planner.validate.sharding.models import Stage
 
-__all__ = ["Blockwise", "LowRank", "adapt", "pack", "unpack"]
+__all__ = ["adapt", "pack", "unpack"]
 
 _BLOCK = 64
 _HALF = torch.bfloat16
-_NAMES = {
-    "query": "wq",
-    "key": "wk",
-    "value": "wv",
-    "out": "wo",
-    "gate": "gate",
-    "up": "up",
-    "down": "down",
-}
+_NAMES = {"query": "wq", "key": "wk", "value": "wv", "out": "wo"}
+"""Targets of adapters whose linear layer is called otherwise."""
 
 
 def pack(weight: Tensor) -> Tensor:
-    """Pack a matrix in 4 bits: equal steps and one fp32 scale per block, stored as bf16.
-
-    FSDP gathers it as any other 16-bit parameter (bitsandbytes'
-    `bnb_4bit_quant_storage`).
-    """
+    """Pack a matrix in 4 bits, equal steps and an fp32 scale a block, as bf16 that FSDP gathers."""
     blocks = weight.float().unflatten(-1, (-1, _BLOCK))
     scales = blocks.abs().amax(-1, keepdim=True).clamp_min(1e-12)
     codes = ((blocks / scales * 7).round() + 8).to(torch.uint8).flatten(-2)
@@ -84,7 +70,6 @@ class Blockwise(nn.Module):
         self.packed = nn.Parameter(packed, requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The product."""
         out: Tensor = _Product.apply(x, self.packed, self.columns)
         return out
 
@@ -123,11 +108,10 @@ def adapt(stage: Stage, workload: Workload, dtype: torch.dtype) -> None:
     """Freeze a workload's frozen parts in compute precision, and add its adapters."""
     before, after = stage.ends()
     parts = {"embedding": before, "layers": list(stage.layers.values()), "head": after}
-    for name, modules in parts.items():
-        if workload.lora_rank or name in workload.frozen:
-            for module in modules:
-                module.to(dtype).requires_grad_(False)
-    if "layers" not in workload.frozen and not workload.lora_rank:
+    frozen = [name for name in parts if workload.lora_rank or name in workload.frozen]
+    for module in [module for name in frozen for module in parts[name]]:
+        module.to(dtype).requires_grad_(False)
+    if "layers" not in frozen:
         return
     for layer in stage.layers.values():
         for owner in list(layer.modules()):
@@ -139,6 +123,6 @@ def adapt(stage: Stage, workload: Workload, dtype: torch.dtype) -> None:
 def _adapted(name: str, linear: nn.Linear, workload: Workload) -> nn.Module:
     rows, columns = linear.weight.shape
     base = Blockwise(linear) if workload.quantized else linear
-    if workload.lora_rank and name in {_NAMES[target] for target in workload.lora_targets}:
+    if workload.lora_rank and name in {_NAMES.get(t, t) for t in workload.lora_targets}:
         return LowRank(base, (rows, columns), workload)
     return base

@@ -241,10 +241,7 @@ class Patches(nn.Module):
 
 
 class Stage(nn.Module):
-    """Consecutive layers of a model, with embedding and head at its ends.
-
-    Raises DescriptionError for models that are not built.
-    """
+    """Consecutive layers of a model, with embedding and head at its ends."""
 
     def __init__(
         self,

@@ -5,9 +5,6 @@ head's weights are gathered once for all pieces, its gradient is summed over the
 the last one, the gradient of the stream is gathered in fp32.
 """
 
-# torch leaves some of its functions untyped
-# mypy: disable-error-code="no-untyped-call"
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -133,8 +130,7 @@ def _narrow(optimizer: Any, args: Any, kwargs: Any) -> None:
 def in_backward(
     module: nn.Module, build: Callable[[Any], torch.optim.Optimizer]
 ) -> list[torch.optim.Optimizer]:
-    """Update each parameter in backward, and free its gradient (torchtune,
-    create_optim_in_bwd_wrapper)."""
+    """Update each parameter in backward, and free its gradient, as torchtune does."""
     optimizers = []
     for param in [p for p in module.parameters() if p.requires_grad]:
         optimizer = build([param])
@@ -181,11 +177,7 @@ def chunked_loss(
     enter: Callable[[], None],
     reduce: bool,
 ) -> Tensor:
-    """Run head and `loss` on `count` chunks of the normed stream, forward and backward.
-
-    `enter` is called before each chunk; `reduce` reduces the head's gradient. The stream's
-    backward starts from the returned loss.
-    """
+    """Run head and `loss` chunk by chunk, forward and backward; the stream's backward is left."""
     head = stage.head
     assert head is not None
     pieces = [p.contiguous().detach().requires_grad_() for p in stream.chunk(count, 1)]
@@ -229,10 +221,7 @@ SCHEDULES: dict[str, Callable[..., Any]] = {
 def stage_tensors(
     model: Model, layout: Layout, workload: Workload, index: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Example input and output of a stage: token numbers, residual streams or logits.
-
-    Raises LayoutError where its pipeline cannot be run.
-    """
+    """Example input and output of a stage: token numbers, residual streams or logits."""
     if model.vision is not None or model.pooler:
         raise LayoutError(
             f"pp = {layout.pp} is not traced with patches or a pooler; use pp = 1 for {model.name}"

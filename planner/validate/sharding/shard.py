@@ -1,8 +1,5 @@
 """Shard: apply a layout to a stage with torch's own DTensor, checkpointing and FSDP2."""
 
-# torch leaves some of its functions untyped
-# mypy: disable-error-code="no-untyped-call"
-
 from __future__ import annotations
 
 import itertools
@@ -44,8 +41,8 @@ _DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16}
 class Meshes:
     """Device meshes of one rank, with tp fastest, then the data axis, then pp.
 
-    The data axis is that of replicas with their context ranks. The ranks of an expert-parallel
-    group are neighbours on it; those that hold the same experts are the data axis of experts.
+    Context and expert-parallel ranks are neighbours on the data axis; those that hold the same
+    experts are the data axis of experts.
     """
 
     data: DeviceMesh
@@ -134,10 +131,7 @@ def _groups(
     layers: dict[str, Any],
     head: dict[str, Any],
 ) -> None:
-    """Group parameters as torchtitan does: embedding, each layer, final norm with head.
-
-    Experts of an expert-parallel group are a group of their own.
-    """
+    """Group parameters as torchtitan: embedding, each layer, its spread experts, norm with head."""
     tied = stage.tied
     before, after = stage.ends()
     if tied and stage.ends_in_stream:
@@ -172,10 +166,7 @@ def _places(layer: nn.Module, meshes: Meshes) -> Callable[[nn.Parameter], Any]:
 
 
 def _prefetch(stage: Stage) -> None:
-    """Gather the next group while one computes, as torchtitan does with expert parallelism.
-
-    Elsewhere FSDP's own order does.
-    """
+    """Gather the next group while one computes, as torchtitan does with expert parallelism."""
     before, after = ([], []) if stage.tied else stage.ends()
     order: list[Any] = [*before[:1], *stage.layers.values(), *after[:1]]
     for group, following in itertools.pairwise(order):
@@ -191,10 +182,7 @@ def tensor_parallel(
     whole_logits: bool = False,
     whole_experts: bool = False,
 ) -> None:
-    """Columns then rows, one reduction per pair and direction; logits whole or split.
-
-    Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
-    """
+    """Megatron's split (arXiv:1909.08053): columns then rows, one reduction per pair and way."""
     stream = Shard(1) if sequence else Replicate()
     plan: dict[str, Any] = {}
     if stage.first:
@@ -217,27 +205,21 @@ def tensor_parallel(
         parallelize_module(layer, mesh, _layer_plan(layer, stream, sequence))
         _split_heads(layer, mesh)
         if isinstance(layer.ffn, ExpertFeedForward):
-            _route_together(layer.ffn, mesh)
-            if whole_experts:
-                layer.ffn.part, layer.ffn.num_parts = mesh.get_local_rank(), mesh.size()
-            else:
-                _split_experts(layer.ffn.experts, mesh)
+            _split_experts(layer.ffn, mesh, whole_experts)
 
 
-def _split_experts(experts: GroupedExperts, mesh: DeviceMesh) -> None:
-    """Split every expert: columns of the first products, rows of the last."""
-    split = {"gate": Shard(1), "up": Shard(1), "down": Shard(2)}
-    biases = {"gate_bias": Shard(1), "up_bias": Shard(1), "down_bias": Replicate()}
-    for name, place in {**split, **(biases if experts.biased else {})}.items():
-        _distribute(experts, name, mesh, place)
-    experts.num_splits = mesh.size()
-
-
-def _route_together(ffn: ExpertFeedForward, mesh: DeviceMesh) -> None:
-    """Replicate the router: every rank routes all tokens."""
+def _split_experts(ffn: ExpertFeedForward, mesh: DeviceMesh, whole_experts: bool) -> None:
+    """Replicate the router; split experts by columns of the first products, rows of the last."""
     for name, linear in ffn.named_children():
         for part, _ in list(linear.named_parameters()) if name in ("router", "shared_gate") else []:
             _distribute(linear, part, mesh, Replicate())
+    if whole_experts:
+        ffn.part, ffn.num_parts = mesh.get_local_rank(), mesh.size()
+        return
+    last = {"down": Shard(2), "down_bias": Replicate()}
+    for name, _ in list(ffn.experts.named_parameters()):
+        _distribute(ffn.experts, name, mesh, last.get(name, Shard(1)))
+    ffn.experts.num_splits = mesh.size()
 
 
 def _split_heads(layer: nn.Module, mesh: DeviceMesh) -> None:
@@ -327,11 +309,7 @@ def _recompute(stage: Stage, layout: Layout) -> None:
 
 
 class OffDevice(nn.Module):
-    """A layer whose saved activations leave the device between forward and backward.
-
-    Fake tensors have no host, so that only shapes stay. torch's `save_on_cpu` copies the
-    activations, and the weights as well.
-    """
+    """A layer whose saved activations leave the device until backward: only shapes stay here."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
@@ -344,6 +322,7 @@ class OffDevice(nn.Module):
 
     def _down(self, saved: torch.Tensor) -> Any:
         storage_id = saved.untyped_storage()._cdata
+        # weights stay, which torch's own `save_on_cpu` takes along
         if any(param.untyped_storage()._cdata == storage_id for param in self.parameters()):
             return saved
         return saved.size(), saved.stride(), saved.dtype

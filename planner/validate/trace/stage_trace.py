@@ -128,10 +128,7 @@ def stage_requests(scenario: Scenario, layout: Layout) -> list[dict[str, Any]]:
 
 
 def _chunks(scenario: Scenario, layout: Layout, stage: int, depth: int) -> list[tuple[int, int]]:
-    """First layer and number of layers of every chunk of a stage.
-
-    A chunk is a stage of a pipeline as long as all chunks; a single one is traced at `depth`.
-    """
+    """First layer and number of layers of every chunk of a stage; a single one has `depth`."""
     if layout.vpp == 1:
         return [(_layers(scenario, layout, stage)[0], depth)]
     longer = layout.replaced(pp=layout.pp * layout.vpp, vpp=1, schedule="1f1b")

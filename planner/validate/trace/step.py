@@ -1,8 +1,5 @@
 """Step: build and shard a stage, run one training step on fake tensors, read its memory."""
 
-# torch leaves some of its functions untyped
-# mypy: disable-error-code="no-untyped-call"
-
 from __future__ import annotations
 
 import contextlib
@@ -22,6 +19,7 @@ from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.validate.sharding import adapter, lowrank, models, shard
 from planner.validate.sharding.adapter import Region
+from planner.validate.sharding.attention import fused_rms_norm
 from planner.validate.sharding.passes import (
     Numbers,
     Pipeline,
@@ -88,7 +86,7 @@ class _Step:
                 first=index == 0,
                 last=index == self.num_stages - 1,
                 eager=self.workload.attention == "eager",
-                kernel=adapter.rms_norm,
+                kernel=fused_rms_norm,
             )
             stage.ends_in_stream = self.numbers.loss_chunks > 1
             stage.to(self.numbers.weight)

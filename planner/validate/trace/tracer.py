@@ -118,7 +118,7 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
 
     version = adapter.require_torch()
     if "module" in request:
-        from planner.validate.modules.module_trace import trace_file
+        from planner.validate.trace.module_trace import trace_file
 
         return trace_file(request["module"], request["function"], request["said"])
     from planner.validate.trace.step import measure

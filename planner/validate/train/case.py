@@ -219,10 +219,7 @@ class _Case:
         }
 
     def _peaks(self, trainer: Trainer) -> list[int]:
-        """Highest sum of live tensors in a step, every rank [B].
-
-        Counted: what torch's operators make. Left out on a CPU: DDP's buckets, made in C++.
-        """
+        """Highest sum of live tensors in a step, every rank; on a CPU without DDP's buckets [B]."""
         self._say("peak memory")
         if self.rank.device != "cpu":
             torch.accelerator.reset_peak_memory_stats()

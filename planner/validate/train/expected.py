@@ -91,10 +91,7 @@ def _parameter_bytes(task: Task, spread: Spread, pp_rank: int, *, padded_to: int
 def expected_state_bytes(
     task: Task, spread: Spread, pp_rank: int, dp_rank: int = 0
 ) -> dict[str, int] | None:
-    """Parameters and Adam's two moments that stay on each rank [B].
-
-    None where rows do not divide by dp in ZeRO-2 and 3.
-    """
+    """Parameters and Adam's moments that stay on a rank [B]; None where FSDP's rows are padded."""
     unsharded = stays = updated = _parameter_bytes(task, spread, pp_rank)
     if spread.zero_stage == 1:
         updated = _owned_bytes(task, spread, pp_rank)[dp_rank]
@@ -106,8 +103,7 @@ def expected_state_bytes(
 
 
 def _owned_bytes(task: Task, spread: Spread, pp_rank: int) -> list[int]:
-    """Bytes that ZeroRedundancyOptimizer assigns to each replica [B]: the largest tensor left goes
-    to the replica that has least."""
+    """Bytes of each replica of ZeroRedundancyOptimizer, largest tensor to the least full [B]."""
     owned = [0] * spread.dp
     sizes = [rows * columns * _ELEMENT for rows, columns in _tensors(task, spread, pp_rank)]
     for size in sorted(sizes, reverse=True):
@@ -186,10 +182,7 @@ def _add_mlp_tensor(
 
 
 def _partial_bytes(task: ModelTask, spread: Spread) -> int:
-    """Gradients of weights that see part of the heads or, split by sequence, of the tokens [B].
-
-    They are summed over tp, once a step.
-    """
+    """Gradients, summed once a step, of weights that see part of the heads or tokens [B]."""
     parts = {"qk_norm", "norm", "position"} if spread.sequence_parallel else {"qk_norm"}
     return _ELEMENT * sum(
         block.count * weight.num_params

@@ -117,10 +117,7 @@ class StepModel:
         return float(np.median([self._rank.seconds(step) for _ in range(_REPEATS)][2:]))
 
     def _copy_s(self) -> float:
-        """Median time of a copy into fresh memory, as FSDP's buffers are, all ranks at once [s].
-
-        The kernel must clear its pages first.
-        """
+        """Median time of a copy into fresh memory, as FSDP's buffers are [s]."""
         import torch
 
         source = torch.ones(_COPIED, device=self._rank.device)

@@ -120,10 +120,7 @@ class RunOptions:
 
 
 def run(options: RunOptions) -> dict[str, Any] | None:
-    """Run all cases. Returns the results, or None on ranks other than 0 of a launcher.
-
-    Raises RankError with the rank to blame, WriteError where results cannot be written.
-    """
+    """Run all cases. Returns the results, or None on ranks other than 0 of a launcher."""
     version = require_torch()
     outer = external_rank(options.limit_s)
     world = outer.world if outer else options.world

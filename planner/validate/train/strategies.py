@@ -5,6 +5,7 @@ Named here once for the command line, the explorer and the ranks; loads no torch
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 
 from planner.describe.layout import Sharding
@@ -90,12 +91,8 @@ def strategies_on(world: int) -> tuple[str, ...]:
     >>> strategies_on(1)
     ('single',)
     """
-    return tuple(name for name in STRATEGIES if _suits(name, world))
-
-
-def _suits(strategy: str, world: int) -> bool:
-    try:
-        spread_of(strategy, world)
-    except LayoutError:
-        return False
-    return True
+    names = []
+    for name in STRATEGIES:
+        with contextlib.suppress(LayoutError):
+            names.append(spread_of(name, world).strategy)
+    return tuple(names)

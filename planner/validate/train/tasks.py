@@ -183,10 +183,7 @@ _SIZES = {
 
 
 def make_task(name: str, fields: Mapping[str, Any] | None = None) -> Task:
-    """Make a task by name with some of its sizes changed.
-
-    Raises DescriptionError where there is no such task or size, or it is too large to be small.
-    """
+    """Make a task by name with some sizes changed. Raises DescriptionError where it cannot be."""
     sizes = dict(fields or {})
     described = sizes.pop("model", {}) if name == OWN_MODEL else None
     if name not in _SIZES:
@@ -254,10 +251,7 @@ def _check_size(task: T) -> T:
 
 
 def fit_task(task: Task, spread: Spread) -> Task:
-    """Deepen a task until its layers divide by the pipeline's chunks.
-
-    Raises LayoutError where its batch does not divide into micro-batches.
-    """
+    """Deepen a task to fill the pipeline's chunks; LayoutError where its rows do not divide."""
     step = spread.pp * spread.chunks * (2 if spread.tp > 1 and spread.pp > 1 else 1)
     depth = step * math.ceil(task.depth / step)
     rows = spread.dp * spread.micro_batches

@@ -177,11 +177,7 @@ class Trainer:
 
 
 def _split_mlp(chunk: nn.Module, task: Task, mesh: DeviceMesh, sequence: bool) -> None:
-    """Megatron's split of the perceptron: columns then rows, one reduction per pair and direction.
-
-    Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3. Raises LayoutError where its sizes do
-    not divide by the ranks.
-    """
+    """Megatron's split of the perceptron; LayoutError where sizes do not divide by the ranks."""
     if task.depth % 2 or task.width % mesh.size() or (sequence and task.batch % mesh.size()):
         raise LayoutError(
             f"depth {task.depth} must be even, and width {task.width} and batch {task.batch} "

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("scipy")
 pytest.importorskip("torch", exc_type=ImportError)
 
-from planner.validate.measure.collective_times import (  # noqa: E402
+from planner.validate.measure.collective_times import (
     alpha_beta,
     interpolate,
     relative_least_squares,

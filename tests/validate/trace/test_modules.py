@@ -24,10 +24,10 @@ from planner.describe.model.traced_file import traced_fields  # noqa: E402
 from planner.describe.model.traced_module import Traced  # noqa: E402
 from planner.errors import PlannerError  # noqa: E402
 from planner.show.catalogue.modules import model_toml  # noqa: E402
-from planner.validate.modules.module_trace import trace_file, trace_module  # noqa: E402
-from planner.validate.modules.user_module import Sample  # noqa: E402
 from planner.validate.sharding.recorders import StorageTimeline  # noqa: E402
-from tests.validate.modules import examples  # noqa: E402
+from planner.validate.trace.module_trace import trace_file, trace_module  # noqa: E402
+from planner.validate.trace.user_module import Sample  # noqa: E402
+from tests.validate.trace import examples  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

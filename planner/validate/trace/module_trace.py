@@ -16,17 +16,18 @@ import torch
 from torch import nn
 
 from planner.errors import DescriptionError, shorten, shorten_path
-from planner.validate.modules.module_record import Operation, Record, record
-from planner.validate.modules.user_module import (
+from planner.validate.sharding import adapter
+from planner.validate.trace.module_record import Operation, Record, record
+from planner.validate.trace.user_module import (
     Places,
     Sample,
     build_module,
     explain_user_errors,
     materialise,
 )
-from planner.validate.sharding import adapter
 
 __all__ = ["trace_file", "trace_module"]
+
 
 _BATCHES = (2, 4, 6)
 """Sizes of the batch: from two on, which batch norms need, and one more to see a straight line."""
@@ -36,10 +37,7 @@ _BESIDE = ("name", "working", "backward")
 
 
 def trace_file(path: str, function: str, where_stated: str = "") -> dict[str, Any]:
-    """The fields of a `Traced` for what a function in a file builds; the path as the user wrote it.
-
-    Raises DescriptionError in one sentence for whatever goes wrong in the user's code.
-    """
+    """The fields of a `Traced` for what a function in a file builds; its path as users wrote it."""
     where = f"{shorten_path(where_stated or path)}:{shorten(function)}"
     module, sample = build_module(path, function, where)
     with explain_user_errors(path, where):

@@ -10,9 +10,6 @@ attention drops inside its kernel, an RMS norm is one kernel, and autocast runs 
 does (PyTorch, "Automatic Mixed Precision package", CUDA ops that autocast to float32).
 """
 
-# torch leaves some of its functions untyped
-# mypy: disable-error-code="no-untyped-call"
-
 from __future__ import annotations
 
 import contextlib
@@ -31,7 +28,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from planner.errors import DescriptionError, shorten, shorten_path
-from planner.validate.sharding import adapter
+from planner.validate.sharding.attention import fused_rms_norm
 
 __all__ = [
     "Places",
@@ -41,6 +38,7 @@ __all__ = [
     "explain_user_errors",
     "materialise",
 ]
+
 
 _RETURNS = (
     "return (module, sample): the module, and the tensors of one sample without a batch dimension"
@@ -80,10 +78,7 @@ class Sample:
 
 
 def build_module(path: str, function: str, where: str) -> tuple[nn.Module, Sample]:
-    """Module and sample of a function in a file, on the meta device.
-
-    Raises DescriptionError, which names the user's own exception and its line; `where` it begins.
-    """
+    """Module and sample of a function in a file, on the meta device; errors start with `where`."""
     build = _function(path, function, where)
     with explain_user_errors(path, where), torch.device("meta"):
         result = build()
@@ -239,7 +234,7 @@ def _rms_norm(
 ) -> Tensor:
     if weight is None:
         weight = x.new_ones(shape)
-    normed: Tensor = adapter.rms_norm(x, weight, _EPS if eps is None else eps)
+    normed: Tensor = fused_rms_norm(x, weight, _EPS if eps is None else eps)
     # the product by a number stands for what the kernel reads and writes
     return normed * 1.0
 
@@ -254,10 +249,7 @@ def accelerator_kernels(*, autocast: bool) -> Iterator[None]:
 
 
 def materialise(module: nn.Module, real: torch.dtype = torch.float32) -> None:
-    """Give all tensors of a module fake storage on the CPU, real numbers in one precision.
-
-    Shared ones stay shared.
-    """
+    """Give all tensors of a module fake storage on the CPU, in one precision; shared ones share."""
     storages: dict[int, Tensor] = {}
     references: list[Tensor] = []
 
@@ -291,10 +283,7 @@ def _is_list(module: nn.Module) -> bool:
 
 
 def _units(module: nn.Module) -> dict[str, nn.Module]:
-    """Blocks of a module that sharding wraps: the outermost entries of its lists, by name.
-
-    A module without lists has its children as units, and one without children is one.
-    """
+    """Blocks that sharding wraps: outermost entries of lists, else children, else itself."""
     children = dict(module.named_children())
     return dict(_listed(module, "")) or children or {type(module).__name__: module}
 

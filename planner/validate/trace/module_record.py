@@ -1,8 +1,5 @@
 """Record: one forward and backward pass of a module on tensors without data."""
 
-# torch leaves some of its functions untyped
-# mypy: disable-error-code="no-untyped-call"
-
 from __future__ import annotations
 
 import contextlib
@@ -19,10 +16,11 @@ from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import flop_registry
 
 from planner.errors import DescriptionError
-from planner.validate.modules.user_module import Places, Sample, accelerator_kernels
 from planner.validate.sharding.recorders import Direction, Phase, StorageTimeline
+from planner.validate.trace.user_module import Places, Sample, accelerator_kernels
 
 __all__ = ["BACKWARD", "FORWARD", "Kernel", "Operation", "Record", "SavedTensor", "record"]
+
 
 _EMPTY = ("empty", "new_empty", "lift_fresh", "_assert", "is_same_size")
 """Operations that move nothing."""
@@ -251,10 +249,7 @@ def _size(tensor: Tensor) -> int:
 
 
 def record(module: nn.Module, sample: Sample, batch: int, *, autocast: bool) -> Record:
-    """Record one forward and backward pass of a module.
-
-    The loss is the first scalar among the results, else the sum of all results.
-    """
+    """Record one pass of a module; the loss is its first scalar result, else the sum of all."""
     timeline, trace_record = StorageTimeline(), Record()
 
     def moved(place: str) -> None:
