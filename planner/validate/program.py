@@ -117,8 +117,7 @@ def run_command(
         typer.Option(help=f"Repeatable: all, {', '.join(STRATEGIES)}.", show_default="all"),
     ] = None,
     task: Annotated[
-        list[str] | None,
-        typer.Option(help=f"Repeatable: {', '.join(TASKS)}.", show_default="both"),
+        list[str] | None, typer.Option(help=f"Repeatable: {', '.join(TASKS)}.", show_default="both")
     ] = None,
     world: World = 2,
     steps: Annotated[int, typer.Option(help="Timed steps; 0 times nothing.")] = 10,

@@ -141,10 +141,7 @@ def _host_copies(rank: Rank) -> dict[str, float] | None:
     down_s = _best_s(rank, lambda: device.copy_(host, non_blocking=True))
     up_s = _best_s(rank, lambda: host.copy_(device, non_blocking=True))
     size = 4.0 * host.numel()
-    return {
-        "host_to_device_bytes_per_s": size / down_s,
-        "device_to_host_bytes_per_s": size / up_s,
-    }
+    return {"host_to_device_bytes_per_s": size / down_s, "device_to_host_bytes_per_s": size / up_s}
 
 
 def _device(rank: Rank) -> dict[str, Any]:

@@ -147,11 +147,7 @@ def launch(
 
 
 def _supervise(
-    watched: list[RankState],
-    folder: Path,
-    limit_s: float,
-    progress: Progress,
-    on_result: OnResult,
+    watched: list[RankState], folder: Path, limit_s: float, progress: Progress, on_result: OnResult
 ) -> None:
     """Wait until every rank has a result. Raises RankError with the rank that is to blame."""
     first_failure_s = math.inf

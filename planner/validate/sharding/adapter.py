@@ -1,8 +1,6 @@
-"""Adapter: the private or unstable torch calls of validation, each named and guarded.
+"""Adapter: the private or unstable torch calls of validation, each guarded.
 
-`PRIVATE` lists all names of torch in the package that are private or lie in a private module;
-`missing_names` lists those that the installed release lacks. A new torch release that moves one
-changes this file alone.
+A new torch release that moves one changes this file, and the list in its test.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ from unittest import mock
 from planner.errors import PlannerError
 
 __all__ = [
-    "PRIVATE",
     "Region",
     "TorchMissingError",
     "all_to_all",
@@ -28,7 +25,6 @@ __all__ = [
     "fake_mode",
     "fake_world",
     "group_ranks",
-    "missing_names",
     "quiet_propagation",
     "receive_buffers",
     "require_torch",
@@ -38,34 +34,6 @@ __all__ = [
     "unsharded_gradients",
 ]
 
-PRIVATE: dict[str, tuple[str, ...]] = {
-    "torch._subclasses.fake_tensor.FakeTensorMode": (),
-    "torch.distributed._composable.replicate_with_fsdp.replicate": (),
-    "torch.distributed._functional_collectives.all_to_all_single": (),
-    "torch.distributed._functional_collectives.all_to_all_single_autograd": (),
-    "torch.distributed.algorithms._checkpoint.checkpoint_wrapper.checkpoint_wrapper": (),
-    "torch.distributed.distributed_c10d._resolve_process_group": (),
-    "torch.distributed.fsdp._fully_shard._fsdp_common.ShardPlacementResult": (),
-    "torch.distributed.fsdp._fully_shard._fsdp_init._get_mesh_info": (),
-    "torch.distributed.fsdp._fully_shard._fsdp_param_group.FSDPParamGroup": (
-        "unshard",
-        "wait_for_unshard",
-        "post_backward",
-    ),
-    "torch.distributed.pipelining._utils.InferenceMode": ("STATIC",),
-    "torch.distributed.pipelining.schedules._PipelineSchedule": ("_warmup_p2p",),
-    "torch.distributed.tensor._sharding_prop.ShardingPropagator": ("_fake_mode_lock",),
-    "torch.distributed.tensor.debug._clear_sharding_prop_cache": (),
-    "torch.distributed.tensor.experimental._context_parallel._attention": (
-        "_templated_ring_attention",
-        "_templated_ring_attention_backward",
-    ),
-    "torch.testing._internal.distributed.fake_pg.FakeStore": (),
-    "torch.utils._python_dispatch.TorchDispatchMode": (),
-    "torch.utils._python_dispatch._disable_current_modes": (),
-    "torch.utils._pytree.tree_iter": (),
-}
-"""Private names of torch, and what is replaced or read of each."""
 _OLDEST = (2, 9)
 _TRIED = "2.13"
 
@@ -110,19 +78,6 @@ def _moved(path: str) -> TorchMissingError:
         f"torch {torch.__version__} has no {path}, which validation needs; "
         f"install torch {_TRIED} or adapt planner/validate/sharding/adapter.py"
     )
-
-
-def missing_names() -> tuple[str, ...]:
-    """Names of `PRIVATE` that the installed torch lacks."""
-    missing = []
-    for path, attributes in PRIVATE.items():
-        try:
-            attribute = _private(path)
-        except TorchMissingError:
-            missing.append(path)
-            continue
-        missing += [f"{path}.{name}" for name in attributes if not hasattr(attribute, name)]
-    return tuple(missing)
 
 
 @contextlib.contextmanager

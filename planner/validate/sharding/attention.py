@@ -59,11 +59,7 @@ def flash_attention(
 
 @torch.library.custom_op(f"{_NAME}_backward", mutates_args=())
 def flash_gradients(
-    gradient: Tensor,
-    of_rows: Tensor | None,
-    saved: list[Tensor],
-    causal: bool,
-    slopes: list[float],
+    gradient: Tensor, of_rows: Tensor | None, saved: list[Tensor], causal: bool, slopes: list[float]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of queries, keys and values; `saved` are these, the output and its rows."""
     q, k, v, out, rows = saved

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from planner.describe.workload import Workload
 from planner.validate.sharding.models import Stage
 
-__all__ = ["adapt", "pack", "unpack"]
+__all__ = ["adapt", "unpack"]
 
 _BLOCK = 64
 _HALF = torch.bfloat16
@@ -19,19 +19,9 @@ _NAMES = {"query": "wq", "key": "wk", "value": "wv", "out": "wo"}
 """Targets of adapters whose linear layer is called otherwise."""
 
 
-def pack(weight: Tensor) -> Tensor:
-    """Pack a matrix in 4 bits, equal steps and an fp32 scale a block, as bf16 that FSDP gathers."""
-    blocks = weight.float().unflatten(-1, (-1, _BLOCK))
-    scales = blocks.abs().amax(-1, keepdim=True).clamp_min(1e-12)
-    codes = ((blocks / scales * 7).round() + 8).to(torch.uint8).flatten(-2)
-    halves = codes[..., ::2] * 16 + codes[..., 1::2]
-    packed_bytes = torch.cat((halves, scales.squeeze(-1).contiguous().view(torch.uint8)), -1)
-    return packed_bytes.view(_HALF)
-
-
 @torch.library.custom_op("planner::unpack", mutates_args=())
 def unpack(packed: Tensor, columns: int) -> Tensor:
-    """Unpack a matrix to bf16 in one kernel."""
+    """Unpack a matrix of 4 bits, equal steps and an fp32 scale a block, to bf16 in one kernel."""
     packed_bytes = packed.contiguous().view(torch.uint8)
     halves, scales = packed_bytes.split((columns // 2, 4 * columns // _BLOCK), -1)
     codes = torch.stack((halves // 16, halves % 16), -1).flatten(-2).float() - 8

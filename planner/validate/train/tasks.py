@@ -7,6 +7,7 @@ the single process makes the same whole.
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
@@ -37,24 +38,17 @@ Tensors = dict[str, Tensor]
 _MOST_ELEMENTS = 500_000_000
 
 
-class _Block(nn.Module):
-    """One layer of the perceptron: product, bias, GELU (no GELU after the last)."""
-
-    def __init__(self, width: int, active: bool) -> None:
-        super().__init__()
-        self.linear, self.active = nn.Linear(width, width), active
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.linear(x)
-        return F.gelu(x) if self.active else x
-
-
 class Mlp(nn.Module):
-    """Consecutive layers of the perceptron, named by their place in the whole."""
+    """Consecutive layers of the perceptron, named by their place in it; no GELU after the last."""
 
     def __init__(self, width: int, layers: range, depth: int) -> None:
         super().__init__()
-        self.layers = nn.ModuleDict({str(i): _Block(width, i < depth - 1) for i in layers})
+        self.layers = nn.ModuleDict()
+        for number in layers:
+            parts: dict[str, nn.Module] = {"linear": nn.Linear(width, width)}
+            if number < depth - 1:
+                parts["activation"] = nn.GELU()
+            self.layers[str(number)] = nn.Sequential(OrderedDict(parts))
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers.values():
