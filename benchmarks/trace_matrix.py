@@ -35,7 +35,8 @@ from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 from planner.errors import PlannerError
 from planner.validate.trace.compare import Comparison, compare
-from planner.validate.trace.stage_trace import Collective, Trace, trace
+from planner.validate.trace.expected_collectives import Collective
+from planner.validate.trace.stage_trace import Trace, trace
 from planner.validate.trace.tracer import Tracer
 
 ROOT = Path(__file__).parent.parent

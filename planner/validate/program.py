@@ -117,8 +117,7 @@ def run_command(
         typer.Option(help=f"Repeatable: all, {', '.join(STRATEGIES)}.", show_default="all"),
     ] = None,
     task: Annotated[
-        list[str] | None,
-        typer.Option(help=f"Repeatable: {', '.join(TASKS)}.", show_default="both"),
+        list[str] | None, typer.Option(help=f"Repeatable: {', '.join(TASKS)}.", show_default="both")
     ] = None,
     world: World = 2,
     steps: Annotated[int, typer.Option(help="Timed steps; 0 times nothing.")] = 10,
@@ -146,6 +145,9 @@ def run_command(
     Exit codes: 0 as expected, 1 bytes, states or a peak are not, 2 wrong use, a rank that failed
     or disagrees, 130 interrupted.
     """
+    from planner.validate.sharding.adapter import require_torch
+
+    require_torch()
     from planner.validate.train.run import RunOptions, exit_code, run, run_text
 
     if cpu:
@@ -201,6 +203,9 @@ def collectives_command(
     Alone, and between matrix products as in a training step.
     """
     from planner.units import parse_quantity
+    from planner.validate.sharding.adapter import require_torch
+
+    require_torch()
     from planner.validate.measure import collective_times
 
     result = collective_times.measure_collectives(
@@ -226,6 +231,9 @@ def calibrate_command(
     limit: Limit = 120.0,
 ) -> int:
     """Measure this node, and write a hardware profile."""
+    from planner.validate.sharding.adapter import require_torch
+
+    require_torch()
     from planner.validate.measure.node_calibration import calibrate_to_file
 
     machine = calibrate_to_file(output, device, devices=devices, limit_s=limit, progress=_progress)

@@ -35,7 +35,7 @@ __all__ = [
     "traced_weights",
 ]
 
-WORKER = ("-m", "planner.validate.trace.trace_worker")
+WORKER = ("-m", "planner.validate.trace.tracer")
 """Arguments of the tracing process: it reads a request and writes an answer, one JSON line each."""
 _SPELLED = re.compile(r"(?P<path>.+\.py)(?::(?P<function>[^:/\\]*))?", re.DOTALL)
 _LIMIT_S = 900.0

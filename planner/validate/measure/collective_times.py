@@ -2,37 +2,107 @@
 
 Sizes are full buffers, times those of the slowest rank. Bus bandwidth is nccl-tests': bytes over
 time, times the share that each rank's link must carry, so that it can be held against the link
-whatever the number of ranks.
+whatever the number of ranks. Times span four decades, so fits minimise squares of relative errors:
+a plain fit would serve only the largest size, and R2 is near one where small messages are missed
+fivefold.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 import socket
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import ArrayLike, NDArray
 
 from planner.cost.network.collective_table import OPERATIONS as ESTIMATED
 from planner.cost.network.collective_table import bus_factor
-from planner.validate.measure.fitting import alpha_beta
-from planner.validate.ranks.rank import Rank, RankError, external_rank, gather_objects
-
-if TYPE_CHECKING:
-    import torch
+from planner.errors import CatalogueError
+from planner.validate.measure.quiet import Watch
+from planner.validate.ranks.launch import Progress, launch
+from planner.validate.ranks.rank import Rank, RankError, external_rank, gather_objects, joined
 
 __all__ = [
+    "IN_STEP",
     "OPERATIONS",
     "SIZES",
+    "alpha_beta",
     "collectives_csv",
     "collectives_text",
-    "fit_operations",
-    "measure",
+    "interpolate",
     "measure_collectives",
+    "relative_least_squares",
     "slowest",
+    "time_operations",
 ]
+
+Float = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class AlphaBeta:
+    """t = alpha + bytes / rate."""
+
+    alpha_s: float
+    bytes_per_s: float
+    mape: float
+    """Mean of |fit / measured - 1| over the fitted points."""
+
+
+def relative_least_squares(columns: ArrayLike, times_s: ArrayLike) -> tuple[Float, float]:
+    """Non-negative coefficients c that minimise sum ((columns @ c) / t - 1)^2, and the MAPE.
+
+    Raises CatalogueError without scipy, whose non-negative least squares are used.
+
+    >>> c, mape = relative_least_squares([[1, 0], [1, 10], [1, 1000]], [2, 7, 502])
+    >>> [round(float(x), 6) for x in c], round(mape, 9)
+    ([2.0, 0.5], 0.0)
+    """
+    try:
+        from scipy.optimize import nnls
+    except ImportError:
+        raise CatalogueError(
+            "fits need scipy, which is not installed; run pip install 'parallelism-planner[torch]'"
+        ) from None
+    matrix, times = np.asarray(columns, dtype=float), np.asarray(times_s, dtype=float)
+    weighted = matrix / times[:, None]
+    # columns span many decades; the solver's tolerance is one for all
+    scale = np.linalg.norm(weighted, axis=0)
+    scale[scale == 0] = 1.0
+    solved = nnls(weighted / scale, np.ones(len(times)))[0] / scale
+    mape = float(np.mean(np.abs(weighted @ solved - 1)))
+    return solved, mape
+
+
+def alpha_beta(sizes_bytes: Sequence[float], times_s: Sequence[float]) -> AlphaBeta:
+    """Latency and rate of one operation.
+
+    >>> fit = alpha_beta([1e3, 1e5, 1e7], [1.01e-4, 2e-4, 1.01e-2])
+    >>> round(fit.alpha_s * 1e6), round(fit.bytes_per_s / 1e9, 3), fit.mape < 1e-6
+    (100, 1.0, True)
+    """
+    columns = np.stack([np.ones(len(sizes_bytes)), np.asarray(sizes_bytes, dtype=float)], axis=1)
+    (alpha, beta), mape = relative_least_squares(columns, times_s)
+    return AlphaBeta(float(alpha), 1 / float(beta) if beta > 0 else math.inf, mape)
+
+
+def interpolate(
+    size_bytes: ArrayLike, sizes_bytes: Sequence[float], times_s: Sequence[float]
+) -> Float:
+    """Interpolate measured times, linear in logarithms; constant below, the last slope above."""
+    x, sizes = np.asarray(size_bytes, dtype=float), np.asarray(sizes_bytes, dtype=float)
+    times = np.asarray(times_s, dtype=float)
+    inside = np.exp(np.interp(np.log(np.maximum(x, 1e-9)), np.log(sizes), np.log(times)))
+    slope = (times[-1] - times[-2]) / (sizes[-1] - sizes[-2]) if len(sizes) > 1 else 0.0
+    beyond = times[-1] + max(slope, times[-1] / sizes[-1] * 0.5) * (x - sizes[-1])
+    return np.where(x > sizes[-1], beyond, inside)
+
 
 OPERATIONS = (
     "broadcast",
@@ -47,10 +117,9 @@ OPERATIONS = (
 )
 SIZES = tuple(1024 * 4**k for k in range(11))
 """1 KiB to 1 GiB."""
-_USUAL = SIZES[:8]
-_IN_STEP = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "send_receive")
-_BUDGET_S = 0.04
-_ROUNDS = 7
+IN_STEP = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "send_receive")
+"""Operations that are timed between matrix products, too."""
+_BUDGET_S, _ROUNDS = 0.04, 7
 
 
 def _bus_factor(name: str, size: int) -> float:
@@ -58,32 +127,20 @@ def _bus_factor(name: str, size: int) -> float:
     return bus_factor("send_recv" if name == "send_receive" else name, size)
 
 
-@dataclass(frozen=True, slots=True)
 class _Buffers:
     """Tensors of one operation and size on one rank."""
 
-    rank: int
-    world: int
-    values: torch.Tensor
-    part: torch.Tensor
-    parts: list[torch.Tensor]
-
-
-def _buffers(rank: Rank, size_bytes: int) -> _Buffers:
-    import torch
-
-    count = max(size_bytes // 4 // rank.world, 1) * rank.world
-    device = rank.device
-    # the pattern tells ranks and positions apart and stays exact in fp32
-    values = (torch.arange(count, device=device) % 251).float() + rank.rank
-    part = torch.full((count // rank.world,), float(rank.rank), device=device)
-    return _Buffers(rank.rank, rank.world, values, part, list(values.clone().chunk(rank.world)))
+    def __init__(self, rank: Rank, size_bytes: int) -> None:
+        self.rank, self.world, device = rank.rank, rank.world, rank.device
+        count = max(size_bytes // 4 // rank.world, 1) * rank.world
+        # the pattern tells ranks and positions apart and stays exact in fp32
+        self.values = (torch.arange(count, device=device) % 251).float() + rank.rank
+        self.part = torch.full((count // rank.world,), float(rank.rank), device=device)
+        self.parts = list(self.values.clone().chunk(rank.world))
 
 
 def _call(name: str, b: _Buffers) -> Callable[[], None]:
     """Return a function that runs the operation on fixed buffers."""
-    import torch.distributed as dist
-
     root = b.rank == 0
     # torch 2.13 renamed them
     all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
@@ -114,26 +171,21 @@ def _call(name: str, b: _Buffers) -> Callable[[], None]:
 
 def _check(name: str, rank: Rank, size_bytes: int) -> None:
     """Raise RankError where an operation gives a wrong result."""
-    import torch
-
-    b = _buffers(rank, size_bytes)
+    b = _Buffers(rank, size_bytes)
     n, count = b.world, b.values.numel()
     base = (torch.arange(count, device=b.values.device) % 251).float()
     total = n * base + sum(range(n))
     slice_of_rank = slice(b.rank * (count // n), (b.rank + 1) * (count // n))
-    owners = torch.arange(n, device=base.device).float()
+    owners = torch.arange(n, device=base.device).float().repeat_interleave(count // n)
     expected: dict[str, tuple[torch.Tensor, torch.Tensor]] = {
         "broadcast": (b.values, base),
         "reduce": (b.values, total if b.rank == 0 else b.values),
         "all_reduce": (b.values, total),
-        "all_gather": (b.values, owners.repeat_interleave(count // n)),
+        "all_gather": (b.values, owners),
         "reduce_scatter": (b.part, total[slice_of_rank]),
         "scatter": (b.part, base[slice_of_rank]),
         "gather": (b.parts[-1], torch.full_like(b.parts[-1], n - 1.0)),
-        "all_to_all": (
-            b.values,
-            base[slice_of_rank].repeat(n) + owners.repeat_interleave(count // n),
-        ),
+        "all_to_all": (b.values, base[slice_of_rank].repeat(n) + owners),
         "send_receive": (b.values, base if b.rank < 2 else b.values),
     }
     _call(name, b)()
@@ -155,76 +207,58 @@ def slowest(values: list[float]) -> list[float]:
     return [max(column) for column in zip(*gather_objects(values), strict=True)]
 
 
-def _isolated(name: str, rank: Rank, size_bytes: int) -> list[float]:
+def _isolated_s(name: str, rank: Rank, size_bytes: int) -> list[float]:
     """Times of one operation in loops without compute, one per round [s]."""
-    import torch.distributed as dist
-
-    call = _call(name, _buffers(rank, size_bytes))
+    call = _call(name, _Buffers(rank, size_bytes))
     call()
-    start = time.perf_counter()
-    call()
-    rank.synchronise()
-    elapsed_s = slowest([time.perf_counter() - start])[0]
+    elapsed_s = slowest([rank.seconds(call)])[0]
     repeats = int(min(max(_BUDGET_S / _ROUNDS / max(elapsed_s, 1e-6), 1), 200))
     rounds = []
     for _ in range(_ROUNDS):
         dist.barrier()
-        start = time.perf_counter()
-        for _ in range(repeats):
-            call()
-        rank.synchronise()
-        rounds.append((time.perf_counter() - start) / repeats)
+        rounds.append(rank.seconds(call, repeats))
     return slowest(rounds)
 
 
-def _in_step(name: str, rank: Rank, size_bytes: int) -> list[float]:
-    """Times of one operation between matrix products, as in a training step [s].
-
-    Ranks arrive apart and threads must wake: small messages take many times longer so.
-    """
-    import torch
-
-    call = _call(name, _buffers(rank, size_bytes))
+def _in_step_s(name: str, rank: Rank, size_bytes: int) -> list[float]:
+    """Times of one operation between matrix products, where ranks arrive apart [s]."""
+    call = _call(name, _Buffers(rank, size_bytes))
     a = torch.ones(512, 512, device=rank.device)
     call()
     measured = []
     for _ in range(2 * _ROUNDS):
-        for _ in range(2):
-            a @ a
-        rank.synchronise()
-        start = time.perf_counter()
-        call()
-        rank.synchronise()
-        measured.append(time.perf_counter() - start)
+        rank.seconds(lambda: (a @ a, a @ a))
+        measured.append(rank.seconds(call))
     return slowest(measured)
 
 
-def measure(rank: Rank, operations: Sequence[str], sizes: Sequence[int]) -> list[dict[str, Any]]:
+def time_operations(
+    rank: Rank, operations: Sequence[str], sizes: Sequence[int]
+) -> list[dict[str, Any]]:
     """Time every operation at every size, inside a process group of two or more ranks."""
     rows = []
-    for name in operations:
+    for name, size in itertools.product(operations, sizes):
+        rank.report(f"{name} of {size} bytes")
+        _check(name, rank, size)
         half = 2 if name == "send_receive" else 1
-        for size in sizes:
-            rank.report(f"{name} of {size} bytes")
-            _check(name, rank, size)
-            isolated_s = [value / half for value in _isolated(name, rank, size)]
-            row: dict[str, Any] = {
-                "name": name,
-                "bytes": size,
-                "ranks": rank.world,
-                # others can only make it slower: a low quantile is the operation itself
-                "time_s": float(np.quantile(isolated_s, 0.2)),
-                "median_s": float(np.median(isolated_s)),
-            }
-            row["bus_bytes_per_s"] = size / row["time_s"] * _bus_factor(name, rank.world)
-            if name in _IN_STEP:
-                step = [value / half for value in _in_step(name, rank, size)]
-                row["in_step_s"] = float(np.median(step))
-            rows.append(row)
+        isolated_s = np.array(_isolated_s(name, rank, size)) / half
+        # others can only make it slower: a low quantile is the operation itself
+        time_s = float(np.quantile(isolated_s, 0.2))
+        row: dict[str, Any] = {
+            "name": name,
+            "bytes": size,
+            "ranks": rank.world,
+            "time_s": time_s,
+            "median_s": float(np.median(isolated_s)),
+            "bus_bytes_per_s": size / time_s * _bus_factor(name, rank.world),
+        }
+        if name in IN_STEP:
+            row["in_step_s"] = float(np.median(_in_step_s(name, rank, size))) / half
+        rows.append(row)
     return rows
 
 
-def fit_operations(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _fit_operations(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Fit latency and bandwidth of each operation, with the mean relative error."""
     fits = []
     for name in dict.fromkeys(row["name"] for row in rows):
@@ -237,32 +271,20 @@ def fit_operations(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return fits
 
 
-def run_rank(rank: Rank, payload: dict[str, Any], send: Callable[[Any], None]) -> dict[str, Any]:
+def run_rank(rank: Rank, payload: dict[str, Any], _: Any) -> dict[str, Any]:
     """Measure and fit on one rank, with the load of the cores."""
-    from planner.validate.measure import quiet
-    from planner.validate.ranks.rank import joined, num_cores
-
     rank.report("meeting the other ranks")
     with joined(rank):
-        shares = [quiet.probe_cpu_wall()]
-        watch, cpu = quiet.Watch(), time.process_time()
-        rows = measure(rank, payload["operations"], payload["sizes"])
-        shares.append(quiet.probe_cpu_wall())
-        mine = (min(shares), time.process_time() - cpu, socket.gethostname())
-        everyone = gather_objects(mine)
-        nodes = len({item[2] for item in everyone})
-        load = quiet.Load(
-            min(item[0] for item in everyone),
-            watch.foreign_cores(sum(item[1] for item in everyone)),
-            rank.world,
-            num_cores(),
-        )
+        watch = Watch()
+        rows = time_operations(rank, payload["operations"], payload["sizes"])
+        everyone = gather_objects((watch.report(), socket.gethostname()))
+        load = watch.load([report for report, _ in everyone])
     return {
         "rows": rows,
-        "fits": fit_operations(rows),
+        "fits": _fit_operations(rows),
         "load": load.as_dict(),
         "backend": rank.backend,
-        "nodes": nodes,
+        "nodes": len({host for _, host in everyone}),
     }
 
 
@@ -270,18 +292,11 @@ def measure_collectives(
     world: int,
     *,
     operations: Sequence[str] = OPERATIONS,
-    sizes: Sequence[int] = _USUAL,
+    sizes: Sequence[int] = SIZES[:8],
     limit_s: float = 60.0,
-    progress: Callable[[int, str], None] | None = None,
+    progress: Progress = None,
 ) -> dict[str, Any] | None:
-    """Measure on `world` new local ranks, or as one rank of an external launcher.
-
-    Returns None on ranks other than 0 of a launcher. Raises RankError for impossible arguments, or
-    with the rank that failed.
-    """
-    from planner.validate.sharding.adapter import require_torch
-
-    require_torch()
+    """Measure on new local ranks or as one of a launcher, where only rank 0 has the result."""
     outer = external_rank(limit_s)
     world = outer.world if outer else world
     unknown = sorted(set(operations) - set(OPERATIONS))
@@ -293,24 +308,11 @@ def measure_collectives(
         raise RankError(f"world = {world}: a collective needs 2 or more ranks; raise --world")
     if not sizes or min(sizes) < 4:
         raise RankError(f"sizes {list(sizes)} must be 4 bytes or more each")
+    entry = "planner.validate.measure.collective_times:run_rank"
     payload = {"operations": list(operations), "sizes": list(sizes)}
-    if outer is not None:
-        from planner.validate.ranks.watchdog import watching
-
-        with watching(outer) as rank:
-            result = run_rank(rank, payload, lambda value: None)
-        return None if outer.rank else result
-    from planner.validate.ranks.launch import launch
-
-    results = launch(
-        "planner.validate.measure.collective_times:run_rank",
-        world,
-        payload,
-        limit_s=limit_s,
-        progress=progress,
-    )
+    results = launch(entry, world, payload, limit_s=limit_s, progress=progress, outer=outer)
     first: dict[str, Any] = results[0]
-    return first
+    return first if outer is None or not outer.rank else None
 
 
 def collectives_csv(result: dict[str, Any]) -> str:

@@ -8,18 +8,176 @@ from __future__ import annotations
 
 import json
 import os
-import time
+import platform
+import resource
 from collections.abc import Callable
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
 
 from planner.describe.files import check_description_file, write_atomically
 from planner.describe.machine import Machine
 from planner.errors import shorten
-from planner.validate.ranks.rank import Rank, RankError, num_cores
+from planner.validate.measure.collective_times import time_operations
+from planner.validate.measure.profile import machine_of, toml_of
+from planner.validate.measure.quiet import Load, Watch
+from planner.validate.ranks.launch import Progress, launch
+from planner.validate.ranks.rank import Rank, RankError, gather_objects, joined, num_cores
+from planner.validate.sharding.adapter import require_torch
 
 __all__ = ["calibrate", "calibrate_to_file"]
+
+_CPU_SIZES = (128, 256, 512, 1024)
+_DEVICE_SIZES = (512, 1024, 2048, 4096, 8192)
+_CPU_ATTENTION = ((4, 128, 64), (4, 512, 64), (2, 1024, 128))
+_DEVICE_ATTENTION = ((8, 2048, 64), (8, 2048, 128), (4, 4096, 128), (2, 8192, 128))
+_HEADS, _CHAIN = 8, 40
+_MIN_S, _MAX_REPEATS, _ROUNDS = 0.06, 2000, 6
+
+
+def _best_s(rank: Rank, call: Callable[[], Any]) -> float:
+    """Low quantile of the time of one call: a busy neighbour only makes it slower [s]."""
+    rank.seconds(call)
+    call_s = max(rank.seconds(call), 1e-7)
+    repeats = int(min(max(_MIN_S / _ROUNDS / call_s, 1), _MAX_REPEATS))
+    return sorted(rank.seconds(call, repeats) for _ in range(_ROUNDS))[1]
+
+
+def _gemms(rank: Rank) -> list[dict[str, Any]]:
+    dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16}
+    if rank.device != "cpu":
+        dtypes["fp16"] = torch.float16
+    if rank.device.startswith("cuda"):
+        dtypes["tf32"] = torch.float32
+    rows: list[dict[str, Any]] = []
+    for precision, dtype in dtypes.items():
+        if rank.device.startswith("cuda"):
+            torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+        for size in _CPU_SIZES if rank.device == "cpu" else _DEVICE_SIZES:
+            rank.report(f"matrix product {precision} {size}")
+            a = torch.ones(size, size, dtype=dtype, device=rank.device)
+            out = torch.empty_like(a)
+            seconds = _best_s(rank, partial(torch.mm, a, a, out=out))
+            shape = {"m": size, "n": size, "k": size}
+            rate = 2 * size**3 / seconds
+            rows.append({"precision": precision, **shape, "time_s": seconds, "flop_per_s": rate})
+    return rows
+
+
+def _grouped_fraction(rank: Rank) -> float | None:
+    """Rate of grouped matrix products / rate of one plain product of equal FLOP, in bf16."""
+    rank.report("grouped matrix products")
+    groups, rows, width = (4, 128, 512) if rank.device == "cpu" else (8, 2048, 4096)
+    x = torch.ones(groups * rows, width, dtype=torch.bfloat16, device=rank.device)
+    weights = torch.ones(groups, width, width, dtype=torch.bfloat16, device=rank.device)
+    ends = torch.arange(1, groups + 1, device=rank.device, dtype=torch.int32) * rows
+    try:
+        grouped = _best_s(rank, lambda: F.grouped_mm(x, weights, offs=ends))
+    except (AttributeError, RuntimeError):
+        return None  # this torch has none for this device
+    return _best_s(rank, lambda: torch.mm(x, weights[0])) / grouped
+
+
+def _attention(rank: Rank) -> list[dict[str, Any]]:
+    cpu = rank.device == "cpu"
+    dtype = torch.float32 if cpu else torch.bfloat16
+    rows = []
+    for batch, sequence, dim in _CPU_ATTENTION if cpu else _DEVICE_ATTENTION:
+        rank.report(f"attention {sequence} x {dim}")
+        q, k, v = (
+            torch.randn(batch, _HEADS, sequence, dim, dtype=dtype, device=rank.device)
+            for _ in range(3)
+        )
+        seconds = _best_s(rank, partial(F.scaled_dot_product_attention, q, k, v, is_causal=True))
+        rows.append(
+            {
+                "precision": "fp32" if cpu else "bf16",
+                "sequence": sequence,
+                "dim": dim,
+                "time_s": seconds,
+                # the masked half is not counted
+                "flop_per_s": 2.0 * batch * _HEADS * sequence**2 * dim / seconds,
+            }
+        )
+    return rows
+
+
+def _copy_bytes_per_s(rank: Rank) -> float:
+    """Bytes read and written per second by a device-to-device copy larger than any cache [B/s]."""
+    rank.report("memory bandwidth")
+    count = 32_000_000 if rank.device == "cpu" else 256_000_000
+    source = torch.ones(count, device=rank.device)
+    target = torch.empty_like(source)
+    return 2 * 4 * count / _best_s(rank, lambda: target.copy_(source))
+
+
+def _launch_s(rank: Rank) -> float:
+    """Host time per kernel of a chain of tiny operations, forward and backward [s]."""
+    rank.report("launch overhead")
+    x = torch.ones(8, 8, device=rank.device, requires_grad=True)
+
+    def chain() -> None:
+        y = x
+        for _ in range(_CHAIN):
+            y = torch.tanh(y)
+        y.sum().backward()
+
+    return _best_s(rank, chain) / (2 * _CHAIN)
+
+
+def _host_copies(rank: Rank) -> dict[str, float] | None:
+    """Host to device and back, pinned memory [B/s]; None where there is no device."""
+    if rank.device == "cpu":
+        return None
+    rank.report("host-device copies")
+    host = torch.ones(64_000_000).pin_memory()
+    device = torch.empty_like(host, device=rank.device)
+    down_s = _best_s(rank, lambda: device.copy_(host, non_blocking=True))
+    up_s = _best_s(rank, lambda: host.copy_(device, non_blocking=True))
+    size = 4.0 * host.numel()
+    return {"host_to_device_bytes_per_s": size / down_s, "device_to_host_bytes_per_s": size / up_s}
+
+
+def _device(rank: Rank) -> dict[str, Any]:
+    """Name, memory, context and units that the device reports."""
+    if rank.device == "cpu":
+        return {
+            "name": _cpu_name(),
+            "memory_bytes": _memory_bytes(),
+            "context_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "num_units": torch.get_num_threads(),
+        }
+    module = getattr(torch, rank.device.split(":")[0])
+    properties = module.get_device_properties(rank.device)
+    free, total = module.mem_get_info()
+    subslices = getattr(properties, "gpu_subslice_count", 1)
+    return {
+        "name": properties.name,
+        "memory_bytes": total,
+        "context_bytes": max(total - free - module.memory_reserved(), 0),
+        "num_units": getattr(properties, "multi_processor_count", None) or subslices,
+    }
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()[:80]
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
 
 _OPERATIONS = (
     "all_reduce",
@@ -30,41 +188,32 @@ _OPERATIONS = (
     "send_receive",
 )
 _SIZES = tuple(4096 * 8**k for k in range(5))
-DEVICES = ("cpu", "cuda", "xpu")
+_DEVICES = ("cpu", "cuda", "xpu")
 
 
-def run_rank(rank: Rank, payload: dict[str, Any], send: Callable[[Any], None]) -> dict[str, Any]:
+def run_rank(rank: Rank, *_: Any) -> dict[str, Any]:
     """Measure kernels and collectives on one rank, with the load of the cores."""
-    import resource
-
-    from planner.validate.measure import collective_times, quiet
-    from planner.validate.measure.kernel_times import measure_kernels
-    from planner.validate.ranks.rank import joined
-
-    del send, payload
     rank.report("meeting the other ranks")
     with joined(rank):
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        share, watch, cpu = quiet.probe_cpu_wall(), quiet.Watch(), time.process_time()
-        rows: list[dict[str, Any]] = []
+        before = after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        watch = Watch()
         if rank.world > 1:
-            import torch.distributed as dist
-
             dist.barrier()
             after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        else:
-            after = before
-        kernels = measure_kernels(rank)
-        if rank.world > 1:
-            rows = collective_times.measure(rank, _OPERATIONS, _SIZES)
+        kernels = {
+            "device": _device(rank),
+            "gemm": _gemms(rank),
+            "attention": _attention(rank),
+            "grouped_gemm_fraction": _grouped_fraction(rank),
+            "copy_bytes_per_s": _copy_bytes_per_s(rank),
+            "launch_s": _launch_s(rank),
+            "host_copies": _host_copies(rank),
+        }
         return {
             "kernels": kernels,
-            "collectives": rows,
+            "collectives": time_operations(rank, _OPERATIONS, _SIZES) if rank.world > 1 else [],
             "communicator_bytes": 1024.0 * (after - before),
-            "cpu_wall": min(share, quiet.probe_cpu_wall()),
-            "cpu_s": time.process_time() - cpu,
-            "foreign": watch.foreign_cores(0.0),
-            "seconds": time.perf_counter() - watch.since_s,
+            "load": watch.load(gather_objects(watch.report())),
         }
 
 
@@ -74,46 +223,24 @@ def calibrate(
     name: str = "measured",
     devices: int | None = None,
     limit_s: float = 120.0,
-    progress: Callable[[int, str], None] | None = None,
+    progress: Progress = None,
 ) -> tuple[Machine, dict[str, Any]]:
-    """Measure this node. Returns its profile and the raw measurements.
-
-    Raises RankError where torch has no such device, or a rank fails.
-    """
-    from planner.validate.measure.profile import machine_of
-    from planner.validate.ranks.launch import launch
-    from planner.validate.sharding.adapter import require_torch
-
+    """Measure this node. Returns its profile and the raw measurements."""
     version = require_torch()
     count = _count(device, devices)
-    before = os.environ.get("PLANNER_CPU")
-    if device == "cpu":
-        os.environ["PLANNER_CPU"] = "1"
-    try:
-        answers = launch(
-            "planner.validate.measure.node_calibration:run_rank",
-            count,
-            {},
-            limit_s=limit_s,
-            progress=progress,
-        )
-    finally:
-        if device == "cpu":
-            os.environ.pop("PLANNER_CPU")
-            if before is not None:
-                os.environ["PLANNER_CPU"] = before
-    measured = _merge_answers(answers, device, count, version)
+    entry = "planner.validate.measure.node_calibration:run_rank"
+    with mock.patch.dict(os.environ, {"PLANNER_CPU": "1"} if device == "cpu" else {}):
+        answers = launch(entry, count, {}, limit_s=limit_s, progress=progress)
+    measured = _merge_answers(answers, device, version)
     return machine_of(name, measured), measured
 
 
 def _count(device: str, devices: int | None) -> int:
-    if device not in DEVICES:
-        raise RankError(f"unknown device {device!r}; use one of {', '.join(DEVICES)}")
+    if device not in _DEVICES:
+        raise RankError(f"unknown device {device!r}; use one of {', '.join(_DEVICES)}")
     if device == "cpu":
         available = num_cores()
     else:
-        import torch
-
         module = getattr(torch, device)
         available = module.device_count() if module.is_available() else 0
         if not available:
@@ -126,18 +253,10 @@ def _count(device: str, devices: int | None) -> int:
     return devices or available
 
 
-def _merge_answers(
-    answers: list[dict[str, Any]], device: str, count: int, version: str
-) -> dict[str, Any]:
+def _merge_answers(answers: list[dict[str, Any]], device: str, version: str) -> dict[str, Any]:
     """Merge the ranks' measurements: the slowest rate of each kernel, and the load."""
-    from planner.validate.measure.quiet import Load
-
-    foreign = answers[0]["foreign"]
-    if foreign is not None:
-        busy_cores = sum(answer["cpu_s"] for answer in answers) / answers[0]["seconds"]
-        foreign = max(foreign - busy_cores, 0.0)
-    load = Load(min(answer["cpu_wall"] for answer in answers), foreign, count, num_cores())
-    today = date.today().isoformat()
+    count, today = len(answers), date.today().isoformat()
+    load: Load = answers[0]["load"]
     notes = [
         f"Measured on {today} with torch {version}, {count} ranks at once, "
         f"cpu/wall {load.cpu_wall:.2f}."
@@ -145,10 +264,10 @@ def _merge_answers(
     if load.why_not:
         notes.append(f"The cores were shared while measuring ({load.why_not}): measure again.")
     return {
-        "runtime": _runtime(device),
+        "runtime": "rocm" if device == "cuda" and torch.version.hip else device,
         "num_devices": count,
         "num_cores": num_cores(),
-        "host_memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "host_memory_bytes": _memory_bytes(),
         "kernels": _slowest(answers),
         "collectives": answers[0]["collectives"],
         "communicator_bytes": max(answer["communicator_bytes"] for answer in answers),
@@ -156,12 +275,6 @@ def _merge_answers(
         "how": f"{today}, torch {version}, {count} at once",
         "notes": notes,
     }
-
-
-def _runtime(device: str) -> str:
-    import torch
-
-    return "rocm" if device == "cuda" and torch.version.hip else device
 
 
 def _slowest(answers: list[dict[str, Any]]) -> dict[str, Any]:
@@ -187,15 +300,9 @@ def calibrate_to_file(
     *,
     devices: int | None = None,
     limit_s: float = 120.0,
-    progress: Callable[[int, str], None] | None = None,
+    progress: Progress = None,
 ) -> Machine:
-    """Measure and write the profile, with the raw figures beside it as `.measured.json`.
-
-    Raises WriteError where it is no .toml that can be written, before the work; RankError as
-    `calibrate`.
-    """
-    from planner.validate.measure.profile import toml_of
-
+    """Measure and write the profile, with the raw figures beside it as `.measured.json`."""
     check_description_file(output)
     machine, measured = calibrate(
         device, name=output.stem, devices=devices, limit_s=limit_s, progress=progress

@@ -13,9 +13,11 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-__all__ = ["MIN_CPU_WALL", "Disturbance", "Load", "Watch", "probe_cpu_wall"]
+from planner.validate.ranks.rank import num_cores
 
-MIN_CPU_WALL = 0.9
+__all__ = ["Disturbance", "Load", "Watch", "probe_cpu_wall"]
+
+_MIN_CPU_WALL = 0.9
 """Below it, a time is not scored."""
 _SHORTEST_S = 0.5
 # the kernel counts in ticks of 10 ms per core
@@ -47,7 +49,7 @@ class Load:
         """Why times are not scored; None where they are."""
         if self.num_ranks > self.num_cores:
             return Disturbance.CROWDED
-        if self.cpu_wall < MIN_CPU_WALL:
+        if self.cpu_wall < _MIN_CPU_WALL:
             return Disturbance.SHARED
         if self.foreign_cores is not None and self.foreign_cores > _MAX_FOREIGN * self.num_cores:
             return Disturbance.NEIGHBOURS
@@ -56,13 +58,12 @@ class Load:
     @property
     def why_not(self) -> str:
         """The disturbance in words and numbers; empty where there is none."""
+        share = f"cpu/wall is {self.cpu_wall:.3f}, below {_MIN_CPU_WALL}: the cores were shared"
         match self.disturbance:
             case Disturbance.CROWDED:
                 return f"{self.num_ranks} ranks share {self.num_cores} cores"
             case Disturbance.SHARED:
-                return (
-                    f"cpu/wall is {self.cpu_wall:.3f}, below {MIN_CPU_WALL}: the cores were shared"
-                )
+                return share
             case Disturbance.NEIGHBOURS:
                 return f"other processes used {self.foreign_cores:.1f} of {self.num_cores} cores"
             case None:
@@ -79,21 +80,31 @@ class Load:
 
 
 class Watch:
-    """Watch the cores that all processes of the machine use."""
+    """Watch this process's share of a core, and the cores that all processes use."""
 
     def __init__(self) -> None:
-        self._busy, self.since_s = _busy_s(), time.perf_counter()
+        self._shares = [probe_cpu_wall()]
+        self._busy, self._since_s, self._cpu_s = _busy_s(), time.perf_counter(), time.process_time()
 
-    def foreign_cores(self, own_cpu_s: float) -> float | None:
-        """Cores used by other processes since the start: all cores less our own ranks.
+    def probe(self, seconds: float) -> None:
+        """Look at the share of a core for a moment."""
+        self._shares.append(probe_cpu_wall(seconds))
 
-        None where it cannot be read, or too little time passed to tell.
-        """
-        now = _busy_s()
-        if now is None or self._busy is None:
-            return None
-        wall = time.perf_counter() - self.since_s
-        if wall < _SHORTEST_S:
+    def report(self) -> tuple[float, float]:
+        """Worst share of a core since the start, and this process's time on the cores [s]."""
+        self.probe(0.05)
+        return min(self._shares), time.process_time() - self._cpu_s
+
+    def load(self, reports: list[tuple[float, float]]) -> Load:
+        """Load during the reports of this machine's ranks."""
+        own_cpu_s = sum(cpu_s for _, cpu_s in reports)
+        share = min(share for share, _ in reports)
+        return Load(share, self._foreign_cores(own_cpu_s), len(reports), num_cores())
+
+    def _foreign_cores(self, own_cpu_s: float) -> float | None:
+        """Cores used by other processes; None where unreadable, or after too little time."""
+        now, wall = _busy_s(), time.perf_counter() - self._since_s
+        if now is None or self._busy is None or wall < _SHORTEST_S:
             return None
         return max((now - self._busy - own_cpu_s) / wall, 0.0)
 

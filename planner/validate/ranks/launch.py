@@ -20,16 +20,23 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
-from planner.validate.ranks.rank import RankError, check_limit
-from planner.validate.ranks.rank_process import Word, private_folder, rank_main, stack_file
+from planner.validate.ranks.rank import Rank, RankError, check_limit, watching
+from planner.validate.ranks.rank_process import (
+    Word,
+    find_entry,
+    private_folder,
+    rank_main,
+    stack_file,
+)
 
-__all__ = ["GRACE_S", "OnResult", "Progress", "RankState", "launch", "supervise"]
+__all__ = ["Progress", "RankState", "launch"]
 
 _PRELOAD = [
     "torch",
@@ -40,7 +47,8 @@ _PRELOAD = [
     "torch.distributed.optim",
 ]
 
-GRACE_S = 10.0
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+_GRACE_S = 10.0
 """Beyond its time limit, a rank that hangs ends the run within this time [s]."""
 _SETTLE_S = 5.0
 """Time after a first failure for other ranks to report theirs: the cause may come second [s]."""
@@ -83,10 +91,6 @@ class RankState:
         """True if the rank has a result or failed."""
         return self.done or self.failure is not None
 
-    def silent_s(self, now_s: float) -> float:
-        """Time since the rank's last message [s]; 0 once it has a result."""
-        return 0.0 if self.done else now_s - self.seen_s
-
 
 def launch(
     entry: str,
@@ -96,12 +100,17 @@ def launch(
     limit_s: float = 60.0,
     progress: Progress = None,
     on_result: OnResult = None,
+    outer: Rank | None = None,
 ) -> list[Any]:
     """Run `entry` ("module:function") on `world` ranks. Returns its results in rank order.
 
     The function gets (rank: Rank, payload, send) and may `send` partial results. A rank without
-    progress for `limit_s` is taken to hang. Raises RankError with the rank that is to blame.
+    progress for `limit_s` is taken to hang. Raises RankError with the rank that is to blame. Where
+    another launcher started this process as the rank `outer`, it runs here, and gives one result.
     """
+    if outer is not None:
+        with watching(outer) as watched_rank:
+            return [find_entry(entry)(watched_rank, payload, on_result or (lambda _: None))]
     if world < 1:
         raise RankError(f"world = {world} must be at least 1; give the number of ranks")
     check_limit(limit_s)
@@ -111,7 +120,8 @@ def launch(
     watched: list[RankState] = []
     alive_read, alive_write = context.Pipe(duplex=False)
     try:
-        with _quiet_threads():
+        # one thread per rank, also in libraries that read the environment once at import
+        with mock.patch.dict(os.environ, dict.fromkeys(_THREADS, "1")):
             for rank in range(world):
                 receiver, sender = context.Pipe(duplex=False)
                 process = context.Process(
@@ -123,44 +133,21 @@ def launch(
                 sender.close()
                 watched.append(RankState(rank, process, receiver, time.monotonic()))
         alive_read.close()
-        supervise(watched, folder, limit_s, progress, on_result)
+        _supervise(watched, folder, limit_s, progress, on_result)
         return [item.result for item in watched]
     finally:
-        _end(watched)
+        for item in watched:
+            if item.process.is_alive():
+                item.process.kill()
+        for item in watched:
+            item.process.join(5)
+            item.pipe.close()
         alive_write.close()
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@contextlib.contextmanager
-def _quiet_threads() -> Iterator[None]:
-    """One thread per rank, also in libraries that read the environment once at import."""
-    before = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-    os.environ.update({name: "1" for name in before})
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-def _end(watched: list[RankState]) -> None:
-    for item in watched:
-        if item.process.is_alive():
-            item.process.kill()
-    for item in watched:
-        item.process.join(5)
-        item.pipe.close()
-
-
-def supervise(
-    watched: list[RankState],
-    folder: Path,
-    limit_s: float,
-    progress: Progress,
-    on_result: OnResult,
+def _supervise(
+    watched: list[RankState], folder: Path, limit_s: float, progress: Progress, on_result: OnResult
 ) -> None:
     """Wait until every rank has a result. Raises RankError with the rank that is to blame."""
     first_failure_s = math.inf
@@ -173,7 +160,8 @@ def supervise(
         # a rank that only lost its peers speaks first; the cause follows soon
         clear = Failure.DIED in failures or all(item.ended for item in watched)
         settled = failures and (clear or now_s - first_failure_s > _SETTLE_S)
-        if settled or any(item.silent_s(now_s) > limit_s + GRACE_S / 2 for item in watched):
+        silent_s = max((now_s - item.seen_s for item in watched if not item.done), default=0.0)
+        if settled or silent_s > limit_s + _GRACE_S / 2:
             raise RankError(_blame(watched, folder, limit_s))
 
 

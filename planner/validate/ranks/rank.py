@@ -1,7 +1,9 @@
-"""Ranks: their numbers, their launcher, and the process group that they form.
+"""Ranks: their numbers, their launcher, the process group that they form, and a watchdog.
 
 A rank is started here (`planner.validate.ranks.launch`) or by torchrun, mpiexec or srun, whose
-environment is read. torch has no MPI backend in its wheels; mpiexec only numbers the ranks.
+environment is read. torch has no MPI backend in its wheels; mpiexec only numbers the ranks. Under a
+launcher a thread ends a rank that makes no progress, and the launcher then ends the others. The
+rank to blame shows in where each stands: those that wait in torch's communication, it elsewhere.
 """
 
 from __future__ import annotations
@@ -9,8 +11,10 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -26,6 +30,7 @@ __all__ = [
     "is_launched",
     "joined",
     "num_cores",
+    "watching",
 ]
 
 _LAUNCHERS = (
@@ -44,6 +49,8 @@ _PORT = 29500
 _HIGHEST_PORT = 65535
 _LOCAL_SIZES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE")
 _SHORTEST_S, _LONGEST_S = 5, 1_000_000
+_BEFORE_S = 2.0
+"""Time for every rank to say where it stands, before the first of them ends the job [s]."""
 
 
 class RankError(PlannerError):
@@ -66,10 +73,6 @@ def check_limit(limit_s: float) -> None:
         )
 
 
-def _no_report(text: str) -> None:
-    del text
-
-
 @dataclass(frozen=True, slots=True)
 class Rank:
     """One rank of a run."""
@@ -84,7 +87,7 @@ class Rank:
     """A collective that waits longer fails."""
     folder: Path | None = None
     """Private folder of the run, where one exists; removed at its end."""
-    report: Callable[[str], None] = field(default=_no_report, compare=False)
+    report: Callable[[str], None] = field(default=lambda _: None, compare=False)
     """Says where the rank stands; a rank that says nothing for long is taken to hang."""
 
     @property
@@ -103,12 +106,16 @@ class Rank:
         """nccl, xccl or gloo, by the device."""
         return {"cuda": "nccl", "xpu": "xccl"}.get(self.device.split(":")[0], "gloo")
 
-    def synchronise(self) -> None:
-        """Wait for the device; nothing to do on a CPU."""
+    def seconds(self, call: Callable[[], Any], repeats: int = 1) -> float:
+        """Mean time that a call takes on the device [s]."""
+        start = time.perf_counter()
+        for _ in range(repeats):
+            call()
         if self.device != "cpu":
             import torch
 
             torch.accelerator.synchronize()
+        return (time.perf_counter() - start) / repeats
 
 
 def _launchers(env: Mapping[str, str]) -> Iterator[tuple[str, str, str, str]]:
@@ -238,22 +245,16 @@ def gather_objects(value: Any) -> list[Any]:
 
 
 def _store(rank: Rank) -> dict[str, Any]:
+    """Where the ranks meet, as arguments of torch."""
     if rank.rendezvous.startswith("file:"):
         return {"init_method": rank.rendezvous}
-    host, port = rank.rendezvous.removeprefix("tcp://").rsplit(":", 1)
     if rank.launcher == "torchrun":
         return {"init_method": "env://"}
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-    return {
-        "store": TCPStore(
-            host,
-            int(port),
-            rank.world,
-            rank.rank == 0,
-            timeout=timedelta(seconds=rank.timeout_s),
-        )
-    }
+    host, port = rank.rendezvous.removeprefix("tcp://").rsplit(":", 1)
+    timeout = timedelta(seconds=rank.timeout_s)
+    return {"store": TCPStore(host, int(port), rank.world, rank.rank == 0, timeout=timeout)}
 
 
 def _why_not(rank: Rank, error: Exception) -> str:
@@ -265,3 +266,54 @@ def _why_not(rank: Rank, error: Exception) -> str:
         f"rank {rank.rank} of {rank.world} could not meet the others at {rank.rendezvous} within "
         f"{rank.timeout_s:.0f} s: {text[:200]}; check that all ranks started"
     )
+
+
+@contextlib.contextmanager
+def watching(rank: Rank) -> Iterator[Rank]:
+    """Watch a rank: end it after silence. Raises RankError if its peers are gone."""
+    seen, last = time.monotonic(), "starting"
+    over = threading.Event()
+    main = threading.get_ident()
+
+    def report(text: str) -> None:
+        nonlocal seen, last
+        seen, last = time.monotonic(), text
+        if rank.rank == 0:
+            print(text, file=sys.stderr, flush=True)
+
+    def watch() -> None:
+        reported = 0.0
+        while not over.wait(0.25):
+            silent = time.monotonic() - seen
+            if silent > rank.timeout_s - _BEFORE_S and reported != seen:
+                reported = seen
+                print(
+                    f"planner: rank {rank.rank} of {rank.world} has made no progress for "
+                    f"{silent:.0f} s (limit {rank.timeout_s:.0f} s), last {last}, {_where(main)}",
+                    file=sys.stderr,
+                    flush=True,
+                )
+            if silent > rank.timeout_s:
+                os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield replace(rank, report=report)
+    except PlannerError:
+        raise
+    except RuntimeError as error:
+        line = (str(error).strip().splitlines() or [""])[0][:200]
+        raise RankError(
+            f"rank {rank.rank} of {rank.world} failed or lost the others while {last}: {line}"
+        ) from error
+    finally:
+        over.set()
+
+
+def _where(thread: int) -> str:
+    """File, line and function in which a thread stands."""
+    frame = sys._current_frames().get(thread)
+    if frame is None:
+        return "nowhere"
+    code = frame.f_code
+    return f"in {Path(code.co_filename).name}:{frame.f_lineno} ({code.co_name})"

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 import traceback
+from collections.abc import Callable
 from enum import Enum
 from multiprocessing import util
 from pathlib import Path
@@ -25,7 +26,7 @@ from typing import Any
 from planner.errors import PlannerError, shorten_path
 from planner.validate.ranks.rank import Rank, RankError
 
-__all__ = ["Word", "abandon", "enter", "private_folder", "rank_main", "stack_file"]
+__all__ = ["Word", "abandon", "enter", "find_entry", "private_folder", "rank_main", "stack_file"]
 
 _PEER_SIGNS = (
     "closed by peer",
@@ -53,6 +54,13 @@ class Word(Enum):
 def stack_file(folder: Path, rank: int) -> Path:
     """File to which a rank writes its stack on SIGUSR1."""
     return folder / f"stack.{rank}"
+
+
+def find_entry(entry: str) -> Callable[[Rank, dict[str, Any], Callable[[Any], None]], Any]:
+    """The function that "module:function" names."""
+    module, function = entry.split(":")
+    call: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    return call
 
 
 def rank_main(
@@ -89,10 +97,7 @@ def rank_main(
         lambda text: send(Word.PROGRESS, text),
     )
     try:
-        module, function = entry.split(":")
-        result = getattr(importlib.import_module(module), function)(
-            rank_context, payload, lambda value: send(Word.PARTIAL, value)
-        )
+        result = find_entry(entry)(rank_context, payload, lambda value: send(Word.PARTIAL, value))
         send(Word.DONE, result)
     except BaseException as error:
         send(_cause(error), _describe(error))
@@ -133,10 +138,7 @@ _LONGEST_SOCKET, _SOCKET_NAME = 103, len("/listener-01234567")
 
 
 def private_folder() -> Path:
-    """Make a folder for a run, and remove those of killed runs.
-
-    Raises RankError where there is no usable place for temporary files.
-    """
+    """Make a folder for a run, and remove those of killed runs; RankError without a place."""
     mine = f"{_PREFIX}{platform.node()}-"
     try:
         sockets = Path(util.get_temp_dir())

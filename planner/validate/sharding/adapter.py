@@ -1,12 +1,7 @@
-"""Adapter: the private or unstable torch calls of validation, each named and guarded.
+"""Adapter: the private or unstable torch calls of validation, each guarded.
 
-`PRIVATE` lists all names of torch in the package that are private or lie in a private module;
-`missing_names` lists those that the installed release lacks. A new torch release that moves one
-changes this file alone.
+A new torch release that moves one changes this file, and the list in its test.
 """
-
-# torch leaves some of its functions untyped
-# mypy: disable-error-code="no-untyped-call"
 
 from __future__ import annotations
 
@@ -14,13 +9,14 @@ import contextlib
 import os
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from enum import Enum
 from typing import Any
+from unittest import mock
 
 from planner.errors import PlannerError
 
 __all__ = [
-    "PRIVATE",
     "Region",
     "TorchMissingError",
     "all_to_all",
@@ -29,45 +25,15 @@ __all__ = [
     "fake_mode",
     "fake_world",
     "group_ranks",
-    "missing_names",
     "quiet_propagation",
     "receive_buffers",
     "require_torch",
     "ring_templates",
-    "rms_norm",
     "shard_on_mesh",
     "static_pipeline",
     "unsharded_gradients",
 ]
 
-PRIVATE: dict[str, tuple[str, ...]] = {
-    "torch._subclasses.fake_tensor.FakeTensorMode": (),
-    "torch.distributed._composable.replicate_with_fsdp.replicate": (),
-    "torch.distributed._functional_collectives.all_to_all_single": (),
-    "torch.distributed._functional_collectives.all_to_all_single_autograd": (),
-    "torch.distributed.algorithms._checkpoint.checkpoint_wrapper.checkpoint_wrapper": (),
-    "torch.distributed.distributed_c10d._resolve_process_group": (),
-    "torch.distributed.fsdp._fully_shard._fsdp_common.ShardPlacementResult": (),
-    "torch.distributed.fsdp._fully_shard._fsdp_init._get_mesh_info": (),
-    "torch.distributed.fsdp._fully_shard._fsdp_param_group.FSDPParamGroup": (
-        "unshard",
-        "wait_for_unshard",
-        "post_backward",
-    ),
-    "torch.distributed.pipelining._utils.InferenceMode": ("STATIC",),
-    "torch.distributed.pipelining.schedules._PipelineSchedule": ("_warmup_p2p",),
-    "torch.distributed.tensor._sharding_prop.ShardingPropagator": ("_fake_mode_lock",),
-    "torch.distributed.tensor.debug._clear_sharding_prop_cache": (),
-    "torch.distributed.tensor.experimental._context_parallel._attention": (
-        "_templated_ring_attention",
-        "_templated_ring_attention_backward",
-    ),
-    "torch.testing._internal.distributed.fake_pg.FakeStore": (),
-    "torch.utils._python_dispatch.TorchDispatchMode": (),
-    "torch.utils._python_dispatch._disable_current_modes": (),
-    "torch.utils._pytree.tree_iter": (),
-}
-"""Private names of torch, and what is replaced or read of each."""
 _OLDEST = (2, 9)
 _TRIED = "2.13"
 
@@ -77,10 +43,7 @@ class TorchMissingError(PlannerError):
 
 
 def require_torch() -> str:
-    """Return the version of the installed torch.
-
-    Raises TorchMissingError with what to install where there is none, or too old a one.
-    """
+    """Version of the installed torch. Raises TorchMissingError where it is absent or too old."""
     try:
         import torch
     except ImportError as error:
@@ -117,19 +80,6 @@ def _moved(path: str) -> TorchMissingError:
     )
 
 
-def missing_names() -> tuple[str, ...]:
-    """Names of `PRIVATE` that the installed torch lacks."""
-    missing = []
-    for path, attributes in PRIVATE.items():
-        try:
-            attribute = _private(path)
-        except TorchMissingError:
-            missing.append(path)
-            continue
-        missing += [f"{path}.{name}" for name in attributes if not hasattr(attribute, name)]
-    return tuple(missing)
-
-
 @contextlib.contextmanager
 def fake_world(rank: int, world: int) -> Iterator[None]:
     """Open a fake process group of `world` ranks: only `rank` exists, collectives do nothing."""
@@ -157,59 +107,45 @@ def fake_mode() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def quiet_propagation() -> Iterator[None]:
-    """Keep DTensor's shape propagation out of the trace: it makes tensors of global shape.
+def _replaced(owner: Any, **attributes: Any) -> Iterator[None]:
+    """Replace attributes of a private class; raises TorchMissingError where one moved."""
+    for name in attributes:
+        if not hasattr(owner, name):
+            raise _moved(f"{owner.__module__}.{owner.__qualname__}.{name}")
+    with mock.patch.multiple(owner, **attributes):
+        yield
 
-    Raises TorchMissingError where the installed torch has moved the lock that is replaced.
-    """
-    propagator = _private("torch.distributed.tensor._sharding_prop.ShardingPropagator")
+
+def quiet_propagation() -> AbstractContextManager[None]:
+    """Keep DTensor's shape propagation out of the trace: it makes tensors of global shape."""
     disable = _private("torch.utils._python_dispatch._disable_current_modes")
 
-    class Guard:
-        def __init__(self) -> None:
-            self._open: list[Any] = []
-
+    class Guard(list[Any]):
         def __enter__(self) -> None:
-            context = disable()
-            context.__enter__()
-            self._open.append(context)
+            self.append(disable())
+            self[-1].__enter__()
 
         def __exit__(self, *exception: Any) -> None:
-            self._open.pop().__exit__(*exception)
+            self.pop().__exit__(*exception)
 
-    if not hasattr(propagator, "_fake_mode_lock"):
-        raise _moved("torch.distributed.tensor._sharding_prop.ShardingPropagator._fake_mode_lock")
-    before = propagator._fake_mode_lock
-    propagator._fake_mode_lock = Guard()
-    try:
-        yield
-    finally:
-        propagator._fake_mode_lock = before
+    propagator = _private("torch.distributed.tensor._sharding_prop.ShardingPropagator")
+    return _replaced(propagator, _fake_mode_lock=Guard())
 
 
-@contextlib.contextmanager
-def static_pipeline() -> Iterator[None]:
+def static_pipeline() -> AbstractContextManager[None]:
     """Let pipeline stages trust their example shapes: asking a neighbour needs real data."""
-    base = _private("torch.distributed.pipelining.schedules._PipelineSchedule")
     static = _private("torch.distributed.pipelining._utils.InferenceMode").STATIC
-    before = base._warmup_p2p
 
-    def warmup(self: Any, stages: Any, *_: Any) -> None:
+    def warmup(_: Any, stages: Any, *__: Any) -> None:
         for stage in stages:
             stage._inference_mode = static
 
-    base._warmup_p2p = warmup
-    try:
-        yield
-    finally:
-        base._warmup_p2p = before
+    schedule = _private("torch.distributed.pipelining.schedules._PipelineSchedule")
+    return _replaced(schedule, _warmup_p2p=warmup)
 
 
 def receive_buffers(stage: Any) -> list[Any]:
-    """List the receive buffers of a pipeline stage: all micro-batches, both directions.
-
-    Raises TorchMissingError where torch has moved them.
-    """
+    """Receive buffers of a pipeline stage: all micro-batches, both directions."""
     try:
         infos = [*stage.args_recv_info.values(), *stage.grad_recv_info.values()]
         return [
@@ -226,33 +162,22 @@ class Region(Enum):
     REDUCE = "reduction_buffers"
 
 
-@contextlib.contextmanager
-def communication_region(enter: Any) -> Iterator[None]:
+def communication_region(enter: Any) -> AbstractContextManager[None]:
     """Call `enter(region, group)` around FSDP's gathering, copying out and reduction of a group."""
     group = _private("torch.distributed.fsdp._fully_shard._fsdp_param_group.FSDPParamGroup")
-    regions = {
-        "unshard": Region.GATHER,
-        "wait_for_unshard": Region.GATHER,
-        "post_backward": Region.REDUCE,
-    }
-    before = {name: getattr(group, name) for name in regions}
 
-    def wrapped(name: str) -> Any:
-        original = before[name]
+    def wrapped(name: str, region: Region) -> Any:
+        original = getattr(group, name)
 
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            with enter(regions[name], self):
+            with enter(region, self):
                 return original(self, *args, **kwargs)
 
         return call
 
-    for name in regions:
-        setattr(group, name, wrapped(name))
-    try:
-        yield
-    finally:
-        for name, original in before.items():
-            setattr(group, name, original)
+    regions = dict.fromkeys(("unshard", "wait_for_unshard"), Region.GATHER)
+    regions["post_backward"] = Region.REDUCE
+    return _replaced(group, **{name: wrapped(name, region) for name, region in regions.items()})
 
 
 def group_ranks(handle: Any) -> tuple[int, ...]:
@@ -299,35 +224,6 @@ def ring_templates() -> tuple[Any, Any]:
     """torch's ring attention, forward and backward, as functions of a kernel."""
     ring = _private("torch.distributed.tensor.experimental._context_parallel._attention")
     return ring._templated_ring_attention, ring._templated_ring_attention_backward
-
-
-def rms_norm(x: Any, weight: Any, eps: float) -> Any:
-    """RMS norm that saves the tensors of CUDA's fused kernel: input, weight, one fp32 per row.
-
-    The CPU's norm is decomposed and saves 7 bytes per element more. Shapes only, no values.
-    """
-    import torch
-    from torch.distributed.tensor import DTensor, Partial, Replicate
-
-    if isinstance(x, DTensor):
-        partial = [Replicate() if p.is_replicate() else Partial() for p in x.placements]
-        local = weight.to_local(grad_placements=partial) if isinstance(weight, DTensor) else weight
-        out = rms_norm(x.to_local(), local, eps)
-        return DTensor.from_local(out, x.device_mesh, x.placements, run_check=False)
-
-    class Norm(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any, weight: Any) -> Any:
-            rows = torch.empty((*x.shape[:-1], 1), dtype=torch.float32, device=x.device)
-            ctx.save_for_backward(x, weight, rows)
-            return torch.empty_like(x)
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Any) -> Any:
-            x, weight, _ = ctx.saved_tensors
-            return torch.empty_like(x), torch.empty_like(weight)
-
-    return Norm.apply(x, weight)
 
 
 def unsharded_gradients(group: Any) -> list[Any]:

@@ -1,8 +1,5 @@
 """Low rank: frozen linear layers in 16 or 4 bits, with LoRA or DoRA adapters."""
 
-# torch leaves some of its functions untyped
-# mypy: disable-error-code="no-untyped-call"
-
 from __future__ import annotations
 
 from typing import Any
@@ -14,38 +11,17 @@ from torch import Tensor, nn
 from planner.describe.workload import Workload
 from planner.validate.sharding.models import Stage
 
-__all__ = ["Blockwise", "LowRank", "adapt", "pack", "unpack"]
+__all__ = ["adapt", "unpack"]
 
 _BLOCK = 64
 _HALF = torch.bfloat16
-_NAMES = {
-    "query": "wq",
-    "key": "wk",
-    "value": "wv",
-    "out": "wo",
-    "gate": "gate",
-    "up": "up",
-    "down": "down",
-}
-
-
-def pack(weight: Tensor) -> Tensor:
-    """Pack a matrix in 4 bits: equal steps and one fp32 scale per block, stored as bf16.
-
-    FSDP gathers it as any other 16-bit parameter (bitsandbytes'
-    `bnb_4bit_quant_storage`).
-    """
-    blocks = weight.float().unflatten(-1, (-1, _BLOCK))
-    scales = blocks.abs().amax(-1, keepdim=True).clamp_min(1e-12)
-    codes = ((blocks / scales * 7).round() + 8).to(torch.uint8).flatten(-2)
-    halves = codes[..., ::2] * 16 + codes[..., 1::2]
-    packed_bytes = torch.cat((halves, scales.squeeze(-1).contiguous().view(torch.uint8)), -1)
-    return packed_bytes.view(_HALF)
+_NAMES = {"query": "wq", "key": "wk", "value": "wv", "out": "wo"}
+"""Targets of adapters whose linear layer is called otherwise."""
 
 
 @torch.library.custom_op("planner::unpack", mutates_args=())
 def unpack(packed: Tensor, columns: int) -> Tensor:
-    """Unpack a matrix to bf16 in one kernel."""
+    """Unpack a matrix of 4 bits, equal steps and an fp32 scale a block, to bf16 in one kernel."""
     packed_bytes = packed.contiguous().view(torch.uint8)
     halves, scales = packed_bytes.split((columns // 2, 4 * columns // _BLOCK), -1)
     codes = torch.stack((halves // 16, halves % 16), -1).flatten(-2).float() - 8
@@ -84,7 +60,6 @@ class Blockwise(nn.Module):
         self.packed = nn.Parameter(packed, requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The product."""
         out: Tensor = _Product.apply(x, self.packed, self.columns)
         return out
 
@@ -123,11 +98,10 @@ def adapt(stage: Stage, workload: Workload, dtype: torch.dtype) -> None:
     """Freeze a workload's frozen parts in compute precision, and add its adapters."""
     before, after = stage.ends()
     parts = {"embedding": before, "layers": list(stage.layers.values()), "head": after}
-    for name, modules in parts.items():
-        if workload.lora_rank or name in workload.frozen:
-            for module in modules:
-                module.to(dtype).requires_grad_(False)
-    if "layers" not in workload.frozen and not workload.lora_rank:
+    frozen = [name for name in parts if workload.lora_rank or name in workload.frozen]
+    for module in [module for name in frozen for module in parts[name]]:
+        module.to(dtype).requires_grad_(False)
+    if "layers" not in frozen:
         return
     for layer in stage.layers.values():
         for owner in list(layer.modules()):
@@ -139,6 +113,6 @@ def adapt(stage: Stage, workload: Workload, dtype: torch.dtype) -> None:
 def _adapted(name: str, linear: nn.Linear, workload: Workload) -> nn.Module:
     rows, columns = linear.weight.shape
     base = Blockwise(linear) if workload.quantized else linear
-    if workload.lora_rank and name in {_NAMES[target] for target in workload.lora_targets}:
+    if workload.lora_rank and name in {_NAMES.get(t, t) for t in workload.lora_targets}:
         return LowRank(base, (rows, columns), workload)
     return base

@@ -1,7 +1,8 @@
 """Models: compact torch transformers built from a `Model`, layer by layer as catalogued.
 
-They are written to be sharded and traced, not to be trained well: no initialisation beyond
-torch's defaults, no generation, no cache. Parameter counts equal `Model.num_params`.
+They are written to be sharded and traced, not to be trained well: torch's own initialisation, no
+generation, no cache. Parameter counts equal `Model.num_params`. Over an expert-parallel group
+tokens travel as in torchtitan: one all-to-all of counts, one of tokens, one of results.
 """
 
 from __future__ import annotations
@@ -10,25 +11,177 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from planner.describe.model.model import Model
+from planner.describe.model.shapes import Experts
+from planner.describe.model.weight_blocks import shared_size
 from planner.errors import DescriptionError
-from planner.validate.sharding.attention_layers import (
+from planner.validate.sharding.adapter import all_to_all, exchange_counts
+from planner.validate.sharding.attention import (
     Attention,
     LatentAttention,
     RmsNorm,
+    local_part,
     make_norm,
 )
-from planner.validate.sharding.expert_layers import ExpertFeedForward, FeedForward
 
-__all__ = ["Part", "Stage", "build_stage", "cross_entropy", "unsupported"]
+__all__ = [
+    "ExpertFeedForward",
+    "FeedForward",
+    "GroupedExperts",
+    "Part",
+    "Stage",
+    "cross_entropy",
+    "unsupported",
+]
+
+
+def _kernel(name: str) -> Callable[[Tensor], Tensor]:
+    """Activation function by name."""
+    if name == "squared-relu":
+        return lambda x: F.relu(x).square()
+    kernel: Callable[[Tensor], Tensor] = getattr(F, name)
+    return kernel
+
+
+class FeedForward(nn.Module):
+    """Dense feed-forward, gated or not."""
+
+    def __init__(self, model: Model, width: int, bias: bool) -> None:
+        super().__init__()
+        hidden = model.hidden_size
+        self.gated, self.activation = model.gated_mlp, _kernel(model.activation)
+        if self.gated:
+            self.gate = nn.Linear(hidden, width, bias=bias)
+        self.up = nn.Linear(hidden, width, bias=bias)
+        self.down = nn.Linear(width, hidden, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The feed-forward's update of the residual stream."""
+        if self.gated:
+            inner = self.activation(self.gate(x)) * self.up(x)
+        else:
+            inner = self.activation(self.up(x))
+        return self.down(inner)
+
+
+class GroupedExperts(nn.Module):
+    """Routed experts as grouped matrix products, split over an expert-parallel group."""
+
+    def __init__(self, model: Model, experts: Experts) -> None:
+        super().__init__()
+        hidden, width, count = model.hidden_size, experts.ffn_size, experts.num_experts
+        self.activation = _kernel(model.activation)
+        self.biased, self.num_splits, self.group = experts.expert_bias, 1, None
+        shapes = {"gate": (width, hidden), "up": (width, hidden), "down": (hidden, width)}
+        for name, shape in shapes.items():
+            self.register_parameter(name, nn.Parameter(torch.empty(count, *shape)))
+        for name, (rows, _) in shapes.items() if self.biased else ():
+            self.register_parameter(f"{name}_bias", nn.Parameter(torch.empty(count, rows)))
+
+    def spread(self, group: Any) -> None:
+        """Keep the experts of this rank of an expert-parallel group."""
+        self.group = group
+        for name, weight in list(self.named_parameters()):
+            mine = weight.chunk(dist.get_world_size(group))[dist.get_rank(group)]
+            self.register_parameter(name, nn.Parameter(mine.detach().clone()))
+
+    def forward(self, sent: Tensor, chosen: Tensor, count: int) -> Tensor:
+        """Run `count` experts on tokens sorted by expert."""
+        if self.group is None:
+            return self._compute(sent, chosen, count)
+        ranks = dist.get_world_size(self.group)
+        # of every rank's tokens those of this rank's experts, by expert within each rank
+        arriving = exchange_counts(_tokens_per_expert(chosen, count), self.group)
+        arrived = all_to_all(sent, self.group)
+        local = torch.arange(count // ranks, device=sent.device).repeat(ranks)
+        local = local.repeat_interleave(arriving, output_size=len(arrived))
+        order = local.argsort(stable=True)
+        computed = self._compute(arrived[order], local[order], count // ranks)
+        back = computed.new_empty(computed.shape)
+        back[order] = computed
+        return all_to_all(back, self.group)
+
+    def _compute(self, sent: Tensor, chosen: Tensor, count: int) -> Tensor:
+        ends = _tokens_per_expert(chosen, count).cumsum(0, dtype=torch.int32)
+
+        def product(x: Tensor, name: str, share: int = 1) -> Tensor:
+            weight = local_part(getattr(self, name))
+            result = F.grouped_mm(x, weight.transpose(-2, -1), offs=ends)
+            if not self.biased:
+                return result
+            return result + local_part(getattr(self, f"{name}_bias"))[chosen] / share
+
+        inner = self.activation(product(sent, "gate")) * product(sent, "up")
+        # the bias after a split product is added once in all
+        return product(inner, "down", self.num_splits)
+
+
+def _tokens_per_expert(chosen: Tensor, count: int) -> Tensor:
+    """Number of tokens of each expert."""
+    ones = torch.ones_like(chosen, dtype=torch.int32)
+    return torch.zeros(count, dtype=torch.int32, device=chosen.device).scatter_add(0, chosen, ones)
+
+
+class ExpertFeedForward(nn.Module):
+    """Routed and shared experts; tokens are taken to spread evenly over experts."""
+
+    def __init__(self, model: Model, experts: Experts) -> None:
+        super().__init__()
+        hidden, self.top_k, self.count = model.hidden_size, experts.top_k, experts.num_experts
+        self.router = nn.Linear(hidden, self.count, bias=experts.router_bias)
+        self.experts = GroupedExperts(model, experts)
+        self.part, self.num_parts = 0, 1
+        if shared := shared_size(experts):
+            self.shared = FeedForward(model, shared, bias=False)
+        if experts.shared_gate:
+            self.shared_gate = nn.Linear(hidden, 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The experts' update of the residual stream."""
+        beside = self.shared(x) if hasattr(self, "shared") else None
+        # split over tp every rank routes all tokens through its part of every expert; where experts
+        # are spread over the ranks of tp too, it sends its part of the tokens
+        x = local_part(x)
+        shape = x.shape
+        x = x.reshape(-1, shape[-1])
+        rows, chosen, weights = self._routed(x)
+        sent = x[rows]
+        sent = (sent.float() * weights.unsqueeze(-1)).to(x.dtype)
+        result = self.experts(sent, chosen, self.count)
+        out = torch.zeros_like(x).scatter_add(0, rows.unsqueeze(-1).expand_as(result), result)
+        out = out.view(shape)
+        if beside is None:
+            return out
+        if hasattr(self, "shared_gate"):
+            gates = torch.sigmoid(F.linear(x, local_part(self.shared_gate.weight)))
+            beside = beside * gates.view(*shape[:-1], 1)
+        return out + beside
+
+    def _routed(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Tokens in the experts' order, their experts and weights."""
+        logits = F.linear(x, local_part(self.router.weight), local_part(self.router.bias))
+        scores = F.softmax(logits.float(), dim=-1)
+        if self.experts.group is None:
+            weights, chosen = scores.topk(self.top_k, dim=-1)
+        else:
+            # as many tokens for every rank, whose buffers are then known
+            turns = torch.arange(x.shape[0] * self.top_k, device=x.device) % self.count
+            chosen = turns.view(-1, self.top_k)
+            weights = scores.gather(1, chosen)
+        if self.num_parts > 1:
+            # ranks of a tensor-parallel group that hold the same tokens send a part of them each
+            weights, chosen = (t.chunk(self.num_parts)[self.part] for t in (weights, chosen))
+        order = chosen.flatten().argsort(stable=True)
+        rows = order // self.top_k + self.part * len(chosen)
+        return rows, chosen.flatten()[order], weights.flatten()[order]
+
 
 Part = int | Literal["embedding", "head", "output"]
 """A part of a stage that forward enters: a layer by its number, or an end."""
-
-
 _ROPE_BASE = 10_000.0
 _LOGITS_CAP = 30.0
 """Where Gemma 2 caps logits (its config.json: final_logit_softcapping)."""
@@ -101,6 +254,11 @@ class Stage(nn.Module):
         kernel: RmsNorm = _plain_rms_norm,
     ) -> None:
         super().__init__()
+        if reason := unsupported(model):
+            raise DescriptionError(
+                f"{model.name} cannot be traced: {reason} are not built; "
+                "trace llama-3-8b, gpt2 or mixtral-8x7b for a model of the same shape"
+            )
         self.first, self.last, self.rope = first, last, model.position == "rope"
         mla = model.latent_attention
         self.dim = mla.qk_rope_head_dim if mla else model.head_dim
@@ -157,10 +315,8 @@ class Stage(nn.Module):
         """Modules before the layers and after them."""
         before = ("embedding", "position", "token_types", "embedding_norm")
         after = ("norm", "head", "pooler")
-        first, last = (
-            [m for name in names if (m := getattr(self, name, None)) is not None]
-            for names in (before, after)
-        )
+        modules = dict(self.named_children())
+        first, last = ([modules[n] for n in names if n in modules] for names in (before, after))
         return first, last
 
     def tables(
@@ -194,12 +350,10 @@ class Stage(nn.Module):
     def _embedded(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens)
         if self.position is not None:
-            rows = (
-                x.shape[1] if self.num_row_shards == 1 else tokens.shape[1] // self.num_row_shards
-            )
+            shards = self.num_row_shards
+            rows = x.shape[1] if shards == 1 else tokens.shape[1] // shards
             start = self.row_shard * rows
-            places = torch.arange(start, start + rows, device=tokens.device)
-            x = x + self.position(places)
+            x = x + self.position(torch.arange(start, start + rows, device=tokens.device))
         if self.token_types is not None:
             x = x + self.token_types(torch.zeros(1, dtype=torch.long, device=tokens.device))
         return self.embedding_norm(x) if self.embedding_norm is not None else x
@@ -223,13 +377,3 @@ def unsupported(model: Model) -> str:
         "experts without gate": model.experts is not None and not model.gated_mlp,
     }
     return ", ".join(reason for reason, applies in reasons.items() if applies)
-
-
-def build_stage(model: Model, layers: Sequence[int], **options: Any) -> Stage:
-    """Build a stage on the current device. Raises DescriptionError for unsupported models."""
-    if reason := unsupported(model):
-        raise DescriptionError(
-            f"{model.name} cannot be traced: {reason} are not built; "
-            "trace llama-3-8b, gpt2 or mixtral-8x7b for a model of the same shape"
-        )
-    return Stage(model, layers, **options)

@@ -1,8 +1,5 @@
 """Shard: apply a layout to a stage with torch's own DTensor, checkpointing and FSDP2."""
 
-# torch leaves some of its functions untyped
-# mypy: disable-error-code="no-untyped-call"
-
 from __future__ import annotations
 
 import itertools
@@ -31,12 +28,11 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 from planner.validate.sharding import adapter
-from planner.validate.sharding.attention_kernels import OPERATOR as FLASH_ATTENTION
-from planner.validate.sharding.attention_layers import Core
-from planner.validate.sharding.expert_layers import ExpertFeedForward, GroupedExperts
-from planner.validate.sharding.models import Stage
+from planner.validate.sharding.attention import OPERATOR as FLASH_ATTENTION
+from planner.validate.sharding.attention import Core
+from planner.validate.sharding.models import ExpertFeedForward, GroupedExperts, Stage
 
-__all__ = ["Meshes", "apply", "optimizer_groups", "tensor_parallel"]
+__all__ = ["Meshes", "apply", "compute_dtype", "make_mesh", "tensor_parallel"]
 
 _DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16}
 
@@ -45,8 +41,8 @@ _DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16}
 class Meshes:
     """Device meshes of one rank, with tp fastest, then the data axis, then pp.
 
-    The data axis is that of replicas with their context ranks. The ranks of an expert-parallel
-    group are neighbours on it; those that hold the same experts are the data axis of experts.
+    Context and expert-parallel ranks are neighbours on the data axis; those that hold the same
+    experts are the data axis of experts.
     """
 
     data: DeviceMesh
@@ -59,43 +55,28 @@ class Meshes:
     @classmethod
     def of(cls, layout: Layout) -> Meshes:
         """Meshes of a layout inside an initialised process group."""
-        shape = (layout.pp, layout.dp * layout.cp, layout.tp)
-        world = init_device_mesh("cpu", shape, mesh_dim_names=("pp", "dp", "tp"))
-        data, (replicas, shard) = world["dp"], cls._data_ranks(layout)
+        pp, dp, cp, tp, ep = layout.pp, layout.dp, layout.cp, layout.tp, layout.ep
+        world = make_mesh("cpu", pp=pp, dp=dp * cp, tp=tp)
+        shards = layout.dp_shard * cp or dp * cp
+        replicas, shards = (dp * cp // shards, shards) if layout.shards_gradients else (1, dp * cp)
+        data, expert, expert_data, context = world["dp"], None, None, None
         if replicas > 1:
-            split = (layout.pp, replicas, shard, layout.tp)
-            names = ("pp", "replicate", "shard", "tp")
-            data = init_device_mesh("cpu", split, mesh_dim_names=names)["replicate", "shard"]
-        expert, expert_data = cls._experts(layout) if layout.ep > 1 else (None, None)
-        return cls(
-            data,
-            world["tp"] if layout.tp > 1 else None,
-            world["pp"] if layout.pp > 1 else None,
-            cls._context(layout) if layout.cp > 1 else None,
-            expert,
-            expert_data,
-        )
+            split = make_mesh("cpu", pp=pp, replicate=replicas, shard=shards, tp=tp)
+            data = split["replicate", "shard"]
+        if ep > 1:
+            # as torchtitan since 0.3: over the ranks of tp as well, each expert whole
+            mesh = make_mesh("cpu", pp=pp, replicate=replicas, shard=shards * tp // ep, ep=ep)
+            expert = mesh["ep"]
+            expert_data = mesh["replicate", "shard"] if replicas > 1 else mesh["shard"]
+        if cp > 1:
+            context = make_mesh("cpu", pp=pp, dp=dp, cp=cp, tp=tp)["cp"]
+        tensor, pipeline = world["tp"] if tp > 1 else None, world["pp"] if pp > 1 else None
+        return cls(data, tensor, pipeline, context, expert, expert_data)
 
-    @staticmethod
-    def _data_ranks(layout: Layout) -> tuple[int, int]:
-        """Replicas of the shards, and ranks that shard."""
-        ranks = layout.dp * layout.cp
-        shard = layout.dp_shard * layout.cp or ranks
-        return (ranks // shard, shard) if layout.shards_gradients else (1, ranks)
 
-    @classmethod
-    def _experts(cls, layout: Layout) -> tuple[DeviceMesh, DeviceMesh]:
-        # as torchtitan since 0.3: over the ranks of tp as well, each expert whole
-        replicas, shard = cls._data_ranks(layout)
-        shape = (layout.pp, replicas, shard * layout.tp // layout.ep, layout.ep)
-        names = ("pp", "replicate", "shard", "ep")
-        mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
-        return mesh["ep"], mesh["replicate", "shard"] if replicas > 1 else mesh["shard"]
-
-    @staticmethod
-    def _context(layout: Layout) -> DeviceMesh:
-        shape = (layout.pp, layout.dp, layout.cp, layout.tp)
-        return init_device_mesh("cpu", shape, mesh_dim_names=("pp", "dp", "cp", "tp"))["cp"]
+def make_mesh(device: str, **sizes: int) -> DeviceMesh:
+    """Mesh of all ranks by the sizes of its axes, the last one fastest."""
+    return init_device_mesh(device, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
 
 
 def compute_dtype(workload: Workload) -> torch.dtype:
@@ -150,10 +131,7 @@ def _groups(
     layers: dict[str, Any],
     head: dict[str, Any],
 ) -> None:
-    """Group parameters as torchtitan does: embedding, each layer, final norm with head.
-
-    Experts of an expert-parallel group are a group of their own.
-    """
+    """Group parameters as torchtitan: embedding, each layer, its spread experts, norm with head."""
     tied = stage.tied
     before, after = stage.ends()
     if tied and stage.ends_in_stream:
@@ -188,10 +166,7 @@ def _places(layer: nn.Module, meshes: Meshes) -> Callable[[nn.Parameter], Any]:
 
 
 def _prefetch(stage: Stage) -> None:
-    """Gather the next group while one computes, as torchtitan does with expert parallelism.
-
-    Elsewhere FSDP's own order does.
-    """
+    """Gather the next group while one computes, as torchtitan does with expert parallelism."""
     before, after = ([], []) if stage.tied else stage.ends()
     order: list[Any] = [*before[:1], *stage.layers.values(), *after[:1]]
     for group, following in itertools.pairwise(order):
@@ -207,10 +182,7 @@ def tensor_parallel(
     whole_logits: bool = False,
     whole_experts: bool = False,
 ) -> None:
-    """Columns then rows, one reduction per pair and direction; logits whole or split.
-
-    Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
-    """
+    """Megatron's split (arXiv:1909.08053): columns then rows, one reduction per pair and way."""
     stream = Shard(1) if sequence else Replicate()
     plan: dict[str, Any] = {}
     if stage.first:
@@ -233,27 +205,21 @@ def tensor_parallel(
         parallelize_module(layer, mesh, _layer_plan(layer, stream, sequence))
         _split_heads(layer, mesh)
         if isinstance(layer.ffn, ExpertFeedForward):
-            _route_together(layer.ffn, mesh)
-            if whole_experts:
-                layer.ffn.part, layer.ffn.num_parts = mesh.get_local_rank(), mesh.size()
-            else:
-                _split_experts(layer.ffn.experts, mesh)
+            _split_experts(layer.ffn, mesh, whole_experts)
 
 
-def _split_experts(experts: GroupedExperts, mesh: DeviceMesh) -> None:
-    """Split every expert: columns of the first products, rows of the last."""
-    split = {"gate": Shard(1), "up": Shard(1), "down": Shard(2)}
-    biases = {"gate_bias": Shard(1), "up_bias": Shard(1), "down_bias": Replicate()}
-    for name, place in {**split, **(biases if experts.biased else {})}.items():
-        _distribute(experts, name, mesh, place)
-    experts.num_splits = mesh.size()
-
-
-def _route_together(ffn: ExpertFeedForward, mesh: DeviceMesh) -> None:
-    """Replicate the router: every rank routes all tokens."""
+def _split_experts(ffn: ExpertFeedForward, mesh: DeviceMesh, whole_experts: bool) -> None:
+    """Replicate the router; split experts by columns of the first products, rows of the last."""
     for name, linear in ffn.named_children():
         for part, _ in list(linear.named_parameters()) if name in ("router", "shared_gate") else []:
             _distribute(linear, part, mesh, Replicate())
+    if whole_experts:
+        ffn.part, ffn.num_parts = mesh.get_local_rank(), mesh.size()
+        return
+    last = {"down": Shard(2), "down_bias": Replicate()}
+    for name, _ in list(ffn.experts.named_parameters()):
+        _distribute(ffn.experts, name, mesh, last.get(name, Shard(1)))
+    ffn.experts.num_splits = mesh.size()
 
 
 def _split_heads(layer: nn.Module, mesh: DeviceMesh) -> None:
@@ -303,10 +269,11 @@ def _layer_plan(layer: nn.Module, stream: Any, sequence: bool) -> dict[str, Any]
 # --- recompute -------------------------------------------------------------------------------
 
 
-def _saved_operators() -> set[Any]:
-    """Operators whose results torchtitan's selective policy keeps."""
+def _selective() -> Any:
+    """torchtitan's policy: keep attention, reduce-scatters and every second matrix product."""
     aten, functional = torch.ops.aten, torch.ops._c10d_functional
-    return {
+    num_products = {False: 0, True: 0}
+    saved_operators = {
         aten.mm.default,
         aten._scaled_dot_product_flash_attention.default,
         aten._scaled_dot_product_flash_attention_for_cpu.default,
@@ -316,22 +283,12 @@ def _saved_operators() -> set[Any]:
         aten.max.default,
     }
 
-
-def _selective() -> Any:
-    """Keep attention, reduce-scatters and every second matrix product."""
-    seen = {False: 0, True: 0}
-    saved_operators = _saved_operators()
-
     def policy(context: Any, func: Any, *_: Any, **__: Any) -> CheckpointPolicy:
-        if func == torch.ops.aten.mm.default:
-            seen[context.is_recompute] += 1
-            if seen[context.is_recompute] % 2 == 0:
-                return CheckpointPolicy.PREFER_RECOMPUTE
-        return (
-            CheckpointPolicy.MUST_SAVE
-            if func in saved_operators
-            else CheckpointPolicy.PREFER_RECOMPUTE
-        )
+        saves = func in saved_operators
+        if func == aten.mm.default:
+            num_products[context.is_recompute] += 1
+            saves = num_products[context.is_recompute] % 2 == 1
+        return CheckpointPolicy.MUST_SAVE if saves else CheckpointPolicy.PREFER_RECOMPUTE
 
     return create_selective_checkpoint_contexts(policy)
 
@@ -352,11 +309,7 @@ def _recompute(stage: Stage, layout: Layout) -> None:
 
 
 class OffDevice(nn.Module):
-    """A layer whose saved activations leave the device between forward and backward.
-
-    Fake tensors have no host, so that only shapes stay. torch's `save_on_cpu` copies the
-    activations, and the weights as well.
-    """
+    """A layer whose saved activations leave the device until backward: only shapes stay here."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
@@ -369,6 +322,7 @@ class OffDevice(nn.Module):
 
     def _down(self, saved: torch.Tensor) -> Any:
         storage_id = saved.untyped_storage()._cdata
+        # weights stay, which torch's own `save_on_cpu` takes along
         if any(param.untyped_storage()._cdata == storage_id for param in self.parameters()):
             return saved
         return saved.size(), saved.stride(), saved.dtype
@@ -379,14 +333,3 @@ class OffDevice(nn.Module):
             return offloaded
         size, stride, dtype = offloaded
         return torch.empty_strided(size, stride, dtype=dtype)
-
-
-def optimizer_groups(module: nn.Module) -> list[dict[str, Any]]:
-    """Parameters by mesh and placement: one fused update cannot mix them."""
-    groups: dict[Any, list[nn.Parameter]] = {}
-    for param in module.parameters():
-        if not param.requires_grad:
-            continue
-        key = (getattr(param, "device_mesh", None), str(getattr(param, "placements", "")))
-        groups.setdefault(key, []).append(param)
-    return [{"params": params} for params in groups.values()]

@@ -1,1 +1,1 @@
-"""Trace: exact bytes of one rank of any layout, with no device."""
+"""Trace: exact bytes of one rank of any layout, and of a user's own module, with no device."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
 from planner.units import format_bytes
-from planner.validate.trace.expected_collectives import expected_collectives
+from planner.validate.trace.expected_collectives import Collective, expected_collectives
 from planner.validate.trace.limits import load_transformer
 from planner.validate.trace.stage_trace import Trace, trace
 from planner.validate.trace.tracer import Tracer
@@ -49,24 +50,18 @@ class PartDifference:
     @property
     def error(self) -> float:
         """Estimate over trace, minus one; 0 where both are nothing."""
-        return _error(self.estimated_bytes, self.traced_bytes)
+        if self.traced_bytes == self.estimated_bytes:
+            return 0.0
+        return self.estimated_bytes / self.traced_bytes - 1 if self.traced_bytes else float("inf")
 
 
 @dataclass(frozen=True, slots=True)
-class CollectiveDifference:
+class CollectiveDifference(PartDifference):
     """Operations of one kind over one axis, traced and estimated."""
 
-    name: str
     group: str
     count: int
     estimated_count: int
-    traced_bytes: int
-    estimated_bytes: int
-
-    @property
-    def error(self) -> float:
-        """Estimated bytes over traced ones, minus one."""
-        return _error(self.estimated_bytes, self.traced_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +86,6 @@ class Comparison:
         }
 
 
-def _error(estimated: int, traced: int) -> float:
-    if traced == estimated:
-        return 0.0
-    return estimated / traced - 1 if traced else float("inf")
-
-
 def compare(scenario: Scenario, layout: Layout, traced: Trace) -> Comparison:
     """Compare a trace with the estimate of its stage."""
     stages = Stages.of(scenario, Layouts.of(layout), traced.stage)
@@ -113,7 +102,7 @@ def compare(scenario: Scenario, layout: Layout, traced: Trace) -> Comparison:
 def _parts(
     stages: Stages, layout: Layout, traced: Trace, peak: float
 ) -> tuple[PartDifference, ...]:
-    saved_activations, stay = stage_activations(stages), resident(stages)
+    estimated, stay = stage_activations(stages), resident(stages)
     start, loss = traced.start_of_backward_bytes, traced.loss_parts_bytes
     # below ZeRO-3 the gathered compute copy is resident
     gathered = start.get("gathered_parameters", 0) if not layout.shards_weights else 0
@@ -122,17 +111,12 @@ def _parts(
         ("weights", traced.parameters_bytes + gathered, stay.weights),
         ("gradients", traced.gradients_bytes, stay.gradients),
         ("optimizer_states", traced.optimizer_states_bytes, stay.optimizer_states),
-        ("activations", saved, saved_activations.saved + saved_activations.buffers.at_peak),
+        ("activations", saved, estimated.saved + estimated.buffers.at_peak),
     ]
     if loss:
         logits = loss.get("logits", 0) + loss.get("temporaries", 0)
-        rows.append(
-            (
-                "logits_and_loss",
-                logits,
-                saved_activations.logits + saved_activations.buffers.sent_gradient,
-            )
-        )
+        estimated_logits = estimated.logits + estimated.buffers.sent_gradient
+        rows.append(("logits_and_loss", logits, estimated_logits))
     rows.append(("peak", traced.peak_bytes, peak))
     return tuple(
         PartDifference(name, round(traced_bytes), round(float(np.max(estimated_bytes))))
@@ -143,22 +127,17 @@ def _parts(
 def _collectives(
     scenario: Scenario, layout: Layout, traced: Trace
 ) -> tuple[CollectiveDifference, ...]:
-    estimated_by_key = {
-        (c.name, c.group): c for c in expected_collectives(scenario, layout, traced.stage)
-    }
-    traced_by_key = {(c.name, c.group): c for c in traced.collectives}
+    expected = expected_collectives(scenario, layout, traced.stage)
+    estimates, traces = (
+        {(c.name, c.group): c for c in collectives}
+        for collectives in (expected, traced.collectives)
+    )
     rows = []
-    for key in sorted({*estimated_by_key, *traced_by_key}):
-        real, estimate = traced_by_key.get(key), estimated_by_key.get(key)
-        rows.append(
-            CollectiveDifference(
-                *key,
-                count=real.count if real else 0,
-                estimated_count=estimate.count if estimate else 0,
-                traced_bytes=real.bytes if real else 0,
-                estimated_bytes=estimate.bytes if estimate else 0,
-            )
-        )
+    for name, group in sorted({*estimates, *traces}):
+        nothing = Collective(name, group, 0, 0)
+        real, estimate = (table.get((name, group), nothing) for table in (traces, estimates))
+        counts = (real.count, estimate.count)
+        rows.append(CollectiveDifference(name, real.bytes, estimate.bytes, group, *counts))
     return tuple(rows)
 
 
@@ -178,15 +157,10 @@ def compare_trace(
     tracer: Tracer | None = None,
     **degrees: Any,
 ) -> Comparison:
-    """Trace a layout and compare it with its estimate; dp fills the world.
-
-    Raises LayoutError where the scenario is impossible, TraceError where torch cannot answer it.
-    """
+    """Trace a layout, where dp fills the world, and compare it with its estimate."""
     if optimizer not in UPDATES:
         raise LayoutError(f"optimizer = {optimizer!r} is not traced; use {' or '.join(UPDATES)}")
-    model_ranks = 1
-    for axis in ("tp", "pp", "cp"):
-        model_ranks *= degrees.get(axis, 1)
+    model_ranks = math.prod(degrees.get(axis, 1) for axis in ("tp", "pp", "cp"))
     if world < 1 or world % model_ranks:
         raise LayoutError(
             f"world = {world} must be a multiple of tp * pp * cp = {model_ranks}; change one of "

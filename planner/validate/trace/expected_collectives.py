@@ -1,6 +1,7 @@
-"""Expected collectives: counts and bytes that one rank issues in a step of FSDP2.
+"""Expected collectives: counts and bytes that the planner expects of one rank in a step of FSDP2.
 
-They come from the blocks alone, in full buffers; traces are compared with them.
+How often weights are gathered and gradients reduced, what is local, and the sizes of groups are
+those of `planner.cost`; what it sums up stands here one by one, in full buffers, as in traces.
 
     data axis     a gather per parameter group in forward, in ZeRO-3 again in backward except
                   for the head, which stays gathered; one fp32 reduction per group
@@ -25,63 +26,51 @@ from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.shards.states import local_params, without_frozen, without_tied
+from planner.cost.step.communication.tensor_parallel import stream_bytes
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block
-from planner.validate.trace.stage_trace import Collective
 
-__all__ = ["axis_of", "axis_of_kind", "expected_collectives"]
+__all__ = ["Collective", "axis_of", "expected_collectives"]
 
 _ACCUMULATED = 4
 _COUNT = 4
-_GATHERS_OF_CHUNKS = 3
-"""Of the head in a chunked loss: norm forward, all chunks of head and loss, norm backward."""
 _LOSS_REDUCTIONS = 3
 """Maximum, sum of exponentials and chosen logit of each token, in fp32."""
 
 
-_Blocks = list[tuple[Block, float]]
-"""Blocks of a stage with their number."""
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """Operations of one kind over the groups of one axis, in one step of one rank."""
 
-
-class _Sums:
-    """Counts and bytes by operation and axis."""
-
-    def __init__(self) -> None:
-        self._found: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
-
-    def add(self, name: str, group: str, count: float, size: float) -> None:
-        """`count` operations of `size` bytes each."""
-        if count and size:
-            self._found[name, group][0] += count
-            self._found[name, group][1] += count * size
-
-    def collectives(self) -> tuple[Collective, ...]:
-        """Sums in a fixed order."""
-        return tuple(
-            Collective(name, group, round(count), round(size))
-            for (name, group), (count, size) in sorted(self._found.items())
-        )
+    name: str
+    group: str
+    count: int
+    bytes: int
+    """Full buffers: gathered tensors, and tensors before reduction or scattering."""
 
 
 def expected_collectives(
     scenario: Scenario, layout: Layout, stage: int = 0
 ) -> tuple[Collective, ...]:
-    """Collectives of one rank of a stage in one step."""
-    sums = _Sums()
-    stages = Stages.of(scenario, Layouts.of(layout), stage)
-    counts = [float(np.max(count)) for count in stages.counts]
-    local_blocks = [(b, c) for b, c in zip(stages.blocks, counts, strict=True) if c]
+    """Collectives of one rank of a stage in one step, in a fixed order."""
+    rank = _Rank(scenario, layout, stage)
     if layout.dp * layout.cp > 1:
-        _data(sums, scenario, layout, local_blocks)
-    if layout.cp > 1:
-        _context(sums, scenario, layout, local_blocks)
-    if layout.ep > 1:
-        _expert(sums, scenario, layout, local_blocks)
-    if layout.tp > 1:
-        _tensor(sums, scenario, layout, local_blocks)
+        for group in rank.groups():
+            rank.add_data(group)
+    for block, count in rank.blocks:
+        if layout.cp > 1:
+            rank.add_context(block, count * layout.grad_accumulation)
+        if layout.ep > 1 and block.dispatch_top_k:
+            rank.add_expert(block, count * layout.grad_accumulation)
+        if layout.tp > 1:
+            rank.add_tensor(block, count * layout.grad_accumulation)
+            rank.add_partial_gradients(block, count)
     if layout.pp > 1:
-        _pipeline(sums, scenario, layout, stage)
-    return sums.collectives()
+        rank.add_pipeline()
+    return tuple(
+        Collective(name, group, round(count), round(size))
+        for (name, group), (count, size) in sorted(rank.sums.items())
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,195 +93,177 @@ class _Group:
     """True for experts of an expert-parallel group, which fewer ranks replicate."""
 
 
-def _groups(scenario: Scenario, layout: Layout, local_blocks: _Blocks) -> list[_Group]:
-    """Parameter groups of a stage: one per layer and its experts, one per end or one for both."""
-    layers: list[_Group] = []
-    ends: list[tuple[str, tuple[float, float]]] = []
-    for block, count in local_blocks:
-        # the embedding owns a tied table: the head's group is the final norm
-        own_block = without_tied(block) if block.tied_elsewhere and layout.pp == 1 else block
-        if block.kind == "layer":
-            layers += _layer_groups(scenario, layout, own_block, count)
-        else:
-            ends.append((block.kind, _elements(scenario, layout, own_block)))
-    chunked = scenario.framework.kernels.loss_chunks > 1
-    if layout.pp == 1 and any(block.tied_elsewhere for block, _ in local_blocks):
-        elements, trained = (sum(sizes) for sizes in zip(*(size for _, size in ends), strict=True))
-        weights = [weight for block, _ in local_blocks for weight in block.weights]
-        tied = float(sum(weight.num_params for weight in weights if weight.tied) * chunked)
-        return [*layers, _Group(1.0, elements, trained, stays=True, chunked=chunked, tied=tied)]
-    return layers + [
-        _Group(1.0, *size, stays=kind == "head", chunked=chunked and kind == "head")
-        for kind, size in ends
-    ]
+class _Rank:
+    """One rank of a stage, and its collectives by operation and axis: counts and bytes."""
 
+    def __init__(self, scenario: Scenario, layout: Layout, stage: int) -> None:
+        self.scenario, self.layout, self.stage = scenario, layout, stage
+        self.layouts, self.places = Layouts.of(layout), _places(layout)
+        stages = Stages.of(scenario, self.layouts, stage)
+        counts = [float(np.max(count)) for count in stages.counts]
+        self.blocks = [(b, c) for b, c in zip(stages.blocks, counts, strict=True) if c]
+        self.element = scenario.workload.compute_bytes
+        self.stream = float(stream_bytes(scenario, self.layouts))
+        self.tokens = float(self.layouts.tokens(scenario.workload.sequence_length))
+        self.sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
 
-def _layer_groups(
-    scenario: Scenario, layout: Layout, block: Block, count: float
-) -> Iterator[_Group]:
-    """The group of a layer, and that of its experts where expert parallelism shards them."""
-    routed = tuple(w for w in block.weights if w.expert and layout.ep > 1)
-    dense = tuple(w for w in block.weights if w not in routed)
-    yield _Group(count, *_elements(scenario, layout, replace(block, weights=dense)))
-    if routed:
-        routed_elements = _elements(scenario, layout, replace(block, weights=routed))
-        yield _Group(count, *routed_elements, experts=True)
+    def _add(self, name: str, kind: str, count: float, size: float) -> None:
+        """`count` operations of `size` bytes each over the groups of a kind."""
+        if count and size:
+            total = self.sums[name, axis_of(self.layout, *self.places[kind])]
+            total[0] += count
+            total[1] += count * size
 
+    # --- data axis -------------------------------------------------------------------------------
 
-def _elements(scenario: Scenario, layout: Layout, block: Block) -> tuple[float, float]:
-    """Gathered elements of a block on one rank, and how many of them are trained."""
-    total, trained = (
-        float(local_params(scenario, part, Layouts.of(layout)).all_gathered)
-        for part in (block, without_frozen(block))
-    )
-    return total, trained
+    def groups(self) -> list[_Group]:
+        """Parameter groups: one per layer and its experts, one per end or one for both."""
+        layers: list[_Group] = []
+        ends: list[tuple[str, tuple[float, float]]] = []
+        for block, count in self.blocks:
+            # the embedding owns a tied table: the head's group is the final norm
+            shares = self.layout.pp == 1 and block.tied_elsewhere
+            own_block = without_tied(block) if shares else block
+            if block.kind == "layer":
+                layers += self._layer_groups(own_block, count)
+            else:
+                ends.append((block.kind, self._elements(own_block)))
+        chunked = self.scenario.framework.kernels.loss_chunks > 1
+        if self.layout.pp == 1 and any(block.tied_elsewhere for block, _ in self.blocks):
+            elements, trained = (sum(sizes) for sizes in zip(*(s for _, s in ends), strict=True))
+            weights = [weight for block, _ in self.blocks for weight in block.weights]
+            tied = float(sum(weight.num_params for weight in weights if weight.tied) * chunked)
+            return [*layers, _Group(1.0, elements, trained, stays=True, chunked=chunked, tied=tied)]
+        return layers + [
+            _Group(1.0, *size, stays=kind == "head", chunked=chunked and kind == "head")
+            for kind, size in ends
+        ]
 
+    def _layer_groups(self, block: Block, count: float) -> Iterator[_Group]:
+        """The group of a layer, and that of its experts where expert parallelism shards them."""
+        routed = tuple(w for w in block.weights if w.expert and self.layout.ep > 1)
+        dense = tuple(w for w in block.weights if w not in routed)
+        yield _Group(count, *self._elements(replace(block, weights=dense)))
+        if routed:
+            yield _Group(count, *self._elements(replace(block, weights=routed)), experts=True)
 
-def _data(sums: _Sums, scenario: Scenario, layout: Layout, local_blocks: _Blocks) -> None:
-    element = scenario.workload.compute_bytes
-    reduce_bytes = scenario.framework.states(scenario.workload.precision).reduce_bytes
-    shards = (layout.dp_shard or layout.dp) * layout.cp
-    # torch's schedules reduce once per step, and so does ZeRO-1 without a pipeline
-    once = layout.pp > 1 or not layout.shards_gradients
-    for group in _groups(scenario, layout, local_blocks):
+    def _elements(self, block: Block) -> tuple[float, float]:
+        """Gathered elements of a block, and how many of them are trained."""
+        total, trained = (
+            float(local_params(self.scenario, part, self.layouts).all_gathered)
+            for part in (block, without_frozen(block))
+        )
+        return total, trained
+
+    def add_data(self, group: _Group) -> None:
+        """Gathers of weights and reductions of gradients of a group's kind."""
+        layout, framework = self.layout, self.scenario.framework
+        shards = int(self.layouts.num_shards)
         ranks = shards * layout.tp // layout.ep if group.experts else shards
-        axis = axis_of_kind(layout, "expert_shard" if group.experts else "shard")
+        kind = "expert_shard" if group.experts else "shard"
         # the head's gradient is reduced after the last chunk, the others' after backward
         parts = 2 if group.chunked else 1
-        reduced_bytes = (group.trained + group.tied) / parts * reduce_bytes
+        reduced_bytes = (group.trained + group.tied) / parts
+        reduced_bytes *= framework.states(self.scenario.workload.precision).reduce_bytes
         if not layout.shards_states:
-            sums.add("all_reduce", axis, group.count * (ranks > 1), reduced_bytes)
-            continue
-        reductions = parts * group.count * (1 if once else layout.grad_accumulation)
+            self._add("all_reduce", kind, group.count * (ranks > 1), reduced_bytes)
+            return
+        reductions = parts * group.count * int(self.layouts.reductions_per_step(framework))
+        gathered_bytes = group.elements * self.element
         if layout.reshard and not group.stays:
             # forward leaves weights sharded over fewer ranks, which backward gathers again
             times = group.count * layout.grad_accumulation
-            inner_axis = axis_of_kind(layout, "second_shard")
-            sums.add("all_gather", inner_axis, times, group.elements * element)
+            self._add("all_gather", "second_shard", times, gathered_bytes)
         if ranks > 1:
-            gathers = group.count * _gathers(layout, group, once)
-            sums.add("all_gather", axis, gathers, group.elements * element)
-            sums.add("reduce_scatter", axis, reductions, reduced_bytes)
+            self._add("all_gather", kind, group.count * self._gathers(group), gathered_bytes)
+            self._add("reduce_scatter", kind, reductions, reduced_bytes)
         if shards < layout.dp * layout.cp:
-            sums.add("all_reduce", "dp_replicate", reductions, reduced_bytes / ranks)
+            self._add("all_reduce", "replica", reductions, reduced_bytes / ranks)
 
+    def _gathers(self, group: _Group) -> int:
+        """All-gathers of one group over all its shards in a step."""
+        layout, framework = self.layout, self.scenario.framework
+        forward = int(self.layouts.gathers_per_step(framework))
+        backward = int(self.layouts.backward_gathers_per_step(framework)) * layout.shards_weights
+        if group.chunked:
+            return forward + backward + int(self.layouts.extra_head_gathers(framework))
+        if group.stays:
+            return forward if layout.pp == 1 else 1
+        return layout.grad_accumulation if layout.reshard else forward + backward
 
-def _gathers(layout: Layout, group: _Group, once: bool) -> int:
-    """All-gathers of one group over all its shards in a step."""
-    passes = layout.grad_accumulation
-    if group.chunked:
-        return _GATHERS_OF_CHUNKS * passes
-    if layout.reshard and not group.stays:
-        return passes
-    if layout.shards_weights and layout.pp == 1:
-        return passes * (1 if group.stays else 2)
-    if layout.shards_weights and not group.stays:
-        # a backward pass leaves the weights gathered for the forward pass after it
-        return passes + 1
-    return 1 if once else passes
+    # --- other axes ------------------------------------------------------------------------------
 
+    def _repeats(self, block: Block) -> bool:
+        return self.layout.recompute == "full" and not block.kept_whole
 
-def _expert(sums: _Sums, scenario: Scenario, layout: Layout, local_blocks: _Blocks) -> None:
-    axis = axis_of_kind(layout, "expert")
-    experts, element = scenario.model.experts, scenario.workload.compute_bytes
-    assert experts is not None
-    sent = _tokens(scenario, layout) // layout.tp * experts.top_k
-    size = float(sent * scenario.model.hidden_size * element)
-    for block, count in local_blocks:
-        is_recomputed = layout.recompute == "full" and not block.kept_whole
-        if block.dispatch_top_k:
-            times = count * layout.grad_accumulation
-            sums.add("all_to_all", axis, times * (6 if is_recomputed else 4), size)
-            sums.add(
-                "all_to_all",
-                axis,
-                times * (2 if is_recomputed else 1),
-                _COUNT * experts.num_experts,
-            )
+    def add_expert(self, block: Block, times: float) -> None:
+        """Exchange of tokens and their counts, `times` passes."""
+        model, passes = self.scenario.model, 2 if self._repeats(block) else 1
+        experts = model.experts
+        assert experts is not None
+        sent = self.tokens // self.layout.tp * experts.top_k
+        size = sent * model.hidden_size * self.element
+        self._add("all_to_all", "expert", times * (2 + 2 * passes), size)
+        self._add("all_to_all", "expert", times * passes, _COUNT * experts.num_experts)
 
-
-def _context(sums: _Sums, scenario: Scenario, layout: Layout, local_blocks: _Blocks) -> None:
-    axis = axis_of_kind(layout, "context")
-    tokens, element = _tokens(scenario, layout), scenario.workload.compute_bytes
-    for block, count in local_blocks:
-        gathers = 3 if layout.recompute == "full" and not block.kept_whole else 2
+    def add_context(self, block: Block, times: float) -> None:
+        """Keys and values and their gradients, `times` passes."""
+        gathers, cp = 3 if self._repeats(block) else 2, self.layout.cp
         for attention in block.attentions:
-            width = attention.num_kv_heads * (attention.qk_dim + attention.v_dim) // layout.tp
-            times = count * layout.grad_accumulation
-            size = float(tokens * width)
-            sums.add("all_gather", axis, times * gathers, size * layout.cp * element)
-            sums.add("all_to_all", axis, times * layout.cp, size * _ACCUMULATED)
+            width = attention.num_kv_heads * (attention.qk_dim + attention.v_dim) // self.layout.tp
+            size = self.tokens * width
+            self._add("all_gather", "context", times * gathers, size * cp * self.element)
+            self._add("all_to_all", "context", times * cp, size * _ACCUMULATED)
 
-
-def _tokens(scenario: Scenario, layout: Layout) -> int:
-    """Tokens of a micro-batch on one context rank."""
-    return layout.micro_batch * scenario.workload.sequence_length // layout.cp
-
-
-def _tensor(sums: _Sums, scenario: Scenario, layout: Layout, local_blocks: _Blocks) -> None:
-    workload = scenario.workload
-    tokens = _tokens(scenario, layout)
-    stream = float(tokens * scenario.model.hidden_size * workload.compute_bytes)
-    for block, count in local_blocks:
-        times = count * layout.grad_accumulation
-        gathers, reductions = _crossings(layout, block)
-        if layout.sequence_parallel:
-            sums.add("all_gather", "tp", times * gathers, stream)
-            sums.add("reduce_scatter", "tp", times * reductions, stream)
+    def add_tensor(self, block: Block, times: float) -> None:
+        """Residual stream and loss, `times` passes."""
+        gathers = reductions = 1.0
+        if block.kind == "layer":
+            # a recomputed layer runs to its end; selective recompute keeps reduce-scattered results
+            full, sequence = self._repeats(block), self.layout.sequence_parallel
+            recomputed = full or self.layout.recompute == "selective"
+            gathers = block.num_tp_collectives * (3 if recomputed else 2)
+            repeated = full if sequence else recomputed
+            reductions = block.num_tp_collectives * (3 if repeated else 2)
+        if self.layout.sequence_parallel:
+            self._add("all_gather", "tensor", times * gathers, self.stream)
+            self._add("reduce_scatter", "tensor", times * reductions, self.stream)
         else:
-            sums.add("all_reduce", "tp", times * reductions, stream)
+            self._add("all_reduce", "tensor", times * reductions, self.stream)
         if block.kind == "head":
-            sums.add("all_reduce", "tp", times * _LOSS_REDUCTIONS, 4.0 * tokens)
-        _replicated_gradients(sums, block, count, layout, workload.compute_bytes)
+            self._add("all_reduce", "tensor", times * _LOSS_REDUCTIONS, 4.0 * self.tokens)
 
+    def add_partial_gradients(self, block: Block, count: float) -> None:
+        """Reductions of replicated weights' gradients, which see part of the tokens or heads."""
+        layout = self.layout
+        times, element = count * layout.grad_accumulation, self.element
+        if layout.pp > 1 or not layout.shards_gradients:
+            # gradients accumulate unreduced, in fp32, over the micro-batches
+            times, element = count, _ACCUMULATED
+        for weight in block.weights:
+            routes = weight.part == "router" or (weight.part == "experts" and layout.ep == 1)
+            # what an embedding holds whole is used per token, as norms are
+            per_token = weight.part in ("norm", "position") or block.kind == "embedding"
+            if weight.split == "replicated" and (
+                weight.part == "qk_norm" or routes or (per_token and layout.sequence_parallel)
+            ):
+                # the experts' biases are one tensor
+                copies = 1 if weight.expert else weight.copies
+                size = float(weight.num_params * element / copies)
+                self._add("all_reduce", "tensor", times * copies, size)
 
-def _crossings(layout: Layout, block: Block) -> tuple[float, float]:
-    """All-gathers and reductions of the stream in one pass, forward and backward.
-
-    A recomputed layer runs to its end; selective recompute keeps what reduce-scatters give.
-    """
-    if block.kind != "layer":
-        return 1, 1
-    full = layout.recompute == "full" and not block.kept_whole
-    recomputed = full or layout.recompute == "selective"
-    repeats = full if layout.sequence_parallel else recomputed
-    regions = block.num_tp_collectives
-    return regions * (3 if recomputed else 2), regions * (3 if repeats else 2)
-
-
-def _replicated_gradients(
-    sums: _Sums, block: Block, count: float, layout: Layout, element: int
-) -> None:
-    """Reduce gradients of replicated weights that see part of the tokens or heads."""
-    times = count * layout.grad_accumulation
-    if layout.pp > 1 or not layout.shards_gradients:
-        # gradients accumulate unreduced, in fp32, over the micro-batches
-        times, element = count, _ACCUMULATED
-    for weight in block.weights:
-        routes = weight.part == "router" or (weight.part == "experts" and layout.ep == 1)
-        # what an embedding holds whole is used per token, as norms are
-        per_token = weight.part in ("norm", "position") or block.kind == "embedding"
-        if weight.split == "replicated" and (
-            weight.part == "qk_norm" or routes or (per_token and layout.sequence_parallel)
-        ):
-            # the experts' biases are one tensor
-            copies = 1 if weight.expert else weight.copies
-            sums.add(
-                "all_reduce", "tp", times * copies, float(weight.num_params * element / copies)
-            )
-
-
-def _pipeline(sums: _Sums, scenario: Scenario, layout: Layout, stage: int) -> None:
-    tokens = _tokens(scenario, layout)
-    split = layout.tp if layout.sequence_parallel else 1
-    size = tokens * scenario.model.hidden_size * scenario.workload.compute_bytes / split
-    neighbours = sum(
-        0 <= neighbour < layout.pp * layout.vpp and layout.stage_of(neighbour) != stage
-        for number in range(layout.vpp)
-        for neighbour in (layout.chunk(stage, number) - 1, layout.chunk(stage, number) + 1)
-    )
-    for name in ("send", "receive"):
-        sums.add(name, "pp", neighbours * layout.grad_accumulation, size)
+    def add_pipeline(self) -> None:
+        """Messages to the neighbours that lie on other ranks."""
+        layout = self.layout
+        chunks = [layout.chunk(self.stage, number) for number in range(layout.vpp)]
+        neighbours = sum(
+            0 <= neighbour < layout.pp * layout.vpp and layout.stage_of(neighbour) != self.stage
+            for chunk in chunks
+            for neighbour in (chunk - 1, chunk + 1)
+        )
+        size = self.stream / (layout.tp if layout.sequence_parallel else 1)
+        for name in ("send", "receive"):
+            self._add(name, "pipeline", neighbours * layout.grad_accumulation, size)
 
 
 _NAMES = {
@@ -313,10 +284,8 @@ def _places(layout: Layout) -> dict[str, tuple[int, int]]:
     """Size and stride of the groups of every kind."""
     # experts are whole where they are spread, as FSDP2 leaves them
     layouts = Layouts.of(layout if layout.ep == 1 else layout.replaced(etp=1))
-    placements = {
-        kind: (int(size), int(stride)) for kind, (size, stride) in geometry(layouts).items()
-    }
-    return {kind: placements[kind] for kind in _NAMES}
+    placements = geometry(layouts)
+    return {kind: (int(placements[kind][0]), int(placements[kind][1])) for kind in _NAMES}
 
 
 def axis_of(layout: Layout, size: int, stride: int) -> str:
@@ -329,12 +298,3 @@ def axis_of(layout: Layout, size: int, stride: int) -> str:
         if place == (size, stride):
             return _NAMES[kind]
     return "world"
-
-
-def axis_of_kind(layout: Layout, kind: str) -> str:
-    """Name of the axis of a kind of groups.
-
-    >>> axis_of_kind(Layout(dp=8, ep=8), "expert")      # the ranks of the data axis
-    'dp'
-    """
-    return axis_of(layout, *_places(layout)[kind])

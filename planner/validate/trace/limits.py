@@ -48,11 +48,13 @@ _Rules = list[tuple[bool, str]]
 
 def _wrong_context(scenario: Scenario, layout: Layout) -> _Rules:
     """Limits of the framework and of context parallelism."""
-    framework, workload = scenario.framework.family, scenario.workload
+    framework, workload, model = scenario.framework.family, scenario.workload, scenario.model
+    special = model.latent_attention is not None or model.attention_sinks
+    rings = model.kind == "decoder" and not special and model.position != "alibi"
     return [
         (framework != "fsdp2", f"framework {framework} is not traced; use fsdp2"),
         (
-            layout.cp > 1 and (not _rings(scenario.model) or workload.attention != "flash"),
+            layout.cp > 1 and (not rings or workload.attention != "flash"),
             f"cp = {layout.cp} is traced with causal fused attention alone, without sinks, ALiBi "
             "or latent projections; use cp = 1",
         ),
@@ -212,9 +214,3 @@ def _wrong_experts(scenario: Scenario, layout: Layout) -> _Rules:
             "as traces take them to; change the sequence or micro-batch",
         ),
     ]
-
-
-def _rings(model: Model) -> bool:
-    """True if torch's ring attention runs the model."""
-    plain = model.latent_attention is None and not model.attention_sinks
-    return model.kind == "decoder" and plain and model.position != "alibi"

@@ -17,24 +17,14 @@ import numpy as np
 from planner.cost.scenario import Scenario
 from planner.cost.shards.stages import Stages
 from planner.describe.layout import Layout
+from planner.validate.trace.expected_collectives import Collective
 from planner.validate.trace.limits import check_traceable
 from planner.validate.trace.tracer import TraceError, Tracer
 
-__all__ = ["Collective", "Trace", "TraceError", "stage_requests", "trace"]
+__all__ = ["Trace", "TraceError", "stage_requests", "trace"]
 
 _DEPTHS = (4, 6)
 """Layers traced of a deeper stage: fewer than four and other phases hold the peak."""
-
-
-@dataclass(frozen=True, slots=True)
-class Collective:
-    """Operations of one kind over the groups of one axis, in one step of one rank."""
-
-    name: str
-    group: str
-    count: int
-    bytes: int
-    """Full buffers: gathered tensors, and tensors before reduction or scattering."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +68,7 @@ def trace(
 ) -> Trace:
     """Trace one rank of a pipeline stage: the first of the stage, whose shards are largest.
 
-    Counted: parameters, gradients, AdamW states, activations, gathered parameters, gradient
-    reduction, temporaries of every operator. Left out: the device's context, the allocator's
-    rounding and reserve, communicator buffers. Many traces can share a `tracer`.
+    Left out: the device's context, the allocator's rounding and reserve, communicator buffers.
     """
     check_traceable(scenario, layout, stage)
     _, dense, count = _layers(scenario, layout, stage)
@@ -90,17 +78,29 @@ def trace(
         depths = (count,)
     with Tracer() if tracer is None else nullcontext(tracer) as worker:
         answers = [
-            worker.ask(
-                _request(
-                    scenario, layout, stage, optimizer, _chunks(scenario, layout, stage, depth)
-                )
-            )
-            for depth in depths
+            worker.ask(_request(scenario, layout, stage, depth, optimizer)) for depth in depths
         ]
     result = answers[0]
     if len(depths) > 1:
-        result = _extrapolate(answers[0], answers[1], depths, count)
-    return _trace(scenario, layout, stage, depths, count, result)
+        result = _extrapolate(answers, (count - depths[1]) / (depths[1] - depths[0]))
+    phases = {phase: sum(parts.values()) for phase, parts in result["peaks"].items()}
+    phase = max(phases, key=lambda name: phases[name])
+    return Trace(
+        model=scenario.model.name,
+        layout=layout,
+        stage=stage,
+        num_layers=count,
+        depths=depths,
+        torch=result["torch"],
+        **{f"{name}_bytes": size for name, size in result["states"].items()},
+        start_of_backward_bytes=result["start_of_backward"],
+        peak_bytes=phases[phase],
+        peak_phase=phase,
+        peak_parts_bytes=result["peaks"][phase],
+        phases_bytes=phases,
+        loss_parts_bytes=result["loss"],
+        collectives=tuple(Collective(**item) for item in result["collectives"]),
+    )
 
 
 def _layers(scenario: Scenario, layout: Layout, stage: int) -> tuple[int, int, int]:
@@ -122,79 +122,59 @@ def stage_requests(scenario: Scenario, layout: Layout) -> list[dict[str, Any]]:
     requests = []
     for stage in range(layout.pp):
         check_traceable(scenario, layout, stage)
-        chunks = _chunks(scenario, layout, stage, _layers(scenario, layout, stage)[2])
-        requests.append(_request(scenario, layout, stage, "fused", chunks))
+        depth = _layers(scenario, layout, stage)[2]
+        requests.append(_request(scenario, layout, stage, depth, "fused"))
     return requests
 
 
 def _chunks(scenario: Scenario, layout: Layout, stage: int, depth: int) -> list[tuple[int, int]]:
-    """First layer and number of layers of every chunk of a stage.
-
-    A chunk is a stage of a pipeline as long as all chunks; a single one is traced at `depth`.
-    """
+    """First layer and number of layers of every chunk of a stage; a single one has `depth`."""
     if layout.vpp == 1:
         return [(_layers(scenario, layout, stage)[0], depth)]
     longer = layout.replaced(pp=layout.pp * layout.vpp, vpp=1, schedule="1f1b")
-    chunk_list = []
-    for number in range(layout.vpp):
-        first, _, count = _layers(scenario, longer, layout.chunk(stage, number))
-        chunk_list.append((first, count))
-    return chunk_list
+    numbers = [layout.chunk(stage, number) for number in range(layout.vpp)]
+    return [_layers(scenario, longer, number)[::2] for number in numbers]
 
 
 def _request(
-    scenario: Scenario,
-    layout: Layout,
-    stage: int,
-    optimizer: str,
-    chunks: list[tuple[int, int]],
+    scenario: Scenario, layout: Layout, stage: int, depth: int, optimizer: str
 ) -> dict[str, Any]:
+    """What `planner.validate.trace.step` reads; its numbers are those of `passes.Numbers`."""
+    framework, workload = scenario.framework, scenario.workload
+    states = framework.states(workload.precision)
+    in_blocks = workload.optimizer == "adam-8bit"
     return {
         "model": scenario.model.model_dump(),
         "layout": layout.model_dump(),
-        "workload": scenario.workload.model_dump(),
+        "workload": workload.model_dump(),
         "stage": stage,
         "optimizer": optimizer,
-        "chunks": chunks,
-        "numbers": _numbers(scenario),
+        "chunks": _chunks(scenario, layout, stage, depth),
+        "numbers": {
+            "weight_bytes": int(states.master_bytes),
+            "reduce_bytes": int(states.reduce_bytes),
+            "moment_bytes": 1 if in_blocks else int(states.moment_bytes),
+            "in_backward": framework.kernels.optimizer_in_backward,
+            "loss_chunks": framework.kernels.loss_chunks,
+        },
     }
 
 
-def _numbers(scenario: Scenario) -> dict[str, Any]:
-    """Formats of weights, reductions and moments, as `planner.validate.sharding.optimizers`."""
-    states, kernels = scenario.framework.states(scenario.workload.precision), scenario.framework
-    in_blocks = scenario.workload.optimizer == "adam-8bit"
-    return {
-        "weight_bytes": int(states.master_bytes),
-        "reduce_bytes": int(states.reduce_bytes),
-        "moment_bytes": 1 if in_blocks else int(states.moment_bytes),
-        "in_backward": kernels.kernels.optimizer_in_backward,
-        "loss_chunks": kernels.kernels.loss_chunks,
-    }
-
-
-# --- depth -----------------------------------------------------------------------------------
-
-
-def _extrapolate(
-    low: dict[str, Any], high: dict[str, Any], depths: tuple[int, ...], count: int
-) -> dict[str, Any]:
-    """Extrapolate two answers linearly to `count` layers."""
-    steps = (count - depths[1]) / (depths[1] - depths[0])
+def _extrapolate(answers: list[dict[str, Any]], steps: float) -> dict[str, Any]:
+    """Extrapolate two answers linearly by `steps` of their distance."""
+    low, high = answers
 
     def line(a: int, b: int) -> int:
         return round(b + (b - a) * steps)
 
     def parts(a: dict[str, int], b: dict[str, int]) -> dict[str, int]:
-        names = sorted({*a, *b})
-        return {name: line(a.get(name, 0), b.get(name, 0)) for name in names}
+        return {name: line(a.get(name, 0), b.get(name, 0)) for name in sorted({*a, *b})}
 
     low_counts = {(c["name"], c["group"]): c for c in low["collectives"]}
+    pairs = [(low_counts[c["name"], c["group"]], c) for c in high["collectives"]]
     return {
-        **high,
-        "states": parts(low["states"], high["states"]),
-        "start_of_backward": parts(low["start_of_backward"], high["start_of_backward"]),
-        "loss": parts(low["loss"], high["loss"]),
+        **{name: parts(low[name], high[name]) for name in ("states", "start_of_backward", "loss")},
+        "torch": high["torch"],
         # phases of layers between the ends exist only at the larger depth; they lie between
         "peaks": {
             phase: parts(low["peaks"][phase], peak)
@@ -202,42 +182,7 @@ def _extrapolate(
             if phase in low["peaks"]
         },
         "collectives": [
-            {
-                **c,
-                "count": line(low_counts[c["name"], c["group"]]["count"], c["count"]),
-                "bytes": line(low_counts[c["name"], c["group"]]["bytes"], c["bytes"]),
-            }
-            for c in high["collectives"]
+            {**c, **{name: line(before[name], c[name]) for name in ("count", "bytes")}}
+            for before, c in pairs
         ],
     }
-
-
-def _trace(
-    scenario: Scenario,
-    layout: Layout,
-    stage: int,
-    depths: tuple[int, ...],
-    count: int,
-    result: dict[str, Any],
-) -> Trace:
-    phases = {phase: sum(parts.values()) for phase, parts in result["peaks"].items()}
-    phase = max(phases, key=lambda name: phases[name])
-    states = result["states"]
-    return Trace(
-        model=scenario.model.name,
-        layout=layout,
-        stage=stage,
-        num_layers=count,
-        depths=depths,
-        torch=result["torch"],
-        parameters_bytes=states["parameters"],
-        gradients_bytes=states["gradients"],
-        optimizer_states_bytes=states["optimizer_states"],
-        start_of_backward_bytes=result["start_of_backward"],
-        peak_bytes=phases[phase],
-        peak_phase=phase,
-        peak_parts_bytes=result["peaks"][phase],
-        phases_bytes=phases,
-        loss_parts_bytes=result["loss"],
-        collectives=tuple(Collective(**item) for item in result["collectives"]),
-    )

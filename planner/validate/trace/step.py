@@ -1,12 +1,10 @@
 """Step: build and shard a stage, run one training step on fake tensors, read its memory."""
 
-# torch leaves some of its functions untyped
-# mypy: disable-error-code="no-untyped-call"
-
 from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -21,19 +19,26 @@ from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.validate.sharding import adapter, lowrank, models, shard
 from planner.validate.sharding.adapter import Region
-from planner.validate.sharding.optimizers import Numbers, in_backward, make_optimizer
-from planner.validate.sharding.pipeline_schedule import Pipeline, stage_tensors
+from planner.validate.sharding.attention import fused_rms_norm
+from planner.validate.sharding.passes import (
+    Numbers,
+    Pipeline,
+    chunked_loss,
+    in_backward,
+    make_optimizer,
+    optimizer_groups,
+    stage_tensors,
+)
 from planner.validate.sharding.recorders import (
     CollectiveRecorder,
     Direction,
-    Live,
     Phase,
+    StorageEvent,
     StorageTimeline,
 )
-from planner.validate.trace.chunked_loss import chunked_loss
 from planner.validate.trace.expected_collectives import axis_of
 
-__all__ = ["measure", "measure_on_rank"]
+__all__ = ["measure"]
 
 _RESIDENT = (
     "parameters",
@@ -48,21 +53,19 @@ _RESIDENT = (
 class _Step:
     """One rank's stages, optimizer and inputs, and the step that is traced."""
 
-    def __init__(
-        self,
-        model: Model,
-        layout: Layout,
-        workload: Workload,
-        chunks: list[range],
-        stage: int,
-        optimizer: str,
-        numbers: dict[str, Any],
-    ) -> None:
-        self.model, self.layout, self.workload = model, layout, workload
-        self.numbers = Numbers(**numbers)
-        self.chunks = {layout.chunk(stage, number): layers for number, layers in enumerate(chunks)}
-        self.layers = [layer for layers in chunks for layer in layers]
-        self.kind = optimizer
+    def __init__(self, request: dict[str, Any]) -> None:
+        """`request` is one of `planner.validate.trace.stage_trace`."""
+        self.model = Model.model_validate_json(json.dumps(request["model"]))
+        self.layout = Layout.model_validate_json(json.dumps(request["layout"]))
+        self.workload = Workload.model_validate_json(json.dumps(request["workload"]))
+        self.numbers, self.kind = Numbers(**request["numbers"]), request["optimizer"]
+        self.chunks = {
+            self.layout.chunk(request["stage"], number): range(first, first + count)
+            for number, (first, count) in enumerate(request["chunks"])
+        }
+        self.layers = [layer for layers in self.chunks.values() for layer in layers]
+        self.num_stages = self.layout.pp * self.layout.vpp
+        self.device, self.dtype = torch.device("cpu"), shard.compute_dtype(self.workload)
         self.timeline, self.recorder = StorageTimeline(), CollectiveRecorder()
         self.keys: dict[str, set[int]] = {name: set() for name in _RESIDENT}
         self.head_inputs: set[int] = set()
@@ -77,18 +80,18 @@ class _Step:
 
     def _stage(self, index: int, layers: range) -> models.Stage:
         with torch.device("meta"):
-            stage = models.build_stage(
+            stage = models.Stage(
                 self.model,
                 layers,
                 first=index == 0,
-                last=index == self.layout.pp * self.layout.vpp - 1,
+                last=index == self.num_stages - 1,
                 eager=self.workload.attention == "eager",
-                kernel=adapter.rms_norm,
+                kernel=fused_rms_norm,
             )
             stage.ends_in_stream = self.numbers.loss_chunks > 1
             stage.to(self.numbers.weight)
             if self.workload.adapted:
-                lowrank.adapt(stage, self.workload, shard.compute_dtype(self.workload))
+                lowrank.adapt(stage, self.workload, self.dtype)
         shard.apply(stage, self.layout, self.workload, self.meshes, reduce=self.numbers.reduce)
         after: models.Part = "head" if stage.last else "output"
         stage.marks = partial(self._mark, ["embedding", *layers, after])
@@ -101,32 +104,33 @@ class _Step:
         if self.numbers.in_backward:
             self.optimizers = in_backward(self.modules, build)
         else:
-            self.optimizers = [build(shard.optimizer_groups(self.modules))]
+            self.optimizers = [build(optimizer_groups(self.modules))]
         rows = self.workload.sequence_length // self.layout.cp
-        dtype = shard.compute_dtype(self.workload)
         shape = (self.layout.micro_batch, rows)
-        self.rope = next(iter(self.stages.values())).tables(rows, torch.device("cpu"), dtype)
+        self.rope = next(iter(self.stages.values())).tables(rows, self.device, self.dtype)
         for stage in self.stages.values():
             stage.default_rope = self.rope
         self.batches = [
-            (self._inputs(shape, dtype), torch.zeros(shape, dtype=torch.long))
+            (self._inputs(shape), torch.zeros(shape, dtype=torch.long))
             for _ in range(self.layout.grad_accumulation)
         ]
         self.pipeline = None
-        if self.layout.pp > 1:
+        if self.meshes.pipeline is not None:
             examples = {
-                index: stage_tensors(self.model, self.layout, self.workload, index, dtype)
+                index: stage_tensors(self.model, self.layout, self.workload, index, self.dtype)
                 for index in self.stages
             }
-            self.pipeline = Pipeline(self.stages, self.layout, self.meshes, self._loss, examples)
+            spread = (self.layout.schedule, self.num_stages, self.layout.grad_accumulation)
+            mesh, stages = self.meshes.pipeline, dict(self.stages)
+            self.pipeline = Pipeline(stages, spread, self._loss, mesh, self.device, examples)
 
-    def _inputs(self, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+    def _inputs(self, shape: tuple[int, int]) -> Tensor:
         """Token ids, or patches (one fewer: the image has a token of its own)."""
         vision = self.model.vision
         if vision is None:
             return torch.zeros(shape, dtype=torch.long)
         width = vision.num_channels * vision.patch_size**2
-        return torch.zeros(shape[0], shape[1] - 1, width, dtype=dtype)
+        return torch.zeros(shape[0], shape[1] - 1, width, dtype=self.dtype)
 
     # --- phases ------------------------------------------------------------------------------
 
@@ -180,11 +184,8 @@ class _Step:
             self._enter(Direction.BACKWARD, "loss")
             self.starts.append(len(self.timeline.events))
 
-        def leave(_: Tensor) -> None:
-            self._enter(Direction.BACKWARD, "head")
-
         loss.register_hook(begin)
-        logits.register_hook(leave)
+        logits.register_hook(lambda _: self._enter(Direction.BACKWARD, "head"))
         return loss
 
     def _loss_of(self, stage: models.Stage, tokens: Tensor, labels: Tensor, reduce: bool) -> Tensor:
@@ -196,12 +197,14 @@ class _Step:
         self._enter(Direction.BACKWARD, "head")
         return loss
 
-    def _parallel_loss(self) -> contextlib.AbstractContextManager[None]:
-        return loss_parallel() if self.layout.tp > 1 else contextlib.nullcontext()
-
     def _passes(self) -> None:
+        parallel_loss = loss_parallel if self.layout.tp > 1 else contextlib.nullcontext
         if self.pipeline is not None:
-            self.pipeline.step(self.batches, self._parallel_loss)
+            first, last = self.pipeline.first, self.pipeline.last
+            tokens = torch.cat([pair[0] for pair in self.batches]) if first else None
+            labels = torch.cat([pair[1] for pair in self.batches]) if last else None
+            with parallel_loss():
+                self.pipeline.step(tokens, labels)
             return
         (stage,) = self.stages.values()
         for number, (tokens, labels) in enumerate(self.batches):
@@ -211,11 +214,10 @@ class _Step:
                 stage.set_requires_gradient_sync(last)  # type: ignore[operator]
             if self.layout.zero_stage == 1:
                 stage.set_reshard_after_backward(last)  # type: ignore[operator]
-            with self._parallel_loss():
+            reduces = self.layout.shards_gradients or last
+            with parallel_loss():
                 # the logits are not kept over backward, as in torchtitan
-                self._loss_of(
-                    stage, tokens, labels, self.layout.shards_gradients or last
-                ).backward()
+                self._loss_of(stage, tokens, labels, reduces).backward()
 
     def run(self) -> None:
         """Forward, backward, update."""
@@ -273,7 +275,7 @@ class _Step:
 
     # --- reading out -------------------------------------------------------------------------
 
-    def category(self, live: Live) -> str:
+    def category(self, live: StorageEvent) -> str:
         """Category of a storage."""
         for name in _RESIDENT:
             if live.key in self.keys[name]:
@@ -300,8 +302,7 @@ class _Step:
         where = self.timeline.moments["start"]
         for index, event in enumerate(self.timeline.events[: self.timeline.moments["stop"]]):
             if event.key not in allocations and event.bytes:
-                live = Live(event.key, event.bytes, event.phase, event.region)
-                allocations[event.key] = self.category(live)
+                allocations[event.key] = self.category(event)
             if allocations.get(event.key) in names:
                 total += event.bytes - sizes.get(event.key, 0)
                 sizes[event.key] = event.bytes
@@ -311,57 +312,32 @@ class _Step:
 
 
 def _collectives(step: _Step) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": item.name,
-            "group": axis_of(
-                step.layout, len(item.ranks), min(b - a for a, b in itertools.pairwise(item.ranks))
-            ),
-            "count": item.count,
-            "bytes": item.bytes,
-        }
-        for item in step.recorder.operations()
-        if len(item.ranks) > 1  # alone a rank sends nothing
-    ]
+    rows = []
+    for item in step.recorder.operations():
+        if len(item.ranks) > 1:  # alone a rank sends nothing
+            stride = min(b - a for a, b in itertools.pairwise(item.ranks))
+            group = axis_of(step.layout, len(item.ranks), stride)
+            row = {"name": item.name, "group": group, "count": item.count, "bytes": item.bytes}
+            rows.append(row)
+    return rows
 
 
-def measure(
-    model: Model,
-    layout: Layout,
-    workload: Workload,
-    chunks: list[range],
-    stage: int,
-    optimizer: str,
-    numbers: dict[str, Any],
-) -> dict[str, Any]:
-    """Bytes and collectives of one rank of a stage that holds the layers of `chunks`."""
-    step = _Step(model, layout, workload, chunks, stage, optimizer, numbers)
-    rank = stage * layout.dp * layout.cp * layout.tp
+def measure(request: dict[str, Any], *, is_fake: bool = True) -> dict[str, Any]:
+    """Bytes and collectives of one rank of a requested stage.
+
+    Its process group and tensors are fake; else this rank's own, with real tensors on the CPU.
+    """
+    step = _Step(request)
+    rank = request["stage"] * step.layout.dp * step.layout.cp * step.layout.tp
     with contextlib.ExitStack() as stack:
-        stack.enter_context(adapter.fake_world(rank, layout.world))
+        if is_fake:
+            stack.enter_context(adapter.fake_world(rank, step.layout.world))
         step.build()
         stack.enter_context(adapter.quiet_propagation())
-        stack.enter_context(adapter.static_pipeline())
         stack.enter_context(adapter.communication_region(step._communicating))
-        stack.enter_context(adapter.fake_mode())
-        step.materialise()
-        step.trace()
-        return _readout(step)
-
-
-def measure_on_rank(
-    model: Model,
-    layout: Layout,
-    workload: Workload,
-    chunks: list[range],
-    stage: int,
-    optimizer: str,
-    numbers: dict[str, Any],
-) -> dict[str, Any]:
-    """Measure this rank of a real process group, with real tensors on the CPU."""
-    step = _Step(model, layout, workload, chunks, stage, optimizer, numbers)
-    step.build()
-    with adapter.quiet_propagation(), adapter.communication_region(step._communicating):
+        if is_fake:
+            stack.enter_context(adapter.static_pipeline())
+            stack.enter_context(adapter.fake_mode())
         step.materialise()
         step.trace()
         return _readout(step)

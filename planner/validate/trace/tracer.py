@@ -1,18 +1,21 @@
-"""Tracer: a worker process that traces one step after the other.
+"""Tracer: a worker process that traces one step or module after the other.
 
-Importing torch takes longer than tracing a small model, so one worker answers many requests. A
-step that aborts the interpreter ends the worker, not the caller; the next request starts another.
+Importing torch takes longer than tracing a small model, so one worker answers many requests, each a
+JSON line. A trace can abort the interpreter and leaves process groups behind: that ends the worker,
+not the caller, and the next request starts another. This module is the worker's program as well.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import subprocess
 import sys
 import tempfile
 import threading
+import warnings
 from typing import Any, Self
 
 from planner.errors import PlannerError
@@ -30,14 +33,14 @@ class Tracer:
     def __init__(self, limit_s: float = 900.0) -> None:
         self._limit_s = limit_s
         self._process: subprocess.Popen[str] | None = None
-        self._said = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115
+        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._end()
-        self._said.close()
+        self._errors.close()
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Answer one request. Raises TraceError where the worker fails."""
@@ -70,10 +73,10 @@ class Tracer:
     def _worker(self) -> subprocess.Popen[str]:
         if self._process is None:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "planner.validate.trace.trace_worker"],
+                [sys.executable, "-m", "planner.validate.trace.tracer"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=self._said,
+                stderr=self._errors,
                 text=True,
             )
         return self._process
@@ -82,17 +85,16 @@ class Tracer:
         """End the worker. Returns the reason for its failure."""
         self._end()
         if late:
-            return (
-                f"the traced step took longer than {self._limit_s:.0f} s; trace fewer micro-batches"
-            )
-        self._said.seek(0)
+            limit = f"{self._limit_s:.0f} s"
+            return f"the traced step took longer than {limit}; trace fewer micro-batches"
+        self._errors.seek(0)
         # torch puts the rank before every line
-        output = re.sub(r"\[rank\d+\]: ?", "", self._said.read())
-        reason = output.strip().splitlines()[-1:] or ["no message"]
-        self._said.seek(0)
-        self._said.truncate()
+        output = re.sub(r"\[rank\d+\]: ?", "", self._errors.read())
+        reason = (output.strip().splitlines() or ["no message"])[-1]
+        self._errors.seek(0)
+        self._errors.truncate()
         return (
-            f"torch failed in the traced step ({reason[0][:300]}); "
+            f"torch failed in the traced step ({reason[:300]}); "
             "try a smaller layout, and report it with the layout"
         )
 
@@ -109,3 +111,34 @@ class Tracer:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def _answer(request: dict[str, Any]) -> dict[str, Any]:
+    from planner.validate.sharding import adapter
+
+    version = adapter.require_torch()
+    if "module" in request:
+        from planner.validate.trace.module_trace import trace_file
+
+        return trace_file(request["module"], request["function"], request["said"])
+    from planner.validate.trace.step import measure
+
+    return {**measure(request), "torch": version}
+
+
+def main() -> None:
+    """Answer every request line; errors for users come back as `error`."""
+    warnings.simplefilter("ignore")
+    # torch's own prints must not mix with the answers
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    for line in sys.stdin:
+        try:
+            answer = _answer(json.loads(line))
+        except PlannerError as error:
+            answer = {"error": str(error)}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

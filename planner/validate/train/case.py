@@ -6,6 +6,7 @@ and sends its results to the other ranks.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import os
@@ -16,34 +17,35 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from planner.validate.measure import quiet
+from planner.validate.measure.quiet import Disturbance, Load, Watch
 from planner.validate.ranks.rank import Rank, RankError, gather_objects, joined, num_cores
 from planner.validate.sharding.recorders import CollectiveRecorder, StorageTimeline
-from planner.validate.train import expected_traffic
+from planner.validate.train.expected import expected_bytes, expected_state_bytes, wire_bytes
 from planner.validate.train.predict import StepModel
 from planner.validate.train.strategies import Spread, spread_of
-from planner.validate.train.tasks import MlpTask, Task, Tensors, fit_task, make_task
+from planner.validate.train.tasks import MlpTask, Tensors, fit_task, make_task
 from planner.validate.train.trainer import Trainer
 
-__all__ = ["LOSS_TOLERANCE", "PARAMETER_TOLERANCE", "run_cases"]
+__all__ = ["run_cases"]
 
-LOSS_TOLERANCE = 1e-6
+_LOSS_TOLERANCE = 1e-6
 """Relative, in fp32: six digits."""
-PARAMETER_TOLERANCE = 1e-6
+_PARAMETER_TOLERANCE = 1e-6
 """Absolute plus relative, for every element."""
-CHECKED_STEPS = 4
+_CHECKED_STEPS = 4
 """The last of them is recorded; torch's buckets and buffers have settled by then."""
 _WARMUP = 3
 
-Send = Callable[[Any], None]
 
-
-def run_cases(rank: Rank, payload: dict[str, Any], send: Send) -> list[dict[str, Any]]:
+def run_cases(
+    rank: Rank, payload: dict[str, Any], send: Callable[[Any], None]
+) -> list[dict[str, Any]]:
     """Run all cases of one world in order; rank 0 sends each result at once."""
     warnings.simplefilter("ignore")
     logging.getLogger("torch").setLevel(logging.ERROR)
@@ -77,10 +79,6 @@ class _Case:
         self._say("building")
         trainer = Trainer(self.task, self.spread, self.rank)
         losses, recorder = self._check_steps(trainer)
-        correct = self._compare(trainer, losses, references[key])
-        counted = self._count_traffic(trainer, recorder)
-        peaks = self._peaks(trainer)
-        timed = self._time_attempts(trainer)
         return {
             "key": case["key"],
             "task": self.task.name,
@@ -91,10 +89,10 @@ class _Case:
             "device": self.rank.device.split(":")[0],
             "torch": str(torch.__version__),
             "num_params": self.task.num_params,
-            **correct,
-            **counted,
-            "peak_bytes_per_rank": peaks,
-            **timed,
+            **self._compare(trainer, losses, references[key]),
+            **self._count_traffic(trainer, recorder),
+            "peak_bytes_per_rank": self._peaks(trainer),
+            **self._time_attempts(trainer),
         }
 
     def _say(self, message: str) -> None:
@@ -107,7 +105,7 @@ class _Case:
         unsharded: list[Any] = [None]
         if self.rank.rank == 0:
             trainer = Trainer(self.task, Spread("single"), self.rank)
-            losses = [trainer.step(i) for i in range(CHECKED_STEPS)]
+            losses = [trainer.step(i) for i in range(_CHECKED_STEPS)]
             unsharded = [(losses, trainer.parameters())]
         dist.broadcast_object_list(unsharded, src=0)
         reference: tuple[list[float], Tensors] = unsharded[0]
@@ -115,10 +113,10 @@ class _Case:
 
     def _check_steps(self, trainer: Trainer) -> tuple[list[float], CollectiveRecorder]:
         losses, recorder = [], CollectiveRecorder()
-        for step in range(CHECKED_STEPS):
-            self._say(f"step {step + 1} of {CHECKED_STEPS}")
+        for step in range(_CHECKED_STEPS):
+            self._say(f"step {step + 1} of {_CHECKED_STEPS}")
             self._fail_on_purpose(step, trainer)
-            if step < CHECKED_STEPS - 1:
+            if step < _CHECKED_STEPS - 1:
                 losses.append(trainer.step(step))
             else:
                 with recorder:
@@ -150,7 +148,7 @@ class _Case:
         worst, where = 0.0, ""
         for name, value in parameters.items():
             target = expected[name]
-            bound = PARAMETER_TOLERANCE * (1 + target.abs())
+            bound = _PARAMETER_TOLERANCE * (1 + target.abs())
             error = float(((value - target).abs() / bound).max())
             if not error <= worst:
                 worst, where = error, name
@@ -161,14 +159,14 @@ class _Case:
             raise RankError(
                 f"rank {rank} of {self.rank.world} disagrees with the single process in "
                 f"{self.task.name} {self.case['strategy']}: parameter {everyone[rank][2]} differs "
-                f"by {error:.3g} times the tolerance of {PARAMETER_TOLERANCE:g}"
+                f"by {error:.3g} times the tolerance of {_PARAMETER_TOLERANCE:g}"
             )
         mean_losses = _mean_losses([item[0] for item in everyone])
         gaps = [abs(a / b - 1) for a, b in zip(mean_losses, expected_losses, strict=True)]
-        if not max(gaps) <= LOSS_TOLERANCE:
+        if not max(gaps) <= _LOSS_TOLERANCE:
             raise RankError(
                 f"{self.task.name} {self.case['strategy']}: the losses {mean_losses} differ from "
-                f"the single process's {expected_losses} by more than {LOSS_TOLERANCE:g}"
+                f"the single process's {expected_losses} by more than {_LOSS_TOLERANCE:g}"
             )
         return {
             "equal": True,
@@ -188,7 +186,8 @@ class _Case:
             key = (item.name, trainer.axis_of(item.ranks))
             counted[key] += item.bytes
             calls[key] += item.count
-        expected = expected_traffic.expected_bytes(self.task, self.spread, trainer.pp_rank)
+        place = (self.task, self.spread, trainer.pp_rank)
+        expected = expected_bytes(*place)
         rows = [
             {
                 "name": name,
@@ -201,13 +200,10 @@ class _Case:
         ]
         states = {
             "counted": trainer.state_bytes(),
-            "expected": expected_traffic.expected_state_bytes(
-                self.task, self.spread, trainer.pp_rank, trainer.dp_rank
-            ),
+            "expected": expected_state_bytes(*place, trainer.dp_rank),
         }
         sent = sum(
-            expected_traffic.wire_bytes(name, value, trainer.degree(axis))
-            for (name, axis), value in counted.items()
+            wire_bytes(name, value, trainer.degree(axis)) for (name, axis), value in counted.items()
         )
         everyone = gather_objects((rows, states, sent))
         equal = all(
@@ -223,26 +219,22 @@ class _Case:
         }
 
     def _peaks(self, trainer: Trainer) -> list[int]:
-        """Highest sum of live tensors in a step, every rank [B].
-
-        Counted: what torch's operators make. Left out on a CPU: DDP's buckets, made in C++.
-        """
+        """Highest sum of live tensors in a step, every rank; on a CPU without DDP's buckets [B]."""
         self._say("peak memory")
         if self.rank.device != "cpu":
             torch.accelerator.reset_peak_memory_stats()
-            trainer.step(CHECKED_STEPS)
+            trainer.step(_CHECKED_STEPS)
             peak = int(torch.accelerator.max_memory_allocated())
         else:
             timeline = StorageTimeline()
             with timeline:
                 timeline.restart()
-                for tensor in trainer.resident_tensors():
+                for tensor in itertools.chain(*trainer.resident_tensors().values()):
                     timeline.watch(tensor)
                 timeline.moment("start")
-                trainer.step(CHECKED_STEPS)
+                trainer.step(_CHECKED_STEPS)
                 timeline.moment("stop")
-            moments = timeline.moments
-            phases = timeline.peaks(moments["start"], moments["stop"])
+            phases = timeline.peaks(timeline.moments["start"], timeline.moments["stop"])
             peak = max(size for size, _ in phases.values())
         return gather_objects(peak)
 
@@ -257,11 +249,11 @@ class _Case:
         for attempt in range(1, self.case["attempts"] + 1):
             measured, load = self._time_steps(trainer, count)
             timed = {**measured, "load": load.as_dict(), "attempts": attempt}
-            if load.disturbance in (None, quiet.Disturbance.CROWDED):
+            if load.disturbance in (None, Disturbance.CROWDED):
                 break
         return timed
 
-    def _time_steps(self, trainer: Trainer, count: int) -> tuple[dict[str, Any], quiet.Load]:
+    def _time_steps(self, trainer: Trainer, count: int) -> tuple[dict[str, Any], Load]:
         """Step times without recording, and the load; the slowest rank of each step counts."""
         model = None
         if isinstance(self.task, MlpTask) and self.rank.world <= num_cores():
@@ -270,54 +262,35 @@ class _Case:
         for step in range(_WARMUP):
             trainer.step(step)
         dist.barrier()
-        watch, cpu = quiet.Watch(), time.process_time()
-        times, shares = [], [quiet.probe_cpu_wall()]
+        watch, times = Watch(), []
         for step in range(count):
             if step % 5 == 0:
                 self._say(f"timed step {step + 1} of {count}")
-                shares.append(quiet.probe_cpu_wall(0.02))
-            start = time.perf_counter()
-            trainer.step(step)
-            self.rank.synchronise()
-            times.append(time.perf_counter() - start)
-        shares.append(quiet.probe_cpu_wall())
-        load, slowest = self._combine_loads(watch, time.process_time() - cpu, shares, times)
-        measured = {
+                watch.probe(0.02)
+            times.append(self.rank.seconds(partial(trainer.step, step)))
+        load, slowest = self._combine_loads(watch, times)
+        measured: dict[str, Any] = {
             "step_time_s": statistics.median(slowest),
             "step_time_best_s": min(slowest),
             "step_time_p90_s": sorted(slowest)[math.ceil(0.9 * len(slowest)) - 1],
             "threads_per_rank": torch.get_num_threads(),
         }
         if model is not None:
-            measured |= _prediction(model, self.task, self.spread, measured)
+            predicted = model.predicted_s(self.task, self.spread)
+            measured["predicted_step_time_s"] = predicted
+            if predicted is not None:
+                measured["time_error"] = predicted / measured["step_time_s"] - 1
+                measured["calibration"] = model.as_dict()
             load = replace(load, cpu_wall=min(load.cpu_wall, model.cpu_wall))
         return measured, load
 
-    def _combine_loads(
-        self, watch: quiet.Watch, cpu_s: float, shares: list[float], times: list[float]
-    ) -> tuple[quiet.Load, list[float]]:
-        """Load over all ranks, and the slowest rank's time of each step."""
-        everyone = gather_objects((times, cpu_s, min(shares), platform.node()))
-        same_node = [item for item in everyone if item[3] == platform.node()]
-        foreign: list[Any] = [watch.foreign_cores(sum(item[1] for item in same_node))]
-        dist.broadcast_object_list(foreign, src=0)
-        load = quiet.Load(
-            min(item[2] for item in everyone), foreign[0], len(same_node), num_cores()
-        )
-        return load, [max(step) for step in zip(*(item[0] for item in everyone), strict=True)]
-
-
-def _prediction(
-    model: StepModel, task: Task, spread: Spread, timed: dict[str, Any]
-) -> dict[str, Any]:
-    predicted = model.predicted_s(task, spread)
-    if predicted is None:
-        return {"predicted_step_time_s": None}
-    return {
-        "predicted_step_time_s": predicted,
-        "time_error": predicted / timed["step_time_s"] - 1,
-        "calibration": model.as_dict(),
-    }
+    def _combine_loads(self, watch: Watch, times: list[float]) -> tuple[Load, list[float]]:
+        """Load of rank 0's node with the worst share, and the slowest rank's time of each step."""
+        everyone = gather_objects((times, watch.report(), platform.node()))
+        load = watch.load([report for _, report, node in everyone if node == platform.node()])
+        loads: list[Any] = [replace(load, cpu_wall=min(report[0] for _, report, _ in everyone))]
+        dist.broadcast_object_list(loads, src=0)
+        return loads[0], [max(step) for step in zip(*(item[0] for item in everyone), strict=True)]
 
 
 def _rank_error(error: float) -> float:

@@ -11,23 +11,29 @@ none of the fits.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.validate.measure import collective_times, quiet
-from planner.validate.measure.fitting import interpolate, relative_least_squares
+from planner.validate.measure import quiet
+from planner.validate.measure.collective_times import (
+    IN_STEP,
+    interpolate,
+    relative_least_squares,
+    slowest,
+    time_operations,
+)
 from planner.validate.ranks.rank import Rank
-from planner.validate.train import expected_traffic
+from planner.validate.train.expected import expected_bytes
 from planner.validate.train.strategies import Spread
 from planner.validate.train.tasks import MlpTask, Task, fit_task
 from planner.validate.train.trainer import Trainer
 
-__all__ = ["FIT_SHAPES", "StepModel"]
+__all__ = ["StepModel"]
 
 FIT_SHAPES = (
     (16, 64, 1),
@@ -42,10 +48,7 @@ FIT_SHAPES = (
     (96, 1280, 1),
 )
 """Rows of a micro-batch, width, micro-batches; four layers. No scored shape is among them."""
-TINY = MlpTask(batch=16, width=64)
-_DEPTH = 4
-_REPEATS = 7
-_OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "send_receive")
+_DEPTH, _TINY_WIDTH, _REPEATS, _COPIED = 4, 64, 7, 4_000_000
 _TABLE_SIZES = tuple(4096 * 8**k for k in range(5))
 
 Float = NDArray[np.float64]
@@ -67,13 +70,6 @@ def features(
     ]
 
 
-def _matrices(task: Task, spread: Spread) -> Iterator[tuple[int, int]]:
-    """Output and input width of the products of one rank, one entry per layer it holds."""
-    width, tp = task.width, spread.tp
-    for layer in range(task.depth // spread.pp):
-        yield (width // tp, width) if layer % 2 == 0 else (width, width // tp)
-
-
 class StepModel:
     """The step time of the perceptron in one world: fits and tables measured on its own ranks."""
 
@@ -81,85 +77,63 @@ class StepModel:
         self._rank = rank
         shares = [quiet.probe_cpu_wall()]
         self.coefficients, self.fit_error = self._fit_compute()
-        self.copy_bytes_per_s = self._copy_rate()
+        self.copy_bytes_per_s = 2 * 4 * _COPIED / self._agreed([self._copy_s()])[0]
         self.table: dict[str, tuple[list[float], list[float]]] = {}
-        if rank.world > 1:
-            rows = collective_times.measure(rank, _OPERATIONS, _TABLE_SIZES)
-            for name in _OPERATIONS:
-                mine = [row for row in rows if row["name"] == name]
-                self.table[name] = (
-                    [row["bytes"] for row in mine],
-                    [row["in_step_s"] for row in mine],
-                )
+        for row in time_operations(rank, IN_STEP, _TABLE_SIZES) if rank.world > 1 else ():
+            sizes, times = self.table.setdefault(row["name"], ([], []))
+            sizes.append(row["bytes"])
+            times.append(row["in_step_s"])
         shares.append(quiet.probe_cpu_wall())
         self.cpu_wall = 1 - self._agreed([1 - min(shares)])[0]
         """Share of a core that the worst rank got while this was measured."""
         self._overheads: dict[Spread, float] = {}
 
-    # --- measure -----------------------------------------------------------------------------
+    # --- measure ---------------------------------------------------------------------------------
 
     def _fit_compute(self) -> tuple[Float, float]:
         columns, times = [], []
         for rows, width, num_microbatches in FIT_SHAPES:
             self._rank.report(f"calibrating compute at {rows} x {width} x {num_microbatches}")
             columns.append(features(rows, num_microbatches, [(width, width)] * _DEPTH))
-            times.append(self._compute_step(rows, width, num_microbatches))
+            times.append(self._compute_step_s(rows, width, num_microbatches))
         return relative_least_squares(columns, self._agreed(times))
 
     def _agreed(self, values: list[float]) -> list[float]:
         """Slowest rank's values, which the other ranks wait for."""
-        if self._rank.world == 1:
-            return values
-        return collective_times.slowest(values)
+        return values if self._rank.world == 1 else slowest(values)
 
-    def _compute_step(self, rows: int, width: int, num_microbatches: int) -> float:
+    def _compute_step_s(self, rows: int, width: int, num_microbatches: int) -> float:
         """Median step of the perceptron with nothing to communicate [s]."""
         task = MlpTask(batch=rows, width=width, depth=_DEPTH)
-        single_rank = replace(self._rank, world=1, rank=0)
-        trainer = Trainer(task, Spread("single"), single_rank)
+        trainer = Trainer(task, Spread("single"), replace(self._rank, world=1, rank=0))
         x, y = (tensor.to(trainer.device) for tensor in task.batch_of(0))
-        times = []
-        for _ in range(_REPEATS):
-            start = time.perf_counter()
+
+        def step() -> None:
             for _ in range(num_microbatches):
-                assert trainer.module is not None
                 task.loss(trainer.module(x), y).div(num_microbatches).backward()
             trainer.optimizer.step()
             trainer.optimizer.zero_grad(set_to_none=True)
-            self._rank.synchronise()
-            times.append(time.perf_counter() - start)
-        return float(np.median(times[2:]))
 
-    def _copy_rate(self) -> float:
-        """Bytes read and written by a copy per second, all ranks at once [B/s].
+        return float(np.median([self._rank.seconds(step) for _ in range(_REPEATS)][2:]))
 
-        Into fresh memory, as FSDP's buffers are: the kernel must clear its pages first.
-        """
+    def _copy_s(self) -> float:
+        """Median time of a copy into fresh memory, as FSDP's buffers are [s]."""
         import torch
 
-        source = torch.ones(4_000_000, device=self._rank.device)
-        times = []
-        for _ in range(_REPEATS):
-            start = time.perf_counter()
-            target = torch.empty_like(source)
-            target.copy_(source)
-            del target
-            self._rank.synchronise()
-            times.append(time.perf_counter() - start)
-        return 2 * source.numel() * 4 / self._agreed([float(np.median(times))])[0]
+        source = torch.ones(_COPIED, device=self._rank.device)
+        times = [self._rank.seconds(lambda: source.clone()) for _ in range(_REPEATS)]
+        return float(np.median(times))
 
     def overhead_s(self, spread: Spread) -> float:
         """Overhead of a strategy, from its step at the tiny shape [s]."""
         if spread not in self._overheads:
-            task = fit_task(replace(TINY, batch=8 * spread.dp * spread.micro_batches), spread)
+            tiny = MlpTask(batch=8 * spread.dp * spread.micro_batches, width=_TINY_WIDTH)
+            task = fit_task(tiny, spread)
+            assert isinstance(task, MlpTask)
             self._rank.report(f"calibrating the overhead of {spread.strategy}")
             trainer = Trainer(task, spread, self._rank)
-            times = []
-            for step in range(3 + 2 * _REPEATS):
-                start = time.perf_counter()
-                trainer.step(step)
-                self._rank.synchronise()
-                times.append(time.perf_counter() - start)
+            steps = range(3 + 2 * _REPEATS)
+            times = [self._rank.seconds(partial(trainer.step, step)) for step in steps]
             measured = float(np.median(self._agreed(times[3:])))
             self._overheads[spread] = measured - self._parts_s(task, spread)
         return self._overheads[spread]
@@ -172,44 +146,32 @@ class StepModel:
             return None
         return self.overhead_s(spread) + self._parts_s(task, spread)
 
-    def _parts_s(self, task: Task, spread: Spread) -> float:
-        return (
-            self._compute_s(task, spread)
-            + self._copies_s(task, spread)
-            + self._collectives_s(task, spread)
-        )
-
-    def _compute_s(self, task: Task, spread: Spread) -> float:
-        """Passes of the slowest pipeline rank and the bubble around them, and the update [s]."""
-        rows = task.batch / spread.dp / spread.micro_batches
-        m, p = spread.micro_batches, spread.pp
-        bubble = (p - 1) / spread.chunks / m
-        matrices = list(_matrices(task, spread))
+    def _parts_s(self, task: MlpTask, spread: Spread) -> float:
+        """Passes of the slowest pipeline rank with their bubble, update, copies, collectives."""
+        rows, m = task.batch / spread.dp / spread.micro_batches, spread.micro_batches
+        bubble = (spread.pp - 1) / spread.chunks / m
+        matrices = task.matrices(task.depth // spread.pp, spread.tp)
         cost = self.coefficients * np.array(features(rows, m, matrices))
         # state and constant come once a step, everything else with every pass
         stretched = np.array([1, 1 + bubble, 1 + bubble, 1 + bubble, 1, 1 + bubble])
         if spread.shards_states:
             stretched[4] = 1 / spread.dp
-        return float(cost @ stretched)
+        copied_bytes = 0
+        if spread.shards_gradients:
+            # FSDP copies into and out of its flat buffers
+            num_gathers = 2 if spread.shards_weights else 1
+            copied_bytes = 2 * 4 * sum(n * k for n, k in matrices) * (num_gathers + 1)
+        copies_s = copied_bytes / self.copy_bytes_per_s
+        return float(cost @ stretched) + copies_s + self._collectives_s(task, spread)
 
-    def _copies_s(self, task: Task, spread: Spread) -> float:
-        """FSDP's copies into and out of its flat buffers [s]."""
-        if not spread.shards_gradients:
-            return 0.0
-        num_gathers = {2: 1, 3: 2}[spread.zero_stage]
-        unsharded = 4 * sum(n * k for n, k in _matrices(task, spread))
-        return 2 * unsharded * (num_gathers + 1) / self.copy_bytes_per_s
-
-    def _collectives_s(self, task: Task, spread: Spread) -> float:
+    def _collectives_s(self, task: MlpTask, spread: Spread) -> float:
         """Every call at its own size, one after the other: gloo on a CPU hides nothing [s]."""
         total = 0.0
-        for (name, _), value in expected_traffic.expected_bytes(task, spread, 0).items():
-            if name == "receive":
-                continue
-            operation = "send_receive" if name == "send" else name
-            sizes, times = self.table[operation]
-            calls = _calls(name, value, task, spread)
-            total += float(interpolate(calls, sizes, times).sum())
+        for (name, _), value in expected_bytes(task, spread, 0).items():
+            if name != "receive":
+                sizes, times = self.table["send_receive" if name == "send" else name]
+                calls = _calls(name, value, task, spread)
+                total += float(interpolate(calls, sizes, times).sum())
         return total
 
     def as_dict(self) -> dict[str, Any]:
@@ -227,7 +189,7 @@ class StepModel:
         }
 
 
-def _calls(name: str, value: int, task: Task, spread: Spread) -> list[float]:
+def _calls(name: str, value: int, task: MlpTask, spread: Spread) -> list[float]:
     """Sizes of an operation's exposed calls in one step [B]."""
     layers = task.depth // spread.pp
     if name == "send":
@@ -239,9 +201,8 @@ def _calls(name: str, value: int, task: Task, spread: Spread) -> list[float]:
         bias = 4.0 * task.width
         return [value / layers - bias, bias] * layers
     if spread.tp > 1:
-        pairs = layers // 2
-        plain = 1 if spread.sequence_parallel else 2 * pairs - 1
-        count = plain if name == "all_reduce" else max(2 * (pairs - 1), 1)
+        plain = 1 if spread.sequence_parallel else layers - 1
+        count = plain if name == "all_reduce" else max(layers - 2, 1)
     elif name == "all_reduce":
         count = max(round(value / 25e6), 1)  # DDP's buckets
     else:

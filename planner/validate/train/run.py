@@ -6,6 +6,7 @@ rank, exactly. Then times, if no other process used the cores.
 
 from __future__ import annotations
 
+import json
 import re
 import statistics
 import sys
@@ -14,20 +15,77 @@ from pathlib import Path
 from typing import Any
 
 from planner.describe.catalogue import load_machine
-from planner.errors import PlannerError, shorten
-from planner.validate.ranks.rank import (
-    Rank,
-    RankError,
-    check_limit,
-    external_rank,
-    num_cores,
-)
+from planner.describe.files import write_atomically
+from planner.errors import PlannerError, shorten, shorten_path
+from planner.validate.ranks.launch import launch
+from planner.validate.ranks.rank import RankError, check_limit, external_rank, num_cores
+from planner.validate.sharding.adapter import require_torch
 from planner.validate.trace.limits import load_transformer
-from planner.validate.train.case_estimate import PEAK_TOLERANCE, estimate_peak, estimate_time
-from planner.validate.train.results import ResultsFile
+from planner.validate.train.expected import PEAK_TOLERANCE, estimate_peak, estimate_time
 from planner.validate.train.strategies import OWN_MODEL, STRATEGIES, TASKS, spread_of
+from planner.validate.train.tasks import RULES, fit_task, make_task, reduced, untie_embeddings
 
-__all__ = ["RunOptions", "exit_code", "run", "run_text"]
+__all__ = ["ResultsError", "ResultsFile", "RunOptions", "exit_code", "run", "run_text"]
+
+
+class ResultsError(PlannerError):
+    """Results that cannot be read back."""
+
+
+class ResultsFile:
+    """Cases by key, saved after each; finished cases are not run again."""
+
+    def __init__(self, path: Path | None, settings: dict[str, Any]) -> None:
+        self.path, self.settings = path, settings
+        self.cases: dict[str, Any] = {}
+        self.extra: dict[str, Any] = {}
+        if path is not None and path.exists():
+            self._load(path)
+        if path is not None:
+            self.save()  # an unwritable path shows before the work, not after it
+
+    def _load(self, path: Path) -> None:
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            settings, cases = data["settings"], data["cases"]
+        except OSError as error:
+            raise ResultsError(
+                f"cannot read {shorten_path(path)}: {error.strerror}; check the path"
+            ) from None
+        except (ValueError, KeyError, TypeError):
+            raise ResultsError(
+                f"{shorten_path(path)} holds no results of this command; move it or choose "
+                "another path"
+            ) from None
+        if settings != self.settings:
+            raise ResultsError(
+                f"{shorten_path(path)} holds results of other settings "
+                f"({_difference(settings, self.settings)}); move it or choose another path"
+            )
+        self.cases = {case["key"]: case for case in cases}
+
+    def add(self, case: dict[str, Any]) -> None:
+        """Keep a finished case."""
+        self.cases[case["key"]] = case
+        self.save()
+
+    def save(self) -> None:
+        """Write everything."""
+        if self.path is not None:
+            text = json.dumps(self.as_dict(), indent=1, allow_nan=False)
+            write_atomically(self.path, text + "\n")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"settings": self.settings, **self.extra, "cases": list(self.cases.values())}
+
+
+def _difference(old: Any, new: dict[str, Any]) -> str:
+    if not isinstance(old, dict):
+        return "unreadable"
+    changed = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
+    return ", ".join(f"{n}: {shorten(str(old.get(n)), 40)} there" for n in changed[:3])
+
 
 MAX_WORLD = 64
 _SEQUENCE = 128
@@ -62,11 +120,8 @@ class RunOptions:
 
 
 def run(options: RunOptions) -> dict[str, Any] | None:
-    """Run all cases. Returns the results, or None on ranks other than 0 of a launcher.
-
-    Raises RankError with the rank to blame, WriteError where results cannot be written.
-    """
-    _require_torch()
+    """Run all cases. Returns the results, or None on ranks other than 0 of a launcher."""
+    version = require_torch()
     outer = external_rank(options.limit_s)
     world = outer.world if outer else options.world
     _check(options, world)
@@ -75,13 +130,11 @@ def run(options: RunOptions) -> dict[str, Any] | None:
     machine = load_machine(options.profile) if options.profile else None
     cases, skipped = _cases(options, world)
     writes = outer is None or outer.rank == 0
-    results = ResultsFile(options.output if writes else None, _settings(options, world))
+    results = ResultsFile(options.output if writes else None, _settings(options, world, version))
     results.extra = {"skipped": skipped, "num_cores": num_cores()}
-    todo = [case for case in cases if not results.has(case["key"])]
-    if outer is not None:
-        todo = cases  # only rank 0 sees the results, and the others must do what it does
+    # under a launcher only rank 0 sees the results, and the others must do what it does
+    todo = [case for case in cases if outer is not None or case["key"] not in results.cases]
     progress = _Progress(len(cases), len(cases) - len(todo), quiet=not writes)
-    payload = {"cases": todo, "fault": options.fault}
 
     def finished(case: dict[str, Any]) -> None:
         case |= estimate_peak(case)
@@ -90,14 +143,16 @@ def run(options: RunOptions) -> dict[str, Any] | None:
         results.add(case)
         progress.finished(case)
 
-    if todo and outer is not None:
-        _run_inside(outer, payload, finished)
-    elif todo:
-        from planner.validate.ranks.launch import launch
-
-        entry = "planner.validate.train.case:run_cases"
-        at, limit_s = progress.at, options.limit_s
-        launch(entry, world, payload, limit_s=limit_s, progress=at, on_result=finished)
+    if todo:
+        launch(
+            "planner.validate.train.case:run_cases",
+            world,
+            {"cases": todo, "fault": options.fault},
+            limit_s=options.limit_s,
+            progress=progress.at,
+            on_result=finished,
+            outer=outer,
+        )
     results.extra["times"] = _times(results.cases)
     if writes:
         results.save()
@@ -106,8 +161,6 @@ def run(options: RunOptions) -> dict[str, Any] | None:
 
 def _with_model(options: RunOptions) -> RunOptions:
     """Add the user's model to the options as a task."""
-    from planner.validate.train.tasks import RULES, reduced, untie_embeddings
-
     model, own_sizes = load_transformer(options.model), options.sizes.get(OWN_MODEL, {})
     sequence = own_sizes.get("sequence", _SEQUENCE)
     small_model = untie_embeddings(model)
@@ -121,25 +174,15 @@ def _with_model(options: RunOptions) -> RunOptions:
 
 def _times(cases: dict[str, Any]) -> dict[str, Any]:
     """Errors of the predicted step times over the cases that were timed on quiet cores."""
-    errors = [
-        abs(case["time_error"])
-        for case in cases.values()
-        if case.get("time_error") is not None and case["load"]["scored"]
-    ]
+    timed = [case for case in cases.values() if case["load"]]
+    scored = [case for case in timed if case["load"]["scored"]]
+    errors = [abs(c["time_error"]) for c in scored if c.get("time_error") is not None]
     return {
         "num_scored": len(errors),
-        "num_not_scored": sum(
-            1 for case in cases.values() if case["load"] and not case["load"]["scored"]
-        ),
+        "num_not_scored": len(timed) - len(scored),
         "median_error": statistics.median(errors) if errors else None,
         "worst_error": max(errors, default=None),
     }
-
-
-def _require_torch() -> None:
-    from planner.validate.sharding.adapter import require_torch
-
-    require_torch()
 
 
 def _check(options: RunOptions, world: int) -> None:
@@ -159,9 +202,8 @@ def _check(options: RunOptions, world: int) -> None:
         for name, fields in options.sizes.items()
     ):
         raise RankError('sizes must name sizes by task, such as {"mlp": {"width": 256}}')
-    if options.fault and not re.fullmatch(
-        rf"({'|'.join(FAULTS)}):\d{{1,4}}:\d{{1,4}}", options.fault
-    ):
+    faults = rf"({'|'.join(FAULTS)}):\d{{1,4}}:\d{{1,4}}"
+    if options.fault and not re.fullmatch(faults, options.fault):
         raise RankError(
             f"fault = {shorten(options.fault, 40)!r} must be KIND:RANK:STEP with a kind of "
             f"{', '.join(FAULTS)}; give for example die:1:2"
@@ -176,8 +218,6 @@ def _check(options: RunOptions, world: int) -> None:
 
 def _cases(options: RunOptions, world: int) -> tuple[list[dict[str, Any]], list[str]]:
     """Cases in order, and the reasons for strategies that `all` leaves out."""
-    from planner.validate.train.tasks import fit_task, make_task
-
     cases, skipped = [], []
     everything = "all" in options.strategies
     for task in options.tasks:
@@ -204,25 +244,14 @@ def _cases(options: RunOptions, world: int) -> tuple[list[dict[str, Any]], list[
     return cases, sorted(set(skipped))
 
 
-def _settings(options: RunOptions, world: int) -> dict[str, Any]:
-    import torch
-
+def _settings(options: RunOptions, world: int, version: str) -> dict[str, Any]:
     return {
         "world": world,
         "timed_steps": options.timed_steps,
         "sizes": options.sizes,
         "profile": options.profile,
-        "torch": str(torch.__version__),
+        "torch": version,
     }
-
-
-def _run_inside(outer: Rank, payload: dict[str, Any], finished: Any) -> None:
-    """Run as one rank of torchrun, mpiexec or srun; a watchdog ends it if it hangs."""
-    from planner.validate.ranks.watchdog import watching
-    from planner.validate.train.case import run_cases
-
-    with watching(outer) as rank:
-        run_cases(rank, payload, finished)
 
 
 class _Progress:

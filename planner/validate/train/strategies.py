@@ -5,12 +5,13 @@ Named here once for the command line, the explorer and the ranks; loads no torch
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 
 from planner.describe.layout import Sharding
 from planner.errors import LayoutError
 
-__all__ = ["OWN_MODEL", "STRATEGIES", "TASKS", "Spread", "spread_of", "strategies_on"]
+__all__ = ["OWN_MODEL", "SCHEDULES", "STRATEGIES", "TASKS", "Spread", "spread_of", "strategies_on"]
 
 TASKS = ("mlp", "gpt")
 """What is trained: a multilayer perceptron and a small GPT."""
@@ -20,7 +21,9 @@ OWN_MODEL = "model"
 
 _ZERO_STAGES = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}
 _TENSOR = ("tp", "sp")
-_PIPELINES = ("gpipe", "1f1b", "interleaved")
+SCHEDULES = {"": "none", "gpipe": "gpipe", "1f1b": "1f1b", "interleaved": "interleaved-1f1b"}
+"""The planner's schedules by the names of pipelines, empty without one."""
+_PIPELINES = tuple(SCHEDULES)[1:]
 
 STRATEGIES = ("single", *_ZERO_STAGES, *_TENSOR, *_PIPELINES, "3d")
 """Every strategy that is validated, in the order in which they are run."""
@@ -88,12 +91,8 @@ def strategies_on(world: int) -> tuple[str, ...]:
     >>> strategies_on(1)
     ('single',)
     """
-    return tuple(name for name in STRATEGIES if _suits(name, world))
-
-
-def _suits(strategy: str, world: int) -> bool:
-    try:
-        spread_of(strategy, world)
-    except LayoutError:
-        return False
-    return True
+    names = []
+    for name in STRATEGIES:
+        with contextlib.suppress(LayoutError):
+            names.append(spread_of(name, world).strategy)
+    return tuple(names)

@@ -7,10 +7,10 @@ the single process makes the same whole.
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from dataclasses import fields as fields_of
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -18,12 +18,11 @@ from torch import Tensor, nn
 
 from planner.describe.model.model import Model
 from planner.errors import DescriptionError, LayoutError
-from planner.validate.sharding.models import Stage, build_stage, cross_entropy, unsupported
+from planner.validate.sharding.models import Stage, cross_entropy, unsupported
 from planner.validate.train.strategies import OWN_MODEL, TASKS, Spread
 
 __all__ = [
     "RULES",
-    "GptTask",
     "MlpTask",
     "ModelTask",
     "Task",
@@ -39,24 +38,17 @@ Tensors = dict[str, Tensor]
 _MOST_ELEMENTS = 500_000_000
 
 
-class _Block(nn.Module):
-    """One layer of the perceptron: product, bias, GELU (no GELU after the last)."""
-
-    def __init__(self, width: int, active: bool) -> None:
-        super().__init__()
-        self.linear, self.active = nn.Linear(width, width), active
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.linear(x)
-        return F.gelu(x) if self.active else x
-
-
 class Mlp(nn.Module):
-    """Consecutive layers of the perceptron, named by their place in the whole."""
+    """Consecutive layers of the perceptron, named by their place in it; no GELU after the last."""
 
     def __init__(self, width: int, layers: range, depth: int) -> None:
         super().__init__()
-        self.layers = nn.ModuleDict({str(i): _Block(width, i < depth - 1) for i in layers})
+        self.layers = nn.ModuleDict()
+        for number in layers:
+            parts: dict[str, nn.Module] = {"linear": nn.Linear(width, width)}
+            if number < depth - 1:
+                parts["activation"] = nn.GELU()
+            self.layers[str(number)] = nn.Sequential(OrderedDict(parts))
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers.values():
@@ -72,7 +64,7 @@ class MlpTask:
     width: int = 1024
     depth: int = 4
 
-    name = "mlp"
+    name = TASKS[0]
 
     @property
     def num_params(self) -> int:
@@ -93,9 +85,14 @@ class MlpTask:
         """Copy with another number of layers."""
         return replace(self, depth=depth)
 
-    def module(self, layers: range | None = None) -> nn.Module:
-        """Some layers, or all."""
-        return Mlp(self.width, range(self.depth) if layers is None else layers, self.depth)
+    def matrices(self, layers: int, tp: int) -> list[tuple[int, int]]:
+        """Output and input width of the products of consecutive layers, split over tp ranks."""
+        wide, narrow = self.width, self.width // tp
+        return [(wide, narrow) if layer % 2 else (narrow, wide) for layer in range(layers)]
+
+    def module(self, layers: range) -> nn.Module:
+        """Some layers."""
+        return Mlp(self.width, layers, self.depth)
 
     def batch_of(self, step: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets of the whole batch of a step."""
@@ -108,17 +105,24 @@ class MlpTask:
         return F.mse_loss(output, target)
 
 
-class _Transformer:
-    """A transformer on fixed random tokens."""
+@dataclass(frozen=True, slots=True)
+class ModelTask:
+    """A transformer on fixed random tokens: the small GPT, or a user's model."""
 
-    __slots__ = ()
-    if TYPE_CHECKING:
-        batch: int
-        sequence: int
+    name: str
+    model: Model
+    batch: int = 8
+    sequence: int = 128
 
-        @property
-        def model(self) -> Model:
-            """Model description."""
+    @property
+    def depth(self) -> int:
+        """Layers."""
+        return self.model.num_layers
+
+    @property
+    def width(self) -> int:
+        """Width of the stream."""
+        return self.model.hidden_size
 
     @property
     def num_params(self) -> int:
@@ -128,13 +132,26 @@ class _Transformer:
     @property
     def stream(self) -> tuple[int, ...]:
         """Shape of what one sample passes from layer to layer."""
-        return (self.sequence, self.model.hidden_size)
+        return (self.sequence, self.width)
 
-    def module(self, layers: range | None = None) -> nn.Module:
-        """Some layers with embedding and head where they belong, or all."""
-        depth = self.model.num_layers
-        chosen = range(depth) if layers is None else layers
-        return build_stage(self.model, chosen, first=chosen.start == 0, last=chosen.stop == depth)
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """Arguments of `make_task`."""
+        sizes: dict[str, Any] = {"batch": self.batch, "sequence": self.sequence}
+        if self.name == OWN_MODEL:
+            return sizes | {"model": self.model.model_dump(mode="json", exclude_defaults=True)}
+        heads, vocabulary = self.model.num_heads, self.model.vocab_size
+        shape = {"width": self.width, "depth": self.depth, "heads": heads}
+        return sizes | shape | {"vocabulary": vocabulary}
+
+    def with_depth(self, depth: int) -> ModelTask:
+        """Copy with another number of layers."""
+        return replace(self, model=self.model.replaced(num_layers=depth))
+
+    def module(self, layers: range) -> nn.Module:
+        """Some layers, with embedding and head where they belong."""
+        first, last = layers.start == 0, layers.stop == self.depth
+        return Stage(self.model, layers, first=first, last=last)
 
     def batch_of(self, step: int) -> tuple[Tensor, Tensor]:
         """Tokens and next tokens of the whole batch of a step."""
@@ -148,125 +165,61 @@ class _Transformer:
         return cross_entropy(output, target)
 
 
-@dataclass(frozen=True, slots=True)
-class GptTask(_Transformer):
-    """Small GPT."""
+Task = MlpTask | ModelTask
+T = TypeVar("T", MlpTask, ModelTask)
 
-    batch: int = 8
-    sequence: int = 128
-    width: int = 256
-    depth: int = 4
-    heads: int = 4
-    vocabulary: int = 512
-
-    name = "gpt"
-
-    @property
-    def model(self) -> Model:
-        """Model description."""
-        return Model(
-            name="small-gpt",
-            family="gpt",
-            num_layers=self.depth,
-            hidden_size=self.width,
-            num_heads=self.heads,
-            num_kv_heads=self.heads,
-            head_dim=self.width // self.heads,
-            ffn_size=4 * self.width,
-            vocab_size=self.vocabulary,
-            norm="layernorm",
-            gated_mlp=False,
-            activation="gelu",
-            position="learned",
-            mlp_bias=True,
-            num_position_rows=self.sequence,
-            max_sequence_length=self.sequence,
-        )
-
-    @property
-    def sizes(self) -> dict[str, Any]:
-        """Arguments of `make_task`."""
-        return asdict(self)
-
-    def with_depth(self, depth: int) -> GptTask:
-        """Copy with another number of layers."""
-        return replace(self, depth=depth)
-
-
-@dataclass(frozen=True, slots=True)
-class ModelTask(_Transformer):
-    """A user's model."""
-
-    model: Model
-    batch: int = 8
-    sequence: int = 128
-
-    name = OWN_MODEL
-
-    @property
-    def depth(self) -> int:
-        """Layers."""
-        return self.model.num_layers
-
-    @property
-    def width(self) -> int:
-        """Width of the stream."""
-        return self.model.hidden_size
-
-    @property
-    def sizes(self) -> dict[str, Any]:
-        """Arguments of `make_task`."""
-        described = self.model.model_dump(mode="json", exclude_defaults=True)
-        return {"batch": self.batch, "sequence": self.sequence, "model": described}
-
-    def with_depth(self, depth: int) -> ModelTask:
-        """Copy with another number of layers."""
-        return replace(self, model=self.model.replaced(num_layers=depth))
-
-
-Task = MlpTask | GptTask | ModelTask
-
-T = TypeVar("T", MlpTask, GptTask, ModelTask)
+_SIZES = {
+    "mlp": asdict(MlpTask()),
+    "gpt": dict(batch=8, sequence=128, width=256, depth=4, heads=4, vocabulary=512),
+    OWN_MODEL: {"batch": 8, "sequence": 128},
+}
+"""Sizes of every task, and their defaults."""
 
 
 def make_task(name: str, fields: Mapping[str, Any] | None = None) -> Task:
-    """Make a task by name with some of its sizes changed.
-
-    Raises DescriptionError where there is no such task or size, or it is too large to be small.
-    """
-    if name == ModelTask.name:
-        described = dict(fields or {})
-        return _model_task(described.pop("model", {}), described)
-    tasks = dict(zip(TASKS, (MlpTask, GptTask), strict=True))
-    if name not in tasks:
+    """Make a task by name with some sizes changed. Raises DescriptionError where it cannot be."""
+    sizes = dict(fields or {})
+    described = sizes.pop("model", {}) if name == OWN_MODEL else None
+    if name not in _SIZES:
         raise DescriptionError(f"unknown task {name!r}; use one of {', '.join(TASKS)}")
-    _check_sizes(fields or {})
-    try:
-        task = tasks[name](**dict(fields or {}))
-    except TypeError:
-        field_names = ", ".join(field.name for field in fields_of(tasks[name]))
-        raise DescriptionError(f"{name} has the sizes {field_names}; use those") from None
-    if isinstance(task, GptTask) and task.width % task.heads:
-        raise DescriptionError(
-            f"heads = {task.heads} must divide width = {task.width}; change one of them"
-        )
-    return _check_size(task)
-
-
-def _check_sizes(fields: Mapping[str, Any]) -> None:
-    for field, value in fields.items():
+    for field, value in sizes.items():
         if not isinstance(value, int) or value < 1:
             raise DescriptionError(f"{field} = {value!r} must be a whole number of at least 1")
+    if unknown := sorted(set(sizes) - set(_SIZES[name])):
+        if described is not None:
+            raise DescriptionError(f"{unknown[0]} is no size of model; use batch and sequence")
+        raise DescriptionError(f"{name} has the sizes {', '.join(_SIZES[name])}; use those")
+    sizes = _SIZES[name] | sizes
+    if name == "mlp":
+        return _check_size(MlpTask(**sizes))
+    model = _small_gpt(sizes) if described is None else Model.described(described, where="model")
+    if reason := _reason_not_trained(model):
+        raise DescriptionError(f"{model.name} is not run: {reason}")
+    return _check_size(ModelTask(name, model, sizes["batch"], sizes["sequence"]))
 
 
-def _model_task(model: dict[str, Any], fields: dict[str, Any]) -> ModelTask:
-    _check_sizes(fields)
-    if unknown := sorted(set(fields) - {"batch", "sequence"}):
-        raise DescriptionError(f"{unknown[0]} is no size of model; use batch and sequence")
-    described = Model.described(model, where="model")
-    if reason := _reason_not_trained(described):
-        raise DescriptionError(f"{described.name} is not run: {reason}")
-    return _check_size(ModelTask(model=described, **fields))
+def _small_gpt(sizes: dict[str, int]) -> Model:
+    width, heads, sequence = sizes["width"], sizes["heads"], sizes["sequence"]
+    if width % heads:
+        raise DescriptionError(f"heads = {heads} must divide width = {width}; change one of them")
+    return Model(
+        name="small-gpt",
+        family="gpt",
+        num_layers=sizes["depth"],
+        hidden_size=width,
+        num_heads=heads,
+        num_kv_heads=heads,
+        head_dim=width // heads,
+        ffn_size=4 * width,
+        vocab_size=sizes["vocabulary"],
+        norm="layernorm",
+        gated_mlp=False,
+        activation="gelu",
+        position="learned",
+        mlp_bias=True,
+        num_position_rows=sequence,
+        max_sequence_length=sequence,
+    )
 
 
 def _reason_not_trained(model: Model) -> str:
@@ -292,10 +245,7 @@ def _check_size(task: T) -> T:
 
 
 def fit_task(task: Task, spread: Spread) -> Task:
-    """Deepen a task until its layers divide by the pipeline's chunks.
-
-    Raises LayoutError where its batch does not divide into micro-batches.
-    """
+    """Deepen a task to fill the pipeline's chunks; LayoutError where its rows do not divide."""
     step = spread.pp * spread.chunks * (2 if spread.tp > 1 and spread.pp > 1 else 1)
     depth = step * math.ceil(task.depth / step)
     rows = spread.dp * spread.micro_batches
@@ -304,28 +254,29 @@ def fit_task(task: Task, spread: Spread) -> Task:
             f"batch {task.batch} does not divide into dp * micro-batches = {rows}; "
             f"use a multiple of {rows}"
         )
-    if isinstance(task, ModelTask) and (reason := _reason_not_split(task.model, spread)):
-        raise LayoutError(f"{task.model.name} is not run over tp = {spread.tp}: {reason}")
+    if isinstance(task, ModelTask) and task.name == OWN_MODEL:
+        _check_split(task.model, spread.tp)
     return task if depth == task.depth else task.with_depth(depth)
 
 
-def _reason_not_split(model: Model, spread: Spread) -> str:
-    """Reason why torch's tensor parallelism cannot split a model; empty if it can."""
-    if spread.tp == 1:
-        return ""
+def _check_split(model: Model, tp: int) -> None:
+    """Raise LayoutError where torch's tensor parallelism cannot split a model."""
+    reason = ""
     if model.latent_attention is not None or model.qk_norm == "full":
-        return "latent attention and norms over all heads are split by each program in its own way"
-    sizes = (model.num_kv_heads, model.ffn_size, model.vocab_size)
-    if any(size % spread.tp for size in sizes):
-        return "its key-value heads, feed-forward width and vocabulary must divide by tp"
-    return ""
+        reason = (
+            "latent attention and norms over all heads are split by each program in its own way"
+        )
+    elif any(size % tp for size in (model.num_kv_heads, model.ffn_size, model.vocab_size)):
+        reason = "its key-value heads, feed-forward width and vocabulary must divide by tp"
+    if tp > 1 and reason:
+        raise LayoutError(f"{model.name} is not run over tp = {tp}: {reason}")
 
 
 def initial_state(task: Task) -> Tensors:
     """Initial weights, the same for every strategy."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
-        module = task.module()
+        module = task.module(range(task.depth))
         if isinstance(module, Stage):
             module.tie()
         return {name: value.detach().clone() for name, value in module.state_dict().items()}

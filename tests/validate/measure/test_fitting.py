@@ -7,9 +7,14 @@ import math
 import numpy as np
 import pytest
 
-from planner.validate.measure.fitting import alpha_beta, interpolate, relative_least_squares
-
 pytest.importorskip("scipy")
+pytest.importorskip("torch", exc_type=ImportError)
+
+from planner.validate.measure.collective_times import (
+    alpha_beta,
+    interpolate,
+    relative_least_squares,
+)
 
 
 def test_fits_recover_what_they_were_made_of() -> None:

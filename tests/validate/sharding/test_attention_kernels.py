@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from planner.validate.sharding.attention_kernels import alibi_slopes, flash_attention
+from planner.validate.sharding.attention import alibi_slopes, flash_attention
 
 SHAPE = (2, 4, 6, 8)
 

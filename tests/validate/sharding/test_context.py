@@ -21,9 +21,7 @@ def test_real_ranks_send_what_is_counted() -> None:
     """Two ranks, 8 heads and 4 of keys and values, in fp64: four all-to-alls either way."""
     tokens, heads, keys, width, world = 64, 8, 4, 16, 2
     payload = {"tokens": tokens, "heads": heads, "keys": keys, "width": width}
-    ranks = launch(
-        "planner.validate.sharding.attention_kernels:on_ranks", world, payload, limit_s=300
-    )
+    ranks = launch("tests.validate.sharding.ulysses:on_ranks", world, payload, limit_s=300)
     model = load_model("llama-3.2-1b").replaced(
         num_heads=heads, num_kv_heads=keys, head_dim=width, hidden_size=heads * width
     )

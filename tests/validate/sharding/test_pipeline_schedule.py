@@ -19,7 +19,7 @@ _KINDS = {
 
 def _of_torch(name: str, p: int, stage: int, m: int, v: int) -> list[tuple[str, int, int]]:
     """What torch's schedule has a rank do: kind, micro-batch, chunk by its place in the model."""
-    from planner.validate.sharding.pipeline_schedule import SCHEDULES
+    from planner.validate.sharding.passes import SCHEDULES
 
     kind = SCHEDULES[name]
     schedule = object.__new__(kind)

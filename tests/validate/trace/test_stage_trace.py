@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +16,6 @@ from planner.describe.catalogue import load_model
 from planner.describe.layout import Layout, Schedule
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
-from planner.validate.sharding import adapter
 from planner.validate.trace.compare import (
     Comparison,
     compare,
@@ -162,32 +158,6 @@ def test_a_worker_that_dies_is_replaced() -> None:
             trace(_few_layers("gpt2", layout), layout, tracer=tracer)
         again = trace(_few_layers("gpt2", layout), layout, tracer=tracer)
     assert again.num_layers == 2
-
-
-def _private_names() -> set[str]:
-    """Names of torch in the package that are private or lie in a private module."""
-    found: set[str] = set()
-    for path in Path(adapter.__file__).parents[1].rglob("*.py"):
-        text = path.read_text(encoding="utf-8")
-        found |= set(re.findall(r'_private\(\s*"([^"]+)"', text))
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch"):
-                names = {f"{node.module}.{alias.name}" for alias in node.names}
-                found |= {name for name in names if "._" in name}
-    return found
-
-
-def test_torch_has_every_private_name() -> None:
-    """Fails with the names that a torch release has moved."""
-    assert adapter.missing_names() == ()
-    assert _private_names() == set(adapter.PRIVATE)
-
-
-def test_a_moved_name_is_named(monkeypatch: Any) -> None:
-    monkeypatch.setattr(adapter, "PRIVATE", {"torch.nn.Module": ("_gone",), "torch._no.such": ()})
-    assert adapter.missing_names() == ("torch.nn.Module._gone", "torch._no.such")
-    with pytest.raises(adapter.TorchMissingError, match=r"has no torch\._no\.such"):
-        adapter._private("torch._no.such")
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from planner.cost.scenario import Scenario
 from planner.describe.catalogue import load_model
 from planner.describe.layout import Layout
 from planner.validate.ranks.launch import launch
+from planner.validate.ranks.rank import Rank, joined
 from planner.validate.trace.stage_trace import stage_requests
 from planner.validate.trace.tracer import Tracer
 from tests.descriptions import scenario
@@ -68,6 +70,20 @@ def _scenario(name: str, layout: Layout, framework: str = "fsdp2") -> Scenario:
     return scenario(small, framework, "laptop", sequence_length=ROWS, global_batch=batch)
 
 
+def measure_on_ranks(rank: Rank, payload: dict[str, Any], _: Any) -> list[dict[str, Any]]:
+    """What this rank holds and sends in every case, which has a request per pipeline stage."""
+    from planner.validate.trace.step import measure
+
+    warnings.simplefilter("ignore")
+    results = []
+    with joined(rank):
+        for number, requests in enumerate(payload["cases"], 1):
+            rank.report(f"step {number} of {len(payload['cases'])}")
+            request = requests[rank.rank * len(requests) // rank.world]
+            results.append(measure(request, is_fake=False))
+    return results
+
+
 def _peak(found: dict[str, Any]) -> int:
     return max(sum(parts.values()) for parts in found["peaks"].values())
 
@@ -76,9 +92,7 @@ def _peak(found: dict[str, Any]) -> int:
 def test_the_trace_equals_real_ranks(cases: list[Case]) -> None:
     world = cases[0][1].world
     asked = [stage_requests(_scenario(*case), case[1]) for case in cases]
-    ranks = launch(
-        "planner.validate.trace.trace_worker:on_ranks", world, {"cases": asked}, limit_s=300
-    )
+    ranks = launch(f"{__name__}:measure_on_ranks", world, {"cases": asked}, limit_s=300)
     with Tracer() as tracer:
         for number, (name, layout, *switches) in enumerate(cases):
             for stage, request in enumerate(asked[number]):

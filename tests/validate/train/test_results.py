@@ -12,7 +12,7 @@ import pytest
 
 from planner.describe.files import write_atomically
 from planner.errors import WriteError
-from planner.validate.train.results import ResultsError, ResultsFile
+from planner.validate.train.run import ResultsError, ResultsFile
 
 
 def test_results_are_whole_or_unchanged(tmp_path: Path, monkeypatch: Any) -> None:
@@ -34,7 +34,7 @@ def test_results_are_whole_or_unchanged(tmp_path: Path, monkeypatch: Any) -> Non
 def test_results_of_other_settings_are_not_mixed(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     ResultsFile(path, {"world": 2})
-    assert not ResultsFile(path, {"world": 2}).has("a")
+    assert not ResultsFile(path, {"world": 2}).cases
     with pytest.raises(ResultsError, match="world: 2 there"):
         ResultsFile(path, {"world": 4})
     path.write_text('{"cases": 3}')

@@ -97,7 +97,7 @@ def test_impossible_questions(changes: dict[str, Any], words: str) -> None:
 
 
 def test_an_unwritable_place_is_refused_before_the_work(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("planner.validate.ranks.launch.launch", _no_launch)
+    monkeypatch.setattr("planner.validate.train.run.launch", _no_launch)
     with pytest.raises(WriteError, match="cannot write"):
         run(_options(strategies=("ddp",), output=tmp_path / "absent" / "r.json"))
 
@@ -118,7 +118,7 @@ def test_every_strategy_equals_the_single_process(tmp_path: Path, monkeypatch: A
     assert "as expected" in run_text(results)
 
     before = path.read_bytes()
-    monkeypatch.setattr("planner.validate.ranks.launch.launch", _no_launch)
+    monkeypatch.setattr("planner.validate.train.run.launch", _no_launch)
     assert run(_options(output=path)) == json.loads(before)  # nothing runs again
 
 

@@ -32,7 +32,7 @@ def test_degrees(strategy: str, world: int, degrees: tuple[int, int, int]) -> No
 
 def test_expected_bytes_by_hand() -> None:
     pytest.importorskip("torch")
-    from planner.validate.train.expected_traffic import expected_bytes, expected_state_bytes
+    from planner.validate.train.expected import expected_bytes, expected_state_bytes
     from planner.validate.train.tasks import MlpTask
 
     task = MlpTask()  # batch 128, width 1024, 4 layers

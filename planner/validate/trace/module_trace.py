@@ -16,13 +16,18 @@ import torch
 from torch import nn
 
 from planner.errors import DescriptionError, shorten, shorten_path
-from planner.validate.modules.load import Sample, build_module, explain_user_errors
-from planner.validate.modules.module_record import Operation, Record, record
-from planner.validate.modules.on_device import materialise
-from planner.validate.modules.places import Places
 from planner.validate.sharding import adapter
+from planner.validate.trace.module_record import Operation, Record, record
+from planner.validate.trace.user_module import (
+    Places,
+    Sample,
+    build_module,
+    explain_user_errors,
+    materialise,
+)
 
 __all__ = ["trace_file", "trace_module"]
+
 
 _BATCHES = (2, 4, 6)
 """Sizes of the batch: from two on, which batch norms need, and one more to see a straight line."""
@@ -32,12 +37,10 @@ _BESIDE = ("name", "working", "backward")
 
 
 def trace_file(path: str, function: str, where_stated: str = "") -> dict[str, Any]:
-    """The fields of a `Traced` for what a function in a file builds; `said`: the path as given.
-
-    Raises DescriptionError in one sentence for whatever goes wrong in the user's code.
-    """
-    module, sample = build_module(path, function, where_stated or path)
-    with explain_user_errors(path, f"{shorten_path(where_stated or path)}:{shorten(function)}"):
+    """The fields of a `Traced` for what a function in a file builds; its path as users wrote it."""
+    where = f"{shorten_path(where_stated or path)}:{shorten(function)}"
+    module, sample = build_module(path, function, where)
+    with explain_user_errors(path, where):
         return trace_module(module, sample)
 
 

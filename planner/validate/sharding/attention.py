@@ -1,4 +1,10 @@
-"""Attention: plain, grouped and latent, with norms, biases, sinks and ALiBi as described."""
+"""Attention: plain, grouped and latent, with norms, biases, sinks and ALiBi as described.
+
+A fused kernel of our own takes what torch's on a CPU does not: heads of two widths, ALiBi and
+sinks. It saves what kernels of accelerators save: queries, keys, values, output and one fp32 number
+per row. Fake tensors give shapes alone. Ring attention is torch's own around this kernel, with keys
+and values gathered once in each direction, as torchtitan does by default.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +14,150 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Partial
+from torch.distributed.tensor import DTensor, Partial, Replicate
 
 from planner.describe.model.model import Model
-from planner.validate.sharding.attention_kernels import (
-    alibi_slopes,
-    flash_attention,
-    ring_attention,
-)
+from planner.validate.sharding import adapter
 
-__all__ = ["Attention", "Core", "LatentAttention", "RMSNorm", "RmsNorm", "local_part", "make_norm"]
+__all__ = [
+    "OPERATOR",
+    "Attention",
+    "Core",
+    "LatentAttention",
+    "RMSNorm",
+    "RmsNorm",
+    "alibi_slopes",
+    "flash_attention",
+    "fused_rms_norm",
+    "local_part",
+    "make_norm",
+]
+
+_NAME = "planner::flash_attention"
+
+
+def alibi_slopes(first: int, count: int, total: int) -> list[float]:
+    """ALiBi slopes of `count` heads of `total`, from head `first` on (arXiv:2108.12409).
+
+    >>> alibi_slopes(2, 2, 8)
+    [0.125, 0.0625]
+    """
+    return [2 ** (-8 * (head + 1) / total) for head in range(first, first + count)]
+
+
+@torch.library.custom_op(_NAME, mutates_args=())
+def flash_attention(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, slopes: list[float]
+) -> tuple[Tensor, Tensor]:
+    """Fused attention of (batch, head, token, width): output and log-sum-exp of each row."""
+    scores = _scores(q, k, causal, slopes)
+    rows = scores.logsumexp(-1)
+    out = (scores - rows.unsqueeze(-1)).exp() @ _repeat_heads(v, q).float()
+    # fused kernels lay a token's heads side by side
+    return out.to(q.dtype).transpose(1, 2).contiguous().transpose(1, 2), rows
+
+
+@torch.library.custom_op(f"{_NAME}_backward", mutates_args=())
+def flash_gradients(
+    gradient: Tensor, of_rows: Tensor | None, saved: list[Tensor], causal: bool, slopes: list[float]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of queries, keys and values; `saved` are these, the output and its rows."""
+    q, k, v, out, rows = saved
+    gradient = gradient.float()
+    weights = (_scores(q, k, causal, slopes) - rows.unsqueeze(-1)).exp()
+    inner = gradient @ _repeat_heads(v, q).float().transpose(-2, -1)
+    inner = inner - (gradient * out.float()).sum(-1, keepdim=True)
+    if of_rows is not None:
+        inner = inner + of_rows.unsqueeze(-1)
+    inner = weights * inner * q.shape[-1] ** -0.5
+    gradients = (
+        inner @ _repeat_heads(k, q).float(),
+        _sum_heads(inner.transpose(-2, -1) @ q.float(), k),
+        _sum_heads(weights.transpose(-2, -1) @ gradient, v),
+    )
+    to_q, to_k, to_v = (g.to(q.dtype) for g in gradients)
+    return to_q, to_k, to_v
+
+
+@flash_attention.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, causal: bool, slopes: list[float]) -> tuple[Tensor, Tensor]:
+    out = q.new_empty((q.shape[0], q.shape[2], q.shape[1], v.shape[-1])).transpose(1, 2)
+    return out, q.new_empty(q.shape[:-1], dtype=torch.float32)
+
+
+@flash_gradients.register_fake
+def _(gradient: Tensor, of_rows: Any, saved: list[Tensor], *_: Any) -> tuple[Tensor, ...]:
+    return tuple(x.new_empty(x.shape) for x in saved[:3])
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+    q, k, v, ctx.causal, ctx.slopes = inputs
+    ctx.save_for_backward(q, k, v, *output)
+
+
+def _gradients(ctx: Any, gradient: Tensor, of_rows: Tensor | None) -> tuple[Tensor | None, ...]:
+    saved = list(ctx.saved_tensors)
+    return *flash_gradients(gradient, of_rows, saved, ctx.causal, ctx.slopes), None, None
+
+
+flash_attention.register_autograd(_gradients, setup_context=_keep)
+OPERATOR = torch.ops.planner.flash_attention.default
+"""As recompute policies name it."""
+
+
+def _repeat_heads(x: Tensor, q: Tensor) -> Tensor:
+    """Repeat keys or values for each query head."""
+    return x.repeat_interleave(q.shape[1] // x.shape[1], 1)
+
+
+def _sum_heads(gradient: Tensor, x: Tensor) -> Tensor:
+    """Sum the gradients of query heads that share a head of `x`."""
+    return gradient.unflatten(1, (x.shape[1], -1)).sum(2)
+
+
+def _scores(q: Tensor, k: Tensor, causal: bool, slopes: list[float]) -> Tensor:
+    scores = q.float() @ _repeat_heads(k, q).float().transpose(-2, -1) * q.shape[-1] ** -0.5
+    places = torch.arange(scores.shape[-1], device=q.device)
+    distance = places.unsqueeze(0) - places.unsqueeze(1)
+    if slopes:
+        scores = scores + distance * torch.tensor(slopes, device=q.device).view(-1, 1, 1)
+    return scores.masked_fill(distance > 0, float("-inf")) if causal else scores
+
+
+_SEQUENCE = 2
+"""Dimension of tokens in (batch, head, token, width)."""
+
+
+def _forward(q: Tensor, k: Tensor, v: Tensor, is_causal: bool) -> Any:
+    return flash_attention(q, k, v, is_causal, [])
+
+
+def _backward(is_causal: bool, grad_out: Tensor, **saved: Tensor) -> Any:
+    tensors = [saved[name] for name in ("query", "key", "value", "out", "logsumexp")]
+    return flash_gradients(grad_out, None, tensors, is_causal, [])
+
+
+class _Ring(torch.autograd.Function):
+    """Ring attention: causal, from this rank's tokens to the tokens of all ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, group: Any) -> Tensor:
+        forward, _ = adapter.ring_templates()
+        out, rows = forward(group, _SEQUENCE, _forward, q, k, v, is_causal=True)
+        ctx.save_for_backward(q, k, v, out, rows)
+        ctx.group = group
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        _, backward = adapter.ring_templates()
+        gradients = backward(
+            ctx.group, _SEQUENCE, _backward, gradient, "grad_out", *ctx.saved_tensors, True
+        )
+        return *gradients, None
+
+
+# --- layers --------------------------------------------------------------------------------------
 
 RmsNorm = Callable[[Any, Any, float], Any]
 Rope = tuple[Tensor, Tensor] | None
@@ -39,6 +179,31 @@ class RMSNorm(nn.Module):
         return self._kernel(x, self.weight, _EPS)
 
 
+class _FusedNorm(torch.autograd.Function):
+    """Saves what CUDA's fused kernel saves: input, weight, one fp32 per row."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        rows = torch.empty((*x.shape[:-1], 1), dtype=torch.float32, device=x.device)
+        ctx.save_for_backward(x, weight, rows)
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight, _ = ctx.saved_tensors
+        return torch.empty_like(x), torch.empty_like(weight)
+
+
+def fused_rms_norm(x: Any, weight: Any, eps: float) -> Any:
+    """RMS norm of an accelerator, in shapes alone: the CPU's saves 7 bytes per element more."""
+    if isinstance(x, DTensor):
+        partial = [Replicate() if p.is_replicate() else Partial() for p in x.placements]
+        local = weight.to_local(grad_placements=partial) if isinstance(weight, DTensor) else weight
+        out = fused_rms_norm(x.to_local(), local, eps)
+        return DTensor.from_local(out, x.device_mesh, x.placements, run_check=False)
+    return _FusedNorm.apply(x, weight)
+
+
 def make_norm(model: Model, width: int, kernel: RmsNorm) -> nn.Module:
     """The model's normalisation."""
     if model.norm == "rmsnorm":
@@ -46,7 +211,7 @@ def make_norm(model: Model, width: int, kernel: RmsNorm) -> nn.Module:
     return nn.LayerNorm(width, bias=model.norm == "layernorm")
 
 
-def local_part(tensor: Tensor) -> Tensor:
+def local_part(tensor: Any) -> Any:
     """Local shard of a tensor; the gradient of a replicated tensor is a partial sum."""
     if not isinstance(tensor, DTensor):
         return tensor
@@ -79,7 +244,7 @@ class Core(nn.Module):
         if self.eager:
             out = self._eager(q, k, v)
         elif self.ring is not None:
-            out = ring_attention(q, k, v, self.ring)
+            out = _Ring.apply(q, k, v, self.ring)
         elif self.plain and not hasattr(self, "sinks"):
             grouped = k.shape[1] < q.shape[1]
             out = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal, enable_gqa=grouped)
@@ -145,10 +310,7 @@ class Attention(Core):
 
 
 class LatentAttention(Core):
-    """Multi-head latent attention: queries and keys with values through narrow projections.
-
-    DeepSeek-V2, arXiv:2405.04434, section 2.1.
-    """
+    """Multi-head latent attention through narrow projections (arXiv:2405.04434, section 2.1)."""
 
     def __init__(self, model: Model, eager: bool, kernel: RmsNorm) -> None:
         super().__init__(model, eager)
@@ -168,14 +330,11 @@ class LatentAttention(Core):
 
     def forward(self, x: Tensor, rope: Rope) -> Tensor:
         """Attention's update of the residual stream."""
-        plain, turned, value = (
-            self.sizes.qk_nope_head_dim,
-            self.sizes.qk_rope_head_dim,
-            self.sizes.v_head_dim,
-        )
+        sizes = self.sizes
+        plain, turned, value = sizes.qk_nope_head_dim, sizes.qk_rope_head_dim, sizes.v_head_dim
         q = self.wq_b(self.q_norm(self.wq_a(x)) if hasattr(self, "wq_a") else x)
         q_plain, q_turned = q.unflatten(-1, (-1, plain + turned)).split((plain, turned), -1)
-        latent, k_turned = self.wkv_a(x).split((self.sizes.kv_lora_rank, turned), -1)
+        latent, k_turned = self.wkv_a(x).split((sizes.kv_lora_rank, turned), -1)
         k_turned = k_turned.unsqueeze(2)
         if rope is not None:
             q_turned, k_turned = _rotate(q_turned, *rope), _rotate(k_turned, *rope)

@@ -1,8 +1,5 @@
 """Record: one forward and backward pass of a module on tensors without data."""
 
-# torch leaves some of its functions untyped
-# mypy: disable-error-code="no-untyped-call"
-
 from __future__ import annotations
 
 import contextlib
@@ -19,12 +16,11 @@ from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import flop_registry
 
 from planner.errors import DescriptionError
-from planner.validate.modules.load import Sample
-from planner.validate.modules.on_device import accelerator_kernels
-from planner.validate.modules.places import Places
 from planner.validate.sharding.recorders import Direction, Phase, StorageTimeline
+from planner.validate.trace.user_module import Places, Sample, accelerator_kernels
 
 __all__ = ["BACKWARD", "FORWARD", "Kernel", "Operation", "Record", "SavedTensor", "record"]
+
 
 _EMPTY = ("empty", "new_empty", "lift_fresh", "_assert", "is_same_size")
 """Operations that move nothing."""
@@ -159,8 +155,6 @@ class Record:
     widths: dict[str, int] = field(default_factory=dict)
     uses: dict[int, list[str]] = field(default_factory=dict)
     """Places where each parameter is used, by its id."""
-    hooked_bytes: int = 0
-    """Bytes that autograd's hooks saw saved, without parameters and inputs."""
 
 
 class _Recorder(TorchDispatchMode):
@@ -181,13 +175,12 @@ class _Recorder(TorchDispatchMode):
         self.copies: set[int] = set()
         """Storages of parameters that autocast copied."""
         self.real: dict[int, bool] = {}
-        self.hooked: dict[int, tuple[str, int]] = {}
-        """Place and bytes of what autograd saves, by the key of its storage."""
+        self.hooked: dict[int, str] = {}
+        """Place of what autograd saves, by the key of its storage."""
 
     def pack(self, tensor: Tensor) -> tuple[Tensor, str]:
         """Save a tensor for backward, with its place."""
-        key = self.timeline.watch(tensor)
-        self.hooked.setdefault(key, (self.places.now, tensor.untyped_storage().nbytes()))
+        self.hooked.setdefault(self.timeline.watch(tensor), self.places.now)
         return tensor, self.places.now
 
     def unpack(self, packed: tuple[Tensor, str]) -> Tensor:
@@ -256,10 +249,7 @@ def _size(tensor: Tensor) -> int:
 
 
 def record(module: nn.Module, sample: Sample, batch: int, *, autocast: bool) -> Record:
-    """Record one forward and backward pass of a module.
-
-    The loss is the first scalar among the results, else the sum of all results.
-    """
+    """Record one pass of a module; the loss is its first scalar result, else the sum of all."""
     timeline, trace_record = StorageTimeline(), Record()
 
     def moved(place: str) -> None:
@@ -290,7 +280,7 @@ def record(module: nn.Module, sample: Sample, batch: int, *, autocast: bool) -> 
         loss.backward()
         timeline.moment("stop")
         del result
-    _read(trace_record, timeline, recorder, resident, inputs, results)
+    _read(recorder, resident, inputs, results)
     module.zero_grad(set_to_none=True)
     trace_record.order, trace_record.widths = [*places.order, places.LAST], places.widths
     return trace_record
@@ -310,29 +300,18 @@ def _loss(result: Any) -> Tensor:
     return torch.stack([value.float().sum() for value in tensors]).sum()
 
 
-def _read(
-    trace_record: Record,
-    timeline: StorageTimeline,
-    recorder: _Recorder,
-    resident: set[int],
-    inputs: set[int],
-    results: set[int],
-) -> None:
+def _read(recorder: _Recorder, resident: set[int], inputs: set[int], results: set[int]) -> None:
     """Read the tensors saved for backward, and how memory changes from then on."""
-    aside, hooked = resident | recorder.copies, recorder.hooked
+    timeline, trace_record, hooked = recorder.timeline, recorder.trace_record, recorder.hooked
     start = timeline.moments["backward"]
     for live in timeline.live(start):
-        if live.key in aside:
+        if live.key in resident | recorder.copies:
             continue
         place = Places.FIRST if live.key in inputs else live.phase.part
-        place = hooked.get(live.key, (place, 0))[0]
         is_result = live.key in results and live.key not in hooked
-        trace_record.saved.append(
-            SavedTensor(place, live.bytes, recorder.real.get(live.key, True), is_result)
-        )
-    trace_record.hooked_bytes = sum(
-        size for key, (_, size) in hooked.items() if key not in aside | inputs
-    )
+        is_real = recorder.real.get(live.key, True)
+        saved = SavedTensor(hooked.get(live.key, place), live.bytes, is_real, is_result)
+        trace_record.saved.append(saved)
     sizes: dict[int, int] = {}
     for index, event in enumerate(timeline.events[: timeline.moments["stop"]]):
         growth = event.bytes - sizes.get(event.key, 0)

@@ -23,10 +23,10 @@ from planner.describe.model.model import Model  # noqa: E402
 from planner.describe.model.traced_file import Traced, traced_fields  # noqa: E402
 from planner.errors import PlannerError  # noqa: E402
 from planner.show.descriptions import model_toml  # noqa: E402
-from planner.validate.modules.load import Sample  # noqa: E402
-from planner.validate.modules.module_trace import trace_file, trace_module  # noqa: E402
 from planner.validate.sharding.recorders import StorageTimeline  # noqa: E402
-from tests.validate.modules import examples  # noqa: E402
+from planner.validate.trace.module_trace import trace_file, trace_module  # noqa: E402
+from planner.validate.trace.user_module import Sample  # noqa: E402
+from tests.validate.trace import examples  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

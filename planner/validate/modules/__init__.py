@@ -1,1 +1,0 @@
-"""What a user's own module computes and keeps, traced without data."""

@@ -1,0 +1,273 @@
+"""Expected: what a case must show: bytes by definition, peak and time by the planner's estimate.
+
+Bytes are a check of their own: they follow from what each strategy of torch is defined to send and
+keep, and ask nothing of the cost model. Sizes are full buffers, as
+`planner.validate.sharding.recorders` counts them: the all-gathered tensor, the tensor before
+reduction or scattering, the message. Peak and time are what `planner estimate` prints, the peak
+from the description of the software, the time from a profile of measured rates; nothing is fitted
+to a case.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from planner.cost.estimate import estimate_layouts
+from planner.cost.network.collective_table import bus_factor
+from planner.cost.scenario import Scenario
+from planner.cost.shards.layouts import Layouts
+from planner.describe.catalogue import load_framework, load_machine
+from planner.describe.framework.framework import Framework
+from planner.describe.layout import Layout
+from planner.describe.machine import Machine
+from planner.describe.model.weight_blocks import weight_blocks
+from planner.describe.workload import Workload
+from planner.errors import PlannerError
+from planner.validate.train.strategies import SCHEDULES, Spread
+from planner.validate.train.tasks import MlpTask, ModelTask, Task, make_task
+
+__all__ = [
+    "PEAK_TOLERANCE",
+    "estimate_peak",
+    "estimate_time",
+    "expected_bytes",
+    "expected_state_bytes",
+    "wire_bytes",
+]
+
+PEAK_TOLERANCE = 0.1
+"""Relative; in shards this small single temporaries decide the peak."""
+_ELEMENT = 4
+_LEFT_OUT = ("runtime_context", "allocator_reserve")
+Traffic = Counter[tuple[str, str]]
+"""Bytes by operation and axis."""
+
+
+def wire_bytes(name: str, full_bytes: float, size: int) -> float:
+    """Bytes that one rank of a group of `size` sends in a ring [B]; receiving sends nothing.
+
+    >>> wire_bytes("all_reduce", 1000, 4), wire_bytes("send", 1000, 2)
+    (1500.0, 1000.0)
+    """
+    if name == "receive":
+        return 0.0
+    return full_bytes * bus_factor("send_recv" if name == "send" else name, size)
+
+
+# --- parameters ----------------------------------------------------------------------------------
+
+
+def _tensors(task: Task, spread: Spread, pp_rank: int) -> Iterator[tuple[int, int]]:
+    """Rows and columns of a rank's parameters, local to tp."""
+    total, tp = spread.pp * spread.chunks, spread.tp
+    per_chunk = task.depth // total
+    for chunk in _chunks(spread, pp_rank):
+        if isinstance(task, MlpTask):
+            for rows, columns in task.matrices(per_chunk, tp):
+                yield from ((rows, columns), (rows, 1))
+            continue
+        embedding, layer, *_, head = weight_blocks(task.model)
+        # the layers of a dense model are alike
+        blocks = [embedding] * (chunk == 0) + [layer] * per_chunk + [head] * (chunk == total - 1)
+        for weight in [weight for block in blocks for weight in block.weights]:
+            rows = weight.rows // (tp if weight.split == "column" else 1)
+            columns = weight.columns // (tp if weight.split == "row" else 1)
+            yield from [(rows, columns)] * weight.copies
+
+
+def _chunks(spread: Spread, pp_rank: int) -> list[int]:
+    return [pp_rank + k * spread.pp for k in range(spread.chunks)]
+
+
+def _parameter_bytes(task: Task, spread: Spread, pp_rank: int, *, padded_to: int = 1) -> int:
+    """Parameters of a rank before sharding, rows padded as FSDP2 does [B]."""
+    tensors = _tensors(task, spread, pp_rank)
+    return sum(-(-rows // padded_to) * padded_to * columns * _ELEMENT for rows, columns in tensors)
+
+
+def expected_state_bytes(
+    task: Task, spread: Spread, pp_rank: int, dp_rank: int = 0
+) -> dict[str, int] | None:
+    """Parameters and Adam's moments that stay on a rank [B]; None where FSDP's rows are padded."""
+    unsharded = stays = updated = _parameter_bytes(task, spread, pp_rank)
+    if spread.zero_stage == 1:
+        updated = _owned_bytes(task, spread, pp_rank)[dp_rank]
+    elif spread.shards_states:
+        if unsharded != _parameter_bytes(task, spread, pp_rank, padded_to=spread.dp):
+            return None
+        stays = updated = unsharded // spread.dp
+    return {"parameters": stays, "optimizer_states": 2 * updated}
+
+
+def _owned_bytes(task: Task, spread: Spread, pp_rank: int) -> list[int]:
+    """Bytes of each replica of ZeroRedundancyOptimizer, largest tensor to the least full [B]."""
+    owned = [0] * spread.dp
+    sizes = [rows * columns * _ELEMENT for rows, columns in _tensors(task, spread, pp_rank)]
+    for size in sorted(sizes, reverse=True):
+        owned[owned.index(min(owned))] += size
+    return owned
+
+
+# --- traffic -------------------------------------------------------------------------------------
+
+
+def expected_bytes(task: Task, spread: Spread, pp_rank: int) -> Traffic:
+    """Full-buffer bytes by (operation, axis) of one rank and step."""
+    traffic: Traffic = Counter()
+    if spread.dp > 1:
+        _add_data(traffic, task, spread, pp_rank)
+    last = spread.pp * spread.chunks - 1
+    # of all micro-batches together
+    stream_bytes = task.batch // spread.dp * math.prod(task.stream) * _ELEMENT
+    for chunk in _chunks(spread, pp_rank):
+        ends = (chunk == 0, chunk == last)
+        if isinstance(task, MlpTask):
+            _add_mlp_tensor(traffic, task, spread, stream_bytes, ends)
+        else:
+            _add_tensor(traffic, task, spread, stream_bytes, ends)
+        if spread.pp > 1:
+            for name in ("send", "receive"):
+                traffic[name, "pp"] += (2 - sum(ends)) * stream_bytes
+    if spread.tp > 1 and isinstance(task, ModelTask):
+        traffic["all_reduce", "tp"] += _partial_bytes(task, spread)
+    return Counter({key: value for key, value in traffic.items() if value})
+
+
+def _add_data(traffic: Traffic, task: Task, spread: Spread, pp_rank: int) -> None:
+    if spread.shards_gradients:
+        padded = _parameter_bytes(task, spread, pp_rank, padded_to=spread.dp)
+        traffic["all_gather", "dp"] += padded * (2 if spread.shards_weights else 1)
+        traffic["reduce_scatter", "dp"] += padded
+        return
+    unsharded = _parameter_bytes(task, spread, pp_rank)
+    traffic["all_reduce", "dp"] += unsharded
+    if spread.zero_stage == 1:
+        traffic["broadcast", "dp"] += unsharded
+
+
+def _add_tensor(
+    traffic: Traffic, task: ModelTask, spread: Spread, stream_bytes: int, ends: tuple[bool, bool]
+) -> None:
+    """Stream and whole logits of a transformer's chunk; `ends`: is it the first, the last."""
+    if spread.tp == 1:
+        return
+    rows = task.batch // spread.dp * task.sequence
+    traffic["all_gather", "tp"] += rows * task.model.vocab_size * _ELEMENT * ends[1]
+    # attention and feed-forward, forward and backward; embedding; head
+    regions = 1 if task.model.parallel_residual else 2
+    crossings = 2 * regions * (task.depth // (spread.pp * spread.chunks)) + sum(ends)
+    split = ("all_gather", "reduce_scatter")
+    for name in split if spread.sequence_parallel else ("all_reduce",):
+        traffic[name, "tp"] += stream_bytes * crossings
+
+
+def _add_mlp_tensor(
+    traffic: Traffic, task: MlpTask, spread: Spread, stream_bytes: int, ends: tuple[bool, bool]
+) -> None:
+    """Stream of a perceptron's chunk; nothing wants the gradient of the data."""
+    layers = task.depth // (spread.pp * spread.chunks)
+    if spread.tp == 1:
+        return
+    if layers % 2:
+        raise PlannerError(f"{layers} layers per chunk do not pair up; use an even number")
+    if spread.sequence_parallel:
+        traffic["all_gather", "tp"] += stream_bytes * (layers - 2)
+        traffic["reduce_scatter", "tp"] += stream_bytes * (layers - 2)
+        traffic["all_reduce", "tp"] += stream_bytes * (2 - ends[0])
+    else:
+        traffic["all_reduce", "tp"] += stream_bytes * (layers - ends[0])
+
+
+def _partial_bytes(task: ModelTask, spread: Spread) -> int:
+    """Gradients, summed once a step, of weights that see part of the heads or tokens [B]."""
+    parts = {"qk_norm", "norm", "position"} if spread.sequence_parallel else {"qk_norm"}
+    return _ELEMENT * sum(
+        block.count * weight.num_params
+        for block in weight_blocks(task.model)
+        for weight in block.weights
+        if weight.part in parts or (spread.sequence_parallel and weight.name == "embedding.norm")
+    )
+
+
+# --- the planner's estimate ----------------------------------------------------------------------
+
+
+def estimate_peak(case: dict[str, Any]) -> dict[str, Any]:
+    """Estimate the peak of the fullest rank, and its error; or the reason for none.
+
+    Left out: the device's context and the allocator's reserve, as in what the ranks count.
+    """
+    if case["task"] == "mlp":
+        return {"planned_peak_bytes": None, "peak_why_not": f"{case['task']} is no transformer"}
+    # the peak depends on no rate
+    memory = _estimate(case, load_machine("laptop")).memory_bytes
+    peak = memory["total"] - sum(memory.get(part, 0.0) for part in _LEFT_OUT)
+    error = peak / max(case["peak_bytes_per_rank"]) - 1
+    return {
+        "planned_peak_bytes": round(peak),
+        "peak_error": error,
+        "peak_within": abs(error) <= PEAK_TOLERANCE,
+        "peak_why_not": "",
+    }
+
+
+def estimate_time(case: dict[str, Any], machine: Machine) -> dict[str, Any]:
+    """Estimate the step time of a finished case; empty for the perceptron."""
+    if case["task"] == "mlp":
+        return {}
+    estimate = _estimate(case, machine)
+    fields: dict[str, Any] = {
+        "planned_step_time_s": estimate.step_time_s,
+        "planned_parts_s": estimate.step_time_parts_s,
+    }
+    if case["step_time_s"]:
+        fields["planned_error"] = estimate.step_time_s / case["step_time_s"] - 1
+    return fields
+
+
+def _estimate(case: dict[str, Any], machine: Machine) -> Any:
+    task, spread = make_task(case["task"], case["sizes"]), case["spread"]
+    assert isinstance(task, ModelTask)
+    alike = ("dp", "tp", "pp", "sequence_parallel", "zero_stage")
+    layout = Layout.described(
+        {
+            **{name: spread[name] for name in alike},
+            "vpp": spread["chunks"],
+            "micro_batch": task.batch // spread["dp"] // spread["micro_batches"],
+            "grad_accumulation": spread["micro_batches"],
+            "schedule": SCHEDULES[spread["schedule"]],
+        }
+    )
+    workload = Workload(
+        sequence_length=task.sequence, global_batch=task.batch, precision="fp32", dropout=0.0
+    )
+    scenario = Scenario(task.model, machine, workload, _framework(case))
+    return estimate_layouts(scenario, Layouts.stack([layout]))[0]
+
+
+def _framework(case: dict[str, Any]) -> Framework:
+    """Framework of a strategy, as `planner.validate.train.trainer` builds it."""
+    plain = case["strategy"] in ("single", "ddp", "zero1")
+    framework = load_framework("ddp" if plain else "fsdp2")
+    # a gate is a product of its own; on a CPU RMS norm is several kernels, layer norm one
+    model = case["sizes"].get("model", {})
+    apart = case["device"] == "cpu" and model.get("norm") == "rmsnorm"
+    kernels = framework.kernels.replaced(
+        fused_norm=not apart,
+        # its loss is that of one process, on whole logits
+        gathers_logits=True,
+        fused_activation=framework.kernels.fused_activation and not model.get("gated_mlp"),
+    )
+    framework = framework.replaced(kernels=kernels.model_dump())
+    if plain:
+        return framework
+    # AdamW runs over all tensors at once, with a temporary as large as the weights it updates
+    states = framework.full.replaced(optimizer_temporary_bytes=4.0)
+    if case["spread"]["zero_stage"] < 2:
+        # plain modules: the parameter is what computes
+        states = states.replaced(sharded_weight_bytes=4.0, master_bytes=0.0)
+    # every stage gets as many layers, where torchtitan gives its ends fewer
+    return framework.replaced(full=states, balance="layers")
