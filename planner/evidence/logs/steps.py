@@ -1,21 +1,34 @@
-"""Steps: what a log states about its steps, warm-up dropped; medians and facts.
-
-Everything that reads logs ends here: lines of text, tables, event files and profiles all become
-`Step`s, of which `summary` keeps the steady ones.
-"""
+"""Steps of a log as every reader states them; `summary` drops the warm-up and takes medians."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.describe.files import read_toml
 from planner.errors import CatalogueError
 
-__all__ = ["LogError", "RunLog", "Source", "Step", "durations", "steady", "summary"]
+__all__ = [
+    "LOG_FORMATS",
+    "UNITS",
+    "LogError",
+    "RunLog",
+    "Source",
+    "Step",
+    "durations",
+    "steady",
+    "summary",
+]
+
+LOG_FORMATS = read_toml(Path(__file__).with_name("log_formats.toml"))
+"""Step lines, facts and columns of the common frameworks."""
+UNITS = {"": 1.0, "ms": 1e-3, "%": 0.01, "TFLOP/s": 1e12, "MiB": 2.0**20, "GiB": 2.0**30, "GB": 1e9}
+"""Factors to SI units."""
 
 
 class LogError(CatalogueError):
@@ -57,9 +70,7 @@ class Step:
 
     @classmethod
     def of(cls, figures: Mapping[str, float | None]) -> Step:
-        """Make a step of figures, with its time where it follows from them.
-
-        A time per micro-batch and a rate of steps both become a time per step.
+        """Make a step of figures; a time per micro-batch or a rate of steps becomes its time.
 
         >>> Step.of({"step": 25, "passes": 100, "pass_time_s": 0.5, "loss": None}).time_s
         2.0
@@ -126,24 +137,15 @@ class RunLog:
         return self.facts.get(name, self.median(name) if name in Step.__slots__ else None)
 
 
-def _inverse(name: str) -> Callable[[Step], float]:
-    return lambda step: 1 / rate if (rate := float(getattr(step, name))) > 0 else math.nan
-
-
-_MEASURES: tuple[Callable[[Step], float], ...] = (
-    lambda step: step.time_s,
-    *map(
-        _inverse, ("tokens_per_s_per_device", "tokens_per_s", "samples_per_s", "mean_samples_per_s")
-    ),
-    lambda step: step.phases_s,
-)
-"""Measures of the duration of a step, the most direct first: a time, or one over a rate."""
+_RATES = ("tokens_per_s_per_device", "tokens_per_s", "samples_per_s", "mean_samples_per_s")
 
 
 def durations(steps: Sequence[Step]) -> NDArray[np.float64]:
-    """Duration of every step in one measure; NaN where the log does not state it."""
-    for measure in _MEASURES:
-        values = np.array([measure(step) for step in steps], dtype=float)
+    """Duration of every step in the most direct measure: a time, one over a rate, its phases."""
+    for name in ("time_s", *_RATES, "phases_s"):
+        values = np.array([getattr(step, name) for step in steps], dtype=float)
+        if name in _RATES:
+            values = np.array([1 / rate if rate > 0 else math.nan for rate in values.tolist()])
         values[~(np.isfinite(values) & (values > 0))] = math.nan
         if np.isfinite(values).any():
             return values
@@ -151,11 +153,10 @@ def durations(steps: Sequence[Step]) -> NDArray[np.float64]:
 
 
 def steady(durations: NDArray[np.float64]) -> int:
-    """Count the leading steps that are warm-up.
+    """Count the leading steps that are warm-up: the first of five or more, then up to half of all.
 
-    The first is always dropped where five or more exist (compilation, first allocations). After
-    it, leading steps are dropped while they lie further from the median of the second half than
-    four robust standard deviations and 5 %, up to half of all.
+    Those lie further from the median of the second half than four robust standard deviations and
+    5 %.
 
     >>> steady(np.array([9.0, 3.0, 1.0, 1.01, 1.0, 0.99, 1.0, 1.0]))
     2
@@ -183,10 +184,7 @@ def _phases(steps: Sequence[Step]) -> dict[str, float]:
 def summary(
     source: Source, steps: Sequence[Step], facts: Mapping[str, float], where: str
 ) -> RunLog:
-    """Summarise the steady steps of a log.
-
-    Raises LogError where no step has a finite, positive time or rate.
-    """
+    """Summarise the steady steps; LogError where none has a finite, positive time or rate."""
     measured = durations(steps)
     usable = [step for step, value in zip(steps, measured, strict=True) if value > 0]
     if not usable:
