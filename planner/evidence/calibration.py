@@ -24,7 +24,7 @@ from planner.describe.files import write_atomically
 from planner.describe.machine import Machine
 from planner.errors import CatalogueError, PlannerError
 from planner.evidence.backtest import score
-from planner.evidence.runs.csv_runs import read_runs
+from planner.evidence.run_files import read_runs
 from planner.evidence.runs.run import Run
 
 __all__ = ["Calibration", "HeldOut", "calibrate", "write_profile"]

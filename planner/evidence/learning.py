@@ -31,8 +31,7 @@ from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.errors import CatalogueError
 from planner.evidence.backtest import score
-from planner.evidence.run_files import read_measured
-from planner.evidence.runs.csv_runs import runs_from_text
+from planner.evidence.run_files import read_measured, runs_from_text
 from planner.evidence.runs.run import RefusedRun, Run
 from planner.evidence.scores import Score
 from planner.tables import Table, Tabular
@@ -175,8 +174,7 @@ def _experience(runs: list[tuple[Traits, float]]) -> MeasuredRuns | None:
 
 def _traits(item: Score, parts_s: Mapping[str, float]) -> Traits:
     run = item.run
-    scenario = Scenario(run.model, run.machine, run.workload, run.framework)
-    return traits_of(scenario, Layouts.of(run.layout), parts_s, guessed=bool(run.guessed))
+    return traits_of(run.scenario, Layouts.of(run.layout), parts_s, guessed=run.guessed)
 
 
 # --- changes of estimates ------------------------------------------------------------------------

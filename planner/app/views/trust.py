@@ -19,8 +19,8 @@ from planner.cost.uncertainty.memory_spread import memory_classes
 from planner.describe.base import field_docs
 from planner.errors import CatalogueError, PlannerError
 from planner.evidence.backtest import Backtest, score
-from planner.evidence.residuals.residual_table import residuals, summary
-from planner.evidence.runs.csv_runs import runs_from_text
+from planner.evidence.residuals import residuals, summary
+from planner.evidence.run_files import runs_from_text
 from planner.evidence.scores import Score
 from planner.show.figures import accuracy
 from planner.units import counted, format_seconds

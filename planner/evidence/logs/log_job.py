@@ -192,7 +192,7 @@ def _model(model: str | Model | None, log: RunLog, assumed: list[str]) -> Model:
 
 
 def _layout(fields: Mapping[str, Any], log: RunLog, machine: Machine, assumed: list[str]) -> Layout:
-    world = log.fact("world")
+    fields, world = dict(fields), log.fact("world")
     if "dp" not in fields:
         degrees = (fields.get(axis, 1) for axis in ("tp", "pp", "cp"))
         rest = math.prod(d for d in degrees if isinstance(d, int) and d > 0)
@@ -201,7 +201,7 @@ def _layout(fields: Mapping[str, Any], log: RunLog, machine: Machine, assumed: l
             raise DescriptionError(
                 f"{ranks} ranks cannot be split over tp * pp * cp = {rest}; state dp"
             )
-        fields = {**fields, "dp": ranks // rest}
+        fields["dp"] = ranks // rest
         where = "in the log" if world else f"of one node of {machine.name}"
         assumed.append(f"dp = {ranks // rest}, from the {ranks} ranks {where}")
     layout = Layout.described(fields, where="layout")

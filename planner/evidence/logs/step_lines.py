@@ -52,7 +52,7 @@ class Pick:
         >>> Pick.of({"after": "size ", "prefixed": True}).find("size 5,762K")
         5762000.0
         """
-        fields = {"after": place} if isinstance(place, str) else place
+        fields: Mapping[str, Any] = {"after": place} if isinstance(place, str) else place
         scale, prefixed = UNITS[fields.get("unit", "")], fields.get("prefixed", False)
         if "match" in fields:
             return cls(re.compile(fields["match"]), scale)

@@ -15,9 +15,8 @@ from rich.console import Console
 
 from planner.errors import PlannerError, UnknownNameError, shorten
 from planner.evidence.backtest import GROUP_KEYS, Backtest, score
-from planner.evidence.runs.csv_runs import read_runs
-from planner.evidence.scores import Score
-from planner.evidence.statistics import MISSING_RANKS, Group, ranks_are_known
+from planner.evidence.run_files import read_runs
+from planner.evidence.scores import MISSING_RANKS, Group, Score, ranks_are_known
 from planner.show.terminal import print_page
 from planner.tables import Block, Column, Line, Table
 from planner.units import format_bytes, format_seconds
