@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from planner.choose.recommendation import likely_stalls
 from planner.cost.estimate import Estimate
@@ -31,6 +31,10 @@ __all__ = [
 
 Interval = tuple[float, float]
 """Shortest and longest step time that is expected [s]."""
+MISSING_RANKS = (
+    "rank correlations are left out, as scipy is not installed; install the extra: "
+    "pip install 'parallelism-planner[evidence]'"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,22 +73,14 @@ class Score:
     @property
     def covered(self) -> bool:
         """Whether the interval holds the measured step time."""
-        measured = self.run.step_time_s
-        if measured is None or self.interval_s is None:
-            return False
-        return self.interval_s[0] <= measured <= self.interval_s[1]
+        measured, bounds = self.run.step_time_s, self.interval_s
+        return measured is not None and bounds is not None and bounds[0] <= measured <= bounds[1]
 
     @property
     def memory_error(self) -> float | None:
         """Estimated over measured memory, minus one; None where none was measured."""
         measured = self.run.memory_bytes
         return None if measured is None else self.estimated_memory_bytes / measured - 1
-
-
-MISSING_RANKS = (
-    "rank correlations are left out, as scipy is not installed; install the extra: "
-    "pip install 'parallelism-planner[evidence]'"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +129,7 @@ def ranks_are_known() -> bool:
 
 
 def rank_correlation(a: ArrayLike, b: ArrayLike) -> float | None:
-    """Spearman's rank correlation with mean ranks, rounded to 12 digits.
-
-    None below three pairs, without spread on either side, and without scipy.
+    """Spearman's; None below three pairs, without spread on either side, and without scipy.
 
     >>> rank_correlation([1, 2, 3, 4], [1, 3, 2, 4])
     0.8
@@ -148,36 +142,29 @@ def rank_correlation(a: ArrayLike, b: ArrayLike) -> float | None:
     return round(float(spearmanr(x, y).statistic), 12)
 
 
-def _job(run: Run) -> tuple[object, ...]:
-    """Key that all layouts of one job share."""
-    work = run.workload
-    return (
-        run.source,
-        run.machine_label,
-        run.framework.name,
-        run.model.name,
-        run.layout.world,
-        work.sequence_length,
-        work.global_batch,
-        work.precision,
-        work.lora_rank,
-    )
+_JOB = operator.attrgetter(
+    "run.source",
+    "run.machine_label",
+    "run.framework.name",
+    "run.model.name",
+    "run.layout.world",
+    *(f"run.workload.{n}" for n in ("sequence_length", "global_batch", "precision", "lora_rank")),
+)
+"""Key that all layouts of one job share."""
 
 
 def regret(items: Sequence[Score]) -> tuple[float | None, bool]:
     """Of one job: measured time of our pick over the best measured, minus one; did it fail?
 
     Our pick is the fastest layout by estimate among those that we say fit (all, if none does) and
-    that are not likely to stall, as for a recommendation.
-    Where it did not run, the best-ranked layout that did stands in for it.
+    that are not likely to stall. Where it did not run, the best-ranked one that did stands in.
     """
     times: dict[Layout, list[float]] = {}
     for item in items:
         if item.run.step_time_s is not None:
             times.setdefault(item.run.layout, []).append(item.run.step_time_s)
     measured = {layout: float(np.mean(values)) for layout, values in times.items()}
-    fitting = [item for item in items if item.fits] or list(items)
-    ranked = sorted(fitting, key=_rank)
+    ranked = sorted([item for item in items if item.fits] or items, key=_rank)
     ran = [item.run.layout for item in ranked if item.run.layout in measured]
     failed = bool(ranked) and ranked[0].run.fits is False
     if len(measured) < 2 or not ran:
@@ -187,17 +174,13 @@ def regret(items: Sequence[Score]) -> tuple[float | None, bool]:
 
 def _rank(item: Score) -> tuple[bool, float, str]:
     """Sort key of a layout among those of its job."""
-    run = item.run
-    stalls = bool(likely_stalls(run.scenario, Layouts.of(run.layout)))
-    return stalls, item.estimate.step_time_s, run.row_id
+    stalls = bool(likely_stalls(item.run.scenario, Layouts.of(item.run.layout)))
+    return stalls, item.estimate.step_time_s, item.run.row_id
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return float(np.mean(values)) if values else None
-
-
-def _share(count: int, total: int) -> float | None:
-    return count / total if total else None
+def _mean(values: ArrayLike) -> float | None:
+    array = np.asarray(values, dtype=np.float64)
+    return float(array.mean()) if array.size else None
 
 
 def group(name: str, items: Sequence[Score]) -> Group:
@@ -211,15 +194,15 @@ def group(name: str, items: Sequence[Score]) -> Group:
         name=name,
         num_runs=len(items),
         num_times=len(timed),
-        mape=_mean(list(np.abs(errors))),
+        mape=_mean(np.abs(errors)),
         median_error=float(np.median(errors)) if timed else None,
         bias=float(np.expm1(logs.mean())) if timed else None,
         log_spread=float(logs.std()) if timed else None,
         worst_row=worst.run.row_id if worst else None,
         worst_error=worst.error if worst else None,
-        coverage=_share(sum(item.covered for item in timed), len(timed)),
-        rank_correlation=_throughput_correlation(timed),
-        memory_mape=_mean(list(np.abs(memory))),
+        coverage=_mean([item.covered for item in timed]),
+        rank_correlation=rank_correlation(*_rates(timed)),
+        memory_mape=_mean(np.abs(memory)),
         memory_bias=float(np.expm1(np.log1p(memory).mean())) if len(memory) else None,
         num_memories=len(memory),
         **_jobs(items),
@@ -227,27 +210,22 @@ def group(name: str, items: Sequence[Score]) -> Group:
     )
 
 
-def _throughput_correlation(timed: list[Score]) -> float | None:
-    def rates(seconds: list[float]) -> list[float]:
-        return [
-            item.run.workload.tokens_per_step / (second * item.run.layout.world)
-            for item, second in zip(timed, seconds, strict=True)
-        ]
+def _times(timed: Sequence[Score]) -> NDArray[np.float64]:
+    """Measured and estimated step times [s]."""
+    pairs = [(item.run.step_time_s, item.estimate.step_time_s) for item in timed]
+    return np.array(pairs, dtype=np.float64).reshape(-1, 2).T
 
-    return (
-        rank_correlation(
-            rates([float(item.run.step_time_s or math.inf) for item in timed]),
-            rates([item.estimate.step_time_s for item in timed]),
-        )
-        if timed
-        else None
-    )
+
+def _rates(timed: Sequence[Score]) -> NDArray[np.float64]:
+    """Measured and estimated tokens per second and device."""
+    tokens = np.array([item.run.workload.tokens_per_step for item in timed])
+    return tokens / (_times(timed) * np.array([item.run.layout.world for item in timed]))
 
 
 def _jobs(items: Sequence[Score]) -> dict[str, Any]:
     jobs: dict[tuple[object, ...], list[Score]] = {}
     for item in items:
-        jobs.setdefault(_job(item.run), []).append(item)
+        jobs.setdefault(_JOB(item), []).append(item)
     regrets, failed, correlations = [], 0, []
     for members in jobs.values():
         lost, pick_failed = regret(members)
@@ -257,12 +235,7 @@ def _jobs(items: Sequence[Score]) -> dict[str, Any]:
         failed += pick_failed
         timed = [item for item in members if item.run.step_time_s is not None]
         if len(timed) > 3:
-            correlations.append(
-                rank_correlation(
-                    [float(item.run.step_time_s or math.inf) for item in timed],
-                    [item.estimate.step_time_s for item in timed],
-                )
-            )
+            correlations.append(rank_correlation(*_times(timed)))
     return {
         "num_jobs": len(regrets),
         "regret": _mean(regrets),
@@ -272,13 +245,9 @@ def _jobs(items: Sequence[Score]) -> dict[str, Any]:
 
 
 def _fit(items: Sequence[Score]) -> dict[str, Any]:
-    with_outcome = [item for item in items if item.run.fits is not None]
-    ran = [item for item in with_outcome if item.run.fits]
-    failed = [item for item in with_outcome if not item.run.fits]
-    refused = [item for item in with_outcome if not item.fits]
-    num_foreseen = sum(not item.fits for item in failed)
+    outcomes = [(item.run.fits, item.fits) for item in items if item.run.fits is not None]
     return {
-        "fit_recall": _share(sum(item.fits for item in ran), len(ran)),
-        "oom_precision": _share(num_foreseen, len(refused)),
-        "oom_recall": _share(num_foreseen, len(failed)),
+        "fit_recall": _mean([fits for ran, fits in outcomes if ran]),
+        "oom_precision": _mean([not ran for ran, fits in outcomes if not fits]),
+        "oom_recall": _mean([not fits for ran, fits in outcomes if not ran]),
     }
