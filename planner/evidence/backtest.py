@@ -1,13 +1,10 @@
-"""Backtest: estimates beside measured runs.
-
-Runs of one scenario are estimated together, as one array of layouts.
-"""
+"""Backtest: estimates beside measured runs, those of one scenario estimated together."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -72,10 +69,7 @@ class Backtest:
 
     def to_json(self, keys: Sequence[str] = ("source",)) -> dict[str, Any]:
         """Plain data: {"rows": [...], "groups": [...]}."""
-        groups = [
-            {name: getattr(group, name) for name in Group.__dataclass_fields__}
-            for group in self.groups(keys)
-        ]
+        groups = [asdict(group) for group in self.groups(keys)]
         return {"rows": [_row_json(row) for row in self.rows], "groups": groups}
 
 

@@ -167,7 +167,7 @@ def _step_times(log: RunLog, job: Job) -> np.ndarray[Any, np.dtype[np.float64]]:
     }
     columns = ((units, log.column(name)) for name, units in of_rates.items())
     times = (np.asarray(units / rates) for units, rates in columns if rates.size)
-    return next(times, np.array([step.phases_s for step in log.steps]))
+    return next(times, log.column("phases_s"))
 
 
 def _figures(log: RunLog, job: Job, estimate: Estimate, step_s: float) -> tuple[Figure, ...]:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.errors import shorten, shorten_path
-from planner.evidence.logs.steps import LogError, RunLog, Source, Step, summary
+from planner.evidence.logs.steps import LogError, RunLog, Source, Step, step_of, summary
 
 __all__ = ["is_profile", "read_profile"]
 
@@ -128,14 +128,12 @@ def _step(window: Spans, computing: Spans, communicating: Spans) -> Step:
     computed = _within(computing, window)
     both = np.concatenate((computing, communicating))
     busy = _within(_union(both[np.argsort(both[:, 0])]), window)
-    if not busy:
-        return Step(time_s=elapsed * _US)
-    return Step(
-        time_s=elapsed * _US,
-        computing_s=computed * _US,
-        exposed_communication_s=(busy - computed) * _US,
-        idle_s=(elapsed - busy) * _US,
-    )
+    activity = {
+        "computing_s": computed * _US,
+        "exposed_communication_s": (busy - computed) * _US,
+        "idle_s": (elapsed - busy) * _US,
+    }
+    return step_of({"time_s": elapsed * _US, **(activity if busy else {})})
 
 
 def _facts(trace: Mapping[str, Any]) -> dict[str, float]:

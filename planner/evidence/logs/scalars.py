@@ -17,6 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from planner.errors import UnknownNameError, shorten, shorten_path
 from planner.evidence.logs.steps import (
     LOG_FORMATS,
@@ -26,7 +28,9 @@ from planner.evidence.logs.steps import (
     Source,
     Step,
     durations,
+    step_of,
     summary,
+    values_of,
 )
 
 __all__ = [
@@ -135,7 +139,7 @@ def _step(row: Row, named: Mapping[str, str]) -> Step:
         field, scale = FIGURES.get(named.get(name, ""), Figure(""))
         if field and field != "written_at_s" and math.isfinite(value):
             figures.setdefault(field, value * scale)
-    return Step.of(figures)
+    return step_of(figures)
 
 
 def _clock(row: Row, named: Mapping[str, str]) -> float:
@@ -146,12 +150,12 @@ def _clock(row: Row, named: Mapping[str, str]) -> float:
 def _timed(steps: Sequence[Step], clock: Sequence[float]) -> list[Step]:
     """Steps with the time since the one before, where both were counted and dated."""
     pairs = zip(steps, clock, strict=True)
-    dated = [(s, time) for s, time in pairs if math.isfinite(s.step) and math.isfinite(time)]
+    dated = [(step, time) for step, time in pairs if "step" in step and math.isfinite(time)]
     timed = []
     for (before, then), (step, now) in itertools.pairwise(dated):
-        count, elapsed = step.step - before.step, now - then
+        count, elapsed = step["step"] - before["step"], now - then
         if count > 0 and elapsed > 0:
-            timed.append(replace(step, time_s=elapsed / count))
+            timed.append({**step, "time_s": elapsed / count})
     return timed
 
 
@@ -159,9 +163,9 @@ def _peaks(steps: Sequence[Step]) -> dict[str, float]:
     """The largest memory that any step states."""
     peaks = {}
     for name in ("allocated_bytes", "reserved_bytes"):
-        values = [value for step in steps if math.isfinite(value := getattr(step, name))]
-        if values and max(values) > 0:
-            peaks[name] = max(values)
+        values = values_of(steps, name)
+        if (values > 0).any():
+            peaks[name] = float(np.nanmax(values))
     return peaks
 
 

@@ -23,6 +23,7 @@ from planner.evidence.logs.steps import (
     Source,
     Step,
     durations,
+    step_of,
     summary,
 )
 
@@ -70,7 +71,7 @@ class Pick:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One framework's step line. Picks are by field of `planner.evidence.logs.steps.Step`."""
+    """One framework's step line, with picks by figure."""
 
     source: Source
     words: tuple[str, ...]
@@ -127,7 +128,7 @@ def read_lines(lines: Iterable[str], where: str) -> RunLog:
 def _note_step(line: str, steps_by_format: dict[str, list[Step]]) -> None:
     log_format = next((each for each in FORMATS if each.matches(line)), None)
     if log_format and len(steps := steps_by_format[log_format.source.format]) < _MAX_STEPS:
-        steps.append(Step.of({name: pick.find(line) for name, pick in log_format.picks.items()}))
+        steps.append(step_of({name: pick.find(line) for name, pick in log_format.picks.items()}))
 
 
 def _note_facts(line: str, facts: dict[str, Counter[float]]) -> None:
