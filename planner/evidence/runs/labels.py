@@ -65,26 +65,6 @@ class SlowerLinks(Sourced):
     """Differences from that profile, as `section.field=value`."""
 
 
-class UsualMachines(Sourced):
-    """Machines that stand for a device where no system is named."""
-
-    names: tuple[str, ...]
-    """Names in the catalogue, in the order in which they are tried."""
-
-
-class Words(Description):
-    """Single words that decide something."""
-
-    other_models: tuple[str, ...]
-    """Words of models that are no transformers of a known kind."""
-    plain_models: tuple[str, ...]
-    """Words of models whose feed-forward network has no gate."""
-    adapters: tuple[str, ...]
-    """Words of a model label that mean adapters on frozen weights."""
-    not_compiled: tuple[str, ...]
-    """Entries of the column `compile` that mean eager execution."""
-
-
 class Usual(Sourced):
     """Defaults of the runs of a described framework."""
 
@@ -152,9 +132,15 @@ class Labels(Description):
     devices: tuple[Meanings, ...]
     """Spellings of devices in the catalogue's product names."""
     slower_links: tuple[SlowerLinks, ...]
-    usual_machines: UsualMachines
+    usual_machines: tuple[str, ...]
+    """Machines that stand for a device where no system is named, in the order of trial."""
+    rates: dict[str, str]
+    """Common form of counts and rates of interfaces, by pattern."""
+    infiniband: dict[str, int]
+    """Rate of a generation [Gb/s], by pattern."""
     precisions: tuple[Meanings, ...]
-    words: Words
+    words: dict[str, list[str]]
+    """Single words that decide something, by what they mean."""
     adapter_rank: Quantity
     """Rank of adapters where a row does not say."""
     switches: tuple[Switch, ...]
@@ -272,7 +258,7 @@ def switches_of(cells: Cells, software: Software) -> tuple[str, ...]:
     label = cells.text("compile").lower()
     if software.compiles and not label:
         label = cells.assume("yes", "compile missing: yes, usual there")
-    on = [] if label in known_labels().words.not_compiled else ["compile"]
+    on = [] if label in known_labels().words["not_compiled"] else ["compile"]
     for switch in known_labels().switches:
         text = normalised(cells.text(switch.column))
         if any(word in text for word in switch.words):

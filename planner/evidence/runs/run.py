@@ -219,7 +219,7 @@ def _attention(cells: Cells, of: _Setting) -> str:
 
 
 def _lora_rank(cells: Cells) -> int:
-    if not any(word in cells.text("model").lower() for word in known_labels().words.adapters):
+    if not any(word in cells.text("model").lower() for word in known_labels().words["adapters"]):
         return 0
     rank = int(known_labels().adapter_rank.value)
     return cells.assume(rank, f"LoRA without a rank: {rank}, usual there")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import re
 from dataclasses import dataclass
@@ -20,27 +21,6 @@ _TIMES = re.compile(rf"{_RATE}[^;()]*? x ?(\d+)\b")
 _IN_ALL = re.compile(rf"{_RATE}[^;]*?\bper (gpu|node)")
 _ONLY_RATE = re.compile(_RATE)
 _BYTES_PER_S = {"G": 1e9 / 8, "T": 1e12 / 8}
-_SPELLINGS = (
-    (r"[\u00d7*]", "x"),
-    (r"(?<=\d)\s*x\s*(?=\w)", " x "),
-    (r"\b(?i:gpu|device)s?\b", "gpu"),
-    (r"\b(?i:node)s?\b", "node"),
-    # bits, never bytes: GB/s is what NVLink is stated in
-    (
-        r"(?<=\d)\s*(?:[Gg]bps|[Gg]bits?/s|[Gg]b/s|[Gg]b[Ee]|(?i:gigabits?(?:/s|\s+ethernet)))",
-        " Gb/s",
-    ),
-    (r"(?<=\d)\s*(?:[Tt]bps|[Tt]bits?/s|[Tt]b/s)", " Tb/s"),
-)
-"""Spellings of rates and counts, and their common form."""
-_GENERATIONS = (
-    (r"\bFDR\b", 56),
-    (r"\b(?:EDR|HDR100)\b", 100),
-    (r"\b(?:HDR|HDR200|NDR200)\b", 200),
-    (r"\b(?:NDR|NDR400)\b", 400),
-    (r"\bXDR\b", 800),
-)
-"""Generations of InfiniBand by their rate [Gb/s], where no rate is stated."""
 _SAME_RATE = 0.05
 """Largest relative distance of a row's rate per node from the profile's that counts as equal."""
 _GIB_NOMINAL = 0.99
@@ -64,18 +44,14 @@ def _labels() -> tuple[tuple[str, tuple[str, ...]], ...]:
 
     A machine of that very name stands before others with the label.
     """
-    machines_of_label: dict[str, list[str]] = {}
+    machines: dict[str, list[str]] = {}
     for name in names("machine"):
         for label in load_machine(name).labels:
-            machines_of_label.setdefault(label, []).append(name)
-    for label, machines in machines_of_label.items():
-        machines.sort(key=lambda name: (normalised(name) != label, name))
-
-    def rank(label: str) -> tuple[int, int, str]:
-        return len(machines_of_label[label]), -len(label), label
-
+            machines.setdefault(label, []).append(name)
+    ordered = sorted(machines, key=lambda label: (len(machines[label]), -len(label), label))
     return tuple(
-        (label, tuple(machines_of_label[label])) for label in sorted(machines_of_label, key=rank)
+        (label, tuple(sorted(machines[label], key=lambda n: (normalised(n) != label, n))))
+        for label in ordered
     )
 
 
@@ -84,10 +60,8 @@ def _named_systems(system: str) -> tuple[str, ...]:
     for words, machines in _labels():
         if re.search(rf"(?<![a-z0-9]){re.escape(words)}", text):
             return machines
-    for name in names("machine"):
-        if len(name) > 3 and name.replace("-", " ") in text:
-            return (name,)
-    return ()
+    called = (n for n in names("machine") if len(n) > 3 and n.replace("-", " ") in text)
+    return tuple(itertools.islice(called, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +113,7 @@ def _candidates(
 
 
 def _generic(device: str, per_node: int | None, pcie: bool) -> list[Machine]:
-    usual = known_labels().usual_machines.names
+    usual = known_labels().usual_machines
     ordered = (*usual, *(name for name in names("machine") if name not in usual))
     candidates = [
         machine
@@ -195,11 +169,12 @@ def interfaces(interconnect: str, machine: Machine) -> tuple[int, float] | None:
 
 def _plain(interconnect: str) -> str:
     """The cell with counts and rates in one spelling."""
-    for spelling, plain in _SPELLINGS:
-        interconnect = re.sub(spelling, plain, interconnect)
+    labels = known_labels()
+    for pattern, plain in labels.rates.items():
+        interconnect = re.sub(pattern, plain, interconnect)
     if not _ONLY_RATE.search(interconnect):
-        for name, rate in _GENERATIONS:
-            interconnect = re.sub(name, f"{rate} Gb/s", interconnect)
+        for pattern, rate in labels.infiniband.items():
+            interconnect = re.sub(pattern, f"{rate} Gb/s", interconnect)
     return interconnect
 
 

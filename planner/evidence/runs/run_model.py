@@ -46,7 +46,7 @@ def model_of(cells: Cells, dropout: float) -> Model:
             f"model = {shorten(label, 40)!r} has experts and is not in the catalogue; the columns "
             "do not tell top_k and the experts' width"
         )
-    if any(word in normalised(label) for word in known_labels().words.other_models):
+    if any(word in normalised(label) for word in known_labels().words["other_models"]):
         raise PlannerError(f"model = {shorten(label, 40)!r} is no transformer of a known kind")
     if model is not None:
         sentence = f"the cells differ from the catalogue's {model.name}; they count"
@@ -208,7 +208,7 @@ def _is_gated(cells: Cells, label: str) -> bool:
     activation = cells.text("activation").lower()
     if activation:
         return any(word in activation for word in ("glu", "silu", "swish"))
-    plain = any(word in label.lower() for word in known_labels().words.plain_models)
+    plain = any(word in label.lower() for word in known_labels().words["plain_models"])
     kind = "gelu (a GPT)" if plain else "swiglu"
     return cells.assume(not plain, f"activation missing: {kind}")
 

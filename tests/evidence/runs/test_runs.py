@@ -519,7 +519,7 @@ def test_what_labels_stand_for_is_in_the_catalogue() -> None:
     known = known_labels()
     described = set(names("framework"))
     assert {row.framework for row in known.software} | set(known.usual) <= described
-    assert set(known.usual_machines.names) <= set(names("machine"))
+    assert set(known.usual_machines) <= set(names("machine"))
     devices = {load_machine(name).device.name for name in names("machine")}
     assert all(any(row.like in device for device in devices) for row in known.slower_links)
 
