@@ -44,7 +44,7 @@ from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 from planner.evidence.backtest import score
 from planner.evidence.runs.run import Run
-from planner.evidence.statistics import rank_correlation
+from planner.evidence.scores import rank_correlation
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))

@@ -21,7 +21,7 @@ from amp import amp_runs
 from conformal import distribution, quantiles
 from known import cause, doubtful, fitted
 from published import published_runs
-from residual_writer import write_table
+from residual_table import TeachingResidual, write_table
 from simumax import simumax_runs
 from whole.report import tables
 
@@ -30,10 +30,8 @@ from planner.cost.scenario.prior import MEMORY_CLASSES, memory_class
 from planner.cost.shards.layouts import Layouts
 from planner.cost.uncertainty import traits_of
 from planner.evidence.backtest import Backtest, score
-from planner.evidence.residuals.residual_table import Residual
 from planner.evidence.runs.run import RefusedRun, Run
-from planner.evidence.scores import Score
-from planner.evidence.statistics import MISSING_RANKS, ranks_are_known
+from planner.evidence.scores import MISSING_RANKS, Score, ranks_are_known
 
 ROOT = Path(__file__).parent.parent
 FILES = ("runs.csv", "ultrascale.csv")
@@ -245,7 +243,7 @@ def write_memory(items: list[Score]) -> None:
 def write_residuals(rows: Iterable[Score]) -> None:
     """How far every scored row is from its estimate; of the measurements only these ratios."""
     found = [
-        Residual(
+        TeachingResidual(
             row=item.run.row_id,
             source=item.run.source,
             site=item.run.machine_label,

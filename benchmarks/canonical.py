@@ -5,15 +5,34 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 
-from planner.evidence.runs.csv_runs import runs_from_text
+from planner.evidence.run_files import runs_from_text
 from planner.evidence.runs.run import RefusedRun, Run
 
 
-def runs_of(rows: Sequence[Mapping[str, object]], name: str) -> list[Run | RefusedRun]:
+@dataclass(frozen=True, slots=True)
+class PublishedRun(Run):
+    """A run of a published table."""
+
+    told_by_memory: bool = False
+    """Whether the measured memory told which build ran, so that it says nothing of estimates."""
+    reliability: str = ""
+    """high, medium or low, as the table judges the row; empty where it does not."""
+
+
+def runs_of(rows: Sequence[Mapping[str, object]], name: str) -> list[PublishedRun | RefusedRun]:
     """The runs of some rows with the same columns; `name` stands in messages."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]))
     writer.writeheader()
     writer.writerows(rows)
-    return runs_from_text(text.getvalue(), name)
+    runs = runs_from_text(text.getvalue(), name)
+    return [_published(run, row) for run, row in zip(runs, rows, strict=True)]
+
+
+def _published(run: Run | RefusedRun, row: Mapping[str, object]) -> PublishedRun | RefusedRun:
+    if isinstance(run, RefusedRun):
+        return run
+    of_run = {field.name: getattr(run, field.name) for field in fields(run)}
+    return PublishedRun(**of_run, reliability=str(row.get("reliability", "")).lower())

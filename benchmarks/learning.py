@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from residual_table import Figure, TeachingResidual, experience_of, read_table
 from scipy.optimize import minimize
 
 from planner.cost.scenario.experience import (
@@ -25,7 +26,6 @@ from planner.cost.scenario.experience import (
     outlook,
 )
 from planner.cost.scenario.prior import GAUSSIAN, Prior
-from planner.evidence.residuals.residual_table import Figure, Residual, experience_of, residuals
 
 ROOT = Path(__file__).parent.parent
 MOST_ROWS = 48
@@ -67,7 +67,7 @@ class Source:
     """Runs of one publication or log whose jobs are all stated, or all guessed."""
 
     name: str
-    rows: tuple[Residual, ...]
+    rows: tuple[TeachingResidual, ...]
     figure: Figure
 
     @property
@@ -89,9 +89,9 @@ class Source:
         return self.name + (" (guessed)" if self.rows[0].guessed else "")
 
 
-def sources(rows: Sequence[Residual], figure: Figure) -> list[Source]:
+def sources(rows: Sequence[TeachingResidual], figure: Figure) -> list[Source]:
     """Rows that may teach, by source."""
-    groups: dict[tuple[str, bool], list[Residual]] = defaultdict(list)
+    groups: dict[tuple[str, bool], list[TeachingResidual]] = defaultdict(list)
     for row in rows:
         if row.teaches(figure):
             groups[row.source, row.guessed].append(row)
@@ -232,7 +232,7 @@ def main() -> None:
 
 
 def _learned(figure: Figure, title: str) -> Learned:
-    groups = sources(residuals(), figure)
+    groups = sources(read_table(), figure)
     whole = learned(groups)
     apart = {}
     for name in sorted({group.name for group in groups}):

@@ -22,10 +22,9 @@ def with_schedule(row: dict[str, str]) -> dict[str, str]:
     """Fill in micro-batch and chunks of a row of table 1, as in the script."""
     of_table = row["source"].startswith("Narayanan et al. 2021") and "Table 1" in row["source_ref"]
     if not of_table or row["micro_batch"]:
-        return {**row, "assumed": ""}
+        return row
     micro, chunks = SCHEDULES[row["model"]]
     notes = [f"micro_batch missing: {micro} as in the published script"]
     if chunks > 1:
         notes.append(f"vpp missing: {chunks} as in the published script")
-    filled = {"micro_batch": str(micro), "vpp": str(chunks), "assumed": "; ".join(notes)}
-    return {**row, **filled}
+    return {**row, "micro_batch": str(micro), "vpp": str(chunks), "assumed": "; ".join(notes)}

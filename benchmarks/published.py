@@ -5,16 +5,18 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from canonical import runs_of
+from canonical import PublishedRun, runs_of
 from megatron_bridge import with_recipes
 from narayanan import with_schedule
+from source_labels import as_run, canonical_cells
 
-from planner.evidence.runs.run import RefusedRun, Run
+from planner.evidence.runs.run import RefusedRun
 
 
-def published_runs(path: Path) -> list[Run | RefusedRun]:
-    """Read every run of a table: Narayanan's schedules, and the recipes of Megatron-Bridge."""
+def published_runs(path: Path) -> list[PublishedRun | RefusedRun]:
+    """Read every run of a table: canonical cells, and the framework that each source configured."""
     with path.open(encoding="utf-8", newline="") as file:
-        rows = [with_schedule(row) for row in csv.DictReader(file)]
-    runs = runs_of(rows, path.name)
-    return [with_recipes(run, row) for run, row in zip(runs, rows, strict=True)]
+        rows = list(csv.DictReader(file))
+    runs = runs_of([with_schedule(canonical_cells(row)) for row in rows], path.name)
+    pairs = zip(runs, rows, strict=True)
+    return [with_recipes(as_run(run, row), row) for run, row in pairs]

@@ -252,8 +252,7 @@ def compare_command(
     as_json: AsJson = False,
 ) -> int:
     """Compare a real run's log with its estimate; exit 3 where both cannot be of one run."""
-    from planner.evidence.logs.comparison import compare_log
-    from planner.evidence.logs.report import comparison_dict, comparison_text
+    from planner.evidence.logs.comparison import compare_log, comparison_dict, comparison_text
     from planner.evidence.logs.scalars import chosen_columns
 
     if files and layout:

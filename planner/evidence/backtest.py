@@ -1,29 +1,24 @@
-"""Backtest: estimates beside measured runs.
-
-Runs of one scenario are estimated together, as one array of layouts.
-"""
+"""Backtest: estimates beside measured runs, those of one scenario estimated together."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from planner.cost.estimate import Estimate, estimate_layouts
+from planner.cost.memory.footprint import stage_memory
 from planner.cost.parts import unseen_parts
-from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.uncertainty import step_outlook
 from planner.errors import PlannerError
-from planner.evidence.runs.open_choices import first_stage_bytes
 from planner.evidence.runs.run import RefusedRun, Run
-from planner.evidence.scores import Interval, Score
-from planner.evidence.statistics import Group, group
+from planner.evidence.scores import Group, Interval, Score, group
 
-__all__ = ["GROUP_KEYS", "Backtest", "interval", "score"]
+__all__ = ["GROUP_KEYS", "Backtest", "interval", "measurable_memory", "score"]
 
 GROUP_KEYS: dict[str, Callable[[Run], str]] = {
     "source": lambda run: run.source,
@@ -35,6 +30,15 @@ GROUP_KEYS: dict[str, Callable[[Run], str]] = {
 }
 """Keys by which runs can be grouped."""
 
+_FIGURES = (
+    "measured_step_time_s",
+    "estimated_step_time_s",
+    "interval_step_time_s",
+    "measured_memory_bytes",
+    "estimated_memory_bytes",
+    "measured_fits",
+    "estimated_fits",
+)
 _ABSURD = 1e6
 """Ratio of measured to estimated beyond which a cell is wrong, whatever the estimate."""
 
@@ -65,10 +69,7 @@ class Backtest:
 
     def to_json(self, keys: Sequence[str] = ("source",)) -> dict[str, Any]:
         """Plain data: {"rows": [...], "groups": [...]}."""
-        groups = [
-            {name: getattr(group, name) for name in Group.__dataclass_fields__}
-            for group in self.groups(keys)
-        ]
+        groups = [asdict(group) for group in self.groups(keys)]
         return {"rows": [_row_json(row) for row in self.rows], "groups": groups}
 
 
@@ -89,61 +90,57 @@ def score(runs: Iterable[Run | RefusedRun]) -> Backtest:
 
 
 def _score_scenario(runs: list[Run]) -> list[Score | RefusedRun]:
-    first = runs[0]
-    scenario = Scenario(first.model, first.machine, first.workload, first.framework)
     try:
-        estimates = estimate_layouts(scenario, Layouts.stack(run.layout for run in runs))
+        layouts = Layouts.stack(run.layout for run in runs)
+        estimates = estimate_layouts(runs[0].scenario, layouts)
     except PlannerError as error:
         if len(runs) > 1:
             return [scored for run in runs for scored in _score_scenario([run])]
-        return [RefusedRun(first.row_id, first.source, str(error))]
-    scores = []
-    for number, run in enumerate(runs):
-        estimate = estimates[number]
-        fits = estimate.fits or (run.open_recompute and _fits_with_recompute(scenario, run))
-        scores.append(_score_run(run, estimate, fits))
-    return scores
+        return [RefusedRun(runs[0].row_id, runs[0].source, str(error))]
+    return [_score_run(run, estimates[number]) for number, run in enumerate(runs)]
 
 
-def _fits_with_recompute(scenario: Scenario, run: Run) -> bool:
-    """Whether a run fits with any recompute of its software."""
-    modes = scenario.framework.recompute
-    layouts = Layouts.stack(run.layout.replaced(recompute=mode) for mode in modes)
-    return bool(np.any(estimate_layouts(scenario, layouts).fits))
-
-
-def _score_run(run: Run, estimate: Estimate, fits: bool) -> Score | RefusedRun:
-    memory = _measurable_memory(run, estimate)
-    if not (math.isfinite(estimate.step_time_s) and math.isfinite(memory)):
-        return RefusedRun(run.row_id, run.source, f"no finite estimate for {run.layout}")
-    if run.step_time_s is None and run.memory_bytes is None and run.fits is None:
-        return RefusedRun(
-            run.row_id,
-            run.source,
-            "nothing to compare: step_time_s, tokens_per_s_per_gpu, samples_per_s, peak_memory_gib "
-            "and oom are empty",
-        )
-    pairs = {
-        "step time": (run.step_time_s, estimate.step_time_s),
-        "peak memory": (run.memory_bytes, memory),
-    }
-    for name, (measured, estimated) in pairs.items():
-        if measured is not None and not 1 / _ABSURD < measured / estimated < _ABSURD:
-            return RefusedRun(
-                run.row_id,
-                run.source,
-                f"the {name} is {measured / estimated:.0e} times its estimate; check the unit",
-            )
+def _score_run(run: Run, estimate: Estimate) -> Score | RefusedRun:
+    memory = measurable_memory(run, estimate)
+    if reason := _refusal(run, estimate.step_time_s, memory):
+        return RefusedRun(run.row_id, run.source, reason)
+    fits = estimate.fits or (run.open_recompute and _fits_with_recompute(run))
     return Score(run, estimate, memory, interval(run, estimate), fits)
 
 
-def _measurable_memory(run: Run, estimate: Estimate) -> float:
+def _refusal(run: Run, step_time_s: float, memory: float) -> str:
+    """Why an estimate of step time and memory cannot be put beside a run; empty where it can."""
+    if not (math.isfinite(step_time_s) and math.isfinite(memory)):
+        return f"no finite estimate for {run.layout}"
+    if run.step_time_s is None and run.memory_bytes is None and run.fits is None:
+        return (
+            "nothing to compare: step_time_s, tokens_per_s_per_gpu, samples_per_s, peak_memory_gib "
+            "and oom are empty"
+        )
+    for name, measured, estimated in (
+        ("step time", run.step_time_s, step_time_s),
+        ("peak memory", run.memory_bytes, memory),
+    ):
+        if measured is not None and not 1 / _ABSURD < measured / estimated < _ABSURD:
+            return f"the {name} is {measured / estimated:.0e} times its estimate; check the unit"
+    return ""
+
+
+def _fits_with_recompute(run: Run) -> bool:
+    """Whether a run fits with any recompute of its software."""
+    modes = run.framework.recompute
+    layouts = Layouts.stack(run.layout.replaced(recompute=mode) for mode in modes)
+    return bool(np.any(estimate_layouts(run.scenario, layouts).fits))
+
+
+def measurable_memory(run: Run, estimate: Estimate) -> float:
     """Memory that the run's way of measuring sees, of the stage that it measured [B]."""
+    parts: Mapping[str, float] = estimate.memory_bytes
+    total = parts["total"]
     if run.first_stage and run.layout.pp > 1:
-        scenario = Scenario(run.model, run.machine, run.workload, run.framework)
-        return first_stage_bytes(scenario, run.layout, run.memory_kind)
-    parts = estimate.memory_bytes
-    return parts["total"] - sum(parts[name] for name in unseen_parts(run.memory_kind))
+        parts = stage_memory(run.scenario, run.layout)[0]
+        total = sum(parts.values())
+    return total - sum(parts[name] for name in unseen_parts(run.memory_kind))
 
 
 def interval(run: Run, estimate: Estimate) -> Interval | None:
@@ -152,32 +149,27 @@ def interval(run: Run, estimate: Estimate) -> Interval | None:
         return None
     if not run.guessed:
         return estimate.interval_step_time_s
-    scenario = Scenario(run.model, run.machine, run.workload, run.framework)
     layouts, parts = Layouts.stack([run.layout]), estimate.step_time_parts_s
-    low, high = step_outlook(scenario, layouts, parts, guessed=True).around()
+    low, high = step_outlook(run.scenario, layouts, parts, guessed=True).around()
     return estimate.step_time_s * low, estimate.step_time_s * high
 
 
 def _row_json(row: Score | RefusedRun) -> dict[str, Any]:
-    run = row.run if isinstance(row, Score) else None
-    scored = row if isinstance(row, Score) else None
-    bounds = scored.interval_s if scored else None
-    return {
-        "row_id": run.row_id if run else row.row_id,  # type: ignore[union-attr]
-        "source": run.source if run else row.source,  # type: ignore[union-attr]
-        "status": "scored" if scored else "refused",
-        "reason": None if scored else row.reason,  # type: ignore[union-attr]
-        "measured_step_time_s": run.step_time_s if run else None,
-        "estimated_step_time_s": scored.estimate.step_time_s if scored else None,
-        "interval_step_time_s": list(bounds) if bounds else None,
-        "measured_memory_bytes": run.memory_bytes if run else None,
-        "estimated_memory_bytes": scored.estimated_memory_bytes if scored else None,
-        "measured_fits": run.fits if run else None,
-        "estimated_fits": scored.fits if scored else None,
-        "assumed": _assumptions(row) if isinstance(row, Score) else [],
-    }
-
-
-def _assumptions(row: Score) -> list[str]:
+    run = row.run if isinstance(row, Score) else row
+    fields = {"row_id": run.row_id, "source": run.source}
+    if isinstance(row, RefusedRun):
+        nothing = dict.fromkeys(_FIGURES)
+        return {**fields, "status": "refused", "reason": row.reason, **nothing, "assumed": []}
+    figures = (
+        row.run.step_time_s,
+        row.estimate.step_time_s,
+        list(row.interval_s) if row.interval_s else None,
+        row.run.memory_bytes,
+        row.estimated_memory_bytes,
+        row.run.fits,
+        row.fits,
+    )
     only = row.fits and not row.estimate.fits
-    return [*row.run.assumed, *["it fits with more recompute than is assumed"] * only]
+    assumed = [*row.run.assumed, *["it fits with more recompute than is assumed"] * only]
+    scored = dict(zip(_FIGURES, figures, strict=True))
+    return {**fields, "status": "scored", "reason": None, **scored, "assumed": assumed}

@@ -1,8 +1,7 @@
 """Calibration from runs: fit what training sustains on a machine to measured step times.
 
 One figure is fitted, `device.sustained_fraction`: the one in which devices of one kind differ
-between sites and software. Rates of networks and memory stay as described; a fit of more
-figures to few runs would follow their noise.
+between sites and software. A fit of more figures to few runs would follow their noise.
 """
 
 from __future__ import annotations
@@ -13,21 +12,29 @@ import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tomlkit
 from numpy.typing import NDArray
-from tomlkit.items import InlineTable
 
 from planner.describe.catalogue import folder, load_machine
 from planner.describe.files import write_atomically
 from planner.describe.machine import Machine
 from planner.errors import CatalogueError, PlannerError
 from planner.evidence.backtest import score
-from planner.evidence.runs.csv_runs import read_runs
+from planner.evidence.run_files import read_runs
 from planner.evidence.runs.run import Run
 
-__all__ = ["Calibration", "HeldOut", "calibrate", "write_profile"]
+__all__ = [
+    "Calibration",
+    "HeldOut",
+    "bisected",
+    "calibrate",
+    "inline_table",
+    "profile_to_change",
+    "write_profile",
+]
 
 _LOWEST, _HIGHEST = 0.02, 1.0
 
@@ -69,41 +76,39 @@ class Calibration:
 def _with_fraction(runs: list[Run], fraction: float) -> list[Run]:
     """The runs on machines whose device sustains another fraction."""
     machines: dict[str, Machine] = {}
-    changed = []
     for run in runs:
-        key = run.machine_label
-        if key not in machines:
+        if run.machine_label not in machines:
             device = run.machine.device
             quantity = device.sustained_fraction.replaced(value=fraction, kind="calibrated")
             fields = {**device.model_dump(), "sustained_fraction": quantity.model_dump()}
-            machines[key] = run.machine.replaced(device=fields)
-        changed.append(dataclasses.replace(run, machine=machines[key]))
-    return changed
+            machines[run.machine_label] = run.machine.replaced(device=fields)
+    return [dataclasses.replace(run, machine=machines[run.machine_label]) for run in runs]
 
 
-def _log_ratios(runs: list[Run], fraction: float) -> NDArray[np.float64]:
-    scores = score(_with_fraction(runs, fraction)).scores
-    return np.array([math.log1p(s.error) for s in scores if s.error is not None])
+def _errors(runs: list[Run]) -> NDArray[np.float64]:
+    return np.array([s.error for s in score(runs).scores if s.error is not None])
 
 
 def _fit(runs: list[Run]) -> float:
-    """The fraction at which the median of estimated / measured is one, by bisection."""
-    low, high = _LOWEST, _HIGHEST
-    for _ in range(30):
-        middle = math.sqrt(low * high)
+    """The fraction at which the median of estimated / measured is one."""
+
+    def is_too_low(fraction: float) -> bool:
         # a higher fraction means shorter estimates
-        if np.median(_log_ratios(runs, middle)) > 0:
-            low = middle
-        else:
-            high = middle
+        return bool(np.median(np.log1p(_errors(_with_fraction(runs, fraction)))) > 0)
+
+    return bisected(is_too_low, _LOWEST, _HIGHEST, rounds=30)
+
+
+def bisected(is_too_low: Callable[[float], bool], low: float, high: float, rounds: int) -> float:
+    """The value at which `is_too_low` ends to hold, or the nearer bound; values are positive."""
+    for _ in range(rounds):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if is_too_low(middle) else (low, middle)
     return math.sqrt(low * high)
 
 
 def calibrate(path: Path, machine: str) -> Calibration:
-    """Fit `sustained_fraction` of a machine to the runs of a CSV that ran on it.
-
-    Raises CatalogueError where the table holds no scorable run of the machine.
-    """
+    """Fit a machine's `sustained_fraction` to its runs in a CSV; CatalogueError without any."""
     name = load_machine(machine).name
     runs = [
         run
@@ -125,14 +130,13 @@ def calibrate(path: Path, machine: str) -> Calibration:
             f"the runs on {name} fit no sustained_fraction between {_LOWEST} and {_HIGHEST}; "
             "check units and devices of the rows"
         )
-    before = np.array([s.error for s in score(runs).scores if s.error is not None])
-    after = np.expm1(_log_ratios(runs, fraction))
+    after = _errors(_with_fraction(runs, fraction))
     return Calibration(
         machine=name,
         sustained_fraction=fraction,
         num_runs=len(runs),
         row_ids=tuple(run.row_id for run in runs),
-        error_before=float(np.median(before)),
+        error_before=float(np.median(_errors(runs))),
         error_after=float(np.mean(np.abs(after))),
         held_out=_held_out(runs),
     )
@@ -149,45 +153,49 @@ _MIN_RUNS, _MAX_FOLDS = 3, 5
 
 def _held_out(runs: list[Run]) -> HeldOut | None:
     """Estimate runs that share an attribute by a fit on the others."""
-    attribute = next(
-        (name for name, key in _FOLD_KEYS.items() if len(set(map(key, runs))) > 1), None
-    )
+    several = (name for name, key in _FOLD_KEYS.items() if len(set(map(key, runs))) > 1)
+    attribute = next(several, None)
     if len(runs) < _MIN_RUNS or attribute is None:
         return None
-    values = [_FOLD_KEYS[attribute](run) for run in runs]
+    values = list(map(_FOLD_KEYS[attribute], runs))
     distinct = list(dict.fromkeys(values))
     count = min(len(distinct), _MAX_FOLDS)
     folds = [distinct.index(kind) % count for kind in values]
     before, after = [], []
     for number in range(count):
-        left_out = [run for run, of_run in zip(runs, folds, strict=True) if of_run == number]
-        rest = [run for run, of_run in zip(runs, folds, strict=True) if of_run != number]
-        before += [abs(s.error) for s in score(left_out).scores if s.error is not None]
-        after += list(np.abs(np.expm1(_log_ratios(left_out, _fit(rest)))))
+        left_out = [run for run, fold in zip(runs, folds, strict=True) if fold == number]
+        fitted = _fit([run for run, fold in zip(runs, folds, strict=True) if fold != number])
+        before += list(np.abs(_errors(left_out)))
+        after += list(np.abs(_errors(_with_fraction(left_out, fitted))))
     return HeldOut(attribute, count, float(np.mean(before)), float(np.mean(after)))
 
 
 def write_profile(result: Calibration, machine: str, output: Path, source: str) -> None:
-    """Write the machine's profile with the fitted figure; refuse to overwrite a catalogue file."""
-    original = (
-        Path(machine) if machine.endswith(".toml") else folder("machine") / f"{result.machine}.toml"
-    )
-    if output.resolve() == original.resolve():
-        raise CatalogueError(f"{output} is the profile itself; choose another file")
-    document = tomlkit.parse(original.read_text("utf-8"))
+    """Write the machine's profile with the fitted figure; CatalogueError onto itself."""
+    document = profile_to_change(machine, result.machine, output)
     device = document.get("device", {})
     if "sustained_fraction" not in device:
-        raise CatalogueError(f"{original.name} has no device.sustained_fraction; add it")
-    device["sustained_fraction"] = _fitted(result, source)
-    text = tomlkit.dumps(document)
-    write_atomically(output, text)
+        raise CatalogueError(f"{Path(machine).stem}.toml has no device.sustained_fraction; add it")
+    fitted = {
+        "value": round(result.sustained_fraction, 4),
+        "kind": "calibrated",
+        "source": f"{datetime.date.today().isoformat()}: {result.num_runs} runs of {source}",
+    }
+    device["sustained_fraction"] = inline_table(fitted)
+    write_atomically(output, tomlkit.dumps(document))
 
 
-def _fitted(result: Calibration, source: str) -> InlineTable:
-    """The fitted figure as a profile states it, with kind and source."""
-    today = datetime.date.today().isoformat()
-    quantity = tomlkit.inline_table()
-    quantity["value"] = round(result.sustained_fraction, 4)
-    quantity["kind"] = "calibrated"
-    quantity["source"] = f"{today}: {result.num_runs} runs of {source}"
-    return quantity
+def profile_to_change(machine: str, name: str, output: Path) -> Any:
+    """The profile of a machine as a document, to be written to another file."""
+    is_file = machine.endswith(".toml")
+    original = Path(machine) if is_file else folder("machine") / f"{name}.toml"
+    if output.resolve() == original.resolve():
+        raise CatalogueError(f"{output} is the profile itself; choose another file")
+    return tomlkit.parse(original.read_text("utf-8"))
+
+
+def inline_table(fields: dict[str, Any]) -> Any:
+    """A table on one line, as profiles state numbers."""
+    table = tomlkit.inline_table()
+    table.update({name: list(v) if isinstance(v, tuple) else v for name, v in fields.items()})
+    return table

@@ -1,15 +1,11 @@
-"""Learning: a user's own measured runs correct further estimates.
-
-Errors of published runs say how far a correction carries over: most to other layouts and models on
-the same machine with the same software, least to other machines.
-"""
+"""Learning: a user's own measured runs correct further estimates."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -29,8 +25,7 @@ from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.errors import CatalogueError
 from planner.evidence.backtest import score
-from planner.evidence.run_files import read_measured
-from planner.evidence.runs.csv_runs import runs_from_text
+from planner.evidence.run_files import read_measured, runs_from_text
 from planner.evidence.runs.run import RefusedRun, Run
 from planner.evidence.scores import Score
 from planner.tables import Table, Tabular
@@ -48,8 +43,6 @@ __all__ = [
 
 MOST_RUNS = 60
 """Most measured figures that count: further ones add little, and every search evaluates all."""
-
-
 LearnedTable = Literal["runs", "refused"]
 """Names of the tables: runs beside their estimates, and refused runs."""
 
@@ -89,10 +82,10 @@ class Learned(Tabular[LearnedTable]):
 def learn_from(
     *files: str | Path, machine: Machine | None = None, model: Model | None = None
 ) -> Learned:
-    """Learn from measured runs: CSVs of runs, logs (LOG=JOB.json), results of `planner compare`.
+    """Learn from CSVs of runs, logs (LOG=JOB.json), and results of `planner compare`.
 
-    `machine` and `model` are those of the job; files may call them by name. Raises CatalogueError
-    for a file without a run that can be estimated.
+    `machine` and `model` are those of the job; files may call them by name. CatalogueError for a
+    file without a run that can be estimated.
     """
     runs: list[Run | RefusedRun] = []
     for file in files:
@@ -121,39 +114,32 @@ def learn_from_text(text: str, where: str, machine: Machine | None = None) -> Le
 
 def _check(runs: Sequence[Run | RefusedRun], where: str) -> None:
     """Raise CatalogueError where no run has a measured figure."""
-    if any(
-        isinstance(run, Run) and (run.step_time_s is not None or run.memory_bytes is not None)
-        for run in runs
-    ):
-        return
-    reason = next((run.reason for run in runs if isinstance(run, RefusedRun)), "")
-    raise CatalogueError(
-        f"{Path(where).name} holds no run with a step time or a memory that can be estimated"
-        f"{f' ({reason})' if reason else ''}; see docs/runs.md for its columns"
-    )
+    read = (run for run in runs if isinstance(run, Run))
+    if all(run.step_time_s is None and run.memory_bytes is None for run in read):
+        reason = next((f" ({run.reason})" for run in runs if isinstance(run, RefusedRun)), "")
+        raise CatalogueError(
+            f"{Path(where).name} holds no run with a step time or a memory that can be estimated"
+            f"{reason}; see docs/runs.md for its columns"
+        )
 
 
 def learn(runs: Iterable[Run | RefusedRun]) -> Learned:
-    """Learn from the log ratios of measured runs to their uncorrected estimates.
+    """Learn from the log ratios of measured runs, of very many an even sample, to estimates.
 
-    Every run with a step time or a memory counts, of very many an even sample. Odd runs are weighed
-    where the experience is used (method.md#intervals).
+    Odd runs are weighed where the experience is used (method.md#intervals).
     """
     backtest = score(runs)
     timed = _sample([(s, e) for s in backtest.scores if (e := s.error) is not None])
     with_memory = _sample([(s, e) for s in backtest.scores if (e := s.memory_error) is not None])
     times = _experience([(_traits(s, s.estimate.step_time_parts_s), error) for s, error in timed])
     memory = _experience([(_traits(s, {}), error) for s, error in with_memory])
-    likelihood = likelihoods(priors().step_time, times) if times is not None else None
-    return Learned(
-        Experience(times, memory),
-        backtest.scores,
-        backtest.refused,
-        likelihood.odd_site if likelihood else priors().step_time.odd_sites,
-        {s.run.row_id: float(p) for (s, _), p in zip(timed, likelihood.odd_runs, strict=True)}
-        if likelihood
-        else {},
-    )
+    odd_site, odd_runs = priors().step_time.odd_sites, {}
+    if times is not None:
+        likelihood = likelihoods(priors().step_time, times)
+        odd_site = likelihood.odd_site
+        names = (s.run.row_id for s, _ in timed)
+        odd_runs = dict(zip(names, map(float, likelihood.odd_runs), strict=True))
+    return Learned(Experience(times, memory), backtest.scores, backtest.refused, odd_site, odd_runs)
 
 
 def _sample(scores: list[tuple[Score, float]]) -> list[tuple[Score, float]]:
@@ -173,8 +159,7 @@ def _experience(runs: list[tuple[Traits, float]]) -> MeasuredRuns | None:
 
 def _traits(item: Score, parts_s: Mapping[str, float]) -> Traits:
     run = item.run
-    scenario = Scenario(run.model, run.machine, run.workload, run.framework)
-    return traits_of(scenario, Layouts.of(run.layout), parts_s, guessed=bool(run.guessed))
+    return traits_of(run.scenario, Layouts.of(run.layout), parts_s, guessed=run.guessed)
 
 
 # --- changes of estimates ------------------------------------------------------------------------
@@ -204,18 +189,16 @@ def change_by_experience(scenario: Scenario, estimate: Estimate) -> EstimateChan
     """Compare an estimate with and without the experience of its scenario."""
     uncorrected = replace(scenario, experience=Experience())
     layouts, parts = Layouts.stack([estimate.layout]), estimate.step_time_parts_s
-    step = memory = None
-    if scenario.experience.step_time is not None:
-        before = step_outlook(uncorrected, layouts, parts)
-        step = _change(before, step_outlook(scenario, layouts, parts))
-    if scenario.experience.memory is not None:
-        before = memory_outlook(uncorrected, layouts)
-        memory = _change(before, memory_outlook(scenario, layouts))
-    return EstimateChange(step, memory)
 
+    def change(outlook: Callable[..., Outlook], *of: Any) -> Change:
+        before, after = outlook(uncorrected, *of), outlook(scenario, *of)
+        return Change(float(after.expected[0]), before.around(), after.around())
 
-def _change(before: Outlook, after: Outlook) -> Change:
-    return Change(float(after.expected[0]), before.around(), after.around())
+    measured = scenario.experience
+    return EstimateChange(
+        None if measured.step_time is None else change(step_outlook, layouts, parts),
+        None if measured.memory is None else change(memory_outlook, layouts),
+    )
 
 
 def most_informative(candidates: Sequence[tuple[Scenario, Estimate]]) -> Estimate | None:

@@ -1,14 +1,12 @@
 """Fit the links and the network of a profile to measured collectives.
 
-Fitted are the efficiency of the nodes' interfaces by number of nodes, the latency of an all-reduce,
-and the efficiency of the devices' links. Each is fitted through the planner's own formulas, so that
-an estimate on the fitted profile gives back the measurement.
+Each figure is fitted through the planner's own formulas, so that an estimate on the fitted profile
+gives back the measurement.
 """
 
 from __future__ import annotations
 
 import datetime
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,10 +16,10 @@ import numpy as np
 import tomlkit
 
 from planner.cost.network.collective_table import OPERATIONS
-from planner.describe.catalogue import folder
 from planner.describe.files import write_atomically
 from planner.describe.machine import Machine
 from planner.errors import CatalogueError
+from planner.evidence.calibration import bisected, inline_table, profile_to_change
 from planner.evidence.nccl_tests import Measured, measured_group, read_measured
 
 __all__ = ["Links", "fit_links", "write_links"]
@@ -52,10 +50,7 @@ class Links:
 
 
 def fit_links(path: Path, machine: Machine, nodes: int | None = None) -> Links:
-    """Fit links and network to the collectives of a file.
-
-    CatalogueError where it holds none from 1 MiB on.
-    """
+    """Fit links and network to a file of collectives; CatalogueError without any from 1 MiB on."""
     rows, _ = read_measured(path, machine, nodes)
     large = _ring_collectives(rows)
     counts = tuple(sorted({row.nodes for row in large}))
@@ -111,14 +106,8 @@ def _root(
         machine = changed(value)
         return float(np.median([_estimated(machine, r) / r.time_s for r in rows]))
 
-    low, high, falls = lower, upper, ratio(lower) > ratio(upper)
-    for _ in range(40):
-        middle = math.sqrt(low * high)
-        if (ratio(middle) > 1) == falls:
-            low = middle
-        else:
-            high = middle
-    return math.sqrt(low * high)
+    falls = ratio(lower) > ratio(upper)
+    return bisected(lambda value: (ratio(value) > 1) == falls, lower, upper, rounds=40)
 
 
 def _largest(rows: Sequence[Measured]) -> list[Measured]:
@@ -206,13 +195,9 @@ def _curve(machine: Machine, rows: Sequence[Measured], source: str) -> dict[str,
 
 def _fit_latency(machine: Machine, rows: Sequence[Measured], source: str) -> tuple[Machine, str]:
     """Fit the time that doubling the nodes adds to a small all-reduce."""
-    small = [
-        row
-        for row in rows
-        if row.nodes > 1 and row.size_bytes <= _SMALL and row.operation == "all_reduce"
-    ]
+    across = [row for row in rows if row.nodes > 1]
+    small = [r for r in across if r.size_bytes <= _SMALL and r.operation == "all_reduce"]
     if not small or machine.network is None:
-        across = any(row.nodes > 1 for row in rows)
         return machine, "network.latency_s as it was: no small all-reduce" if across else ""
     network = machine.network.model_dump()
 
@@ -230,29 +215,19 @@ def _quantity(value: float, source: str) -> dict[str, Any]:
 def write_links(result: Links, machine: str, output: Path) -> None:
     """Write the profile with the fitted figures; CatalogueError where it would replace itself."""
     fitted = result.machine
-    is_file = machine.endswith(".toml")
-    original = Path(machine) if is_file else folder("machine") / f"{fitted.name}.toml"
-    if output.resolve() == original.resolve():
-        raise CatalogueError(f"{output} is the profile itself; choose another file")
-    document = tomlkit.parse(original.read_text("utf-8"))
+    document = profile_to_change(machine, fitted.name, output)
     document["evidence"] = fitted.evidence
     node: Any = document["node"]
     if 1 in result.nodes:
-        node["fabric"]["efficiency"] = _inline(fitted.node.fabric.efficiency.model_dump())
+        node["fabric"]["efficiency"] = inline_table(fitted.node.fabric.efficiency.model_dump())
         if (switch := fitted.node.fabric.switch_reduction) is not None:
-            node["fabric"]["switch_reduction"] = _inline(switch.model_dump())
+            node["fabric"]["switch_reduction"] = inline_table(switch.model_dump())
     if (network := fitted.network) is not None:
         tables: list[Any] = [document["network"], *document.get("networks", [])]
         [table] = [candidate for candidate in tables if candidate.get("name", "") == network.name]
-        table["latency_s"] = _inline(network.latency_s.model_dump())
+        table["latency_s"] = inline_table(network.latency_s.model_dump())
         for name, curve in (("efficiency", network.efficiency), ("reducing", network.reducing)):
             table.pop(name, None)
             if curve is not None:
-                table[name] = _inline(curve.model_dump())
+                table[name] = inline_table(curve.model_dump())
     write_atomically(output, tomlkit.dumps(document))
-
-
-def _inline(fields: dict[str, Any]) -> Any:
-    table = tomlkit.inline_table()
-    table.update({name: list(v) if isinstance(v, tuple) else v for name, v in fields.items()})
-    return table

@@ -1,9 +1,8 @@
 """Measured collectives: the output of nccl-tests beside the model, and published times.
 
-Reads the output of nccl-tests (and of RCCL's and oneCCL's versions of it), of one test or of
-several after each other, or a CSV with the columns `collective`, `nodes`, `size_bytes` and
-`time_us`, and `ranks` where they are not all devices of the nodes. Published times stand in
-`collectives.toml`.
+Reads the output of nccl-tests (and of RCCL's and oneCCL's versions), of several tests too, or a CSV
+with the columns `collective`, `nodes`, `size_bytes` and `time_us`, and `ranks` where they are not
+all devices of the nodes. Published times stand in `collectives.toml`.
 """
 
 from __future__ import annotations
@@ -11,9 +10,10 @@ from __future__ import annotations
 import csv
 import functools
 import io
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +25,7 @@ from planner.cost.network.topology import GroupView
 from planner.describe.base import Description
 from planner.describe.files import read_text, read_toml
 from planner.describe.machine import Machine
+from planner.describe.machine.variants import take_devices
 from planner.errors import CatalogueError, LayoutError, shorten, shorten_path
 from planner.units import counted
 
@@ -47,7 +48,7 @@ class Measured:
     nodes: int
     size_bytes: float
     time_s: float
-    estimated_s: float
+    estimated_s: float = math.nan
     ranks: int | None = None
     """Ranks where they are not all devices of the nodes."""
 
@@ -111,31 +112,20 @@ def read_measured(
             + (f" ({refused[0]})" if refused else "")
         )
     measurements: list[Measured] = []
-    groups: dict[tuple[int, int | None], GroupView | LayoutError] = {}
+    group_of = functools.cache(functools.partial(measured_group, machine))
     for row in rows:
-        key = row.nodes, row.ranks
-        if key not in groups:
-            groups[key] = _group_or_error(machine, *key)
-        group = groups[key]
-        if isinstance(group, LayoutError):
-            refused.append(str(group))
+        try:
+            group = group_of(row.nodes, row.ranks)
+        except LayoutError as error:
+            refused.append(str(error))
             continue
         estimated = float(np.asarray(OPERATIONS[row.operation](group, row.size_bytes)))
-        is_whole = row.ranks in (None, row.nodes * machine.node.num_devices)
+        is_whole = row.ranks == row.nodes * machine.node.num_devices
         ranks = None if is_whole else row.ranks
-        measurements.append(
-            Measured(row.operation, row.nodes, row.size_bytes, row.time_s, estimated, ranks)
-        )
+        measurements.append(replace(row, estimated_s=estimated, ranks=ranks))
     if not measurements:
         raise CatalogueError(f"{shorten_path(path)}: {refused[0]}")
     return measurements, list(dict.fromkeys(refused))
-
-
-def _group_or_error(machine: Machine, nodes: int, ranks: int | None) -> GroupView | LayoutError:
-    try:
-        return measured_group(machine, nodes, ranks)
-    except LayoutError as error:
-        return error
 
 
 def measured_group(machine: Machine, nodes: int, ranks: int | None) -> GroupView:
@@ -151,41 +141,16 @@ def measured_group(machine: Machine, nodes: int, ranks: int | None) -> GroupView
             f"{ranks} ranks are not as many on each of {counted(nodes, 'node')} of {per_node} "
             "devices; measure on the same number of each"
         )
-    return whole_nodes(_with_devices(machine, ranks // nodes), nodes)
+    # the machine as a run sees it that has the first devices of every node for itself
+    part = take_devices(machine, ranks // nodes)
+    per_socket = -(-per_node // machine.node.num_sockets)
+    node = {**part.node.model_dump(), "num_sockets": -(-ranks // nodes // per_socket)}
+    of_all = {"node": node, "num_nodes": machine.num_nodes.model_dump()}
+    return whole_nodes(part.replaced(**of_all), nodes)
 
 
-def _with_devices(machine: Machine, count: int) -> Machine:
-    """The machine as a run sees it that has the first devices of every node for itself."""
-    node = machine.node
-    nics = sorted(set(node.nic_of_device[:count]))
-    fields = node.model_dump()
-    fields["fabric"]["wires"] = [
-        wire.model_dump() for wire in node.fabric.wires if max(wire.devices) < count
-    ]
-    per_socket = -(-node.num_devices // node.num_sockets)
-    return machine.replaced(
-        node={
-            **fields,
-            "num_devices": count,
-            "num_sockets": -(-count // per_socket),
-            "num_nics": len(nics),
-            "nic_of_device": [nics.index(nic) for nic in node.nic_of_device[:count]],
-        }
-    )
-
-
-class _RawRow(NamedTuple):
-    """A measurement as a file has it."""
-
-    operation: str
-    nodes: int
-    ranks: int | None
-    size_bytes: float
-    time_s: float
-
-
-def _from_csv(text: str, header: str, nodes: int | None) -> tuple[list[_RawRow], list[str]]:
-    rows: list[_RawRow] = []
+def _from_csv(text: str, header: str, nodes: int | None) -> tuple[list[Measured], list[str]]:
+    rows: list[Measured] = []
     refused: list[str] = []
     table = csv.DictReader(io.StringIO(text), delimiter=max(",;\t", key=header.count))
     missing = [column for column in _COLUMNS if column not in (table.fieldnames or ())]
@@ -203,7 +168,7 @@ def _from_csv(text: str, header: str, nodes: int | None) -> tuple[list[_RawRow],
     return rows, refused
 
 
-def _row(cells: Mapping[str, str | None], nodes: int | None) -> _RawRow | str:
+def _row(cells: Mapping[str, str | None], nodes: int | None) -> Measured | str:
     """The measurement of a row of a table, or what is wrong with it."""
     label = cells["collective"] or ""
     operation = _operation(label)
@@ -223,14 +188,11 @@ def _row(cells: Mapping[str, str | None], nodes: int | None) -> _RawRow | str:
         and 0 < time <= _MAX_TIME_S
     ):
         return "nodes, size and time must be above 0, ranks above 1, none beyond a machine"
-    return _RawRow(operation, count, ranks, size, time)
+    return Measured(operation, count, size, time, ranks=ranks)
 
 
-def _from_nccl_tests(text: str, nodes: int | None) -> tuple[list[_RawRow], list[str]]:
-    """Lines of nccl-tests: size, count, type, operation, root, time [us], ...
-
-    Older versions print no root or operation; the line above the table says where the time is.
-    """
+def _from_nccl_tests(text: str, nodes: int | None) -> tuple[list[Measured], list[str]]:
+    """Lines of nccl-tests: size, count, type, operation, root, time [us], ..."""
     lines = [line[:1000] for line in text.splitlines()]
     comments = (line for line in lines if line.startswith("#"))
     matches = (re.search(r"Rank\s+(\d+).*? on\s+(\S+)", line) for line in comments)
@@ -241,32 +203,31 @@ def _from_nccl_tests(text: str, nodes: int | None) -> tuple[list[_RawRow], list[
         return [], ["the output names no hosts: add --nodes"]
     count = len(ranks) if hosts and nodes in (None, hosts) else None
     return [
-        _RawRow(name, nodes or hosts, count, size, time)
+        Measured(name, nodes or hosts, size, time, ranks=count)
         for name, size, time in rows
         if 1 <= size <= _MAX_SIZE_BYTES and 0 < time <= _MAX_TIME_S
     ], []
 
 
 def _timed_lines(lines: Sequence[str]) -> Iterator[tuple[str, float, float]]:
-    """Operation, size [B] and time [s] of every line of a table."""
+    """Operation, size [B] and time [s] of every line of a table.
+
+    Older versions print no root or operation; the line above the table says where the time is.
+    """
     operation = time_column = None
     for line in lines:
         if line.startswith("#"):
+            words = line.strip("# ").split()
             if operation is None or "starting" in line:
                 operation = _operation(line) or operation
-            time_column = _time_column(line) or time_column
+            if words[:2] == ["size", "count"] and "time" in words:
+                time_column = words.index("time")
         elif size_and_time := _size_and_time(line, time_column):
             yield (operation or "all_reduce", *size_and_time)
 
 
-def _time_column(line: str) -> int | None:
-    """Index of the out-of-place time in the header line of a table; None for other lines."""
-    words = line.strip("# ").split()
-    return words.index("time") if words[:2] == ["size", "count"] and "time" in words else None
-
-
 def _size_and_time(line: str, time_column: int | None) -> tuple[float, float] | None:
-    """Size [B] and time [s] of a line of the table."""
+    """Size [B] and out-of-place time [s] of a line of the table."""
     if time_column is None:
         test_line = _TEST_LINE.match(line)
         return (float(test_line[1]), float(test_line[2]) * 1e-6) if test_line else None

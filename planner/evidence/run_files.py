@@ -1,35 +1,139 @@
-"""Read measured runs from a user's file: a table, a log, or a result of `planner compare`."""
+"""Files of measured runs: tables as CSV, logs, and what `planner compare --json` printed.
+
+Any cell of a table may be empty and any column missing: a default with a note fills it in, or the
+row is refused with the reason. One bad row does not affect the others.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import math
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from planner.cost.parts import MemoryKind
 from planner.describe.catalogue import load_framework, load_machine, load_model
-from planner.describe.files import read_text
+from planner.describe.files import read_bytes, read_text
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.errors import CatalogueError, DescriptionError, PlannerError, shorten, shorten_path
-from planner.evidence.runs.csv_runs import is_table_of_runs, read_runs
-from planner.evidence.runs.run import RefusedRun, Run
+from planner.evidence.runs.cells import Cells
+from planner.evidence.runs.run import RefusedRun, Run, run_of
 
 if TYPE_CHECKING:
     from planner.evidence.logs.comparison import Comparison
 
-__all__ = ["read_measured", "run_compared"]
+__all__ = ["is_table_of_runs", "read_measured", "read_runs", "run_compared", "runs_from_text"]
 
+_MAX_TABLE_BYTES = 20_000_000
 _PROBE = 65_536
 _SMALL = 1_000_000
 """Bytes above which a JSON file is no result of `compare`."""
+_COLUMNS = (
+    "n_gpus",
+    "gpu",
+    "model",
+    "n_layers",
+    "hidden",
+    "seq_len",
+    "framework",
+    "dp",
+    "tp",
+    "pp",
+    "micro_batch",
+    "global_batch",
+    "step_time_s",
+    "tokens_per_s_per_gpu",
+    "samples_per_s",
+)
+"""A table needs at least two of these columns to be one of runs."""
 _WAYS = (
     "give a CSV of runs (docs/runs.md), LOG=JOB.json for a log, or what `planner compare --json` "
     "printed"
 )
-_KINDS: dict[str, MemoryKind] = {"reserved_bytes": "reserved", "allocated_bytes": "allocated"}
+
+
+# --- tables -----------------------------------------------------------------------------------
+
+
+def read_runs(path: str | Path, own_machine: Machine | None = None) -> list[Run | RefusedRun]:
+    """Read every row of a CSV of runs, which may call `own_machine` by its name.
+
+    CatalogueError where the file is no such table at all.
+    """
+    data = read_bytes(Path(path), _MAX_TABLE_BYTES, "split it")
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        text = data.decode("utf-16", errors="replace")
+    else:
+        try:
+            text = data.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            text = data.decode("cp1252", errors="replace")
+    return runs_from_text(text, shorten_path(path), own_machine)
+
+
+def runs_from_text(
+    text: str, where: str, own_machine: Machine | None = None
+) -> list[Run | RefusedRun]:
+    """Read every row of the text of a table; `where` names the table in messages."""
+    return [_read_row(number, row, own_machine) for number, row in _rows(text, where)]
+
+
+def is_table_of_runs(first_line: str) -> bool:
+    """Whether a file that begins with this line is a table of runs."""
+    names = {name.strip().strip('"').lower() for name in re.split("[,;\t]", first_line)}
+    return len(names & set(_COLUMNS)) >= 2
+
+
+def _rows(text: str, where: str) -> Iterator[tuple[int, dict[str, str] | str]]:
+    """Line number and cells of every row, or the reason why it cannot be read."""
+    text = text.replace("\0", "")
+    first = text.split("\n", 1)[0]
+    delimiter = max(",;\t", key=first.count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    try:
+        header = [name.strip().lower() for name in next(reader, [])]
+    except csv.Error:
+        header = []
+    if len(set(header) & set(_COLUMNS)) < 2:
+        raise CatalogueError(
+            f"{where} is no table of runs: its first line must name columns such as "
+            f"{', '.join(_COLUMNS[:8])}"
+        )
+    while True:
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield reader.line_num, str(error)
+            continue
+        if any(cell.strip() for cell in cells):
+            # a short row leaves its last columns empty, a long one has nothing to name them
+            yield reader.line_num, dict(zip(header, cells, strict=False))
+
+
+def _read_row(
+    number: int, row: dict[str, str] | str, own_machine: Machine | None
+) -> Run | RefusedRun:
+    if isinstance(row, str):
+        return RefusedRun(f"line {number}", "", f"line {number} is not readable as CSV: {row}")
+    cells = Cells(row)
+    row_id = shorten(cells.text("row_id") or f"line {number}")
+    source = shorten(cells.text("source") or "not stated", 120)
+    try:
+        return run_of(row_id, source, cells, own_machine)
+    except PlannerError as error:
+        return RefusedRun(row_id, source, str(error))
+
+
+# --- any file ---------------------------------------------------------------------------------
 
 
 def read_measured(
@@ -45,11 +149,9 @@ def read_measured(
     if log and not Path(text).expanduser().exists():
         return [_of_log(log, job, own_machine, model)]
     path = Path(text).expanduser()
-    if path.is_dir():
-        return [_of_log(text, None, own_machine, model)]
-    head = _head(path)
+    head = "" if path.is_dir() else _head(path)
     if is_table_of_runs(head.split("\n", 1)[0]):
-        return list(read_runs(path, own_machine))
+        return read_runs(path, own_machine)
     if (printed := _printed(path, head)) is not None:
         return [run_compared(printed, path.name, own_machine, model)]
     return [_of_log(text, None, own_machine, model)]
@@ -62,24 +164,29 @@ def _head(path: Path) -> str:
             raise CatalogueError(f"{where} is not a regular file; {_WAYS}")
         with path.open("rb") as file:
             return file.read(_PROBE).decode("utf-8-sig", errors="replace")
-    except OSError as error:
-        raise CatalogueError(f"cannot read {where}: {error.strerror}; {_WAYS}") from None
     except CatalogueError:
         raise
-    except ValueError as error:  # a null byte in the path
-        raise CatalogueError(f"cannot read {where}: {error}; {_WAYS}") from None
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
+        reason = getattr(error, "strerror", None) or error
+        raise CatalogueError(f"cannot read {where}: {reason}; {_WAYS}") from None
 
 
 def _printed(path: Path, head: str) -> dict[str, Any] | None:
     """Read a result of `compare --json`; None for other files."""
     if not head.lstrip().startswith("{") or path.stat().st_size > _SMALL:
         return None
+    data = _json(path)
+    fields = {"layout", "workload", "model", "machine", "framework", "step_time_s"}
+    return data if fields <= data.keys() else None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """The object in a file; empty where it holds none."""
     try:
         data = json.loads(read_text(path))
-    except (ValueError, RecursionError):
-        return None
-    fields = {"layout", "workload", "model", "machine", "framework", "step_time_s"}
-    return data if isinstance(data, dict) and fields <= data.keys() else None
+    except (ValueError, RecursionError):  # a PlannerError is a ValueError
+        return {}
+    return data if isinstance(data, dict) else {}
 
 
 def _of_log(
@@ -94,8 +201,12 @@ def _of_log(
             f"{name} does not say on which machine it ran; name it, or give what `planner compare "
             "--json` printed of it"
         )
+    # who reads the job says what is wrong with it
+    stated = _json(Path(job).expanduser()).get("model") if job else None
     try:
-        result = compare_log(log, own_machine, job, model=_model_name(job) or model)
+        result = compare_log(
+            log, own_machine, job, model=stated if stated and isinstance(stated, str) else model
+        )
     except LogError:
         raise  # it names the file, and no job would mend it
     except PlannerError as error:
@@ -104,25 +215,15 @@ def _of_log(
     return _of_comparison(result, name)
 
 
-def _model_name(job: str | None) -> str | None:
-    """Name of the model in the file of a job."""
-    try:
-        data = json.loads(read_text(Path(job).expanduser())) if job else {}
-    except (ValueError, RecursionError, PlannerError):
-        return None  # who reads the job says what is wrong
-    name = data.get("model") if isinstance(data, dict) else None
-    return name if isinstance(name, str) else None
-
-
 def _of_comparison(comparison: Comparison, name: str) -> Run | RefusedRun:
-    scenario = comparison.job.scenario
+    scenario, source = comparison.job.scenario, comparison.log.source
     if comparison.doubts:
-        return RefusedRun(name, comparison.log.source, comparison.doubts[0])
+        return RefusedRun(name, source, comparison.doubts[0])
     figures = {figure.name: figure.measured for figure in comparison.figures}
     memory, kind = _memory(figures)
     return Run(
         name,
-        comparison.log.source,
+        source,
         scenario.machine,
         scenario.machine.name,
         scenario.framework,
@@ -138,10 +239,9 @@ def _of_comparison(comparison: Comparison, name: str) -> Run | RefusedRun:
 
 
 def _memory(figures: dict[str, float]) -> tuple[float | None, MemoryKind]:
-    for name, kind in _KINDS.items():
-        if name in figures:
-            return figures[name], kind
-    return None, "allocated"
+    if "reserved_bytes" in figures:
+        return figures["reserved_bytes"], "reserved"
+    return figures.get("allocated_bytes"), "allocated"
 
 
 def run_compared(
@@ -155,26 +255,27 @@ def run_compared(
     Raises PlannerError where a name is in no catalogue, or a figure is none.
     """
     try:
+        source = str(printed.get("log", name))
         if printed.get("doubts"):
-            return RefusedRun(name, str(printed.get("log", name)), str(printed["doubts"][0]))
+            return RefusedRun(name, source, str(printed["doubts"][0]))
         figures = {f["name"]: float(f["measured"]) for f in printed.get("figures", ())}
         step = float(printed["step_time_s"])
         machine_name, model_name = str(printed["machine"]), str(printed["model"])
         framework = load_framework(str(printed["framework"]))
         memory, kind = _memory(figures)
-        if not 0 < step < float("inf") or not (memory is None or 0 < memory < float("inf")):
+        if not 0 < step < math.inf or not (memory is None or 0 < memory < math.inf):
             raise DescriptionError(f"{name}: step_time_s = {step:g} or memory is no size; {_WAYS}")
         is_own = own_machine is not None and own_machine.name == machine_name
         machine = own_machine if own_machine and is_own else load_machine(machine_name)
+        if model is None or model.name != model_name:
+            model = load_model(model_name, run=False)
         return Run(
             name,
-            str(printed.get("log", name)),
+            source,
             machine,
             machine.name,
             framework,
-            model
-            if model is not None and model.name == model_name
-            else load_model(model_name, run=False),
+            model,
             Workload.described(printed["workload"], where="workload"),
             Layout.described(printed["layout"], where="layout"),
             step,

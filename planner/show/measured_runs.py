@@ -23,9 +23,8 @@ from planner.evidence.learning import (
     change_by_experience,
     most_informative,
 )
-from planner.evidence.runs.csv_runs import read_runs
-from planner.evidence.scores import Score
-from planner.evidence.statistics import MISSING_RANKS, Group, ranks_are_known
+from planner.evidence.run_files import read_runs
+from planner.evidence.scores import MISSING_RANKS, Group, Score, ranks_are_known
 from planner.tables import Block, Column, Line, Table
 from planner.units import counted, format_bytes, format_seconds
 

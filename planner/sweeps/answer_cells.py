@@ -1,7 +1,6 @@
 """Answers: a worker turns the questions of a task into cells of the table.
 
-A refused question is a row with the reason. So is a fault of the planner, which must not end a
-sweep that runs all night.
+A refused question is a row with the reason, and so is a fault of the planner.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any, TypeVar
 
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.planning import estimate, plan_job
-from planner.choose.user_layouts import complete_layout
+from planner.choose.user_layouts import CompletedLayout, complete_layout
 from planner.choose.verdicts.fixes import shortage_summary
 from planner.cost.scenario import Scenario
 from planner.describe.base import Description
@@ -28,8 +27,7 @@ from planner.describe.workload import Workload
 from planner.errors import LayoutError, PlannerError, shorten
 from planner.sweeps.columns import FASTEST, cell
 from planner.sweeps.definition import Kind
-from planner.sweeps.fingerprint import fingerprint
-from planner.sweeps.questions import Question, Task
+from planner.sweeps.questions import Question, Task, fingerprint
 from planner.training.steps import node_hours, training_time
 
 __all__ = ["Answer", "Cells", "answer_task"]
@@ -70,11 +68,7 @@ def _load(kind: type[D], text: str) -> D:
 
 
 def answer_task(task: Task) -> list[Answer]:
-    """Answer the questions of a task, in order.
-
-    Raises PlannerError where the planner of this worker differs from the sweep's, or torch is
-    missing.
-    """
+    """Answer the questions of a task; PlannerError on a worker of other code, or without torch."""
     if task.fingerprint != fingerprint():
         raise PlannerError(
             f"a worker on {socket.gethostname()} has other code of the planner than who asks it; "
@@ -152,29 +146,35 @@ def _plan_cells(question: _LoadedQuestion) -> Cells:
     }
 
 
-def _estimate_cells(question: _LoadedQuestion) -> Cells:
-    completed = complete_layout(
+def _completed(question: _LoadedQuestion, **changes: Any) -> CompletedLayout:
+    """The layout, workload and framework of a question that states them in part."""
+    stated: dict[str, Any] = {"workload": question.workload, "framework": question.framework}
+    return complete_layout(
         question.model,
         question.machine,
         nodes=question.nodes,
         layout=question.layout,
-        workload=question.workload,
-        framework=question.framework,
+        **{**stated, **changes},
     )
+
+
+def _estimate_cells(question: _LoadedQuestion) -> Cells:
+    completed = _completed(question)
+    layout, workload = completed.layout, completed.workload
     result = estimate(
         question.model,
         question.machine,
-        completed.layout,
-        workload=completed.workload,
+        layout,
+        workload=workload,
         framework=completed.framework,
     )
-    nodes = -(-completed.layout.world // question.machine.node.num_devices)
+    nodes = -(-layout.world // question.machine.node.num_devices)
     return {
-        "num_devices": completed.layout.world,
-        "global_batch": completed.workload.global_batch,
-        "duration_s": training_time(completed.workload, result),
-        "node_hours": node_hours(nodes, completed.workload, result),
-        "layout": str(completed.layout),
+        "num_devices": layout.world,
+        "global_batch": workload.global_batch,
+        "duration_s": training_time(workload, result),
+        "node_hours": node_hours(nodes, workload, result),
+        "layout": str(layout),
         **result.record(),
         "why": None if result.fits else shortage_summary(result, question.machine),
     }
@@ -184,32 +184,26 @@ def _trace_cells(tracer: Any, question: _LoadedQuestion) -> Cells:
     from planner.validate.trace.compare import compare
     from planner.validate.trace.stage_trace import trace
 
-    completed = complete_layout(
-        question.model,
-        question.machine,
-        nodes=question.nodes,
-        layout=question.layout,
+    completed = _completed(
+        question,
         workload={"dropout": 0.0, **question.workload},  # neither a trace nor its estimate has any
         framework=question.framework or load_framework("fsdp2"),
     )
-    assert completed.framework is not None
-    scenario = Scenario(question.model, question.machine, completed.workload, completed.framework)
-    comparison = compare(
-        scenario,
-        completed.layout,
-        trace(scenario, completed.layout, stage=question.stage, tracer=tracer),
-    )
-    layout = completed.layout.model_dump(mode="json")
+    layout, framework = completed.layout, completed.framework
+    assert framework is not None
+    scenario = Scenario(question.model, question.machine, completed.workload, framework)
+    traced = trace(scenario, layout, stage=question.stage, tracer=tracer)
+    comparison = compare(scenario, layout, traced)
     collectives_agree = all(
         (row.count, row.traced_bytes) == (row.estimated_count, row.estimated_bytes)
         for row in comparison.collectives
     )
     return {
-        "num_devices": completed.layout.world,
+        "num_devices": layout.world,
         "global_batch": completed.workload.global_batch,
-        "layout": str(completed.layout),
-        "framework": completed.framework.name,
-        **{name: cell(value) for name, value in layout.items()},
+        "layout": str(layout),
+        "framework": framework.name,
+        **{name: cell(value) for name, value in layout.model_dump(mode="json").items()},
         **{f"traced_{part.name}_bytes": part.traced_bytes for part in comparison.parts},
         **{f"estimated_{part.name}_bytes": part.estimated_bytes for part in comparison.parts},
         "collectives_agree": collectives_agree,

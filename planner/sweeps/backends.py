@@ -68,28 +68,22 @@ def _joblib_backends() -> list[str]:
 def answer_tasks(
     tasks: Sequence[Task], backend: str, jobs: int, address: str | None
 ) -> Generator[list[Answer]]:
-    """Yield the answers of tasks as they come, in no order.
-
-    Raises PlannerError where a backend cannot be reached or fails.
-    """
-    if not tasks:
-        return
-    with contextlib.ExitStack() as stack:
-        try:
-            if backend == "sequential":
-                yield from map(answer_task, tasks)
-                return
-            options = stack.enter_context(_connected(backend, address))
+    """Yield the answers of tasks in any order; PlannerError where a backend fails."""
+    try:
+        if not tasks or backend == "sequential":
+            yield from map(answer_task, tasks)
+            return
+        with _connected(backend, address) as options:
             yield from _parallel(tasks, backend, jobs, options)
-        except (PlannerError, GeneratorExit):
-            raise
-        except Exception as error:
-            # joblib, pools, schedulers and the network have no common class of errors
-            message = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise PlannerError(
-                f"the backend {shorten(backend)} failed ({shorten(message, 300)}); what was "
-                "answered is kept, and the same call goes on from there"
-            ) from error
+    except PlannerError:
+        raise
+    except Exception as error:
+        # joblib, pools, schedulers and the network have no common class of errors
+        message = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise PlannerError(
+            f"the backend {shorten(backend)} failed ({shorten(message, 300)}); what was "
+            "answered is kept, and the same call goes on from there"
+        ) from error
 
 
 def _parallel(
@@ -100,10 +94,9 @@ def _parallel(
 
     with joblib.parallel_config(backend, n_jobs=jobs, **options):
         chosen, _ = get_active_backend()
-        if backend == "loky":
-            calls = (joblib.delayed(answer_in_worker)(os.getpid(), task) for task in tasks)
-        else:
-            calls = (joblib.delayed(answer_task)(task) for task in tasks)
+        of_worker = functools.partial(answer_in_worker, os.getpid())
+        answer = joblib.delayed(of_worker if backend == "loky" else answer_task)
+        calls = (answer(task) for task in tasks)
         if chosen.supports_return_generator:
             # a task holds several questions already: joblib must not batch tasks
             parallel = joblib.Parallel(batch_size=1, return_as="generator_unordered")
@@ -119,10 +112,9 @@ def _parallel(
 
 @contextlib.contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Block SIGINT in this thread, so that worker processes inherit the block.
+    """Block SIGINT in this thread until the end, so that worker processes inherit the block.
 
-    Ctrl-C reaches every process of a terminal's group: a worker that starts or waits would print
-    a traceback. The signal is delivered to this process at the end of the block.
+    Ctrl-C reaches every process of a terminal's group: a worker would print a traceback.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield

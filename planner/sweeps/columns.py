@@ -1,19 +1,26 @@
-"""Columns of a sweep's table: names and types, whatever its answers are."""
+"""Columns of a sweep's table, whatever its answers are, and its file: Parquet or CSV."""
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import tempfile
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from types import UnionType
 from typing import Any
 
 from planner.cost.parts import DEVICE_PARTS, HOST_PARTS, TIME_PARTS
 from planner.describe.base import Description
+from planner.describe.files import write_atomically
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
+from planner.errors import PlannerError, WriteError, shorten_path
 from planner.sweeps.definition import Kind
+from planner.tables import Record, csv_text
 
-__all__ = ["FASTEST", "Columns", "cell", "columns"]
+__all__ = ["FASTEST", "Columns", "cell", "check_table", "columns", "write_table"]
 
 Columns = dict[str, type]
 """Types of columns by name: text, booleans, whole or real numbers."""
@@ -38,18 +45,11 @@ def _type(annotation: Any) -> type:
 
 _LAYOUT: Columns = {"layout": str, "framework": str, **_types(Layout)}
 _FIGURES: Columns = {
-    "fits": bool,
-    "tight": bool,
+    **dict.fromkeys(("fits", "tight"), bool),
     "out_of_memory_probability": float,
-    "step_time_s": float,
-    "step_time_low_s": float,
-    "step_time_high_s": float,
-    "memory_total_bytes": float,
-    "memory_low_bytes": float,
-    "memory_high_bytes": float,
-    "host_total_bytes": float,
-    "mfu": float,
-    "tokens_per_s": float,
+    **dict.fromkeys(("step_time_s", "step_time_low_s", "step_time_high_s"), float),
+    **dict.fromkeys(("memory_total_bytes", "memory_low_bytes", "memory_high_bytes"), float),
+    **dict.fromkeys(("host_total_bytes", "mfu", "tokens_per_s"), float),
     "network": str,
 }
 _PARTS: Columns = {
@@ -118,3 +118,57 @@ def cell(value: Any) -> Any:
     ('100+300', 0.1)
     """
     return "+".join(map(str, value)) if isinstance(value, list) else value
+
+
+def check_table(path: Path, journal: Path) -> None:
+    """Raise PlannerError unless a table can be written here, before anything is asked."""
+    where = shorten_path(path)
+    if path.suffix not in (".parquet", ".csv"):
+        raise WriteError(f"{where} is no table format; name a file .parquet or .csv")
+    if path.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
+        raise PlannerError(
+            "Parquet needs pyarrow; install it with `pip install 'parallelism-planner[sweep]'`, or "
+            "name a file .csv"
+        )
+    if path.is_dir():
+        raise WriteError(f"{where} is a directory; name a file in it")
+    if path.exists() and not journal.exists():
+        raise WriteError(
+            f"{where} exists, and no journal of a sweep stands beside it; move it away, or give "
+            "another file"
+        )
+
+
+def write_table(path: Path, columns: Columns, rows: Sequence[Record]) -> None:
+    """Replace a table; a reader or a crash never sees half, and equal rows give equal bytes."""
+    if path.suffix == ".csv":
+        write_atomically(path, csv_text(columns, rows))
+    else:
+        _write_parquet(path, columns, rows)
+
+
+def _write_parquet(path: Path, columns: Columns, rows: Sequence[Record]) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    types = {str: "string", bool: "bool", int: "int64", float: "float64"}
+    arrays = {
+        name: pyarrow.array([row.get(name) for row in rows], types[kind])
+        for name, kind in columns.items()
+    }
+    draft = None
+    try:
+        handle, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        os.close(handle)
+        parquet.write_table(pyarrow.table(arrays), draft, compression="zstd")
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(draft, 0o666 & ~mask)  # as any other file, not private
+        os.replace(draft, path)
+    except OSError as error:
+        if draft is not None and os.path.exists(draft):
+            os.unlink(draft)
+        raise WriteError(
+            f"cannot write {shorten_path(path)}: {error.strerror or error}; free space or choose "
+            "another path. What was there before is unchanged"
+        ) from None

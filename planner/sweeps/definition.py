@@ -1,7 +1,6 @@
 """Definition of a sweep in a file or a call: lists, every combination of which is a question.
 
-Input that cannot be read refuses the whole sweep before it starts. A question that can be read but
-not answered, such as more nodes than a machine has, is a row of the table with the reason.
+Input that cannot be read refuses the whole sweep; what cannot be answered is a row with the reason.
 """
 
 from __future__ import annotations
@@ -82,12 +81,12 @@ class SweepPart(Description):
     @property
     def num_questions(self) -> int:
         """Number of combinations."""
-        lists = (self.models, self.machines, self.sets, self.leave_free, self.devices, self.nodes)
         tables = [
             sum(math.prod(map(len, table.values())) for table in tables)
             for tables in (self.workload, self.layout)
         ]
-        return math.prod([*map(len, lists), len(self.frameworks), len(self.stages), *tables])
+        lists = set(type(self).model_fields) - {"kind", *_TABLES}
+        return math.prod([*(len(getattr(self, name)) for name in lists), *tables])
 
 
 def combinations(tables: Sequence[Mapping[str, Sequence[Any]]]) -> list[dict[str, Any]]:
@@ -114,9 +113,7 @@ def read_sweep(path: str | Path) -> tuple[SweepPart, ...]:
 
 
 def define_sweep(fields: Mapping[str, Any], where: str = "sweep") -> tuple[SweepPart, ...]:
-    """Read a sweep from plain data: one part, or one for each of its `rows`.
-
-    A row has the form of a sweep; the fields of the sweep hold where the row states none.
+    """Read a sweep from plain data: one part, or one for each of its `rows`, which go before it.
 
     >>> first, second = define_sweep({"models": "gpt2", "machines": "polaris",
     ...                               "rows": [{"nodes": 1}, {"nodes": [2, 4]}]})

@@ -1,8 +1,7 @@
 """Journal: the answers of a sweep as an SQLite database beside its table.
 
-Answers are on the disk before the next task is handed out. SQLite's rollback journal undoes
-what a killed process left of a transaction, and its exclusive lock, which the kernel frees with the
-process, keeps two sweeps from writing into one journal.
+SQLite's rollback journal undoes what a killed process left of a transaction, and its exclusive
+lock, which the kernel frees with the process, keeps two sweeps from writing into one journal.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import socket
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -61,20 +59,15 @@ class Journal:
     def __enter__(self) -> Self:
         if self._path is not None:
             _create_file(self._path)
-            self._database = sqlite3.connect(self._path, timeout=1.0, isolation_level=None)
-            try:
-                self._open(self._database, self._path)
-            except BaseException:
-                self._database.close()
-                raise
+            with contextlib.ExitStack() as stack:
+                database = sqlite3.connect(self._path, timeout=1.0, isolation_level=None)
+                stack.callback(database.close)
+                self._open(database, self._path)
+                stack.pop_all()
+            self._database = database
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._database is not None:
             self._database.close()
 
@@ -126,18 +119,17 @@ def _create_file(path: Path) -> None:
 
 def _refusal(path: Path, error: sqlite3.DatabaseError) -> PlannerError:
     """Explain why a journal cannot be opened."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+    code, where = getattr(error, "sqlite_errorcode", 0), shorten_path(path)
+    if code & 0xFF in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
         return _foreign_file(path)
-    if code == sqlite3.SQLITE_BUSY:
+    if code & 0xFF == sqlite3.SQLITE_BUSY:
+        writer = _writer_of(path)
         return PlannerError(
-            f"another sweep is writing {shorten_path(path)}{_writer_of(path)}; wait for it, or "
-            "give another file"
+            f"another sweep is writing {where}{writer}; wait for it, or give another file"
         )
-    extended = getattr(error, "sqlite_errorcode", 0)
-    if extended in (sqlite3.SQLITE_IOERR_LOCK, sqlite3.SQLITE_IOERR_RDLOCK):
+    if code in (sqlite3.SQLITE_IOERR_LOCK, sqlite3.SQLITE_IOERR_RDLOCK):
         return WriteError(
-            f"cannot lock {shorten_path(path)}: {error}; choose a path on a file system with locks"
+            f"cannot lock {where}: {error}; choose a path on a file system with locks"
         )
     return _full_disk(path, error, 0)
 
@@ -152,13 +144,13 @@ def _full_disk(path: Path, error: sqlite3.Error, answers: int) -> WriteError:
 def _foreign_file(path: Path) -> WriteError:
     with path.open("rb") as file:
         is_earlier = file.read(len(_TEXT_FORMAT)) == _TEXT_FORMAT
-    where = shorten_path(path)
+    what = "is no journal of a sweep; move it away, or give another file"
     if is_earlier:
-        return WriteError(
-            f"{where} is a journal of an earlier planner, whose answers are not used again; remove "
-            "it and its table, or give another file"
+        what = (
+            "is a journal of an earlier planner, whose answers are not used again; remove it and "
+            "its table, or give another file"
         )
-    return WriteError(f"{where} is no journal of a sweep; move it away, or give another file")
+    return WriteError(f"{shorten_path(path)} {what}")
 
 
 def _writer_of(path: Path) -> str:

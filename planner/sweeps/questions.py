@@ -5,11 +5,16 @@ Descriptions travel as JSON, so that a worker on another machine needs no file o
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import itertools
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
+from planner.choose.preferences import user_file
 from planner.describe.base import Description
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.framework.framework import Framework
@@ -19,20 +24,78 @@ from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.sweeps.columns import cell
 from planner.sweeps.definition import Kind, SweepPart, combinations
-from planner.sweeps.fingerprint import canonical, digest, fingerprint
 
-__all__ = ["NAMED", "Question", "QuestionList", "Task", "list_questions", "make_tasks"]
+__all__ = [
+    "NAMED",
+    "Question",
+    "QuestionList",
+    "Task",
+    "canonical",
+    "digest",
+    "fingerprint",
+    "list_questions",
+    "make_tasks",
+]
+
+_PACKAGE = Path(__file__).parents[1]
+_ANSWERING = (
+    "errors.py",
+    "units.py",
+    "describe",
+    "cost",
+    "training",
+    "choose",
+    "validate",
+    "sweeps/answer_cells.py",
+    "sweeps/columns.py",
+)
+"""Files and folders that answers depend on, down to how answers become cells."""
+_KINDS = (".py", ".toml", ".csv")
+
+
+def canonical(data: Mapping[str, Any]) -> str:
+    """Write plain data as JSON with sorted keys.
+
+    >>> canonical({"b": 1, "a": [0.1]})
+    '{"a":[0.1],"b":1}'
+    """
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def digest(text: str) -> str:
+    """Shorten a text to 128 bits of its SHA-256.
+
+    >>> digest("")
+    'e3b0c44298fc1c149afbf4c8996fb924'
+    """
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+@functools.cache
+def fingerprint() -> str:
+    """Digest of the code and the constants that answer here."""
+    code = hashlib.sha256()
+    places = [_PACKAGE / name for name in _ANSWERING]
+    files = [file for place in places for file in (place, *place.rglob("*"))]
+    answering = [file for file in files if file.suffix in _KINDS]
+    for path in sorted(answering, key=lambda path: path.as_posix()):
+        # line ends differ between checkouts
+        content = path.read_bytes().replace(b"\r\n", b"\n")
+        code.update(f"{path.relative_to(_PACKAGE).as_posix()} {len(content)}\n".encode())
+        code.update(content)
+    if (preferences_file := user_file()) is not None:
+        code.update(preferences_file.read_bytes())
+    return code.hexdigest()[:32]
+
 
 NAMED = ("sequence_length", "global_batch", "precision", "optimizer")
 """Fields of a workload that every table has as columns."""
 D = TypeVar("D", bound=Description)
 
 _TASK_SIZES: dict[Kind, int] = {"plan": 4, "estimate": 50, "trace": 8}
-"""Most questions of a task: about a second of work, so that a task costs little to hand out and
-little is lost where a sweep is killed."""
+"""Most questions of a task: about a second of work, of which little is lost in a kill."""
 _MIN_TASKS: dict[Kind, int] = {"plan": 32, "estimate": 32, "trace": 4}
-"""Tasks of a sweep that has questions enough, so that no worker waits long for the last task. Each
-task of traces imports torch."""
+"""Tasks of a sweep that has questions enough, so that no worker waits long for the last task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +117,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class QuestionList:
-    """All questions of a sweep in the order of its definition, without repetitions."""
+    """All questions of a sweep in order, without repetitions."""
 
     kind: Kind
     questions: tuple[Question, ...]
@@ -124,8 +187,12 @@ def _questions_of(part: SweepPart, descriptions: dict[str, str]) -> Iterator[Que
             "stage": stage,
         }
         key = digest(canonical({**content, "kind": part.kind, "code": fingerprint()}))
+        overrides, free, devices = variant
         cells = {
-            **_machine_cells(machine[1], *variant),
+            "machine": machine[1].name,
+            "set": " ".join(overrides),
+            "leave_free_percent": free,
+            "devices": devices,
             "model": model[1].name,
             "nodes": nodes,
             "asked_frameworks": " ".join(each.name for _, each in frameworks),
@@ -144,17 +211,6 @@ def _machine(
         return load_machine(machine, overrides, free, devices)
     changed = reserve_memory(override_fields(machine, overrides) if overrides else machine, free)
     return changed if devices is None else take_devices(changed, devices)
-
-
-def _machine_cells(
-    machine: Machine, overrides: tuple[str, ...], free: float, devices: int | None
-) -> dict[str, Any]:
-    return {
-        "machine": machine.name,
-        "set": " ".join(overrides),
-        "leave_free_percent": free,
-        "devices": devices,
-    }
 
 
 def _workload_cells(model: Model, workload: dict[str, Any], kind: Kind) -> dict[str, Any]:

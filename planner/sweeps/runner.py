@@ -11,12 +11,11 @@ from typing import Any, Literal
 from planner.errors import DescriptionError, shorten_path
 from planner.sweeps.answer_cells import Answer
 from planner.sweeps.backends import answer_tasks, check_backend
-from planner.sweeps.columns import Columns, columns
+from planner.sweeps.columns import Columns, check_table, columns, write_table
 from planner.sweeps.definition import SweepPart, define_sweep, read_sweep
 from planner.sweeps.journal import Journal, journal_of
 from planner.sweeps.progress import Progress
 from planner.sweeps.questions import NAMED, Question, QuestionList, list_questions, make_tasks
-from planner.sweeps.table_file import check_table, write_table
 from planner.tables import Record, Table, Tabular
 
 __all__ = ["SweepResult", "dry_run", "sweep"]

@@ -402,7 +402,7 @@ def test_jobs_run_on_the_network_of_their_framework_unless_one_is_chosen() -> No
 
 def test_every_profile_says_in_one_line_what_measured_runs_stand_behind_it() -> None:
     """As many as the table of residuals has, or none."""
-    table = files("planner.evidence.residuals").joinpath("residuals.csv").read_text("utf-8")
+    table = files("planner.evidence").joinpath("residuals.csv").read_text("utf-8")
     runs = Counter(row["machine"] for row in csv.DictReader(table.splitlines()))
     # in words: one run, and 24 rows of which one is a copy slip of the source
     words = {"polaris": ("one training run", 1), "aurora": ("22 runs of a 70B model", 24)}

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from planner.evidence.backtest import score
-from planner.evidence.runs.csv_runs import runs_from_text
-from planner.evidence.runs.run import RefusedRun, Run
+from planner.evidence.run_files import runs_from_text
+from planner.evidence.runs.run import Run
 from tests import ROOT
 
-COLUMNS = "row_id,gpu,gpu_mem_gb,n_gpus,system,model,precision,framework,dp,samples_per_s,notes"
+COLUMNS = (
+    "row_id,gpu,gpu_mem_gb,n_gpus,system,model,precision,framework,dp,samples_per_s,notes,source,"
+    "source_ref,micro_batch,year,recompute"
+)
 TRAINED = "PyTorch DDP (NVIDIA DeepLearningExamples)"
 NOTES = "DALI loader, channels-last AMP"
 ROWS = [
@@ -41,18 +45,6 @@ def test_rates_of_resnet_are_as_published(images: Any) -> None:
     assert max(errors.values()) < 0.25
 
 
-def test_steps_that_wait_for_input_are_no_evidence() -> None:
-    """ALCF's CosmoFlow: evaluation, without gradients, takes 0.017 s a step of 0.040 s."""
-    columns = "row_id,gpu,n_gpus,system,model,framework,dp,global_batch,step_time_s,notes"
-    cells = 'R1,A100-SXM,8,Polaris (ALCF),CosmoFlow (3D CNN),PyTorch DDP,8,8,0.0403,"{}"'
-    (waits,) = runs_from_text(f"{columns}\n{cells.format('dominated by IO/noise')}", "table")
-    assert isinstance(waits, RefusedRun)
-    assert "without waiting for its input" in waits.reason
-    (alone,) = runs_from_text(f"{columns}\n{cells.format('synthetic data')}", "table")
-    assert isinstance(alone, Run)
-    assert alone.model.name == "cosmoflow"
-
-
 @pytest.mark.slow
 def test_rates_of_an_encoder_decoder_are_as_published(images: Any) -> None:
     """NVIDIA/NeMo-Megatron-Launcher 23.03; nothing was fitted. Its gradients are reduced
@@ -69,19 +61,29 @@ def test_rates_of_an_encoder_decoder_are_as_published(images: Any) -> None:
     assert all(0 < errors[name, 160] < 0.6 for name in images.T5)
 
 
-def test_rows_without_sequences_are_read_and_scored() -> None:
+def test_rows_without_sequences_are_read_and_scored(images: Any, tmp_path: Path) -> None:
     lines = [
-        f'{row},"{TRAINED}",{row.split(",")[3]},{rate},"{NOTES}"'
+        f'{row},"{TRAINED}",{row.split(",")[3]},{rate},"{NOTES}",,,,,'
         for row, rate in zip(ROWS, RATES, strict=True)
     ]
-    runs = runs_from_text("\n".join([COLUMNS, *lines]), "table")
+    path = tmp_path / "images.csv"
+    path.write_text("\n".join([COLUMNS, *lines]))
+    runs = importlib.import_module("published").published_runs(path)
     assert all(isinstance(run, Run) for run in runs)
-    found = [run for run in runs if isinstance(run, Run)]
-    assert [run.model.name for run in found] == ["resnet-50"] * 3
-    assert [run.workload.sequence_length for run in found] == [1] * 3
+    assert [run.model.name for run in runs] == ["resnet-50"] * 3
+    assert [run.workload.sequence_length for run in runs] == [1] * 3
     # configs.yml there: 256 pictures a GPU, 112 in fp32 on V100; channels stand last with fp16
-    assert [run.layout.micro_batch for run in found] == [256, 256, 112]
-    assert [run.framework.kernels.channels_last for run in found] == [False, True, False]
-    for run, rate in zip(found, RATES, strict=True):
+    assert [run.layout.micro_batch for run in runs] == [256, 256, 112]
+    assert [run.framework.kernels.channels_last for run in runs] == [False, True, False]
+    for run, rate in zip(runs, RATES, strict=True):
         assert run.step_time_s == pytest.approx(run.workload.global_batch / rate)
     assert len(score(runs).scores) == 3
+
+
+def test_a_user_states_pictures_and_memory_order() -> None:
+    columns = "gpu,n_gpus,system,model,precision,framework,dp,micro_batch,samples_per_s"
+    cells = "A100-SXM,8,Polaris (ALCF),CosmoFlow (3D CNN),fp16 channels-last,PyTorch DDP,8,4,500"
+    (run,) = runs_from_text(f"{columns}\n{cells}", "table")
+    assert isinstance(run, Run)
+    assert run.model.name == "cosmoflow"
+    assert run.framework.kernels.channels_last

@@ -11,6 +11,8 @@ The profile's `sustained_fraction` was calibrated on rows of others; no row here
 
 from __future__ import annotations
 
+import importlib
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,8 +24,8 @@ from planner.describe.catalogue import load_framework, load_model
 from planner.describe.layout import Layout
 from planner.describe.model.model import Model
 from planner.evidence.backtest import score
-from planner.evidence.runs.csv_runs import runs_from_text
 from planner.evidence.runs.run import Run
+from tests import ROOT
 from tests.descriptions import scenario
 
 # whole tables of papers
@@ -371,9 +373,10 @@ def test_llm_foundry_holds_what_it_ran(
 
 AURORA_GPT_2B = """\
 row_id,system,gpu,n_gpus,gpus_per_node,model,n_layers,hidden,n_heads,n_kv_heads,ffn_hidden,activation,\
-vocab,seq_len,precision,framework,dp,zero_stage,recompute,micro_batch,grad_accum,global_batch,step_time_s
+vocab,seq_len,precision,framework,dp,zero_stage,recompute,micro_batch,grad_accum,global_batch,\
+step_time_s,source,source_ref,notes,year
 1,Aurora (ALCF),Intel Max 1550 PVC (1 tile),3072,12,AuroraGPT-2B,12,2048,16,4,11008,swiglu,\
-256000,8192,bf16,Megatron-DeepSpeed (ALCF),3072,,,1,2,6144,3.41
+256000,8192,bf16,Megatron-DeepSpeed (ALCF),3072,,,1,2,6144,3.41,,,,
 """
 """argonne-lcf/Megatron-DeepSpeed@ffa3456d, ALCF/notes/cooldown.md: 256 nodes, forward 0.715 s,
 backward 2.40 s of which all-reduce 1.178 s, step 0.161 s, nearly all of it the gathering of updated
@@ -382,8 +385,13 @@ all-reduce, so nothing was recomputed. The rates of Aurora's reductions and of i
 with this log; forward and backward were not."""
 
 
-def test_parts_of_a_step_on_256_nodes_of_aurora() -> None:
-    (run,) = runs_from_text(AURORA_GPT_2B, "aurora.csv")
+def test_parts_of_a_step_on_256_nodes_of_aurora(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    path = tmp_path / "aurora.csv"
+    path.write_text(AURORA_GPT_2B)
+    (run,) = importlib.import_module("published").published_runs(path)
     assert isinstance(run, Run)
     assert (run.layout.zero_stage, run.layout.recompute) == (1, "none")  # the launcher's defaults
     (item,) = score([run]).scores

@@ -6,8 +6,9 @@ import re
 
 import pytest
 
+from benchmarks.residual_table import read_table
 from planner.cost.scenario.prior import MEMORY_CLASSES, memory_classes
-from planner.evidence.residuals.residual_table import residuals, summary
+from planner.evidence.residuals import residuals, summary
 from tests import ROOT
 
 
@@ -24,7 +25,7 @@ def test_totals_are_those_of_the_report() -> None:
 
 
 def test_rows_are_ratios_with_traits() -> None:
-    rows = residuals()
+    rows = read_table()
     assert len({(row.source, row.row) for row in rows}) == len(rows)
     for row in rows:
         assert len(row.traits) == 1
@@ -35,7 +36,7 @@ def test_rows_are_ratios_with_traits() -> None:
 
 
 def test_memory_intervals_stand_on_rows_of_whole_devices() -> None:
-    measured = [row for row in residuals() if row.memory_kind in ("reserved", "device")]
+    measured = [row for row in read_table() if row.memory_kind in ("reserved", "device")]
     unseen = [row for row in measured if not row.guessed]
     assert set(memory_classes()) == set(MEMORY_CLASSES)
     for found in memory_classes().values():

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from planner.evidence import statistics
+from planner.evidence import scores
 from planner.evidence.backtest import Backtest, score
-from planner.evidence.runs.csv_runs import read_runs
-from planner.evidence.scores import Score
-from planner.evidence.statistics import rank_correlation, regret
+from planner.evidence.run_files import read_runs
+from planner.evidence.scores import Score, rank_correlation, regret
 from planner.show.measured_runs import main
 from tests.evidence.tables import row, write
 
@@ -26,7 +25,7 @@ def test_without_scipy_rank_correlations_are_left_out_and_said(
     path = write(tmp_path / "job.csv", rows)
     main(path, json_output=True)
     with_scipy = json.loads(capsys.readouterr().out)
-    monkeypatch.setattr(statistics, "find_spec", lambda name: None)
+    monkeypatch.setattr(scores, "find_spec", lambda name: None)
     assert main(path, json_output=True) == 0
     said = capsys.readouterr()
     without = json.loads(said.out)

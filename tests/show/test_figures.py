@@ -33,8 +33,8 @@ from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 from planner.errors import UnknownNameError
 from planner.evidence.backtest import score
-from planner.evidence.residuals.residual_table import residuals
-from planner.evidence.runs.csv_runs import runs_from_text
+from planner.evidence.residuals import residuals
+from planner.evidence.run_files import runs_from_text
 from planner.show.figures import (
     accuracy,
     bars,

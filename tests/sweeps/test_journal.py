@@ -13,7 +13,7 @@ import pytest
 
 import planner
 from planner.errors import PlannerError, WriteError
-from planner.sweeps import table_file as tables
+from planner.sweeps import columns as tables
 from planner.sweeps.journal import Journal, journal_of
 from tests.sweeps.samples import FEW, done, written
 

@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 from planner.describe.catalogue import folder, load_framework, load_machine, load_model, names
-from planner.sweeps import fingerprint
+from planner.sweeps import questions
 from planner.sweeps.definition import define_sweep
-from planner.sweeps.fingerprint import canonical
-from planner.sweeps.questions import list_questions, make_tasks
+from planner.sweeps.questions import canonical, list_questions, make_tasks
 from tests.sweeps.samples import FEW, MANY
 
 PRINT = (
@@ -84,27 +83,27 @@ def test_a_changed_file_is_another_question(tmp_path: Path) -> None:
 
 def test_what_makes_cells_is_code_that_answers() -> None:
     """Else answers of other columns would stand in one table."""
-    text = (fingerprint._PACKAGE / "sweeps" / "answer_cells.py").read_text(encoding="utf-8")
+    text = (questions._PACKAGE / "sweeps" / "answer_cells.py").read_text(encoding="utf-8")
     used = re.findall(r"^from planner\.(\w+)(?:\.(\w+))?.* import (.+)$", text, re.MULTILINE)
     for room, module, taken in used:
         place = f"{room}/{module}.py" if room == "sweeps" else room
-        covered = {place, f"{room}.py"} & set(fingerprint._ANSWERING)
-        assert covered or taken in ("fingerprint", "Question, Task", "Kind"), taken
+        covered = {place, f"{room}.py"} & set(questions._ANSWERING)
+        assert covered or taken in ("Question, Task, fingerprint", "Kind"), taken
 
 
 def test_other_code_answers_other_questions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = keys()
-    here = fingerprint.fingerprint()
+    here = questions.fingerprint()
     package = tmp_path / "planner"
     (package / "cost").mkdir(parents=True)
     (package / "cost" / "constants.toml").write_text("value = 1\n")
-    monkeypatch.setattr(fingerprint, "_PACKAGE", package)
-    monkeypatch.setattr(fingerprint, "_ANSWERING", ("cost",))
-    one = fingerprint.fingerprint.__wrapped__()
+    monkeypatch.setattr(questions, "_PACKAGE", package)
+    monkeypatch.setattr(questions, "_ANSWERING", ("cost",))
+    one = questions.fingerprint.__wrapped__()
     (package / "cost" / "constants.toml").write_text("value = 2\n")
-    two = fingerprint.fingerprint.__wrapped__()
+    two = questions.fingerprint.__wrapped__()
     assert len({here, one, two}) == 3
     monkeypatch.setattr("planner.sweeps.questions.fingerprint", lambda: two)
     assert not set(before) & set(keys())

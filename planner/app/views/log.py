@@ -15,10 +15,9 @@ from planner.app.draw import refuse
 from planner.describe.catalogue import load_machine, names
 from planner.describe.model.huggingface.hub import is_from_hub
 from planner.errors import CatalogueError, PlannerError
-from planner.evidence.logs.comparison import compare
+from planner.evidence.logs.comparison import compare, comparison_text
 from planner.evidence.logs.log_files import read_log
 from planner.evidence.logs.log_job import read_job
-from planner.evidence.logs.report import comparison_text
 from planner.evidence.logs.scalars import chosen_columns
 from planner.evidence.logs.steps import LogError, RunLog
 

@@ -17,8 +17,8 @@ from planner.cost.scenario.prior import Prior, memory_classes, priors
 from planner.describe.base import field_docs
 from planner.errors import CatalogueError, PlannerError
 from planner.evidence.backtest import Backtest, score
-from planner.evidence.residuals.residual_table import residuals, summary
-from planner.evidence.runs.csv_runs import runs_from_text
+from planner.evidence.residuals import residuals, summary
+from planner.evidence.run_files import runs_from_text
 from planner.evidence.scores import Score
 from planner.show.figures import accuracy
 from planner.units import counted, format_seconds

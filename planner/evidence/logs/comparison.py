@@ -1,15 +1,14 @@
-"""Comparison of a real run's log with its estimate, and the parts that are most likely off.
+"""Comparison of a real run's log with its estimate, as plain data and as lines to read.
 
-The suspects are a heuristic: every part of the estimate has a relative uncertainty, and the
-difference is shared out as independent errors of that size would share it. A part that alone would
-need an implausible factor is marked. Phases that the log times itself (DeepSpeed's timers) are
-compared first.
+The parts that are most likely off are a heuristic: every part of the estimate has a relative
+uncertainty, and the difference is shared out as independent errors of that size would share it. A
+part that alone would need an implausible factor is marked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from planner.cost.shards.layouts import Layouts
 from planner.evidence.logs.log_files import read_log
 from planner.evidence.logs.log_job import Job, read_job
 from planner.evidence.logs.steps import RunLog
-from planner.units import format_bytes, format_seconds
+from planner.units import format_bytes, format_count, format_seconds
 
 __all__ = [
     "Comparison",
@@ -29,6 +28,8 @@ __all__ = [
     "Suspect",
     "compare",
     "compare_log",
+    "comparison_dict",
+    "comparison_text",
 ]
 
 _NOT_COUNTED = 0.03
@@ -36,6 +37,10 @@ _NOT_COUNTED = 0.03
 _NOT_COUNTED_NAME = "not estimated (data loading, logging, stragglers)"
 _COMPUTING = ("forward", "backward", "recompute", "optimizer")
 _IDLE = ("host_overhead", "pipeline_bubble", "offload")
+_USE = (
+    "to correct estimates by this run: keep what --json prints as run.json, and give it to "
+    "`planner plan ... --measured run.json`"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,84 +136,64 @@ def _doubts(job: Job, figures: tuple[Figure, ...]) -> tuple[str, ...]:
     measured = {figure.name: figure.measured for figure in figures}
     machine, world = job.scenario.machine, job.layout.world
     doubts = []
-    if measured["mfu"] > 1:
+    if measured.get("mfu", 0.0) > 1:
         doubts.append(
             f"a step of {format_seconds(measured['step_time_s'])} would need "
             f"{measured['mfu']:.1f} times the peak of {world} devices of {machine.name}: the "
             "layout, batch, model or machine is not that of the log; state them"
         )
     limit = machine.device.memory_bytes.value
-    for name in ("allocated_bytes", "reserved_bytes"):
-        if measured.get(name, 0.0) > limit:
-            doubts.append(
-                f"the log states {format_bytes(measured[name])} of memory, more than the "
-                f"{format_bytes(limit)} of a device of {machine.name}; name the machine it ran on"
-            )
-            break
+    sizes = (measured.get(name, 0.0) for name in ("allocated_bytes", "reserved_bytes"))
+    if size := next((size for size in sizes if size > limit), None):
+        doubts.append(
+            f"the log states {format_bytes(size)} of memory, more than the {format_bytes(limit)} "
+            f"of a device of {machine.name}; name the machine it ran on"
+        )
     return tuple(doubts)
 
 
 def _step_times(log: RunLog, job: Job) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Step times, printed or from the printed rates and the job's batch [s]."""
-    workload, world = job.scenario.workload, job.layout.world
     printed = log.column("time_s")
     if printed.size:
         return printed
-    tokens = workload.tokens_per_step
-    for name, units in (
-        ("tokens_per_s", tokens),
-        ("tokens_per_s_per_device", tokens / world),
-        ("samples_per_s", workload.global_batch),
-        ("mean_samples_per_s", workload.global_batch),
-    ):
-        rates = log.column(name)
-        if rates.size:
-            return np.asarray(units / rates)
-    return np.array([step.phases_s for step in log.steps])
+    workload = job.scenario.workload
+    tokens, batch = workload.tokens_per_step, workload.global_batch
+    of_rates = {
+        "tokens_per_s": tokens,
+        "tokens_per_s_per_device": tokens / job.layout.world,
+        "samples_per_s": batch,
+        "mean_samples_per_s": batch,
+    }
+    columns = ((units, log.column(name)) for name, units in of_rates.items())
+    times = (np.asarray(units / rates) for units, rates in columns if rates.size)
+    return next(times, log.column("phases_s"))
 
 
 def _figures(log: RunLog, job: Job, estimate: Estimate, step_s: float) -> tuple[Figure, ...]:
-    world = job.layout.world
-    tokens = job.scenario.workload.tokens_per_step
+    """Figures that the log states, or that follow from its steps, beside the estimate's."""
+    workload, world = job.scenario.workload, job.layout.world
+    rate = log.median("tokens_per_s") or workload.tokens_per_step / step_s
+    device_rate = log.median("tokens_per_s_per_device") or rate / world
     # the program's own MFU may use another peak and another count of operations
-    model_flop = estimate.mfu * estimate.step_time_s
-    figures = [
-        Figure("step_time_s", step_s, estimate.step_time_s),
-        Figure(
-            "tokens_per_s", log.median("tokens_per_s") or tokens / step_s, estimate.tokens_per_s
-        ),
-        Figure(
-            "tokens_per_s_per_device",
-            log.median("tokens_per_s_per_device")
-            or (log.median("tokens_per_s") or tokens / step_s) / world,
-            estimate.tokens_per_s / world,
-        ),
-        Figure("mfu", model_flop / step_s, estimate.mfu),
-    ]
-    printed = log.median("mfu")
-    if printed:
-        figures.append(Figure("mfu_printed", printed, estimate.mfu))
-    rate = log.median("flop_per_s_per_device")
-    if rate:
-        peak = job.scenario.machine.peak(job.scenario.workload.base_precision)
-        figures.append(Figure("flop_per_s_per_device", rate, estimate.mfu * peak))
-    for name, estimated in _phases(log, estimate):
-        figures.append(Figure(name, log.fact(name) or 0.0, estimated))
-    return (*figures, *_memory(log, estimate))
-
-
-def _phases(log: RunLog, estimate: Estimate) -> list[tuple[str, float]]:
+    mfu = estimate.mfu * estimate.step_time_s / step_s
+    peak = job.scenario.machine.peak(workload.base_precision)
     parts = {name: float(value) for name, value in estimate.step_time_parts_s.items()}
-    estimated = {**_timers(parts), **_device_phases(parts)}
-    return [(name, total) for name, total in estimated.items() if total > 0 and log.fact(name)]
+    phases = {**_timers(parts), **_device_phases(parts), **_measured_memory(estimate)}
+    rows = (
+        ("step_time_s", step_s, estimate.step_time_s),
+        ("tokens_per_s", rate, estimate.tokens_per_s),
+        ("tokens_per_s_per_device", device_rate, estimate.tokens_per_s / world),
+        ("mfu", mfu, estimate.mfu),
+        ("mfu_printed", log.median("mfu"), estimate.mfu),
+        ("flop_per_s_per_device", log.median("flop_per_s_per_device"), estimate.mfu * peak),
+        *((name, log.fact(name), estimated) for name, estimated in phases.items()),
+    )
+    return tuple(Figure(name, a, b) for name, a, b in rows if a and b > 0)
 
 
 def _timers(parts: Mapping[str, float]) -> dict[str, float]:
-    """Parts as a framework's timers cut a step [s].
-
-    What both passes share, waiting for the host and gathering parameters, is shared out by their
-    computation; of tensor, context and expert parallelism either pass has half.
-    """
+    """Parts as a framework's timers cut a step [s]; passes share the host by their computation."""
     forward, backward = parts["forward"], parts["backward"] + parts["recompute"]
     share = forward / (forward + backward)
     common = parts["host_overhead"] + parts["parameter_gathering"]
@@ -230,18 +215,14 @@ def _device_phases(parts: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-def _memory(log: RunLog, estimate: Estimate) -> list[Figure]:
-    """Peak memory beside the parts that each way of measuring it sees."""
+def _measured_memory(estimate: Estimate) -> dict[str, float]:
+    """Peak memory as each way of measuring it sees [B]."""
     parts = estimate.memory_bytes
     kinds: tuple[MemoryKind, ...] = ("allocated", "reserved")
-    figures = []
-    for kind in kinds:
-        name = f"{kind}_bytes"
-        measured = log.fact(name)
-        estimated = parts["total"] - sum(parts[part] for part in unseen_parts(kind))
-        if measured and estimated > 0:
-            figures.append(Figure(name, measured, estimated))
-    return figures
+    return {
+        f"{kind}_bytes": parts["total"] - sum(parts[part] for part in unseen_parts(kind))
+        for kind in kinds
+    }
 
 
 def _suspects(estimate: Estimate, difference_s: float) -> tuple[Suspect, ...]:
@@ -258,3 +239,86 @@ def _suspects(estimate: Estimate, difference_s: float) -> tuple[Suspect, ...]:
         plausible = factor is None or 1 / 3 <= factor <= 3
         suspects.append(Suspect(name, size * size / total, factor, plausible))
     return tuple(sorted(suspects, key=lambda s: (not s.plausible, -s.share, s.part)))
+
+
+# --- what is said of it -----------------------------------------------------------------------
+
+
+def comparison_dict(result: Comparison) -> dict[str, Any]:
+    """A comparison as plain data."""
+    log, job = result.log, result.job
+    return {
+        "log": log.source,
+        "format": log.format,
+        "num_steps": log.num_steps,
+        "num_warmup": log.num_warmup,
+        "num_slow": log.num_slow,
+        "model": job.scenario.model.name,
+        "machine": job.scenario.machine.name,
+        "framework": job.scenario.framework.name,
+        "layout": job.layout.model_dump(mode="json"),
+        "workload": job.scenario.workload.model_dump(mode="json"),
+        "step_time_s": result.step_time_s,
+        "step_time_spread_s": list(result.spread_s),
+        "estimated_step_time_s": result.estimate.step_time_s,
+        "ratio": result.ratio,
+        "interval_step_time_s": list(result.interval_s),
+        "inside_interval": result.inside,
+        "figures": [{**asdict(figure), "ratio": figure.ratio} for figure in result.figures],
+        "doubts": list(result.doubts),
+        "most_likely_off": [asdict(suspect) for suspect in result.suspects],
+        "assumptions": list(job.assumptions),
+        "notes": list(log.notes),
+    }
+
+
+def _format(name: str, value: float) -> str:
+    if name.endswith("_bytes"):
+        return format_bytes(value)
+    if name.startswith("mfu"):
+        return f"{100 * value:.1f} %"
+    is_time = name.endswith("_s") and "per" not in name
+    return format_seconds(value) if is_time else format_count(value)
+
+
+def comparison_text(result: Comparison) -> str:
+    """A comparison as lines to read."""
+    log, job = result.log, result.job
+    lines = [
+        f"{log.title} log: {log.num_steps} steps, {log.num_warmup} of warm-up dropped, "
+        f"{log.num_slow} slow ones kept",
+        f"{job.scenario.model.name} on {job.scenario.machine.name}, {job.layout}, "
+        f"{job.scenario.framework.name}",
+        f"{'':26}{'measured':>12}{'estimated':>12}{'ratio':>8}",
+    ]
+    for figure in result.figures:
+        cells = (_format(figure.name, value) for value in (figure.measured, figure.estimated))
+        lines.append(f"{figure.name:26}{'{:>12}{:>12}'.format(*cells)}{figure.ratio:8.3f}")
+    low, high = map(format_seconds, result.spread_s)
+    lines.append(f"step time, 10th to 90th percentile: {low} to {high}")
+    if result.doubts:
+        lines += [f"impossible: {text}" for text in result.doubts]
+    else:
+        lines += [_verdict(result), _blame(result)]
+    lines += [f"taken: {text}" for text in job.assumptions]
+    lines += [f"note: {text}" for text in log.notes]
+    if not result.doubts:
+        lines.append(_USE)
+    return "\n".join(lines)
+
+
+def _verdict(result: Comparison) -> str:
+    gap = f"the run took {100 * abs(result.ratio - 1):.1f} % "
+    gap += "longer than estimated" if result.ratio > 1 else "less time than estimated"
+    low, high = (format_seconds(bound) for bound in result.interval_s)
+    where = "inside" if result.inside else "outside"
+    return f"{gap}; it lies {where} the estimate's interval, {low} to {high}"
+
+
+def _blame(result: Comparison) -> str:
+    """One sentence on the part most likely off, with the rule behind it."""
+    first = result.suspects[0]
+    text = f"most likely off: {first.part} ({100 * first.share:.0f} % of the difference"
+    if first.factor is not None and first.factor > 0:
+        text += f"; alone it would have to be x{first.factor:.2f}"
+    return text + "), if every part errs independently by its usual size"

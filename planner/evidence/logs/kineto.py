@@ -1,9 +1,7 @@
 """Profiles of torch.profiler (Kineto): steps, and in each the time of the device by activity.
 
-A profile is a Chrome trace: `ProfilerStep#N` marks a step, events of the categories `kernel`,
-`gpu_memcpy` and `gpu_memset` are the device's. Kernels of NCCL, RCCL and oneCCL communicate, all
-others compute. The JSON is read directly: Holistic Trace Analysis, which tells more, would bring
-Jupyter with it.
+A profile is a Chrome trace: `ProfilerStep#N` marks a step, kernels of NCCL, RCCL and oneCCL
+communicate, all others compute. Holistic Trace Analysis, which tells more, would bring Jupyter.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.errors import shorten, shorten_path
-from planner.evidence.logs.steps import LogError, RunLog, Source, Step, summary
+from planner.evidence.logs.steps import LogError, RunLog, Source, Step, step_of, summary
 
 __all__ = ["is_profile", "read_profile"]
 
@@ -45,10 +43,7 @@ def is_profile(head: bytes) -> bool:
 
 
 def read_profile(path: Path) -> RunLog:
-    """Read the steps of a profile: time in all, of computation, of exposed communication, and idle.
-
-    Raises LogError where the file is cut off or has no marked step.
-    """
+    """Read the steps of a profile; LogError where the file is cut off or has no marked step."""
     where = shorten_path(path)
     trace = _loaded(path, where)
     events = [event for event in trace.get("traceEvents") or [] if _is_span(event)]
@@ -92,14 +87,10 @@ def _unpacked(path: Path) -> bytes:
 
 
 def _is_span(event: Any) -> bool:
-    return (
-        isinstance(event, dict)
-        and event.get("ph") == "X"
-        and all(
-            isinstance(event.get(key), int | float) and abs(event[key]) < 1e18
-            for key in ("ts", "dur")
-        )
-    )
+    if not isinstance(event, dict) or event.get("ph") != "X":
+        return False
+    times = event.get("ts"), event.get("dur")
+    return all(isinstance(time, int | float) and abs(time) < 1e18 for time in times)
 
 
 def _is_mark(event: Mapping[str, Any], category: str) -> bool:
@@ -137,16 +128,12 @@ def _step(window: Spans, computing: Spans, communicating: Spans) -> Step:
     computed = _within(computing, window)
     both = np.concatenate((computing, communicating))
     busy = _within(_union(both[np.argsort(both[:, 0])]), window)
-    if not busy:
-        return Step.of({"time_s": elapsed * _US})
-    return Step.of(
-        {
-            "time_s": elapsed * _US,
-            "computing_s": computed * _US,
-            "exposed_communication_s": (busy - computed) * _US,
-            "idle_s": (elapsed - busy) * _US,
-        }
-    )
+    activity = {
+        "computing_s": computed * _US,
+        "exposed_communication_s": (busy - computed) * _US,
+        "idle_s": (elapsed - busy) * _US,
+    }
+    return step_of({"time_s": elapsed * _US, **(activity if busy else {})})
 
 
 def _facts(trace: Mapping[str, Any]) -> dict[str, float]:

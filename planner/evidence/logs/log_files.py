@@ -1,8 +1,4 @@
-"""Read logs of real runs: step time, tokens per second, MFU and memory.
-
-The content of a file shows its format: a profile, an event file, a table, or lines of text. Warm-up
-is dropped: see `planner.evidence.logs.steps.steady`.
-"""
+"""Read logs of real runs, whose content shows their format: profile, events, table or lines."""
 
 from __future__ import annotations
 
@@ -11,9 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from planner.errors import PlannerError, shorten_path
-from planner.evidence.logs.events import event_files, read_events
 from planner.evidence.logs.kineto import is_profile, read_profile
-from planner.evidence.logs.metric_tables import is_table, read_table
+from planner.evidence.logs.scalars import event_files, is_table, read_events, read_table
 from planner.evidence.logs.step_lines import lines_of, read_lines
 from planner.evidence.logs.steps import LogError, RunLog
 
@@ -24,10 +19,9 @@ _PROBE_BYTES = 65_536
 
 
 def read_log(path: str | Path, columns: Mapping[str, str] | None = None) -> RunLog:
-    """Read a log: a file, or a folder of TensorBoard events.
+    """Read a file, or a folder of TensorBoard events; LogError where it holds no steps.
 
-    `columns` names the column of a figure: see `scalars.FIGURES`. Raises LogError with a remedy
-    where the log holds no steps.
+    `columns` names the column of a figure: see `scalars.FIGURES`.
     """
     place = Path(path).expanduser()
     where = shorten_path(path)
@@ -35,10 +29,9 @@ def read_log(path: str | Path, columns: Mapping[str, str] | None = None) -> RunL
         return _read(place, where, columns or {})
     except PlannerError:
         raise
-    except OSError as error:
-        raise LogError(f"cannot read {where}: {error.strerror}; check the path") from None
-    except ValueError as error:  # a null byte in the path
-        raise LogError(f"cannot read {where}: {error}; check the path") from None
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
+        reason = getattr(error, "strerror", None) or error
+        raise LogError(f"cannot read {where}: {reason}; check the path") from None
 
 
 def _read(path: Path, where: str, columns: Mapping[str, str]) -> RunLog:

@@ -1,13 +1,12 @@
-"""The job behind a log, from a small JSON file and from the log itself.
+"""The job behind a log, from a small JSON file, or else from the log itself with a note.
 
 The file is a bare layout, or `{"layout": ..., "model": ..., "workload": ..., "framework": ...}`,
 or what `planner estimate --json` or `planner plan --json` printed (then its best layout).
-Fields that neither file nor command line states are taken from the log, with a note.
 """
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from planner.choose.user_layouts import complete_layout
 from planner.cost.scenario import Scenario
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.configurations.configuration import Configuration
-from planner.describe.files import read_text
+from planner.describe.files import parse_json, read_text
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
@@ -57,10 +56,7 @@ def read_job(
     sequence_length: int | None = None,
     precision: str | None = None,
 ) -> Job:
-    """Read the job of a log; `layout` may be the configuration in the run's own files.
-
-    Raises CatalogueError or DescriptionError where a needed figure is missing.
-    """
+    """Read the job of a log; `layout` may be the configuration in the run's own files."""
     place = machine if isinstance(machine, Machine) else load_machine(machine)
     overrides = {"sequence_length": sequence_length, "precision": precision}
     workload = {name: value for name, value in overrides.items() if value is not None}
@@ -96,10 +92,7 @@ def _configured_job(
     workload: dict[str, Any],
     assumed: list[str],
 ) -> Job:
-    """The job that the run's own files configure; the log fills in the fields that they leave out.
-
-    `workload` holds the fields that the caller states.
-    """
+    """The job of the run's own files and the caller's `workload`; the log fills in the rest."""
     if "sequence_length" not in {**files.workload, **workload}:
         workload["sequence_length"] = _sequence(log, model, assumed)
     files = _with_world(files, log, machine, assumed)
@@ -152,16 +145,10 @@ def _read_fields(layout: str | Path | Mapping[str, Any] | None) -> dict[str, Any
     if layout is None:
         return {"layout": {}}
     if isinstance(layout, Mapping):
-        data: Any = dict(layout)
-        where = "layout"
+        where, data = "layout", dict(layout)
     else:
         where = shorten(str(layout))
-        try:
-            data = json.loads(read_text(Path(layout).expanduser()))
-        except (ValueError, RecursionError) as error:
-            raise CatalogueError(
-                f"{where} is not valid JSON: {shorten(str(error))}; correct that line"
-            ) from None
+        data = parse_json(read_text(Path(layout).expanduser()), where)
     if not isinstance(data, dict):
         raise CatalogueError(f'{where} must hold an object, such as {{"dp": 4, "tp": 2}}')
     if "best" in data:
@@ -171,9 +158,8 @@ def _read_fields(layout: str | Path | Mapping[str, Any] | None) -> dict[str, Any
     if "layout" not in data and not set(data) & set(_FIELDS):
         return {"layout": data}
     fields = {name: data[name] for name in _FIELDS if data.get(name) is not None}
-    for name, value in fields.items():
-        kind, example = _FIELDS[name]
-        if not isinstance(value, kind):
+    for name, (kind, example) in _FIELDS.items():
+        if name in fields and not isinstance(fields[name], kind):
             raise CatalogueError(f'{where}: "{name}" must be {example}')
     return {"layout": {}, **fields}
 
@@ -192,7 +178,8 @@ def _model(model: str | Model | None, log: RunLog, assumed: list[str]) -> Model:
     candidates = [
         candidate
         for candidate in map(load_model, names("model"))
-        if min(abs(count / n - 1) for n in _counts(candidate)) < _CLOSE
+        for counts in [(candidate.num_params, candidate.reported_params)]
+        if min(abs(count / n - 1) for n in counts if n) < _CLOSE
     ]
     if len(candidates) != 1:
         listed = ", ".join(m.name for m in candidates) or "no model of the catalogue"
@@ -204,28 +191,19 @@ def _model(model: str | Model | None, log: RunLog, assumed: list[str]) -> Model:
     return candidates[0]
 
 
-def _counts(model: Model) -> tuple[int, ...]:
-    return tuple(n for n in (model.num_params, model.reported_params) if n)
-
-
 def _layout(fields: Mapping[str, Any], log: RunLog, machine: Machine, assumed: list[str]) -> Layout:
-    fields = dict(fields)
-    world = log.fact("world")
+    fields, world = dict(fields), log.fact("world")
     if "dp" not in fields:
-        rest = 1
-        for axis in ("tp", "pp", "cp"):
-            degree = fields.get(axis, 1)
-            rest *= degree if isinstance(degree, int) and degree > 0 else 1
+        degrees = (fields.get(axis, 1) for axis in ("tp", "pp", "cp"))
+        rest = math.prod(d for d in degrees if isinstance(d, int) and d > 0)
         ranks = int(world) if world else machine.node.num_devices
         if ranks % rest:
             raise DescriptionError(
                 f"{ranks} ranks cannot be split over tp * pp * cp = {rest}; state dp"
             )
         fields["dp"] = ranks // rest
-        assumed.append(
-            f"dp = {fields['dp']}, from the {ranks} ranks "
-            + ("in the log" if world else f"of one node of {machine.name}")
-        )
+        where = "in the log" if world else f"of one node of {machine.name}"
+        assumed.append(f"dp = {ranks // rest}, from the {ranks} ranks {where}")
     layout = Layout.described(fields, where="layout")
     if world and layout.world != world:
         assumed.append(
@@ -236,8 +214,7 @@ def _layout(fields: Mapping[str, Any], log: RunLog, machine: Machine, assumed: l
 
 
 def _sequence(log: RunLog, model: Model, assumed: list[str]) -> int:
-    logged = log.fact("sequence_length")
-    if logged:
+    if logged := log.fact("sequence_length"):
         return int(logged)
     if model.max_sequence_length < 1:
         raise DescriptionError(

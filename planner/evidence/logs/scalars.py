@@ -1,25 +1,56 @@
-"""Scalars: figures by name, as loggers write them into tables and event files.
+"""Scalars: figures by name, as loggers write them into tables (CSV, JSON lines) and event files.
 
-Loggers agree on a name and a number per step, not on the names: known ones are listed here, and a
-user can say which column holds what. Where no time and no rate is written, the times at which
-steps were written tell how long they took.
+Loggers agree on a name and a number per step, not on the names: `log_formats.toml` lists known
+ones, and a user can say which column holds what. Where no time and no rate is written, the times
+at which steps were written tell how long they took.
 """
 
 from __future__ import annotations
 
+import csv
 import itertools
+import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from planner.errors import UnknownNameError, shorten
-from planner.evidence.logs.steps import LogError, RunLog, Source, Step, durations, summary
+import numpy as np
 
-__all__ = ["FIGURES", "Row", "chosen_columns", "read_scalars"]
+from planner.errors import UnknownNameError, shorten, shorten_path
+from planner.evidence.logs.steps import (
+    LOG_FORMATS,
+    UNITS,
+    LogError,
+    RunLog,
+    Source,
+    Step,
+    durations,
+    step_of,
+    summary,
+    values_of,
+)
 
-_MIB, _GIB = 2.0**20, 2.0**30
+__all__ = [
+    "FIGURES",
+    "Row",
+    "chosen_columns",
+    "event_files",
+    "is_table",
+    "read_events",
+    "read_scalars",
+    "read_table",
+]
+
+_CSV = Source("csv", "CSV")
+_JSON = Source("jsonl", "JSON lines")
+_EVENTS = Source("tensorboard", "TensorBoard")
+_MAX_EVENT_BYTES = 500_000_000
+_MAX_ROWS = 1_000_000
+_NAME = re.compile(r"[\"']?[A-Za-z_][^\[\]{}=]{0,63}$")
+_PREFIX = re.compile(r"^(?:train|metrics|perf)[/|. ]+")
 
 
 class Figure(NamedTuple):
@@ -29,68 +60,17 @@ class Figure(NamedTuple):
     scale: float = 1.0
 
 
-FIGURES: dict[str, Figure] = {
-    "step": Figure("step"),
-    "loss": Figure("loss"),
-    "time_s": Figure("time_s"),
-    "time_ms": Figure("time_s", 1e-3),
-    "steps_per_s": Figure("steps_per_s"),
-    "pass_time_s": Figure("pass_time_s"),
-    "passes": Figure("passes"),
-    "tokens_per_s": Figure("tokens_per_s"),
-    "tokens_per_s_per_device": Figure("tokens_per_s_per_device"),
-    "samples_per_s": Figure("samples_per_s"),
-    "tflops_per_device": Figure("flop_per_s_per_device", 1e12),
-    "mfu": Figure("mfu"),
-    "mfu_percent": Figure("mfu", 0.01),
-    "global_batch": Figure("global_batch"),
-    "forward_ms": Figure("forward_s", 1e-3),
-    "backward_ms": Figure("backward_s", 1e-3),
-    "optimizer_ms": Figure("optimizer_s", 1e-3),
-    "allocated_bytes": Figure("allocated_bytes"),
-    "allocated_mib": Figure("allocated_bytes", _MIB),
-    "allocated_gib": Figure("allocated_bytes", _GIB),
-    "reserved_bytes": Figure("reserved_bytes"),
-    "reserved_mib": Figure("reserved_bytes", _MIB),
-    "reserved_gib": Figure("reserved_bytes", _GIB),
-    "written_at_s": Figure("written_at_s"),
-}
+def _columns() -> Iterator[tuple[str, Figure, list[str]]]:
+    """Figures that a column can hold, and the names of columns that hold them."""
+    for name, column in LOG_FORMATS["columns"].items():
+        fields = column if isinstance(column, dict) else {"names": column}
+        figure = Figure(fields.get("field", name), UNITS[fields.get("unit", "")])
+        yield name, figure, fields["names"]
+
+
+FIGURES = {name: figure for name, figure, _ in _columns()}
 """Figures that a column can hold; `written_at_s` is a clock."""
-
-_COLUMN_NAMES: dict[str, str] = {
-    "step": "step|global_step|iteration|trainer/global_step|_step",
-    "loss": "loss|train_loss|lm loss|lm_loss|reduced_train_loss|loss/train/total|"
-    "loss_metrics/global_avg_loss",
-    "time_s": "time_s|dt|step_time|step_time_s|iteration-time|iteration_time|time_per_step|"
-    "time_metrics/end_to_end(s)|train_step_timing in s",
-    "time_ms": "time_per_iteration_ms|elapsed_time_per_iteration_ms|dt_ms|step_time_ms",
-    "steps_per_s": "train_steps_per_second|steps_per_second|batches_per_sec|"
-    "throughput/batches_per_sec",
-    "pass_time_s": "iter_time",
-    "passes": "iter",
-    "tokens_per_s": "tokens_per_sec|tokens_per_second|throughput/tokens_per_sec|tps|"
-    "train_tokens_per_second",
-    "tokens_per_s_per_device": "throughput(tps)|wps|tps_per_gpu|tokens_per_second_per_gpu|"
-    "tokens_per_sec_per_gpu|throughput/device/tokens_per_sec|device/items_per_sec",
-    "samples_per_s": "samples_per_sec|throughput/samples_per_sec|train_samples_per_second",
-    "tflops_per_device": "tflops|throughput|model_tflops_per_gpu|tflops_per_sec_per_gpu",
-    "mfu": "mfu|throughput/device/mfu|device/mfu",
-    "mfu_percent": "mfu(%)",
-    "global_batch": "batch-size|global_batch_size",
-    "forward_ms": "samples/elapsed_time_ms_forward",
-    "backward_ms": "samples/elapsed_time_ms_backward",
-    "optimizer_ms": "samples/elapsed_time_ms_step",
-    "allocated_bytes": "mem-max-allocated-bytes",
-    "allocated_gib": "peak_memory_alloc|memory/max_mem_allocated(gib)",
-    "reserved_bytes": "mem-reserved-bytes",
-    "reserved_gib": "memory/max_reserved(gib)|peak_memory_reserved",
-    "written_at_s": "_timestamp|timestamp|wall_time|_runtime|time|elapsed",
-}
-"""Names that torchtitan, Megatron-LM, NeMo, nanotron, DeepSpeed, Composer, Lightning, LitGPT,
-torchtune, Hugging Face and Weights & Biases write, in lower case and without `train/`."""
-
-_FIGURE_OF = {name: figure for figure, names in _COLUMN_NAMES.items() for name in names.split("|")}
-_PREFIX = re.compile(r"^(?:train|metrics|perf)[/|. ]+")
+_FIGURE_OF = {label: name for name, _, labels in _columns() for label in labels}
 
 
 class Row(NamedTuple):
@@ -119,46 +99,38 @@ def chosen_columns(assignments: Sequence[str]) -> dict[str, str]:
 
 
 def read_scalars(
-    rows: Iterable[Row], source: Source, where: str, columns: Mapping[str, str] | None = None
+    rows: Iterable[Row], source: Source, where: str, columns: Mapping[str, str]
 ) -> RunLog:
-    """Read a run from named figures.
-
-    Raises LogError where no column holds a time, a rate or a clock, and names the columns.
-    """
+    """Read a run from named figures; LogError where none is a time, a rate or a clock."""
     all_rows = list(rows)
-    named = _named(all_rows, columns or {}, where)
+    names = list(dict.fromkeys(name for row in all_rows for name in row.figures))
+    named = _named(names, columns, where)
     steps = [_step(row, named) for row in all_rows]
-    notes = ""
+    notes = source.note
     if not (durations(steps) > 0).any():
-        clock = [_clock(row, named) for row in all_rows]
-        steps = _timed(steps, clock)
-        notes = "step times are differences of the times at which steps were written"
+        steps = _timed(steps, [_clock(row, named) for row in all_rows])
+        said = "step times are differences of the times at which steps were written"
+        notes = f"{notes}; {said}" if notes else said
     if not (durations(steps) > 0).any():
-        names = sorted({name for row in all_rows for name in row.figures})
-        listed = ", ".join(names[:20]) or "no column of numbers"
+        listed = ", ".join(sorted(names)[:20]) or "no column of numbers"
         raise LogError(
             f"{where} holds no time and no rate of steps under a known name; say which column "
             f"does, as in --column time_s=NAME: it has {listed}"
         )
-    joined = "; ".join(text for text in (source.note, notes) if text)
-    return summary(replace(source, note=joined), steps, _peaks(steps), where)
+    return summary(replace(source, note=notes), steps, _peaks(steps), where)
 
 
-def _named(rows: Sequence[Row], columns: Mapping[str, str], where: str) -> dict[str, str]:
+def _named(names: Sequence[str], columns: Mapping[str, str], where: str) -> dict[str, str]:
     """The figure of every column that is read, by the column's name."""
-    names = {name: None for row in rows for name in row.figures}
-    named = {name: figure for name in names if (figure := _FIGURE_OF.get(_plain(name)))}
+    plain = {name: _PREFIX.sub("", name.strip().lower()) for name in names}
+    named = {name: _FIGURE_OF[plain[name]] for name in names if plain[name] in _FIGURE_OF}
     for figure, column in columns.items():
-        if column not in names:
-            listed = f"{where} has {', '.join(list(names)[:20]) or 'none with numbers'}"
+        if column not in plain:
+            listed = f"{where} has {', '.join(names[:20]) or 'none with numbers'}"
             raise UnknownNameError("column", column, names, listed)
-        named = {name: had for name, had in named.items() if had != figure}
+        named = {name: other for name, other in named.items() if other != figure}
         named[column] = figure
     return named
-
-
-def _plain(name: str) -> str:
-    return _PREFIX.sub("", name.strip().lower())
 
 
 def _step(row: Row, named: Mapping[str, str]) -> Step:
@@ -167,28 +139,23 @@ def _step(row: Row, named: Mapping[str, str]) -> Step:
         field, scale = FIGURES.get(named.get(name, ""), Figure(""))
         if field and field != "written_at_s" and math.isfinite(value):
             figures.setdefault(field, value * scale)
-    return Step.of(figures)
+    return step_of(figures)
 
 
 def _clock(row: Row, named: Mapping[str, str]) -> float:
-    for name, value in row.figures.items():
-        if named.get(name) == "written_at_s":
-            return value
-    return row.written_at_s
+    clocks = (value for name, value in row.figures.items() if named.get(name) == "written_at_s")
+    return next(clocks, row.written_at_s)
 
 
 def _timed(steps: Sequence[Step], clock: Sequence[float]) -> list[Step]:
     """Steps with the time since the one before, where both were counted and dated."""
-    dated = [
-        (step, time)
-        for step, time in zip(steps, clock, strict=True)
-        if math.isfinite(step.step) and math.isfinite(time)
-    ]
+    pairs = zip(steps, clock, strict=True)
+    dated = [(step, time) for step, time in pairs if "step" in step and math.isfinite(time)]
     timed = []
     for (before, then), (step, now) in itertools.pairwise(dated):
-        count, elapsed = step.step - before.step, now - then
+        count, elapsed = step["step"] - before["step"], now - then
         if count > 0 and elapsed > 0:
-            timed.append(replace(step, time_s=elapsed / count))
+            timed.append({**step, "time_s": elapsed / count})
     return timed
 
 
@@ -196,7 +163,135 @@ def _peaks(steps: Sequence[Step]) -> dict[str, float]:
     """The largest memory that any step states."""
     peaks = {}
     for name in ("allocated_bytes", "reserved_bytes"):
-        values = [value for step in steps if math.isfinite(value := getattr(step, name))]
-        if values and max(values) > 0:
-            peaks[name] = max(values)
+        values = values_of(steps, name)
+        if (values > 0).any():
+            peaks[name] = float(np.nanmax(values))
     return peaks
+
+
+# --- tables -----------------------------------------------------------------------------------
+
+
+def is_table(head: str) -> bool:
+    """Whether a text begins as a table: with column names, or with one object a line.
+
+    >>> is_table("epoch,step,loss,step_time\\n0,1,9.1,0.5\\n"), is_table("step 1: loss 9.1\\n")
+    (True, False)
+    """
+    lines = [line for line in head.lstrip("\ufeff").splitlines() if line.strip()][:2]
+    if len(lines) < 2:
+        return False
+    if lines[0].startswith("{"):
+        return isinstance(_object(lines[0]), dict)
+    delimiter = _delimiter(lines[0])
+    names = [name.strip() for name in lines[0].split(delimiter)]
+    cells = next(csv.reader([lines[1]], delimiter=delimiter), [])
+    return (
+        len(names) == len(cells) > 1
+        and all(_NAME.match(name) for name in names if name)
+        and any(_number(cell) is not None for cell in cells)
+    )
+
+
+def read_table(lines: Iterable[str], where: str, columns: Mapping[str, str]) -> RunLog:
+    """Read the rows of a table; see `read_scalars`."""
+    rows = iter(line for line in lines if line.strip())
+    first = next(rows, "").lstrip("\ufeff")
+    if first.startswith("{"):
+        records = (_object(line) for line in (first, *rows))
+        figures = (_figures(record.items()) for record in records if isinstance(record, dict))
+        return read_scalars(map(Row, figures), _JSON, where, columns)
+    reader = csv.reader(rows, delimiter=_delimiter(first))
+    names = [name.strip() for name in next(csv.reader([first], delimiter=_delimiter(first)))]
+    return read_scalars(_rows(names, reader, where), _CSV, where, columns)
+
+
+def _delimiter(line: str) -> str:
+    return max(",;\t", key=line.count)
+
+
+def _rows(names: list[str], reader: Iterator[list[str]], where: str) -> Iterator[Row]:
+    try:
+        for count, cells in enumerate(reader):
+            if count >= _MAX_ROWS:
+                raise LogError(f"{where} has over {_MAX_ROWS:,} rows; cut out those of some steps")
+            yield Row(_figures(zip(names, cells, strict=False)))
+    except csv.Error as error:
+        raise LogError(f"{where} is not readable as CSV: {error}; correct that line") from None
+
+
+def _object(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _figures(cells: Iterable[tuple[str, Any]]) -> dict[str, float]:
+    numbers = ((shorten(str(name)), _number(value)) for name, value in cells)
+    return {name: value for name, value in numbers if value is not None}
+
+
+def _number(cell: Any) -> float | None:
+    """A finite number; None for anything else, such as an empty cell."""
+    if isinstance(cell, bool) or not isinstance(cell, str | int | float):
+        return None
+    try:
+        value = float(cell)
+    except (ValueError, OverflowError):
+        return None
+    return value if math.isfinite(value) else None
+
+
+# --- event files ------------------------------------------------------------------------------
+
+
+def event_files(path: Path) -> list[Path]:
+    """TensorBoard's event files at a path: itself, or those of a folder, in order of names."""
+    if path.is_dir():
+        return sorted(path.rglob("*tfevents*"))
+    return [path] if "tfevents" in path.name else []
+
+
+def read_events(path: Path, columns: Mapping[str, str]) -> RunLog:
+    """Read event files by TensorBoard itself; LogError where it is missing or they hold nothing."""
+    where = shorten_path(path)
+    size = sum(file.stat().st_size for file in event_files(path))
+    if size > _MAX_EVENT_BYTES:
+        raise LogError(
+            f"{where} has {size / 1e6:.0f} MB of events; above {_MAX_EVENT_BYTES / 1e6:.0f} MB are "
+            "refused: name the event file of one run"
+        )
+    rows = list(_event_rows(path, where))
+    if not rows:
+        raise LogError(f"{where} holds no scalars; name the folder that the run logged to")
+    return read_scalars(rows, _EVENTS, where, columns)
+
+
+def _event_rows(path: Path, where: str) -> Iterator[Row]:
+    try:
+        from tensorboard.backend.event_processing import event_accumulator, tag_types
+    except ImportError:
+        raise LogError(
+            f"{where} holds TensorBoard events, which TensorBoard reads; "
+            "pip install 'planner[evidence]'"
+        ) from None
+    steps: dict[int, dict[str, float]] = {}
+    written: dict[int, float] = {}
+    for file in event_files(path):
+        events = event_accumulator.EventAccumulator(
+            str(file), size_guidance={event_accumulator.SCALARS: 0}
+        )
+        try:
+            events.Reload()
+        except Exception as error:  # TensorBoard's readers raise whatever their parsers do
+            raise LogError(
+                f"{shorten_path(file)} is no readable event file ({shorten(str(error))}); "
+                "name one that a run has closed"
+            ) from None
+        for tag in events.Tags()[tag_types.SCALARS]:
+            for event in events.Scalars(tag):
+                steps.setdefault(event.step, {"step": float(event.step)})[tag] = event.value
+                written.setdefault(event.step, event.wall_time)
+    for step in sorted(steps):
+        yield Row(steps[step], written[step])

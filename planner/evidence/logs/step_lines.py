@@ -1,7 +1,7 @@
-"""Step lines of training loops.
+"""Step lines of training loops, whose format is recognised from the lines themselves.
 
-The format is recognised from the lines themselves. A log may come from anywhere, so nothing in it
-is trusted: encoding, lengths and every number are checked.
+A log may come from anywhere, so encoding, lengths and every number are checked. What the common
+frameworks print is data: `log_formats.toml`.
 """
 
 from __future__ import annotations
@@ -9,19 +9,93 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import BinaryIO
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from planner.evidence.logs.formats import FACTS, FORMATS
-from planner.evidence.logs.steps import LogError, RunLog, Step, durations, summary
+from planner.evidence.logs.steps import (
+    LOG_FORMATS,
+    UNITS,
+    LogError,
+    RunLog,
+    Source,
+    Step,
+    durations,
+    step_of,
+    summary,
+)
 
-__all__ = ["lines_of", "read_lines"]
+__all__ = ["FACTS", "FORMATS", "Format", "Pick", "lines_of", "read_lines"]
 
+_NUMBER = r"([+-]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|nan|-?inf)"
+_PREFIX = r"\s?([KkMGBT]?)(?![A-Za-z])"
+_PREFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 _MAX_LINE = 8_000
 _MAX_STEPS = 2_000_000
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """Place of a figure in a line, and its factor to SI units."""
+
+    pattern: re.Pattern[str]
+    scale: float = 1.0
+    prefixed: bool = False
+    """Whether a decimal prefix may follow the number, as in 43.2K."""
+
+    @classmethod
+    def of(cls, place: str | Mapping[str, Any]) -> Pick:
+        """Read a pick of `log_formats.toml`.
+
+        >>> Pick.of({"after": "size ", "prefixed": True}).find("size 5,762K")
+        5762000.0
+        """
+        fields: Mapping[str, Any] = {"after": place} if isinstance(place, str) else place
+        scale, prefixed = UNITS[fields.get("unit", "")], fields.get("prefixed", False)
+        if "match" in fields:
+            return cls(re.compile(fields["match"]), scale)
+        pattern = fields["after"] + r"\s*'?" + _NUMBER + _PREFIX * prefixed
+        return cls(re.compile(pattern, re.IGNORECASE), scale, prefixed)
+
+    def find(self, line: str) -> float | None:
+        """The figure on a line, or None; thousands separators are dropped."""
+        match = self.pattern.search(line)
+        if match is None:
+            return None
+        value = float(match[1].replace(",", "")) * self.scale
+        return value * _PREFIXES[(match[2] or "").upper()] if self.prefixed else value
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One framework's step line, with picks by figure."""
+
+    source: Source
+    words: tuple[str, ...]
+    """Words that the line of a step holds."""
+    line: re.Pattern[str]
+    picks: dict[str, Pick]
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> Format:
+        """Read a format of `log_formats.toml`."""
+        names = ("title", "framework", "note")
+        source = Source(fields["name"], **{name: fields[name] for name in names if name in fields})
+        picks = {name: Pick.of(place) for name, place in fields["figures"].items()}
+        return cls(source, tuple(fields["words"]), re.compile(fields["line"]), picks)
+
+    def matches(self, line: str) -> bool:
+        """Whether a line is that of a step."""
+        return all(word in line for word in self.words) and bool(self.line.search(line))
+
+
+FORMATS = tuple(Format.of(fields) for fields in LOG_FORMATS["formats"])
+"""In the order of preference."""
+FACTS = tuple((fact["name"], fact["word"], Pick.of(fact)) for fact in LOG_FORMATS["facts"])
+"""Name, a word that the line holds in lower case, and where the figure stands."""
 
 
 def lines_of(file: BinaryIO) -> Iterator[str]:
@@ -32,10 +106,7 @@ def lines_of(file: BinaryIO) -> Iterator[str]:
 
 
 def read_lines(lines: Iterable[str], where: str) -> RunLog:
-    """Read the step lines of a log.
-
-    Raises LogError where no line is one of a known format.
-    """
+    """Read the step lines of a log; LogError where no line is one of a known format."""
     steps_by_format: dict[str, list[Step]] = {each.source.format: [] for each in FORMATS}
     facts: dict[str, Counter[float]] = {name: Counter() for name, _, _ in FACTS}
     for raw in lines:
@@ -55,13 +126,9 @@ def read_lines(lines: Iterable[str], where: str) -> RunLog:
 
 
 def _note_step(line: str, steps_by_format: dict[str, list[Step]]) -> None:
-    for log_format in FORMATS:
-        if log_format.matches(line):
-            steps = steps_by_format[log_format.source.format]
-            if len(steps) < _MAX_STEPS:
-                figures = {name: pick.find(line) for name, pick in log_format.picks.items()}
-                steps.append(Step.of(figures))
-            return
+    log_format = next((each for each in FORMATS if each.matches(line)), None)
+    if log_format and len(steps := steps_by_format[log_format.source.format]) < _MAX_STEPS:
+        steps.append(step_of({name: pick.find(line) for name, pick in log_format.picks.items()}))
 
 
 def _note_facts(line: str, facts: dict[str, Counter[float]]) -> None:
@@ -77,10 +144,8 @@ def _note_facts(line: str, facts: dict[str, Counter[float]]) -> None:
 
 def _settled(facts: dict[str, Counter[float]]) -> dict[str, float]:
     """Memory by its largest value, anything else by the one that is stated most often."""
-    settled = {}
-    for name, seen in facts.items():
-        if seen and name.endswith("_bytes"):
-            settled[name] = max(seen)
-        elif seen:
-            settled[name] = max(seen.items(), key=lambda item: (item[1], item[0]))[0]
-    return settled
+    return {
+        name: max(seen, key=lambda value: (name.endswith("_bytes") or seen[value], value))
+        for name, seen in facts.items()
+        if seen
+    }

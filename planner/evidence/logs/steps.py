@@ -1,81 +1,64 @@
-"""Steps: what a log states about its steps, warm-up dropped; medians and facts.
-
-Everything that reads logs ends here: lines of text, tables, event files and profiles all become
-`Step`s, of which `summary` keeps the steady ones.
-"""
+"""Steps of a log as every reader states them; `summary` drops the warm-up and takes medians."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.describe.files import read_toml
 from planner.errors import CatalogueError
 
-__all__ = ["LogError", "RunLog", "Source", "Step", "durations", "steady", "summary"]
+__all__ = [
+    "LOG_FORMATS",
+    "UNITS",
+    "LogError",
+    "RunLog",
+    "Source",
+    "Step",
+    "durations",
+    "steady",
+    "step_of",
+    "summary",
+    "values_of",
+]
+
+LOG_FORMATS = read_toml(Path(__file__).with_name("log_formats.toml"))
+"""Step lines, facts and columns of the common frameworks."""
+UNITS = {"": 1.0, "ms": 1e-3, "%": 0.01, "TFLOP/s": 1e12, "MiB": 2.0**20, "GiB": 2.0**30, "GB": 1e9}
+"""Factors to SI units."""
 
 
 class LogError(CatalogueError):
     """A log that cannot be read or holds no usable step."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """Figures of one step; NaN where the log does not state them."""
+Step = dict[str, float]
+"""Figures of one step, as `log_formats.toml` names them; what the log does not state is missing."""
 
-    step: float = math.nan
-    loss: float = math.nan
-    time_s: float = math.nan
-    pass_time_s: float = math.nan
-    """Of one micro-batch, where the program counts these."""
-    passes: float = math.nan
-    """Micro-batches since the start, to tell how many make a step."""
-    steps_per_s: float = math.nan
-    tokens_per_s: float = math.nan
-    tokens_per_s_per_device: float = math.nan
-    samples_per_s: float = math.nan
-    mean_samples_per_s: float = math.nan
-    flop_per_s_per_device: float = math.nan
-    mfu: float = math.nan
-    global_batch: float = math.nan
-    runtime_s: float = math.nan
-    forward_s: float = math.nan
-    backward_s: float = math.nan
-    backward_reduce_s: float = math.nan
-    optimizer_s: float = math.nan
-    computing_s: float = math.nan
-    """Devices computing."""
-    exposed_communication_s: float = math.nan
-    """Devices communicating while they compute nothing."""
-    idle_s: float = math.nan
-    """Devices doing neither."""
-    allocated_bytes: float = math.nan
-    reserved_bytes: float = math.nan
 
-    @classmethod
-    def of(cls, figures: Mapping[str, float | None]) -> Step:
-        """Make a step of figures, with its time where it follows from them.
+def step_of(figures: Mapping[str, float | None]) -> Step:
+    """Make a step of figures; a time per micro-batch or a rate of steps becomes its time.
 
-        A time per micro-batch and a rate of steps both become a time per step.
+    >>> step_of({"step": 25, "passes": 100, "pass_time_s": 0.5, "loss": None})["time_s"]
+    2.0
+    """
+    step = {name: value for name, value in figures.items() if value is not None}
+    if "time_s" not in step and step.get("steps_per_s", 0.0) > 0:
+        step["time_s"] = 1 / step["steps_per_s"]
+    elif "time_s" not in step and "pass_time_s" in step and step.get("step", 0.0) > 0:
+        step["time_s"] = step["pass_time_s"] * round(step.get("passes", 1) / step["step"])
+    phases = [step.get(name, math.nan) for name in ("forward_s", "backward_s", "optimizer_s")]
+    return {**step, "phases_s": sum(phases)}
 
-        >>> Step.of({"step": 25, "passes": 100, "pass_time_s": 0.5, "loss": None}).time_s
-        2.0
-        """
-        fields = {name: value for name, value in figures.items() if value is not None}
-        if "time_s" not in fields and fields.get("steps_per_s", 0.0) > 0:
-            fields["time_s"] = 1 / fields["steps_per_s"]
-        elif "time_s" not in fields and "pass_time_s" in fields and fields.get("step", 0.0) > 0:
-            passes = round(fields.get("passes", 1) / fields["step"])
-            fields["time_s"] = fields["pass_time_s"] * passes
-        return cls(**fields)
 
-    @property
-    def phases_s(self) -> float:
-        """Sum of the phases that DeepSpeed times [s]."""
-        return self.forward_s + self.backward_s + self.optimizer_s
+def values_of(steps: Sequence[Step], name: str) -> NDArray[np.float64]:
+    """A figure of every step; NaN where it is not stated."""
+    return np.array([step.get(name, math.nan) for step in steps], dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +95,7 @@ class RunLog:
 
     def column(self, name: str) -> NDArray[np.float64]:
         """The finite, positive values of a figure over the steady steps."""
-        values = np.array([getattr(step, name) for step in self.steps], dtype=np.float64)
+        values = values_of(self.steps, name)
         finite: NDArray[np.float64] = values[np.isfinite(values) & (values > 0)]
         return finite
 
@@ -123,27 +106,18 @@ class RunLog:
 
     def fact(self, name: str) -> float | None:
         """A figure stated once or on step lines."""
-        return self.facts.get(name, self.median(name) if name in Step.__slots__ else None)
+        return self.facts.get(name, self.median(name))
 
 
-def _inverse(name: str) -> Callable[[Step], float]:
-    return lambda step: 1 / rate if (rate := float(getattr(step, name))) > 0 else math.nan
-
-
-_MEASURES: tuple[Callable[[Step], float], ...] = (
-    lambda step: step.time_s,
-    *map(
-        _inverse, ("tokens_per_s_per_device", "tokens_per_s", "samples_per_s", "mean_samples_per_s")
-    ),
-    lambda step: step.phases_s,
-)
-"""Measures of the duration of a step, the most direct first: a time, or one over a rate."""
+_RATES = ("tokens_per_s_per_device", "tokens_per_s", "samples_per_s", "mean_samples_per_s")
 
 
 def durations(steps: Sequence[Step]) -> NDArray[np.float64]:
-    """Duration of every step in one measure; NaN where the log does not state it."""
-    for measure in _MEASURES:
-        values = np.array([measure(step) for step in steps], dtype=float)
+    """Duration of every step in the most direct measure: a time, one over a rate, its phases."""
+    for name in ("time_s", *_RATES, "phases_s"):
+        values = values_of(steps, name)
+        if name in _RATES:
+            values = np.array([1 / rate if rate > 0 else math.nan for rate in values.tolist()])
         values[~(np.isfinite(values) & (values > 0))] = math.nan
         if np.isfinite(values).any():
             return values
@@ -151,11 +125,10 @@ def durations(steps: Sequence[Step]) -> NDArray[np.float64]:
 
 
 def steady(durations: NDArray[np.float64]) -> int:
-    """Count the leading steps that are warm-up.
+    """Count the leading steps that are warm-up: the first of five or more, then up to half of all.
 
-    The first is always dropped where five or more exist (compilation, first allocations). After
-    it, leading steps are dropped while they lie further from the median of the second half than
-    four robust standard deviations and 5 %, up to half of all.
+    Those lie further from the median of the second half than four robust standard deviations and
+    5 %.
 
     >>> steady(np.array([9.0, 3.0, 1.0, 1.01, 1.0, 0.99, 1.0, 1.0]))
     2
@@ -175,18 +148,15 @@ def steady(durations: NDArray[np.float64]) -> int:
 
 def _phases(steps: Sequence[Step]) -> dict[str, float]:
     """Medians of the phases that DeepSpeed prints on lines of their own, after the first."""
-    timed = [step for step in steps if step.phases_s > 0][1:]
+    timed = [step for step in steps if step["phases_s"] > 0][1:]
     names = ("forward_s", "backward_s", "backward_reduce_s", "optimizer_s")
-    return {name: float(np.median([getattr(s, name) for s in timed])) for name in names if timed}
+    return {name: float(np.median(values_of(timed, name))) for name in names if timed}
 
 
 def summary(
     source: Source, steps: Sequence[Step], facts: Mapping[str, float], where: str
 ) -> RunLog:
-    """Summarise the steady steps of a log.
-
-    Raises LogError where no step has a finite, positive time or rate.
-    """
+    """Summarise the steady steps; LogError where none has a finite, positive time or rate."""
     measured = durations(steps)
     usable = [step for step, value in zip(steps, measured, strict=True) if value > 0]
     if not usable:
@@ -198,14 +168,11 @@ def summary(
     warmup = steady(times)
     steady_steps, rest = usable[warmup:], times[warmup:]
     notes = [source.note] if source.note else []
-    num_untimed = sum(
-        math.isnan(v) and math.isnan(s.phases_s) for s, v in zip(steps, measured, strict=True)
-    )
-    if num_untimed:
+    if num_untimed := int(np.sum(np.isnan(measured) & np.isnan(values_of(steps, "phases_s")))):
         notes.append(f"{num_untimed} step lines without a finite time were left out")
     if len(steady_steps) < 5:
         notes.append(f"only {len(steady_steps)} steady steps: the spread says little")
-    finite = sum(math.isfinite(step.loss) for step in usable)
+    finite = int(np.isfinite(values_of(usable, "loss")).sum())
     if 0 < finite < len(usable):
         notes.append("the loss is not finite in some steps: times may not be those of training")
     return RunLog(

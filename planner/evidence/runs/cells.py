@@ -1,4 +1,4 @@
-"""Cells: one row of a table of runs, read with care.
+"""Cells: one row of a table of runs, read with care, with a note on every default.
 
 Every cell is text. Reading one checks what it says and names value, rule and column where it says
 nonsense.
@@ -8,27 +8,48 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from planner.errors import PlannerError, shorten
 
-__all__ = ["Cells"]
+__all__ = ["Cells", "Note"]
 
 _MAX_COUNT = 1_000_000_000
 _LEAST, _GREATEST = 1e-9, 1e15
 """No figure of a run lies outside, in any unit of the columns."""
 _EMPTY = {"", "-", "n/a", "na", "none stated", "null", "?"}
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """An assumption about a run, as a sentence."""
+
+    sentence: str
+    guess: bool = False
+    """Whether it makes the job another one: model shape, software, devices or layout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """The cells of one row by column."""
+    """The cells of one row by column, and what was assumed so far."""
 
     row: Mapping[str, str]
+    notes: list[Note] = field(default_factory=list)
 
     def filled(self, **cells: object) -> Cells:
-        """A copy with some cells filled in."""
+        """A copy without notes, with some cells filled in."""
         return Cells({**self.row, **{column: str(value) for column, value in cells.items()}})
+
+    def assume(self, value: T, sentence: str, *, guess: bool = False) -> T:
+        """Return a default, and note it.
+
+        >>> (cells := Cells({})).assume(1, "pp missing: 1"), cells.notes[0].sentence
+        (1, 'pp missing: 1')
+        """
+        self.notes.append(Note(sentence, guess))
+        return value
 
     def text(self, column: str) -> str:
         """The cell without surrounding blanks; empty where it or its column is missing."""
@@ -44,20 +65,16 @@ class Cells:
         cell = self.text(column)
         if not cell:
             return None
+        said = f"{column} = {shorten(cell, 40)!r}"
         try:
             value = float(cell.replace(",", "")) if cell.isascii() else math.nan
         except ValueError:
-            raise PlannerError(
-                f"{column} = {shorten(cell, 40)!r} is not a number; write digits without a unit"
-            ) from None
+            raise PlannerError(f"{said} is not a number; write digits without a unit") from None
         if not math.isfinite(value) or value <= 0:
-            raise PlannerError(
-                f"{column} = {shorten(cell, 40)!r} must be positive and finite; correct the cell"
-            )
+            raise PlannerError(f"{said} must be positive and finite; correct the cell")
         if not _LEAST <= value <= _GREATEST:
             raise PlannerError(
-                f"{column} = {shorten(cell, 40)!r} must lie between {_LEAST:g} and {_GREATEST:g}; "
-                "check its unit"
+                f"{said} must lie between {_LEAST:g} and {_GREATEST:g}; check its unit"
             )
         return value
 
@@ -66,14 +83,12 @@ class Cells:
         if zero and self.text(column) in ("0", "0.0"):
             return 0
         value = self.number(column)
-        if value is None:
-            return None
-        if value != int(value) or value > _MAX_COUNT:
+        if value is not None and (value != int(value) or value > _MAX_COUNT):
             raise PlannerError(
                 f"{column} = {shorten(self.text(column), 40)!r} must be a whole number "
                 f"up to {_MAX_COUNT:,}; correct the cell"
             )
-        return int(value)
+        return None if value is None else int(value)
 
     def need(self, column: str) -> int:
         """A count that no default can replace."""
@@ -89,6 +104,4 @@ class Cells:
         True
         """
         cell = self.text(column).lower()
-        if not cell:
-            return None
-        return cell not in ("no", "false", "0", "off", "eager", "disabled")
+        return cell not in ("no", "false", "0", "off", "eager", "disabled") if cell else None

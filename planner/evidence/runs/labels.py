@@ -1,7 +1,8 @@
-"""Meanings of the words in tables of runs.
+"""Labels: what the words of a row mean, and the software behind them.
 
-The meanings are data, with a source per row, in `labels.toml`. Labels are compared in lower case;
-any characters but letters, digits and dots become one blank.
+The meanings are data, with a source per row, in `labels.toml`; names of machines and frameworks
+stand in the catalogue. Labels are compared in lower case; any characters but letters, digits and
+dots become one blank.
 """
 
 from __future__ import annotations
@@ -14,19 +15,27 @@ from typing import Literal
 from pydantic import Field
 
 from planner.describe.base import Description, Quantity
+from planner.describe.catalogue import load_framework, names
 from planner.describe.files import read_toml
-from planner.describe.framework.traits import Loss
+from planner.describe.framework.framework import Framework
+from planner.describe.layout import Layout
 from planner.describe.workload import TrainingPrecision
 from planner.errors import PlannerError, shorten
+from planner.evidence.runs.cells import Cells
 
 __all__ = [
-    "KernelChanges",
     "Labels",
     "Software",
     "Usual",
+    "configured",
+    "described_framework",
     "known_labels",
     "normalised",
     "precision_of",
+    "software_of",
+    "software_of_label",
+    "switches_of",
+    "usual",
     "year_of",
 ]
 
@@ -56,66 +65,6 @@ class SlowerLinks(Sourced):
     """Differences from that profile, as `section.field=value`."""
 
 
-class UsualMachines(Sourced):
-    """Machines that stand for a device where no system is named."""
-
-    names: tuple[str, ...]
-    """Names in the catalogue, in the order in which they are tried."""
-
-
-class OtherName(Sourced):
-    """A model that a framework's tables call by a name that others use for another."""
-
-    label: str
-    """Content of the column `model`, in words as those of labels."""
-    framework: str
-    """A word of the column `framework`."""
-    name: str
-    """Name in the catalogue."""
-
-
-class Words(Description):
-    """Single words that decide something."""
-
-    other_models: tuple[str, ...]
-    """Words of models that are no transformers of a known kind."""
-    plain_models: tuple[str, ...]
-    """Words of models whose feed-forward network has no gate."""
-    waiting: tuple[str, ...]
-    """Words of notes that say that a step waits for its input."""
-    adapters: tuple[str, ...]
-    """Words of a model label that mean adapters on frozen weights."""
-    optimizer_sharded: tuple[str, ...]
-    """Words of a sharding label that mean ZeRO-1."""
-    not_compiled: tuple[str, ...]
-    """Entries of the column `compile` that mean eager execution."""
-
-
-class KernelChanges(Sourced):
-    """Changes of a framework's description by a compiler or a library of kernels."""
-
-    fused_norm: bool | None = None
-    """As in the description; None: unchanged."""
-    fused_activation: bool | None = None
-    """As in the description; None: unchanged."""
-    fused_residual: bool | None = None
-    """As in the description; None: unchanged."""
-    fused_rope: bool | None = None
-    """As in the description; None: unchanged."""
-    repeats_to_end: bool | None = None
-    """As in the description; None: unchanged."""
-    stops_early: bool | None = None
-    """As in the description; None: unchanged."""
-    loss: Loss | None = None
-    """As in the description; None: unchanged."""
-    saves_gathered: bool | None = None
-    """As in the description; None: unchanged."""
-
-    def changes(self) -> dict[str, object]:
-        """The fields that change."""
-        return self.model_dump(exclude={"source"}, exclude_none=True)
-
-
 class Usual(Sourced):
     """Defaults of the runs of a described framework."""
 
@@ -128,17 +77,8 @@ class Usual(Sourced):
     zero_stage_with_pipeline: int | None = None
     """ZeRO stage that replaces ZeRO-3 with a pipeline; None: ZeRO-3 stays."""
     sharded_reduce_bytes: float | None = Field(default=None, gt=0)
-    """A bf16 gradient on the wire where gradients are sharded (ZeRO-2 and 3), unless a run's
-    configuration says otherwise; None: as described [B]."""
-
-
-class MicroBatch(Description):
-    """Samples at a time that scripts set for a precision."""
-
-    precision: TrainingPrecision
-    """The precision."""
-    size: int = Field(ge=1)
-    """Samples."""
+    """A bf16 gradient on the wire where gradients are sharded (ZeRO-2 and 3); None: as described
+    [B]."""
 
 
 class Software(Sourced):
@@ -146,8 +86,6 @@ class Software(Sourced):
 
     words: tuple[str, ...]
     """All of them occur in the label."""
-    noted: str = ""
-    """Words that the notes must hold as well, as those of labels; empty: any."""
     framework: str
     """Name in the catalogue."""
     zero_stage: int = Field(default=0, ge=0, le=3)
@@ -167,43 +105,25 @@ class Software(Sourced):
     pipeline_micro_batches: Literal["tuned", "stages", "single"] = "tuned"
     """Split of a batch in a pipeline: as tuned, into as many micro-batches as stages, or into
     single sequences."""
-    micro_batch: int | None = Field(default=None, ge=1)
-    """Sequences at a time that its scripts set without a pipeline; None: as tuned."""
-    micro_batches: tuple[MicroBatch, ...] = ()
-    """Sequences at a time by training precision, where a row states no batch."""
-    plain_bf16: bool = False
-    """Whether its scripts leave bf16 gradients in 16 bit where there is no pipeline."""
-    awaits_kernels: bool = False
-    """Whether its scripts make every launch wait for its kernel."""
-    all_reduced_stages: tuple[int, ...] = ()
-    """ZeRO stages at which its configuration has gradients all-reduced; none: as described."""
-    sent_gradient_bytes: float | None = Field(default=None, gt=0)
-    """A bf16 gradient on the wire, at every ZeRO stage; None: as usual for the framework [B]."""
     gradient_bytes: float | None = Field(default=None, gt=0)
     """Main gradients and what is sent of them; None: as described [B/parameter]."""
-    kernels: KernelChanges | None = None
-    """Kernels that its recipes set."""
-    other_build: KernelChanges | None = None
-    """Kernels of another build that its tables hold, which only a run's memory tells apart."""
+    kernels: dict[str, bool | str] = Field(default_factory=dict)
+    """Kernels that its recipes set, as fields of a framework's kernels."""
     first_stage_memory: bool = False
     """Whether the memory that it prints is of the pipeline's first stage, else of the fullest."""
     compiles: bool = False
     """Whether its runs compile their model."""
-    compiled_kernels: KernelChanges | None = None
-    """Differences from the switch `compile` where its runs compile."""
+    compiled_kernels: dict[str, bool | str] = Field(default_factory=dict)
+    """Kernels that differ from the switch `compile` where its runs compile."""
 
 
-class Noted(Sourced):
+class Switch(Sourced):
     """A switch of frameworks, as words of a column say that it is on."""
 
     name: str
-    """The switch."""
     column: str
-    """The column."""
     words: tuple[str, ...]
     """Words, one of which is there."""
-    noted: str = ""
-    """Words that the notes must hold as well, as those of labels; empty: any."""
 
 
 class Labels(Description):
@@ -212,18 +132,18 @@ class Labels(Description):
     devices: tuple[Meanings, ...]
     """Spellings of devices in the catalogue's product names."""
     slower_links: tuple[SlowerLinks, ...]
-    """Devices that are others with slower links."""
-    usual_machines: UsualMachines
-    """Machines taken where no system is named."""
+    usual_machines: tuple[str, ...]
+    """Machines that stand for a device where no system is named, in the order of trial."""
+    rates: dict[str, str]
+    """Common form of counts and rates of interfaces, by pattern."""
+    infiniband: dict[str, int]
+    """Rate of a generation [Gb/s], by pattern."""
     precisions: tuple[Meanings, ...]
-    """Training precisions."""
-    models: tuple[OtherName, ...]
-    """Models by other names."""
-    words: Words
-    """Words that decide something."""
+    words: dict[str, list[str]]
+    """Single words that decide something, by what they mean."""
     adapter_rank: Quantity
     """Rank of adapters where a row does not say."""
-    switches: tuple[Noted, ...]
+    switches: tuple[Switch, ...]
     """Switches that rows state, besides `compile`, which has its own column."""
     usual: dict[str, Usual]
     """By name of a framework."""
@@ -271,3 +191,124 @@ def precision_of(label: str) -> str | None:
         raise PlannerError(f"precision = {shorten(label, 40)!r}: 4-bit training is not modelled")
     pairs = (pair for row in known_labels().precisions for pair in row.words.items())
     return next((name for word, name in pairs if word in text), None)
+
+
+# --- software ---------------------------------------------------------------------------------
+
+
+def software_of_label(label: str, year: int | None) -> Software | None:
+    """Find the software behind a label; None where no description is near it.
+
+    >>> software_of_label("NeMo (Megatron-Core)", 2024).framework
+    'megatron-lm'
+    """
+    text = normalised(label)
+    for row in (*known_labels().software, *_catalogue()):
+        if all(word in text for word in row.words) and (year or 9999) <= row.until_year:
+            return row
+    return None
+
+
+@functools.cache
+def _catalogue() -> tuple[Software, ...]:
+    """Every description by its own names, the longest first."""
+    rows = [
+        Software(words=(label,), framework=name, source=framework.source)
+        for name in names("framework")
+        for framework in [load_framework(name)]
+        for label in (normalised(name), *framework.labels)
+    ]
+    return tuple(sorted(rows, key=lambda row: (-len(row.words[0]), row.words[0])))
+
+
+def software_of(cells: Cells) -> Software:
+    """Find the software of a row, or its nearest description."""
+    label, year = cells.text("framework"), year_of(cells.text("year"))
+    software, said = software_of_label(label, year), shorten(label, 40)
+    if software is None:
+        name = _likely_framework(cells)
+        nearest = software_of_label(name, year)
+        assert nearest is not None
+        sentence = (
+            f"{said!r} is not described; as {name}" if label else f"framework missing: {name}"
+        )
+        return cells.assume(nearest, sentence, guess=True)
+    if software.stands_in:
+        cells.assume(software, f"{said} is not described; as {software.framework}")
+    return software
+
+
+def _likely_framework(cells: Cells) -> str:
+    """Guess the framework of a row from its degrees and its sharding."""
+    if max(cells.count(axis) or 1 for axis in ("tp", "pp", "cp", "ep")) > 1:
+        return "megatron-lm"
+    sharded = cells.count("zero_stage", zero=True)
+    if sharded is None:
+        return "fsdp2" if cells.text("framework") else "ddp"
+    return "fsdp2" if sharded >= 2 else "deepspeed" if sharded else "ddp"
+
+
+def switches_of(cells: Cells, software: Software) -> tuple[str, ...]:
+    """Switches that a run had on.
+
+    >>> cells = Cells({"compile": "yes", "framework": "FSDP2 + AsyncTP"})
+    >>> switches_of(cells, software_of(cells))
+    ('compile', 'async-tp')
+    """
+    label = cells.text("compile").lower()
+    if software.compiles and not label:
+        label = cells.assume("yes", "compile missing: yes, usual there")
+    on = [] if label in known_labels().words["not_compiled"] else ["compile"]
+    for switch in known_labels().switches:
+        text = normalised(cells.text(switch.column))
+        if any(word in text for word in switch.words):
+            on.append(switch.name)
+    return tuple(on)
+
+
+_LENDER = "accelerate"
+"""The framework whose switches are taken where a run's framework has none of the name."""
+
+
+def described_framework(software: Software, switches: tuple[str, ...] = ()) -> Framework:
+    """A framework of the catalogue with the changes and switches of a run's recipes."""
+    kernels = software.kernels | (software.compiled_kernels if "compile" in switches else {})
+    gradient_bytes = software.gradient_bytes
+    return _described(software.framework, gradient_bytes, tuple(kernels.items()), switches)
+
+
+@functools.cache
+def _described(
+    name: str,
+    gradient_bytes: float | None,
+    kernels: tuple[tuple[str, bool | str], ...],
+    switches: tuple[str, ...],
+) -> Framework:
+    framework: Framework = load_framework(name)
+    if gradient_bytes is not None:
+        gradients = dict.fromkeys(("gradient_bytes", "reduce_bytes"), gradient_bytes)
+        framework = framework.replaced(mixed=framework.mixed.replaced(**gradients).model_dump())
+    lent = load_framework(_LENDER).switches
+    by_name = {name: lent[name] for name in switches if name in lent} | framework.switches
+    needed = (n for s in switches if s in by_name for n in (*by_name[s].needs, s))
+    if on := list(dict.fromkeys(needed)):
+        fields = {name: switch.model_dump() for name, switch in by_name.items()}
+        framework = framework.replaced(switches=fields).with_switches(*on)
+    if kernels:
+        changed = framework.kernels.replaced(**dict(kernels)).model_dump()
+        framework = framework.replaced(kernels=changed)
+    return framework
+
+
+def configured(framework: Framework, software: Software, layout: Layout) -> Framework:
+    """The framework with the bf16 gradients that its runs send unless they configure it."""
+    wire = usual(software).sharded_reduce_bytes if layout.zero_stage >= 2 else None
+    if wire is None or framework.bf16 is None:
+        return framework
+    return framework.replaced(bf16=framework.bf16.replaced(reduce_bytes=wire).model_dump())
+
+
+def usual(software: Software) -> Usual:
+    """Defaults of the framework that stands for some software."""
+    nothing = Usual(source="the framework's description")
+    return known_labels().usual.get(software.framework, nothing)

@@ -13,31 +13,30 @@ from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.errors import PlannerError
-from planner.evidence.runs.cells import Cells
+from planner.evidence.runs.cells import Cells, Note
 from planner.evidence.runs.labels import (
     Software,
-    known_labels,
-    normalised,
-    precision_of,
-    year_of,
-)
-from planner.evidence.runs.open_choices import choose_build, choose_layout, tune_layout
-from planner.evidence.runs.reading import Note, Reading, as_stated, assumed, guessed, together
-from planner.evidence.runs.run_layout import layout_is_stated, layout_of, usual_batch
-from planner.evidence.runs.run_machine import Place, machine_of
-from planner.evidence.runs.run_model import model_of
-from planner.evidence.runs.run_software import (
     configured,
     described_framework,
-    is_compiled,
+    known_labels,
+    precision_of,
     software_of,
     switches_of,
     usual,
+    year_of,
 )
+from planner.evidence.runs.run_layout import (
+    choose_layout,
+    layout_is_stated,
+    layout_of,
+    tune_layout,
+    usual_batch,
+)
+from planner.evidence.runs.run_machine import Place, machine_of
+from planner.evidence.runs.run_model import model_of
 from planner.units import GIB
 
 __all__ = ["RefusedRun", "Run", "run_of"]
-
 
 _MAX_RANKS = 10_000_000
 
@@ -70,12 +69,11 @@ class Run:
     """Whether the row does not say what is recomputed."""
     first_stage: bool = False
     """Whether the measured memory is that of the pipeline's first stage; else the fullest's."""
-    told_by_memory: bool = False
-    """Whether the measured memory told which build ran, so that it says nothing of estimates."""
-    reference: str = ""
-    """Place of the row in the source."""
-    reliability: str = ""
-    """high, medium or low, as the table judges the row; empty where it does not."""
+
+    @property
+    def scenario(self) -> Scenario:
+        """Model, machine, workload and framework."""
+        return Scenario(self.model, self.machine, self.workload, self.framework)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,219 +89,167 @@ class RefusedRun:
 class _Setting:
     """Machine, software and model of a run."""
 
-    year: int | None
     num_ranks: int
     place: Place
     software: Software
     framework: Framework
     model: Model
 
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """Workload and layout of a run."""
-
-    workload: Workload
-    layout: Layout
-    contradicted: bool = False
-    """Whether the row's global batch is another one than that of its layout."""
+    def scenario(self, workload: Workload) -> Scenario:
+        return Scenario(self.model, self.place.machine, workload, self.framework)
 
 
 def run_of(row_id: str, source: str, cells: Cells, own_machine: Machine | None = None) -> Run:
-    """The run of a row; of a system called like `here`, on that machine.
+    """The run of a row; of a system called like `own_machine`, on that machine.
 
     PlannerError where the cells do not tell one.
     """
-    _check_waits(cells)
+    stated = (sentence.strip() for sentence in cells.text("assumed").split(";"))
+    cells.notes.extend(Note(sentence) for sentence in stated if sentence)
     setting = _setting(cells, own_machine)
-    job = _job(cells, setting.value)
-    setup, run_job = setting.value, job.value
-    step = _step_time_s(cells, run_job, setup.num_ranks)
-    memory = _memory(cells)
-    peak, kind = memory.value
-    scenario = _scenario(setup, run_job.workload)
-    framework = choose_build(setup.software, scenario, run_job.layout, memory.value)
-    notes = (*_notes_of_table(cells), *setting.notes, *job.notes, *memory.notes, *framework.notes)
+    workload, layout, contradicted = _job(cells, setting)
+    framework = setting.scenario(workload).framework  # on the machine's runtime
+    step = _step_time_s(cells, workload, setting.num_ranks, contradicted)
+    peak, kind = _memory(cells)
+    failed = cells.flag("oom")
+    ran = step is not None or peak is not None or failed is False
     return Run(
         row_id,
         source,
-        setup.place.machine,
-        setup.place.label,
-        configured(framework.value, setup.software, run_job.layout),
-        setup.model,
-        run_job.workload,
-        run_job.layout,
+        setting.place.machine,
+        setting.place.label,
+        configured(framework, setting.software, layout),
+        setting.model,
+        workload,
+        layout,
         step,
         peak,
         kind,
-        _fits(cells, step, peak),
-        tuple(note.sentence for note in notes),
-        any(note.guess for note in notes),
+        False if failed else True if ran else None,
+        tuple(note.sentence for note in cells.notes),
+        any(note.guess for note in cells.notes),
         not cells.text("recompute"),
-        setup.software.first_stage_memory,
-        bool(framework.notes),
-        cells.text("source_ref"),
-        cells.text("reliability").lower(),
+        setting.software.first_stage_memory,
     )
 
 
-def _check_waits(cells: Cells) -> None:
-    """Raise PlannerError where a row's own notes say that its step is not what is estimated."""
-    noted = normalised(cells.text("notes"))
-    if reason := next((word for word in known_labels().words.waiting if word in noted), ""):
-        raise PlannerError(
-            f"notes say {reason!r}: a step is estimated without waiting for its input; give the "
-            "time without it"
-        )
-
-
-def _notes_of_table(cells: Cells) -> tuple[Note, ...]:
-    """Assumptions in the table's own column `assumed`, sentence by sentence."""
-    sentences = (sentence.strip() for sentence in cells.text("assumed").split(";"))
-    return tuple(Note(sentence) for sentence in sentences if sentence)
-
-
-def _setting(cells: Cells, own_machine: Machine | None) -> Reading[_Setting]:
-    year = year_of(cells.text("year"))
+def _setting(cells: Cells, own_machine: Machine | None) -> _Setting:
     num_ranks = _num_ranks(cells)
-    if num_ranks.value > _MAX_RANKS:
-        raise PlannerError(f"n_gpus = {num_ranks.value} exceeds {_MAX_RANKS:,}; correct the cell")
+    if num_ranks > _MAX_RANKS:
+        raise PlannerError(f"n_gpus = {num_ranks} exceeds {_MAX_RANKS:,}; correct the cell")
     place = _place(cells, own_machine)
-    software = software_of(cells, year)
-    compiled = is_compiled(cells, software.value)
-    framework = described_framework(software.value, switches_of(cells, compiled.value))
-    model = model_of(cells, usual(software.value).dropout)
-    notes = (num_ranks, place, software, compiled, model)
-    return Reading(
-        _Setting(year, num_ranks.value, place.value, software.value, framework, model.value),
-        tuple(note for part in notes for note in part.notes),
-    )
+    software = software_of(cells)
+    framework = described_framework(software, switches_of(cells, software))
+    model = model_of(cells, usual(software).dropout)
+    return _Setting(num_ranks, place, software, framework, model)
 
 
-def _place(cells: Cells, own_machine: Machine | None) -> Reading[Place]:
+def _num_ranks(cells: Cells) -> int:
+    degrees = [cells.count(axis) for axis in ("dp", "tp", "pp", "cp")]
+    if cells.count("n_gpus") is None and any(degrees):
+        ranks = math.prod(degree or 1 for degree in degrees)
+        return cells.assume(ranks, f"n_gpus missing: dp * tp * pp * cp = {ranks}", guess=True)
+    return cells.need("n_gpus")
+
+
+def _place(cells: Cells, own_machine: Machine | None) -> Place:
     system = cells.text("system")
     if own_machine is not None and system.strip().lower() == own_machine.name:
-        return as_stated(Place(own_machine, own_machine.name))
-    machine = machine_of(
+        return Place(own_machine, own_machine.name)
+    place = machine_of(
         system,
         cells.text("gpu"),
         cells.number("gpu_mem_gb"),
         cells.count("gpus_per_node"),
         cells.text("interconnect"),
     )
-    if own_machine is not None and machine.value.label == own_machine.name:
-        return Reading(Place(own_machine, own_machine.name), machine.notes)
-    return machine
+    cells.notes.extend(map(Note, place.notes))
+    if own_machine is not None and place.label == own_machine.name:
+        return Place(own_machine, own_machine.name)
+    return place
 
 
-def _job(cells: Cells, setting: _Setting) -> Reading[_Job]:
-    if layout_is_stated(cells, setting.software, setting.framework):
-        stated_layout = layout_of(cells, setting.software, setting.framework, setting.num_ranks)
-        batches = stated_layout.value.batches
-        stage = stated_layout.value.layout.zero_stage
-        workload = _workload(cells, setting, batches.global_batch, stage)
-        layout = tune_layout(cells, _scenario(setting, workload.value), stated_layout.value)
-        notes = (*stated_layout.notes, *workload.notes, *layout.notes)
-        return Reading(_Job(workload.value, layout.value, batches.contradicted), notes)
-    batch = usual_batch(cells, setting.num_ranks)
-    workload = _workload(cells, setting, batch.value)
-    layout = choose_layout(
-        cells, setting.software, _scenario(setting, workload.value), setting.num_ranks
-    )
-    return Reading(
-        _Job(workload.value, layout.value), (*batch.notes, *workload.notes, *layout.notes)
-    )
+def _job(cells: Cells, of: _Setting) -> tuple[Workload, Layout, bool]:
+    """Workload and layout, and whether the row's global batch differs from that of its layout."""
+    if not layout_is_stated(cells, of.software, of.framework):
+        workload = _workload(cells, of, usual_batch(cells, of.num_ranks))
+        layout = choose_layout(cells, of.software, of.scenario(workload), of.num_ranks)
+        return workload, layout, False
+    layout, batches = layout_of(cells, of.software, of.framework, of.num_ranks)
+    workload = _workload(cells, of, batches.global_batch, layout.zero_stage)
+    if batches.micro_batch_is_open:
+        layout = tune_layout(cells, of.scenario(workload), layout)
+    return workload, layout, batches.contradicted
 
 
-def _scenario(of: _Setting, workload: Workload) -> Scenario:
-    return Scenario(of.model, of.place.machine, workload, of.framework)
-
-
-def _num_ranks(cells: Cells) -> Reading[int]:
-    degrees = [cells.count(axis) for axis in ("dp", "tp", "pp", "cp")]
-    if cells.count("n_gpus") is None and any(degrees):
-        ranks = math.prod(degree or 1 for degree in degrees)
-        return guessed(ranks, f"n_gpus missing: dp * tp * pp * cp = {ranks}")
-    return as_stated(cells.need("n_gpus"))
-
-
-def _workload(
-    cells: Cells, of: _Setting, batch: int, zero_stage: int | None = None
-) -> Reading[Workload]:
+def _workload(cells: Cells, of: _Setting, batch: int, zero_stage: int | None = None) -> Workload:
     precision = _precision(cells, of, zero_stage)
-    of.place.machine.peak(precision.value)
-    fields = together(
-        {
-            "sequence_length": as_stated(1 if of.model.counts_samples else cells.need("seq_len")),
-            "global_batch": as_stated(batch),
-            "precision": precision,
-            "attention": _attention(cells, of),
-            "lora_rank": _lora_rank(cells),
-        }
-    )
-    return Reading(Workload.described(fields.value, where="workload"), fields.notes)
+    of.place.machine.peak(precision)
+    fields = {
+        "sequence_length": 1 if of.model.counts_samples else cells.need("seq_len"),
+        "global_batch": batch,
+        "precision": precision,
+        "attention": _attention(cells, of),
+        "lora_rank": _lora_rank(cells),
+    }
+    return Workload.described(fields, where="workload")
 
 
-def _precision(cells: Cells, of: _Setting, zero_stage: int | None) -> Reading[str]:
+def _precision(cells: Cells, of: _Setting, zero_stage: int | None) -> str:
     """Stated, else the usual one, or fp16 where the software does not shard so little in that."""
-    precision_cell = precision_of(cells.text("precision"))
-    if precision_cell is not None:
-        return as_stated(precision_cell)
+    stated = precision_of(cells.text("precision"))
+    if stated is not None:
+        return stated
     has_bf16 = "bf16" in of.place.machine.device.peak_flop_per_s
     precision = usual(of.software).precision or ("bf16" if has_bf16 else "fp16")
     if zero_stage is not None and zero_stage not in of.framework.zero_stages_for(precision):
         sentence = f"precision missing: fp16, as {precision} goes not with ZeRO-{zero_stage}"
-        return assumed("fp16", sentence)
-    return assumed(precision, f"precision missing: {precision}")
+        return cells.assume("fp16", sentence)
+    return cells.assume(precision, f"precision missing: {precision}")
 
 
-def _attention(cells: Cells, of: _Setting) -> Reading[str]:
+def _attention(cells: Cells, of: _Setting) -> str:
     is_flash = cells.flag("flash_attention")
     if is_flash is not None:
-        return as_stated("flash" if is_flash else "eager")
-    late = (of.year if of.year is not None else 9999) >= of.software.flash_since
+        return "flash" if is_flash else "eager"
+    late = (year_of(cells.text("year")) or 9999) >= of.software.flash_since
     # fused attention kernels need the matrix units that came with bf16
     kind = "flash" if late and "bf16" in of.place.machine.device.peak_flop_per_s else "eager"
-    return assumed(kind, f"flash_attention missing: {kind} attention, usual then")
+    return cells.assume(kind, f"flash_attention missing: {kind} attention, usual then")
 
 
-def _lora_rank(cells: Cells) -> Reading[int]:
-    if not any(word in cells.text("model").lower() for word in known_labels().words.adapters):
-        return as_stated(0)
+def _lora_rank(cells: Cells) -> int:
+    if not any(word in cells.text("model").lower() for word in known_labels().words["adapters"]):
+        return 0
     rank = int(known_labels().adapter_rank.value)
-    return assumed(rank, f"LoRA without a rank: {rank}, usual there")
+    return cells.assume(rank, f"LoRA without a rank: {rank}, usual there")
 
 
-def _step_time_s(cells: Cells, job: _Job, num_ranks: int) -> float | None:
+def _step_time_s(
+    cells: Cells, workload: Workload, num_ranks: int, contradicted: bool
+) -> float | None:
     step_time, rate = cells.number("step_time_s"), cells.number("tokens_per_s_per_gpu")
     samples = cells.number("samples_per_s")
     if rate is None and samples is not None:
-        rate = samples * job.workload.sequence_length / num_ranks
-    if rate is not None and (step_time is None or job.contradicted):
-        return job.workload.tokens_per_step / (rate * num_ranks)
+        rate = samples * workload.sequence_length / num_ranks
+    if rate is not None and (step_time is None or contradicted):
+        return workload.tokens_per_step / (rate * num_ranks)
     return step_time
 
 
-def _memory(cells: Cells) -> Reading[tuple[float | None, MemoryKind]]:
+def _memory(cells: Cells) -> tuple[float | None, MemoryKind]:
     peak, text = cells.number("peak_memory_gib"), cells.text("memory_kind").lower()
     if peak is None or cells.flag("oom"):
         # what a run had when it failed is less than it needs
-        return as_stated((None, "allocated"))
+        return None, "allocated"
     peak *= GIB
-    if "smi" in text or "gb per gpu" in text:
-        return as_stated((peak, "device"))
+    if "smi" in text:
+        return peak, "device"
     if "alloc" in text and "reserved" in text:
         # such peaks grow with the number of micro-batches, as only reserved memory does
-        return assumed((peak, "reserved"), "allocated or reserved: compared with reserved")
-    if "alloc" in text or text.startswith("active"):
-        return as_stated((peak, "allocated"))
-    if "reserved" in text:
-        return as_stated((peak, "reserved"))
-    return assumed((peak, "allocated"), "memory_kind not known: compared with allocated memory")
-
-
-def _fits(cells: Cells, step: float | None, peak: float | None) -> bool | None:
-    failed = cells.flag("oom")
-    if failed:
-        return False
-    return True if step is not None or peak is not None or failed is False else None
+        return cells.assume((peak, "reserved"), "allocated or reserved: compared with reserved")
+    if "reserved" in text and not text.startswith("active"):
+        return peak, "reserved"
+    if "alloc" not in text and not text.startswith("active"):
+        cells.assume(peak, "memory_kind not known: compared with allocated memory")
+    return peak, "allocated"

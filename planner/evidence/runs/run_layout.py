@@ -1,28 +1,46 @@
 """Layouts of runs: degrees, batches and choices from the cells of a row.
 
-Stated cells must be consistent; a missing one follows from the others, or a default with a note
-fills it in.
+Stated cells must be consistent; a missing one follows from the others, or is the software's usual
+one. As most runs were tuned before they were written down, an open micro-batch or layout is the
+fastest that fits.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.choose.legality import legal
+from planner.choose.search import enumerate_layouts, rank_fastest
+from planner.cost.estimate import estimate_layouts
+from planner.cost.operators.backward import selective_frees_nothing
+from planner.cost.scenario import Scenario
+from planner.cost.shards.layouts import Layouts
 from planner.describe.framework.framework import Framework
-from planner.describe.layout import Layout
+from planner.describe.layout import RECOMPUTE, Layout
 from planner.errors import PlannerError, shorten
 from planner.evidence.runs.cells import Cells
-from planner.evidence.runs.labels import Software, known_labels, normalised, precision_of
-from planner.evidence.runs.reading import Note, Reading, as_stated, assumed, together
-from planner.evidence.runs.run_software import usual
+from planner.evidence.runs.labels import Software, normalised, usual
 
-__all__ = ["StatedLayout", "layout_is_stated", "layout_of", "usual_batch"]
-
+__all__ = ["choose_layout", "layout_is_stated", "layout_of", "tune_layout", "usual_batch"]
 
 _USUAL_TOKENS = 2**22
 """Tokens per step of large models: 3.2 to 4 million in GPT-3 (arXiv:2005.14165, table 2.1),
 LLaMA (arXiv:2302.13971, table 2) and BLOOM (arXiv:2211.05100, table 3)."""
+_MICRO_BATCHES = (1, 2, 4, 8, 16, 32, 64)
+_STATED_COLUMNS = {
+    "micro_batch": "micro_batch",
+    "grad_accumulation": "grad_accum",
+    "cp": "cp",
+    "ep": "ep",
+    "vpp": "vpp",
+    "zero_stage": "zero_stage",
+}
+"""Columns by field of a layout, with which a chosen layout must agree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +56,6 @@ class Batches:
     """Whether the micro-batch is unknown, so that a tuned run may have had any."""
 
 
-@dataclass(frozen=True, slots=True)
-class StatedLayout:
-    """The layout of a row that states its degrees."""
-
-    layout: Layout
-    batches: Batches
-
-
 def layout_is_stated(cells: Cells, software: Software, framework: Framework) -> bool:
     """Whether a row states its degrees, or its framework leaves no choice."""
     only_data = not {"tp", "pp"} & set(framework.axes)
@@ -54,20 +64,20 @@ def layout_is_stated(cells: Cells, software: Software, framework: Framework) -> 
     return any(cells.count(axis) is not None for axis in ("dp", "tp", "pp"))
 
 
-def usual_batch(cells: Cells, multiple: int) -> Reading[int]:
+def usual_batch(cells: Cells, multiple: int) -> int:
     """Stated global batch, else about four million tokens, as a multiple of `multiple`.
 
     PlannerError where a time was measured that depends on it.
     """
     global_batch = cells.count("global_batch")
     if global_batch is not None:
-        return as_stated(global_batch)
+        return global_batch
     if not _rate_is_stated(cells) or cells.number("step_time_s") is not None:
         raise PlannerError(
             "global_batch and grad_accum are empty, and the step depends on them; fill one in"
         )
     batch = -(-_USUAL_TOKENS // cells.need("seq_len") // multiple) * multiple
-    return assumed(batch, f"global_batch missing: {batch}, about 4 million tokens")
+    return cells.assume(batch, f"global_batch missing: {batch}, about 4 million tokens")
 
 
 def _rate_is_stated(cells: Cells) -> bool:
@@ -77,160 +87,121 @@ def _rate_is_stated(cells: Cells) -> bool:
 
 def layout_of(
     cells: Cells, software: Software, framework: Framework, num_ranks: int
-) -> Reading[StatedLayout]:
+) -> tuple[Layout, Batches]:
     """Layout and batches of a row. PlannerError where the cells contradict each other."""
     degrees = _degrees(cells, num_ranks)
-    dp, tp, pp, cp = (degrees.value[axis] for axis in ("dp", "tp", "pp", "cp"))
+    dp, tp, pp, cp = degrees.values()
     batches = _batches(cells, software, dp, pp)
     vpp, ep = cells.count("vpp") or 1, cells.count("ep") or 1
-    split = _split_experts(cells, software, dp * cp, tp, ep)
-    choices = together(
-        {
-            "zero_stage": _zero_stage(cells, software, framework, pp),
-            "sequence_parallel": _sequence_parallel(cells, software, framework, tp),
-            "recompute": _recompute(cells, software),
-            "offload": as_stated(_offload(cells)),
-            "slots": _slots(cells, framework, pp, vpp),
-        }
-    )
-    slots = choices.value.pop("slots")
-    layout = Layout.described(
-        {
-            **degrees.value,
-            "vpp": vpp if pp > 1 else 1,
-            "ep": ep,
-            "etp": split.value,
-            "micro_batch": batches.value.micro_batch,
-            "grad_accumulation": batches.value.grad_accumulation,
-            "schedule": "none" if pp == 1 else "interleaved-1f1b" if vpp > 1 else "1f1b",
-            "ulysses": cp if framework.context[0] == "ulysses" else 1,
-            "reshard": _second_shards(cells, framework),
-            **choices.value,
-            **(dict.fromkeys(("embedding_slots", "head_slots"), 1) if slots else {}),
-        },
-        where="layout",
-    )
-    notes = (*degrees.notes, *split.notes, *batches.notes, *choices.notes)
-    return Reading(StatedLayout(layout, batches.value), notes)
+    fields = {
+        **degrees,
+        "vpp": vpp if pp > 1 else 1,
+        "ep": ep,
+        "etp": _split_experts(cells, software, dp * cp, tp, ep),
+        "micro_batch": batches.micro_batch,
+        "grad_accumulation": batches.grad_accumulation,
+        "schedule": "none" if pp == 1 else "interleaved-1f1b" if vpp > 1 else "1f1b",
+        "ulysses": cp if framework.context[0] == "ulysses" else 1,
+        "reshard": _second_shards(cells, framework),
+        "zero_stage": _zero_stage(cells, software, framework, pp),
+        "sequence_parallel": _sequence_parallel(cells, software, framework, tp),
+        "recompute": _recompute(cells, software),
+        "offload": _offload(cells),
+    }
+    if _ends_are_layers(cells, framework, pp, vpp):
+        fields |= dict.fromkeys(("embedding_slots", "head_slots"), 1)
+    return Layout.described(fields, where="layout"), batches
 
 
-def _degrees(cells: Cells, num_ranks: int) -> Reading[dict[str, int]]:
-    cell_values = {axis: cells.count(axis) for axis in ("dp", "tp", "pp", "cp")}
-    degrees = {axis: value or 1 for axis, value in cell_values.items()}
-    rest = degrees["tp"] * degrees["pp"] * degrees["cp"]
-    notes: tuple[Note, ...] = ()
-    if cell_values["dp"] is None:
+def _degrees(cells: Cells, num_ranks: int) -> dict[str, int]:
+    dp, tp, pp, cp = (cells.count(axis) for axis in ("dp", "tp", "pp", "cp"))
+    rest = (tp or 1) * (pp or 1) * (cp or 1)
+    if dp is None:
         if num_ranks % rest:
             raise PlannerError(
                 f"tp * pp * cp = {rest} does not divide n_gpus = {num_ranks}; correct one of them"
             )
-        degrees["dp"] = num_ranks // rest
-        notes = (Note(f"dp missing: n_gpus / (tp * pp * cp) = {num_ranks // rest}"),)
-    world = degrees["dp"] * rest
-    if world != num_ranks:
+        dp = num_ranks // rest
+        cells.assume(dp, f"dp missing: n_gpus / (tp * pp * cp) = {dp}")
+    if dp * rest != num_ranks:
         raise PlannerError(
-            f"dp * tp * pp * cp = {world} differs from n_gpus = {num_ranks}; correct one of them"
+            f"dp * tp * pp * cp = {dp * rest} differs from n_gpus = {num_ranks}; "
+            "correct one of them"
         )
-    return Reading(degrees, notes)
+    return {"dp": dp, "tp": tp or 1, "pp": pp or 1, "cp": cp or 1}
 
 
-def _batches(cells: Cells, software: Software, dp: int, pp: int) -> Reading[Batches]:
+def _batches(cells: Cells, software: Software, dp: int, pp: int) -> Batches:
     """Complete micro-batch, gradient accumulation and global batch from the stated ones."""
     micro, accumulation = cells.count("micro_batch"), cells.count("grad_accum")
-    batch, notes = cells.count("global_batch"), tuple[Note, ...]()
+    batch = cells.count("global_batch")
     is_open = not micro and not accumulation
     if micro is None and accumulation and batch and batch % (dp * accumulation) == 0:
         micro = batch // (dp * accumulation)
-    if micro is None and batch is None and (sizes := software.micro_batches):
-        precision = precision_of(cells.text("precision"))
-        micro = next((row.size for row in sizes if row.precision == precision), sizes[0].size)
-        notes = (Note(f"micro_batch missing: {micro}, as its scripts set it"),)
-        is_open = False
     rate_only = cells.number("step_time_s") is None and _rate_is_stated(cells)
     if batch is None and accumulation is None and (pp > 1 or (micro is None and rate_only)):
-        usual_value = usual_batch(cells, dp * (micro or 1))
-        batch, notes = usual_value.value, usual_value.notes
+        batch = usual_batch(cells, dp * (micro or 1))
     if micro is None:
-        default = _default_micro_batch(software, dp, pp, batch)
-        micro, notes = default.value, (*notes, *default.notes)
-        is_open = is_open and not default.notes
+        tuned = batch is not None and (pp == 1 or software.pipeline_micro_batches == "tuned")
+        # where nothing limits it, the fastest one is chosen later
+        micro = 1 if tuned else _default_micro_batch(cells, software, dp * pp, batch)
+        is_open = is_open and tuned
     if batch is None:
-        if not accumulation:
-            accumulation, notes = 1, (*notes, Note("grad_accum missing: 1"))
+        accumulation = accumulation or cells.assume(1, "grad_accum missing: 1")
         batch = micro * accumulation * dp
-        text = f"global_batch missing: micro_batch * grad_accum * dp = {batch}"
-        return Reading(Batches(micro, accumulation, batch, False, is_open), (*notes, Note(text)))
-    split = _split(cells, batch, micro, accumulation, dp)
-    batches = Batches(micro, split.value, micro * split.value * dp, bool(split.notes), is_open)
-    return Reading(batches, (*notes, *split.notes))
-
-
-def _split(cells: Cells, batch: int, micro: int, accumulation: int | None, dp: int) -> Reading[int]:
-    """Micro-batches of a step; with a note where they make another global batch."""
-    if accumulation is None:
+        cells.assume(batch, f"global_batch missing: micro_batch * grad_accum * dp = {batch}")
+    elif accumulation is None:
         if batch % (micro * dp):
             raise PlannerError(
                 f"micro_batch * dp = {micro * dp} does not divide global_batch = {batch}; "
                 "correct one of them"
             )
-        return as_stated(batch // (micro * dp))
+        accumulation = batch // (micro * dp)
     product = micro * accumulation * dp
-    if product == batch:
-        return as_stated(accumulation)
-    if not _rate_is_stated(cells) and not cells.text("oom"):
+    if product != batch and not _rate_is_stated(cells) and not cells.text("oom"):
         raise PlannerError(
             f"micro_batch * grad_accum * dp = {product} differs from "
             f"global_batch = {batch}, and no tokens_per_s_per_gpu tells the time of a step"
         )
-    text = f"global_batch contradicts the layout: {product}, time from tokens/s"
-    return assumed(accumulation, text)
+    if product != batch:
+        text = f"global_batch contradicts the layout: {product}, time from tokens/s"
+        cells.assume(product, text)
+    return Batches(micro, accumulation, product, product != batch, is_open)
 
 
-def _default_micro_batch(software: Software, dp: int, pp: int, batch: int | None) -> Reading[int]:
-    """Sequences at a time that a row does not state; without a note where nothing tells them."""
+def _default_micro_batch(cells: Cells, software: Software, ranks: int, batch: int | None) -> int:
+    """Sequences at a time that nothing states, where dp * pp ranks share a batch."""
     if batch is None:
-        return assumed(1, "micro_batch missing: 1")
-    if pp == 1 and software.micro_batch is not None:
-        micro = software.micro_batch
-        return assumed(micro, f"micro_batch missing: {micro}, as its scripts set it")
-    if pp == 1 or software.pipeline_micro_batches == "tuned":
-        # where nothing limits it, the fastest one is chosen later
-        return as_stated(1)
-    if software.pipeline_micro_batches == "stages" and batch % (dp * pp) == 0:
-        micro = batch // (dp * pp)
-        return assumed(micro, f"micro_batch missing: {micro}, as many micro-batches as stages")
-    return assumed(1, "micro_batch missing: 1, the framework's default")
+        return cells.assume(1, "micro_batch missing: 1")
+    if software.pipeline_micro_batches == "stages" and batch % ranks == 0:
+        micro = batch // ranks
+        return cells.assume(micro, f"micro_batch missing: {micro}, as many micro-batches as stages")
+    return cells.assume(1, "micro_batch missing: 1, the framework's default")
 
 
-def _slots(cells: Cells, framework: Framework, pp: int, vpp: int) -> Reading[bool]:
+def _ends_are_layers(cells: Cells, framework: Framework, pp: int, vpp: int) -> bool:
     """Whether both ends count as layers, where the layers alone do not divide.
 
     Megatron-LM @d98e8a64, arguments.py: it refuses layers that do not divide, unless ends count or
     a layout is spelled out; Megatron-Bridge's recipes of Llama 3.1 405B count both.
     """
     layers, chunks = cells.count("n_layers"), pp * vpp
-    if (
-        pp == 1
-        or not layers
-        or not framework.custom_pipeline_split
-        or framework.balance != "layers"
-    ):
-        return as_stated(False)
-    if layers % chunks == 0 or (layers + 2) % chunks:
-        return as_stated(False)
+    if pp == 1 or not layers or not framework.custom_pipeline_split:
+        return False
+    if framework.balance != "layers" or layers % chunks == 0 or (layers + 2) % chunks:
+        return False
     text = f"{layers} layers do not divide over {chunks} chunks: both ends are taken as layers"
-    return assumed(True, text)
+    return cells.assume(True, text)
 
 
-def _split_experts(
-    cells: Cells, software: Software, replicas: int, tp: int, ep: int
-) -> Reading[int]:
+def _split_experts(cells: Cells, software: Software, replicas: int, tp: int, ep: int) -> int:
     """Ranks that split each expert; 0 as the framework does unasked."""
     expert_tp = cells.count("etp") or 0
     if ep == 1:
-        return as_stated(0)
+        return 0
     if not expert_tp and replicas % ep and replicas * tp % ep == 0:
-        return assumed(1, f"etp missing: 1, as ep = {ep} does not divide dp * cp = {replicas}")
+        sentence = f"etp missing: 1, as ep = {ep} does not divide dp * cp = {replicas}"
+        return cells.assume(1, sentence)
     etp = expert_tp or (1 if software.whole_experts else tp)
     ranks_per_expert = replicas * tp // etp
     if replicas * tp % etp or ranks_per_expert % ep:
@@ -238,62 +209,54 @@ def _split_experts(
             f"ep = {ep} must divide dp * cp * tp / etp = {ranks_per_expert}; correct one of them"
         )
     if etp == tp:
-        return as_stated(0)
-    if expert_tp:
-        return as_stated(etp)
-    return assumed(etp, f"etp missing: {etp}, as its recipes set it")
+        return 0
+    return expert_tp or cells.assume(etp, f"etp missing: {etp}, as its recipes set it")
 
 
-def _zero_stage(cells: Cells, software: Software, framework: Framework, pp: int) -> Reading[int]:
-    stage_cell = cells.count("zero_stage", zero=True)
-    sharding = normalised(cells.text("fsdp_sharding"))
-    if not stage_cell and any(word in sharding for word in known_labels().words.optimizer_sharded):
-        return assumed(1, f"fsdp_sharding {shorten(sharding, 40)!r} is taken as ZeRO-1")
+def _zero_stage(cells: Cells, software: Software, framework: Framework, pp: int) -> int:
+    stage = cells.count("zero_stage", zero=True)
     with_pipeline = usual(software).zero_stage_with_pipeline
-    if stage_cell == 3 and pp > 1 and with_pipeline is not None:
+    if stage == 3 and pp > 1 and with_pipeline is not None:
         text = f"with a pipeline FSDP keeps weights gathered: ZeRO-{with_pipeline}"
-        return assumed(with_pipeline, text)
-    if stage_cell is None:
+        return cells.assume(with_pipeline, text)
+    if stage is None:
         stage = software.zero_stage
-        return assumed(stage, f"zero_stage missing: {stage}, usual with {framework.name}")
-    if stage_cell > 3:
-        raise PlannerError(f"zero_stage = {stage_cell} must be 0, 1, 2 or 3; correct the cell")
-    return as_stated(stage_cell)
+        return cells.assume(stage, f"zero_stage missing: {stage}, usual with {framework.name}")
+    if stage > 3:
+        raise PlannerError(f"zero_stage = {stage} must be 0, 1, 2 or 3; correct the cell")
+    return stage
 
 
 def _second_shards(cells: Cells, framework: Framework) -> int:
-    """Ranks over which weights stay sharded from forward to backward (ZeRO++'s hpZ), where the row
-    says so."""
+    """Ranks over which weights stay sharded from forward to backward (ZeRO++'s hpZ)."""
     match = re.search(r"\bhpz\b\D*(\d+)", normalised(cells.text("fsdp_sharding")))
     return int(match[1]) if match and framework.second_shards else 0
 
 
-def _sequence_parallel(
-    cells: Cells, software: Software, framework: Framework, tp: int
-) -> Reading[bool]:
+def _sequence_parallel(cells: Cells, software: Software, framework: Framework, tp: int) -> bool:
     if tp == 1 or framework.sequence_parallel == "never":
-        return as_stated(False)
+        return False
     is_parallel = cells.flag("sequence_parallel")
     if is_parallel is not None:
-        return as_stated(is_parallel)
+        return is_parallel
     usually = framework.sequence_parallel == "with-tp" or software.sequence_parallel
     word = "yes" if usually else "no"
-    return assumed(usually, f"sequence_parallel missing: {word}, usual there")
+    return cells.assume(usually, f"sequence_parallel missing: {word}, usual there")
 
 
-def _recompute(cells: Cells, software: Software) -> Reading[str]:
+def _recompute(cells: Cells, software: Software) -> str:
     text = cells.text("recompute").lower()
     if text in ("none", "no", "off"):
-        return as_stated("none")
+        return "none"
     for mode in ("selective", "full"):
         if mode in text:
-            return as_stated(mode)
+            return mode
     if text:
         raise PlannerError(
             f"recompute = {shorten(text, 40)!r} is not known; use none, selective or full"
         )
     mode = software.recompute
-    return assumed(mode, f"recompute missing: {mode}, usual there")
+    return cells.assume(mode, f"recompute missing: {mode}, usual there")
 
 
 def _offload(cells: Cells) -> str:
@@ -302,3 +265,84 @@ def _offload(cells: Cells) -> str:
         return "none"
     where = "nvme" if "nvme" in text else "cpu"
     return f"all-{where}" if "param" in text else f"optimizer-{where}"
+
+
+# --- choices that a row leaves open -----------------------------------------------------------
+
+
+def tune_layout(cells: Cells, scenario: Scenario, layout: Layout) -> Layout:
+    """The layout of a row without a micro-batch, with the fastest one and virtual stages that fit.
+
+    A run that failed, and one that nothing makes fit, keeps its layout.
+    """
+    options = _options(cells, scenario, layout)
+    best = rank_fastest(estimate_layouts(scenario, options), 1)
+    if cells.flag("oom") or not len(best):
+        return cells.assume(layout, f"micro_batch missing: {layout.micro_batch}")
+    layout = options[int(best[0])]
+    cells.assume(layout, f"micro_batch missing: {layout.micro_batch}, the fastest that fits")
+    if layout.pp > 1 and cells.count("vpp") is None:
+        cells.assume(layout, f"vpp missing: {layout.vpp}, the fastest that fits")
+    return layout
+
+
+def _options(cells: Cells, scenario: Scenario, layout: Layout) -> Layouts:
+    """List the layouts that a row can mean."""
+    per_replica = layout.micro_batch * layout.grad_accumulation
+    micro = [m for m in _MICRO_BATCHES if per_replica % m == 0]
+    vpp = [layout.vpp]
+    if layout.pp > 1 and cells.count("vpp") is None:
+        vpp = list(range(1, scenario.model.num_layers // layout.pp + 1))
+    layouts = Layouts.stack(
+        layout.replaced(
+            micro_batch=m,
+            grad_accumulation=per_replica // m,
+            vpp=v,
+            schedule="interleaved-1f1b" if v > 1 else layout.schedule,
+        )
+        for m, v in itertools.product(micro, vpp)
+    )
+    mask, _ = legal(scenario, layouts, {"pp", "vpp", "schedule", "grad_accumulation"})
+    return layouts.take(mask)
+
+
+def choose_layout(cells: Cells, software: Software, scenario: Scenario, num_ranks: int) -> Layout:
+    """The fastest layout that fits and agrees with what the row states.
+
+    Sharding and recompute that the row does not state are the software's usual ones where anything
+    fits with them. PlannerError where nothing does.
+    """
+    layouts = _run_by_people(scenario, enumerate_layouts(scenario, num_ranks)[0])
+    layouts = layouts.take(_agreeing(cells, layouts))
+    usual_ones = layouts.take(
+        (layouts.recompute == RECOMPUTE.index(software.recompute))
+        & (layouts.zero_stage == software.zero_stage)
+    )
+    for offered in (usual_ones, layouts):
+        if len(offered) and len(best := rank_fastest(estimate_layouts(scenario, offered), 1)):
+            layout = offered[int(best[0])]
+            sentence = f"dp, tp and pp missing: {layout}, the fastest that fits"
+            return cells.assume(layout, sentence, guess=True)
+    raise PlannerError("dp, tp and pp are empty, and no such layout fits; fill them in")
+
+
+def _run_by_people(scenario: Scenario, layouts: Layouts) -> Layouts:
+    """Candidates, and those with selective recompute that frees nothing, which is not searched."""
+    if "selective" not in scenario.framework.recompute or not selective_frees_nothing(scenario):
+        return layouts
+    none = layouts.take(layouts.recompute == RECOMPUTE.index("none"))
+    mode = np.full_like(none.recompute, RECOMPUTE.index("selective"))
+    return Layouts.joined([layouts, replace(none, recompute=mode)])
+
+
+def _agreeing(cells: Cells, layouts: Layouts) -> NDArray[np.bool_]:
+    """Layouts with the degrees and choices that the row states, and nothing offloaded."""
+    mask = layouts.offload == 0
+    for name, column in _STATED_COLUMNS.items():
+        value = cells.count(column, zero=True)
+        if value is not None:
+            mask = mask & (getattr(layouts, name) == value)
+    stated = [mode for mode in RECOMPUTE if mode in cells.text("recompute").lower()]
+    if stated:
+        mask = mask & (layouts.recompute == RECOMPUTE.index(stated[0]))
+    return np.asarray(mask)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import re
 from dataclasses import dataclass
@@ -11,7 +12,6 @@ from planner.describe.catalogue import load_machine, names
 from planner.describe.machine import Machine
 from planner.errors import PlannerError, shorten
 from planner.evidence.runs.labels import known_labels, normalised
-from planner.evidence.runs.reading import Note, Reading, as_stated, assumed
 
 __all__ = ["Place", "machine_of"]
 
@@ -21,27 +21,6 @@ _TIMES = re.compile(rf"{_RATE}[^;()]*? x ?(\d+)\b")
 _IN_ALL = re.compile(rf"{_RATE}[^;]*?\bper (gpu|node)")
 _ONLY_RATE = re.compile(_RATE)
 _BYTES_PER_S = {"G": 1e9 / 8, "T": 1e12 / 8}
-_SPELLINGS = (
-    (r"[\u00d7*]", "x"),
-    (r"(?<=\d)\s*x\s*(?=\w)", " x "),
-    (r"\b(?i:gpu|device)s?\b", "gpu"),
-    (r"\b(?i:node)s?\b", "node"),
-    # bits, never bytes: GB/s is what NVLink is stated in
-    (
-        r"(?<=\d)\s*(?:[Gg]bps|[Gg]bits?/s|[Gg]b/s|[Gg]b[Ee]|(?i:gigabits?(?:/s|\s+ethernet)))",
-        " Gb/s",
-    ),
-    (r"(?<=\d)\s*(?:[Tt]bps|[Tt]bits?/s|[Tt]b/s)", " Tb/s"),
-)
-"""Spellings of rates and counts, and their common form."""
-_GENERATIONS = (
-    (r"\bFDR\b", 56),
-    (r"\b(?:EDR|HDR100)\b", 100),
-    (r"\b(?:HDR|HDR200|NDR200)\b", 200),
-    (r"\b(?:NDR|NDR400)\b", 400),
-    (r"\bXDR\b", 800),
-)
-"""Generations of InfiniBand by their rate [Gb/s], where no rate is stated."""
 _SAME_RATE = 0.05
 """Largest relative distance of a row's rate per node from the profile's that counts as equal."""
 _GIB_NOMINAL = 0.99
@@ -65,18 +44,14 @@ def _labels() -> tuple[tuple[str, tuple[str, ...]], ...]:
 
     A machine of that very name stands before others with the label.
     """
-    machines_of_label: dict[str, list[str]] = {}
+    machines: dict[str, list[str]] = {}
     for name in names("machine"):
         for label in load_machine(name).labels:
-            machines_of_label.setdefault(label, []).append(name)
-    for label, machines in machines_of_label.items():
-        machines.sort(key=lambda name: (normalised(name) != label, name))
-
-    def rank(label: str) -> tuple[int, int, str]:
-        return len(machines_of_label[label]), -len(label), label
-
+            machines.setdefault(label, []).append(name)
+    ordered = sorted(machines, key=lambda label: (len(machines[label]), -len(label), label))
     return tuple(
-        (label, tuple(machines_of_label[label])) for label in sorted(machines_of_label, key=rank)
+        (label, tuple(sorted(machines[label], key=lambda n: (normalised(n) != label, n))))
+        for label in ordered
     )
 
 
@@ -85,10 +60,8 @@ def _named_systems(system: str) -> tuple[str, ...]:
     for words, machines in _labels():
         if re.search(rf"(?<![a-z0-9]){re.escape(words)}", text):
             return machines
-    for name in names("machine"):
-        if len(name) > 3 and name.replace("-", " ") in text:
-            return (name,)
-    return ()
+    called = (n for n in names("machine") if len(n) > 3 and n.replace("-", " ") in text)
+    return tuple(itertools.islice(called, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,61 +71,50 @@ class Place:
     machine: Machine
     label: str
     """Catalogue name with overrides."""
+    notes: tuple[str, ...] = ()
+    """Assumptions about it, as sentences."""
 
 
 @functools.cache
 def machine_of(
     system: str, gpu: str, memory_gb: float | None, per_node: int | None, interconnect: str = ""
-) -> Reading[Place]:
-    """Find the machine that the cells on hardware name.
-
-    PlannerError where no profile has the device.
-    """
-    candidates, links, notes = _candidates(system, gpu, per_node)
+) -> Place:
+    """Find the machine of the cells on hardware. PlannerError where no profile has the device."""
+    notes: list[str] = []
+    candidates, links = _candidates(system, gpu, per_node, notes)
     machine = min(candidates, key=lambda m: _distance(m, memory_gb))
-    memory = _memory_override(machine, memory_gb)
-    nics = _nics_override(machine, interconnect)
-    overrides = (*links, *memory.value, *nics.value)
     if not notes and machine.name not in _named_systems(system):
-        assumption = f"system {shorten(system, 40) or 'not stated'!r} is taken as {machine.name}"
-        notes += (Note(assumption),)
-        if per_node not in (None, machine.node.num_devices):
-            size = machine.node.num_devices
-            sentence = f"gpus_per_node = {per_node} has no profile: {size} as on {machine.name}"
-            notes += (Note(sentence),)
+        notes.append(f"system {shorten(system, 40) or 'not stated'!r} is taken as {machine.name}")
+        if per_node not in (None, size := machine.node.num_devices):
+            notes.append(f"gpus_per_node = {per_node} has no profile: {size} as on {machine.name}")
+    memory = _memory_override(machine, memory_gb, notes)
+    overrides = (*links, *memory, *_nics_override(machine, interconnect, notes))
     label = machine.name + "".join(f" ({override})" for override in overrides)
-    place = Place(load_machine(machine.name, overrides), label)
-    return Reading(place, (*notes, *memory.notes, *nics.notes))
+    return Place(load_machine(machine.name, overrides), label, tuple(notes))
 
 
 def _candidates(
-    system: str, gpu: str, per_node: int | None
-) -> tuple[list[Machine], tuple[str, ...], tuple[Note, ...]]:
-    """Machines that the cells may mean, what differs from their profiles, what was assumed."""
+    system: str, gpu: str, per_node: int | None, notes: list[str]
+) -> tuple[list[Machine], tuple[str, ...]]:
+    """Machines that the cells may mean, and what differs from their profiles."""
     device = device_of(gpu, system)
-    wanted = [load_machine(name) for name in _existing(_named_systems(system))]
+    wanted = [load_machine(name) for name in _named_systems(system)]
     if device is None and not gpu and wanted:
-        return wanted, (), (Note(f"gpu missing: that of {wanted[0].name}"),)
+        notes.append(f"gpu missing: that of {wanted[0].name}")
+        return wanted, ()
     if device is None:
         raise PlannerError(
             f"gpu = {shorten(gpu, 40)!r} is no device of the catalogue; add a hardware profile"
         )
-    links: tuple[str, ...] = ()
-    for row in known_labels().slower_links:
-        if row.device == device:
-            device, links = row.like, row.overrides
-            break
+    slower = next((row for row in known_labels().slower_links if row.device == device), None)
+    device, links = (slower.like, slower.overrides) if slower else (device, ())
     named = [machine for machine in wanted if device in machine.device.name]
-    return named or _generic(device, per_node, "pcie" in gpu.lower()), links, ()
-
-
-def _existing(wanted: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(name for name in wanted if name in names("machine"))
+    return named or _generic(device, per_node, "pcie" in gpu.lower()), links
 
 
 def _generic(device: str, per_node: int | None, pcie: bool) -> list[Machine]:
-    usual = known_labels().usual_machines.names
-    ordered = _existing(usual) + tuple(n for n in names("machine") if n not in usual)
+    usual = known_labels().usual_machines
+    ordered = (*usual, *(name for name in names("machine") if name not in usual))
     candidates = [
         machine
         for machine in map(load_machine, ordered)
@@ -174,13 +136,13 @@ def _distance(machine: Machine, memory_gb: float | None) -> float:
     return round(abs(ratio - 1) / 0.15)
 
 
-def _memory_override(machine: Machine, memory_gb: float | None) -> Reading[tuple[str, ...]]:
+def _memory_override(
+    machine: Machine, memory_gb: float | None, notes: list[str]
+) -> tuple[str, ...]:
     if memory_gb is None or _distance(machine, memory_gb) == 0:
-        return as_stated(())
-    return assumed(
-        (f"device.memory_bytes={memory_gb * _GIB_NOMINAL:.2f}GiB",),
-        f"device memory is {memory_gb:g} GB as the row says, else as on {machine.name}",
-    )
+        return ()
+    notes.append(f"device memory is {memory_gb:g} GB as the row says, else as on {machine.name}")
+    return (f"device.memory_bytes={memory_gb * _GIB_NOMINAL:.2f}GiB",)
 
 
 def interfaces(interconnect: str, machine: Machine) -> tuple[int, float] | None:
@@ -207,34 +169,34 @@ def interfaces(interconnect: str, machine: Machine) -> tuple[int, float] | None:
 
 def _plain(interconnect: str) -> str:
     """The cell with counts and rates in one spelling."""
-    for spelling, plain in _SPELLINGS:
-        interconnect = re.sub(spelling, plain, interconnect)
+    labels = known_labels()
+    for pattern, plain in labels.rates.items():
+        interconnect = re.sub(pattern, plain, interconnect)
     if not _ONLY_RATE.search(interconnect):
-        for name, rate in _GENERATIONS:
-            interconnect = re.sub(name, f"{rate} Gb/s", interconnect)
+        for pattern, rate in labels.infiniband.items():
+            interconnect = re.sub(pattern, f"{rate} Gb/s", interconnect)
     return interconnect
 
 
-def _nics_override(machine: Machine, interconnect: str) -> Reading[tuple[str, ...]]:
+def _nics_override(machine: Machine, interconnect: str, notes: list[str]) -> tuple[str, ...]:
     """The row's interfaces, where they carry another rate than the profile's."""
-    stated_nics = interfaces(interconnect, machine)
     if machine.network is None:
-        return as_stated(())
-    count, rate = stated_nics or (0, 0.0)
+        return ()
+    count, rate = interfaces(interconnect, machine) or (0, 0.0)
     if not (1 <= count <= 64 and 1e6 <= rate <= 1e15):
-        if not _ONLY_RATE.search(_plain(interconnect)):
-            return as_stated(())
-        cell = f"interconnect = {shorten(interconnect, 40)!r}"
-        return assumed((), f"{cell} tells no count and rate of interfaces: as on {machine.name}")
+        if _ONLY_RATE.search(_plain(interconnect)):
+            cell = f"interconnect = {shorten(interconnect, 40)!r}"
+            notes.append(f"{cell} tells no count and rate of interfaces: as on {machine.name}")
+        return ()
     if abs(count * rate / machine.node_bytes_per_s - 1) <= _SAME_RATE:
-        return as_stated(())
+        return ()
+    notes.append(
+        f"interfaces are {count} of {rate / 1e9:g} GB/s as the row says, else as on {machine.name}"
+    )
     devices = machine.node.num_devices
     spread = [device * count // devices for device in range(devices)]
-    return assumed(
-        (
-            f"node.num_nics={count}",
-            f"node.nic_bytes_per_s={rate:g}",
-            f"node.nic_of_device={spread}",
-        ),
-        f"interfaces are {count} of {rate / 1e9:g} GB/s as the row says, else as on {machine.name}",
+    return (
+        f"node.num_nics={count}",
+        f"node.nic_bytes_per_s={rate:g}",
+        f"node.nic_of_device={spread}",
     )

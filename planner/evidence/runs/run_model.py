@@ -13,7 +13,6 @@ from planner.describe.model.model import Model
 from planner.errors import DescriptionError, PlannerError, shorten
 from planner.evidence.runs.cells import Cells
 from planner.evidence.runs.labels import known_labels, normalised
-from planner.evidence.runs.reading import Note, Reading, as_stated, assumed, together
 
 __all__ = ["model_of"]
 
@@ -36,62 +35,55 @@ _LLAMA_VOCABULARY = 32000
 """LLaMA's (arXiv:2302.13971, section 2)."""
 
 
-def model_of(cells: Cells, dropout: float) -> Reading[Model]:
+def model_of(cells: Cells, dropout: float) -> Model:
     """The model of a row. PlannerError where the cells and the catalogue do not tell it."""
     label = cells.text("model")
-    model = _by_other_name(cells) or _from_catalogue(label)
+    model = _from_catalogue(label)
     if model is not None and _agrees(model, cells):
-        return as_stated(model)
+        return model
     if cells.count("n_experts") or re.search(r"\ba\d+b\b", label.lower()):
         raise PlannerError(
             f"model = {shorten(label, 40)!r} has experts and is not in the catalogue; the columns "
             "do not tell top_k and the experts' width"
         )
-    if any(word in normalised(label) for word in known_labels().words.other_models):
+    if any(word in normalised(label) for word in known_labels().words["other_models"]):
         raise PlannerError(f"model = {shorten(label, 40)!r} is no transformer of a known kind")
-    notes: tuple[Note, ...] = ()
     if model is not None:
-        notes = (Note(f"the cells differ from the catalogue's {model.name}; they count"),)
+        sentence = f"the cells differ from the catalogue's {model.name}; they count"
+        cells.assume(model, sentence)
     shaped = _shaped(cells, label, dropout)
-    return _from_cells(shaped.value, label, dropout).after(*notes, *shaped.notes)
+    model = _from_cells(shaped, label, dropout)
+    cells.notes.extend(shaped.notes)
+    return model
 
 
-def _by_other_name(cells: Cells) -> Model | None:
-    """The model that a framework's tables call so; None where they mean what the name says."""
-    label, framework = normalised(cells.text("model")), normalised(cells.text("framework"))
-    for row in known_labels().models:
-        if label == row.label and row.framework in framework.split():
-            return load_model(row.name)
-    return None
-
-
-def _shaped(cells: Cells, label: str, dropout: float) -> Reading[Cells]:
-    """The cells with layers and width that give the stated number of parameters."""
-    cell_values = {column: cells.count(column) for column in ("n_layers", "hidden")}
+def _shaped(cells: Cells, label: str, dropout: float) -> Cells:
+    """A copy of the cells, with layers and width that give the stated number of parameters."""
+    hidden, layers = cells.count("hidden"), cells.count("n_layers")
     size = cells.number("params_b") or _size_of(label.lower())
-    if None not in cell_values.values() or size is None:
-        return as_stated(cells)
-    notes: tuple[Note, ...] = ()
+    if (hidden and layers) or size is None:
+        return cells.filled()
 
     def count(layers: int, hidden: int) -> float:
         trial = cells.filled(n_layers=layers, hidden=hidden)
-        return _from_cells(trial, label, dropout).value.num_params / 1e9
+        return _from_cells(trial, label, dropout).num_params / 1e9
 
-    hidden, layers = cell_values["hidden"], cell_values["n_layers"]
+    missing = "hidden" if layers else "n_layers"
     if hidden is not None:
         embeddings, per_layer = count(1, hidden), count(2, hidden) - count(1, hidden)
         layers = max(round((size - embeddings) / per_layer) + 1, 1)
     elif layers is None:
         nearest = _nearest(size * 1e9)
         layers = nearest.num_layers
-        notes = (Note(f"n_layers missing: as many as in {nearest.name}"),)
+        cells.assume(layers, f"n_layers missing: as many as in {nearest.name}")
+    assert layers is not None
     if hidden is None:
         hidden = _fitting_width(cells, size, functools.partial(count, layers))
     if not hidden or abs(count(layers, hidden) / size - 1) > _SIZE_TOLERANCE:
-        return Reading(cells, notes)
-    missing = "n_layers" if cell_values["n_layers"] is None else "hidden"
+        return cells.filled()
     text = f"{missing} missing: {layers} layers of width {hidden} have {size:g} billion parameters"
-    return Reading(cells.filled(n_layers=layers, hidden=hidden), (*notes, Note(text, guess=True)))
+    cells.assume(hidden, text, guess=True)
+    return cells.filled(n_layers=layers, hidden=hidden)
 
 
 def _fitting_width(cells: Cells, size: float, count: Callable[[int], float]) -> int:
@@ -166,23 +158,13 @@ def _agrees(model: Model, cells: Cells) -> bool:
     return all(value is None or value == getattr(model, field) for value, field in pairs)
 
 
-def _from_cells(cells: Cells, label: str, dropout: float) -> Reading[Model]:
+def _from_cells(cells: Cells, label: str, dropout: float) -> Model:
     hidden, layers = cells.need("hidden"), cells.need("n_layers")
-    heads, gated = _heads(cells), _is_gated(cells, label)
-    num_heads, is_gated = heads.value, gated.value
+    num_heads, is_gated = _heads(cells, hidden), _is_gated(cells, label)
     if hidden % num_heads:
         raise PlannerError(
             f"n_heads = {num_heads} must divide hidden = {hidden}; correct one of them"
         )
-    read = together(
-        {
-            "num_heads": heads,
-            "gated_mlp": gated,
-            "num_kv_heads": _num_kv_heads(cells, num_heads),
-            "ffn_size": _ffn(cells, hidden, is_gated),
-            "vocab_size": _vocabulary(cells, is_gated),
-        }
-    )
     fields: dict[str, object] = {
         "name": label or f"{layers}x{hidden}",
         "family": "llama" if is_gated else "gpt3",
@@ -190,7 +172,12 @@ def _from_cells(cells: Cells, label: str, dropout: float) -> Reading[Model]:
         "num_layers": layers,
         "hidden_size": hidden,
         "head_dim": hidden // num_heads,
-        **read.value,
+        "num_heads": num_heads,
+        "gated_mlp": is_gated,
+        "num_kv_heads": cells.count("n_kv_heads")
+        or cells.assume(num_heads, "n_kv_heads missing: as many as heads"),
+        "ffn_size": cells.count("ffn_hidden") or _usual_ffn(cells, hidden, is_gated),
+        "vocab_size": cells.count("vocab") or _usual_vocabulary(cells, is_gated),
         "max_sequence_length": cells.count("seq_len") or 0,
         "activation": "silu" if is_gated else "gelu",
         "norm": "rmsnorm" if is_gated else "layernorm",
@@ -201,55 +188,41 @@ def _from_cells(cells: Cells, label: str, dropout: float) -> Reading[Model]:
         "mlp_bias": not is_gated,
         "dropout": 0.0 if is_gated else dropout,
     }
-    return Reading(_tied(fields, cells.number("params_b"), not is_gated), read.notes)
+    return _tied(fields, cells.number("params_b"), not is_gated)
 
 
-def _num_kv_heads(cells: Cells, heads: int) -> Reading[int]:
-    kv_heads = cells.count("n_kv_heads")
-    if kv_heads:
-        return as_stated(kv_heads)
-    return assumed(heads, "n_kv_heads missing: as many as heads")
-
-
-def _heads(cells: Cells) -> Reading[int]:
-    heads = cells.count("n_heads")
+def _heads(cells: Cells, hidden: int) -> int:
+    heads, tp = cells.count("n_heads"), cells.count("tp") or 1
     if heads is not None:
-        return as_stated(heads)
-    hidden, tp = cells.need("hidden"), cells.count("tp") or 1
+        return heads
     usual = 128 if hidden >= 2048 else 64
     widths = [width for width in range(32, 257, 8) if hidden % width == 0]
     divided = [width for width in widths if hidden // width % tp == 0]
     if not divided:
-        return as_stated(cells.need("n_heads"))
+        return cells.need("n_heads")
     width = min(divided, key=lambda width: abs(width - usual))
-    return assumed(hidden // width, f"n_heads missing: heads of width {width}")
+    return cells.assume(hidden // width, f"n_heads missing: heads of width {width}")
 
 
-def _is_gated(cells: Cells, label: str) -> Reading[bool]:
+def _is_gated(cells: Cells, label: str) -> bool:
     activation = cells.text("activation").lower()
     if activation:
-        return as_stated(any(word in activation for word in ("glu", "silu", "swish")))
-    plain = any(word in label.lower() for word in known_labels().words.plain_models)
+        return any(word in activation for word in ("glu", "silu", "swish"))
+    plain = any(word in label.lower() for word in known_labels().words["plain_models"])
     kind = "gelu (a GPT)" if plain else "swiglu"
-    return assumed(not plain, f"activation missing: {kind}")
+    return cells.assume(not plain, f"activation missing: {kind}")
 
 
-def _ffn(cells: Cells, hidden: int, gated: bool) -> Reading[int]:
-    ffn_size = cells.count("ffn_hidden")
-    if ffn_size is not None:
-        return as_stated(ffn_size)
-    if gated:
-        width = -(-8 * hidden // 3 // 256) * 256
-        return assumed(width, f"ffn_hidden missing: 8/3 of hidden, {width}")
-    return assumed(4 * hidden, "ffn_hidden missing: 4 * hidden")
+def _usual_ffn(cells: Cells, hidden: int, gated: bool) -> int:
+    if not gated:
+        return cells.assume(4 * hidden, "ffn_hidden missing: 4 * hidden")
+    width = -(-8 * hidden // 3 // 256) * 256
+    return cells.assume(width, f"ffn_hidden missing: 8/3 of hidden, {width}")
 
 
-def _vocabulary(cells: Cells, gated: bool) -> Reading[int]:
-    vocab_size = cells.count("vocab")
-    if vocab_size is not None:
-        return as_stated(vocab_size)
+def _usual_vocabulary(cells: Cells, gated: bool) -> int:
     size = _LLAMA_VOCABULARY if gated else _PADDED_VOCABULARY
-    return assumed(size, f"vocab missing: {size}")
+    return cells.assume(size, f"vocab missing: {size}")
 
 
 @functools.cache

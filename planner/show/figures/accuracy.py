@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.evidence.residuals.residual_table import Residual
+from planner.evidence.residuals import Residual
 from planner.evidence.scores import Score
 from planner.show.figures.figure_registry import figure_of
 from planner.show.figures.frame import Drawing, framed, interval_bars, log_axis, plain

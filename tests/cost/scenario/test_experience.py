@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
+from benchmarks.residual_table import experience_of, read_table
 from planner.cost.scenario.experience import MeasuredRuns, likelihoods, outlook, predict_log_ratio
 from planner.cost.scenario.prior import GAUSSIAN, Prior, Traits, priors
-from planner.evidence.residuals.residual_table import experience_of, residuals
 
 PRIOR = priors().step_time
 SURE = PRIOR.model_copy(update={"odd_sites": 1e-12, "odd_runs": 1e-12})
@@ -19,7 +19,7 @@ SURE = PRIOR.model_copy(update={"odd_sites": 1e-12, "odd_runs": 1e-12})
 
 def rows(source: str, most: int) -> MeasuredRuns:
     """Published runs of one source, of stated jobs."""
-    own = (row for row in residuals() if source in row.source and not row.guessed)
+    own = (row for row in read_table() if source in row.source and not row.guessed)
     return experience_of([row for row in own if row.teaches("step_time")][:most])
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from planner.errors import PlannerError, UnknownNameError
 from planner.evidence.logs.comparison import compare_log
-from planner.evidence.logs.formats import FORMATS
 from planner.evidence.logs.log_files import read_log, read_log_text
 from planner.evidence.logs.scalars import FIGURES, chosen_columns
+from planner.evidence.logs.step_lines import FORMATS
 from planner.evidence.logs.steps import LogError
 from tests import ROOT
 

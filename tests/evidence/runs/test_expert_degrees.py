@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.evidence.runs.csv_runs import read_runs
+from planner.evidence.run_files import read_runs
 from planner.evidence.runs.run import RefusedRun, Run
 from tests.evidence.tables import row, write
 

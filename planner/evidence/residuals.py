@@ -1,0 +1,77 @@
+"""Residuals: measured over estimated for every scored run, written by `benchmarks/accuracy.py`.
+
+The table holds ratios and traits by row and source; the measurements stay where they were
+published. What learns from the traits reads them in `benchmarks/residual_table.py`.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+__all__ = ["PATH", "Residual", "Summary", "residuals", "summary"]
+
+PATH = Path(__file__).with_name("residuals.csv")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Residual:
+    """Ratios of one measured run to its estimate."""
+
+    row: str
+    source: str
+    site: str
+    """Machine, as the row names it."""
+    seen: bool
+    """Whether a constant was fitted on the run."""
+    step_time: float | None
+    """Measured over estimated step time."""
+    memory: float | None
+    """Measured over estimated memory."""
+
+
+@functools.cache
+def residuals() -> tuple[Residual, ...]:
+    """Every scored run of this version."""
+    with PATH.open(encoding="utf-8", newline="") as file:
+        return tuple(
+            Residual(
+                **{name: cells[name] for name in ("row", "source", "site")},
+                seen=cells["seen"] == "1",
+                step_time=float(cells["step_time"]) if cells["step_time"] else None,
+                memory=float(cells["memory"]) if cells["memory"] else None,
+            )
+            for cells in csv.DictReader(file)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """How far estimates of some runs are off: estimate over measurement, minus one."""
+
+    num_runs: int
+    num_sources: int
+    mape: float
+    median: float
+    bias: float
+
+
+def summary(rows: Sequence[Residual]) -> Summary | None:
+    """Figures over the step times of some runs; None where none carries one."""
+    timed = [(row.source, row.step_time) for row in rows if row.step_time]
+    if not timed:
+        return None
+    errors = np.array([1 / ratio - 1 for _, ratio in timed])
+    return Summary(
+        len(timed),
+        len({source for source, _ in timed}),
+        float(np.mean(np.abs(errors))),
+        float(np.median(np.abs(errors))),
+        math.expm1(float(np.mean(np.log1p(errors)))),
+    )

@@ -1,1 +1,0 @@
-"""Distances of estimates from measured runs, row by row."""
