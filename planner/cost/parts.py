@@ -1,9 +1,11 @@
-"""Parts: every named part of memory and step time, one record each."""
+"""Parts: every named part of memory and step time, one record each in `parts.toml`."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from planner.errors import UnknownNameError
@@ -35,6 +37,8 @@ Hatch = Literal["", "/", "x"]
 MemoryKind = Literal["allocated", "reserved", "device"]
 """Ways of measuring memory: tensors, the caching allocator's reserve, the whole process."""
 
+_ALL_KINDS: tuple[MemoryKind, ...] = ("allocated", "reserved", "device")
+
 TimeCause = Literal["compute", "traffic", "host"]
 """Cause of a part: computation, traffic of devices, nodes and hosts, or the host that issues."""
 
@@ -62,7 +66,7 @@ class Part:
 class MemoryPart(Part):
     """A part of a device's memory."""
 
-    counted_by: tuple[MemoryKind, ...] = ("allocated", "reserved", "device")
+    counted_by: tuple[MemoryKind, ...] = _ALL_KINDS
     """Ways of measuring memory that count it."""
 
 
@@ -75,201 +79,14 @@ class TimePart(Part):
     """Relative uncertainty: of computation least, of exposed communication most."""
 
 
-_DEVICE = (
-    MemoryPart(
-        name="weights", hue="blue", meaning="the copies of the weights that stay on the device"
-    ),
-    MemoryPart(
-        name="gradients", hue="orange", meaning="gradients that stay, and buckets that hold them"
-    ),
-    MemoryPart(
-        name="optimizer_states",
-        hue="green",
-        meaning="fp32 copy and moments (where the fp32 copy is the parameter itself it counts as "
-        "weights)",
-    ),
-    MemoryPart(
-        name="activations",
-        hue="pink",
-        meaning="kept by embedding and layers from forward to backward, for all micro-batches in "
-        "flight",
-    ),
-    MemoryPart(
-        name="working_set",
-        title="working set (temporaries)",
-        hue="pink",
-        hatch="/",
-        meaning="what one layer computes again, and the gradients inside it",
-    ),
-    MemoryPart(
-        name="logits_and_loss", hue="sky", meaning="logits, what the loss keeps, its gradient"
-    ),
-    MemoryPart(
-        name="gathered_parameters",
-        hue="blue",
-        hatch="/",
-        meaning="weights gathered for use (ZeRO-3)",
-    ),
-    MemoryPart(
-        name="communication_buffers",
-        hue="orange",
-        hatch="/",
-        meaning="reduction buckets, gradients in backward, inputs of reductions, the gathered "
-        "sequence, receive buffers of a pipeline",
-    ),
-    MemoryPart(
-        name="optimizer_temporaries",
-        hue="green",
-        hatch="/",
-        meaning="copies that the optimizer step makes",
-    ),
-    MemoryPart(
-        name="runtime_context",
-        title="runtime (context, libraries)",
-        hue="grey",
-        meaning="driver context and communicators",
-        counted_by=("device",),
-    ),
-    MemoryPart(
-        name="allocator_reserve",
-        hue="grey",
-        hatch="/",
-        meaning="what the caching allocator holds beyond the peak",
-        counted_by=("reserved", "device"),
-    ),
+with Path(__file__).with_suffix(".toml").open("rb") as _file:
+    _RECORDS = tomllib.load(_file)
+_DEVICE = tuple(
+    MemoryPart(name=name, **{**fields, "counted_by": tuple(fields.get("counted_by", _ALL_KINDS))})
+    for name, fields in _RECORDS["device"].items()
 )
-
-_HOST = (
-    Part(
-        name="processes",
-        hue="blue",
-        meaning="interpreter, libraries and loader buffers of every rank",
-    ),
-    Part(
-        name="checkpoint_load", hue="orange", meaning="checkpoints in memory while they are loaded"
-    ),
-    Part(
-        name="offloaded_states",
-        hue="green",
-        meaning="states, gradients and weights that live on the host",
-    ),
-    Part(name="pinned_buffers", hue="pink", meaning="pinned buffers for what is on the disk"),
-    Part(
-        name="device_memory",
-        hue="sky",
-        meaning="what the devices of a node take of it, where their memory is the host's",
-    ),
-)
-
-_TIME = (
-    TimePart(
-        name="forward",
-        cause="compute",
-        hue="blue",
-        meaning="forward computation of all micro-batches on the slowest stage",
-        spread=0.10,
-    ),
-    TimePart(
-        name="backward",
-        cause="compute",
-        hue="green",
-        meaning="backward computation of all micro-batches on the slowest stage",
-        spread=0.10,
-    ),
-    TimePart(
-        name="recompute",
-        cause="compute",
-        hue="sky",
-        meaning="forward work done again in backward",
-        spread=0.15,
-    ),
-    TimePart(
-        name="host_overhead",
-        cause="host",
-        hue="sky",
-        hatch="/",
-        meaning="devices waiting for the host to issue work",
-        spread=0.50,
-    ),
-    TimePart(
-        name="tensor_parallel",
-        cause="traffic",
-        hue="orange",
-        meaning="tensor-parallel collectives that nothing hides",
-        spread=0.30,
-    ),
-    TimePart(
-        name="context_parallel",
-        cause="traffic",
-        hue="orange",
-        hatch="/",
-        meaning="passing keys and values, as far as attention does not hide it",
-        spread=0.40,
-    ),
-    TimePart(
-        name="expert_parallel",
-        cause="traffic",
-        hue="orange",
-        hatch="x",
-        meaning="dispatch and combine of tokens",
-        spread=0.50,
-    ),
-    TimePart(
-        name="parameter_gathering",
-        cause="traffic",
-        hue="pink",
-        meaning="exposed gathers of weights for use (ZeRO-3; FSDP below it too), reductions of "
-        "gradients (ZeRO-3)",
-        spread=0.50,
-    ),
-    TimePart(
-        name="pipeline_bubble",
-        cause="compute",
-        hue="grey",
-        meaning="idle time while the pipeline fills and drains",
-        spread=0.20,
-    ),
-    TimePart(
-        name="pipeline_transfer",
-        cause="traffic",
-        hue="grey",
-        hatch="/",
-        meaning="exposed transfers between stages",
-        spread=0.50,
-    ),
-    TimePart(
-        name="gradient_reduction",
-        cause="traffic",
-        hue="pink",
-        hatch="/",
-        meaning="exposed reduction of gradients (ZeRO-0 to 2)",
-        spread=0.50,
-    ),
-    TimePart(
-        name="optimizer",
-        cause="compute",
-        hue="blue",
-        hatch="/",
-        meaning="optimizer step on the device",
-        spread=0.40,
-    ),
-    TimePart(
-        name="parameter_update_gathering",
-        cause="traffic",
-        hue="pink",
-        hatch="x",
-        meaning="gathering updated weights (ZeRO-1 and 2)",
-        spread=0.50,
-    ),
-    TimePart(
-        name="offload",
-        cause="traffic",
-        hue="red",
-        hatch="/",
-        meaning="host transfers, optimizer on the CPU, NVMe",
-        spread=0.60,
-    ),
-)
+_HOST = tuple(Part(name=name, **fields) for name, fields in _RECORDS["host"].items())
+_TIME = tuple(TimePart(name=name, **fields) for name, fields in _RECORDS["time"].items())
 
 
 def _names(parts: Iterable[Part]) -> tuple[str, ...]:
@@ -290,8 +107,7 @@ _SPREAD = {part.name: part.spread for part in _TIME}
 
 
 def order_parts(figures: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """Estimated parts in the order of their records; a missing part or record is an error of
-    ours."""
+    """Estimated parts in the order of their records, which name every part."""
     odd = ", ".join(sorted(set(figures) ^ set(names)))
     assert not odd, f"parts without a record, or records without a part: {odd}"
     return {name: figures[name] for name in names}
