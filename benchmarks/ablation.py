@@ -535,8 +535,7 @@ def main(
 def part_names(evidence: Evidence) -> dict[str, list[str]]:
     """Names of the parts of step time and memory."""
     run = evidence.runs[0]
-    scenario = Scenario(run.model, run.machine, run.workload, run.framework)
-    batch = estimate_layouts(scenario, Layouts.of(run.layout))
+    batch = estimate_layouts(run.scenario, Layouts.of(run.layout))
     return {"time": list(batch.time_parts_s), "memory": list(batch.memory_parts_bytes)}
 
 

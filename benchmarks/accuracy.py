@@ -25,7 +25,6 @@ from residual_table import TeachingResidual, write_table
 from simumax import simumax_runs
 from whole.report import tables
 
-from planner.cost.scenario import Scenario
 from planner.cost.scenario.prior import MEMORY_CLASSES, memory_class
 from planner.cost.shards.layouts import Layouts
 from planner.cost.uncertainty import traits_of
@@ -254,7 +253,7 @@ def write_residuals(rows: Iterable[Score]) -> None:
             memory_kind=item.run.memory_kind if item.run.memory_bytes else "",
             told_by_memory=bool(item.run.told_by_memory),
             traits=traits_of(
-                Scenario(item.run.model, item.run.machine, item.run.workload, item.run.framework),
+                item.run.scenario,
                 Layouts.of(item.run.layout),
                 item.estimate.step_time_parts_s,
                 guessed=bool(item.run.guessed),

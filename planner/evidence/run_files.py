@@ -1,7 +1,6 @@
 """Files of measured runs: tables as CSV, logs, and what `planner compare --json` printed.
 
-Any cell of a table may be empty and any column missing: a default with a note fills it in, or the
-row is refused with the reason. One bad row does not affect the others.
+A default with a note fills in an empty cell or a missing column, or the row is refused, alone.
 """
 
 from __future__ import annotations
@@ -202,10 +201,13 @@ def _of_log(
             "--json` printed of it"
         )
     # who reads the job says what is wrong with it
-    stated = _json(Path(job).expanduser()).get("model") if job else None
+    model_name = _json(Path(job).expanduser()).get("model") if job else None
     try:
         result = compare_log(
-            log, own_machine, job, model=stated if stated and isinstance(stated, str) else model
+            log,
+            own_machine,
+            job,
+            model=model_name if model_name and isinstance(model_name, str) else model,
         )
     except LogError:
         raise  # it names the file, and no job would mend it

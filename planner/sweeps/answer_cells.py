@@ -148,13 +148,13 @@ def _plan_cells(question: _LoadedQuestion) -> Cells:
 
 def _completed(question: _LoadedQuestion, **changes: Any) -> CompletedLayout:
     """The layout, workload and framework of a question that states them in part."""
-    stated: dict[str, Any] = {"workload": question.workload, "framework": question.framework}
+    fields: dict[str, Any] = {"workload": question.workload, "framework": question.framework}
     return complete_layout(
         question.model,
         question.machine,
         nodes=question.nodes,
         layout=question.layout,
-        **{**stated, **changes},
+        **{**fields, **changes},
     )
 
 

@@ -144,13 +144,13 @@ def _full_disk(path: Path, error: sqlite3.Error, answers: int) -> WriteError:
 def _foreign_file(path: Path) -> WriteError:
     with path.open("rb") as file:
         is_earlier = file.read(len(_TEXT_FORMAT)) == _TEXT_FORMAT
-    what = "is no journal of a sweep; move it away, or give another file"
+    complaint = "is no journal of a sweep; move it away, or give another file"
     if is_earlier:
-        what = (
+        complaint = (
             "is a journal of an earlier planner, whose answers are not used again; remove it and "
             "its table, or give another file"
         )
-    return WriteError(f"{shorten_path(path)} {what}")
+    return WriteError(f"{shorten_path(path)} {complaint}")
 
 
 def _writer_of(path: Path) -> str:

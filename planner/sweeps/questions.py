@@ -187,12 +187,9 @@ def _questions_of(part: SweepPart, descriptions: dict[str, str]) -> Iterator[Que
             "stage": stage,
         }
         key = digest(canonical({**content, "kind": part.kind, "code": fingerprint()}))
-        overrides, free, devices = variant
         cells = {
             "machine": machine[1].name,
-            "set": " ".join(overrides),
-            "leave_free_percent": free,
-            "devices": devices,
+            **_variant_cells(*variant),
             "model": model[1].name,
             "nodes": nodes,
             "asked_frameworks": " ".join(each.name for _, each in frameworks),
@@ -211,6 +208,10 @@ def _machine(
         return load_machine(machine, overrides, free, devices)
     changed = reserve_memory(override_fields(machine, overrides) if overrides else machine, free)
     return changed if devices is None else take_devices(changed, devices)
+
+
+def _variant_cells(overrides: tuple[str, ...], free: float, devices: int | None) -> dict[str, Any]:
+    return {"set": " ".join(overrides), "leave_free_percent": free, "devices": devices}
 
 
 def _workload_cells(model: Model, workload: dict[str, Any], kind: Kind) -> dict[str, Any]:

@@ -67,11 +67,10 @@ def sweep(
 
     The questions are those of a file, or `models`, `machines`, `sets`, `leave_free`, `devices`,
     `nodes`, `frameworks`, `workload`, `layout`, `stages`, `rows` and `kind` (plan, estimate, trace)
-    as a file has them: every combination of the lists. Names, paths and descriptions are taken.
-    `into` is a .parquet or .csv file; a journal beside it keeps the answers, and the same call goes
-    on where another was stopped. `backend` is loky, sequential, dask or ray (or another of
-    joblib's), `address` that of a cluster. Raises PlannerError for input that cannot be read; a
-    refused question is a row whose column `error` gives the reason.
+    as a file has them: every combination of the lists. `into` is a .parquet or .csv file; a journal
+    beside it keeps the answers, and the same call goes on where another was stopped. `backend` is
+    loky, sequential, dask or ray (or another of joblib's), `address` that of a cluster. A refused
+    question is a row whose column `error` gives the reason.
 
     >>> result = sweep(models="llama-3-8b", machines="polaris", kind="estimate",
     ...                layout={"dp": 4, "tp": [1, 4], "zero_stage": 3}, backend="sequential")
@@ -82,7 +81,9 @@ def sweep(
         raise DescriptionError(f"limit = {limit} asks nothing; give 0 or more")
     questions = _list_questions(file, fields)
     check_backend(backend, jobs, address)
-    table = _checked_table(into)
+    table = None if into is None else Path(into).expanduser()
+    if table is not None:
+        check_table(table, journal_of(table))
     progress = progress if isinstance(progress, Progress) else Progress(progress)
     names = _columns(questions)
     with Journal(table and journal_of(table)) as journal, progress:
@@ -98,15 +99,6 @@ def sweep(
         if table is not None:
             write_table(table, names, rows)
     return SweepResult(tuple(names), rows, len(by_key), sum(len(task.questions) for task in tasks))
-
-
-def _checked_table(into: str | Path | None) -> Path | None:
-    """Return the path of the table, once it can be written there."""
-    if into is None:
-        return None
-    table = Path(into).expanduser()
-    check_table(table, journal_of(table))
-    return table
 
 
 def _record(answers: Generator[list[Answer]], journal: Journal, progress: Progress) -> None:
@@ -144,9 +136,6 @@ def _columns(sweep: QuestionList) -> Columns:
 def _rows(
     questions: Sequence[Question], answers: Mapping[str, Record], names: Columns
 ) -> list[Record]:
-    rows = []
-    for question in questions:
-        if (cells := answers.get(question.key)) is not None:
-            row = {**question.cells, "key": question.key, **cells}
-            rows.append({name: row.get(name) for name in names})
-    return rows
+    answered = (question for question in questions if question.key in answers)
+    rows = ({**q.cells, "key": q.key, **answers[q.key]} for q in answered)
+    return [{name: row.get(name) for name in names} for row in rows]

@@ -1,9 +1,4 @@
-"""Comparison of a real run's log with its estimate, as plain data and as lines to read.
-
-The parts that are most likely off are a heuristic: every part of the estimate has a relative
-uncertainty, and the difference is shared out as independent errors of that size would share it. A
-part that alone would need an implausible factor is marked.
-"""
+"""Comparison of a real run's log with its estimate, and the parts that are most likely off."""
 
 from __future__ import annotations
 
@@ -22,15 +17,7 @@ from planner.evidence.logs.log_job import Job, read_job
 from planner.evidence.logs.steps import RunLog
 from planner.units import format_bytes, format_count, format_seconds
 
-__all__ = [
-    "Comparison",
-    "Figure",
-    "Suspect",
-    "compare",
-    "compare_log",
-    "comparison_dict",
-    "comparison_text",
-]
+__all__ = ["Comparison", "compare", "compare_log", "comparison_dict", "comparison_text"]
 
 _NOT_COUNTED = 0.03
 """Data loading, logging and stragglers, as a part of the step that no estimate holds."""
@@ -226,7 +213,10 @@ def _measured_memory(estimate: Estimate) -> dict[str, float]:
 
 
 def _suspects(estimate: Estimate, difference_s: float) -> tuple[Suspect, ...]:
-    """Parts by their share of the difference: (t u)^2 / sum (t u)^2 for errors of t u each."""
+    """Parts by their share of the difference: (t u)^2 / sum (t u)^2 for errors of t u each.
+
+    A heuristic: every part has a relative uncertainty u, and errs independently of the others.
+    """
     parts = {name: value for name, value in estimate.step_time_parts_s.items() if value > 0}
     sizes = {name: value * time_spread(name) for name, value in parts.items()}
     if difference_s > 0:

@@ -1,8 +1,7 @@
 """Scalars: figures by name, as loggers write them into tables (CSV, JSON lines) and event files.
 
-Loggers agree on a name and a number per step, not on the names: `log_formats.toml` lists known
-ones, and a user can say which column holds what. Where no time and no rate is written, the times
-at which steps were written tell how long they took.
+`log_formats.toml` lists known names, and a user can say which column holds what. Where no time and
+no rate is written, the times at which steps were written tell how long they took.
 """
 
 from __future__ import annotations
@@ -33,16 +32,7 @@ from planner.evidence.logs.steps import (
     values_of,
 )
 
-__all__ = [
-    "FIGURES",
-    "Row",
-    "chosen_columns",
-    "event_files",
-    "is_table",
-    "read_events",
-    "read_scalars",
-    "read_table",
-]
+__all__ = ["FIGURES", "chosen_columns", "event_files", "is_table", "read_events", "read_table"]
 
 _CSV = Source("csv", "CSV")
 _JSON = Source("jsonl", "JSON lines")
@@ -109,8 +99,8 @@ def read_scalars(
     notes = source.note
     if not (durations(steps) > 0).any():
         steps = _timed(steps, [_clock(row, named) for row in all_rows])
-        said = "step times are differences of the times at which steps were written"
-        notes = f"{notes}; {said}" if notes else said
+        clock_note = "step times are differences of the times at which steps were written"
+        notes = f"{notes}; {clock_note}" if notes else clock_note
     if not (durations(steps) > 0).any():
         listed = ", ".join(sorted(names)[:20]) or "no column of numbers"
         raise LogError(
@@ -128,7 +118,7 @@ def _named(names: Sequence[str], columns: Mapping[str, str], where: str) -> dict
         if column not in plain:
             listed = f"{where} has {', '.join(names[:20]) or 'none with numbers'}"
             raise UnknownNameError("column", column, names, listed)
-        named = {name: other for name, other in named.items() if other != figure}
+        named = {name: kind for name, kind in named.items() if kind != figure}
         named[column] = figure
     return named
 

@@ -1,8 +1,4 @@
-"""Cells: one row of a table of runs, read with care, with a note on every default.
-
-Every cell is text. Reading one checks what it says and names value, rule and column where it says
-nonsense.
-"""
+"""Cells: one row of a table of runs, read with care, with a note on every default."""
 
 from __future__ import annotations
 
@@ -65,16 +61,18 @@ class Cells:
         cell = self.text(column)
         if not cell:
             return None
-        said = f"{column} = {shorten(cell, 40)!r}"
+        assignment = f"{column} = {shorten(cell, 40)!r}"
         try:
             value = float(cell.replace(",", "")) if cell.isascii() else math.nan
         except ValueError:
-            raise PlannerError(f"{said} is not a number; write digits without a unit") from None
+            raise PlannerError(
+                f"{assignment} is not a number; write digits without a unit"
+            ) from None
         if not math.isfinite(value) or value <= 0:
-            raise PlannerError(f"{said} must be positive and finite; correct the cell")
+            raise PlannerError(f"{assignment} must be positive and finite; correct the cell")
         if not _LEAST <= value <= _GREATEST:
             raise PlannerError(
-                f"{said} must lie between {_LEAST:g} and {_GREATEST:g}; check its unit"
+                f"{assignment} must lie between {_LEAST:g} and {_GREATEST:g}; check its unit"
             )
         return value
 

@@ -1,9 +1,4 @@
-"""Labels: what the words of a row mean, and the software behind them.
-
-The meanings are data, with a source per row, in `labels.toml`; names of machines and frameworks
-stand in the catalogue. Labels are compared in lower case; any characters but letters, digits and
-dots become one blank.
-"""
+"""Labels: what the words of a row mean, by `labels.toml` and the catalogue, and its software."""
 
 from __future__ import annotations
 
@@ -224,17 +219,19 @@ def _catalogue() -> tuple[Software, ...]:
 def software_of(cells: Cells) -> Software:
     """Find the software of a row, or its nearest description."""
     label, year = cells.text("framework"), year_of(cells.text("year"))
-    software, said = software_of_label(label, year), shorten(label, 40)
+    software, short_label = software_of_label(label, year), shorten(label, 40)
     if software is None:
         name = _likely_framework(cells)
         nearest = software_of_label(name, year)
         assert nearest is not None
         sentence = (
-            f"{said!r} is not described; as {name}" if label else f"framework missing: {name}"
+            f"{short_label!r} is not described; as {name}"
+            if label
+            else f"framework missing: {name}"
         )
         return cells.assume(nearest, sentence, guess=True)
     if software.stands_in:
-        cells.assume(software, f"{said} is not described; as {software.framework}")
+        cells.assume(software, f"{short_label} is not described; as {software.framework}")
     return software
 
 

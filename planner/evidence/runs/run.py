@@ -104,8 +104,8 @@ def run_of(row_id: str, source: str, cells: Cells, own_machine: Machine | None =
 
     PlannerError where the cells do not tell one.
     """
-    stated = (sentence.strip() for sentence in cells.text("assumed").split(";"))
-    cells.notes.extend(Note(sentence) for sentence in stated if sentence)
+    sentences = (sentence.strip() for sentence in cells.text("assumed").split(";"))
+    cells.notes.extend(Note(sentence) for sentence in sentences if sentence)
     setting = _setting(cells, own_machine)
     workload, layout, contradicted = _job(cells, setting)
     framework = setting.scenario(workload).framework  # on the machine's runtime
@@ -197,9 +197,9 @@ def _workload(cells: Cells, of: _Setting, batch: int, zero_stage: int | None = N
 
 def _precision(cells: Cells, of: _Setting, zero_stage: int | None) -> str:
     """Stated, else the usual one, or fp16 where the software does not shard so little in that."""
-    stated = precision_of(cells.text("precision"))
-    if stated is not None:
-        return stated
+    precision_cell = precision_of(cells.text("precision"))
+    if precision_cell is not None:
+        return precision_cell
     has_bf16 = "bf16" in of.place.machine.device.peak_flop_per_s
     precision = usual(of.software).precision or ("bf16" if has_bf16 else "fp16")
     if zero_stage is not None and zero_stage not in of.framework.zero_stages_for(precision):

@@ -1,8 +1,7 @@
 """Layouts of runs: degrees, batches and choices from the cells of a row.
 
-Stated cells must be consistent; a missing one follows from the others, or is the software's usual
-one. As most runs were tuned before they were written down, an open micro-batch or layout is the
-fastest that fits.
+A missing cell follows from the others, or is the software's usual one. As most runs were tuned
+before they were written down, an open micro-batch or layout is the fastest that fits.
 """
 
 from __future__ import annotations
@@ -33,12 +32,8 @@ _USUAL_TOKENS = 2**22
 LLaMA (arXiv:2302.13971, table 2) and BLOOM (arXiv:2211.05100, table 3)."""
 _MICRO_BATCHES = (1, 2, 4, 8, 16, 32, 64)
 _STATED_COLUMNS = {
-    "micro_batch": "micro_batch",
     "grad_accumulation": "grad_accum",
-    "cp": "cp",
-    "ep": "ep",
-    "vpp": "vpp",
-    "zero_stage": "zero_stage",
+    **{name: name for name in ("micro_batch", "cp", "ep", "vpp", "zero_stage")},
 }
 """Columns by field of a layout, with which a chosen layout must agree."""
 
@@ -182,8 +177,7 @@ def _default_micro_batch(cells: Cells, software: Software, ranks: int, batch: in
 def _ends_are_layers(cells: Cells, framework: Framework, pp: int, vpp: int) -> bool:
     """Whether both ends count as layers, where the layers alone do not divide.
 
-    Megatron-LM @d98e8a64, arguments.py: it refuses layers that do not divide, unless ends count or
-    a layout is spelled out; Megatron-Bridge's recipes of Llama 3.1 405B count both.
+    Megatron-LM @d98e8a64, arguments.py, refuses them else; Megatron-Bridge's recipes of 405B do so.
     """
     layers, chunks = cells.count("n_layers"), pp * vpp
     if pp == 1 or not layers or not framework.custom_pipeline_split:
@@ -271,10 +265,7 @@ def _offload(cells: Cells) -> str:
 
 
 def tune_layout(cells: Cells, scenario: Scenario, layout: Layout) -> Layout:
-    """The layout of a row without a micro-batch, with the fastest one and virtual stages that fit.
-
-    A run that failed, and one that nothing makes fit, keeps its layout.
-    """
+    """The layout of a row with the fastest micro-batch and chunks; as it is where none fit."""
     options = _options(cells, scenario, layout)
     best = rank_fastest(estimate_layouts(scenario, options), 1)
     if cells.flag("oom") or not len(best):
@@ -307,11 +298,8 @@ def _options(cells: Cells, scenario: Scenario, layout: Layout) -> Layouts:
 
 
 def choose_layout(cells: Cells, software: Software, scenario: Scenario, num_ranks: int) -> Layout:
-    """The fastest layout that fits and agrees with what the row states.
-
-    Sharding and recompute that the row does not state are the software's usual ones where anything
-    fits with them. PlannerError where nothing does.
-    """
+    """The fastest layout that fits and agrees with the row, if possible with the usual sharding and
+    recompute; PlannerError where nothing fits."""
     layouts = _run_by_people(scenario, enumerate_layouts(scenario, num_ranks)[0])
     layouts = layouts.take(_agreeing(cells, layouts))
     usual_ones = layouts.take(
@@ -342,7 +330,7 @@ def _agreeing(cells: Cells, layouts: Layouts) -> NDArray[np.bool_]:
         value = cells.count(column, zero=True)
         if value is not None:
             mask = mask & (getattr(layouts, name) == value)
-    stated = [mode for mode in RECOMPUTE if mode in cells.text("recompute").lower()]
-    if stated:
-        mask = mask & (layouts.recompute == RECOMPUTE.index(stated[0]))
+    modes = [mode for mode in RECOMPUTE if mode in cells.text("recompute").lower()]
+    if modes:
+        mask = mask & (layouts.recompute == RECOMPUTE.index(modes[0]))
     return np.asarray(mask)
