@@ -27,7 +27,7 @@ __all__ = [
 
 
 class DataConstants(Description):
-    """Everything that `constants.toml` states."""
+    """Constants of the input pipeline, from `constants.toml`."""
 
     page_cache_fraction: Fraction
     """Fraction of a node's memory that the page cache may take."""
@@ -43,7 +43,7 @@ class DataConstants(Description):
 
 @functools.cache
 def constants() -> DataConstants:
-    """Load the constants of the input pipeline."""
+    """Constants of the input pipeline."""
     return load(Path(__file__).with_name("constants.toml"), DataConstants)
 
 
@@ -51,21 +51,23 @@ def node_read_rate(machine: Machine, nodes: Float, system: FileSystem | None) ->
     """Read rate of a node from a shared file system that all nodes read at once [B/s].
 
     Counted: an equal part of the aggregate bandwidth, the node's interfaces, and the rate of one
-    client; infinite if none is known. Left out: other jobs, gradients on the same
-    interfaces. Source: definition.
+    client; infinite if none is known. Left out: other jobs, gradients on the same interfaces.
+    Definition.
 
     >>> polaris = load_machine("polaris")
-    >>> eagle = polaris.file_system()
-    >>> [float(node_read_rate(polaris, np.array(n), eagle)) / 1e9 for n in (1, 100)]
+    >>> (node_read_rate(polaris, np.array([1, 100]), polaris.file_system()) / 1e9).tolist()
     [14.7, 6.5]
     """
-    nodes = np.asarray(nodes, float)
-    rate = np.full(nodes.shape, machine.node_bytes_per_s or np.inf)
-    if system and system.client_bytes_per_s:
-        rate = np.minimum(rate, system.client_bytes_per_s.value)
+    part = np.full(np.shape(nodes), np.inf)
     if system and system.reading:
-        rate = np.minimum(rate, system.reading.value / nodes)
-    return rate
+        part = system.reading.value / np.asarray(nodes, float)
+    return np.minimum(part, _interfaces_rate(machine, system))
+
+
+def _interfaces_rate(machine: Machine, system: FileSystem | None) -> float:
+    """Read rate of one node by its interfaces and as one client; infinite if unknown [B/s]."""
+    client = system.client_bytes_per_s.value if system and system.client_bytes_per_s else np.inf
+    return min(machine.node_bytes_per_s or np.inf, client)
 
 
 def stage_times(
@@ -77,15 +79,14 @@ def stage_times(
     loader: Loader,
     cached: Float,
 ) -> dict[str, Float]:
-    """Time of every stage for the samples of one step, by its name [s].
+    """Time of every stage for the samples of one step, by its name; arrays broadcast [s].
 
     Counted: reads that nodes have not `cached` come from the shared file system. Stages work at the
-    same time, each on another batch, so that the slowest sets the pace. Left out: other jobs.
-    Shapes: all arrays broadcast. Source: method.md#input.
+    same time, each on another batch: the slowest sets the pace. Left out: other jobs.
+    method.md#input.
 
-    >>> from planner.describe.catalogue import load_dataset
     >>> job = load_machine("polaris"), np.array(100), np.array(4), np.array(2800)
-    >>> times = stage_times(*job, load_dataset("unet3d"), Loader(), np.array(0.0))
+    >>> times = stage_times(*job, planner.load_dataset("unet3d"), Loader(), np.array(0.0))
     >>> round(float(times["file system"]), 3)
     0.632
     """
@@ -105,7 +106,7 @@ def stage_times(
 
 
 def unknown_stages(machine: Machine, loader: Loader) -> tuple[str, ...]:
-    """List the stages for which the machine's description states no rate."""
+    """Stages for which the machine's description states no rate."""
     system = machine.file_system(loader.file_system)
     if system is None:
         return () if machine.node.local_disk else ("local disk",)
@@ -132,12 +133,10 @@ def _shared(
         times["file system"] = size / system.reading.value
     if rate := _target_rate(system):
         files = np.minimum(dataset.num_files, np.maximum(fetched, 1.0))
-        targets = np.minimum(files * loader.stripe_count, _targets(system))
+        num_targets = system.num_targets.value if system.num_targets else np.inf
+        targets = np.minimum(files * loader.stripe_count, num_targets)
         times["storage targets"] = size / (targets * rate)
-    rate = machine.node_bytes_per_s or np.inf
-    if system.client_bytes_per_s:
-        rate = min(rate, system.client_bytes_per_s.value)
-    times["interfaces"] = size / nodes / rate
+    times["interfaces"] = size / nodes / _interfaces_rate(machine, system)
     if system.opens_per_s:
         times["metadata"] = fetched / dataset.samples_per_file.value / system.opens_per_s.value
     return times
@@ -159,10 +158,6 @@ def _on_node(
     times["host memory"] = samples * moved_bytes / nodes / node.host_memory_bytes_per_s.value
     times["cores"] = samples * dataset.decode_s.value / nodes / node.num_cores.value
     return times
-
-
-def _targets(system: FileSystem) -> float:
-    return system.num_targets.value if system.num_targets else np.inf
 
 
 def _target_rate(system: FileSystem) -> float:
@@ -189,9 +184,8 @@ def _read_time(dataset: Dataset, loader: Loader, system: FileSystem | None) -> f
 def cache_bytes(machine: Machine, loader: Loader) -> float:
     """Bytes of a dataset that a node can cache [B].
 
-    Counted: the local disk, or the part of the host's memory that the page cache may take.
-    Left out: what else lies on the disk or in the memory.
-    Source: definition.
+    Counted: the local disk, or the part of the host's memory that the page cache may take. Left
+    out: other contents of the disk and the memory. Definition.
 
     >>> cache_bytes(load_machine("polaris"), Loader(staging="local-disk"))
     3200000000000.0
@@ -208,10 +202,9 @@ def reread_fraction(nodes: Float, epochs: Float) -> Float:
     """Fraction of an epoch that a node has read before, mean of the epochs after the first [1].
 
     Counted: a node reads 1/nodes of the samples at random in every epoch, so that after e epochs it
-    has read 1 - (1 - 1/nodes)^e of them. Left out: the size of the cache.
-    Source: definition.
+    has read 1 - (1 - 1/nodes)^e of them. Left out: the size of the cache. Definition.
 
-    >>> [float(reread_fraction(np.array(n), np.array(e))) for n, e in ((4, 2), (1, 9))]
+    >>> reread_fraction(np.array([4, 1]), np.array([2, 9])).tolist()
     [0.25, 1.0]
     """
     missed, later = 1 - 1 / nodes, np.maximum(epochs - 1, 1)
@@ -226,22 +219,23 @@ def cached_fraction(
 
     Counted: a local disk is filled before the first step; memory as the first epoch reads. With
     shards a node keeps its own part of the dataset, else as much of the whole as it has room for.
-    Left out: the files that nodes could pass to each other. Source: definition.
+    Left out: the files that nodes could pass to each other. Definition.
 
-    >>> from planner.describe.catalogue import load_dataset
-    >>> job = load_machine("polaris"), np.array(4.0), load_dataset("unet3d")
+    >>> job = load_machine("polaris"), np.array(4.0), planner.load_dataset("unet3d")
     >>> [float(part) for part in cached_fraction(*job, Loader(staging="local-disk"), np.array(2.0))]
     [1.0, 1.0]
     """
     nodes, epochs = np.asarray(nodes, float), np.asarray(epochs, float)
-    needed_bytes = (
-        dataset.total_bytes / nodes if loader.sharded else dataset.total_bytes + 0 * nodes
-    )
-    fits = np.minimum(cache_bytes(machine, loader) / needed_bytes, 1.0)
+    fits = np.minimum(cache_bytes(machine, loader) / _node_bytes(dataset, loader, nodes), 1.0)
     if loader.staging == "memory":
         reread = np.ones_like(fits) if loader.sharded else reread_fraction(nodes, epochs)
         return 0 * fits, np.minimum(fits, reread)
     return fits, fits
+
+
+def _node_bytes(dataset: Dataset, loader: Loader, nodes: Float) -> Float:
+    """Bytes of the dataset, or of a node's shard of it [B]."""
+    return dataset.total_bytes / nodes if loader.sharded else dataset.total_bytes + 0 * nodes
 
 
 def staging_time(
@@ -251,10 +245,9 @@ def staging_time(
 
     Counted: every node reads its own copy of the whole dataset, or its shard, from the shared file
     system, at `read_bytes_per_s` a node, and writes it to its disk meanwhile. Left out: metadata,
-    unpacking, broadcasts between nodes. Source: definition.
+    unpacking, broadcasts between nodes. Definition.
 
-    >>> from planner.describe.catalogue import load_dataset
-    >>> job = load_machine("polaris"), np.array(10.0), load_dataset("imagenet")
+    >>> job = load_machine("polaris"), np.array(10.0), planner.load_dataset("imagenet")
     >>> loader = Loader(staging="local-disk", sharded=True)
     >>> round(float(staging_time(*job, loader, np.array(5e9))), 1)
     2.9
@@ -262,6 +255,5 @@ def staging_time(
     disk = machine.node.local_disk
     if loader.staging != "local-disk" or disk is None:
         return np.zeros(np.broadcast(nodes, read_bytes_per_s).shape)
-    has = dataset.total_bytes / nodes if loader.sharded else dataset.total_bytes + 0 * nodes
-    has = np.minimum(has, disk.capacity_bytes.value)
-    return has / np.minimum(read_bytes_per_s, disk.write_bytes_per_s.value)
+    copy_bytes = np.minimum(_node_bytes(dataset, loader, nodes), disk.capacity_bytes.value)
+    return copy_bytes / np.minimum(read_bytes_per_s, disk.write_bytes_per_s.value)
