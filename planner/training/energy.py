@@ -14,7 +14,7 @@ from planner.cost.constants import load
 from planner.describe.base import Description, Quantity
 from planner.describe.machine import Machine
 
-__all__ = ["EnergyConstants", "NodePower", "constants", "energy_kwh", "node_power"]
+__all__ = ["NodePower", "constants", "energy_kwh", "node_power"]
 
 
 _METER_ERROR = 0.1

@@ -131,14 +131,7 @@ def _exposed(stages: dict[str, Float], step: Float, loader: Loader) -> Float:
 
 
 ChangeName = Literal[
-    "workers",
-    "prefetch",
-    "decoded",
-    "larger files",
-    "stripes",
-    "shards",
-    "local disk",
-    "memory",
+    "workers", "prefetch", "decoded", "larger files", "stripes", "shards", "local disk", "memory"
 ]
 
 _FILE_BYTES = 1e9

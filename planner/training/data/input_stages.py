@@ -14,7 +14,6 @@ from planner.describe.machine import FileSystem, Machine
 from planner.describe.training.training_run import Dataset, Loader
 
 __all__ = [
-    "DataConstants",
     "cache_bytes",
     "cached_fraction",
     "constants",
@@ -97,11 +96,17 @@ def stage_times(
     from_disk = samples_per_step * cached if loader.staging == "local-disk" else none
     from_disk = from_disk + (none if system else missed)
     times = _shared(machine, nodes, fetched, dataset, loader, system) if system else {}
-    times |= _on_node(machine, nodes, samples_per_step, dataset, from_disk)
+    node, size = machine.node, dataset.sample_bytes.value
+    if node.local_disk and np.any(from_disk):
+        times["local disk"] = from_disk * size / nodes / node.local_disk.read_bytes_per_s.value
+    moved_bytes = constants().host_copies.value * dataset.host_bytes + size
+    memory_rate = node.host_memory_bytes_per_s.value
+    times["host memory"] = samples_per_step * moved_bytes / nodes / memory_rate
+    times["cores"] = samples_per_step * dataset.decode_s.value / nodes / node.num_cores.value
     busy = _read_time(dataset, loader, system) * fetched + dataset.decode_s.value * samples_per_step
     times["workers"] = busy / (nodes * ranks_per_node * max(loader.workers, 1))
-    rate = machine.node.host_link_bytes_per_s.value
-    times["host link"] = samples_per_step * dataset.host_bytes / (nodes * ranks_per_node) / rate
+    link_rate, num_bytes = node.host_link_bytes_per_s.value, samples_per_step * dataset.host_bytes
+    times["host link"] = num_bytes / (nodes * ranks_per_node) / link_rate
     return times
 
 
@@ -131,37 +136,18 @@ def _shared(
     size = fetched * dataset.sample_bytes.value
     if system.reading:
         times["file system"] = size / system.reading.value
-    if rate := _target_rate(system):
+    if system.reading and system.num_targets:
         files = np.minimum(dataset.num_files, np.maximum(fetched, 1.0))
-        num_targets = system.num_targets.value if system.num_targets else np.inf
-        targets = np.minimum(files * loader.stripe_count, num_targets)
-        times["storage targets"] = size / (targets * rate)
+        targets = np.minimum(files * loader.stripe_count, system.num_targets.value)
+        times["storage targets"] = size / (targets * _target_rate(system))
     times["interfaces"] = size / nodes / _interfaces_rate(machine, system)
     if system.opens_per_s:
         times["metadata"] = fetched / dataset.samples_per_file.value / system.opens_per_s.value
     return times
 
 
-def _on_node(
-    machine: Machine,
-    nodes: Float,
-    samples: Float,
-    dataset: Dataset,
-    from_disk: Float,
-) -> dict[str, Float]:
-    """Times of stages inside each node [s]."""
-    node, size = machine.node, dataset.sample_bytes.value
-    times = {}
-    if node.local_disk and np.any(from_disk):
-        times["local disk"] = from_disk * size / nodes / node.local_disk.read_bytes_per_s.value
-    moved_bytes = constants().host_copies.value * dataset.host_bytes + size
-    times["host memory"] = samples * moved_bytes / nodes / node.host_memory_bytes_per_s.value
-    times["cores"] = samples * dataset.decode_s.value / nodes / node.num_cores.value
-    return times
-
-
 def _target_rate(system: FileSystem) -> float:
-    """Read rate of one storage target; 0 if it is not known [B/s]."""
+    """Read rate of one storage target; 0 if unknown [B/s]."""
     if system.reading and system.num_targets:
         return system.reading.value / system.num_targets.value
     return 0.0

@@ -28,7 +28,6 @@ from planner.errors import DescriptionError
 
 __all__ = [
     "Checkpoint",
-    "CheckpointConstants",
     "checkpoint_of",
     "constants",
     "loading_s",
@@ -147,14 +146,12 @@ def transfer_bounds_s(
     total, most, nodes = np.broadcast_arrays(
         *(np.asarray(each, dtype=float) for each in (total_bytes, most_bytes, num_nodes))
     )
-    bounds = {"process": most / process_bytes_per_s}
-    node = machine.node_bytes_per_s
-    if reading and system is not None and system.client_bytes_per_s is not None:
-        node = min(node or np.inf, system.client_bytes_per_s.value)
-    if node:
-        bounds["interfaces"] = total / (nodes * node)
-    system_rate = None if system is None else system.reading if reading else system.bytes_per_s
-    if system_rate is not None:
+    bounds, node_rate = {"process": most / process_bytes_per_s}, machine.node_bytes_per_s
+    if reading and system and system.client_bytes_per_s:
+        node_rate = min(node_rate or np.inf, system.client_bytes_per_s.value)
+    if node_rate:
+        bounds["interfaces"] = total / (nodes * node_rate)
+    if system and (system_rate := system.reading if reading else system.bytes_per_s):
         bounds["file_system"] = total / (checkpoints.share * system_rate.value)
     return bounds
 

@@ -15,7 +15,6 @@ from planner.describe.files import read_toml
 from planner.describe.training.training_run import Failures
 
 __all__ = [
-    "FailureConstants",
     "Jobs",
     "Losses",
     "consecutive_jobs",
