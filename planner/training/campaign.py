@@ -116,7 +116,6 @@ class _Campaign:
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
-
         return checkpoint_of(self.scenario, self.layouts, self.training.checkpoints)
 
     @cached_property
@@ -132,7 +131,6 @@ class _Campaign:
 
     @cached_property
     def losses(self) -> Losses:
-
         saving, failures = self.training.checkpoints, self.training.failures
         work_s = self.steps_s + self.waiting_s + self.evaluating_s
         write_s = self.checkpoint.blocking_s
@@ -142,12 +140,10 @@ class _Campaign:
             interval_s = work_s * saving.every_steps / self.scenario.workload.steps
         elif interval_s is None:
             # the end of a job undoes work as a failure does
-            ended = 1 / (1 / mtbf_s + 1 / self.wall_s)
-            interval_s = float(daly_interval_s(write_s, ended))
+            interval_s = float(daly_interval_s(write_s, 1 / (1 / mtbf_s + 1 / self.wall_s)))
         recovery_s = detection_s(failures) + self.start_s + self.staging_s
-        return training_losses(
-            work_s, write_s, mtbf_s, recovery_s, interval_s, self.checkpoint.behind_s
-        )
+        behind_s = self.checkpoint.behind_s
+        return training_losses(work_s, write_s, mtbf_s, recovery_s, interval_s, behind_s)
 
     @cached_property
     def queue(self) -> Queue | None:
@@ -164,18 +160,15 @@ class _Campaign:
 
     @cached_property
     def jobs(self) -> Jobs:
-
         total, interval = self.losses.total_s, self.losses.interval_s
         start_s = self.start_s + self.staging_s
         return consecutive_jobs(total, self.wall_s, start_s, interval, self.checkpoint.blocking_s)
 
     @cached_property
     def power(self) -> NodePower | None:
-
         return node_power(self.scenario.machine, self.training.charges.node_power_watts)
 
     def answer(self) -> WholeTraining:
-
         count = float(self.jobs.jobs) if math.isfinite(self.jobs.jobs) else 1.0
         lost_s = self.losses.lost_s + self.jobs.ends_s
         parts = (
@@ -203,19 +196,16 @@ class _Campaign:
 
     def _step_like_part(self, name: str, seconds: float) -> TrainingPart:
         """A part that is as uncertain as the step."""
-        low, high = self.estimate.interval_step_time_s
-        step = self.estimate.step_time_s
+        (low, high), step = self.estimate.interval_step_time_s, self.estimate.step_time_s
         amount = Amount(seconds, seconds * low / step, seconds * high / step)
         return TrainingPart(name, amount, with_steps=True)
 
     def _notes(self) -> list[str]:
         """Costs that are not counted, and assumptions."""
         options, notes = self.training, []
-        if options.dataset is None:
+        if self.input is None:
             notes.append("No dataset is stated: waiting for data is not counted (--dataset).")
-        elif (
-            self.input is not None and self.input.exposed_s > _MIN_WAIT * self.estimate.step_time_s
-        ):
+        elif self.input.exposed_s > _MIN_WAIT * self.estimate.step_time_s:
             notes.append(
                 f"Steps wait {format_seconds(float(self.input.exposed_s))} for their data: the "
                 f"slowest part of the input is {self.input.bound}."

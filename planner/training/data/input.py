@@ -185,37 +185,19 @@ def _variants(
     if not loader.prefetch or not loader.workers:
         yield "prefetch", dataset, loader.replaced(workers=max(loader.workers, 1), prefetch=hidden)
     if dataset.compressed and dataset.decode_s.value:
-        yield "decoded", _decoded(dataset), loader
+        origin = {"kind": "assumed", "source": "stored decoded"}
+        size = {"value": dataset.host_bytes, **origin}
+        stored = {"sample_bytes": size, "decode_s": {"value": 0.0, **origin}}
+        yield "decoded", dataset.replaced(**stored, compressed=False), loader
     per_file = math.ceil(_FILE_BYTES / dataset.sample_bytes.value)
     if per_file > dataset.samples_per_file.value:
-        yield "larger files", _packed(dataset, per_file), loader.replaced(order="sequential")
+        source = f"record files of {_FILE_BYTES / 1e9:g} GB"
+        number = {"value": per_file, "kind": "assumed", "source": source}
+        packed = dataset.replaced(samples_per_file=number, order="sequential")
+        yield "larger files", packed, loader.replaced(order="sequential")
     system = machine.file_system(loader.file_system)
     if system and system.num_targets and system.num_targets.value > loader.stripe_count:
         yield "stripes", dataset, loader.replaced(stripe_count=int(system.num_targets.value))
-    yield from _cached(machine, dataset, loader)
-
-
-def _decoded(dataset: Dataset) -> Dataset:
-    """The dataset stored decoded, which needs no decoding."""
-    size, origin = dataset.host_bytes, {"kind": "assumed", "source": "stored decoded"}
-    return dataset.replaced(
-        sample_bytes={"value": size, **origin}, decode_s={"value": 0.0, **origin}, compressed=False
-    )
-
-
-def _packed(dataset: Dataset, per_file: int) -> Dataset:
-    """The dataset in larger files."""
-    source = f"record files of {_FILE_BYTES / 1e9:g} GB"
-    return dataset.replaced(
-        samples_per_file={"value": per_file, "kind": "assumed", "source": source},
-        order="sequential",
-    )
-
-
-def _cached(
-    machine: Machine, dataset: Dataset, loader: Loader
-) -> Iterator[tuple[ChangeName, Dataset, Loader]]:
-    """Changes of the place where a node caches the dataset."""
     if not loader.sharded:
         cache = "memory" if loader.staging == "none" else loader.staging
         yield "shards", dataset, loader.replaced(staging=cache, sharded=True)

@@ -205,8 +205,7 @@ def checkpoint_of(
         copy = copy + all_gather_s(group, total)
     writer = rates.writer_bytes_per_s.value
     shared = transfer_s(machine, options, total, most, nodes, process_bytes_per_s=writer)
-    blocking = copy + shared
-    behind = np.zeros(np.shape(total))
+    blocking, behind = copy + shared, np.zeros(np.shape(total))
     if options.storage == "local-disk":
         local = np.maximum(most / writer, total / (nodes * _disk_rate(machine)))
         blocking, behind = copy + local, shared
@@ -254,25 +253,22 @@ def loading_s(
     conversion. method.md#checkpoints.
 
     >>> job = make_scenario(framework="fsdp2"), Layouts.of(Layout(dp=64, zero_stage=3))
-    >>> ways = ("none", "sharded", "rank-0", "every-rank")
-    >>> [round(float(loading_s(*job, way))) for way in ways]
+    >>> [round(float(loading_s(*job, way))) for way in ("none", "sharded", "rank-0", "every-rank")]
     [0, 2, 140, 138]
     """
-    options = checkpoints or Checkpoints()
-    machine, reader = scenario.machine, constants().reader_bytes_per_s.value
+    options, machine = checkpoints or Checkpoints(), scenario.machine
     parts = saved_bytes(scenario, layouts, options.contents)
     states = parts["master_weights"] + parts["moments"]
     total, nodes = parts["weights"] + states, nodes_of(machine, layouts)
-    group = group_view(machine, layouts.world, np.ones_like(layouts.world))
     if loading == "none":
         weights = saved_bytes(scenario, layouts, "weights")["weights"]
         rank_bytes = weights / (layouts.tp * layouts.pp)
         replicas = group_view(machine, layouts.num_replicas, layouts.tp)
         return np.where(layouts.shards_weights, 0.0, broadcast_s(replicas, rank_bytes))
-    read_s = functools.partial(
-        transfer_s, machine, options, process_bytes_per_s=reader, reading=True
-    )
+    rate = constants().reader_bytes_per_s.value
+    read_s = functools.partial(transfer_s, machine, options, process_bytes_per_s=rate, reading=True)
     if loading == "rank-0":
+        group = group_view(machine, layouts.world, np.ones_like(layouts.world))
         return read_s(total, total, 1.0) + broadcast_s(group, total)
     if loading == "every-rank":
         return read_s(total * nodes, total, nodes)

@@ -164,7 +164,6 @@ def start_up(
 def restart_s(
     scenario: Scenario,
     layouts: Layouts,
-    start: StartUp | None = None,
     failures: Failures | None = None,
     checkpoints: Checkpoints | None = None,
 ) -> Float:
@@ -177,6 +176,5 @@ def restart_s(
     >>> round(float(restart_s(scenario, Layouts.of(Layout(dp=64, zero_stage=3)))), 1)
     655.5
     """
-    options = (start or StartUp()).replaced(loading="sharded")
-    parts = start_up(scenario, layouts, options, checkpoints)
+    parts = start_up(scenario, layouts, StartUp(loading="sharded"), checkpoints)
     return np.asarray(sum(parts.values()) + detection_s(failures or Failures()))
