@@ -54,15 +54,10 @@ def whole_training(
     job. Left out: waiting in queues, stragglers that do not fail, mistakes.
     method.md#whole-trainings.
 
-    >>> job = planner.Workload(global_batch=64, sequence_length=1024, tokens=1e10)
-    >>> layout = planner.Layout(dp=4, micro_batch=16)
-    >>> scenario = Scenario(planner.load_model("gpt2"), planner.load_machine("polaris"), job,
-    ...                     planner.load_framework("ddp"))
+    >>> scenario = make_scenario("gpt2", "ddp", global_batch=64, sequence_length=1024, tokens=1e10)
+    >>> job, layout = scenario.workload, Layout(dp=4, micro_batch=16)
     >>> estimate = planner.estimate("gpt2", "polaris", layout, workload=job, framework="ddp")
-    >>> training = whole_training(scenario, estimate, 1)
-    >>> training.part_s("steps") == training_time(job, estimate)
-    True
-    >>> training.time.expected > training.part_s("steps")
+    >>> whole_training(scenario, estimate, 1).time.expected > training_time(job, estimate)
     True
     """
     if not scenario.workload.all_tokens:
@@ -85,7 +80,6 @@ class _Campaign:
 
     @cached_property
     def steps_s(self) -> float:
-        """Time of all steps [s]."""
         return training_time(self.scenario.workload, self.estimate)
 
     @cached_property
@@ -94,19 +88,12 @@ class _Campaign:
         dataset, workload = self.training.dataset, self.scenario.workload
         if dataset is None:
             return None
-        machine = self.scenario.machine
+        machine, batch = self.scenario.machine, workload.global_batch
         ranks = min(self.estimate.layout.world, machine.node.num_devices)
         samples = dataset.of_sequences(workload.sequence_length)
-        return input_time(
-            machine,
-            self.nodes,
-            ranks,
-            workload.global_batch,
-            self.estimate.step_time_s,
-            samples,
-            self.training.loader,
-            max(workload.steps * workload.global_batch / samples.num_samples.value, 1.0),
-        )
+        epochs = max(workload.steps * batch / samples.num_samples.value, 1.0)
+        job = (machine, self.nodes, ranks, batch, self.estimate.step_time_s)
+        return input_time(*job, samples, self.training.loader, epochs)
 
     @cached_property
     def waiting_s(self) -> float:
@@ -121,22 +108,18 @@ class _Campaign:
 
     @cached_property
     def evaluating_s(self) -> float:
-        """Time of all evaluations [s]."""
-        options = self.training.evaluation
+        options, estimate = self.training.evaluation, self.estimate
         if not options.every_steps:
             return 0.0
-        parts_s = self.estimate.step_time_parts_s
-        each = evaluation_s(self.scenario, self.estimate.layout, parts_s, options)
+        each = evaluation_s(self.scenario, estimate.layout, estimate.step_time_parts_s, options)
         return self.scenario.workload.steps // options.every_steps * each
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
-        """One checkpoint."""
         return checkpoint_of(self.scenario, self.layouts, self.training.checkpoints)
 
     @cached_property
     def start_s(self) -> float:
-        """Time of a job before its first step [s]."""
         options = self.training
         parts = start_up(self.scenario, self.layouts, options.start_up, options.checkpoints)
         return float(sum(parts.values()))
@@ -148,7 +131,6 @@ class _Campaign:
 
     @cached_property
     def losses(self) -> Losses:
-        """Losses to checkpoints and failures."""
         saving, failures = self.training.checkpoints, self.training.failures
         work_s = self.steps_s + self.waiting_s + self.evaluating_s
         write_s = self.checkpoint.blocking_s
@@ -158,12 +140,10 @@ class _Campaign:
             interval_s = work_s * saving.every_steps / self.scenario.workload.steps
         elif interval_s is None:
             # the end of a job undoes work as a failure does
-            ended = 1 / (1 / mtbf_s + 1 / self.wall_s)
-            interval_s = float(daly_interval_s(write_s, ended))
+            interval_s = float(daly_interval_s(write_s, 1 / (1 / mtbf_s + 1 / self.wall_s)))
         recovery_s = detection_s(failures) + self.start_s + self.staging_s
-        return training_losses(
-            work_s, write_s, mtbf_s, recovery_s, interval_s, self.checkpoint.behind_s
-        )
+        behind_s = self.checkpoint.behind_s
+        return training_losses(work_s, write_s, mtbf_s, recovery_s, interval_s, behind_s)
 
     @cached_property
     def queue(self) -> Queue | None:
@@ -180,18 +160,15 @@ class _Campaign:
 
     @cached_property
     def jobs(self) -> Jobs:
-        """Consecutive jobs that the training needs."""
         total, interval = self.losses.total_s, self.losses.interval_s
         start_s = self.start_s + self.staging_s
         return consecutive_jobs(total, self.wall_s, start_s, interval, self.checkpoint.blocking_s)
 
     @cached_property
     def power(self) -> NodePower | None:
-        """Power of a node."""
         return node_power(self.scenario.machine, self.training.charges.node_power_watts)
 
     def answer(self) -> WholeTraining:
-        """Assemble the whole training."""
         count = float(self.jobs.jobs) if math.isfinite(self.jobs.jobs) else 1.0
         lost_s = self.losses.lost_s + self.jobs.ends_s
         parts = (
@@ -218,20 +195,17 @@ class _Campaign:
         )
 
     def _step_like_part(self, name: str, seconds: float) -> TrainingPart:
-        """Return a part that is as uncertain as the step."""
-        low, high = self.estimate.interval_step_time_s
-        step = self.estimate.step_time_s
+        """A part that is as uncertain as the step."""
+        (low, high), step = self.estimate.interval_step_time_s, self.estimate.step_time_s
         amount = Amount(seconds, seconds * low / step, seconds * high / step)
         return TrainingPart(name, amount, with_steps=True)
 
     def _notes(self) -> list[str]:
-        """Say what is not counted and what is assumed."""
+        """Costs that are not counted, and assumptions."""
         options, notes = self.training, []
-        if options.dataset is None:
+        if self.input is None:
             notes.append("No dataset is stated: waiting for data is not counted (--dataset).")
-        elif (
-            self.input is not None and self.input.exposed_s > _MIN_WAIT * self.estimate.step_time_s
-        ):
+        elif self.input.exposed_s > _MIN_WAIT * self.estimate.step_time_s:
             notes.append(
                 f"Steps wait {format_seconds(float(self.input.exposed_s))} for their data: the "
                 f"slowest part of the input is {self.input.bound}."

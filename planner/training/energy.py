@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from planner.cost.arrays import Float
+from planner.cost.constants import load
 from planner.describe.base import Description, Quantity
-from planner.describe.files import read_toml
 from planner.describe.machine import Machine
 
-__all__ = ["EnergyConstants", "NodePower", "constants", "energy_kwh", "node_power"]
+__all__ = ["NodePower", "constants", "energy_kwh", "node_power"]
 
-Float = NDArray[np.float64]
 
 _METER_ERROR = 0.1
 # ours: relative error of a stated power, both ways; meters of nodes and racks differ by as much
@@ -36,24 +36,18 @@ class EnergyConstants(Description):
 
 @functools.cache
 def constants() -> EnergyConstants:
-    """Load the constants of `energy.toml`.
-
-    >>> constants().drawn_fraction.value
-    0.76
-    """
-    data = read_toml(Path(__file__).with_name("energy.toml"))
-    return EnergyConstants.described(data, where="energy.toml")
+    """Constants of energy, from `energy.toml`."""
+    return load(Path(__file__).with_name("energy.toml"), EnergyConstants)
 
 
 @dataclass(frozen=True, slots=True)
 class NodePower:
-    """Power of a node in training."""
+    """Power of a node in training, and its origin for a sentence."""
 
     watts: float
     low_watts: float
     high_watts: float
     how: str
-    """Its origin, for a sentence."""
 
 
 def node_power(machine: Machine, stated_watts: float | None = None) -> NodePower | None:
@@ -61,8 +55,7 @@ def node_power(machine: Machine, stated_watts: float | None = None) -> NodePower
 
     Counted: the rated power of the node, or that of its devices times a usual ratio, times the
     measured fraction. Left out: utilisation of the devices by this job, switches, storage, cooling
-    (`energy_kwh`).
-    arXiv:2506.14551; arXiv:2412.08602; method.md#energy.
+    (`energy_kwh`). arXiv:2506.14551; arXiv:2412.08602; method.md#energy.
 
     >>> round(node_power(load_machine("dgx-h100")).watts)       # 76 % of 10.2 kW
     7752
@@ -76,11 +69,12 @@ def node_power(machine: Machine, stated_watts: float | None = None) -> NodePower
     if node is not None:
         rated, origin = node.value, f"of {node.value:,.0f} W, what a node is rated ({node.kind})"
     elif device is not None:
-        devices = machine.node.num_devices * device.value
-        ratio = fractions.node_over_devices.value
+        devices, ratio = machine.node.num_devices * device.value, fractions.node_over_devices.value
         rated = devices * ratio
-        origin = f"of {rated:,.0f} W: {ratio:g} times the {devices:,.0f} W of its devices"
-        origin += f" ({device.kind})"
+        origin = (
+            f"of {rated:,.0f} W: {ratio:g} times the {devices:,.0f} W of its devices "
+            f"({device.kind})"
+        )
         high = 1.0  # the rating itself is a guess
     else:
         return None

@@ -48,10 +48,10 @@ def scaled_rate(
 ) -> Float:
     """Learning rate of a batch, from the one that suits another batch [1].
 
-    Counted: the ratio of the batches, as it is (SGD: as many samples move the weights as far) or
-    its square root (the gradient's noise stays as strong; usual with Adam and LAMB). Left out:
-    warm-up, decay, momentum, and where either rule ends. Goyal et al. 2017, arXiv:1706.02677,
-    section 2.1; Krizhevsky 2014, arXiv:1404.5997, section 5; method.md#large-batches.
+    Counted: the ratio of the batches (SGD: as many samples move the weights as far) or its square
+    root (the gradient's noise stays as strong; usual with Adam and LAMB). Left out: warm-up, decay,
+    momentum, where either rule ends. The sources of `LINEAR`, `SQUARE_ROOT`;
+    method.md#large-batches.
 
     >>> float(scaled_rate(0.1, 256, 8192)), float(scaled_rate(1e-4, 512, 8192, SQUARE_ROOT))
     (3.2, 0.0004)
@@ -64,8 +64,7 @@ def warm_up_steps(samples: ArrayLike, epochs: ArrayLike, batch: ArrayLike) -> Fl
     """Steps of a warm-up that lasts some epochs, whatever the batch [1].
 
     Counted: whole steps, one at least. Left out: how the rate rises. Goyal et al. 2017,
-    arXiv:1706.02677, section 2.2: five epochs, gradually, from the base rate;
-    method.md#large-batches.
+    arXiv:1706.02677, section 2.2: five epochs; method.md#large-batches.
 
     >>> float(warm_up_steps(1_281_167, 5, 8192))        # ImageNet
     782.0
@@ -76,10 +75,9 @@ def warm_up_steps(samples: ArrayLike, epochs: ArrayLike, batch: ArrayLike) -> Fl
 def more_samples(batch: ArrayLike, critical_batch: ArrayLike) -> Float:
     """Samples to the same loss over those that a very small batch would take [1].
 
-    Counted: 1 + batch / critical batch, which is the gradient's noise scale: as steps fall to
-    their least, samples grow; at the critical batch both are twice the least. Left out: that the
-    scale grows while a model learns. McCandlish et al. 2018, arXiv:1812.06162, section 2.3,
-    equation 2.11; method.md#large-batches.
+    Counted: 1 + batch / critical batch, the gradient's noise scale, at which both samples and steps
+    are twice their least. Left out: growth of the scale while a model learns. McCandlish et al.
+    2018, arXiv:1812.06162, section 2.3, equation 2.11; method.md#large-batches.
 
     >>> [float(more_samples(size, 1000)) for size in (1, 1000, 8000)]
     [1.001, 2.0, 9.0]

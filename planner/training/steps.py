@@ -22,9 +22,8 @@ def training_time(job: Workload, estimate: Estimate) -> float:
     Counted: steps of a ramp as those of the same layout with fewer passes. Left out: evaluation,
     checkpoints, restarts. Definition.
 
-    >>> job = planner.Workload(global_batch=64, sequence_length=1024, tokens=64 * 1024 * 1000)
-    >>> layout = planner.Layout(dp=4, micro_batch=16)
-    >>> estimate = planner.estimate("gpt2", "polaris", layout, workload=job)
+    >>> job = Workload(global_batch=64, sequence_length=1024, tokens=64 * 1024 * 1000)
+    >>> estimate = planner.estimate("gpt2", "polaris", Layout(dp=4, micro_batch=16), workload=job)
     >>> round(training_time(job, estimate) / estimate.step_time_s, 6)
     1000.0
     """
@@ -43,14 +42,12 @@ def node_hours(nodes: int, job: Workload, estimate: Estimate) -> float:
 
     Counted: all nodes for `training_time`. Left out: waiting in a queue. Definition.
 
-    >>> job = planner.Workload(global_batch=64, sequence_length=1024)
-    >>> layout = planner.Layout(dp=4, micro_batch=16)
-    >>> estimate = planner.estimate("gpt2", "polaris", layout, workload=job)
+    >>> job = Workload(global_batch=64, sequence_length=1024)
+    >>> estimate = planner.estimate("gpt2", "polaris", Layout(dp=4, micro_batch=16), workload=job)
     >>> round(node_hours(2, job, estimate) * 3600 / estimate.step_time_s, 6)
     2000.0
     """
-    seconds = training_time(job, estimate) or 1000 * estimate.step_time_s
-    return nodes * seconds / 3600
+    return nodes * (training_time(job, estimate) or 1000 * estimate.step_time_s) / 3600
 
 
 _FORWARD = {
@@ -63,18 +60,15 @@ _FORWARD = {
     "pipeline_bubble": 1 / 3,
     "pipeline_transfer": 1 / 2,
 }
-"""Fraction of a part of the step that belongs to forward passes. Backward launches and computes
-twice as much; it sends as much over tensor, expert and pipeline groups, and twice as much over
-context groups and where it gathers weights again and reduces gradients. Other parts have no forward
-share."""
+"""Forward fraction of parts of the step: backward launches and computes twice as much; it sends as
+much over tensor, expert and pipeline groups, twice as much over context groups and for weights."""
 
 
 def forward_s(parts_s: Mapping[str, float]) -> float:
     """Time of the forward passes of one step's batch, from the parts of the step [s].
 
     Counted: forward computation, and the forward share of traffic, bubble and host. Left out:
-    recompute, reductions, optimizer, activations that need not be saved, other kernels.
-    method.md#evaluation.
+    recompute, reductions, optimizer, activations not saved, other kernels. method.md#evaluation.
 
     >>> forward_s({"forward": 1.0, "backward": 2.0, "tensor_parallel": 0.5, "optimizer": 0.1})
     1.25
@@ -88,15 +82,12 @@ def generated_token_s(scenario: Scenario) -> float:
     Counted: the longer of kernel launches of a forward pass and one read of all weights. Left out:
     the growing context, sampling, model parallelism. method.md#evaluation.
 
-    >>> model, machine = load_model("gpt2"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("ddp"))
-    >>> 0.0005 < generated_token_s(job) < 0.01
+    >>> 0.0005 < generated_token_s(make_scenario("gpt2", "ddp")) < 0.01
     True
     """
     device, host = scenario.machine.device, scenario.framework.host
     attention = scenario.workload.attention
-    blocks = blocks_of(scenario)
-    kernels = sum(block.count * num_kernels(block, attention) for block in blocks)
+    kernels = sum(b.count * num_kernels(b, attention) for b in blocks_of(scenario))
     issued = kernels * device.launch_s.value * host.dispatch_ratio.value
     element_bytes = 4 if scenario.workload.precision in ("fp32", "tf32") else 2
     rate = device.memory_bytes_per_s.value * device.memory_efficiency.value
@@ -111,15 +102,9 @@ def evaluation_s(
     Counted: forward passes in proportion to the step's batch, shared by all replicas or on the
     first only; tokens one by one. Left out: loading data, metrics. method.md#evaluation.
 
-    >>> job = planner.Workload(sequence_length=1024, global_batch=64)
-    >>> layout = planner.Layout(dp=4, micro_batch=16)
-    >>> scenario = Scenario(planner.load_model("gpt2"), planner.load_machine("polaris"), job,
-    ...                     planner.load_framework("ddp"))
-    >>> parts = {"forward": 0.1, "backward": 0.2}
-    >>> evaluation_s(scenario, layout, parts, Evaluation(sequences=128))
-    0.2
-    >>> evaluation_s(scenario, layout, parts, Evaluation(sequences=128, ranks="first"))
-    0.8
+    >>> job = make_scenario("gpt2", "ddp", global_batch=64), Layout(dp=4), {"forward": 0.1}
+    >>> [evaluation_s(*job, Evaluation(sequences=128, ranks=ranks)) for ranks in ("all", "first")]
+    [0.2, 0.8]
     """
     replicas = layout.dp if evaluation.ranks == "first" else 1
     batches = evaluation.sequences / scenario.workload.global_batch * replicas

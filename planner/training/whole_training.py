@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from planner.cost.parts import Part
+from planner.describe.files import read_toml
 from planner.describe.training.training_run import Charges
 from planner.errors import UnknownNameError
 from planner.tables import Table, Tabular
@@ -25,59 +27,17 @@ __all__ = [
     "sum_parts",
 ]
 
-_PARTS = (
-    Part(
-        name="start_up",
-        title="start-up",
-        hue="grey",
-        meaning="every job of the row before its first step: processes, communicators, state, "
-        "compilation",
-    ),
-    Part(
-        name="staging",
-        hue="grey",
-        hatch="/",
-        meaning="copying the dataset to the nodes' own disks, once a job",
-    ),
-    Part(name="steps", hue="blue", meaning="the optimizer steps, as long as the step's estimate"),
-    Part(
-        name="data",
-        title="waiting for data",
-        hue="orange",
-        meaning="what the input pipeline takes longer than the steps beside which it runs",
-    ),
-    Part(name="evaluation", hue="green", meaning="forward passes and generated text between steps"),
-    Part(
-        name="checkpoints",
-        hue="pink",
-        meaning="what steps wait for while the state is written",
-    ),
-    Part(
-        name="lost_work",
-        hue="red",
-        meaning="work since the last checkpoint, done again after failures and at the end of jobs",
-    ),
-    Part(
-        name="restarts",
-        title="recovery",
-        hue="red",
-        hatch="/",
-        meaning="from a failure until steps go on: noticing it, starting again, loading the state",
-    ),
-)
+_BY_NAME = {
+    name: Part(name=name, **fields)
+    for name, fields in read_toml(Path(__file__).with_name("parts.toml")).items()
+}
 
-PARTS = tuple(part.name for part in _PARTS)
+PARTS = tuple(_BY_NAME)
 """In the order of every answer."""
-
-_BY_NAME = {part.name: part for part in _PARTS}
 
 
 def part(name: str) -> Part:
-    """The record of a part; UnknownNameError where nobody wrote one.
-
-    >>> part("restarts").label
-    'recovery'
-    """
+    """The record of a part; UnknownNameError where nobody wrote one."""
     if name not in _BY_NAME:
         raise UnknownNameError("part", name, _BY_NAME, f"`{__name__}` has all {len(_BY_NAME)}")
     return _BY_NAME[name]
@@ -130,13 +90,11 @@ class WholeTraining(Tabular[str]):
     jobs: int
     """Consecutive jobs within the queue's limit; 1 if no limit is known."""
     queue: str
-    """The queue; empty if none is known."""
+    """Its name; empty if none is known."""
     failures: float
     """Expected number of interruptions."""
     checkpoints: float
-    """Number of checkpoints."""
     checkpoint_bytes: float
-    """Bytes of one checkpoint [B]."""
     bill: Bill
     notes: tuple[str, ...]
     """Costs that are not counted, and assumptions."""
@@ -189,10 +147,10 @@ class WholeTraining(Tabular[str]):
 
 
 def sum_parts(parts: tuple[TrainingPart, ...]) -> Amount:
-    """Sum parts with their intervals.
+    """Sum of parts, with its interval [s].
 
-    Counted: errors that follow the steps add up linearly, independent errors as squares.
-    method.md#whole-trainings.
+    Counted: errors that follow the steps add up linearly, independent errors as squares. Left out:
+    other correlations. method.md#whole-trainings.
 
     >>> steps = TrainingPart("steps", Amount(100.0, 90.0, 120.0), with_steps=True)
     >>> start = TrainingPart("start_up", Amount(20.0, 20.0, 35.0))
@@ -200,39 +158,33 @@ def sum_parts(parts: tuple[TrainingPart, ...]) -> Amount:
     Amount(expected=120.0, low=110.0, high=145.0)
     """
     expected = math.fsum(item.time_s.expected for item in parts)
-    correlated = [item.time_s for item in parts if item.with_steps]
-    independent = [item.time_s for item in parts if not item.with_steps]
-    below = math.hypot(
-        sum(t.expected - t.low for t in correlated), *(t.expected - t.low for t in independent)
-    )
-    above = math.hypot(
-        sum(t.high - t.expected for t in correlated), *(t.high - t.expected for t in independent)
-    )
+    below = _spread([(p.time_s.expected - p.time_s.low, p.with_steps) for p in parts])
+    above = _spread([(p.time_s.high - p.time_s.expected, p.with_steps) for p in parts])
     return Amount(expected, expected - below, expected + above)
+
+
+def _spread(errors: list[tuple[float, bool]]) -> float:
+    """Error of a sum [s], from that of every part and whether it follows the steps."""
+    independent = (error for error, with_steps in errors if not with_steps)
+    return math.hypot(sum(error for error, with_steps in errors if with_steps), *independent)
 
 
 def bill_training(time_s: Amount, nodes: int, charges: Charges, power: NodePower | None) -> Bill:
     """Node-hours of a training, and the energy, emissions and price that follow from them.
 
     Counted: all nodes for the whole time; the centre's overhead (PUE); stated prices per node-hour
-    and per kWh. Left out: waiting in queues, making the hardware.
-    method.md#energy.
+    and per kWh. Left out: waiting in queues, making the hardware. method.md#energy.
 
-    >>> hour = Amount(3600.0, 1800.0, 7200.0)
-    >>> bill = bill_training(hour, 2, Charges(carbon_g_per_kwh=500.0), None)
-    >>> bill.node_hours.expected, bill.energy_kwh, bill.price
-    (2.0, None, None)
+    >>> bill_training(Amount(3600.0, 1800.0, 7200.0), 2, Charges(), None).node_hours
+    Amount(expected=2.0, low=1.0, high=4.0)
     """
     hours = time_s.times(nodes / 3600)
     energy = None if power is None else _energy(hours, power, charges.pue)
     carbon = None
     if energy is not None and charges.carbon_g_per_kwh is not None:
         carbon = energy.times(charges.carbon_g_per_kwh / 1000)
-    prices = []
-    if charges.price_per_node_hour is not None:
-        prices.append(hours.times(charges.price_per_node_hour))
-    if charges.price_per_kwh is not None and energy is not None:
-        prices.append(energy.times(charges.price_per_kwh))
+    rates = ((hours, charges.price_per_node_hour), (energy, charges.price_per_kwh))
+    prices = [use.times(rate) for use, rate in rates if use is not None and rate is not None]
     price = None
     if prices:
         price = Amount(*(sum(getattr(p, k) for p in prices) for k in ("expected", "low", "high")))
@@ -240,7 +192,7 @@ def bill_training(time_s: Amount, nodes: int, charges: Charges, power: NodePower
 
 
 def _energy(hours: Amount, power: NodePower, pue: float) -> Amount:
-    """Return the energy of node-hours; relative errors of time and power add as squares."""
+    """Energy of node-hours [kWh]; relative errors of time and power add as squares."""
     mean = float(energy_kwh(hours.expected, power.watts, pue))
     if not mean:
         return Amount(0.0, 0.0, 0.0)

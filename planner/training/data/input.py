@@ -28,24 +28,20 @@ __all__ = ["Change", "ChangeName", "InputTime", "changes", "input_time"]
 
 @dataclass(frozen=True, slots=True)
 class InputTime:
-    """Times of the input pipeline for one step, in arrays of one shape."""
+    """Input of one step, in arrays of one shape: of epochs after the first, unless named so [s]."""
 
     delivery_s: Float
-    """Time to deliver the samples of one step, in epochs after the first [s]."""
     exposed_s: Float
-    """Part of it that a step waits [s]."""
+    """Part of the delivery that a step waits [s]."""
     first_epoch_exposed_s: Float
-    """The same in the first epoch, when caches are empty [s]."""
     staging_s: Float
     """Copying the dataset to the local disks, once [s]."""
     utilisation: Float
-    """Accelerator utilisation (AU) of DLIO and MLPerf Storage in epochs after the first [1]."""
+    """Accelerator utilisation (AU) of DLIO and MLPerf Storage [1]."""
     stages: dict[str, Float]
-    """Time of every stage in epochs after the first [s]."""
     first_epoch_stages: dict[str, Float]
-    """The same in the first epoch [s]."""
     cached: Float
-    """Fraction of reads that the node cache serves in epochs after the first [1]."""
+    """Fraction of reads that the node cache serves [1]."""
     unknown: tuple[str, ...]
     """Stages that are not counted, because their rate is not known."""
 
@@ -76,14 +72,11 @@ def input_time(
     a ready batch in every step. Without prefetch or workers nothing is hidden. Left out:
     evaluation, other jobs on the file system, gradients on the same interfaces, samples of unlike
     size in one batch. `ranks_per_node` counts ranks that load, `samples_per_step` different samples
-    of the whole job. Shapes: all broadcast.
-    Raises DescriptionError for a dataset of tokens that is not cut into sequences, and for missing
-    local disks; UnknownNameError for a file system that the machine does not list.
-    Source: method.md#input.
+    of the whole job. Raises DescriptionError for datasets of tokens that are not cut and missing
+    local disks; UnknownNameError for unknown file systems. method.md#input.
 
-    >>> from planner.describe.catalogue import load_dataset
-    >>> time = input_time(load_machine("polaris"), 100, 4, 2800, 0.636, load_dataset("unet3d"),
-    ...     Loader(workers=8))
+    >>> job = load_machine("polaris"), 100, 4, 2800, 0.636, planner.load_dataset("unet3d")
+    >>> time = input_time(*job, Loader(workers=8))
     >>> str(time.bound), round(float(time.delivery_s), 3)
     ('file system', 0.632)
     """
@@ -96,11 +89,9 @@ def input_time(
             f"staging = 'local-disk': nodes of {machine.name} have no disk of their own; "
             "use none or memory"
         )
+    values = (nodes, ranks_per_node, samples_per_step, step_s, epochs)
     nodes, ranks, samples, step, epochs = np.broadcast_arrays(
-        *(
-            np.asarray(values, float)
-            for values in (nodes, ranks_per_node, samples_per_step, step_s, epochs)
-        )
+        *(np.asarray(each, float) for each in values)
     )
     job = machine, nodes, ranks, samples, dataset, loader
     first, later = cached_fraction(machine, nodes, dataset, loader, epochs)
@@ -108,12 +99,11 @@ def input_time(
     exposed = _exposed(warm, step, loader)
     system = machine.file_system(loader.file_system)
     rate = node_read_rate(machine, nodes, system)
-    staging = staging_time(machine, nodes, dataset, loader, rate)
     return InputTime(
         delivery_s=_longest(warm),
         exposed_s=exposed,
         first_epoch_exposed_s=_exposed(cold, step, loader),
-        staging_s=staging if system else 0 * staging,
+        staging_s=staging_time(machine, nodes, dataset, loader, rate) * bool(system),
         utilisation=step / (step + exposed),
         stages=warm,
         first_epoch_stages=cold,
@@ -123,32 +113,25 @@ def input_time(
 
 
 def _longest(stages: dict[str, Float]) -> Float:
-    return np.max(np.stack(list(stages.values())), axis=0)
+    return np.max(list(stages.values()), axis=0)
 
 
 def _slowest(stages: dict[str, Float]) -> NDArray[np.str_]:
-    return np.array(list(stages))[np.argmax(np.stack(list(stages.values())), axis=0)]
+    return np.array(list(stages))[np.argmax(list(stages.values()), axis=0)]
 
 
 def _exposed(stages: dict[str, Float], step: Float, loader: Loader) -> Float:
     """Time that a step waits for its batch [s]."""
     longest, fetch = _longest(stages), constants().hand_over_s.value
     if not loader.workers:
-        return np.sum(np.stack(list(stages.values())), axis=0)
+        return np.sum(list(stages.values()), axis=0)
     if not loader.prefetch:
         return longest + fetch
     return fetch + np.maximum(longest - step - fetch, 0)
 
 
 ChangeName = Literal[
-    "workers",
-    "prefetch",
-    "decoded",
-    "larger files",
-    "stripes",
-    "shards",
-    "local disk",
-    "memory",
+    "workers", "prefetch", "decoded", "larger files", "stripes", "shards", "local disk", "memory"
 ]
 
 _FILE_BYTES = 1e9
@@ -175,16 +158,14 @@ def changes(
     loader: Loader,
     epochs: ArrayLike = 2.0,
 ) -> list[Change]:
-    """List every possible single change of loader and dataset, with its input time [s].
+    """Every possible single change of loader and dataset, with its input time [s].
 
-    Counted: more workers, prefetch, staging, larger files, stripes, sequential reads. A caller
-    compares them with the present loader. Left out: two changes at once. method.md#input.
+    Counted: more workers, prefetch, staging, larger files, stripes, sequential reads. Left out: two
+    changes at once. method.md#input.
 
-    >>> from planner.describe.catalogue import load_dataset
-    >>> job = load_machine("polaris"), 256, 4, 7168, 0.636, load_dataset("unet3d")
-    >>> times = {change.name: change.time for change in changes(*job, Loader())}
-    >>> round(float(times["local disk"].utilisation), 2)
-    1.0
+    >>> job = load_machine("polaris"), 256, 4, 7168, 0.636, planner.load_dataset("unet3d")
+    >>> [change.name for change in changes(*job, Loader())][-2:]
+    ['local disk', 'memory']
     """
     job = machine, nodes, ranks_per_node, samples_per_step, step_s
     return [
@@ -196,7 +177,7 @@ def changes(
 def _variants(
     machine: Machine, ranks: float, dataset: Dataset, loader: Loader
 ) -> Iterator[tuple[ChangeName, Dataset, Loader]]:
-    """Yield dataset and loader after each change."""
+    """Dataset and loader after each change."""
     workers = max(int(machine.node.num_cores.value / max(ranks, 1)), 1)
     hidden = max(loader.prefetch, 2)
     if workers > loader.workers:
@@ -204,37 +185,19 @@ def _variants(
     if not loader.prefetch or not loader.workers:
         yield "prefetch", dataset, loader.replaced(workers=max(loader.workers, 1), prefetch=hidden)
     if dataset.compressed and dataset.decode_s.value:
-        yield "decoded", _decoded(dataset), loader
+        origin = {"kind": "assumed", "source": "stored decoded"}
+        size = {"value": dataset.host_bytes, **origin}
+        stored = {"sample_bytes": size, "decode_s": {"value": 0.0, **origin}}
+        yield "decoded", dataset.replaced(**stored, compressed=False), loader
     per_file = math.ceil(_FILE_BYTES / dataset.sample_bytes.value)
     if per_file > dataset.samples_per_file.value:
-        yield "larger files", _packed(dataset, per_file), loader.replaced(order="sequential")
+        source = f"record files of {_FILE_BYTES / 1e9:g} GB"
+        number = {"value": per_file, "kind": "assumed", "source": source}
+        packed = dataset.replaced(samples_per_file=number, order="sequential")
+        yield "larger files", packed, loader.replaced(order="sequential")
     system = machine.file_system(loader.file_system)
     if system and system.num_targets and system.num_targets.value > loader.stripe_count:
         yield "stripes", dataset, loader.replaced(stripe_count=int(system.num_targets.value))
-    yield from _cached(machine, dataset, loader)
-
-
-def _decoded(dataset: Dataset) -> Dataset:
-    """Return the dataset stored decoded, which needs no decoding."""
-    size, origin = dataset.host_bytes, {"kind": "assumed", "source": "stored decoded"}
-    return dataset.replaced(
-        sample_bytes={"value": size, **origin}, decode_s={"value": 0.0, **origin}, compressed=False
-    )
-
-
-def _packed(dataset: Dataset, per_file: int) -> Dataset:
-    """Return the dataset in larger files."""
-    source = f"record files of {_FILE_BYTES / 1e9:g} GB"
-    return dataset.replaced(
-        samples_per_file={"value": per_file, "kind": "assumed", "source": source},
-        order="sequential",
-    )
-
-
-def _cached(
-    machine: Machine, dataset: Dataset, loader: Loader
-) -> Iterator[tuple[ChangeName, Dataset, Loader]]:
-    """Yield changes of the place where a node caches the dataset."""
     if not loader.sharded:
         cache = "memory" if loader.staging == "none" else loader.staging
         yield "shards", dataset, loader.replaced(staging=cache, sharded=True)

@@ -14,7 +14,6 @@ from planner.describe.machine import FileSystem, Machine
 from planner.describe.training.training_run import Dataset, Loader
 
 __all__ = [
-    "DataConstants",
     "cache_bytes",
     "cached_fraction",
     "constants",
@@ -27,7 +26,7 @@ __all__ = [
 
 
 class DataConstants(Description):
-    """Everything that `constants.toml` states."""
+    """Constants of the input pipeline, from `constants.toml`."""
 
     page_cache_fraction: Fraction
     """Fraction of a node's memory that the page cache may take."""
@@ -43,7 +42,7 @@ class DataConstants(Description):
 
 @functools.cache
 def constants() -> DataConstants:
-    """Load the constants of the input pipeline."""
+    """Constants of the input pipeline."""
     return load(Path(__file__).with_name("constants.toml"), DataConstants)
 
 
@@ -51,21 +50,23 @@ def node_read_rate(machine: Machine, nodes: Float, system: FileSystem | None) ->
     """Read rate of a node from a shared file system that all nodes read at once [B/s].
 
     Counted: an equal part of the aggregate bandwidth, the node's interfaces, and the rate of one
-    client; infinite if none is known. Left out: other jobs, gradients on the same
-    interfaces. Source: definition.
+    client; infinite if none is known. Left out: other jobs, gradients on the same interfaces.
+    Definition.
 
     >>> polaris = load_machine("polaris")
-    >>> eagle = polaris.file_system()
-    >>> [float(node_read_rate(polaris, np.array(n), eagle)) / 1e9 for n in (1, 100)]
+    >>> (node_read_rate(polaris, np.array([1, 100]), polaris.file_system()) / 1e9).tolist()
     [14.7, 6.5]
     """
-    nodes = np.asarray(nodes, float)
-    rate = np.full(nodes.shape, machine.node_bytes_per_s or np.inf)
-    if system and system.client_bytes_per_s:
-        rate = np.minimum(rate, system.client_bytes_per_s.value)
+    part = np.full(np.shape(nodes), np.inf)
     if system and system.reading:
-        rate = np.minimum(rate, system.reading.value / nodes)
-    return rate
+        part = system.reading.value / np.asarray(nodes, float)
+    return np.minimum(part, _interfaces_rate(machine, system))
+
+
+def _interfaces_rate(machine: Machine, system: FileSystem | None) -> float:
+    """Read rate of one node by its interfaces and as one client; infinite if unknown [B/s]."""
+    client = system.client_bytes_per_s.value if system and system.client_bytes_per_s else np.inf
+    return min(machine.node_bytes_per_s or np.inf, client)
 
 
 def stage_times(
@@ -77,15 +78,14 @@ def stage_times(
     loader: Loader,
     cached: Float,
 ) -> dict[str, Float]:
-    """Time of every stage for the samples of one step, by its name [s].
+    """Time of every stage for the samples of one step, by its name; arrays broadcast [s].
 
     Counted: reads that nodes have not `cached` come from the shared file system. Stages work at the
-    same time, each on another batch, so that the slowest sets the pace. Left out: other jobs.
-    Shapes: all arrays broadcast. Source: method.md#input.
+    same time, each on another batch: the slowest sets the pace. Left out: other jobs.
+    method.md#input.
 
-    >>> from planner.describe.catalogue import load_dataset
     >>> job = load_machine("polaris"), np.array(100), np.array(4), np.array(2800)
-    >>> times = stage_times(*job, load_dataset("unet3d"), Loader(), np.array(0.0))
+    >>> times = stage_times(*job, planner.load_dataset("unet3d"), Loader(), np.array(0.0))
     >>> round(float(times["file system"]), 3)
     0.632
     """
@@ -96,16 +96,22 @@ def stage_times(
     from_disk = samples_per_step * cached if loader.staging == "local-disk" else none
     from_disk = from_disk + (none if system else missed)
     times = _shared(machine, nodes, fetched, dataset, loader, system) if system else {}
-    times |= _on_node(machine, nodes, samples_per_step, dataset, from_disk)
+    node, size = machine.node, dataset.sample_bytes.value
+    if node.local_disk and np.any(from_disk):
+        times["local disk"] = from_disk * size / nodes / node.local_disk.read_bytes_per_s.value
+    moved_bytes = constants().host_copies.value * dataset.host_bytes + size
+    memory_rate = node.host_memory_bytes_per_s.value
+    times["host memory"] = samples_per_step * moved_bytes / nodes / memory_rate
+    times["cores"] = samples_per_step * dataset.decode_s.value / nodes / node.num_cores.value
     busy = _read_time(dataset, loader, system) * fetched + dataset.decode_s.value * samples_per_step
     times["workers"] = busy / (nodes * ranks_per_node * max(loader.workers, 1))
-    rate = machine.node.host_link_bytes_per_s.value
-    times["host link"] = samples_per_step * dataset.host_bytes / (nodes * ranks_per_node) / rate
+    link_rate, num_bytes = node.host_link_bytes_per_s.value, samples_per_step * dataset.host_bytes
+    times["host link"] = num_bytes / (nodes * ranks_per_node) / link_rate
     return times
 
 
 def unknown_stages(machine: Machine, loader: Loader) -> tuple[str, ...]:
-    """List the stages for which the machine's description states no rate."""
+    """Stages for which the machine's description states no rate."""
     system = machine.file_system(loader.file_system)
     if system is None:
         return () if machine.node.local_disk else ("local disk",)
@@ -130,43 +136,18 @@ def _shared(
     size = fetched * dataset.sample_bytes.value
     if system.reading:
         times["file system"] = size / system.reading.value
-    if rate := _target_rate(system):
+    if system.reading and system.num_targets:
         files = np.minimum(dataset.num_files, np.maximum(fetched, 1.0))
-        targets = np.minimum(files * loader.stripe_count, _targets(system))
-        times["storage targets"] = size / (targets * rate)
-    rate = machine.node_bytes_per_s or np.inf
-    if system.client_bytes_per_s:
-        rate = min(rate, system.client_bytes_per_s.value)
-    times["interfaces"] = size / nodes / rate
+        targets = np.minimum(files * loader.stripe_count, system.num_targets.value)
+        times["storage targets"] = size / (targets * _target_rate(system))
+    times["interfaces"] = size / nodes / _interfaces_rate(machine, system)
     if system.opens_per_s:
         times["metadata"] = fetched / dataset.samples_per_file.value / system.opens_per_s.value
     return times
 
 
-def _on_node(
-    machine: Machine,
-    nodes: Float,
-    samples: Float,
-    dataset: Dataset,
-    from_disk: Float,
-) -> dict[str, Float]:
-    """Times of stages inside each node [s]."""
-    node, size = machine.node, dataset.sample_bytes.value
-    times = {}
-    if node.local_disk and np.any(from_disk):
-        times["local disk"] = from_disk * size / nodes / node.local_disk.read_bytes_per_s.value
-    moved_bytes = constants().host_copies.value * dataset.host_bytes + size
-    times["host memory"] = samples * moved_bytes / nodes / node.host_memory_bytes_per_s.value
-    times["cores"] = samples * dataset.decode_s.value / nodes / node.num_cores.value
-    return times
-
-
-def _targets(system: FileSystem) -> float:
-    return system.num_targets.value if system.num_targets else np.inf
-
-
 def _target_rate(system: FileSystem) -> float:
-    """Read rate of one storage target; 0 if it is not known [B/s]."""
+    """Read rate of one storage target; 0 if unknown [B/s]."""
     if system.reading and system.num_targets:
         return system.reading.value / system.num_targets.value
     return 0.0
@@ -189,9 +170,8 @@ def _read_time(dataset: Dataset, loader: Loader, system: FileSystem | None) -> f
 def cache_bytes(machine: Machine, loader: Loader) -> float:
     """Bytes of a dataset that a node can cache [B].
 
-    Counted: the local disk, or the part of the host's memory that the page cache may take.
-    Left out: what else lies on the disk or in the memory.
-    Source: definition.
+    Counted: the local disk, or the part of the host's memory that the page cache may take. Left
+    out: other contents of the disk and the memory. Definition.
 
     >>> cache_bytes(load_machine("polaris"), Loader(staging="local-disk"))
     3200000000000.0
@@ -208,10 +188,9 @@ def reread_fraction(nodes: Float, epochs: Float) -> Float:
     """Fraction of an epoch that a node has read before, mean of the epochs after the first [1].
 
     Counted: a node reads 1/nodes of the samples at random in every epoch, so that after e epochs it
-    has read 1 - (1 - 1/nodes)^e of them. Left out: the size of the cache.
-    Source: definition.
+    has read 1 - (1 - 1/nodes)^e of them. Left out: the size of the cache. Definition.
 
-    >>> [float(reread_fraction(np.array(n), np.array(e))) for n, e in ((4, 2), (1, 9))]
+    >>> reread_fraction(np.array([4, 1]), np.array([2, 9])).tolist()
     [0.25, 1.0]
     """
     missed, later = 1 - 1 / nodes, np.maximum(epochs - 1, 1)
@@ -226,22 +205,23 @@ def cached_fraction(
 
     Counted: a local disk is filled before the first step; memory as the first epoch reads. With
     shards a node keeps its own part of the dataset, else as much of the whole as it has room for.
-    Left out: the files that nodes could pass to each other. Source: definition.
+    Left out: the files that nodes could pass to each other. Definition.
 
-    >>> from planner.describe.catalogue import load_dataset
-    >>> job = load_machine("polaris"), np.array(4.0), load_dataset("unet3d")
+    >>> job = load_machine("polaris"), np.array(4.0), planner.load_dataset("unet3d")
     >>> [float(part) for part in cached_fraction(*job, Loader(staging="local-disk"), np.array(2.0))]
     [1.0, 1.0]
     """
     nodes, epochs = np.asarray(nodes, float), np.asarray(epochs, float)
-    needed_bytes = (
-        dataset.total_bytes / nodes if loader.sharded else dataset.total_bytes + 0 * nodes
-    )
-    fits = np.minimum(cache_bytes(machine, loader) / needed_bytes, 1.0)
+    fits = np.minimum(cache_bytes(machine, loader) / _node_bytes(dataset, loader, nodes), 1.0)
     if loader.staging == "memory":
         reread = np.ones_like(fits) if loader.sharded else reread_fraction(nodes, epochs)
         return 0 * fits, np.minimum(fits, reread)
     return fits, fits
+
+
+def _node_bytes(dataset: Dataset, loader: Loader, nodes: Float) -> Float:
+    """Bytes of the dataset, or of a node's shard of it [B]."""
+    return dataset.total_bytes / nodes if loader.sharded else dataset.total_bytes + 0 * nodes
 
 
 def staging_time(
@@ -251,10 +231,9 @@ def staging_time(
 
     Counted: every node reads its own copy of the whole dataset, or its shard, from the shared file
     system, at `read_bytes_per_s` a node, and writes it to its disk meanwhile. Left out: metadata,
-    unpacking, broadcasts between nodes. Source: definition.
+    unpacking, broadcasts between nodes. Definition.
 
-    >>> from planner.describe.catalogue import load_dataset
-    >>> job = load_machine("polaris"), np.array(10.0), load_dataset("imagenet")
+    >>> job = load_machine("polaris"), np.array(10.0), planner.load_dataset("imagenet")
     >>> loader = Loader(staging="local-disk", sharded=True)
     >>> round(float(staging_time(*job, loader, np.array(5e9))), 1)
     2.9
@@ -262,6 +241,5 @@ def staging_time(
     disk = machine.node.local_disk
     if loader.staging != "local-disk" or disk is None:
         return np.zeros(np.broadcast(nodes, read_bytes_per_s).shape)
-    has = dataset.total_bytes / nodes if loader.sharded else dataset.total_bytes + 0 * nodes
-    has = np.minimum(has, disk.capacity_bytes.value)
-    return has / np.minimum(read_bytes_per_s, disk.write_bytes_per_s.value)
+    copy_bytes = np.minimum(_node_bytes(dataset, loader, nodes), disk.capacity_bytes.value)
+    return copy_bytes / np.minimum(read_bytes_per_s, disk.write_bytes_per_s.value)

@@ -28,7 +28,6 @@ from planner.errors import DescriptionError
 
 __all__ = [
     "Checkpoint",
-    "CheckpointConstants",
     "checkpoint_of",
     "constants",
     "loading_s",
@@ -54,29 +53,21 @@ class CheckpointConstants(Description):
 
 @functools.cache
 def constants() -> CheckpointConstants:
-    """Load the constants of checkpoints.
-
-    >>> constants().writer_bytes_per_s.value
-    700000000.0
-    """
+    """Constants of checkpoints, from `operation.toml`."""
     data = read_toml(Path(__file__).with_name("operation.toml"))["checkpoints"]
     return CheckpointConstants.described(data, where="operation.toml: checkpoints")
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint(Arrays):
-    """A checkpoint of layouts: its size and its time."""
+    """A checkpoint of layouts: bytes of its parts and of the rank that writes most, its times."""
 
     parts_bytes: dict[str, Float]
-    """`weights`, `master_weights` and `moments`."""
     files: Float
-    """Files of tensors."""
     writers: Float
-    """Ranks that write."""
     most_bytes: Float
-    """Bytes of the rank that writes most [B]."""
     write_s: Float
-    """Time from the last step before it until it is complete [s]."""
+    """Time from the last step before it until it is complete, `blocking_s` and `behind_s` [s]."""
     blocking_s: Float
     """Time that steps wait for it [s]."""
     behind_s: Float
@@ -89,11 +80,7 @@ class Checkpoint(Arrays):
 
 
 def nodes_of(machine: Machine, layouts: Layouts) -> Float:
-    """Number of nodes that layouts run on, without spare ones [1].
-
-    >>> float(nodes_of(load_machine("polaris"), Layouts.of(Layout(dp=6))))
-    2.0
-    """
+    """Number of nodes that layouts run on, without spare ones [1]."""
     return np.ceil(layouts.world / machine.node.num_devices)
 
 
@@ -104,17 +91,10 @@ def saved_bytes(scenario: Scenario, layouts: Layouts, contents: str = "states") 
     optimizer moments of trained parameters; with adapters only theirs. Left out: random states,
     schedulers, file formats, copies of tied weights on two pipeline stages, optimizer states per
     tensor (Adafactor). ZeRO-3 omits the 16-bit copy: its partitions have no elements in a state
-    dict (DeepSpeed 0.19, runtime/engine.py).
-    method.md#checkpoints.
+    dict (DeepSpeed 0.19, runtime/engine.py). method.md#checkpoints.
 
-    >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
-    >>> def per_parameter(framework, **layout):
-    ...     scenario = Scenario(model, machine, Workload(), load_framework(framework))
-    ...     parts = saved_bytes(scenario, Layouts.of(Layout(**layout)))
-    ...     return float(sum(parts.values())) / model.num_params
-    >>> per_parameter("megatron-lm"), per_parameter("ddp"), per_parameter("fsdp2", zero_stage=3)
-    (14.0, 12.0, 12.0)
-    >>> [per_parameter("deepspeed", zero_stage=z, dp=8) for z in (1, 3)]
+    >>> job, layouts = make_scenario("gpt2-xl", "deepspeed"), Layouts.broadcast(zero_stage=[1, 3])
+    >>> (sum(saved_bytes(job, layouts).values()) / job.model.num_params).tolist()
     [14.0, 12.0]
     """
     workload, states = scenario.workload, scenario.framework.states(scenario.workload.precision)
@@ -155,12 +135,10 @@ def transfer_bounds_s(
     `most_bytes` are those of the busiest process. Counted: one process, the nodes' interfaces, the
     job's share of the file system's aggregate rate; for `reading` also the rate of one client. Left
     out: other jobs, metadata, stripes, the rate of one client for writing; a file system of unknown
-    rate sets no bound.
-    method.md#checkpoints.
+    rate sets no bound. method.md#checkpoints.
 
-    >>> polaris = load_machine("polaris")       # 650 GB/s, two interfaces of 25 GB/s a node
-    >>> args = {"num_nodes": 4, "process_bytes_per_s": 1e9}
-    >>> bounds = transfer_bounds_s(polaris, Checkpoints(), 1e12, 1e9, **args)
+    >>> job = load_machine("polaris"), Checkpoints(), 1e12, 1e9, 4
+    >>> bounds = transfer_bounds_s(*job, process_bytes_per_s=1e9)
     >>> {name: round(float(seconds), 2) for name, seconds in bounds.items()}
     {'process': 1.0, 'interfaces': 5.0, 'file_system': 1.54}
     """
@@ -168,14 +146,12 @@ def transfer_bounds_s(
     total, most, nodes = np.broadcast_arrays(
         *(np.asarray(each, dtype=float) for each in (total_bytes, most_bytes, num_nodes))
     )
-    bounds = {"process": most / process_bytes_per_s}
-    node = machine.node_bytes_per_s
-    if reading and system is not None and system.client_bytes_per_s is not None:
-        node = min(node or np.inf, system.client_bytes_per_s.value)
-    if node:
-        bounds["interfaces"] = total / (nodes * node)
-    system_rate = None if system is None else system.reading if reading else system.bytes_per_s
-    if system_rate is not None:
+    bounds, node_rate = {"process": most / process_bytes_per_s}, machine.node_bytes_per_s
+    if reading and system and system.client_bytes_per_s:
+        node_rate = min(node_rate or np.inf, system.client_bytes_per_s.value)
+    if node_rate:
+        bounds["interfaces"] = total / (nodes * node_rate)
+    if system and (system_rate := system.reading if reading else system.bytes_per_s):
         bounds["file_system"] = total / (checkpoints.share * system_rate.value)
     return bounds
 
@@ -190,14 +166,9 @@ def transfer_s(
     process_bytes_per_s: float,
     reading: bool = False,
 ) -> Float:
-    """Time to write or read files from several nodes: the largest of `transfer_bounds_s` [s].
-
-    >>> polaris = load_machine("polaris")
-    >>> float(transfer_s(polaris, Checkpoints(), 1e12, 1e9, 4, process_bytes_per_s=1e9))
-    5.0
-    """
-    args = (machine, checkpoints, total_bytes, most_bytes, num_nodes)
-    bounds = transfer_bounds_s(*args, process_bytes_per_s=process_bytes_per_s, reading=reading)
+    """Time to write or read files from several nodes: the largest of `transfer_bounds_s` [s]."""
+    job = (machine, checkpoints, total_bytes, most_bytes, num_nodes)
+    bounds = transfer_bounds_s(*job, process_bytes_per_s=process_bytes_per_s, reading=reading)
     return functools.reduce(np.maximum, bounds.values())
 
 
@@ -212,15 +183,10 @@ def checkpoint_of(
     metadata files, frameworks that spread weights over all replicas, barriers.
     method.md#checkpoints.
 
-    >>> scenario = Scenario(load_model("llama-3-8b"), load_machine("polaris"), Workload(),
-    ...                     load_framework("fsdp2"))
-    >>> layouts = Layouts.of(Layout(dp=64, zero_stage=3))
-    >>> sharded = checkpoint_of(scenario, layouts)
+    >>> scenario = make_scenario(framework="fsdp2")
+    >>> sharded = checkpoint_of(scenario, Layouts.of(Layout(dp=64, zero_stage=3)))
     >>> float(sharded.total_bytes) / scenario.model.num_params, float(sharded.files)
     (12.0, 64.0)
-    >>> full = checkpoint_of(scenario, layouts, Checkpoints(full=True))
-    >>> bool(full.write_s > 50 * sharded.write_s)
-    True
     """
     options = checkpoints or Checkpoints()
     parts = saved_bytes(scenario, layouts, options.contents)
@@ -239,8 +205,7 @@ def checkpoint_of(
         copy = copy + all_gather_s(group, total)
     writer = rates.writer_bytes_per_s.value
     shared = transfer_s(machine, options, total, most, nodes, process_bytes_per_s=writer)
-    blocking = copy + shared
-    behind = np.zeros(np.shape(total))
+    blocking, behind = copy + shared, np.zeros(np.shape(total))
     if options.storage == "local-disk":
         local = np.maximum(most / writer, total / (nodes * _disk_rate(machine)))
         blocking, behind = copy + local, shared
@@ -285,31 +250,25 @@ def loading_s(
     Counted: `sharded`: every rank reads its shards; `every-rank`: every rank reads all, once over
     the network for a node; `rank-0`: one rank reads all and broadcasts it; `none`: rank 0
     broadcasts the weights that it initialised, unless they are sharded. Left out: resharding,
-    conversion.
-    method.md#checkpoints.
+    conversion. method.md#checkpoints.
 
-    >>> scenario = Scenario(load_model("llama-3-8b"), load_machine("polaris"), Workload(),
-    ...                     load_framework("fsdp2"))
-    >>> layouts = Layouts.of(Layout(dp=64, zero_stage=3))
-    >>> loadings = ("none", "sharded", "rank-0", "every-rank")
-    >>> [round(float(loading_s(scenario, layouts, loading))) for loading in loadings]
+    >>> job = make_scenario(framework="fsdp2"), Layouts.of(Layout(dp=64, zero_stage=3))
+    >>> [round(float(loading_s(*job, way))) for way in ("none", "sharded", "rank-0", "every-rank")]
     [0, 2, 140, 138]
     """
-    options = checkpoints or Checkpoints()
-    machine, reader = scenario.machine, constants().reader_bytes_per_s.value
+    options, machine = checkpoints or Checkpoints(), scenario.machine
     parts = saved_bytes(scenario, layouts, options.contents)
     states = parts["master_weights"] + parts["moments"]
     total, nodes = parts["weights"] + states, nodes_of(machine, layouts)
-    group = group_view(machine, layouts.world, np.ones_like(layouts.world))
     if loading == "none":
         weights = saved_bytes(scenario, layouts, "weights")["weights"]
         rank_bytes = weights / (layouts.tp * layouts.pp)
         replicas = group_view(machine, layouts.num_replicas, layouts.tp)
         return np.where(layouts.shards_weights, 0.0, broadcast_s(replicas, rank_bytes))
-    read_s = functools.partial(
-        transfer_s, machine, options, process_bytes_per_s=reader, reading=True
-    )
+    rate = constants().reader_bytes_per_s.value
+    read_s = functools.partial(transfer_s, machine, options, process_bytes_per_s=rate, reading=True)
     if loading == "rank-0":
+        group = group_view(machine, layouts.world, np.ones_like(layouts.world))
         return read_s(total, total, 1.0) + broadcast_s(group, total)
     if loading == "every-rank":
         return read_s(total * nodes, total, nodes)

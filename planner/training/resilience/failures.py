@@ -1,8 +1,4 @@
-"""Failures: time that interruptions cost a training, and the best checkpoint interval.
-
-Failures are a Poisson process: independent, at a constant rate, also during checkpoints and
-restarts.
-"""
+"""Failures: time that interruptions, a Poisson process, cost, and the best checkpoint interval."""
 
 from __future__ import annotations
 
@@ -19,7 +15,6 @@ from planner.describe.files import read_toml
 from planner.describe.training.training_run import Failures
 
 __all__ = [
-    "FailureConstants",
     "Jobs",
     "Losses",
     "consecutive_jobs",
@@ -49,11 +44,7 @@ class FailureConstants(Description):
 
 @functools.cache
 def constants() -> FailureConstants:
-    """Load the constants of failures.
-
-    >>> constants().per_device_hour.value
-    1.973e-05
-    """
+    """Constants of failures, from `operation.toml`."""
     data = read_toml(Path(__file__).with_name("operation.toml"))["failures"]
     return FailureConstants.described(data, where="operation.toml: failures")
 
@@ -62,34 +53,29 @@ def mean_time_between_failures_s(num_devices: ArrayLike, failures: Failures | No
     """Mean time between interruptions of a job on a number of devices [s].
 
     Counted: every device, with its share of host and network, interrupts the job at the same rate.
-    Left out: nodes that fail more often than others, wear, announced maintenance.
-    arXiv:2410.21680, section III; method.md#failures.
+    Left out: worse nodes, wear, maintenance. arXiv:2410.21680, section III; method.md#failures.
 
-    >>> hours = mean_time_between_failures_s([1, 16_384]) / 3600        # Llama 3 405B: 3.1 h
-    >>> [round(float(each), 1) for each in hours]
-    [50684.2, 3.1]
+    >>> round(float(mean_time_between_failures_s(16_384)) / 3600, 1)    # Llama 3 405B
+    3.1
     """
     own_rate = (failures or Failures()).per_device_hour
     rate = constants().per_device_hour.value if own_rate is None else own_rate
-    num_devices = np.asarray(num_devices, dtype=float)
     if not rate:
-        return np.full(num_devices.shape, _ENDLESS_S)
-    return 3600.0 / (rate * num_devices)
+        return np.full(np.shape(num_devices), _ENDLESS_S)
+    return 3600.0 / (rate * np.asarray(num_devices, dtype=float))
 
 
 def detection_s(failures: Failures) -> float:
     """Time to detect an interruption and to get nodes again [s].
 
-    Counted: the stated time or torch's timeout, waiting for nodes. Left out: the start that
-    follows. Definition.
+    Counted: the stated time or torch's timeout, waiting for nodes. Left out: the start after it.
+    Definition.
 
     >>> detection_s(Failures()), detection_s(Failures(detection_s=30, queue_s=120))
     (600.0, 150.0)
     """
-    timeout_s = failures.detection_s
-    if timeout_s is None:
-        timeout_s = constants().detection_s.value
-    return timeout_s + failures.queue_s
+    stated_s = failures.detection_s
+    return (constants().detection_s.value if stated_s is None else stated_s) + failures.queue_s
 
 
 def young_interval_s(write_s: ArrayLike, mtbf_s: ArrayLike) -> Float:
@@ -107,20 +93,21 @@ def young_interval_s(write_s: ArrayLike, mtbf_s: ArrayLike) -> Float:
 def daly_interval_s(write_s: ArrayLike, mtbf_s: ArrayLike) -> Float:
     """Checkpoint interval with the least loss, to higher order [s].
 
-    Counted: failures while working, writing and restarting; the length of a restart does not change
-    the interval. Daly 2006, doi:10.1016/j.future.2004.11.016, equation 37.
+    Counted: failures while working, writing and restarting. Left out: the length of a restart,
+    which does not change it. Daly 2006, doi:10.1016/j.future.2004.11.016, equation 37.
 
     >>> round(float(daly_interval_s(50, 10_000)), 1)        # Young's 1000, less
     966.9
-    >>> float(daly_interval_s(50, 20))                      # writing takes longer than it lasts
-    20.0
     """
-    write, mtbf = np.broadcast_arrays(
-        np.asarray(write_s, dtype=float), np.asarray(mtbf_s, dtype=float)
-    )
+    write, mtbf = _floats(write_s, mtbf_s)
     half = write / (2.0 * mtbf)
     higher = young_interval_s(write, mtbf) * (1 + np.sqrt(half) / 3 + half / 9) - write
     return np.where(half < 1, higher, mtbf)
+
+
+def _floats(*values: ArrayLike) -> tuple[Float, ...]:
+    """Real numbers in arrays of one shape."""
+    return np.broadcast_arrays(*(np.asarray(each, dtype=float) for each in values))
 
 
 def expected_time_s(
@@ -133,11 +120,8 @@ def expected_time_s(
     """Expected time of work with checkpoints and restarts [s].
 
     Counted: every interval and its checkpoint are repeated until they pass without a failure;
-    restarts fail too. Left out: simultaneous failures. Daly 2006,
-    doi:10.1016/j.future.2004.11.016.
+    restarts fail too. Left out: simultaneous failures. Daly 2006, doi:10.1016/j.future.2004.11.016.
 
-    >>> round(float(expected_time_s(1e6, 0, 1e6, 1e18, 600)))       # nothing ever fails
-    1000000
     >>> round(float(expected_time_s(1e6, 50, 1000, 10_000, 600)))
     1175566
     """
@@ -150,20 +134,15 @@ def expected_time_s(
 
 @dataclass(frozen=True, slots=True)
 class Losses(Arrays):
-    """Expected time of a training, by use."""
+    """Expected time of a training, by use [s], its interruptions and checkpoint interval."""
 
     interval_s: Float
-    """Work between two checkpoints [s]."""
     work_s: Float
-    """Work, without work that failures undo [s]."""
     checkpoints_s: Float
-    """Waiting for checkpoints, without those that failures undo [s]."""
     lost_s: Float
-    """Work and checkpoints that failures undo [s]."""
+    """Work and checkpoints that failures undo; the others are without them."""
     restarts_s: Float
-    """Detecting failures and restarting [s]."""
     failures: Float
-    """Interruptions."""
 
     @property
     def total_s(self) -> Float:
@@ -186,31 +165,20 @@ def training_losses(
 ) -> Losses:
     """Time that a training loses to checkpoints, failures and restarts [s].
 
-    Steps wait `write_s` for a checkpoint, which is then written in the background for `behind_s`;
-    `restart_s` lasts from a failure to the first step after it. Without `interval_s` the best
-    interval is taken, at least `behind_s`. Counted: as `expected_time_s`; a failure while a
-    checkpoint is written loses the work since the one before. Left out: the last checkpoint counts
-    as the others, steps are not whole. Daly 2006, doi:10.1016/j.future.2004.11.016;
-    method.md#failures.
+    Steps wait `write_s` for a checkpoint, written in the background for `behind_s`; `interval_s` is
+    the best by default, at least `behind_s`. Counted: as `expected_time_s`; a failure while a
+    checkpoint is written loses the work since the one before. Left out: whole steps, the end's
+    checkpoint. Daly 2006, doi:10.1016/j.future.2004.11.016; method.md#failures.
 
     >>> month = training_losses(30 * 86400, write_s=40, mtbf_s=11_135, restart_s=900)
     >>> round(float(month.interval_s)), round(float(month.fraction), 3)
     (917, 0.846)
-    >>> hourly = training_losses(30 * 86400, 40, 11_135, 900, interval_s=3600)
-    >>> bool(month.fraction > hourly.fraction)
-    True
     """
-    arguments = (work_s, write_s, mtbf_s, restart_s, behind_s)
-    work, write, mtbf, restart, behind = np.broadcast_arrays(
-        *(np.asarray(each, dtype=float) for each in arguments)
-    )
+    work, write, mtbf, restart, behind = _floats(work_s, write_s, mtbf_s, restart_s, behind_s)
     mtbf = np.minimum(mtbf, _ENDLESS_S)
-    best_interval = (
-        daly_interval_s(write, mtbf) if interval_s is None else np.asarray(interval_s, float)
-    )
-    interval = np.minimum(
-        np.maximum(np.maximum(best_interval, behind), 1e-9), np.maximum(work, 1e-9)
-    )
+    wanted_s = daly_interval_s(write, mtbf) if interval_s is None else interval_s
+    interval = np.maximum(np.maximum(wanted_s, behind), 1e-9)
+    interval = np.minimum(interval, np.maximum(work, 1e-9))
     recovery = restart + behind
     total = expected_time_s(work, write, interval, mtbf, recovery)
     checkpoints = work / interval * write
@@ -223,15 +191,11 @@ def training_losses(
 
 @dataclass(frozen=True, slots=True)
 class Jobs(Arrays):
-    """A training in consecutive jobs of a queue's wall time."""
+    """Number of consecutive jobs, their start-up, and the losses at their ends but the last [s]."""
 
     jobs: Float
-    """Number of jobs."""
     starts_s: Float
-    """Start-up of all jobs [s]."""
     ends_s: Float
-    """Loss at the end of every job but the last: work since the last checkpoint, or a checkpoint
-    [s]."""
 
 
 def consecutive_jobs(
@@ -252,12 +216,8 @@ def consecutive_jobs(
     >>> day = consecutive_jobs(86_400, wall_s=21_600, start_s=300, interval_s=1800, write_s=20)
     >>> float(day.jobs), float(day.starts_s), float(day.ends_s)
     (5.0, 1500.0, 3600.0)
-    >>> float(consecutive_jobs(86_400, 21_600, 300, 1800, 20, saves_at_end=True).ends_s)
-    80.0
     """
-    total, wall, start, interval, write = np.broadcast_arrays(
-        *(np.asarray(each, float) for each in (total_s, wall_s, start_s, interval_s, write_s))
-    )
+    total, wall, start, interval, write = _floats(total_s, wall_s, start_s, interval_s, write_s)
     end = write if saves_at_end else interval / 2
     room = wall - start - end
     # the last job ends where the training does
