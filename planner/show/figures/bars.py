@@ -20,6 +20,7 @@ from planner.show.figures.frame import (
     named_rows,
     plain,
     stack_parts,
+    write_above,
 )
 from planner.show.figures.palette import LIMIT, label
 from planner.show.training import summary
@@ -80,15 +81,7 @@ def strategy_bars(strategies: Sequence[Verdict], machine: Machine) -> Drawing:
 def _draw_limit(figure: Any, limit_bytes: float, text: str, side: str = "auto") -> None:
     """Draw a limit of memory as a line, with a text above it."""
     figure.add_vline(x=limit_bytes / GIB, line=LIMIT_LINE)
-    figure.add_annotation(
-        x=limit_bytes / GIB,
-        y=1,
-        yref="paper",
-        yanchor="bottom",
-        xanchor=side,
-        showarrow=False,
-        text=text,
-    )
+    write_above(figure, limit_bytes / GIB, text, xanchor=side)
 
 
 def _mark(figure: Any, entry: Verdict, total: float, limit: float, right: float) -> None:

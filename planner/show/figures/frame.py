@@ -30,6 +30,7 @@ __all__ = [
     "named_rows",
     "plain",
     "stack_parts",
+    "write_above",
 ]
 
 LIMIT_LINE = {"color": LIMIT, "width": 2, "dash": "dash"}
@@ -163,6 +164,13 @@ def draw_device_limit(figure: Any, limit_bytes: float, **settings: Any) -> None:
         line=LIMIT_LINE,
         annotation_text=f"device limit {format_bytes(limit_bytes)}",
         **settings,
+    )
+
+
+def write_above(figure: Any, x: float, text: str, **settings: Any) -> None:
+    """Write a text above the axes."""
+    figure.add_annotation(
+        x=x, y=1, yref="paper", yanchor="bottom", showarrow=False, text=text, **settings
     )
 
 
