@@ -13,6 +13,7 @@ from planner.units import counted, either, format_amount, format_bytes, format_c
 __all__ = [
     "better_layout",
     "closest_strategy",
+    "cost_sentence",
     "fastest_gain",
     "fit_sentence",
     "fit_word",
@@ -268,6 +269,12 @@ def training_cost(plan: Plan, estimate: Estimate) -> tuple[str, str, str]:
     amount = f"steps of {format_count(tokens)} {plan.workload.unit}" if tokens else "1,000 steps"
     duration_s = plan.duration_s(estimate) if tokens else 1000 * estimate.step_time_s
     return amount, format_seconds(duration_s), f"{format_amount(node_hours)} node-hours"
+
+
+def cost_sentence(plan: Plan, estimate: Estimate) -> str:
+    """Write duration and node-hours of a training, and its queues."""
+    amount, duration, node_hours = training_cost(plan, estimate)
+    return f"{amount}: {duration}, {node_hours}. {queue_sentence(plan, estimate)}".rstrip()
 
 
 def queue_sentence(plan: Plan, estimate: Estimate) -> str:

@@ -6,6 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Literal, TypeVar
 
 from planner.choose.plan import Plan
@@ -124,34 +125,28 @@ class _Source:
 _OF_JOB = ("estimate", "model", "machine")
 _SOURCES = {
     "axes": _Source(lambda request: parallel_axes(*request.job), _OF_JOB),
-    "device_limit_bytes": _Source(
-        lambda request: request.machine.device.memory_bytes.value, ("machine",)
-    ),
-    "estimate": _Source(lambda request: request.estimate, ("estimate",)),
-    "estimates": _Source(lambda request: request.estimates),
-    "host_limit_bytes": _Source(
-        lambda request: request.machine.node.host_memory_bytes.value, ("machine",)
-    ),
-    "layout": _Source(lambda request: request.estimate.layout, ("estimate",)),
-    "machine": _Source(lambda request: request.machine, ("machine",)),
-    "marked": _Source(lambda request: request.result.recommended),
+    "device_limit_bytes": _Source(attrgetter("machine.device.memory_bytes.value"), ("machine",)),
+    "estimate": _Source(attrgetter("estimate"), ("estimate",)),
+    "estimates": _Source(attrgetter("estimates")),
+    "host_limit_bytes": _Source(attrgetter("machine.node.host_memory_bytes.value"), ("machine",)),
+    "layout": _Source(attrgetter("estimate.layout"), ("estimate",)),
+    "machine": _Source(attrgetter("machine"), ("machine",)),
+    "marked": _Source(attrgetter("result.recommended")),
     "played": _Source(
         lambda request: play_step(*request.job, request.options["experience"]),
         (*_OF_JOB, "experience"),
     ),
     "points": _Source(
-        lambda request: sorted(map(ScalePoint.of, request.result), key=lambda point: point.nodes)
+        lambda request: sorted(map(ScalePoint.of, request.result), key=attrgetter("nodes"))
     ),
-    "scores": _Source(lambda request: request.result.scores),
-    "space": _Source(
-        lambda request: request.space, ("model", "machine", "frameworks", "experience")
-    ),
+    "scores": _Source(attrgetter("result.scores")),
+    "space": _Source(attrgetter("space"), ("model", "machine", "frameworks", "experience")),
     "stages": _Source(
         lambda request: stage_memory(scenario_of(*request.job), request.estimate.layout), _OF_JOB
     ),
-    "step_time_s": _Source(lambda request: request.estimate.step_time_s, ("estimate",)),
-    "strategies": _Source(lambda request: request.result.strategies),
-    "training": _Source(lambda request: request.training),
+    "step_time_s": _Source(attrgetter("estimate.step_time_s"), ("estimate",)),
+    "strategies": _Source(attrgetter("result.strategies")),
+    "training": _Source(attrgetter("training")),
 }
 """Needs of drawings, by the name of their parameter."""
 
