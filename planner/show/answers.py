@@ -9,13 +9,7 @@ from planner.ask.answer import Answer, Row
 from planner.show.descriptions import format_quantity
 from planner.show.words import percent_chance
 from planner.tables import Block, Column, Line, Notes, Table, page
-from planner.units import (
-    format_amount,
-    format_bytes,
-    format_count,
-    format_rate,
-    format_seconds,
-)
+from planner.units import format_amount, format_bytes, format_count, format_rate, format_seconds
 
 __all__ = ["answer_page", "answer_table", "column_text", "column_title", "interval_names"]
 
@@ -29,17 +23,7 @@ _FORMS: tuple[tuple[str, Callable[[float], str]], ...] = (
     ("_elements", format_count),
 )
 """Formats of numbers, by the suffix of their column."""
-_SHARES = (
-    "mfu",
-    "efficiency",
-    "utilisation",
-    "kept",
-    "gain",
-    "step_fraction",
-    "step_change",
-    "memory_change",
-)
-_SHARE = "_share"
+_SHARES = ("mfu", "efficiency", "utilisation", "kept", "step_fraction")
 _SIGNED = ("gain", "step_change", "memory_change")
 _AMOUNTS = ("tokens_per_s", "node_hours", "days", "price")
 _TITLES = {
@@ -67,16 +51,8 @@ _TITLES = {
 _MIN_WIDTHS = {"reason": 24, "layout": 16, "recommendation": 14, "measure next": 14}
 """Titles of columns that a narrow terminal folds, and their least width."""
 _OMITTED = (
-    "framework",
-    "devices",
-    "mfu",
-    "group_nodes",
-    "peak",
-    "queue",
-    "step_change_low",
-    "step_change_high",
-    "memory_change_low",
-    "memory_change_high",
+    *("framework", "devices", "mfu", "group_nodes", "peak", "queue"),
+    *("step_change_low", "step_change_high", "memory_change_low", "memory_change_high"),
 )
 """Columns that a table omits; JSON and CSV have them."""
 _TOTALS = ("memory_bytes", "host_memory_bytes")
@@ -93,13 +69,7 @@ def answer_page(answer: Answer) -> list[Block]:
 
 
 def answer_table(answer: Answer) -> Table:
-    """Return the table of an answer as people read it: units written out, intervals joined.
-
-    >>> rows = ({"nodes": 4, "step_time_s": 2.0, "step_time_low_s": 1.5, "step_time_high_s": 3.0},)
-    >>> table = answer_table(Answer("nodes", {}, True, "", rows))
-    >>> table.titles, table.cells()
-    (['nodes', 'step'], [['4', '2 s (1.5-3)']])
-    """
+    """Return the table of an answer as people read it: units written out, intervals joined."""
     names = [name for name in _names(answer.rows) if _is_shown(answer.rows, name)]
     samples = answer.asked.get("workload", {}).get("sequence_length") == 1
     return Table(answer.rows, columns=tuple(_column(name, samples) for name in names))
@@ -121,29 +91,20 @@ def _names(rows: Sequence[Row]) -> list[str]:
 
 def _is_shown(rows: Sequence[Row], name: str) -> bool:
     """Tell whether a column is shown: it is not empty, and no end of an interval."""
-    values = [row.get(name) for row in rows]
     if name == "fits":
         return not all(row.get(name, True) for row in rows)
-    distinct = {value for value in values if value is not None}
-    if (
-        name.endswith("_bytes")
-        and _base(name) not in _TOTALS
-        and (len(distinct) == 1 or not any(distinct))
-    ):
-        return len(rows) == 1 and any(
-            distinct
-        )  # a part that is the same in all rows tells none apart
+    if name.endswith("_bytes") and _base(name) not in _TOTALS:
+        distinct = {row[name] for row in rows if row.get(name) is not None}
+        if len(distinct) == 1 or not any(distinct):
+            # a part that is the same in all rows tells none apart
+            return len(rows) == 1 and any(distinct)
     if name == "framework" and not any("layout" in row for row in rows):
         return True
     return name not in _OMITTED and _base(name) == name
 
 
 def _base(name: str) -> str:
-    """Return the column of which a column is an end of the interval, else itself.
-
-    >>> _base("step_time_low_s"), _base("days_high"), _base("days"), _base("step_change_low")
-    ('step_time_s', 'days', 'days', 'step_change_low')
-    """
+    """Return the column of which a column is an end of the interval, else itself."""
     for end in ("_low", "_high"):
         for unit in ("_s", "_bytes", ""):
             if name.endswith(end + unit) and not name.endswith(f"_change{end}"):
@@ -152,11 +113,7 @@ def _base(name: str) -> str:
 
 
 def interval_names(name: str) -> tuple[str, str]:
-    """Name the columns of both ends of the interval of a column.
-
-    >>> interval_names("step_time_s"), interval_names("days")
-    (('step_time_low_s', 'step_time_high_s'), ('days_low', 'days_high'))
-    """
+    """Name the columns of both ends of the interval of a column."""
     unit = next((unit for unit in ("_s", "_bytes") if name.endswith(unit)), "")
     stem = name.removesuffix(unit)
     return f"{stem}_low{unit}", f"{stem}_high{unit}"
@@ -190,8 +147,10 @@ def column_text(name: str, value: Any) -> str:
     if isinstance(value, int) and name != "num_params":
         return f"{value:,}"
     plain = name.removesuffix("_low").removesuffix("_high")
-    if plain in _SHARES or plain.endswith(_SHARE):
-        return f"{100 * value:+.1f} %" if plain in _SIGNED else f"{100 * value:.1f} %"
+    if plain in _SIGNED:
+        return f"{100 * value:+.1f} %"
+    if plain in _SHARES or plain.endswith("_share"):
+        return f"{100 * value:.1f} %"
     if plain in _AMOUNTS:
         return format_amount(value)
     form = next((form for end, form in _FORMS if name.endswith(end)), None)
@@ -203,13 +162,5 @@ def column_text(name: str, value: Any) -> str:
 
 
 def column_title(name: str) -> str:
-    """Return the title of a column.
-
-    >>> column_title("step_time_s"), column_title("global_batch")
-    ('step', 'global batch')
-    """
-    if name in _TITLES:
-        return _TITLES[name]
-    for unit in ("_bytes", "_s"):
-        name = name.removesuffix(unit)
-    return name.replace("_", " ")
+    """Return the title of a column."""
+    return _TITLES.get(name, name.removesuffix("_bytes").removesuffix("_s").replace("_", " "))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from planner.evidence.nccl_tests import SizeClass
 
 __all__ = ["collectives_text", "group_text", "score_text"]
-
-_COLUMNS = ("operation", "algorithm", "time", "bus bandwidth")
 
 
 def group_text(group: GroupView) -> str:
@@ -43,10 +42,11 @@ def collectives_text(
         f"{format_bytes(size_bytes)} over {counted(size, 'device')} of {machine.name}{spacing}: "
         f"{group_text(group)}.",
         "",
-        f"{_COLUMNS[0]:15} {_COLUMNS[1]:18} {_COLUMNS[2]:>10} {_COLUMNS[3]:>14}",
+        f"{'operation':15} {'algorithm':18} {'time':>10} {'bus bandwidth':>14}",
     ]
+    ways = Counter(row.operation for row in rows)
     for row in rows:
-        mark = "<- taken" if row.used and _has_choice(rows, row.operation) else ""
+        mark = "<- taken" if row.used and ways[row.operation] > 1 else ""
         lines.append(
             f"{row.operation:15} {row.algorithm:18} {format_seconds(row.time_s):>10} "
             f"{format_rate(row.bus_bytes_per_s):>14}  {mark}".rstrip()
@@ -55,10 +55,6 @@ def collectives_text(
 
 
 _SPACINGS = {2: ", every second device", 3: ", every third device"}
-
-
-def _has_choice(rows: Sequence[Row], operation: str) -> bool:
-    return sum(row.operation == operation for row in rows) > 1
 
 
 def _legend(rows: Sequence[Row], size: int) -> list[str]:

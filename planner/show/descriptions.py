@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -54,13 +55,7 @@ def quantities(description: Description, prefix: str = "") -> Iterable[tuple[str
 
 
 def format_quantity(name: str, value: float) -> str:
-    """Write a quantity in the unit that its name states.
-
-    >>> format_quantity("device.memory_bytes", 2.0**30), format_quantity("network.latency_s", 3e-6)
-    ('1.00 GiB', '3 us')
-    >>> format_quantity("file_systems[0].opens_per_s", 62e3)
-    '62,000/s'
-    """
+    """Write a quantity in the unit that its name states."""
     last = name.rsplit(".", 1)[-1]
     if "flop_per_s" in name:
         return format_rate(value, "FLOP/s")
@@ -138,14 +133,10 @@ def model_page(model: Model) -> list[Block]:
 def configuration_page(configuration: Configuration) -> list[Block]:
     """Return the contents of configuration files, and how they were read."""
     head = f"{configuration.name} ({', '.join(configuration.kinds)}): {configuration.framework}"
-    fields = {
-        "layout": configuration.layout,
-        "workload": configuration.workload,
-        "model": configuration.shape,
-    }
+    layout, workload, shape = configuration.layout, configuration.workload, configuration.shape
     records = (
         {"kind": kind, "field": name, "value": quote(value)}
-        for kind, values in fields.items()
+        for kind, values in (("layout", layout), ("workload", workload), ("model", shape))
         for name, value in values.items()
     )
     columns = (Column("kind", ""), Column("field", "field"), Column("value", "value"))
@@ -154,12 +145,7 @@ def configuration_page(configuration: Configuration) -> list[Block]:
 
 
 def spelled(name: str, switch: Switch) -> str:
-    """Write a switch as it is named behind a framework.
-
-    >>> switches = load_framework("deepspeed").switches
-    >>> [spelled(name, switches[name]) for name in ("liger", "bucket")]
-    ['+liger', '+bucket=VALUE']
-    """
+    """Write a switch as it is named behind a framework."""
     return f"+{name}=VALUE" if switch.takes else f"+{name}"
 
 
@@ -208,19 +194,16 @@ def machine_page(machine: Machine) -> list[Block]:
     """Return every number of a machine with kind and source, its networks, queues and notes."""
     numbers = quantity_table(machine)
     assumed = sum(quantity.kind == "assumed" for _, quantity in quantities(machine))
-    blocks: list[Block] = [
-        Line(f"{machine.name}: {machine.title}", "bold"),
-        Line(
-            f"{counted(machine.num_nodes.value, 'node')} x "
-            f"{counted(machine.node.num_devices, 'device')} ({machine.device.name}) = "
-            f"{counted(machine.num_devices, 'device')} with "
-            f"{format_bytes(machine.device.memory_bytes.value)} each"
-        ),
-    ]
-    if machine.evidence:
-        blocks.append(Line(f"measured runs: {machine.evidence}"))
+    size = (
+        f"{counted(machine.num_nodes.value, 'node')} x "
+        f"{counted(machine.node.num_devices, 'device')} ({machine.device.name}) = "
+        f"{counted(machine.num_devices, 'device')} with "
+        f"{format_bytes(machine.device.memory_bytes.value)} each"
+    )
     return [
-        *blocks,
+        Line(f"{machine.name}: {machine.title}", "bold"),
+        Line(size),
+        *([Line(f"measured runs: {machine.evidence}")] if machine.evidence else []),
         replace(
             numbers,
             records=(*numbers.records, *_efficiency_records(machine)),
@@ -264,12 +247,9 @@ def _system_lines(machine: Machine) -> Iterator[str]:
 
 
 def _field_table(description: Description) -> Table:
-    columns = (Column("field", "field"), Column("value", "value", _shortened, min_width=30))
+    brief = functools.partial(shorten, limit=_MAX_LENGTH)
+    columns = (Column("field", "field"), Column("value", "value", brief, min_width=30))
     return Table(tuple(_fields(description)), columns=columns)
-
-
-def _shortened(value: str) -> str:
-    return shorten(value, _MAX_LENGTH)
 
 
 def _fields(description: Description, prefix: str = "") -> Iterator[Record]:
@@ -317,7 +297,7 @@ def traced_page(traced: Traced) -> list[Block]:
         Line("kernels: bytes that memory-bound kernels move, forward and backward"),
         Line(
             "kept: from forward to backward, in fp32, under autocast, and with weights of 16 bits"
-            + half
+            f"{half}"
         ),
         Line("working: at most alive in its backward beyond what is kept"),
         Line(f"forward: {traced.flop / 2:,.0f} multiply-adds a sample"),
@@ -363,21 +343,18 @@ def _table(block: Mapping[str, Any]) -> Any:
     """A block with what it lists on a line each."""
     import tomlkit
 
+    def line(fields: Mapping[str, Any]) -> Any:
+        inline = tomlkit.inline_table()
+        inline.update(fields)
+        return inline
+
     table = tomlkit.table()
     for name, value in block.items():
         if isinstance(value, list):
             lines = tomlkit.array()
             for item in value:
-                lines.append(_line(item))
+                lines.append(line(item))
             table.add(name, lines.multiline(True))
         else:
-            table.add(name, _line(value) if isinstance(value, dict) else value)
+            table.add(name, line(value) if isinstance(value, dict) else value)
     return table
-
-
-def _line(fields: Mapping[str, Any]) -> Any:
-    import tomlkit
-
-    line = tomlkit.inline_table()
-    line.update(fields)
-    return line

@@ -15,27 +15,15 @@ _AXES = {"dp": "data", "tp": "tensor", "pp": "pipeline", "cp": "context", "ep": 
 
 
 def layout_words(layout: Layout) -> str:
-    """Describe a layout to someone who has never seen one.
-
-    >>> layout_words(Layout(dp=4, tp=4, zero_stage=1, grad_accumulation=8))
-    '4 x data, 4 x tensor parallel, ZeRO-1, micro-batch 1 x 8'
-    """
-    phrases = (
-        *_degrees(layout),
-        *_batching(layout),
-        *_stage_layers(layout),
-    )
-    return ", ".join(phrases)
+    """Describe a layout to someone who has never seen one."""
+    return ", ".join((*_degrees(layout), *_batching(layout), *_stage_layers(layout)))
 
 
 def _degrees(layout: Layout) -> Iterator[str]:
     """Say over how many devices each part of the model and its states is split."""
-    degrees = [
-        f"{getattr(layout, axis)} x {word}"
-        for axis, word in _AXES.items()
-        if getattr(layout, axis) > 1
-    ]
-    yield ", ".join(degrees) + " parallel" if degrees else "one device"
+    degrees = ((getattr(layout, axis), word) for axis, word in _AXES.items())
+    split = ", ".join(f"{degree} x {word}" for degree, word in degrees if degree > 1)
+    yield f"{split} parallel" if split else "one device"
     if layout.ulysses > 1:
         yield f"heads dealt to {layout.ulysses} context ranks"
     if layout.sequence_parallel:
@@ -67,11 +55,7 @@ def _batching(layout: Layout) -> Iterator[str]:
 
 
 def _stage_layers(layout: Layout) -> Iterator[str]:
-    """Say how layers are dealt to pipeline stages, if the layout states it.
-
-    >>> list(_stage_layers(Layout(pp=4, first_layers=7)))
-    ['7 layers on the first stage']
-    """
+    """Say how layers are dealt to pipeline stages, if the layout states it."""
     for name in ("embedding", "head"):
         if (slots := getattr(layout, f"{name}_slots")) >= 0:
             yield f"{name} dealt as {counted(slots, 'layer')}"

@@ -40,12 +40,9 @@ _MAX_ASSUMPTIONS = 3
 
 def corrected(learned: Learned) -> str:
     """Say how many measured runs correct the estimates."""
-    runs = len({s.run.row_id for s in learned.scores if _is_measured(s.run)})
-    return f"corrected by {counted(runs, 'measured run')}"
-
-
-def _is_measured(run: Any) -> bool:
-    return run.step_time_s is not None or run.memory_bytes is not None
+    runs = (score.run for score in learned.scores)
+    measured = {x.row_id for x in runs if (x.step_time_s, x.memory_bytes) != (None, None)}
+    return f"corrected by {counted(len(measured), 'measured run')}"
 
 
 def lessons(
@@ -66,30 +63,22 @@ def lessons(
                 "counts: check what it says of its job."
             )
     if learned.odd_site > ODD:
-        assumed = _assumed(learned)
+        sentences = [sentence for score in learned.scores for sentence in score.run.assumed]
+        assumptions = "; ".join(list(dict.fromkeys(sentences))[:_MAX_ASSUMPTIONS])
         lines.append(
             f"The runs differ from their estimates as hardly any do ({100 * learned.odd_site:.0f} "
             "% sure): check the description of machine, model or software"
-            + (f", and what was assumed ({'; '.join(assumed)})." if assumed else ".")
+            f"{assumptions and f', and what was assumed ({assumptions})'}."
         )
     if learned.refused:
-        first = learned.refused[0]
-        lines.append(
-            f"{counted(len(learned.refused), 'run')} taught nothing: {first.row_id}: "
-            f"{first.reason}."
-        )
+        first, count = learned.refused[0], counted(len(learned.refused), "run")
+        lines.append(f"{count} taught nothing: {first.row_id}: {first.reason}.")
     if next_one is not None:
         lines.append(
             f"Of the listed layouts, {next_one.layout} [{next_one.framework}] would tell most of "
             "the others: measure it next."
         )
     return lines
-
-
-def _assumed(learned: Learned) -> list[str]:
-    """List the assumptions about runs that their tables leave open, each once."""
-    sentences = [sentence for score in learned.scores for sentence in score.run.assumed]
-    return list(dict.fromkeys(sentences))[:_MAX_ASSUMPTIONS]
 
 
 def _change(subject: str, change: Change) -> str:
@@ -104,6 +93,10 @@ def lessons_dict(
     learned: Learned, taught: EstimateChange, next_one: Estimate | None = None
 ) -> dict[str, Any]:
     """Return the lessons as plain data."""
+    advice = None
+    if next_one is not None:
+        layout = next_one.layout.model_dump(mode="json")
+        advice = {"framework": next_one.framework, "layout": layout}
     return {
         "num_step_times": learned.num_timed,
         "num_memories": learned.num_weighed,
@@ -113,23 +106,15 @@ def lessons_dict(
         "odd_run_probability": learned.odd_runs,
         "odd_runs": [row for row, chance in learned.odd_runs.items() if chance > ODD],
         "refused": [{"row": row.row_id, "reason": row.reason} for row in learned.refused],
-        "measure_next": None
-        if next_one is None
-        else {
-            "framework": next_one.framework,
-            "layout": next_one.layout.model_dump(mode="json"),
-        },
+        "measure_next": advice,
     }
 
 
 def _change_dict(change: Change | None) -> dict[str, Any] | None:
     if change is None:
         return None
-    return {
-        "factor": change.factor,
-        "interval_before": list(change.before),
-        "interval_after": list(change.after),
-    }
+    before, after = list(change.before), list(change.after)
+    return {"factor": change.factor, "interval_before": before, "interval_after": after}
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +155,10 @@ def main(
     console: Console | None = None,
 ) -> int:
     """Score the runs of a CSV and print the result; 0, or 3 where rows were refused."""
-    keys = _checked(group_by)
+    keys = tuple(filter(None, map(str.strip, group_by))) or ("source",)
+    for key in keys:
+        if key not in GROUP_KEYS:
+            raise UnknownNameError("group", key, GROUP_KEYS, f"use {', '.join(GROUP_KEYS)}")
     backtest = score(read_runs(path))
     if json_output:
         json.dump(backtest.to_json(keys), sys.stdout, indent=2, allow_nan=False)
@@ -186,31 +174,21 @@ def main(
     return _ROWS_REFUSED if backtest.refused else 0
 
 
-def _checked(group_by: Sequence[str]) -> tuple[str, ...]:
-    keys = tuple(key.strip() for key in group_by if key.strip()) or ("source",)
-    for key in keys:
-        if key not in GROUP_KEYS:
-            raise UnknownNameError("group", key, GROUP_KEYS, f"use {', '.join(GROUP_KEYS)}")
-    return keys
-
-
 def backtest_page(backtest: Backtest, keys: Sequence[str]) -> list[Block]:
     """Return step times and memory by group, the worst rows, and the refused rows by reason."""
     if not backtest.rows:
         raise PlannerError("the table has no rows below its header; add runs")
     scored, refused = len(backtest.scores), len(backtest.refused)
     groups, group_title = backtest.groups(keys), ", ".join(keys)
-    blocks: list[Block] = [
+    worst = _worst(backtest.scores)
+    return [
         Line(f"{scored} runs scored, {refused} refused; errors are estimate over measurement"),
         _time_table(groups, group_title),
         Line(_LEGEND if ranks_are_known() else f"{_LEGEND}; {MISSING_RANKS}"),
         _memory_table(groups, group_title),
+        *([_worst_table(worst)] if worst else []),
+        *([_refused_table(backtest)] if backtest.refused else []),
     ]
-    if worst := _worst(backtest.scores):
-        blocks.append(_worst_table(worst))
-    if backtest.refused:
-        blocks.append(_refused_table(backtest))
-    return blocks
 
 
 _LEGEND = (
@@ -228,16 +206,15 @@ def _signed_percent(value: float) -> str:
     return f"{100 * value:+.1f} %"
 
 
-def _group_column(title: str) -> Column:
-    return Column("group", title, lambda group: shorten(group.name, 60), min_width=16)
-
-
-def _group_columns(*columns: tuple[str, str, Callable[[Any], str]]) -> tuple[Column, ...]:
-    """Return columns of groups by attribute, title and format."""
-    return tuple(
+def _group_columns(
+    head: str, *columns: tuple[str, str, Callable[[Any], str]]
+) -> tuple[Column, ...]:
+    """Return columns of groups: their name, then others by attribute, title and format."""
+    texts = (
         Column("group", title, functools.partial(_group_text, name, text))
         for name, title, text in columns
     )
+    return Column("group", head, lambda group: shorten(group.name, 60), min_width=16), *texts
 
 
 def _group_text(name: str, text: Callable[[Any], str], group: Group) -> str:
@@ -248,6 +225,7 @@ def _group_text(name: str, text: Callable[[Any], str], group: Group) -> str:
 
 def _time_table(groups: Sequence[Group], group_title: str) -> Table:
     columns = _group_columns(
+        group_title,
         ("num_times", "runs", str),
         ("mape", "MAPE", _percent),
         ("bias", "bias", _signed_percent),
@@ -261,7 +239,7 @@ def _time_table(groups: Sequence[Group], group_title: str) -> Table:
     )
     worst = Column("group", "worst row", _worst_text, min_width=14)
     records = tuple({"group": group} for group in groups if group.num_times)
-    return Table(records, "Step time", (_group_column(group_title), *columns, worst))
+    return Table(records, "Step time", (*columns, worst))
 
 
 def _worst_text(group: Group) -> str:
@@ -270,6 +248,7 @@ def _worst_text(group: Group) -> str:
 
 def _memory_table(groups: Sequence[Group], group_title: str) -> Table:
     columns = _group_columns(
+        group_title,
         ("num_runs", "runs", str),
         ("num_memories", "with memory", str),
         ("memory_mape", "MAPE", _percent),
@@ -278,18 +257,17 @@ def _memory_table(groups: Sequence[Group], group_title: str) -> Table:
         ("oom_recall", "failed and does not fit", _percent),
         ("oom_precision", "does not fit and failed", _percent),
     )
-    records = tuple({"group": group} for group in groups)
-    return Table(records, "Memory and fit", (_group_column(group_title), *columns))
+    return Table(tuple({"group": group} for group in groups), "Memory and fit", columns)
 
 
 def _worst(scores: Sequence[Score]) -> list[Score]:
     """Return the scores with the largest errors."""
-    timed = [score for score in scores if score.error is not None]
 
     def ratio(score: Score) -> float:
         quotient = score.estimate.step_time_s / (score.run.step_time_s or 1.0)
         return max(quotient, 1 / quotient)
 
+    timed = [score for score in scores if score.error is not None]
     return sorted(timed, key=lambda score: (-ratio(score), score.run.row_id))[:_NUM_WORST]
 
 

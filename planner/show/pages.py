@@ -1,7 +1,4 @@
-"""Pages of results: plans, estimates, simulated steps, sweeps and lessons.
-
-Importing this module registers what people read of every result and description.
-"""
+"""Pages of results: plans, estimates, steps, sweeps and lessons; importing it registers all."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ from planner.choose.simulation.bottlenecks import SPEEDUP
 from planner.choose.simulation.step_simulation import Simulation
 from planner.cost.estimate import Estimate
 from planner.evidence.learning import Learned
-from planner.evidence.scores import Score
 from planner.show import answers, descriptions, training, words
 from planner.show.measured_runs import corrected
 from planner.show.plan_report import estimate_tables, ranked_table, strategies_table
@@ -31,9 +27,7 @@ def plan_page(plan: Plan) -> list[Block]:
     """Return the verdict of a plan, its fastest layouts, and what became of all others."""
     blocks: list[Block] = [Line(f"{words.job_sentence(plan)}."), Line(words.plan_sentence(plan))]
     if plan.recommended is not None:
-        amount, duration, hours = words.training_cost(plan, plan.recommended)
-        queues = words.queue_sentence(plan, plan.recommended)
-        blocks.append(Line(f"{amount}: {duration}, {hours}. {queues}".rstrip()))
+        blocks.append(Line(words.cost_sentence(plan, plan.recommended)))
     if plan.training is not None:
         blocks += training.training_page(plan.training)
     if plan.ranked:
@@ -63,9 +57,7 @@ def sweep_page(swept: Swept) -> list[Block]:
         f"{swept.num_fitting:,} fit, {swept.num_refused:,} refused."
     )
     columns = (
-        Column("model", "model"),
-        Column("machine", "machine"),
-        Column("set", "set"),
+        *(Column(name, name) for name in ("model", "machine", "set")),
         Column("nodes", "nodes", "{:,}".format),
         Column("layout", "layout"),
         Column("step_time_s", "step", format_seconds),
@@ -78,32 +70,29 @@ def sweep_page(swept: Swept) -> list[Block]:
 def learned_page(learned: Learned) -> list[Block]:
     """Return every measured run beside its estimate."""
     columns = (
-        Column("run", "run"),
-        Column("model", "model"),
-        Column("machine", "machine"),
-        Column("layout", "layout"),
+        *(Column(name, name) for name in ("run", "model", "machine", "layout")),
         Column("measured_s", "measured", format_seconds),
         Column("estimated_s", "estimated", format_seconds),
         Column("error", "error", lambda error: f"{100 * error:+.0f} %"),
     )
     refused = tuple(f"{run.row_id}: {run.reason}" for run in learned.refused)
+    records = (
+        {
+            "run": score.run.row_id,
+            "model": score.run.model.name,
+            "machine": score.run.machine.name,
+            "layout": str(score.run.layout),
+            "measured_s": score.run.step_time_s or None,
+            "estimated_s": score.estimate.step_time_s,
+            "error": score.error,
+        }
+        for score in learned.scores
+    )
     return [
         Line(f"Estimates are {corrected(learned)}."),
-        Table(tuple(map(_run, learned.scores)), columns=columns),
+        Table(tuple(records), columns=columns),
         Notes(refused, f"{counted(len(refused), 'run')} taught nothing"),
     ]
-
-
-def _run(score: Score) -> Record:
-    return {
-        "run": score.run.row_id,
-        "model": score.run.model.name,
-        "machine": score.run.machine.name,
-        "layout": str(score.run.layout),
-        "measured_s": score.run.step_time_s or None,
-        "estimated_s": score.estimate.step_time_s,
-        "error": score.error,
-    }
 
 
 _MAX_LINES = 16
@@ -118,8 +107,7 @@ def simulation_page(simulation: Simulation) -> list[Block]:
     stages = _stage_table(simulation)
     hidden = simulation.timeline.num_stages - len(stages.records)
     more = [Line(f"{hidden} stages between are left out")] if hidden else []
-    gains = _gain_table(simulation)
-    return [Line(head, "bold"), *map(Line, lines), stages, *more, gains]
+    return [Line(head, "bold"), *map(Line, lines), stages, *more, _gain_table(simulation)]
 
 
 def _sentences(simulation: Simulation) -> Iterator[str]:
@@ -156,10 +144,8 @@ def _shares(sums: Mapping[Any, float], step_s: float) -> str:
 def _stage_table(simulation: Simulation) -> Table:
     """Return time and memory of every stage; of many stages the first and the last."""
     count = simulation.timeline.num_stages
-    stages = list(range(count))
-    if count > _MAX_LINES:
-        half = _MAX_LINES // 2
-        stages = [*range(half), *range(count - half, count)]
+    half = _MAX_LINES // 2
+    middle = range(half, count - half) if count > _MAX_LINES else ()
     columns = (
         Column("stage", "stage"),
         Column("busy_s", "busy", format_seconds),
@@ -169,6 +155,7 @@ def _stage_table(simulation: Simulation) -> Table:
         Column("activations_bytes", "most activations", format_bytes),
         Column("estimated_bytes", "estimated peak", format_bytes),
     )
+    stages = (stage for stage in range(count) if stage not in middle)
     return Table(tuple(_stage_record(simulation, stage) for stage in stages), "Stages", columns)
 
 
@@ -191,13 +178,9 @@ def _gain_table(simulation: Simulation) -> Table:
     """Return what the step gains if one resource is faster, each simulated once more."""
     step_s = simulation.makespan_s
     records = (
-        {
-            "faster": bottleneck.name,
-            "step_s": step_s - bottleneck.gain_s,
-            "gain": bottleneck.gain_s / step_s,
-        }
-        for bottleneck in simulation.bottlenecks[:_MAX_LINES]
-        if bottleneck.gain_s >= _MIN_GAIN * step_s
+        {"faster": each.name, "step_s": step_s - each.gain_s, "gain": each.gain_s / step_s}
+        for each in simulation.bottlenecks[:_MAX_LINES]
+        if each.gain_s >= _MIN_GAIN * step_s
     )
     columns = (
         Column("faster", "faster"),

@@ -37,13 +37,17 @@ _FIT_STYLES = {"no": "red", "tight": "yellow", "yes": "green"}
 
 def ranked_table(plan: Plan) -> Table:
     """Return the fastest layouts of a plan, one of a kind."""
+
+    def risk_style(risk: float) -> str:
+        return "yellow" if risk > preferences().risk else ""
+
     columns = (
         Column("framework", "framework"),
         Column("layout", "layout", min_width=24),
         Column("step_time_s", "step", format_seconds),
         Column("mfu", "MFU", lambda mfu: f"{100 * mfu:.1f} %"),
         Column("memory_bytes", "memory", format_bytes),
-        Column("risk", "out of memory", words.percent_chance, style=_risk_style),
+        Column("risk", "out of memory", words.percent_chance, style=risk_style),
         Column("parts", "slowest parts", min_width=24),
     )
     records = (
@@ -59,11 +63,6 @@ def ranked_table(plan: Plan) -> Table:
         for estimate in plan.ranked[:_MAX_ROWS]
     )
     return Table(tuple(records), "Fastest layouts that fit, one of a kind", columns)
-
-
-def _risk_style(risk: float) -> str:
-    """Warn of a probability to run out of memory that is not small."""
-    return "yellow" if risk > preferences().risk else ""
 
 
 def _slowest(estimate: Estimate, count: int = 3) -> str:
@@ -92,13 +91,11 @@ def strategies_table(plan: Plan) -> Table:
 
 def _strategy(verdict: Verdict) -> Record:
     estimate = verdict.estimate
-    fits = "no"
-    if verdict.fits and estimate is not None:
-        fits = "tight" if estimate.tight else "yes"
+    fitting = estimate if verdict.fits else None
     return {
         "strategy": verdict.name,
-        "fits": fits,
-        "step_time_s": estimate.step_time_s if estimate and verdict.fits else None,
+        "fits": "no" if fitting is None else "tight" if fitting.tight else "yes",
+        "step_time_s": fitting and fitting.step_time_s,
         "layout": f"{estimate.layout} [{estimate.framework}]" if estimate else "",
         "why": verdict.why,
         "fix": verdict.fix,
@@ -110,17 +107,16 @@ def estimate_tables(
 ) -> list[Table]:
     """Return the parts of an estimate's step time, device memory and host memory."""
     device, host = (
-        f" (of {format_bytes(limit)})" if limit else ""
-        for limit in (device_limit_bytes, host_limit_bytes)
+        f"{title} (of {format_bytes(limit)})" if limit else title
+        for title, limit in (
+            (f"Memory per device, stage {estimate.worst_stage}", device_limit_bytes),
+            ("Memory per host", host_limit_bytes),
+        )
     )
     return [
         _parts("Step time", estimate.step_time_parts_s, format_seconds),
-        _parts(
-            f"Memory per device, stage {estimate.worst_stage}{device}",
-            estimate.memory_bytes,
-            format_bytes,
-        ),
-        _parts(f"Memory per host{host}", estimate.host_memory_bytes, format_bytes),
+        _parts(device, estimate.memory_bytes, format_bytes),
+        _parts(host, estimate.host_memory_bytes, format_bytes),
     ]
 
 
@@ -167,28 +163,28 @@ def show_plan(plan: Plan, out: Console, lessons: Sequence[str] = ()) -> None:
 
 def verdict(plan: Plan) -> Text:
     """Return the answer of a plan in a few lines."""
-    estimate = plan.recommended
+    estimate, job = plan.recommended, words.job_sentence(plan)
     if estimate is None:
-        lines = Text(f"Nothing fits: {words.job_sentence(plan)}.\n", style="bold red")
+        lines = Text(f"Nothing fits: {job}.\n", style="bold red")
         return lines.append(f"{words.closest_strategy(plan)}\n", style="not bold default")
     fits = words.fit_word(estimate)
-    lines = Text(f"{fits}: {words.job_sentence(plan)}.\n", style=_STYLES[fits])
-    if instead := words.other_batch_notice(plan):
-        lines.append(f"{instead}\n", style="yellow")
-    lines.append(f"Recommended: {estimate.layout}  [{estimate.framework}]\n", style="default")
-    lines.append(_figures(plan, estimate), style="not bold default")
-    if estimate.tight:
-        lines.append(f"  {words.tight_warning(estimate)}\n", style="yellow")
-    for sentence in (words.fastest_gain(plan), words.other_batches(plan)):
+    lines = Text(f"{fits}: {job}.\n", style=_STYLES[fits])
+    for sentence, style in (
+        (words.other_batch_notice(plan), "yellow"),
+        (f"Recommended: {estimate.layout}  [{estimate.framework}]", "default"),
+        (_figures(plan, estimate), "not bold default"),
+        (f"  {words.tight_warning(estimate)}".rstrip(), "yellow"),
+        (f"  {words.fastest_gain(plan)}".rstrip(), "not bold default"),
+        (f"  {words.other_batches(plan)}".rstrip(), "not bold default"),
+    ):
         if sentence:
-            lines.append(f"  {sentence}\n", style="not bold default")
+            lines.append(f"{sentence}\n", style=style)
     return lines
 
 
 def _figures(plan: Plan, estimate: Estimate) -> str:
     """Write the figures of the recommended layout in two lines."""
     device, host = estimate.memory_bytes["total"], estimate.host_memory_bytes["total"]
-    amount, duration, node_hours = words.training_cost(plan, estimate)
     step = (
         f"  step {format_seconds(estimate.step_time_s)} ({words.step_interval(estimate)})   "
         f"MFU {100 * estimate.mfu:.1f} %   "
@@ -196,8 +192,7 @@ def _figures(plan: Plan, estimate: Estimate) -> str:
         f"({format_amount(estimate.tokens_per_s / plan.num_devices)} per device)   "
         f"{format_bytes(device)} per device, {format_bytes(host)} per host"
     )
-    cost = f"  {amount}: {duration}, {node_hours}. {words.queue_sentence(plan, estimate)}"
-    return f"{step}\n{cost.rstrip()}\n"
+    return f"{step}\n  {words.cost_sentence(plan, estimate)}"
 
 
 def _reason(record: Record) -> str:

@@ -1,8 +1,4 @@
-"""Terminal: pages and tables as rich prints them, in a terminal of any width.
-
-Nothing is cut off. In a terminal that is too narrow for a table, figures that fit stand in columns,
-and texts and the figures that do not fit follow each row, indented.
-"""
+"""Terminal: pages and tables as rich prints them, whole, in a terminal of any width."""
 
 from __future__ import annotations
 
@@ -88,21 +84,15 @@ def print_table(table: Table, out: Console) -> None:
 
 
 def _column_widths(table: Table, width: int) -> list[int] | None:
-    """Return widths of columns that share a width; None where it is too small.
-
-    Long texts are folded first, then titles between words. The narrowest texts get what is left.
-    """
+    """Return widths of columns that share a width, long texts folded; None if it is too small."""
     rows = [*table.cells(), table.total] if table.total else table.cells()
-    longest = [max((len(row[n]) for row in rows), default=0) for n in range(len(table.columns))]
-    least = [
-        min(column.min_width or most, most)
-        for column, most in zip(table.columns, longest, strict=True)
-    ]
-    titled = [max(most, len(title)) for most, title in zip(least, table.titles, strict=True)]
-    folded = [
-        max(most, *map(len, title.split() or [""]))
-        for most, title in zip(least, table.titles, strict=True)
-    ]
+    titled, folded, longest = [], [], []
+    for n, column in enumerate(table.columns):
+        most = max((len(row[n]) for row in rows), default=0)
+        least = min(column.min_width or most, most)
+        longest.append(most)
+        titled.append(max(least, len(column.title)))
+        folded.append(max(least, *map(len, column.title.split() or [""])))
     widths = titled if sum(titled) <= width else folded
     for _ in range(width - sum(widths)):
         narrow = [n for n, most in enumerate(longest) if widths[n] < most]
@@ -138,16 +128,7 @@ class _Column:
 def stack_table(
     titles: Sequence[str], rows: Sequence[Sequence[str]], below: Sequence[str], width: int
 ) -> tuple[list[str], list[str]]:
-    """Return the lines of a table's head and body; columns named in `below` go under the rows.
-
-    >>> head, body = stack_table(["nodes", "step", "reason"], [["2", "1 s (0.9-1.2)", "why"]],
-    ...                      ["reason"], 18)
-    >>> print("\\n".join(head + body))
-     nodes       step
-         2        1 s
-            (0.9-1.2)
-        why
-    """
+    """Return the lines of a table's head and body; columns named in `below` go under the rows."""
     places = [n for n, title in enumerate(titles) if n == 0 or title not in below]
     for folded in (False, True):
         columns = [_column(titles[n], [row[n] for row in rows], folded) for n in places]
@@ -169,9 +150,8 @@ def _column(title: str, cells: Sequence[str], folded: bool) -> _Column:
     lines = [cell.replace(" (", "\n(").split("\n") if folded else [cell] for cell in cells]
     widest = max(len(line) for cell in lines for line in cell)
     word = max(map(len, wrap(title, 1, break_long_words=False)), default=0)
-    return _Column(
-        wrap(title, max(widest, word, 1)) or [""], lines, any(cell[:1].isalpha() for cell in cells)
-    )
+    titles = wrap(title, max(widest, word, 1)) or [""]
+    return _Column(titles, lines, left=any(cell[:1].isalpha() for cell in cells))
 
 
 def _fitting(columns: Sequence[_Column], width: int) -> int:

@@ -57,8 +57,9 @@ def bill(training: WholeTraining) -> list[str]:
     """Write node-hours, energy, emissions and price with their ranges, as far as they are known."""
     costs = training.bill
     lines = [amount(costs.node_hours, "node-hours")]
-    if costs.energy_kwh is not None:
-        lines.append(_energy(costs.energy_kwh))
+    if (energy := costs.energy_kwh) is not None:
+        large = energy.expected >= 1e4
+        lines.append(amount(energy.times(1e-3), "MWh") if large else amount(energy, "kWh"))
     if costs.carbon_kg is not None:
         lines.append(amount(costs.carbon_kg.times(1e-3), "t CO2e"))
     if costs.price is not None:
@@ -67,19 +68,10 @@ def bill(training: WholeTraining) -> list[str]:
 
 
 def amount(value: Amount, unit: str) -> str:
-    """Write a value with its range.
-
-    >>> amount(Amount(1200.0, 1000.0, 1500.0), "kWh")
-    '1,200 kWh (90 % between 1,000 and 1,500)'
-    """
+    """Write a value with its range."""
     low, high = format_amount(value.low), format_amount(value.high)
     expected = f"{format_amount(value.expected)} {unit}".rstrip()
     return f"{expected} (90 % between {low} and {high})"
-
-
-def _energy(value: Amount) -> str:
-    """Write an energy in kWh, from 10,000 kWh on in MWh."""
-    return amount(value.times(1e-3), "MWh") if value.expected >= 1e4 else amount(value, "kWh")
 
 
 def _duration(value: Amount) -> str:

@@ -7,13 +7,13 @@ from planner.choose.verdicts.fixes import shortage_summary
 from planner.choose.verdicts.strategy_verdicts import Verdict
 from planner.cost.estimate import Estimate
 from planner.describe.machine import Machine
-from planner.describe.workload import Workload
 from planner.show.layout_words import layout_words
 from planner.units import counted, either, format_amount, format_bytes, format_count, format_seconds
 
 __all__ = [
     "better_layout",
     "closest_strategy",
+    "cost_sentence",
     "fastest_gain",
     "fit_sentence",
     "fit_word",
@@ -36,34 +36,22 @@ __all__ = [
 
 
 def _place(plan: Plan) -> str:
-    return (
-        f"{counted(plan.nodes, 'node')} of {plan.machine} ({counted(plan.num_devices, 'device')})"
-    )
+    devices = counted(plan.num_devices, "device")
+    return f"{counted(plan.nodes, 'node')} of {plan.machine} ({devices})"
 
 
 def job_sentence(plan: Plan) -> str:
     """Describe the job of a plan."""
     workload = plan.workload
+    length = "" if workload.unit == "samples" else f" x {workload.sequence_length:,}"
     return (
         f"{plan.model} ({format_count(plan.num_params)} parameters) on {_place(plan)}, "
-        f"{_batch(workload)} per step, "
-        f"{workload.precision}"
+        f"{workload.global_batch:,}{length} {workload.unit} per step, {workload.precision}"
     )
 
 
-def _batch(workload: Workload) -> str:
-    """Write the global batch of a step."""
-    length = "" if workload.unit == "samples" else f" x {workload.sequence_length:,}"
-    return f"{workload.global_batch:,}{length} {workload.unit}"
-
-
 def throughput_unit(estimate: Estimate) -> str:
-    """Name the unit of throughput: tokens, or samples if a sample is a single token.
-
-    >>> from planner.choose.planning import estimate
-    >>> throughput_unit(estimate("cosmoflow", "polaris", Layout(dp=4)))
-    'samples'
-    """
+    """Name the unit of throughput: tokens, or samples if a sample is a single token."""
     tokens = estimate.tokens_per_s * estimate.step_time_s
     return "samples" if round(tokens) == estimate.layout.global_batch else "tokens"
 
@@ -77,14 +65,8 @@ def plan_sentence(plan: Plan) -> str:
         f"{plan.model} fits on {_place(plan)}; recommended is {layout_words(estimate.layout)} with "
         f"{estimate.framework}: {format_seconds(estimate.step_time_s)} per step."
     )
-    parts = (
-        recommendation,
-        other_batch_notice(plan),
-        tight_warning(estimate),
-        fastest_gain(plan),
-        other_batches(plan),
-    )
-    return " ".join(part for part in parts if part)
+    reservations = (tight_warning(estimate), fastest_gain(plan), other_batches(plan))
+    return " ".join(filter(None, (recommendation, other_batch_notice(plan), *reservations)))
 
 
 def other_batch_notice(plan: Plan) -> str:
@@ -112,8 +94,7 @@ def fastest_gain(plan: Plan) -> str:
     less, price = 1 - best.step_time_s / estimate.step_time_s, _price(best, estimate)
     return (
         f"The fastest, {best.layout} with {best.framework}, takes "
-        f"{format_seconds(best.step_time_s)} ({100 * less:.0f} % less)"
-        + (f", for {price}." if price else ".")
+        f"{format_seconds(best.step_time_s)} ({100 * less:.0f} % less){price and f', for {price}'}."
     )
 
 
@@ -167,11 +148,7 @@ def _price(best: Estimate, recommended: Estimate) -> str:
 
 
 def percent_chance(value: float) -> str:
-    """Write a probability in percent, never as certain.
-
-    >>> percent_chance(0.0021), percent_chance(0.347), percent_chance(0.998)
-    ('< 1 %', '35 %', '> 99 %')
-    """
+    """Write a probability in percent, never as certain."""
     if value < 0.005:
         return "< 1 %"
     return "> 99 %" if value > 0.99 else f"{100 * value:.0f} %"
@@ -191,19 +168,17 @@ def search_summary(plan: Plan) -> str:
     return f"{count:,} layouts decided, {full:,} of them estimated in full and the rest by bounds"
 
 
+_MULTIPLE = "that is a multiple of the devices"
+
+
 def closest_strategy(plan: Plan) -> str:
     """Say which strategy of a plan that does not fit comes closest, and what would help."""
     entry = plan.closest
     if entry is None or entry.estimate is None:
-        sizes = plan.legal_batches
-        batch = (
-            f"of {either(map('{:,}'.format, sizes))}"
-            if sizes
-            else "that is a multiple of the devices"
-        )
+        sizes = either(map("{:,}".format, plan.legal_batches)) if plan.legal_batches else ""
         return (
             f"{plan.model} cannot be laid out on {_place(plan)} at all: no strategy has a legal "
-            f"layout; try a global batch {batch}."
+            f"layout; try a global batch {f'of {sizes}' if sizes else _MULTIPLE}."
         )
     return (
         f"{plan.model} does not fit on {_place(plan)}. Closest is {entry.name}: it {entry.why}. "
@@ -217,24 +192,16 @@ def _help(plan: Plan, entry: Verdict) -> str:
         return f"It fits on {counted(plan.enough_nodes, 'node')} with the same batch."
     if plan.batches:
         return other_batches(plan)
-    fixes = [
-        verdict.fix
-        for verdict in (entry, *plan.strategies)
-        if verdict.fix and _fills(plan, verdict)
-    ]
-    if fixes:
-        return f"Cheapest fix: {fixes[0]}."
+    for verdict in (entry, *plan.strategies):
+        uses_all = verdict.estimate is None or verdict.estimate.layout.world == plan.num_devices
+        if verdict.fix and uses_all:
+            return f"Cheapest fix: {verdict.fix}."
     if "per rank" in entry.why:
         return (
             "More nodes, as far as there are, were not found to help; shorten the sequence, or "
             "take devices of more memory."
         )
     return "Take nodes of more memory or disk."
-
-
-def _fills(plan: Plan, entry: Verdict) -> bool:
-    """Tell whether a strategy uses all devices."""
-    return entry.estimate is None or entry.estimate.layout.world == plan.num_devices
 
 
 def fit_word(estimate: Estimate) -> str:
@@ -246,38 +213,35 @@ def fit_word(estimate: Estimate) -> str:
 
 def fit_sentence(estimate: Estimate, machine: Machine) -> str:
     """Say whether a layout fits, with its free or missing memory."""
-    limit = machine.device.memory_bytes.value
-    total = estimate.memory_bytes["total"]
+    free_bytes = machine.device.memory_bytes.value - estimate.memory_bytes["total"]
+    head, free = fit_word(estimate), f"{format_bytes(free_bytes)} free per device"
     if estimate.tight:
-        return (
-            f"Fits, but tight: {format_bytes(limit - total)} free per device; "
-            f"{memory_interval(estimate)}: run it once first"
-        )
-    if estimate.fits:
-        return f"Fits: {format_bytes(limit - total)} free per device"
-    return f"Does not fit: {shortage_summary(estimate, machine)}"
+        return f"{head}: {free}; {memory_interval(estimate)}: run it once first"
+    return f"{head}: {free if estimate.fits else shortage_summary(estimate, machine)}"
 
 
 def step_figures(estimate: Estimate) -> str:
     """Write step time, utilisation and throughput of an estimate."""
     return (
-        f"step {format_seconds(estimate.step_time_s)} ({step_interval(estimate)}), "
-        f"MFU {100 * estimate.mfu:.1f} %, "
-        f"{format_amount(estimate.tokens_per_s)} {throughput_unit(estimate)}/s"
+        f"step {format_seconds(estimate.step_time_s)} ({step_interval(estimate)}), MFU "
+        f"{100 * estimate.mfu:.1f} %, {format_amount(estimate.tokens_per_s)} "
+        f"{throughput_unit(estimate)}/s"
     )
 
 
 def idle_explanation(estimate: Estimate, numbered: bool) -> str:
     """Explain the gaps, and the numbers if there are any, of a drawn step."""
-    parts, step = estimate.step_time_parts_s, estimate.step_time_s
-    bubble = 100 * parts["pipeline_bubble"] / step
-    transfer = 100 * parts["pipeline_transfer"] / step
     numbers = "Numbers are micro-batches. " if numbered else ""
     if estimate.layout.pp == 1:
         return f"{numbers}There is one stage: it waits for no other."
+    parts = estimate.step_time_parts_s
+    bubble, transfer = (
+        f"{100 * parts[name] / estimate.step_time_s:.1f} %"
+        for name in ("pipeline_bubble", "pipeline_transfer")
+    )
     return (
-        f"{numbers}Gaps are waiting: of the stage that works longest the "
-        f"bubble is {bubble:.1f} % of the step, transfers {transfer:.1f} %."
+        f"{numbers}Gaps are waiting: of the stage that works longest the bubble is {bubble} of the "
+        f"step, transfers {transfer}."
     )
 
 
@@ -292,13 +256,11 @@ def better_layout(estimate: Estimate, better: Estimate | None) -> str:
     step = format_seconds(estimate.step_time_s) if estimate.fits else "does not fit"
     if better is None:
         verdict = "is faster" if estimate.fits else "fits either"
-        return (
-            f"Your layout: {step}; no layout of {estimate.framework} that was searched {verdict}."
-        )
-    return (
-        f"Your layout: {step}; {better.framework} can do {format_seconds(better.step_time_s)} with "
-        f"{better.layout}."
-    )
+        rest = f"no layout of {estimate.framework} that was searched {verdict}"
+    else:
+        step_time = format_seconds(better.step_time_s)
+        rest = f"{better.framework} can do {step_time} with {better.layout}"
+    return f"Your layout: {step}; {rest}."
 
 
 def training_cost(plan: Plan, estimate: Estimate) -> tuple[str, str, str]:
@@ -309,41 +271,37 @@ def training_cost(plan: Plan, estimate: Estimate) -> tuple[str, str, str]:
     return amount, format_seconds(duration_s), f"{format_amount(node_hours)} node-hours"
 
 
-def queue_sentence(plan: Plan, estimate: Estimate) -> str:
-    """List the queues that admit the job, and the number of runs in the longest.
+def cost_sentence(plan: Plan, estimate: Estimate) -> str:
+    """Write duration and node-hours of a training, and its queues."""
+    amount, duration, node_hours = training_cost(plan, estimate)
+    return f"{amount}: {duration}, {node_hours}. {queue_sentence(plan, estimate)}".rstrip()
 
-    Empty if the machine has no known queues.
-    """
+
+def queue_sentence(plan: Plan, estimate: Estimate) -> str:
+    """List the queues that admit the job, and the runs in the longest; empty if none is known."""
+    nodes = counted(plan.nodes, "node")
     if not plan.queued:
         return ""
     if not plan.queues:
-        return f"No queue of {plan.machine} is known to admit {counted(plan.nodes, 'node')}."
-    named = ", ".join(
+        return f"No queue of {plan.machine} is known to admit {nodes}."
+    queues = ", ".join(
         f"{q.name} (up to {q.max_hours:g} h{', by request' * q.on_request})" for q in plan.queues
     )
-    text = f"Queues that admit {counted(plan.nodes, 'node')}: {named}."
-    hours = plan.duration_s(estimate) / 3600
     longest = max(plan.queues, key=lambda queue: (not queue.on_request, queue.max_hours))
-    runs = -(-hours // longest.max_hours)
-    if runs > 1:
-        text += f" Its steps alone take at least {counted(runs, 'run')} in {longest.name}."
-    return text
+    runs = -(-plan.duration_s(estimate) / 3600 // longest.max_hours)
+    steps = f" Its steps alone take at least {counted(runs, 'run')} in {longest.name}."
+    return f"Queues that admit {nodes}: {queues}.{steps if runs > 1 else ''}"
 
 
 def metrics(plan: Plan, estimate: Estimate, limit_bytes: float) -> list[tuple[str, str, str]]:
     """Return label, value and small print of the most important figures."""
-    per_device = estimate.tokens_per_s / plan.num_devices
-    memory = estimate.memory_bytes["total"]
-    low, high = (format_bytes(value) for value in estimate.interval_memory_bytes)
-    amount, duration, node_hours = training_cost(plan, estimate)
+    rate, memory = estimate.tokens_per_s, format_bytes(estimate.memory_bytes["total"])
+    per_device = f"{format_amount(rate / plan.num_devices)} per device"
+    low, high = map(format_bytes, estimate.interval_memory_bytes)
     return [
         ("step time", format_seconds(estimate.step_time_s), step_interval(estimate)),
-        (
-            f"{throughput_unit(estimate)} per second",
-            format_amount(estimate.tokens_per_s),
-            f"{format_amount(per_device)} per device",
-        ),
+        (f"{throughput_unit(estimate)} per second", format_amount(rate), per_device),
         ("model FLOPs utilisation", f"{100 * estimate.mfu:.1f} %", "of the dense peak"),
-        ("memory per device", format_bytes(memory), f"90 % between {low} and {high}"),
-        (amount, duration, node_hours),
+        ("memory per device", memory, f"90 % between {low} and {high}"),
+        training_cost(plan, estimate),
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from planner.choose.verdicts.strategy_verdicts import Verdict
@@ -20,6 +19,7 @@ from planner.show.figures.frame import (
     named_rows,
     plain,
     stack_parts,
+    write_above,
 )
 from planner.show.figures.palette import LIMIT, label
 from planner.show.training import summary
@@ -80,15 +80,7 @@ def strategy_bars(strategies: Sequence[Verdict], machine: Machine) -> Drawing:
 def _draw_limit(figure: Any, limit_bytes: float, text: str, side: str = "auto") -> None:
     """Draw a limit of memory as a line, with a text above it."""
     figure.add_vline(x=limit_bytes / GIB, line=LIMIT_LINE)
-    figure.add_annotation(
-        x=limit_bytes / GIB,
-        y=1,
-        yref="paper",
-        yanchor="bottom",
-        xanchor=side,
-        showarrow=False,
-        text=text,
-    )
+    write_above(figure, limit_bytes / GIB, text, xanchor=side)
 
 
 def _mark(figure: Any, entry: Verdict, total: float, limit: float, right: float) -> None:
@@ -186,11 +178,9 @@ def time_bars(estimates: Named) -> Drawing:
     """Step time by part, stacked."""
     tables = [estimate.step_time_parts_s for _, estimate in estimates]
     totals = [estimate.step_time_s for _, estimate in estimates]
-    parts = [
-        part
-        for part in dict.fromkeys(n for t in reversed(tables) for n, v in t.items() if v)
-        if max(table.get(part, 0.0) for table in tables) >= 0.001 * max(totals)
-    ]
+    names = dict.fromkeys(n for t in reversed(tables) for n, v in t.items() if v)
+    least = 0.001 * max(totals, default=0.0)
+    parts = [name for name in names if max(t.get(name, 0.0) for t in tables) >= least]
     title = "step time [s]"
     figure, texts = _compare(estimates, title, tables, parts, totals, totals, 1.0, format_seconds)
     figure.update_xaxes(range=[0, 1.6 * max(totals, default=1.0)])
@@ -256,22 +246,6 @@ def whole_training(training: WholeTraining) -> Drawing:
     return Drawing(figure, f"{summary(training)} By part: {parts}.")
 
 
-@dataclass(frozen=True, slots=True)
-class _Stretch:
-    """A bar of a waterfall."""
-
-    name: str
-    seconds: float
-
-    @property
-    def label(self) -> str:
-        return label(self.name)
-
-    @property
-    def text(self) -> str:
-        return format_seconds(self.seconds)
-
-
 def _falling(
     items: Iterable[tuple[str, float]],
     sum_name: str,
@@ -280,33 +254,37 @@ def _falling(
     below: str,
 ) -> tuple[Any, str]:
     """Draw bars that start where the one before ended, and their sum; also return them in words."""
-    parts = [_Stretch(name, seconds) for name, seconds in items if seconds > _LEAST * total_s]
-    names = [*(part.label for part in parts), sum_name]
+    parts = [
+        (label(name), seconds, format_seconds(seconds), bar_style(name))
+        for name, seconds in items
+        if seconds > _LEAST * total_s
+    ]
+    names = [*(name for name, *_ in parts), sum_name]
     unit, scale = next((unit, scale) for unit, scale, least in _UNITS if total_s >= least)
     x = f"time [{unit}]<br>{below}"
     figure = framed(height=100 + 32 * len(names), x=x, legend=False, top=8)
     start = 0.0
-    for part in parts:
+    for name, seconds, text, style in parts:
         figure.add_bar(
-            y=[part.label],
-            x=[part.seconds / scale],
+            y=[name],
+            x=[seconds / scale],
             base=[start / scale],
             orientation="h",
-            marker=bar_style(part.name),
-            text=[f"{part.text}, {100 * part.seconds / total_s:.1f} %"],
+            marker=style,
+            text=[f"{text}, {100 * seconds / total_s:.1f} %"],
             textposition="outside",
             cliponaxis=False,
             showlegend=False,
-            hovertemplate=f"{part.label}: {part.text}<extra></extra>",
+            hovertemplate=f"{name}: {text}<extra></extra>",
         )
-        start += part.seconds
+        start += seconds
     _total_bar(figure, sum_name, total_s, interval_s, scale)
     figure.update_yaxes(categoryorder="array", categoryarray=names[::-1])
     named_rows(figure, names)
     # room for words right of the last bar, on a phone too
     figure.update_xaxes(range=[0, max(1.6 * total_s, 1.1 * interval_s[1]) / scale])
-    longest_first = sorted(parts, key=lambda part: -part.seconds)
-    return figure, ", ".join(f"{part.label} {part.text}" for part in longest_first)
+    longest_first = sorted(parts, key=lambda part: -part[1])
+    return figure, ", ".join(f"{name} {text}" for name, _, text, _ in longest_first)
 
 
 def _total_bar(

@@ -1,4 +1,4 @@
-"""Candidate figures: the best layout per tp and pp, and memory against time."""
+"""Candidate figures: the best layout per tp and pp, and memory against step time."""
 
 from __future__ import annotations
 
@@ -9,14 +9,7 @@ from typing import Any
 from planner.choose.plots import Cell, LayoutSpace, Point
 from planner.cost.estimate import Estimate
 from planner.show.figures.figure_registry import figure_of
-from planner.show.figures.frame import (
-    LIMIT_LINE,
-    Drawing,
-    framed,
-    log_axis,
-    log_ticks,
-    plain,
-)
+from planner.show.figures.frame import LIMIT_LINE, Drawing, framed, log_axis, log_ticks, plain
 from planner.show.figures.palette import GREY, HUES, readable_on
 from planner.units import GIB, format_bytes, format_seconds
 
@@ -77,8 +70,7 @@ def heatmap(space: LayoutSpace, device_limit_bytes: float) -> Drawing:
 
 def _bar(fitting: Sequence[Cell]) -> dict[str, Any]:
     times = log_ticks([cell.step_time_s for cell in fitting]) if fitting else []
-    ticks = [math.log10(time) for time in times]
-    texts = [format_seconds(10.0**tick) for tick in ticks]
+    ticks, texts = list(map(math.log10, times)), list(map(format_seconds, times))
     return {"title": {"text": "step"}, "thickness": 14, "tickvals": ticks, "ticktext": texts}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,8 @@ from planner.describe.machine import Machine
 from planner.errors import PlannerError
 from planner.evidence.nccl_tests import Published, published_for
 from planner.show.figures.figure_registry import figure_of
-from planner.show.figures.frame import Drawing, check_word, framed
-from planner.show.figures.palette import HUES
+from planner.show.figures.frame import Drawing, check_word, framed, hued_steps, log_axis
+from planner.show.figures.palette import GREY, HUES
 from planner.units import counted, format_bytes, format_seconds
 
 __all__ = ["OPERATIONS", "algorithms_of", "bandwidth", "data_picture", "ranks_of", "times"]
@@ -26,33 +26,25 @@ Blocks = list[list[str]]
 """Parts of the buffer of every rank; an empty text is no data."""
 
 
-def _modelled() -> dict[str, dict[str, Timer]]:
-    """Return algorithms for large buffers by operation, and the library's choice among them."""
-    operations: dict[str, dict[str, Timer]] = {}
-    for name, algorithms in ALGORITHMS.items():
-        timers = {
-            algorithm.removesuffix(", Simple"): timer
-            for algorithm, timer in algorithms.items()
-            if not algorithm.endswith(" LL")
-        }
-        if len(timers) > 1:
-            timers["the library's choice"] = ESTIMATED[name]
-        operations[_WORDS.get(name, name.replace("_", "-"))] = timers
-    return operations
+def _timers(name: str) -> dict[str, Timer]:
+    """Return an operation's algorithms for large buffers, and the library's choice among them."""
+    timers = {
+        algorithm.removesuffix(", Simple"): timer
+        for algorithm, timer in ALGORITHMS[name].items()
+        if not algorithm.endswith(" LL")
+    }
+    return {**timers, _CHOICE: ESTIMATED[name]} if len(timers) > 1 else timers
 
 
-_WORDS = {"send_recv": "send"}
-"""Operations whose word is not nccl-tests' with a hyphen."""
-
-OPERATIONS: dict[str, dict[str, Timer]] = _modelled()
-"""Operations with the algorithms that are modelled."""
-
-_NAMES = {
-    **{name: name.replace("-", "_") for name in OPERATIONS},
-    **{word: name for name, word in _WORDS.items()},
-}
+_CHOICE = "the library's choice"
+_NAMES = {"send" if name == "send_recv" else name.replace("_", "-"): name for name in ALGORITHMS}
 """Operations as nccl-tests names them."""
 
+OPERATIONS = {word: _timers(name) for word, name in _NAMES.items()}
+"""Operations with the algorithms that are modelled."""
+
+_LETTERS = "ABCD"
+_SIZES = 2.0 ** np.arange(3, 33)
 _DASHES = ("dash", "dashdot", "dot", "longdash", "longdashdot")
 _EFFECTS = {
     "all-reduce": "every rank ends with the sum over all ranks",
@@ -68,13 +60,7 @@ _EFFECTS = {
 
 
 def ranks_of(machine: Machine, ranks: int | None, stride: int) -> int:
-    """Number of ranks of a group: the given number, else all devices of two nodes [1].
-
-    Raises PlannerError if the machine does not have so many ranks that are `stride` apart.
-
-    >>> ranks_of(load_machine("polaris"), None, 1), ranks_of(load_machine("polaris"), 4, 8)
-    (8, 4)
-    """
+    """Number of ranks of a group: the given number, else all devices of two nodes [1]."""
     available, nodes = machine.num_devices, min(2, int(machine.num_nodes.value))
     count = machine.node.num_devices * nodes if ranks is None else ranks
     if not (isinstance(count, int) and isinstance(stride, int) and count >= 2 and stride >= 1):
@@ -100,9 +86,10 @@ def algorithms_of(operation: str, group: GroupView) -> dict[str, Timer]:
     }
 
 
-def _dash(name: str, number: int) -> str:
-    """How the line of an algorithm is drawn; solid is what the library takes."""
-    return "solid" if name == "the library's choice" else _DASHES[number]
+def _line(name: str, number: int) -> dict[str, Any]:
+    """Style of the line of an algorithm; solid is what the library takes."""
+    dash = "solid" if name == _CHOICE else _DASHES[number]
+    return {"color": HUES[number], "width": 2, "dash": dash}
 
 
 @figure_of("machine")
@@ -123,33 +110,29 @@ def times(
     if not 0 < size_bytes < math.inf:
         raise PlannerError(f"size_bytes = {size_bytes:g} is no size; give more than 0 bytes")
     figure = framed(height=420, x="size of the full buffer", y="time")
-    group = group_of(machine, ranks, stride)
-    sizes = 2.0 ** np.arange(3, 33)
-    texts = []
+    group, texts = group_of(machine, ranks, stride), []
     for number, (name, timer) in enumerate(algorithms_of(operation, group).items()):
-        seconds = np.asarray(timer(group, sizes))
+        seconds = np.asarray(timer(group, _SIZES))
+        pairs = zip(_SIZES, seconds, strict=True)
         figure.add_scatter(
-            x=sizes,
+            x=_SIZES,
             y=seconds,
             name=name,
             mode="lines",
-            line={"color": HUES[number], "width": 2, "dash": _dash(name, number)},
-            customdata=[
-                f"{format_bytes(s)}: {format_seconds(t)}"
-                for s, t in zip(sizes, seconds, strict=True)
-            ],
+            line=_line(name, number),
+            customdata=[f"{format_bytes(s)}: {format_seconds(t)}" for s, t in pairs],
             hovertemplate=name + "<br>%{customdata}<extra></extra>",
         )
         texts.append(f"{name} {format_seconds(float(timer(group, size_bytes)))}")
-    row = published_for(machine.name, operation, ranks, machine.node.num_devices)
-    if row is not None and stride == 1:
-        _points(figure, row.sizes_bytes, row.times_s, row)
+    row = _measured(machine, operation, ranks, stride)
+    if row is not None:
+        _points(figure, row, row.times_s)
         texts.append(f"measured points from {format_bytes(row.sizes_bytes[0])} on")
-    figure.add_vline(x=size_bytes, line={"color": "#8C8C8C", "width": 1, "dash": "dot"})
+    figure.add_vline(x=size_bytes, line={"color": GREY, "width": 1, "dash": "dot"})
     _log_sizes(figure)
-    shown = [value for trace in figure.data for value in trace.y if value > 0]
-    ticks = [10.0**e for e in range(math.floor(math.log10(min(shown))), 3)]
-    figure.update_yaxes(type="log", tickvals=ticks, ticktext=[format_seconds(t) for t in ticks])
+    least = min(value for trace in figure.data for value in trace.y if value > 0)
+    ticks = [10.0**e for e in range(math.floor(math.log10(least)), 3)]
+    log_axis(figure.update_yaxes, ticks, format_seconds)
     return Drawing(
         figure,
         f"{operation} over {ranks} ranks of {machine.name}, {stride} apart; at "
@@ -168,31 +151,30 @@ def bandwidth(
     ranks = ranks_of(machine, ranks, stride)
     check_word("operation", operation, OPERATIONS)
     figure = framed(height=420, x="size of the full buffer", y="bus bandwidth [GB/s]")
-    group = group_of(machine, ranks, stride)
-    sizes, factor = 2.0 ** np.arange(3, 33), bus_factor(_NAMES[operation], ranks)
+    group, factor = group_of(machine, ranks, stride), bus_factor(_NAMES[operation], ranks)
     best = 0.0
     for number, (name, timer) in enumerate(algorithms_of(operation, group).items()):
-        rate = factor * sizes / np.asarray(timer(group, sizes)) / 1e9
+        rate = factor * _SIZES / np.asarray(timer(group, _SIZES)) / 1e9
         best = max(best, float(rate.max()))
-        figure.add_scatter(
-            x=sizes,
-            y=rate,
-            name=name,
-            mode="lines",
-            line={"color": HUES[number], "width": 2, "dash": _dash(name, number)},
-            hovertemplate=name + ": %{y:.3g} GB/s<extra></extra>",
-        )
-    row = published_for(machine.name, operation, ranks, machine.node.num_devices)
-    if row is not None and stride == 1:
-        rates = [factor * s / t / 1e9 for s, t in zip(row.sizes_bytes, row.times_s, strict=True)]
-        _points(figure, row.sizes_bytes, rates, row)
+        line, text = _line(name, number), name + ": %{y:.3g} GB/s<extra></extra>"
+        figure.add_scatter(x=_SIZES, y=rate, name=name, mode="lines", line=line, hovertemplate=text)
+    row = _measured(machine, operation, ranks, stride)
+    if row is not None:
+        pairs = zip(row.sizes_bytes, row.times_s, strict=True)
+        _points(figure, row, [factor * size / seconds / 1e9 for size, seconds in pairs])
     _log_sizes(figure)
     return Drawing(figure, f"Bus bandwidth of {operation}; the best reaches {best:.3g} GB/s.")
 
 
-def _points(figure: Any, sizes: Any, values: Any, row: Published) -> None:
+def _measured(machine: Machine, operation: str, ranks: int, stride: int) -> Published | None:
+    """Return published times of neighbouring ranks of a machine."""
+    per_node = machine.node.num_devices
+    return published_for(machine.name, operation, ranks, per_node) if stride == 1 else None
+
+
+def _points(figure: Any, row: Published, values: Sequence[float]) -> None:
     figure.add_scatter(
-        x=list(sizes),
+        x=list(row.sizes_bytes),
         y=list(values),
         mode="markers",
         name=f"measured ({row.library})",
@@ -203,39 +185,36 @@ def _points(figure: Any, sizes: Any, values: Any, row: Published) -> None:
 
 def _log_sizes(figure: Any) -> None:
     ticks = [2.0**e for e in (3, 10, 15, 20, 25, 30)]
-    figure.update_xaxes(
-        type="log", tickvals=ticks, ticktext=[format_bytes(t).replace(".00", "") for t in ticks]
-    )
+    log_axis(figure.update_xaxes, ticks, lambda tick: format_bytes(tick).replace(".00", ""))
 
 
 @figure_of()
 def data_picture(operation: str = "all-reduce") -> Drawing:
     """What each of four ranks holds before and after; a letter is where the data came from."""
     check_word("operation", operation, OPERATIONS)
-    letters = "ABCD"
-    before, after = _before_and_after(operation, letters)
     figure = framed(height=250, legend=False)
     figure.set_subplots(1, 2, subplot_titles=("before", "after"), horizontal_spacing=0.06)
-    for place, table in ((1, before), (2, after)):
-        figure.add_trace(_blocks(table, letters), row=1, col=place)
+    for place, table in enumerate(_before_and_after(operation), 1):
+        figure.add_trace(_blocks(table), row=1, col=place)
     figure.update_xaxes(visible=False)
     figure.update_yaxes(autorange="reversed", showgrid=False)
     figure.update_yaxes(visible=False, row=1, col=2)
     return Drawing(figure, f"{operation}: {_EFFECTS[operation]}.")
 
 
-def _before_and_after(operation: str, letters: str) -> tuple[Blocks, Blocks]:
+def _before_and_after(operation: str) -> tuple[Blocks, Blocks]:
     """Return the blocks of each rank before and after an operation; rank 0 is the root."""
-    full = [[f"{letter}{part}" for part in range(len(letters))] for letter in letters]
-    sums = [[f"sum {part}" for part in range(len(letters))]] * len(letters)
-    gathered = [[f"{letter}{part}" for part, letter in enumerate(letters)]] * len(letters)
+    count = len(_LETTERS)
+    full = [[f"{letter}{part}" for part in range(count)] for letter in _LETTERS]
+    sums = [[f"sum {part}" for part in range(count)]] * count
+    gathered = [[f"{letter}{part}" for part, letter in enumerate(_LETTERS)]] * count
     changes = {
         "all-reduce": (full, sums),
         "all-gather": (_diagonal(gathered), gathered),
         "reduce-scatter": (full, _diagonal(sums)),
-        "broadcast": (_root_only(full), [full[0]] * len(letters)),
+        "broadcast": (_root_only(full), [full[0]] * count),
         "reduce": (full, _root_only(sums)),
-        "scatter": (_root_only(full), _diagonal([full[0]] * len(letters))),
+        "scatter": (_root_only(full), _diagonal([full[0]] * count)),
         "gather": (_diagonal(gathered), _root_only(gathered)),
         "all-to-all": (full, [list(column) for column in zip(*full, strict=True)]),
         "send": (full, [full[-1], *full[:-1]]),
@@ -256,23 +235,18 @@ def _root_only(blocks: Blocks) -> Blocks:
     return [blocks[0], *([""] * len(row) for row in blocks[1:])]
 
 
-def _blocks(table: Blocks, letters: str) -> dict[str, Any]:
-    shade = [[_origin(cell, letters) for cell in row] for row in table]
-    count = len(letters) + 1
-    colors = [*HUES[1 : len(letters) + 1], "#B8B8B8"]
-    scale = []
-    for i, color in enumerate(colors):
-        scale += [[i / count, color], [(i + 1) / count, color]]
+def _blocks(table: Blocks) -> dict[str, Any]:
+    count = len(_LETTERS)
     return {
         "type": "heatmap",
-        "z": shade,
+        "z": [[_origin(cell) for cell in row] for row in table],
         "text": table,
         "texttemplate": "%{text}",
         "textfont": {"color": "#000000", "size": 11},
         "y": [f"rank {i}" for i in range(len(table))],
-        "colorscale": scale,
+        "colorscale": hued_steps([*HUES[1 : count + 1], "#B8B8B8"]),
         "zmin": 0,
-        "zmax": count - 1,
+        "zmax": count,
         "showscale": False,
         "xgap": 3,
         "ygap": 3,
@@ -281,7 +255,7 @@ def _blocks(table: Blocks, letters: str) -> dict[str, Any]:
     }
 
 
-def _origin(cell: str, letters: str) -> float | None:
+def _origin(cell: str) -> float | None:
     if not cell:
         return None
-    return float(len(letters)) if cell.startswith("sum") else float(letters.index(cell[0]))
+    return float(len(_LETTERS) if cell.startswith("sum") else _LETTERS.index(cell[0]))

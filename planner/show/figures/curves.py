@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from planner.ask.answer import Answer, Row
@@ -27,47 +26,38 @@ from planner.units import counted, format_amount, format_seconds
 
 __all__ = ["answer_figure", "scaling"]
 
-_MOST_BARS = 12
-_MOST_MARKS = 12
-"""Largest number of values for which every value is labelled."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Curve:
-    """The columns of a curve."""
-
-    x: str
-    y: str
-    log: bool = False
+_MOST_BARS = _MOST_MARKS = 12
+"""Largest numbers of bars, and of values of which each is labelled."""
 
 
 _CURVES = {
-    "nodes": _Curve("nodes", "step_time_s", log=True),
-    "deadline": _Curve("nodes", "days", log=True),
-    "cheapest": _Curve("nodes", "node_hours"),
-    "scaling": _Curve("nodes", "efficiency"),
-    "sequence": _Curve("sequence_length", "step_time_s", log=True),
-    "batch": _Curve("global_batch", "tokens_per_s_per_device"),
+    "nodes": ("nodes", "step_time_s"),
+    "deadline": ("nodes", "days"),
+    "cheapest": ("nodes", "node_hours"),
+    "scaling": ("nodes", "efficiency"),
+    "sequence": ("sequence_length", "step_time_s"),
+    "batch": ("global_batch", "tokens_per_s_per_device"),
 }
+_LOGARITHMIC = ("step_time_s", "days")
 _BARS = {"change": ("change", "gain"), "sensitivity": ("fact", "step_elasticity")}
 
 
 def answer_figure(answer: Answer) -> Drawing | None:
     """Draw the rows of an answer; None where a table shows them better."""
     if answer.question in _CURVES:
-        return _curve(answer, _CURVES[answer.question])
+        return _curve(answer, *_CURVES[answer.question])
     if answer.question in _BARS:
         return _bars(answer, *_BARS[answer.question])
     return None
 
 
-def _curve(answer: Answer, columns: _Curve) -> Drawing | None:
-    rows = [row for row in answer.rows if row.get(columns.y) is not None]
+def _curve(answer: Answer, x: str, y: str) -> Drawing | None:
+    rows = [row for row in answer.rows if row.get(y) is not None]
     if not rows:
         return None
-    y, title = columns.y, column_title(columns.y)
-    figure = framed(height=350, x=column_title(columns.x), y=title, legend=False)
-    positions, values = [row[columns.x] for row in rows], [row[y] for row in rows]
+    below, title = column_title(x), column_title(y)
+    figure = framed(height=350, x=below, y=title, legend=False)
+    positions, values = [row[x] for row in rows], [row[y] for row in rows]
     interval = _interval(rows, y)
     draw_curve(
         figure,
@@ -79,13 +69,13 @@ def _curve(answer: Answer, columns: _Curve) -> Drawing | None:
     )
     marks = positions if len(positions) <= _MOST_MARKS else log_ticks(positions)
     log_axis(figure.update_xaxes, marks, "{:,.0f}".format)
-    if columns.log:
+    if y in _LOGARITHMIC:
         log_axis(figure.update_yaxes, log_ticks(values), lambda tick: column_text(y, tick))
     elif y == "efficiency":
         figure.update_yaxes(rangemode="tozero", tickformat=".0%")
-    points = ", ".join(f"{row[columns.x]:,} {column_text(y, row[y])}" for row in rows)
-    below = " The bars are 90 % intervals." if interval else ""
-    return Drawing(figure, f"{capital(title)} against {column_title(columns.x)}: {points}.{below}")
+    points = ", ".join(f"{row[x]:,} {column_text(y, row[y])}" for row in rows)
+    note = " The bars are 90 % intervals." if interval else ""
+    return Drawing(figure, f"{capital(title)} against {below}: {points}.{note}")
 
 
 def _interval(rows: list[Row], name: str) -> dict[str, Any] | None:

@@ -1,15 +1,12 @@
-"""Registry of figures: every drawing by its name, and how its arguments follow from a result.
-
-A plan knows its model and its machine by name only. Give those that are in no catalogue or were
-changed. Where no estimate is given, the recommended one is drawn.
-"""
+"""Registry of figures: every drawing by its name, and how its arguments follow from a result."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Literal, TypeVar
 
 from planner.choose.plan import Plan
@@ -54,18 +51,14 @@ class Request:
     """Arguments of a public figure, and what drawings need of them."""
 
     result: Any
-    chosen: Estimate | None = None
-    model_name: str | Model | None = None
-    machine_name: str | Machine | None = None
-    frameworks: Sequence[str] = ()
-    experience: Experience = Experience()
+    options: Mapping[str, Any]
 
     @functools.cached_property
     def estimate(self) -> Estimate:
         """The estimate that was given, else the recommended one."""
         if isinstance(self.result, Estimate):
             return self.result
-        estimate = self.chosen or self.result.recommended
+        estimate: Estimate | None = self.options["estimate"] or self.result.recommended
         if estimate is None:
             raise PlannerError(
                 f"nothing fits on {counted(self.result.nodes, 'node')}, so there is nothing to "
@@ -84,7 +77,7 @@ class Request:
     @functools.cached_property
     def machine(self) -> Machine:
         """The machine that was given, else the plan's."""
-        machine = self.machine_name or getattr(self.result, "machine", None)
+        machine = self.options["machine"] or getattr(self.result, "machine", None)
         if machine is None:
             raise PlannerError("an estimate does not know its machine; give machine=")
         return machine if isinstance(machine, Machine) else load_machine(machine)
@@ -92,11 +85,10 @@ class Request:
     @functools.cached_property
     def model(self) -> Model:
         """The model that was given, else the plan's."""
-        if isinstance(self.model_name, Model):
-            return self.model_name
-        if self.model_name:
-            return load_model(self.model_name)
-        return load_model(self.result.model, run=False)
+        model = self.options["model"]
+        if isinstance(model, Model):
+            return model
+        return load_model(model) if model else load_model(self.result.model, run=False)
 
     @property
     def training(self) -> WholeTraining:
@@ -111,25 +103,20 @@ class Request:
 
     @property
     def job(self) -> tuple[Model, Machine, Workload, Estimate]:
-        """What functions of one layout of the plan take."""
+        """Model, machine, workload and estimate of one layout of the plan."""
         return self.model, self.machine, self.result.workload, self.estimate
 
     @property
     def space(self) -> LayoutSpace:
         """All layouts of the plan's job, searched again."""
-        return layout_space(
-            self.model,
-            self.machine,
-            self.result.nodes,
-            self.result.workload,
-            self.frameworks,
-            experience=self.experience,
-        )
+        frameworks, experience = self.options["frameworks"], self.options["experience"]
+        job = (self.model, self.machine, self.result.nodes, self.result.workload)
+        return layout_space(*job, frameworks, experience=experience)
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """What a drawing needs: how it follows from a request, and from which of its arguments."""
+    """A need of drawings: how it follows from a request, and from which of its arguments."""
 
     value: Callable[[Request], Any]
     needs: tuple[str, ...] = ()
@@ -138,37 +125,30 @@ class _Source:
 _OF_JOB = ("estimate", "model", "machine")
 _SOURCES = {
     "axes": _Source(lambda request: parallel_axes(*request.job), _OF_JOB),
-    "device_limit_bytes": _Source(
-        lambda request: request.machine.device.memory_bytes.value, ("machine",)
-    ),
-    "estimate": _Source(lambda request: request.estimate, ("estimate",)),
-    "estimates": _Source(lambda request: request.estimates),
-    "host_limit_bytes": _Source(
-        lambda request: request.machine.node.host_memory_bytes.value, ("machine",)
-    ),
-    "layout": _Source(lambda request: request.estimate.layout, ("estimate",)),
-    "machine": _Source(lambda request: request.machine, ("machine",)),
-    "marked": _Source(lambda request: request.result.recommended),
+    "device_limit_bytes": _Source(attrgetter("machine.device.memory_bytes.value"), ("machine",)),
+    "estimate": _Source(attrgetter("estimate"), ("estimate",)),
+    "estimates": _Source(attrgetter("estimates")),
+    "host_limit_bytes": _Source(attrgetter("machine.node.host_memory_bytes.value"), ("machine",)),
+    "layout": _Source(attrgetter("estimate.layout"), ("estimate",)),
+    "machine": _Source(attrgetter("machine"), ("machine",)),
+    "marked": _Source(attrgetter("result.recommended")),
     "played": _Source(
-        lambda request: play_step(*request.job, request.experience), (*_OF_JOB, "experience")
+        lambda request: play_step(*request.job, request.options["experience"]),
+        (*_OF_JOB, "experience"),
     ),
     "points": _Source(
-        lambda request: [
-            ScalePoint.of(plan) for plan in sorted(request.result, key=lambda plan: plan.nodes)
-        ]
+        lambda request: sorted(map(ScalePoint.of, request.result), key=attrgetter("nodes"))
     ),
-    "scores": _Source(lambda request: request.result.scores),
-    "space": _Source(
-        lambda request: request.space, ("model", "machine", "frameworks", "experience")
-    ),
+    "scores": _Source(attrgetter("result.scores")),
+    "space": _Source(attrgetter("space"), ("model", "machine", "frameworks", "experience")),
     "stages": _Source(
         lambda request: stage_memory(scenario_of(*request.job), request.estimate.layout), _OF_JOB
     ),
-    "step_time_s": _Source(lambda request: request.estimate.step_time_s, ("estimate",)),
-    "strategies": _Source(lambda request: request.result.strategies),
-    "training": _Source(lambda request: request.training),
+    "step_time_s": _Source(attrgetter("estimate.step_time_s"), ("estimate",)),
+    "strategies": _Source(attrgetter("result.strategies")),
+    "training": _Source(attrgetter("training")),
 }
-"""What drawings need of a result, by the name of their parameter."""
+"""Needs of drawings, by the name of their parameter."""
 
 _DEFAULTS: dict[str, Any] = {
     "estimate": None,
@@ -181,11 +161,7 @@ _DEFAULTS: dict[str, Any] = {
 
 
 def figure_of(subject: Subject = "") -> Callable[[Draw], Draw]:
-    """Register a drawing as the public figure of its name, of a result of some kind.
-
-    Parameters of the drawing that are named like a source follow from the result. All others are
-    arguments of the public figure.
-    """
+    """Register a drawing; its parameters named like a source follow from the result."""
 
     def register(draw: Draw) -> Draw:
         signature = _public_signature(draw, subject)
@@ -210,15 +186,12 @@ def _public_signature(draw: Callable[..., Drawing], subject: Subject) -> inspect
     needs -= {subject}
     options = [each for name, each in parameters.items() if name not in _SOURCES]
     first = [inspect.Parameter(subject, inspect.Parameter.POSITIONAL_OR_KEYWORD)] if subject else []
+    kinds = {"estimate": inspect.Parameter.POSITIONAL_OR_KEYWORD}
     named = [
         inspect.Parameter(
-            name,
-            inspect.Parameter.POSITIONAL_OR_KEYWORD
-            if name == "estimate"
-            else inspect.Parameter.KEYWORD_ONLY,
-            default=default,
+            name, kinds.get(name, inspect.Parameter.KEYWORD_ONLY), default=_DEFAULTS[name]
         )
-        for name, default in _DEFAULTS.items()
+        for name in _DEFAULTS
         if name in needs
     ]
     ordered = sorted([*first, *named[:1], *options, *named[1:]], key=lambda each: each.kind)
@@ -229,14 +202,7 @@ def _drawn_arguments(
     draw: Callable[..., Drawing], subject: Subject, arguments: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the arguments of a drawing, from those of its public figure."""
-    request = Request(
-        arguments.get(subject),
-        arguments.get("estimate"),
-        arguments.get("model"),
-        arguments.get("machine"),
-        arguments.get("frameworks", ()),
-        arguments.get("experience", Experience()),
-    )
+    request = Request(arguments.get(subject), {**_DEFAULTS, **arguments})
     return {
         name: _SOURCES[name].value(request) if name in _SOURCES else arguments[name]
         for name in inspect.signature(draw).parameters

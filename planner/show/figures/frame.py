@@ -1,4 +1,4 @@
-"""Frame: what every figure shares: a figure with its text alternative, axes, escaping."""
+"""Frame of every figure: the figure with its text alternative, axes, escaping."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ __all__ = [
     "named_rows",
     "plain",
     "stack_parts",
+    "write_above",
 ]
 
 LIMIT_LINE = {"color": LIMIT, "width": 2, "dash": "dash"}
-"""How a limit of memory is drawn."""
+"""Style of the line of a limit of memory."""
 
 Points = list[float | None]
 """Places of a line on an axis; it is interrupted where they are None."""
@@ -46,25 +47,18 @@ class Drawing:
     figure: Any
     """A plotly figure."""
     alt: str
-    """What the figure says, with its numbers."""
+    """The figure in words, with its numbers."""
 
 
 def check_word(name: str, value: str, allowed: Iterable[str]) -> None:
-    """Raise PlannerError for a word that says nothing of what is drawn.
-
-    >>> check_word("axis", "tp", ("dp", "tp"))
-    """
+    """Raise PlannerError for a word that names nothing to draw."""
     words = list(allowed)
     if value not in words:
         raise PlannerError(f"{name} = {shorten(str(value))!r} is not known; use {either(words)}")
 
 
 def plain(text: str) -> str:
-    """Text that plotly shows as it is: its few HTML tags are taken out of force.
-
-    >>> plain("<a href='x'>b</a>")
-    '&lt;a href=&#x27;x&#x27;&gt;b&lt;/a&gt;'
-    """
+    """Text that plotly shows as it is: its few HTML tags are taken out of force."""
     return html.escape(text)
 
 
@@ -92,10 +86,7 @@ def named_rows(figure: Any, names: Sequence[str], width: int = 16) -> None:
 
 
 def framed(*, height: int, x: str = "", y: str = "", legend: bool = True, top: int = 28) -> Any:
-    """An empty figure on a clear ground; colours of text and grid come from the page's theme.
-
-    `top` is what stands free above the axes, for words there.
-    """
+    """An empty figure on a clear ground, with `top` pixels free above the axes for words."""
     try:
         import plotly.graph_objects as go
     except ImportError as error:
@@ -163,6 +154,13 @@ def draw_device_limit(figure: Any, limit_bytes: float, **settings: Any) -> None:
         line=LIMIT_LINE,
         annotation_text=f"device limit {format_bytes(limit_bytes)}",
         **settings,
+    )
+
+
+def write_above(figure: Any, x: float, text: str, **settings: Any) -> None:
+    """Write a text above the axes."""
+    figure.add_annotation(
+        x=x, y=1, yref="paper", yanchor="bottom", showarrow=False, text=text, **settings
     )
 
 

@@ -16,32 +16,23 @@ from planner.units import format_rate
 __all__ = ["topology"]
 
 _LINKS = {
-    "fabric": (BLUE, "solid", 3),
-    "nic": (ORANGE, "dash", 2),
-    "network": (ORANGE, "solid", 3),
-    "host": (GREY, "dot", 1),
+    "fabric": ("between devices", BLUE, "solid", 3),
+    "nic": ("device to its interface", ORANGE, "dash", 2),
+    "network": ("interface to the network", ORANGE, "solid", 3),
+    "host": ("device to the host", GREY, "dot", 1),
 }
-_LINK_NAMES = {
-    "fabric": "between devices",
-    "nic": "device to its interface",
-    "network": "interface to the network",
-    "host": "device to the host",
+"""Name, colour, dash and width of links, by kind."""
+_VERTICES = {
+    "host": ("host", "host", "hexagon", 40, GREY),
+    "network": ("network", "net", "circle", 46, PINK),
+    "switch": ("switch", "sw", "circle", 34, GREEN),
+    "pcie": ("PCIe", "PCIe", "circle", 34, GREEN),
+    "nic": ("network interface", "N", "diamond", 26, ORANGE),
+    "device": ("device", "", "square", 34, BLUE),
 }
-_SYMBOLS = {
-    "device": ("square", 34, BLUE),
-    "nic": ("diamond", 26, ORANGE),
-    "host": ("hexagon", 40, GREY),
-    "switch": ("circle", 34, GREEN),
-    "pcie": ("circle", 34, GREEN),
-    "network": ("circle", 46, PINK),
-}
-_SHORT = {"device": "", "nic": "N", "switch": "sw", "pcie": "PCIe", "network": "net"}
-_NAMES = {"nic": "network interface", "pcie": "PCIe"}
-_CHIP = {
-    "bgcolor": "rgba(60,60,60,0.85)",
-    "borderpad": 2,
-    "font": {"color": "#FFFFFF", "size": 10},
-}
+"""Name, short name, symbol, size and colour of vertices, by kind, in the order they are drawn."""
+_CHIP = {"bgcolor": "rgba(60,60,60,0.85)", "borderpad": 2, "font": {"color": "#FFFFFF", "size": 10}}
+Place = tuple[float, float]
 _MAX_LABELS = 4
 # labels of more links than this hide each other; the legend and the pointer still tell
 
@@ -56,16 +47,14 @@ def topology(machine: Machine) -> Drawing:
     for a, b, data in graph.edges(data=True):
         kinds.setdefault((data["link"], data["bytes_per_s"]), []).append((a, b))
     for (kind, rate), edges in sorted(kinds.items(), key=lambda item: (item[0][0], -item[0][1])):
-        _links(
-            figure, kind, rate, edges, places, named=len(edges) <= _MAX_LABELS and kind != "host"
-        )
-    for kind in ("host", "network", "switch", "pcie", "nic", "device"):
-        _vertices(figure, kind, places)
+        _links(figure, kind, rate, [(a, b, places[a], places[b]) for a, b in edges])
+    for kind in _VERTICES:
+        _vertices(figure, kind, {vertex: at for vertex, at in places.items() if vertex[0] == kind})
     figure.update_xaxes(visible=False)
     figure.update_yaxes(visible=False, scaleanchor="x")
     figure.update_layout(hovermode="closest")
     links = "; ".join(
-        f"{len(edges)} links {_LINK_NAMES[kind]} with {format_rate(rate)}"
+        f"{len(edges)} links {_LINKS[kind][0]} with {format_rate(rate)}"
         for (kind, rate), edges in sorted(kinds.items())
     )
     return Drawing(
@@ -75,24 +64,23 @@ def topology(machine: Machine) -> Drawing:
     )
 
 
-def _places(machine: Machine, vertices: Sequence[Any]) -> dict[Any, tuple[float, float]]:
+def _places(machine: Machine, vertices: Sequence[Any]) -> dict[Any, Place]:
     """Devices on a circle, interfaces outside next to their devices, the network above."""
     count = machine.node.num_devices
-    places: dict[Any, tuple[float, float]] = {}
     turn = [math.pi / 2 + 2 * math.pi * (i + 0.5) / count for i in range(count)]
-    for vertex in vertices:
-        if vertex[0] == "device":
-            angle = turn[vertex[1]]
-            places[vertex] = (1.5 * math.cos(angle), math.sin(angle))
-        elif vertex[0] == "nic":
-            # interfaces stand in a row above, in the order of the devices they serve
-            order = _nic_order(machine, turn)
-            rank, width = order.index(vertex[1]), max(len(order) - 1, 1)
-            spread = min(0.8 * len(order), 2.2)
-            places[vertex] = (spread * (2 * rank / width - 1) if len(order) > 1 else 0.0, 1.65)
-    places[("host",)] = (0.0, -1.65)
-    places[("switch",)] = places[("pcie",)] = (0.0, 0.0)
-    places[("network",)] = (0.0, 2.35)
+    order = _nic_order(machine, turn)
+    width, spread = max(len(order) - 1, 1), min(0.8 * len(order), 2.2)
+    places: dict[Any, Place] = {
+        ("host",): (0.0, -1.65),
+        ("switch",): (0.0, 0.0),
+        ("pcie",): (0.0, 0.0),
+        ("network",): (0.0, 2.35),
+    }
+    for device, angle in enumerate(turn):
+        places["device", device] = (1.5 * math.cos(angle), math.sin(angle))
+    # interfaces stand in a row above, in the order of the devices they serve
+    for rank, nic in enumerate(order):
+        places["nic", nic] = (spread * (2 * rank / width - 1) if len(order) > 1 else 0.0, 1.65)
     return {vertex: places[vertex] for vertex in vertices}
 
 
@@ -105,31 +93,20 @@ def _nic_order(machine: Machine, turn: Sequence[float]) -> list[int]:
 
 
 def _links(
-    figure: Any,
-    kind: str,
-    rate: float,
-    edges: Sequence[tuple[Any, Any]],
-    places: dict[Any, tuple[float, float]],
-    named: bool,
+    figure: Any, kind: str, rate: float, edges: Sequence[tuple[Any, Any, Place, Place]]
 ) -> None:
-    color, dash, width = _LINKS[kind]
-    xs: list[float | None] = []
-    ys: list[float | None] = []
-    middles = []
-    for a, b in edges:
-        (x0, y0), (x1, y1) = places[a], places[b]
-        xs += [x0, x1, None]
-        ys += [y0, y1, None]
-        middles.append((x0 + 0.38 * (x1 - x0), y0 + 0.38 * (y1 - y0)))
+    """Draw the links of one kind and rate, given by their vertices and the places of these."""
+    name, color, dash, width = _LINKS[kind]
+    middles = [(x0 + 0.38 * (x1 - x0), y0 + 0.38 * (y1 - y0)) for _, _, (x0, y0), (x1, y1) in edges]
     text = format_rate(rate)
     figure.add_scatter(
-        x=xs,
-        y=ys,
+        x=[x for _, _, start, end in edges for x in (start[0], end[0], None)],
+        y=[y for _, _, start, end in edges for y in (start[1], end[1], None)],
         mode="lines",
         hoverinfo="skip",
         # many links of one kind are drawn thin, or they hide everything behind them
         line={"color": color, "dash": dash, "width": width if len(edges) <= 16 else 1},
-        name=f"{_LINK_NAMES[kind]}: {text}",
+        name=f"{name}: {text}",
         opacity=0.85 if len(edges) <= 16 else 0.5,
     )
     figure.add_scatter(
@@ -138,36 +115,31 @@ def _links(
         showlegend=False,
         mode="markers",
         marker={"size": 7, "color": color},
-        hovertext=[f"{_name(a)} - {_name(b)}: {text} per direction" for a, b in edges],
+        hovertext=[f"{_name(a)} - {_name(b)}: {text} per direction" for a, b, _, _ in edges],
         hoverinfo="text",
     )
-    for x, y in middles if named else []:
-        figure.add_annotation(x=x, y=y, text=text, showarrow=False, **_CHIP)
+    if len(edges) <= _MAX_LABELS and kind != "host":
+        for x, y in middles:
+            figure.add_annotation(x=x, y=y, text=text, showarrow=False, **_CHIP)
 
 
 def _name(vertex: Any) -> str:
     return " ".join(str(part) for part in vertex)
 
 
-def _vertices(figure: Any, kind: str, places: dict[Any, tuple[float, float]]) -> None:
-    mine = [vertex for vertex in places if vertex[0] == kind]
-    if not mine:
+def _vertices(figure: Any, kind: str, places: dict[Any, Place]) -> None:
+    if not places:
         return
-    symbol, size, color = _SYMBOLS[kind]
-    short = _SHORT.get(kind, kind)
+    name, short, symbol, size, color = _VERTICES[kind]
+    outline = {"color": "#FFFFFF", "width": 1}
     figure.add_scatter(
-        x=[places[v][0] for v in mine],
-        y=[places[v][1] for v in mine],
+        x=[x for x, _ in places.values()],
+        y=[y for _, y in places.values()],
         mode="markers+text",
-        marker={
-            "symbol": symbol,
-            "size": size,
-            "color": color,
-            "line": {"color": "#FFFFFF", "width": 1},
-        },
-        text=[f"{short}{v[1]}" if len(v) > 1 else short for v in mine],
+        marker={"symbol": symbol, "size": size, "color": color, "line": outline},
+        text=[f"{short}{v[1]}" if len(v) > 1 else short for v in places],
         textfont={"color": "#FFFFFF" if kind == "device" else "#000000", "size": 12},
-        name=_NAMES.get(kind, kind),
-        hovertext=[_name(v) for v in mine],
+        name=name,
+        hovertext=list(map(_name, places)),
         hoverinfo="text",
     )

@@ -25,7 +25,7 @@ BLUE, ORANGE, GREEN, PINK, SKY, RED = (
 HUES = (BLUE, ORANGE, GREEN, PINK, SKY, RED)
 """Hues in the order in which they are given out."""
 GREY = "#8C8C8C"
-"""What is there whatever the user does."""
+"""Hue of parts that no choice of the user changes."""
 LIMIT = RED
 """Limits and what exceeds them."""
 
@@ -49,35 +49,22 @@ _SHADES: dict[Hue, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Drawn:
-    """What figures draw beside the parts of an estimate."""
-
-    ink: Ink
-    label: str
-
-
 _ACTIVITIES = {
-    # what a simulated rank does, where that is no part of the estimate
-    "weight_gradient": _Drawn(Ink(GREEN, "/"), "weight gradient"),
-    "communication": _Drawn(Ink(ORANGE), "communication"),
-    # parallel axes
-    "tp": _Drawn(Ink(ORANGE), "tensor (tp)"),
-    "cp": _Drawn(Ink(ORANGE, "/"), "context (cp)"),
-    "ep": _Drawn(Ink(ORANGE, "x"), "expert (ep)"),
-    "dp": _Drawn(Ink(PINK), "data (dp)"),
-    "pp": _Drawn(Ink(GREY), "pipeline (pp)"),
+    "weight_gradient": (Ink(GREEN, "/"), "weight gradient"),
+    "communication": (Ink(ORANGE), "communication"),
+    "tp": (Ink(ORANGE), "tensor (tp)"),
+    "cp": (Ink(ORANGE, "/"), "context (cp)"),
+    "ep": (Ink(ORANGE, "x"), "expert (ep)"),
+    "dp": (Ink(PINK), "data (dp)"),
+    "pp": (Ink(GREY), "pipeline (pp)"),
 }
+"""Activities of a simulated rank and parallel axes, which are no parts of an estimate."""
 
 
 def ink(name: str) -> Ink:
-    """How a part of an estimate, an activity of a rank or an axis is drawn.
-
-    >>> ink("weights").color
-    '#0072B2'
-    """
+    """Colour and hatch of a part of an estimate, an activity of a rank or an axis."""
     if name in _ACTIVITIES:
-        return _ACTIVITIES[name].ink
+        return _ACTIVITIES[name][0]
     record = _record(name)
     return Ink(_SHADES[record.hue], record.hatch)
 
@@ -88,12 +75,8 @@ def _record(name: str) -> Part:
 
 
 def label(name: str) -> str:
-    """The same thing's name for a reader.
-
-    >>> label("pipeline_bubble"), label("tp")
-    ('pipeline bubble', 'tensor (tp)')
-    """
-    return _ACTIVITIES[name].label if name in _ACTIVITIES else _record(name).label
+    """The name of the same for a reader."""
+    return _ACTIVITIES[name][1] if name in _ACTIVITIES else _record(name).label
 
 
 def _channels(color: str) -> list[float]:

@@ -11,7 +11,7 @@ from planner.cost.network.wiring import group_rate, wiring
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.show.figures.figure_registry import figure_of
-from planner.show.figures.frame import Drawing, bar_style, check_word, framed
+from planner.show.figures.frame import Drawing, bar_style, check_word, framed, hued_steps
 from planner.show.figures.palette import HUES, label
 from planner.units import GIB, counted, format_bytes
 
@@ -37,34 +37,32 @@ class _Grid:
 
     @property
     def drawn(self) -> int:
-        """Number of nodes that are drawn."""
         return min(self.nodes, _MAX_NODES)
 
     @property
     def is_wide(self) -> bool:
-        """Whether nodes stand side by side, their devices one below the other."""
+        """Tell whether nodes stand side by side, their devices one below the other."""
         return self.nodes > self.per_node
 
     @property
     def part(self) -> str:
-        """Which nodes are drawn; empty if all are."""
+        """The part of the nodes that is drawn; empty if all are."""
         nodes = counted(self.nodes, "node")
         return f"the first {self.drawn} of {nodes}" if self.drawn < self.nodes else ""
 
     def axes(self) -> tuple[list[str], list[str]]:
-        """Names of columns and rows."""
+        """Return the names of columns and rows."""
         nodes = [str(node) for node in range(self.drawn)]
         devices = [str(device) for device in range(self.per_node)]
         return (nodes, devices) if self.is_wide else (devices, nodes)
 
     def titles(self) -> tuple[str, str]:
-        """Titles of the axes."""
         if not self.is_wide:
             return "device in the node", "node"
         return f"node ({self.part})" if self.part else "node", "device in the node"
 
     def rows(self) -> list[range]:
-        """Ranks, row by row."""
+        """Return the ranks, row by row."""
         size = self.per_node
         if self.is_wide:
             return [range(device, self.drawn * size, size) for device in range(size)]
@@ -94,7 +92,7 @@ def rank_map(layout: Layout, machine: Machine, axis: str = "tp") -> Drawing:
         texttemplate="%{text}" if readable else None,
         textfont={"color": "#000000"},
         hovertemplate="%{customdata}<extra></extra>",
-        colorscale=_scale(colors),
+        colorscale=hued_steps(HUES[:colors]),
         colorbar=_legend(layout, axis),
         xgap=2 if readable else 1,
         ygap=2 if readable else 1,
@@ -103,20 +101,17 @@ def rank_map(layout: Layout, machine: Machine, axis: str = "tp") -> Drawing:
     ticks = columns[:: -(-len(columns) // _MAX_TICKS)]
     figure.update_xaxes(type="category", showgrid=False, tickvals=ticks, tickangle=0)
     figure.update_yaxes(type="category", showgrid=False, autorange="reversed")
-    return Drawing(figure, _rank_map_alt(grid, axis))
-
-
-def _rank_map_alt(grid: _Grid, axis: str) -> str:
-    rest = f" ({grid.part} are drawn)" if grid.part else ""
-    return (
-        f"{counted(grid.layout.world, 'rank')} on {counted(grid.nodes, 'node')} of "
-        f"{counted(grid.per_node, 'device')}{rest}, coloured by their "
-        f"index on the axis {axis} of size {getattr(grid.layout, axis)}."
+    part = f" ({grid.part} are drawn)" if grid.part else ""
+    return Drawing(
+        figure,
+        f"{counted(layout.world, 'rank')} on {counted(grid.nodes, 'node')} of "
+        f"{counted(grid.per_node, 'device')}{part}, coloured by their "
+        f"index on the axis {axis} of size {getattr(layout, axis)}.",
     )
 
 
 def _legend(layout: Layout, axis: str) -> dict[str, Any]:
-    """Which colour is which index; with more indices than colours these repeat."""
+    """Return the colours' legend; with more indices than colours these repeat."""
     size, hues = getattr(layout, axis), len(HUES)
     shown = range(min(size, hues))
     more = [", ".join(str(i) for i in range(k, size, hues)) for k in shown]
@@ -128,13 +123,6 @@ def _legend(layout: Layout, axis: str) -> dict[str, Any]:
         "thickness": 14,
         "outlinewidth": 0,
     }
-
-
-def _scale(count: int) -> list[list[object]]:
-    steps: list[list[object]] = []
-    for i, hue in enumerate(HUES[:count]):
-        steps += [[i / count, hue], [(i + 1) / count, hue]]
-    return steps
 
 
 def _shade(layout: Layout, rank: int, axis: str) -> float | None:
@@ -155,10 +143,6 @@ def _hover(layout: Layout, rank: int, per_node: int) -> str:
     return f"rank {rank}: node {node}, device {device}<br>{place}"
 
 
-_ABOVE = 30
-# pixels from the middle of a bar to the middle of its words
-
-
 @figure_of("answer")
 def link_loads(axes: Sequence[Axis], machine: Machine, step_time_s: float) -> Drawing:
     """Bytes of one step by axis: each device's links inside the node, a node's interfaces.
@@ -167,43 +151,33 @@ def link_loads(axes: Sequence[Axis], machine: Machine, step_time_s: float) -> Dr
     """
     inside = group_rate(wiring(machine.node), machine.node.num_devices, 1)
     between = machine.node_bytes_per_s if machine.network else float("inf")
+    inside_bytes = [each.traffic.inside_bytes for each in axes]
+    node_bytes = [each.traffic.node_bytes for each in axes]
     rows = {
-        "inside": ([a.traffic.inside_bytes for a in axes], inside),
-        "network": ([a.traffic.node_bytes for a in axes], between),
-    }
-    means = {
-        "inside": "links inside the node, per device",
-        "network": "network interfaces, per node",
+        "inside": ("links inside the node, per device", inside_bytes, inside),
+        "network": ("network interfaces, per node", node_bytes, between),
     }
     figure = framed(height=270, x="sent in one step [GiB]", top=8)
     for number, axis in enumerate(axes):
         figure.add_bar(
             y=list(rows),
-            x=[carried[number] / GIB for carried, _ in rows.values()],
+            x=[carried[number] / GIB for _, carried, _ in rows.values()],
             name=label(axis.name),
             orientation="h",
             marker=bar_style(axis.name),
-            customdata=[
-                [format_bytes(carried[number]), means[name]] for name, (carried, _) in rows.items()
-            ],
-            hovertemplate="%{customdata[1]}<br>"
-            + label(axis.name)
-            + ": %{customdata[0]}<extra></extra>",
+            customdata=[[format_bytes(sizes[number]), name] for name, sizes, _ in rows.values()],
+            hovertemplate=f"%{{customdata[1]}}<br>{label(axis.name)}: "
+            "%{customdata[0]}<extra></extra>",
         )
     texts = []
-    for name, (carried, rate) in rows.items():
+    # words stand some pixels above the middle of their bar
+    style = {"align": "left", "showarrow": False, "xanchor": "left", "yshift": 30}
+    for row, (name, carried, rate) in rows.items():
         total = sum(carried)
         busy = f"{format_bytes(total)}, busy {100 * total / rate / step_time_s:.0f} % of the step"
-        texts.append(f"{means[name]}: {busy}")
-        _write_above(figure, name, f"{means[name]}:<br>{busy}")
+        texts.append(f"{name}: {busy}")
+        figure.add_annotation(x=0, y=row, text=f"{name}:<br>{busy}", **style)
     figure.update_layout(barmode="stack", bargap=0.7)
     figure.update_yaxes(range=[1.3, -0.8], showticklabels=False)
     figure.update_xaxes(rangemode="tozero")
     return Drawing(figure, "Sent in one step; " + "; ".join(texts) + ".")
-
-
-def _write_above(figure: Any, row: str, text: str) -> None:
-    """Write a text above the bar of a row."""
-    figure.add_annotation(
-        x=0, y=row, text=text, align="left", showarrow=False, xanchor="left", yshift=_ABOVE
-    )

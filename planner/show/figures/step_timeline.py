@@ -1,8 +1,4 @@
-"""Pipeline figures: one step, event by event: what stages do, and what they hold meanwhile.
-
-A step of many micro-batches is drawn with its middle left out: the axis says so, and goes on with
-the step's own time.
-"""
+"""Pipeline figures: one step, event by event; the middle of a long step is left out."""
 
 from __future__ import annotations
 
@@ -14,23 +10,25 @@ from typing import Any, get_args
 from planner.choose.plots import PlayedStep
 from planner.cost.schedules.timeline import ASIDE, Drawn, Event, Timeline
 from planner.show.figures.figure_registry import figure_of
-from planner.show.figures.frame import Drawing, bar_style, framed, plain
-from planner.show.figures.palette import HUES, LIMIT, label
+from planner.show.figures.frame import (
+    Drawing,
+    Points,
+    bar_style,
+    draw_device_limit,
+    framed,
+    write_above,
+)
+from planner.show.figures.palette import GREY, HUES, LIMIT, label
 from planner.units import GIB, counted, format_bytes, format_seconds
 
 __all__ = ["drawn_part", "gantt", "has_numbers", "memory_over_step"]
 
 _SHOWN_STAGES = 16
-_KINDS: tuple[Drawn, ...] = get_args(Drawn)
 _MAX_NUMBERS = 300
 _FEW_BARS, _MAX_BARS = 1200, 3000
 # passes that are drawn: at least, and at most if the warm-up of a pipeline is long
 _BREAK = 0.05
 # width of the break over the width of the axis
-
-
-Line = tuple[list[float | None], list[float | None]]
-"""Places of a line on both axes; it is interrupted where they are None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,23 +83,13 @@ class _Clock:
             return
         head, tail = self._ends
         step = _nice((head + self.played.step_s - tail) / 8)
-        marks = [i * step for i in range(int(head / step) + 1)]
-        marks += [
-            i * step for i in range(math.ceil(tail / step), int(self.played.step_s / step) + 1)
-        ]
-        figure.update_xaxes(
-            tickvals=[self.x(mark) for mark in marks], ticktext=[f"{mark:g}" for mark in marks]
-        )
+        first, last = math.ceil(tail / step), int(self.played.step_s / step)
+        marks = [i * step for i in (*range(int(head / step) + 1), *range(first, last + 1))]
+        texts = [f"{mark:g}" for mark in marks]
+        figure.update_xaxes(tickvals=[self.x(mark) for mark in marks], ticktext=texts)
         left, right = self.x(head), self.x(head) + self._wide
-        figure.add_vrect(x0=left, x1=right, fillcolor="#8C8C8C", opacity=0.25, line_width=0)
-        figure.add_annotation(
-            x=(left + right) / 2,
-            y=1,
-            yref="paper",
-            yanchor="bottom",
-            showarrow=False,
-            text=f"{format_seconds(tail - head)} not drawn",
-        )
+        figure.add_vrect(x0=left, x1=right, fillcolor=GREY, opacity=0.25, line_width=0)
+        write_above(figure, (left + right) / 2, f"{format_seconds(tail - head)} not drawn")
 
 
 def _nice(value: float) -> float:
@@ -115,29 +103,19 @@ def _nice(value: float) -> float:
 
 
 def _clock(played: PlayedStep) -> _Clock:
-    """Return an axis of the whole step if it has few events, else of its beginning and its end.
-
-    Both reach into the steady state, except in pipelines whose warm-up is very long.
-    """
+    """Return an axis of the whole step if it has few events, else of its beginning and its end."""
     timeline = played.timeline
     shown = set(_sampled(timeline))
     events = [e for e in timeline.events if e.stage in shown and e.stream == "compute"]
     if len(events) <= _FEW_BARS and timeline.num_micro_batches == played.micro_batches:
         return _Clock(played, played.played_s, played.played_s)
-    ends = sorted(event.end_s for event in events)
-    starts = sorted(event.start_s for event in events)
+    ends, starts = sorted(e.end_s for e in events), sorted(e.start_s for e in events)
     min_index, max_index = (min(bars // 2, len(events) // 3) for bars in (_FEW_BARS, _MAX_BARS))
-    first = [e for e in timeline.computed(0) if e.kind == "forward"]
     filled = min(e.start_s for e in timeline.computed(0) if e.task.kind != "forward")
-    drained = max(e.end_s for e in first)
     head = min(max(ends[min_index], 1.1 * filled), ends[max_index], 0.9 * played.middle_s)
-    left = played.played_s - drained
-    tail = max(
-        min(starts[-min_index], played.played_s - 1.1 * left),
-        starts[-max_index],
-        1.1 * played.middle_s,
-    )
-    return _Clock(played, head, tail)
+    left = played.played_s - max(e.end_s for e in timeline.computed(0) if e.kind == "forward")
+    tail = min(starts[-min_index], played.played_s - 1.1 * left)
+    return _Clock(played, head, max(tail, starts[-max_index], 1.1 * played.middle_s))
 
 
 def _sampled(timeline: Timeline) -> list[int]:
@@ -175,14 +153,22 @@ def gantt(played: PlayedStep, title: str = "") -> Drawing:
     rows = _sampled(timeline)
     place = {stage: row for row, stage in enumerate(rows)}
     figure = framed(height=170 + 26 * len(rows), x="time in the step [s]", y="stage")
-    for kind in _KINDS:
+    for kind in get_args(Drawn):
         for hidden in (False, True):
             events = [e for e in timeline.events if (e.kind, e.hidden) == (kind, hidden)]
             events = [e for e in events if e.stage in place and e.duration_s > 0]
             if events:
                 _draw_events(figure, kind, events, place, clock)
     path = timeline.critical_path()
-    _path_line(figure, path, place, clock)
+    # the path runs below the computation of stages and through transfers
+    spans = [
+        (e.start_s, e.end_s, place[e.stage] + (0.42 if e.kind == ASIDE else 0.34))
+        for e in path
+        if e.stage in place
+    ]
+    xs, ys = _line(spans, clock)
+    line, name = {"color": LIMIT, "width": 2}, "critical path"
+    figure.add_scatter(x=xs, y=ys, mode="lines", line=line, name=name, hoverinfo="skip")
     figure.update_layout(barmode="overlay", uniformtext={"minsize": 8, "mode": "hide"})
     figure.update_yaxes(
         tickvals=list(place.values()),
@@ -192,14 +178,14 @@ def gantt(played: PlayedStep, title: str = "") -> Drawing:
     )
     clock.frame(figure)
     idle = 100 * played.idle_s / played.step_s
-    sentences = [
+    sentences = (
         f"{title or 'Pipeline'}: {counted(timeline.num_stages, 'stage')}, "
         f"{played.micro_batches:,} micro-batch{'es' * (played.micro_batches != 1)}, "
         f"{format_seconds(played.step_s)}; the stage that works longest waits {idle:.1f} % of it.",
         drawn_part(played),
         _path_text(path),
-    ]
-    return Drawing(figure, " ".join(part for part in sentences if part))
+    )
+    return Drawing(figure, " ".join(filter(None, sentences)))
 
 
 def has_numbers(drawing: Drawing) -> bool:
@@ -215,7 +201,7 @@ def _draw_events(
     drawn = [(e, a, b) for e in events for a, b in clock.pieces(e.start_s, e.end_s)]
     computed = kind in ("forward", "backward", "weight_gradient")
     numbered = len(drawn) <= _MAX_NUMBERS and computed and not aside
-    hidden = ", hidden" if events[0].hidden else ""
+    name = f"{label(kind)}{', hidden' if events[0].hidden else ''}"
     longest = max((b - a for _, a, b in drawn), default=0.0)
     figure.add_bar(
         y=[place[e.stage] + (0.42 if aside else 0.0) for e, _, _ in drawn],
@@ -223,7 +209,7 @@ def _draw_events(
         x=[b - a for _, a, b in drawn],
         base=[a for _, a, _ in drawn],
         orientation="h",
-        name=label(kind) + hidden,
+        name=name,
         # what is too short to be seen needs no entry
         showlegend=longest > 0.001 * clock.x(clock.played.step_s),
         marker=bar_style(kind),
@@ -232,10 +218,7 @@ def _draw_events(
         textposition="inside",
         insidetextanchor="middle",
         textangle=0,
-        hovertemplate="%{customdata[0]}<br>"
-        + label(kind)
-        + hidden
-        + ": %{customdata[1]}<extra></extra>",
+        hovertemplate=f"%{{customdata[0]}}<br>{name}: %{{customdata[1]}}<extra></extra>",
     )
 
 
@@ -245,30 +228,22 @@ def _event_text(event: Event) -> str:
     return f"stage {event.stage}, micro-batch {event.micro_batch}, chunk {event.chunk}"
 
 
-def _path_line(figure: Any, path: Sequence[Event], place: dict[int, int], clock: _Clock) -> None:
-    """Draw the critical path below the computation of stages and through transfers."""
-    xs: list[float | None] = []
-    ys: list[float | None] = []
-    before = 0.0
-    for event in path:
-        if event.stage not in place:
-            continue
-        height = place[event.stage] + (0.42 if event.kind == ASIDE else 0.34)
-        for start, end in clock.pieces(event.start_s, event.end_s):
-            if clock.broken and before <= clock.x(clock.head_s) < start:
+def _line(
+    spans: Iterable[tuple[float, float, float]], clock: _Clock, crossing: bool = False
+) -> tuple[Points, Points]:
+    """Return a line over spans, interrupted where the axis is; a span is, unless `crossing`."""
+    xs: Points = []
+    ys: Points = []
+    before, gap = 0.0, clock.x(clock.head_s)
+    for start, end, height in spans:
+        for number, (left, right) in enumerate(clock.pieces(start, end)):
+            if clock.broken and before <= gap < left and not (crossing and number):
                 xs.append(None)
                 ys.append(None)
-            xs += [start, end]
+            xs += [left, right]
             ys += [height, height]
-            before = end
-    figure.add_scatter(
-        x=xs,
-        y=ys,
-        mode="lines",
-        line={"color": LIMIT, "width": 2},
-        name="critical path",
-        hoverinfo="skip",
-    )
+            before = right
+    return xs, ys
 
 
 def _path_text(path: Sequence[Event]) -> str:
@@ -278,21 +253,15 @@ def _path_text(path: Sequence[Event]) -> str:
     longest = next(iter(stages))
     kinds = _sums((e.kind, e.duration_s) for e in computed if str(e.stage) == longest)
     total = sum(event.duration_s for event in path)
-    activities = ", ".join(
-        f"{label(kind)} {100 * part / total:.0f} %" for kind, part in kinds.items()
-    )
+    shares = ", ".join(f"{label(kind)} {100 * part / total:.0f} %" for kind, part in kinds.items())
     other_stages = [seconds for stage, seconds in stages.items() if stage != longest]
     parts = {
-        f"on stage {longest} ({activities})": stages[longest],
+        f"on stage {longest} ({shares})": stages[longest],
         f"on {len(other_stages)} other stage{'s' * (len(other_stages) > 1)}": sum(other_stages),
         "in transfers": sum(e.duration_s for e in path if e.kind == ASIDE),
     }
-    texts = [
-        f"{100 * part / total:.0f} % {name}"
-        for name, part in parts.items()
-        if part >= 0.005 * total
-    ]
-    return f"Critical path: {', '.join(texts)}."
+    large = {name: part / total for name, part in parts.items() if part >= 0.005 * total}
+    return f"Critical path: {', '.join(f'{100 * x:.0f} % {name}' for name, x in large.items())}."
 
 
 def _sums(parts: Iterable[tuple[str, float]]) -> dict[str, float]:
@@ -314,49 +283,33 @@ def memory_over_step(
     The activations of the estimate are those at the peak, so each micro-batch in flight is
     given an equal part of them.
     """
-    figure = framed(
-        height=340,
-        x="time in the step [s]",
-        y="memory per device [GiB]",
-        legend=len(stages) > 1,
-    )
-    clock, last = _clock(played), len(stages) - 1
-    peaks, highest = [], device_limit_bytes
+    x, y = "time in the step [s]", "memory per device [GiB]"
+    figure = framed(height=340, x=x, y=y, legend=len(stages) > 1)
+    clock, peaks = _clock(played), {}
     fullest = max(range(len(stages)), key=lambda stage: sum(stages[stage].values()))
-    for number, stage in enumerate(sorted({0, fullest, last})):
+    for number, stage in enumerate(sorted({0, fullest, len(stages) - 1})):
         times, values = _stage_memory(played, stages[stage], stage)
-        highest = max(highest, *values)
-        peaks.append(f"stage {stage} {format_bytes(max(values))}")
-        _draw_memory(figure, f"stage {stage}", number, _steps(times, values, clock))
-    figure.add_hline(
-        y=device_limit_bytes / GIB,
-        line={"color": LIMIT, "width": 2, "dash": "dash"},
-        annotation_text=f"device limit {format_bytes(device_limit_bytes)}",
-        annotation_position="top right",
-    )
-    figure.update_yaxes(range=[0, 1.15 * highest / GIB])
+        peaks[stage] = max(values)
+        ends = [*times[1:], played.played_s]
+        xs, ys = _line(zip(times, ends, values, strict=True), clock, crossing=True)
+        dash = ("solid", "dash", "dot")[number]
+        figure.add_scatter(
+            x=[*xs, clock.x(played.step_s)],
+            y=[None if value is None else value / GIB for value in (*ys, values[-1])],
+            name=f"stage {stage}",
+            mode="lines",
+            line={"shape": "hv", "color": HUES[number], "width": 2, "dash": dash},
+            hovertemplate=f"stage {stage}: %{{y:.2f}} GiB<extra></extra>",
+        )
+    draw_device_limit(figure, device_limit_bytes, annotation_position="top right")
+    figure.update_yaxes(range=[0, 1.15 * max(device_limit_bytes, *peaks.values()) / GIB])
     clock.frame(figure)
-    sentences = [
-        f"Memory per device over one step of {format_seconds(played.step_s)}; peaks: "
-        + ", ".join(peaks)
-        + f"; the limit is {format_bytes(device_limit_bytes)}.",
-        drawn_part(played),
-    ]
-    return Drawing(figure, " ".join(part for part in sentences if part))
-
-
-def _draw_memory(figure: Any, name: str, number: int, line: Line) -> None:
-    """Draw the memory of a stage over time."""
-    xs, ys = line
-    dash = ("solid", "dash", "dot")[number]
-    figure.add_scatter(
-        x=xs,
-        y=[None if value is None else value / GIB for value in ys],
-        name=name,
-        mode="lines",
-        line={"shape": "hv", "color": HUES[number], "width": 2, "dash": dash},
-        hovertemplate=plain(name) + ": %{y:.2f} GiB<extra></extra>",
+    highest = ", ".join(f"stage {stage} {format_bytes(peak)}" for stage, peak in peaks.items())
+    sentence = (
+        f"Memory per device over one step of {format_seconds(played.step_s)}; peaks: {highest}; "
+        f"the limit is {format_bytes(device_limit_bytes)}."
     )
+    return Drawing(figure, f"{sentence} {drawn_part(played)}".rstrip())
 
 
 def _stage_memory(
@@ -367,19 +320,3 @@ def _stage_memory(
     each = parts.get("activations", 0.0) / max(max(counts), 1)
     rest = sum(value for name, value in parts.items() if name != "activations")
     return times, [rest + each * count for count in counts]
-
-
-def _steps(times: Sequence[float], values: Sequence[float], clock: _Clock) -> Line:
-    """Return the line of a stage on the axis, interrupted where the axis is."""
-    xs: list[float | None] = []
-    ys: list[float | None] = []
-    ends = [*times[1:], clock.played.played_s]
-    for start, end, value in zip(times, ends, values, strict=True):
-        for number, (left, right) in enumerate(clock.pieces(start, end)):
-            after_break = clock.broken and xs and left > clock.x(clock.head_s)
-            if after_break and (xs[-1] or 0.0) <= clock.x(clock.head_s) and not number:
-                xs.append(None)
-                ys.append(None)
-            xs += [left, right]
-            ys += [value, value]
-    return [*xs, clock.x(clock.played.step_s)], [*ys, values[-1]]
