@@ -52,9 +52,8 @@ def constants() -> DataConstants:
 def node_read_rate(machine: Machine, nodes: Float, system: FileSystem | None) -> Float:
     """Read rate of a node from a shared file system that all nodes read at once [B/s].
 
-    Counted: an equal part of the aggregate bandwidth, the node's interfaces, and the rate of one
-    client; infinite if none is known. Left out: other jobs, gradients on the same interfaces.
-    Definition.
+    Counted: an equal part of the aggregate bandwidth, the node's interfaces, the rate of a client;
+    infinite if unknown. Left out: other jobs, gradients on the same interfaces. Definition.
 
     >>> polaris = load_machine("polaris")
     >>> (node_read_rate(polaris, np.array([1, 100]), polaris.file_system()) / 1e9).tolist()
@@ -84,8 +83,7 @@ def stage_times(
     """Time of every stage for the samples of one step, by its name; arrays broadcast [s].
 
     Counted: reads that nodes have not `cached` come from the shared file system. Stages work at the
-    same time, each on another batch: the slowest sets the pace. Left out: other jobs.
-    method.md#input.
+    same time on other batches: the slowest sets the pace. Left out: other jobs. method.md#input.
 
     >>> job = load_machine("polaris"), np.array(100), np.array(4), np.array(2800)
     >>> times = stage_times(*job, planner.load_dataset("unet3d"), Loader(), np.array(0.0))
