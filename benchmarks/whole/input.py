@@ -24,7 +24,7 @@ from planner.describe.catalogue import load_dataset, load_machine
 from planner.describe.machine import Machine
 from planner.describe.training.training_run import Dataset, Loader, Staging
 from planner.training.data import input_time
-from planner.training.data.input_stages import constants
+from planner.training.data.input import constants
 
 __all__ = ["HAND_OVER", "Run", "groups", "held_out", "polaris", "rows"]
 

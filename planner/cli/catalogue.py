@@ -152,7 +152,7 @@ def _show_constants(as_json: bool) -> int:
     from planner.cost.constants import network_constants, step_constants
     from planner.show.descriptions import constants_page
     from planner.show.terminal import console, print_page
-    from planner.training.data.input_stages import constants as of_data
+    from planner.training.data.input import constants as of_data
     from planner.training.energy import constants as of_energy
     from planner.training.resilience.checkpoints import constants as of_checkpoints
     from planner.training.resilience.failures import constants as of_failures

@@ -25,13 +25,7 @@ from planner.training.resilience.failures import (
 )
 from planner.training.resilience.start import start_up
 from planner.training.steps import evaluation_s, training_time
-from planner.training.whole_training import (
-    Amount,
-    TrainingPart,
-    WholeTraining,
-    bill_training,
-    sum_parts,
-)
+from planner.training.whole_training import Amount, TrainingPart, WholeTraining, bill_training
 from planner.units import format_seconds
 
 __all__ = ["whole_training"]
@@ -51,8 +45,7 @@ def whole_training(
 
     None if the workload states no tokens or samples. Counted: the estimated steps, waiting for
     data, evaluation, checkpoints, work lost to failures and wall time, recovery, the start of every
-    job. Left out: waiting in queues, stragglers that do not fail, mistakes.
-    method.md#whole-trainings.
+    job. Left out: queues, stragglers that do not fail, mistakes. method.md#whole-trainings.
 
     >>> scenario = make_scenario("gpt2", "ddp", global_batch=64, sequence_length=1024, tokens=1e10)
     >>> job, layout = scenario.workload, Layout(dp=4, micro_batch=16)
@@ -190,7 +183,7 @@ class _Campaign:
             failures=float(self.losses.failures),
             checkpoints=float(self.losses.work_s / self.losses.interval_s),
             checkpoint_bytes=float(self.checkpoint.total_bytes),
-            bill=bill_training(sum_parts(parts), self.nodes, self.training.charges, self.power),
+            bill=bill_training(parts, self.nodes, self.training.charges, self.power),
             notes=tuple(self._notes()),
         )
 
@@ -225,12 +218,11 @@ class _Campaign:
         return [*notes, *self._power_notes()]
 
     def _power_notes(self) -> list[str]:
-        if self.power is None:
+        pue, power = self.training.charges.pue, self.power
+        if power is None:
             return ["The power of a node is not known: energy is not told (--node-power)."]
-        drawn = f"A node draws {self.power.watts:,.0f} W, {self.power.how}"
-        pue = self.training.charges.pue
         centre = f"times a PUE of {pue:g}" if pue > 1 else "without the centre's overhead (--pue)"
-        return [f"{drawn}; {centre}."]
+        return [f"A node draws {power.watts:,.0f} W, {power.how}; {centre}."]
 
 
 def _rough_part(name: str, seconds: float) -> TrainingPart:

@@ -50,8 +50,7 @@ def scaled_rate(
 
     Counted: the ratio of the batches (SGD: as many samples move the weights as far) or its square
     root (the gradient's noise stays as strong; usual with Adam and LAMB). Left out: warm-up, decay,
-    momentum, where either rule ends. The sources of `LINEAR`, `SQUARE_ROOT`;
-    method.md#large-batches.
+    momentum, where a rule ends. Sources: of `LINEAR`, `SQUARE_ROOT`; method.md#large-batches.
 
     >>> float(scaled_rate(0.1, 256, 8192)), float(scaled_rate(1e-4, 512, 8192, SQUARE_ROOT))
     (3.2, 0.0004)

@@ -169,16 +169,19 @@ def _spread(errors: list[tuple[float, bool]]) -> float:
     return math.hypot(sum(error for error, with_steps in errors if with_steps), *independent)
 
 
-def bill_training(time_s: Amount, nodes: int, charges: Charges, power: NodePower | None) -> Bill:
+def bill_training(
+    parts: tuple[TrainingPart, ...], nodes: int, charges: Charges, power: NodePower | None
+) -> Bill:
     """Node-hours of a training, and the energy, emissions and price that follow from them.
 
     Counted: all nodes for the whole time; the centre's overhead (PUE); stated prices per node-hour
     and per kWh. Left out: waiting in queues, making the hardware. method.md#energy.
 
-    >>> bill_training(Amount(3600.0, 1800.0, 7200.0), 2, Charges(), None).node_hours
+    >>> steps = TrainingPart("steps", Amount(3600.0, 1800.0, 7200.0))
+    >>> bill_training((steps,), 2, Charges(), None).node_hours
     Amount(expected=2.0, low=1.0, high=4.0)
     """
-    hours = time_s.times(nodes / 3600)
+    hours = sum_parts(parts).times(nodes / 3600)
     energy = None if power is None else _energy(hours, power, charges.pue)
     carbon = None
     if energy is not None and charges.carbon_g_per_kwh is not None:

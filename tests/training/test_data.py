@@ -11,7 +11,7 @@ from planner.describe.catalogue import load_dataset, load_machine, names
 from planner.describe.training.training_run import Dataset, Loader
 from planner.errors import DescriptionError, UnknownNameError
 from planner.training.data import changes, input_time
-from planner.training.data.input_stages import (
+from planner.training.data.input import (
     cached_fraction,
     constants,
     node_read_rate,

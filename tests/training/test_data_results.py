@@ -9,7 +9,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from planner.training.data.input_stages import constants
+from planner.training.data.input import constants
 from tests import ROOT
 
 

@@ -2,28 +2,241 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+import functools
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from planner.cost.arrays import Float
-from planner.describe.machine import Machine
+from planner.cost.constants import load
+from planner.describe.base import Description, Duration, Fraction, Quantity
+from planner.describe.machine import FileSystem, Machine
 from planner.describe.training.training_run import Dataset, Loader
 from planner.errors import DescriptionError
-from planner.training.data.input_stages import (
-    cached_fraction,
-    constants,
-    node_read_rate,
-    stage_times,
-    staging_time,
-    unknown_stages,
-)
 
-__all__ = ["Change", "ChangeName", "InputTime", "changes", "input_time"]
+__all__ = [
+    "InputTime",
+    "cached_fraction",
+    "constants",
+    "input_time",
+    "node_read_rate",
+    "reread_fraction",
+    "stage_times",
+    "staging_time",
+]
+
+
+class DataConstants(Description):
+    """Constants of the input pipeline, from `constants.toml`."""
+
+    page_cache_fraction: Fraction
+    """Fraction of a node's memory that the page cache may take."""
+    host_copies: Quantity
+    """Number of times that the bytes of a sample cross host memory."""
+    open_s: Duration
+    """Time to open a file of a shared file system [s]."""
+    random_read_s: Duration
+    """Time of a small read at a random place of an open file there [s]."""
+    hand_over_s: Duration
+    """Time to fetch a ready batch in a step [s]."""
+
+
+@functools.cache
+def constants() -> DataConstants:
+    """Constants of the input pipeline."""
+    return load(Path(__file__).with_name("constants.toml"), DataConstants)
+
+
+def node_read_rate(machine: Machine, nodes: Float, system: FileSystem | None) -> Float:
+    """Read rate of a node from a shared file system that all nodes read at once [B/s].
+
+    Counted: an equal part of the aggregate bandwidth, the node's interfaces, the rate of a client;
+    infinite if unknown. Left out: other jobs, gradients on the same interfaces. Definition.
+
+    >>> polaris = load_machine("polaris")
+    >>> (node_read_rate(polaris, np.array([1, 100]), polaris.file_system()) / 1e9).tolist()
+    [14.7, 6.5]
+    """
+    part = np.full(np.shape(nodes), np.inf)
+    if system and system.reading:
+        part = system.reading.value / np.asarray(nodes, float)
+    return np.minimum(part, _interfaces_rate(machine, system))
+
+
+def _interfaces_rate(machine: Machine, system: FileSystem | None) -> float:
+    """Read rate of one node by its interfaces and as one client; infinite if unknown [B/s]."""
+    client = system.client_bytes_per_s.value if system and system.client_bytes_per_s else np.inf
+    return min(machine.node_bytes_per_s or np.inf, client)
+
+
+def stage_times(
+    machine: Machine,
+    nodes: Float,
+    ranks_per_node: Float,
+    samples_per_step: Float,
+    dataset: Dataset,
+    loader: Loader,
+    cached: Float,
+) -> dict[str, Float]:
+    """Time of every stage for the samples of one step, by its name; arrays broadcast [s].
+
+    Counted: reads that nodes have not `cached` come from the shared file system. Stages work at the
+    same time on other batches: the slowest sets the pace. Left out: other jobs. method.md#input.
+
+    >>> job = load_machine("polaris"), np.array(100), np.array(4), np.array(2800)
+    >>> times = stage_times(*job, planner.load_dataset("unet3d"), Loader(), np.array(0.0))
+    >>> round(float(times["file system"]), 3)
+    0.632
+    """
+    system = machine.file_system(loader.file_system)
+    missed, none = samples_per_step * (1 - cached), 0.0 * samples_per_step
+    fetched = missed if system else none
+    # without a shared file system the dataset lies on the local disk
+    from_disk = samples_per_step * cached if loader.staging == "local-disk" else none
+    from_disk = from_disk + (none if system else missed)
+    times = _shared(machine, nodes, fetched, dataset, loader, system) if system else {}
+    node, size = machine.node, dataset.sample_bytes.value
+    if node.local_disk and np.any(from_disk):
+        times["local disk"] = from_disk * size / nodes / node.local_disk.read_bytes_per_s.value
+    moved_bytes = constants().host_copies.value * dataset.host_bytes + size
+    memory_rate = node.host_memory_bytes_per_s.value
+    times["host memory"] = samples_per_step * moved_bytes / nodes / memory_rate
+    times["cores"] = samples_per_step * dataset.decode_s.value / nodes / node.num_cores.value
+    busy = _read_time(dataset, loader, system) * fetched + dataset.decode_s.value * samples_per_step
+    times["workers"] = busy / (nodes * ranks_per_node * max(loader.workers, 1))
+    link_rate, num_bytes = node.host_link_bytes_per_s.value, samples_per_step * dataset.host_bytes
+    times["host link"] = num_bytes / (nodes * ranks_per_node) / link_rate
+    return times
+
+
+def _unknown_stages(machine: Machine, loader: Loader) -> tuple[str, ...]:
+    """Stages for which the machine's description states no rate."""
+    system = machine.file_system(loader.file_system)
+    if system is None:
+        return () if machine.node.local_disk else ("local disk",)
+    rates = (
+        ("file system", system.reading),
+        ("storage targets", system.reading and system.num_targets),
+        ("metadata", system.opens_per_s),
+    )
+    return tuple(name for name, rate in rates if not rate)
+
+
+def _shared(
+    machine: Machine,
+    nodes: Float,
+    fetched: Float,
+    dataset: Dataset,
+    loader: Loader,
+    system: FileSystem,
+) -> dict[str, Float]:
+    """Times of stages that all nodes share, and of the interfaces to them [s]."""
+    times: dict[str, Float] = {}
+    size = fetched * dataset.sample_bytes.value
+    if system.reading:
+        times["file system"] = size / system.reading.value
+    if system.reading and system.num_targets:
+        files = np.minimum(dataset.num_files, np.maximum(fetched, 1.0))
+        targets = np.minimum(files * loader.stripe_count, system.num_targets.value)
+        times["storage targets"] = size / (targets * _target_rate(system))
+    times["interfaces"] = size / nodes / _interfaces_rate(machine, system)
+    if system.opens_per_s:
+        times["metadata"] = fetched / dataset.samples_per_file.value / system.opens_per_s.value
+    return times
+
+
+def _target_rate(system: FileSystem) -> float:
+    """Read rate of one storage target; 0 if unknown [B/s]."""
+    if system.reading and system.num_targets:
+        return system.reading.value / system.num_targets.value
+    return 0.0
+
+
+def _read_time(dataset: Dataset, loader: Loader, system: FileSystem | None) -> float:
+    """Time that a worker waits for a sample from the shared file system [s]."""
+    if system is None:
+        return 0.0
+    rates, per_file = constants(), dataset.samples_per_file.value
+    rate = loader.stripe_count * _target_rate(system)
+    random_order = per_file > 1 and (loader.order or dataset.order) == "random"
+    return (
+        rates.open_s.value / per_file
+        + (rates.random_read_s.value if random_order else 0.0)
+        + (dataset.sample_bytes.value / rate if rate else 0.0)
+    )
+
+
+def _cache_bytes(machine: Machine, loader: Loader) -> float:
+    """Bytes of a dataset that a node can cache, on its disk or in its page cache [B]."""
+    node = machine.node
+    if loader.staging == "local-disk":
+        return node.local_disk.capacity_bytes.value if node.local_disk else 0.0
+    if loader.staging == "memory":
+        return constants().page_cache_fraction.value * node.host_memory_bytes.value
+    return 0.0
+
+
+def reread_fraction(nodes: Float, epochs: Float) -> Float:
+    """Fraction of an epoch that a node has read before, mean of the epochs after the first [1].
+
+    Counted: a node reads 1/nodes of the samples at random in every epoch, so that after e epochs it
+    has read 1 - (1 - 1/nodes)^e of them. Left out: the size of the cache. Definition.
+
+    >>> reread_fraction(np.array([4, 1]), np.array([2, 9])).tolist()
+    [0.25, 1.0]
+    """
+    missed, later = 1 - 1 / nodes, np.maximum(epochs - 1, 1)
+    # 1 - mean of missed^1 to missed^later, as the sum of a geometric series
+    return 1 - missed * nodes * (1 - missed**later) / later
+
+
+def cached_fraction(
+    machine: Machine, nodes: Float, dataset: Dataset, loader: Loader, epochs: Float
+) -> tuple[Float, Float]:
+    """Fraction of a node's reads that its cache serves, in the first epoch and in later ones [1].
+
+    Counted: a local disk is filled before the first step; memory as the first epoch reads. With
+    shards a node keeps its own part of the dataset, else as much of the whole as it has room for.
+    Left out: the files that nodes could pass to each other. Definition.
+
+    >>> job = load_machine("polaris"), np.array(4.0), planner.load_dataset("unet3d")
+    >>> [float(part) for part in cached_fraction(*job, Loader(staging="local-disk"), np.array(2.0))]
+    [1.0, 1.0]
+    """
+    nodes, epochs = np.asarray(nodes, float), np.asarray(epochs, float)
+    fits = np.minimum(_cache_bytes(machine, loader) / _node_bytes(dataset, loader, nodes), 1.0)
+    if loader.staging == "memory":
+        reread = np.ones_like(fits) if loader.sharded else reread_fraction(nodes, epochs)
+        return 0 * fits, np.minimum(fits, reread)
+    return fits, fits
+
+
+def _node_bytes(dataset: Dataset, loader: Loader, nodes: Float) -> Float:
+    """Bytes of the dataset, or of a node's shard of it [B]."""
+    return dataset.total_bytes / nodes if loader.sharded else dataset.total_bytes + 0 * nodes
+
+
+def staging_time(
+    machine: Machine, nodes: Float, dataset: Dataset, loader: Loader, read_bytes_per_s: Float
+) -> Float:
+    """Time to copy the dataset, or its shards, to the local disks, once [s].
+
+    Counted: every node reads its own copy of the whole dataset, or its shard, from the shared file
+    system, at `read_bytes_per_s` a node, and writes it to its disk meanwhile. Left out: metadata,
+    unpacking, broadcasts between nodes. Definition.
+
+    >>> job = load_machine("polaris"), np.array(10.0), planner.load_dataset("imagenet")
+    >>> loader = Loader(staging="local-disk", sharded=True)
+    >>> round(float(staging_time(*job, loader, np.array(5e9))), 1)
+    2.9
+    """
+    disk = machine.node.local_disk
+    if loader.staging != "local-disk" or disk is None:
+        return np.zeros(np.broadcast(nodes, read_bytes_per_s).shape)
+    copy_bytes = np.minimum(_node_bytes(dataset, loader, nodes), disk.capacity_bytes.value)
+    return copy_bytes / np.minimum(read_bytes_per_s, disk.write_bytes_per_s.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +321,7 @@ def input_time(
         stages=warm,
         first_epoch_stages=cold,
         cached=later,
-        unknown=unknown_stages(machine, loader),
+        unknown=_unknown_stages(machine, loader),
     )
 
 
@@ -128,80 +341,3 @@ def _exposed(stages: dict[str, Float], step: Float, loader: Loader) -> Float:
     if not loader.prefetch:
         return longest + fetch
     return fetch + np.maximum(longest - step - fetch, 0)
-
-
-ChangeName = Literal[
-    "workers", "prefetch", "decoded", "larger files", "stripes", "shards", "local disk", "memory"
-]
-
-_FILE_BYTES = 1e9
-# a usual size of record files: they are opened seldom
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One change of loader or dataset, and the input time with it."""
-
-    name: ChangeName
-    dataset: Dataset
-    loader: Loader
-    time: InputTime
-
-
-def changes(
-    machine: Machine,
-    nodes: ArrayLike,
-    ranks_per_node: float,
-    samples_per_step: ArrayLike,
-    step_s: ArrayLike,
-    dataset: Dataset,
-    loader: Loader,
-    epochs: ArrayLike = 2.0,
-) -> list[Change]:
-    """Every possible single change of loader and dataset, with its input time [s].
-
-    Counted: more workers, prefetch, staging, larger files, stripes, sequential reads. Left out: two
-    changes at once. method.md#input.
-
-    >>> job = load_machine("polaris"), 256, 4, 7168, 0.636, planner.load_dataset("unet3d")
-    >>> [change.name for change in changes(*job, Loader())][-2:]
-    ['local disk', 'memory']
-    """
-    job = machine, nodes, ranks_per_node, samples_per_step, step_s
-    return [
-        Change(name, data, new_loader, input_time(*job, data, new_loader, epochs))
-        for name, data, new_loader in _variants(machine, ranks_per_node, dataset, loader)
-    ]
-
-
-def _variants(
-    machine: Machine, ranks: float, dataset: Dataset, loader: Loader
-) -> Iterator[tuple[ChangeName, Dataset, Loader]]:
-    """Dataset and loader after each change."""
-    workers = max(int(machine.node.num_cores.value / max(ranks, 1)), 1)
-    hidden = max(loader.prefetch, 2)
-    if workers > loader.workers:
-        yield "workers", dataset, loader.replaced(workers=workers, prefetch=hidden)
-    if not loader.prefetch or not loader.workers:
-        yield "prefetch", dataset, loader.replaced(workers=max(loader.workers, 1), prefetch=hidden)
-    if dataset.compressed and dataset.decode_s.value:
-        origin = {"kind": "assumed", "source": "stored decoded"}
-        size = {"value": dataset.host_bytes, **origin}
-        stored = {"sample_bytes": size, "decode_s": {"value": 0.0, **origin}}
-        yield "decoded", dataset.replaced(**stored, compressed=False), loader
-    per_file = math.ceil(_FILE_BYTES / dataset.sample_bytes.value)
-    if per_file > dataset.samples_per_file.value:
-        source = f"record files of {_FILE_BYTES / 1e9:g} GB"
-        number = {"value": per_file, "kind": "assumed", "source": source}
-        packed = dataset.replaced(samples_per_file=number, order="sequential")
-        yield "larger files", packed, loader.replaced(order="sequential")
-    system = machine.file_system(loader.file_system)
-    if system and system.num_targets and system.num_targets.value > loader.stripe_count:
-        yield "stripes", dataset, loader.replaced(stripe_count=int(system.num_targets.value))
-    if not loader.sharded:
-        cache = "memory" if loader.staging == "none" else loader.staging
-        yield "shards", dataset, loader.replaced(staging=cache, sharded=True)
-    if machine.node.local_disk and loader.staging != "local-disk":
-        yield "local disk", dataset, loader.replaced(staging="local-disk")
-    if loader.staging != "memory":
-        yield "memory", dataset, loader.replaced(staging="memory")

@@ -179,9 +179,8 @@ def checkpoint_of(
 
     Counted: every weight and every optimizer state is written once by one of the ranks that hold
     it; or one rank gathers and writes all. Steps wait for an asynchronous checkpoint only while it
-    is copied to the host; local files are copied to the file system in the background. Left out:
-    metadata files, frameworks that spread weights over all replicas, barriers.
-    method.md#checkpoints.
+    is copied to the host; local files go to the file system in the background. Left out: metadata,
+    frameworks that spread weights over all replicas, barriers. method.md#checkpoints.
 
     >>> scenario = make_scenario(framework="fsdp2")
     >>> sharded = checkpoint_of(scenario, Layouts.of(Layout(dp=64, zero_stage=3)))

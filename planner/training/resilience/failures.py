@@ -68,8 +68,7 @@ def mean_time_between_failures_s(num_devices: ArrayLike, failures: Failures | No
 def detection_s(failures: Failures) -> float:
     """Time to detect an interruption and to get nodes again [s].
 
-    Counted: the stated time or torch's timeout, waiting for nodes. Left out: the start after it.
-    Definition.
+    Counted: stated time or torch's timeout, waiting for nodes. Left out: start-up. Definition.
 
     >>> detection_s(Failures()), detection_s(Failures(detection_s=30, queue_s=120))
     (600.0, 150.0)

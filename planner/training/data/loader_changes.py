@@ -1,0 +1,92 @@
+"""Changes of loader and dataset, one at a time, and the input time with each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from numpy.typing import ArrayLike
+
+from planner.describe.machine import Machine
+from planner.describe.training.training_run import Dataset, Loader
+from planner.training.data.input import InputTime, input_time
+
+__all__ = ["Change", "ChangeName", "changes"]
+
+ChangeName = Literal[
+    "workers", "prefetch", "decoded", "larger files", "stripes", "shards", "local disk", "memory"
+]
+
+_FILE_BYTES = 1e9
+# a usual size of record files: they are opened seldom
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change of loader or dataset, and the input time with it."""
+
+    name: ChangeName
+    dataset: Dataset
+    loader: Loader
+    time: InputTime
+
+
+def changes(
+    machine: Machine,
+    nodes: ArrayLike,
+    ranks_per_node: float,
+    samples_per_step: ArrayLike,
+    step_s: ArrayLike,
+    dataset: Dataset,
+    loader: Loader,
+    epochs: ArrayLike = 2.0,
+) -> list[Change]:
+    """Every possible single change of loader and dataset, with its input time [s].
+
+    Counted: more workers, prefetch, staging, larger files, stripes, sequential reads. Left out: two
+    changes at once. method.md#input.
+
+    >>> job = load_machine("polaris"), 256, 4, 7168, 0.636, planner.load_dataset("unet3d")
+    >>> [change.name for change in changes(*job, Loader())][-2:]
+    ['local disk', 'memory']
+    """
+    job = machine, nodes, ranks_per_node, samples_per_step, step_s
+    return [
+        Change(name, data, new_loader, input_time(*job, data, new_loader, epochs))
+        for name, data, new_loader in _variants(machine, ranks_per_node, dataset, loader)
+    ]
+
+
+def _variants(
+    machine: Machine, ranks: float, dataset: Dataset, loader: Loader
+) -> Iterator[tuple[ChangeName, Dataset, Loader]]:
+    """Dataset and loader after each change."""
+    workers = max(int(machine.node.num_cores.value / max(ranks, 1)), 1)
+    hidden = max(loader.prefetch, 2)
+    if workers > loader.workers:
+        yield "workers", dataset, loader.replaced(workers=workers, prefetch=hidden)
+    if not loader.prefetch or not loader.workers:
+        yield "prefetch", dataset, loader.replaced(workers=max(loader.workers, 1), prefetch=hidden)
+    if dataset.compressed and dataset.decode_s.value:
+        origin = {"kind": "assumed", "source": "stored decoded"}
+        size = {"value": dataset.host_bytes, **origin}
+        stored = {"sample_bytes": size, "decode_s": {"value": 0.0, **origin}}
+        yield "decoded", dataset.replaced(**stored, compressed=False), loader
+    per_file = math.ceil(_FILE_BYTES / dataset.sample_bytes.value)
+    if per_file > dataset.samples_per_file.value:
+        source = f"record files of {_FILE_BYTES / 1e9:g} GB"
+        number = {"value": per_file, "kind": "assumed", "source": source}
+        packed = dataset.replaced(samples_per_file=number, order="sequential")
+        yield "larger files", packed, loader.replaced(order="sequential")
+    system = machine.file_system(loader.file_system)
+    if system and system.num_targets and system.num_targets.value > loader.stripe_count:
+        yield "stripes", dataset, loader.replaced(stripe_count=int(system.num_targets.value))
+    if not loader.sharded:
+        cache = "memory" if loader.staging == "none" else loader.staging
+        yield "shards", dataset, loader.replaced(staging=cache, sharded=True)
+    if machine.node.local_disk and loader.staging != "local-disk":
+        yield "local disk", dataset, loader.replaced(staging="local-disk")
+    if loader.staging != "memory":
+        yield "memory", dataset, loader.replaced(staging="memory")
