@@ -23,10 +23,7 @@ _MAX_COLUMNS, _MAX_ROWS = 12, 14
 
 @figure_of("answer")
 def heatmap(space: LayoutSpace, device_limit_bytes: float) -> Drawing:
-    """Fastest step for every tp and pp; where nothing fits, how much memory is missing.
-
-    From a plan, all layouts are searched again: give what `plan` was given.
-    """
+    """Fastest step for every tp and pp, or the memory it lacks; give what `plan` was given."""
     figure = framed(height=430, x="tensor parallel (tp)", y="pipeline stages (pp)", legend=False)
     if not space.cells:
         return Drawing(figure, "No layout is legal for this job.")
@@ -125,11 +122,7 @@ def _hover(cell: Cell | None, tp: int, pp: int, limit: float) -> str:
 def pareto(
     space: LayoutSpace, device_limit_bytes: float, marked: Estimate | None = None
 ) -> Drawing:
-    """Memory against step time of all layouts, with the Pareto front of those that fit.
-
-    `marked` is drawn as a star. From a plan, all layouts are searched again: give what `plan` was
-    given.
-    """
+    """Memory against step time of all layouts, and the front; give what `plan` was given."""
     figure = framed(height=460, x="memory per device [GiB]", y="step time")
     if not space.cloud:
         return Drawing(figure, "No layout is legal for this job.")
