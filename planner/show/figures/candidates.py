@@ -67,7 +67,8 @@ def heatmap(space: LayoutSpace, device_limit_bytes: float) -> Drawing:
 
 def _bar(fitting: Sequence[Cell]) -> dict[str, Any]:
     times = log_ticks([cell.step_time_s for cell in fitting]) if fitting else []
-    ticks, texts = list(map(math.log10, times)), list(map(format_seconds, times))
+    ticks = list(map(math.log10, times))
+    texts = [format_seconds(10.0**tick) for tick in ticks]
     return {"title": {"text": "step"}, "thickness": 14, "tickvals": ticks, "ticktext": texts}
 
 
