@@ -275,18 +275,17 @@ def _text(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
+_BLOCK_BYTES = ("kernels", "kept", "autocast", "16 bits", "working")
+
+
 def traced_page(traced: Traced) -> list[Block]:
     """Return the blocks of a traced module, every figure of one block and one sample."""
     columns = (
-        Column("name", "block"),
+        Column("block", "block"),
         Column("count", "count"),
-        Column("num_params", "parameters", "{:,}".format),
+        Column("parameters", "parameters", "{:,}".format),
         Column("products", "products", lambda count: f"{format_count(count)} MAC"),
-        Column("kernel_bytes", "kernels", format_bytes),
-        Column("saved_bytes", "kept", format_bytes),
-        Column("autocast_bytes", "autocast", format_bytes),
-        Column("cast_bytes", "16 bits", format_bytes),
-        Column("working_bytes", "working", format_bytes),
+        *(Column(title, title, format_bytes) for title in _BLOCK_BYTES),
     )
     half = " (half of fp32: it does not run with them)" if traced.cast_by_half else ""
     constant = format_bytes(traced.constant_bytes)
@@ -308,15 +307,15 @@ def traced_page(traced: Traced) -> list[Block]:
 
 def _block_record(block: TracedBlock) -> Record:
     return {
-        "name": block.name,
+        "block": block.name,
         "count": block.count,
-        "num_params": block.num_params,
+        "parameters": block.num_params,
         "products": sum(operation.flop for operation in block.operations) / 2,
-        "kernel_bytes": block.forward.fp32 + block.backward.fp32,
-        "saved_bytes": block.saved.fp32,
-        "autocast_bytes": block.saved.autocast,
-        "cast_bytes": block.saved.cast,
-        "working_bytes": block.working.fp32,
+        "kernels": block.forward.fp32 + block.backward.fp32,
+        "kept": block.saved.fp32,
+        "autocast": block.saved.autocast,
+        "16 bits": block.saved.cast,
+        "working": block.working.fp32,
     }
 
 

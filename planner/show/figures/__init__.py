@@ -1,4 +1,1 @@
-"""Figures: plans, estimates and machines as plotly figures, each with a text alternative.
-
-Pure functions; nothing here knows Streamlit. The first figure that is drawn loads plotly.
-"""
+"""Figures: plans, estimates and machines in plotly, with text alternatives; no Streamlit here."""

@@ -103,10 +103,7 @@ _RATIOS = (0.2, 0.5, 1.0, 2.0, 5.0, 20.0)
 
 
 def spread(rows: Sequence[Residual], quantity: str) -> Drawing:
-    """Measured over estimated of every run, by source: `step_time` or `memory`.
-
-    Runs that no fit has seen are blue circles, runs that a constant was fitted on orange crosses.
-    """
+    """Measured over estimated `step_time` or `memory` of every run, by source."""
     points = [(row, ratio) for row in rows if (ratio := getattr(row, quantity))]
     sources = Counter(row.source for row, _ in points)
     ordered = sorted(sources, key=lambda name: (-sources[name], name))

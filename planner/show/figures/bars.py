@@ -57,10 +57,7 @@ def _parts(tables: Sequence[Parts]) -> list[str]:
 
 @figure_of("answer")
 def strategy_bars(strategies: Sequence[Verdict], machine: Machine) -> Drawing:
-    """Memory per device of every classic strategy, stacked by part, with the device's limit.
-
-    Beside each bar stands whether it fits, and what a step takes.
-    """
+    """Memory per device of every classic strategy by part, whether it fits, and its step time."""
     shown = [entry for entry in strategies if entry.estimate is not None][::-1]
     limit = machine.device.memory_bytes.value
     tables = [entry.estimate.memory_bytes for entry in shown if entry.estimate]
@@ -223,10 +220,7 @@ def _compare(
 
 @figure_of("answer")
 def waterfall(estimate: Estimate) -> Drawing:
-    """Step time by part, each part starting where the one before ended.
-
-    The range in which a measured step is expected is drawn at the total.
-    """
+    """Step time by part, each from where the one before ended; the total with its interval."""
     interval_s, total = estimate.interval_step_time_s, estimate.step_time_s
     low, high = map(format_seconds, interval_s)
     between = f"90 % of runs: {low} to {high}"

@@ -23,10 +23,7 @@ _MAX_COLUMNS, _MAX_ROWS = 12, 14
 
 @figure_of("answer")
 def heatmap(space: LayoutSpace, device_limit_bytes: float) -> Drawing:
-    """Fastest step for every tp and pp; where nothing fits, how much memory is missing.
-
-    From a plan, all layouts are searched again: give what `plan` was given.
-    """
+    """Fastest step for every tp and pp, or the memory it lacks; give what `plan` was given."""
     figure = framed(height=430, x="tensor parallel (tp)", y="pipeline stages (pp)", legend=False)
     if not space.cells:
         return Drawing(figure, "No layout is legal for this job.")
@@ -70,7 +67,8 @@ def heatmap(space: LayoutSpace, device_limit_bytes: float) -> Drawing:
 
 def _bar(fitting: Sequence[Cell]) -> dict[str, Any]:
     times = log_ticks([cell.step_time_s for cell in fitting]) if fitting else []
-    ticks, texts = list(map(math.log10, times)), list(map(format_seconds, times))
+    ticks = list(map(math.log10, times))
+    texts = [format_seconds(10.0**tick) for tick in ticks]
     return {"title": {"text": "step"}, "thickness": 14, "tickvals": ticks, "ticktext": texts}
 
 
@@ -125,11 +123,7 @@ def _hover(cell: Cell | None, tp: int, pp: int, limit: float) -> str:
 def pareto(
     space: LayoutSpace, device_limit_bytes: float, marked: Estimate | None = None
 ) -> Drawing:
-    """Memory against step time of all layouts, with the Pareto front of those that fit.
-
-    `marked` is drawn as a star. From a plan, all layouts are searched again: give what `plan` was
-    given.
-    """
+    """Memory against step time of all layouts, and the front; give what `plan` was given."""
     figure = framed(height=460, x="memory per device [GiB]", y="step time")
     if not space.cloud:
         return Drawing(figure, "No layout is legal for this job.")

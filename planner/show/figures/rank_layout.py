@@ -71,10 +71,7 @@ class _Grid:
 
 @figure_of("answer")
 def rank_map(layout: Layout, machine: Machine, axis: str = "tp") -> Drawing:
-    """Nodes against devices; cells of one colour and number have the same index on `axis`.
-
-    At most 128 nodes are drawn, from the first rank on; the figure says so.
-    """
+    """Up to 128 nodes against devices; cells of one colour have the same index on `axis`."""
     check_word("axis", axis, ("dp", "tp", "pp", "cp", "ep"))
     grid = _Grid(layout, machine.node.num_devices)
     (columns, names), (x, y) = grid.axes(), grid.titles()
@@ -145,10 +142,7 @@ def _hover(layout: Layout, rank: int, per_node: int) -> str:
 
 @figure_of("answer")
 def link_loads(axes: Sequence[Axis], machine: Machine, step_time_s: float) -> Drawing:
-    """Bytes of one step by axis: each device's links inside the node, a node's interfaces.
-
-    Above each bar stands the part of the step for which the links are busy at their full rate.
-    """
+    """Bytes of one step by axis, and how long they keep links and interfaces of a node busy."""
     inside = group_rate(wiring(machine.node), machine.node.num_devices, 1)
     between = machine.node_bytes_per_s if machine.network else float("inf")
     inside_bytes = [each.traffic.inside_bytes for each in axes]

@@ -93,11 +93,7 @@ class _Clock:
 
 
 def _nice(value: float) -> float:
-    """The next of 1, 2, 5 times a power of ten.
-
-    >>> _nice(0.3), _nice(7)
-    (0.5, 10.0)
-    """
+    """The next of 1, 2, 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(value))
     return next(f * power for f in (1.0, 2.0, 5.0, 10.0) if f * power >= value * 0.999)
 
@@ -145,10 +141,7 @@ def drawn_part(played: PlayedStep) -> str:
 
 @figure_of("answer")
 def gantt(played: PlayedStep, title: str = "") -> Drawing:
-    """Activity of every pipeline stage over time: one row per stage, gaps are idle.
-
-    A line under the rows follows the critical path.
-    """
+    """Activity of every pipeline stage over time; gaps are idle, a line is the critical path."""
     timeline, clock = played.timeline, _clock(played)
     rows = _sampled(timeline)
     place = {stage: row for row, stage in enumerate(rows)}
@@ -276,13 +269,7 @@ def _sums(parts: Iterable[tuple[str, float]]) -> dict[str, float]:
 def memory_over_step(
     played: PlayedStep, stages: Sequence[dict[str, float]], device_limit_bytes: float
 ) -> Drawing:
-    """Memory of the first, the fullest and the last stage while one step runs.
-
-    States stay, activations come and go.
-
-    The activations of the estimate are those at the peak, so each micro-batch in flight is
-    given an equal part of them.
-    """
+    """Memory of the first, the fullest and the last stage while one step runs."""
     x, y = "time in the step [s]", "memory per device [GiB]"
     figure = framed(height=340, x=x, y=y, legend=len(stages) > 1)
     clock, peaks = _clock(played), {}
@@ -317,6 +304,7 @@ def _stage_memory(
 ) -> tuple[list[float], list[float]]:
     """Times of the timeline, and the memory of a stage from each of them on [B]."""
     times, counts = played.timeline.in_flight(stage)
+    # activations are those at the peak: each micro-batch in flight has an equal part of them
     each = parts.get("activations", 0.0) / max(max(counts), 1)
     rest = sum(value for name, value in parts.items() if name != "activations")
     return times, [rest + each * count for count in counts]
