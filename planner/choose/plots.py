@@ -95,12 +95,7 @@ def layout_space(
 ) -> LayoutSpace:
     """Condense all layouts of a job: the best per tp and pp, the Pareto front, a sample."""
     job = JobSpec(
-        model,
-        machine,
-        nodes=nodes,
-        workload=workload,
-        frameworks=frameworks,
-        experience=experience,
+        model, machine, nodes=nodes, workload=workload, frameworks=frameworks, experience=experience
     )
     by_framework = search_job(job, SearchScope(sys.maxsize)).by_framework
     parts = [part for part in by_framework.values() if len(part.footprints)]
@@ -367,14 +362,7 @@ def _slowest(view: GroupView) -> float:
 
 
 def rank_axes(layout: Layout, rank: int) -> dict[str, int]:
-    """Coordinates of a rank on every axis [1].
-
-    Counted: tp fastest, then cp, dp, pp. Left out: the expert axis, which lies inside dp and cp.
-    method.md#what-a-group-sees.
-
-    >>> rank_axes(Layout(tp=4, dp=2, pp=2), 13)
-    {'tp': 1, 'cp': 0, 'dp': 1, 'pp': 1}
-    """
+    """Coordinates of a rank on tp, the fastest axis, then cp, dp and pp."""
     place = {}
     for axis in ("tp", "cp", "dp", "pp"):
         rank, place[axis] = divmod(rank, getattr(layout, axis))

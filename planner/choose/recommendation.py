@@ -32,10 +32,6 @@ def setup_effort(layouts: Layouts) -> Float:
     Counted: parallel axes and their degrees, chunks, sharding of states, offload, tiles. Left out:
     recompute, which is a switch; the framework, which has an effort of its own. An order of
     preference, no measurement. method.md#recommended.
-
-    >>> rising = [Layout(dp=8), Layout(dp=8, zero_stage=3), Layout(dp=4, tp=2), Layout(tp=2, pp=4)]
-    >>> setup_effort(Layouts.stack(rising)).tolist()
-    [0.0, 0.5, 1.5, 4.5]
     """
     weights = preferences().effort
     total = np.zeros(np.shape(layouts.dp))
@@ -160,12 +156,6 @@ def stall_probability(scenario: Scenario, layouts: Layouts) -> Float:
     Counted: runs that took more than 1 / 0.6 of their estimate, as a framework's description
     states them; the largest share that applies. Left out: how long they took, which is no part of
     a step time. method.md#recommended.
-
-    >>> job = Scenario(load_model("llama-3-8b"), load_machine("dgx-h100"), Workload(),
-    ...                load_framework("nanotron"))
-    >>> layouts = [Layout(dp=64, tp=8), Layout(dp=32, tp=8, pp=2)]
-    >>> stall_probability(job, Layouts.stack(layouts)).tolist()
-    [0.6, 0.0]
     """
     devices = scenario.machine.node.num_devices
     probability = np.zeros(np.shape(layouts.dp))

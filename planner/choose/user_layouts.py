@@ -344,15 +344,7 @@ def estimate_configuration(
     framework: str | Framework | None = None,
     experience: Experience = Experience(),
 ) -> ConfigurationEstimate:
-    """Estimate the layout that files configure, and the best that their framework can do.
-
-    >>> from planner.describe.configurations.reading import read_configuration_text
-    >>> config = read_configuration_text('{"train_micro_batch_size_per_gpu": 1, "zero_optimization"'
-    ...     ': {"stage": 3}, "bf16": {"enabled": true}}', "ds_config.json")
-    >>> result = estimate_configuration("llama-3-8b", "polaris", config, nodes=2)
-    >>> result.estimate.layout.dp, result.estimate.framework
-    (8, 'deepspeed')
-    """
+    """Estimate the layout that files configure, and the best that their framework can do."""
     model = model if isinstance(model, Model) else load_model(model)
     machine = machine if isinstance(machine, Machine) else load_machine(machine)
     job = complete_layout(

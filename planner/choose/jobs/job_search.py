@@ -54,14 +54,7 @@ class Batch:
 
 
 def nearest_batches(batch: int, ranks: int) -> list[int]:
-    """The batches next to one, below and above, that so many ranks share evenly [1].
-
-    Counted: multiples of the ranks; none where the batch itself is one. Left out: those further
-    away. Definition.
-
-    >>> nearest_batches(512, 12), nearest_batches(512, 16), nearest_batches(3, 52)
-    ([504, 516], [], [52])
-    """
+    """Multiples of the ranks next to a batch, below and above; none where it is one itself."""
     below = batch // ranks * ranks
     return [] if below == batch else [size for size in (below, below + ranks) if size]
 
@@ -270,10 +263,7 @@ def unwritable_layout_notes(scenarios: Mapping[str, Scenario], best: Estimate | 
     if framework.code.lacks(model, workload):
         return []  # `framework_notes` has said so of the whole framework
     try:
-        check(
-            replace(scenario, framework=framework.limit_to_files(model, workload)),
-            best.layout,
-        )
+        check(replace(scenario, framework=framework.limit_to_files(model, workload)), best.layout)
     except LayoutError as error:
         return [
             f"No files can be written for the recommended layout: {error}. `planner emit` names "

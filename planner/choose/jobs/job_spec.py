@@ -32,11 +32,7 @@ __all__ = ["JobSpec", "frameworks_for", "running_frameworks"]
 
 @dataclass(frozen=True, slots=True, init=False)
 class JobSpec:
-    """The fields of a job, and the one place that checks them; `planner.Job` adds what it can do.
-
-    >>> JobSpec("llama-3-8b", "polaris", nodes=2).num_devices
-    8
-    """
+    """The fields of a job, and the one place that checks them; see `planner.Job`."""
 
     model: Model
     """Model to train."""

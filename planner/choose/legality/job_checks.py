@@ -127,15 +127,7 @@ def check_tolerance(tolerance: float) -> None:
 
 
 def check_division(machine: Machine, nodes: int | None, dp: int | None, other_degrees: int) -> int:
-    """The data-parallel degree that fills the nodes [1].
-
-    Counted: the devices of the nodes over the other degrees; 1, or `dp` as given, where no nodes
-    are. Left out: whether the batch divides. Definition. Raises LayoutError where the degrees do
-    not fit the nodes.
-
-    >>> check_division(load_machine("polaris"), nodes=2, dp=None, other_degrees=4)  # 2 * 4 devices
-    2
-    """
+    """The data-parallel degree that fills the nodes; LayoutError where the degrees do not fit."""
     if nodes is not None and nodes < 1:
         raise LayoutError(f"nodes = {nodes} must be at least 1; give a positive number")
     if nodes is None or other_degrees < 1:

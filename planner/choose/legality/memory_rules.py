@@ -83,14 +83,7 @@ def _spans(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
 
 
 def chunk_layers(q: Scenario, x: Layout) -> Float:
-    """Layers of every chunk of every stage [1].
-
-    Counted: layers of all kinds, as stages hold them. Left out: embedding and head.
-    method.md#pipeline.
-
-    >>> np.ravel(chunk_layers(scenario, Layout(pp=2, schedule="1f1b"))).tolist()    # of 32
-    [16.0, 16.0]
-    """
+    """Layers of every chunk of every stage, without embedding and head."""
     blocks = blocks_of(q)
     counts = chunk_counts(blocks, Layouts.of(x), np.arange(x.pp), q.framework)
     pairs = zip(blocks, counts, strict=True)

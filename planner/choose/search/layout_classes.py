@@ -39,15 +39,7 @@ IS_UNCLASSIFIED = _AXES == _UNCLASSIFIED
 
 
 def classify_layouts(scenario: Scenario, layouts: Layouts) -> Int:
-    """The class of each layout [1].
-
-    Counted: axes in use, sharding and offload as far as strategies differ by them, how far axes
-    reach. Left out: degrees, micro-batches, recompute. method.md#search.
-
-    >>> near, far = classify_layouts(scenario, Layouts.stack([Layout(tp=4), Layout(tp=8)]))
-    >>> bool(PREFERRED[far] == near), bool(PREFERRED[near] == near)     # 4 devices a node
-    (True, True)
-    """
+    """The class of each layout: axes in use, sharding and offload, how far axes reach."""
     tensor, piped = layouts.tp > 1, layouts.piped
     both = np.where(layouts.dp > 1, _THREE_AXES, _TENSOR_PIPELINE)
     axes = np.where(tensor & piped, both, _TENSOR * tensor + _PIPELINE * piped)
@@ -69,11 +61,7 @@ def classify_layouts(scenario: Scenario, layouts: Layouts) -> Int:
 
 
 def is_common(scenario: Scenario, layouts: Layouts) -> Mask:
-    """Whether layers and sequences are cut as teams cut them.
-
-    Layers over devices that are wired to each other (Narayanan et al. 2021, arXiv:2104.04473,
-    takeaway 1), sequences into long slices.
-    """
+    """Whether layers lie on wired devices (arXiv:2104.04473) and slices of sequences are long."""
     return ~_leaves_wires(scenario, layouts) & ~_has_short_slices(scenario, layouts)
 
 
@@ -90,16 +78,7 @@ def _has_short_slices(scenario: Scenario, layouts: Layouts) -> Mask:
 
 
 def is_deep_pipeline(model: Model, pp: Int | int) -> Mask:
-    """Whether a model has more pipeline stages than any published run of its size [1].
-
-    Counted: 16 stages for 310 B parameters and fewer for less, 35 for 530 B, 64 for 1 T
-    (arXiv:2104.04473, table 1). Left out: layers, micro-batches. method.md#recommended.
-
-    >>> bool(is_deep_pipeline(load_model("llama-3.1-70b"), 25))
-    True
-    >>> bool(is_deep_pipeline(load_model("llama-3.1-405b"), 25))
-    False
-    """
+    """Whether a model has more stages than any published run of its size (arXiv:2104.04473)."""
     policy = preferences().recommendation
     is_deep = np.asarray(pp) > policy.max_pipeline_stages.value
     return is_deep & (model.num_params < policy.deep_pipeline_params.value)

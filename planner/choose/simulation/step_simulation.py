@@ -169,13 +169,7 @@ def simulate(
     framework: str | Framework | None = None,
     experience: Experience = Experience(),
 ) -> Simulation:
-    """Simulate one step of one layout event by event: its critical path and bottlenecks.
-
-    >>> layout = Layout(pp=4, dp=4, grad_accumulation=8, schedule="1f1b", zero_stage=1)
-    >>> step = simulate("llama-3-8b", "polaris", layout, framework="megatron-lm")
-    >>> sum(event.duration_s for event in step.critical_path) / step.makespan_s
-    1.0
-    """
+    """Simulate one step of one layout event by event: its critical path and bottlenecks."""
     job = job_of_layout(model, machine, layout, workload, framework, experience)
     return simulate_scenario(scenario_for(job, layout), layout)
 

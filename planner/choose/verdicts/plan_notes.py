@@ -206,11 +206,7 @@ def _attention_notes(scenario: Scenario, estimate: Estimate, share: float) -> It
 def learning_rate_note(
     global_batch: int, reference_batch: int = 256, unit: str = "sequences"
 ) -> str:
-    """State how the learning rate is usually scaled from a reference batch, with warm-up.
-
-    >>> learning_rate_note(1024)[:58]
-    'Learning rate for a global batch of 1024 sequences, from o'
-    """
+    """State how the learning rate is usually scaled from a reference batch, with warm-up."""
     linear, root = (scaled_rate(1, reference_batch, global_batch, p) for p in (LINEAR, SQUARE_ROOT))
     return (
         f"Learning rate for a global batch of {global_batch} {unit}, from one tuned at "
@@ -224,11 +220,7 @@ def learning_rate_note(
 
 
 def unused_option_notes(scenario: Scenario, layout: Layout) -> list[str]:
-    """Name the options of recompute, experts and ramp that have no effect.
-
-    >>> unused_option_notes(scenario, Layout(recompute="selective"))[0][:37]
-    'Selective recompute saves no memory: '
-    """
+    """Name the options of recompute, experts and ramp that have no effect."""
     return [
         *_unused_recompute(scenario, layout),
         *_unused_layer_counts(scenario, layout),
