@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from planner.choose.legality.job_checks import check_division
+from planner.choose.legality.check import check_division
 from planner.choose.planning import estimate_job, job_of_layout, plan
 from planner.cost.estimate import Estimate
 from planner.cost.scenario.experience import Experience

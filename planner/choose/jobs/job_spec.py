@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from planner.choose.legality.job_checks import (
+from planner.choose.legality.check import (
     check_nodes,
     check_ramp,
     check_routing,
