@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.choose.legality.check import check_division
-from planner.choose.planning import estimate_job, job_of_layout, plan
+from planner.choose.planning import estimate_job, job_of_layout, plan_job
 from planner.cost.estimate import Estimate
 from planner.cost.scenario.experience import Experience
 from planner.describe.catalogue import load_framework, load_machine, load_model
@@ -370,19 +370,12 @@ def faster_layout(
     experience: Experience = Experience(),
 ) -> Estimate | None:
     """Find a faster layout of the same framework for the job, or one that fits; else None."""
-    nodes, rest = divmod(job.layout.world, machine.node.num_devices)
-    if rest:
+    if job.layout.world % machine.node.num_devices:
         return None
     framework = job.framework or load_framework(configured.framework)
     try:
-        best = plan(
-            *(model, machine),
-            nodes=nodes,
-            workload=job.workload,
-            frameworks=framework,
-            top=1,
-            experience=experience,
-        ).best
+        spec = job_of_layout(model, machine, job.layout, job.workload, framework, experience)
+        best = plan_job(spec, top=1).best
     except LayoutError:
         return None
     if best is None or best.layout == configured.layout:

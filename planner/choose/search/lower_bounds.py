@@ -41,12 +41,7 @@ _PASSES = (
 
 
 def memory_lower_bound_bytes(scenario: Scenario, layouts: Layouts) -> Float:
-    """Lower bound of the device memory of layouts [B].
-
-    Counted: weights, states and gradient sums of the first stage, its gathered weights, its saved
-    activations, the allocator's reserve, the driver's context. Left out: other stages, working
-    sets, logits, buffers. method.md#search.
-    """
+    """Lower bound of the device memory of layouts: the first stage, without working sets [B]."""
     # recompute of all layers keeps less than recompute of some
     zeros = np.zeros_like(layouts.recompute)
     layouts = replace(layouts, recompute_layers=zeros, recompute_every=zeros + 1)
@@ -82,14 +77,7 @@ def _states(scenario: Scenario, layouts: Layouts) -> tuple[Float, Float, Float]:
 
 
 def step_time_lower_bound_s(scenario: Scenario, layouts: Layouts, final: bool = False) -> Float:
-    """Lower bound of the step time of layouts [s].
-
-    It holds for every refinement of them (other context parallelism, embedding slots) as well;
-    for `final` layouts it is higher and holds for them alone. Counted: computation without
-    recompute, traffic of tensor and expert parallelism, host time, shared evenly by the stages; of
-    final layouts context parallelism, the slowest stage and the least idle time of its schedule.
-    Left out: recompute, other traffic, transfers, the optimizer, offload. method.md#search.
-    """
+    """Lower bound of the step time of layouts, and of their refinements unless `final` [s]."""
     shapes = replace(
         layouts,
         pp=np.minimum(layouts.pp, 2),

@@ -17,10 +17,6 @@ from planner.describe.layout import OFFLOAD
 from planner.describe.model.model import Model
 
 __all__ = [
-    "IS_PREFERRED",
-    "IS_UNCLASSIFIED",
-    "NUM_CLASSES",
-    "PREFERRED",
     "Pruner",
     "SearchScope",
     "classify_layouts",
@@ -30,7 +26,7 @@ __all__ = [
 ]
 
 _DATA, _TENSOR, _PIPELINE, _TENSOR_PIPELINE, _THREE_AXES, _UNCLASSIFIED = range(6)
-"""Axes in use; `_OTHER` has context parallelism, or experts and data parallelism alone."""
+"""Axes in use; `_UNCLASSIFIED` has context parallelism, or experts and data parallelism alone."""
 _ZERO_STAGES, _FLAGS = 4, 2**3
 
 NUM_CLASSES = (_UNCLASSIFIED + 1) * _ZERO_STAGES * len(OFFLOAD) * _FLAGS

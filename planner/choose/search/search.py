@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -219,7 +218,10 @@ def search(
     check_sequence(scenario.model, scenario.workload)
     check_routing(scenario.model, scenario.workload)
     layouts, dropped = enumerate_layouts(scenario, world)
-    estimate = functools.partial(_estimate, scenario, dropped)
+
+    def estimate(layouts: Layouts) -> Candidates:
+        return Candidates(scenario, *estimate_fitting(scenario, layouts), dropped)
+
     candidates, pruner = estimate_promising(scenario, _restrict(layouts, within), estimate, scope)
     for refine in REFINEMENTS:
         refined = _restrict(refine(candidates), within)
@@ -238,11 +240,6 @@ def search(
 
 def _restrict(layouts: Layouts, within: Callable[[Layouts], Mask] | None) -> Layouts:
     return layouts if within is None else layouts.take(np.flatnonzero(within(layouts)))
-
-
-def _estimate(scenario: Scenario, dropped: dict[str, int], layouts: Layouts) -> Candidates:
-    """Memory of all layouts, step time of those that fit."""
-    return Candidates(scenario, *estimate_fitting(scenario, layouts), dropped)
 
 
 def _count_dropped(candidates: Candidates) -> None:

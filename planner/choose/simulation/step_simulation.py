@@ -31,16 +31,7 @@ from planner.describe.workload import Workload
 from planner.errors import LayoutError
 from planner.tables import NotebookView
 
-__all__ = [
-    "MOST_PASSES",
-    "SPEEDUP",
-    "Bottleneck",
-    "Simulation",
-    "StageMemory",
-    "find_bottlenecks",
-    "simulate",
-    "simulate_scenario",
-]
+__all__ = ["MOST_PASSES", "SPEEDUP", "Simulation", "simulate", "simulate_scenario"]
 
 SPEEDUP = 0.1
 """Share by which a stage or link is made faster."""

@@ -25,6 +25,7 @@ from planner.errors import PlannerError
 from planner.units import format_bytes, format_seconds
 
 __all__ = [
+    "Scenarios",
     "cheapest_change",
     "closest_to_fitting",
     "double_nodes",
@@ -173,11 +174,10 @@ def even_batch(scenarios: Scenarios, nodes: int) -> tuple[int, dict[str, Footpri
 
 def _footprints(scenarios: Scenarios, nodes: int) -> dict[str, Footprints]:
     """Footprints of all layouts on some nodes, by framework."""
-    by_framework = {}
-    for name, scenario in scenarios.items():
-        layouts, _ = enumerate_layouts(scenario, nodes * scenario.machine.node.num_devices)
-        by_framework[name] = footprints(scenario, layouts)
-    return by_framework
+    return {
+        name: footprints(each, enumerate_layouts(each, nodes * each.machine.node.num_devices)[0])
+        for name, each in scenarios.items()
+    }
 
 
 _MAX_LAYOUTS = 200
@@ -281,11 +281,15 @@ def _with_fewer_switches(trial: _Trial) -> _Trial:
 
 
 def _try(scenario: Scenario, layouts: Layouts, switches: tuple[str, ...]) -> Iterator[_Trial]:
-    """The trial of more switches; nothing if no layout fits with them."""
+    """The fastest legal layout that fits with more switches, safe ones first; nothing if none."""
     if (framework := _switched(scenario.framework, switches)) is None:
         return
-    for fastest in _fastest(replace(scenario, framework=framework), layouts):
-        yield _Trial(switches, framework, fastest, scenario, layouts)
+    switched = replace(scenario, framework=framework)
+    if len(legal := legal_layouts(switched, layouts)):
+        _, estimates = estimate_fitting(switched, legal)
+        risky = estimates.out_of_memory_probability > preferences().risk
+        for first in np.lexsort((estimates.step_time_s, risky))[:1]:
+            yield _Trial(switches, framework, estimates[int(first)], scenario, layouts)
 
 
 def _nearest(candidates: Candidates, sparing: bool) -> Layouts:
@@ -299,15 +303,6 @@ def _nearest(candidates: Candidates, sparing: bool) -> Layouts:
         is_near = is_near & ~_is_costly(footprints.layouts)
     rows = np.flatnonzero(is_near)
     return footprints.layouts.take(rows[np.argsort(over[rows], kind="stable")][:_MAX_LAYOUTS])
-
-
-def _fastest(scenario: Scenario, layouts: Layouts) -> Iterator[Estimate]:
-    """The fastest legal layout that fits, safe ones first; nothing if none fits."""
-    if len(layouts := legal_layouts(scenario, layouts)):
-        _, estimates = estimate_fitting(scenario, layouts)
-        risky = estimates.out_of_memory_probability > preferences().risk
-        for first in np.lexsort((estimates.step_time_s, risky))[:1]:
-            yield estimates[int(first)]
 
 
 # --- sentences ------------------------------------------------------------------------------------
