@@ -19,11 +19,7 @@ from planner.training.steps import node_hours, training_time
 from planner.training.whole_training import WholeTraining
 from planner.units import either
 
-__all__ = [
-    "Dropped",
-    "Plan",
-    "estimate_dict",
-]
+__all__ = ["Dropped", "Plan", "estimate_dict"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +131,7 @@ class Plan(Tabular[PlanTable]):
         return min(nodes) if nodes and not self.fits else None
 
     def duration_s(self, estimate: Estimate) -> float:
-        """Time for the workload's tokens at an estimate's rate; 0 if it has none [s].
-
-        Steps of a ramp are those of the same layout with fewer passes.
-        """
+        """Time for the workload's tokens at an estimate's rate; 0 if it has none [s]."""
         return training_time(self.workload, estimate)
 
     def node_hours(self, estimate: Estimate) -> float:
@@ -146,15 +139,7 @@ class Plan(Tabular[PlanTable]):
         return node_hours(self.nodes, self.workload, estimate)
 
     def tables(self) -> dict[str, Table]:
-        """Return the tables of a plan by name; estimates are records as in their CSV.
-
-        >>> job = Workload(global_batch=64, sequence_length=1024)
-        >>> answer = planner.plan("gpt2", "polaris", nodes=1, workload=job)
-        >>> answer.records()[0]["step_time_s"] == answer.best.step_time_s
-        True
-        >>> [row["strategy"] for row in answer.records("strategies")][:2]
-        ['single device', 'DDP']
-        """
+        """Return the tables of a plan by name; estimates are records as in their CSV."""
         return {
             "ranked": Table(tuple(estimate.record() for estimate in self.ranked)),
             "strategies": Table(tuple(verdict.record() for verdict in self.strategies)),
@@ -163,14 +148,7 @@ class Plan(Tabular[PlanTable]):
         }
 
     def to_json(self) -> str:
-        """The plan as JSON text.
-
-        >>> import planner
-        >>> job = planner.Workload(global_batch=64, sequence_length=1024)
-        >>> answer = planner.plan("gpt2", "polaris", nodes=1, workload=job)
-        >>> Plan.from_json(answer.to_json()) == answer
-        True
-        """
+        """The plan as JSON text, which `from_json` reads."""
         return json.dumps(self.as_dict(), indent=1, allow_nan=False)
 
     def as_dict(self) -> dict[str, Any]:

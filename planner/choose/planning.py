@@ -17,9 +17,9 @@ from planner.choose.legality import broken, check
 from planner.choose.plan import Dropped, Plan
 from planner.choose.recommendation import rank_layouts, recommend, stall_notes
 from planner.choose.search import SearchScope
+from planner.choose.verdicts.fixes import switch_notes
 from planner.choose.verdicts.plan_notes import learning_rate_note, plan_notes, preference_notes
 from planner.choose.verdicts.strategy_verdicts import Verdict, judge_strategies
-from planner.choose.verdicts.switch_notes import switch_notes
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.scenario import Scenario
 from planner.cost.scenario.experience import Experience
@@ -140,7 +140,7 @@ def _notes(
         *plan_notes(tuple(scenarios.values()), job.nodes, best, verdicts),
         *switch_notes(candidates, best),
         *stall_notes(scenarios, filter(None, (best, *ranked[:1]))),
-        learning_rate_note(job.workload.global_batch, unit=job.workload.batch_unit),
+        learning_rate_note(job.workload),
         *framework_notes(job, candidates),
         *preference_notes(),
         *unwritable_layout_notes(scenarios, best),
@@ -156,11 +156,7 @@ def estimate(
     framework: str | Framework | None = None,
     experience: Experience = Experience(),
 ) -> Estimate:
-    """Estimate memory and step time of one layout.
-
-    >>> estimate("llama-3-8b", "polaris", Layout(dp=4, tp=4, zero_stage=1)).layout.world
-    16
-    """
+    """Estimate memory and step time of one layout."""
     job = job_of_layout(model, machine, layout, workload, framework, experience)
     return estimate_job(job, layout)
 
@@ -180,13 +176,7 @@ def whole_training(
     framework: str | Framework | None = None,
     experience: Experience = Experience(),
 ) -> WholeTraining:
-    """Estimate the duration, energy and cost of a whole training on one layout.
-
-    >>> job = Workload(global_batch=64, sequence_length=1024, tokens=1e10)
-    >>> answer = whole_training("gpt2", "polaris", Layout(dp=4, micro_batch=16), workload=job)
-    >>> answer.steps, answer.time.expected == sum(part.time_s.expected for part in answer.parts)
-    (152588, True)
-    """
+    """Estimate the duration, energy and cost of a whole training on one layout."""
     job = job_of_layout(model, machine, layout, workload, framework, experience)
     return train_job(job.replaced(training=training), layout)
 
@@ -223,8 +213,7 @@ def job_of_layout(
         experience=experience,
     )
     if workload is None:
-        own_batch = job.workload.replaced(global_batch=layout.global_batch)
-        job = job.replaced(workload=own_batch)
+        return job.replaced(workload=job.workload.replaced(global_batch=layout.global_batch))
     return job
 
 
@@ -238,19 +227,15 @@ def scenario_for(job: JobSpec, layout: Layout) -> Scenario:
             f"devices, but nodes = {job.nodes}; use nodes = {needed} or a layout of "
             f"{job.num_devices} ranks"
         )
-    scenarios = [job.scenario(framework) for framework in job.searched_frameworks()]
-    refusals: list[LayoutError] = []
-    for scenario in scenarios:
+    refusals: list[tuple[Scenario, LayoutError]] = []
+    for scenario in map(job.scenario, job.searched_frameworks()):
         try:
             check(scenario, layout)
         except LayoutError as error:
-            refusals.append(error)
+            refusals.append((scenario, error))
         else:
             return scenario
-    closest = min(
-        zip(scenarios, refusals, strict=True), key=lambda pair: _distance(pair[0], layout)
-    )
-    raise closest[1]
+    raise min(refusals, key=lambda pair: _distance(pair[0], layout))[1]
 
 
 def _distance(scenario: Scenario, layout: Layout) -> tuple[int, bool, int, int]:

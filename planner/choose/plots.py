@@ -18,7 +18,7 @@ from planner.choose.simulation.tasks import measured_factor, stage_work
 from planner.cost.arrays import Int
 from planner.cost.estimate import Estimate, estimate_times
 from planner.cost.network.groups import AXES, geometry
-from planner.cost.network.topology import GroupView, group_view
+from planner.cost.network.topology import group_view
 from planner.cost.scenario import Scenario
 from planner.cost.scenario.experience import Experience
 from planner.cost.schedules.simulate import simulate
@@ -95,12 +95,7 @@ def layout_space(
 ) -> LayoutSpace:
     """Condense all layouts of a job: the best per tp and pp, the Pareto front, a sample."""
     job = JobSpec(
-        model,
-        machine,
-        nodes=nodes,
-        workload=workload,
-        frameworks=frameworks,
-        experience=experience,
+        model, machine, nodes=nodes, workload=workload, frameworks=frameworks, experience=experience
     )
     by_framework = search_job(job, SearchScope(sys.maxsize)).by_framework
     parts = [part for part in by_framework.values() if len(part.footprints)]
@@ -172,16 +167,12 @@ def _cells(table: _Table) -> list[Cell]:
     figure = np.where(table.fits, table.time_s, table.memory_bytes)
     order = np.lexsort((figure, ~table.fits, key))
     _, firsts = np.unique(key[order], return_index=True)
-    return [
-        Cell(
-            int(table.tp[row]),
-            int(table.pp[row]),
-            float(table.time_s[row]) if table.fits[row] else float("inf"),
-            float(table.memory_bytes[row]),
-            table.text(row),
-        )
-        for row in map(int, order[firsts])
-    ]
+    cells = []
+    for row in map(int, order[firsts]):
+        time_s = float(table.time_s[row]) if table.fits[row] else float("inf")
+        degrees, memory_bytes = (int(table.tp[row]), int(table.pp[row])), table.memory_bytes[row]
+        cells.append(Cell(*degrees, time_s, float(memory_bytes), table.text(row)))
+    return cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,38 +334,18 @@ def parallel_axes(
             continue
         size, stride = (int(figure) for figure in places[AXES[name]])
         view = group_view(machine, size, stride)
+        inside = float(view.local_bytes_per_s) if view.local > 1 else np.inf
+        between = float(view.network_bytes_per_s) if view.nodes > 1 else np.inf
+        latency_s = view.network_latency_s if view.nodes > 1 else view.local_latency_s
+        link = int(view.nodes), float(min(inside, between)), float(latency_s)
         carries, parts = _CARRIES[name]
-        rows.append(
-            Axis(
-                name,
-                size,
-                stride,
-                int(view.nodes),
-                _slowest(view),
-                float(view.network_latency_s if view.nodes > 1 else view.local_latency_s),
-                carries,
-                traffic[name],
-                sum(estimate.step_time_parts_s.get(part, 0.0) for part in parts),
-            )
-        )
+        time_s = sum(estimate.step_time_parts_s.get(part, 0.0) for part in parts)
+        rows.append(Axis(name, size, stride, *link, carries, traffic[name], time_s))
     return rows
 
 
-def _slowest(view: GroupView) -> float:
-    inside = float(view.local_bytes_per_s) if view.local > 1 else np.inf
-    between = float(view.network_bytes_per_s) if view.nodes > 1 else np.inf
-    return float(min(inside, between))
-
-
 def rank_axes(layout: Layout, rank: int) -> dict[str, int]:
-    """Coordinates of a rank on every axis [1].
-
-    Counted: tp fastest, then cp, dp, pp. Left out: the expert axis, which lies inside dp and cp.
-    method.md#what-a-group-sees.
-
-    >>> rank_axes(Layout(tp=4, dp=2, pp=2), 13)
-    {'tp': 1, 'cp': 0, 'dp': 1, 'pp': 1}
-    """
+    """Coordinates of a rank on tp, the fastest axis, then cp, dp and pp."""
     place = {}
     for axis in ("tp", "cp", "dp", "pp"):
         rank, place[axis] = divmod(rank, getattr(layout, axis))

@@ -140,11 +140,7 @@ class Preferences(Description):
 
 
 def preferences() -> Preferences:
-    """Load the preferences, with those of the user's file on top.
-
-    >>> preferences().tolerance, preferences().effort.used["tp"].value
-    (0.05, 1.0)
-    """
+    """Load the preferences, with those of the user's file on top."""
     return _load(user_file())
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from planner.choose.preferences import preferences
 from planner.choose.search import Candidates, is_common, is_deep_pipeline, rank_fastest
-from planner.cost.arrays import Float, Int, Mask, distinct, is_in
+from planner.cost.arrays import Float, Mask, distinct, is_in
 from planner.cost.estimate import Estimate, Estimates
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
@@ -27,16 +27,7 @@ _DEGREES = ("tp", "pp", "cp", "ep")
 
 
 def setup_effort(layouts: Layouts) -> Float:
-    """Effort of setting up layouts and keeping them alive, beyond plain data parallelism [1].
-
-    Counted: parallel axes and their degrees, chunks, sharding of states, offload, tiles. Left out:
-    recompute, which is a switch; the framework, which has an effort of its own. An order of
-    preference, no measurement. method.md#recommended.
-
-    >>> rising = [Layout(dp=8), Layout(dp=8, zero_stage=3), Layout(dp=4, tp=2), Layout(tp=2, pp=4)]
-    >>> setup_effort(Layouts.stack(rising)).tolist()
-    [0.0, 0.5, 1.5, 4.5]
-    """
+    """Effort of setting up layouts and keeping them alive, beyond plain data parallelism [1]."""
     weights = preferences().effort
     total = np.zeros(np.shape(layouts.dp))
     for column, used in weights.used.items():
@@ -59,7 +50,9 @@ def rank_layouts(candidates: Iterable[Candidates], top: int) -> list[Estimate]:
     for position, part in enumerate(candidates):
         estimates = part.estimates
         indices = rank_fastest(estimates, None)
-        first, _ = distinct(*_strategy_columns(estimates.layouts.take(indices)))
+        layouts = estimates.layouts.take(indices)
+        degrees = [getattr(layouts, name) for name in (*_DEGREES, "zero_stage")]
+        first, _ = distinct(*degrees, layouts.dp_shard < layouts.dp, layouts.offload)
         # twice as many, because some may prove to be needless
         for index in indices[first][: 2 * top]:
             time_s = round(float(estimates.step_time_s[index]), 9)
@@ -73,12 +66,6 @@ def rank_layouts(candidates: Iterable[Candidates], top: int) -> list[Estimate]:
         if not any(_offloads_needlessly(estimate, faster) for faster in ranked):
             ranked.append(estimate)
     return ranked
-
-
-def _strategy_columns(layouts: Layouts) -> list[Int | Mask]:
-    """The columns by which strategies differ."""
-    degrees = [getattr(layouts, name) for name in _DEGREES]
-    return [*degrees, layouts.zero_stage, layouts.dp_shard < layouts.dp, layouts.offload]
 
 
 def _offloads_needlessly(estimate: Estimate, faster: Estimate) -> bool:
@@ -155,18 +142,7 @@ def _fastest_s(parts: Sequence[Candidates], masks: Sequence[Mask]) -> float:
 
 
 def stall_probability(scenario: Scenario, layouts: Layouts) -> Float:
-    """Share of a framework's measured runs in layouts like these that stalled [1].
-
-    Counted: runs that took more than 1 / 0.6 of their estimate, as a framework's description
-    states them; the largest share that applies. Left out: how long they took, which is no part of
-    a step time. method.md#recommended.
-
-    >>> job = Scenario(load_model("llama-3-8b"), load_machine("dgx-h100"), Workload(),
-    ...                load_framework("nanotron"))
-    >>> layouts = [Layout(dp=64, tp=8), Layout(dp=32, tp=8, pp=2)]
-    >>> stall_probability(job, Layouts.stack(layouts)).tolist()
-    [0.6, 0.0]
-    """
+    """Largest share of a framework's measured runs in layouts like these that stalled [1]."""
     devices = scenario.machine.node.num_devices
     probability = np.zeros(np.shape(layouts.dp))
     for stall in scenario.framework.stalls:

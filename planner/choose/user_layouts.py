@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from planner.choose.legality.job_checks import check_division
-from planner.choose.planning import estimate_job, job_of_layout, plan
+from planner.choose.legality.check import check_division
+from planner.choose.planning import estimate_job, job_of_layout, plan_job
 from planner.cost.estimate import Estimate
 from planner.cost.scenario.experience import Experience
 from planner.describe.catalogue import load_framework, load_machine, load_model
@@ -344,15 +344,7 @@ def estimate_configuration(
     framework: str | Framework | None = None,
     experience: Experience = Experience(),
 ) -> ConfigurationEstimate:
-    """Estimate the layout that files configure, and the best that their framework can do.
-
-    >>> from planner.describe.configurations.reading import read_configuration_text
-    >>> config = read_configuration_text('{"train_micro_batch_size_per_gpu": 1, "zero_optimization"'
-    ...     ': {"stage": 3}, "bf16": {"enabled": true}}', "ds_config.json")
-    >>> result = estimate_configuration("llama-3-8b", "polaris", config, nodes=2)
-    >>> result.estimate.layout.dp, result.estimate.framework
-    (8, 'deepspeed')
-    """
+    """Estimate the layout that files configure, and the best that their framework can do."""
     model = model if isinstance(model, Model) else load_model(model)
     machine = machine if isinstance(machine, Machine) else load_machine(machine)
     job = complete_layout(
@@ -378,19 +370,12 @@ def faster_layout(
     experience: Experience = Experience(),
 ) -> Estimate | None:
     """Find a faster layout of the same framework for the job, or one that fits; else None."""
-    nodes, rest = divmod(job.layout.world, machine.node.num_devices)
-    if rest:
+    if job.layout.world % machine.node.num_devices:
         return None
     framework = job.framework or load_framework(configured.framework)
     try:
-        best = plan(
-            *(model, machine),
-            nodes=nodes,
-            workload=job.workload,
-            frameworks=framework,
-            top=1,
-            experience=experience,
-        ).best
+        spec = job_of_layout(model, machine, job.layout, job.workload, framework, experience)
+        best = plan_job(spec, top=1).best
     except LayoutError:
         return None
     if best is None or best.layout == configured.layout:

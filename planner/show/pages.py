@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from planner.choose.plan import Plan
-from planner.choose.simulation.bottlenecks import SPEEDUP
-from planner.choose.simulation.step_simulation import Simulation
+from planner.choose.simulation.step_simulation import SPEEDUP, Simulation
 from planner.cost.estimate import Estimate
 from planner.evidence.learning import Learned
 from planner.show import answers, descriptions, training, words

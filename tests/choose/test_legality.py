@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.choose.legality import RULES, check, legal
-from planner.choose.legality.job_checks import check_division, check_sequence
+from planner.choose.legality.check import check_division, check_sequence
 from planner.choose.search import search
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -54,14 +53,7 @@ class Batch:
 
 
 def nearest_batches(batch: int, ranks: int) -> list[int]:
-    """The batches next to one, below and above, that so many ranks share evenly [1].
-
-    Counted: multiples of the ranks; none where the batch itself is one. Left out: those further
-    away. Definition.
-
-    >>> nearest_batches(512, 12), nearest_batches(512, 16), nearest_batches(3, 52)
-    ([504, 516], [], [52])
-    """
+    """Multiples of the ranks next to a batch, below and above; none where it is one itself."""
     below = batch // ranks * ranks
     return [] if below == batch else [size for size in (below, below + ranks) if size]
 
@@ -75,16 +67,11 @@ def offered(
     if answer is not None and answer.layout.pp * answer.layout.cp == 1:
         return ()
     sharing = [_sharing(nodes, batch), _sharing(world, batch), *([] if answer else [world])]
-    sizes = sorted({size for ranks in sharing for size in nearest_batches(batch, ranks)})
-    nearest = []
-    for side in (
-        [size for size in reversed(sizes) if size < batch],
-        [size for size in sizes if size > batch],
-    ):
-        worth = _worth(scenarios, world, side, answer)
-        # where there is no layout, the nearest that has one is enough
-        nearest.append(list(worth if answer else itertools.islice(worth, 1)))
-    return tuple(_nearest(side) for side in nearest if side)
+    sizes = {size for ranks in sharing for size in nearest_batches(batch, ranks)}
+    below = sorted((size for size in sizes if size < batch), reverse=True)
+    above = sorted(size for size in sizes if size > batch)
+    sides = [list(_worth(scenarios, world, side, answer)) for side in (below, above)]
+    return tuple(_nearest(side) for side in sides if side)
 
 
 def _nearest(side: Sequence[Batch]) -> Batch:
@@ -124,8 +111,9 @@ def _worth(
         if best is None:
             continue
         if answer is None:
+            # where there is no layout, the nearest that has one is enough
             yield Batch(size, best, None)
-            continue
+            return
         speedup = best.tokens_per_s / answer.tokens_per_s
         theirs, ours = (_effort(scenarios, candidate) for candidate in (best, answer))
         tolerance = preferences().tolerance
@@ -230,9 +218,8 @@ def _writable_scenarios(job: JobSpec) -> dict[str, Scenario]:
     """Every framework, limited to layouts that its configuration files can express."""
     model, workload = job.model, job.workload
     scenarios = {}
-    for framework in (
-        job.searched_frameworks() if job.frameworks else running_frameworks(job.machine)
-    ):
+    frameworks = job.searched_frameworks() if job.frameworks else running_frameworks(job.machine)
+    for framework in frameworks:
         if not job.frameworks and framework.code.lacks(model, workload):
             continue
         builds = framework.code.builds(model, workload) is not None
@@ -270,10 +257,7 @@ def unwritable_layout_notes(scenarios: Mapping[str, Scenario], best: Estimate | 
     if framework.code.lacks(model, workload):
         return []  # `framework_notes` has said so of the whole framework
     try:
-        check(
-            replace(scenario, framework=framework.limit_to_files(model, workload)),
-            best.layout,
-        )
+        check(replace(scenario, framework=framework.limit_to_files(model, workload)), best.layout)
     except LayoutError as error:
         return [
             f"No files can be written for the recommended layout: {error}. `planner emit` names "

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from planner.choose.legality.job_checks import (
+from planner.choose.legality.check import (
     check_nodes,
     check_ramp,
     check_routing,
@@ -32,11 +32,7 @@ __all__ = ["JobSpec", "frameworks_for", "running_frameworks"]
 
 @dataclass(frozen=True, slots=True, init=False)
 class JobSpec:
-    """The fields of a job, and the one place that checks them; `planner.Job` adds what it can do.
-
-    >>> JobSpec("llama-3-8b", "polaris", nodes=2).num_devices
-    8
-    """
+    """The fields of a job, and the one place that checks them; see `planner.Job`."""
 
     model: Model
     """Model to train."""

@@ -1,24 +1,169 @@
-"""Check many layouts, or one, by all rules."""
+"""Checks of a job before any of its layouts, and of layouts by all rules."""
 
 from __future__ import annotations
 
+import math
+import numbers
 from collections.abc import Iterator
 
 import numpy as np
 
 from planner.choose.legality.degree_rules import DEGREES
-from planner.choose.legality.job_checks import check_ramp, check_routing, check_sequence
-from planner.choose.legality.memory_rules import OFFLOADED, RECOMPUTED, TRACED
+from planner.choose.legality.memory_rules import OFFLOADED, RECOMPUTED, SHARDING, TRACED
 from planner.choose.legality.pipeline_rules import SCHEDULED, STAGES
-from planner.choose.legality.rule import Rule
-from planner.choose.legality.sharding_rules import SHARDING
+from planner.choose.legality.rule import Rule, one_of
 from planner.cost.arrays import Mask
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
+from planner.describe.base import quote
 from planner.describe.layout import Layout
-from planner.errors import LayoutError
+from planner.describe.machine import Machine
+from planner.describe.model.model import Model
+from planner.describe.workload import Workload, parse_ramp
+from planner.errors import DescriptionError, LayoutError, shorten
+from planner.units import counted
 
-__all__ = ["RULES", "broken", "check", "legal", "legal_layouts"]
+__all__ = [
+    "RULES",
+    "broken",
+    "check",
+    "check_division",
+    "check_nodes",
+    "check_ramp",
+    "check_routing",
+    "check_sequence",
+    "check_tolerance",
+    "check_workload",
+    "legal",
+    "legal_layouts",
+]
+
+_USUAL = Workload.model_fields
+
+
+def check_nodes(machine: Machine, nodes: int) -> None:
+    """Raise LayoutError where a machine does not have so many nodes."""
+    if isinstance(nodes, bool) or not isinstance(nodes, numbers.Integral):
+        shown = shorten(repr(nodes))
+        raise LayoutError(f"nodes = {shown} is no whole number; write for example nodes=4")
+    if nodes < 1:
+        raise LayoutError(f"nodes = {nodes} must be at least 1; give a positive number")
+    if nodes > machine.num_nodes.value:
+        available = counted(machine.num_nodes.value, "node")
+        raise LayoutError(
+            f"nodes = {nodes} exceeds the {available} of {machine.name}; use fewer, or set "
+            "num_nodes to what it has"
+        )
+
+
+def check_workload(workload: Workload | None) -> None:
+    """Raise DescriptionError for what is no workload."""
+    if not isinstance(workload, Workload | None):
+        raise DescriptionError(
+            f"workload = {quote(workload)} is no planner.Workload; write for example "
+            "planner.Workload(sequence_length=4096, global_batch=256)"
+        )
+
+
+def check_sequence(model: Model, workload: Workload) -> None:
+    """Raise LayoutError where the model cannot train on the workload's sequences."""
+    length = workload.sequence_length
+    if model.traced is not None and workload.adapted:
+        raise LayoutError(
+            f"adapters and frozen parts of {model.name}, a traced module, are not planned; build "
+            "the module with them, and train it whole"
+        )
+    if model.counts_samples:
+        _check_samples(model, workload)
+        return
+    rows = model.max_sequence_length or model.num_position_rows
+    if model.position == "learned" and model.kind != "vision" and rows and length > rows:
+        raise LayoutError(
+            f"sequence length {length} exceeds the {rows} learned positions of {model.name}; "
+            f"use a sequence of {rows} or less"
+        )
+
+
+def _check_samples(model: Model, workload: Workload) -> None:
+    """Raise LayoutError for settings of sequences where the model trains on samples."""
+    if (length := workload.sequence_length) != 1:
+        raise LayoutError(
+            f"sequence length {length}: a sample of {model.name} is a whole and no sequence; "
+            "use sequence_length = 1, its default"
+        )
+    if workload.precision == "fp8":
+        raise LayoutError(
+            f"precision = fp8: {model.name} is planned in 16 bits or more; use bf16 or fp16"
+        )
+    if workload.lora_rank:
+        raise LayoutError(
+            f"lora_rank = {workload.lora_rank}: {model.name} has no matrices that LoRA adapts; "
+            "leave it out"
+        )
+
+
+def check_routing(model: Model, workload: Workload) -> None:
+    """Raise LayoutError for settings of experts that the model does not have."""
+    experts, uneven = model.experts, workload.expert_imbalance
+    if experts is None:
+        names = ("expert_imbalance", "expert_capacity", "pad_experts")
+        changed = [name for name in names if getattr(workload, name) != _USUAL[name].default]
+        if changed:
+            raise LayoutError(
+                f"{changed[0]} = {getattr(workload, changed[0]):g}: {model.name} has no experts; "
+                "leave it out"
+            )
+    elif uneven > (most := experts.num_experts / experts.top_k):
+        raise LayoutError(
+            f"expert_imbalance = {uneven:g}: a token of {model.name} visits {experts.top_k} "
+            f"different experts of {experts.num_experts}, so that no rank gets more than "
+            f"{most:g} times the mean; use {most:g} or less"
+        )
+
+
+def check_ramp(workload: Workload) -> None:
+    """Raise LayoutError where a ramp does not stay below the batch that it leads to."""
+    largest = max((size for _, size in parse_ramp(workload.ramp)), default=0)
+    if largest >= workload.global_batch:
+        raise LayoutError(
+            f"ramp = {shorten(workload.ramp)} has steps of {largest} sequences and leads to "
+            f"global_batch = {workload.global_batch}; use smaller batches in it, or a larger "
+            "global_batch"
+        )
+
+
+def check_tolerance(tolerance: float) -> None:
+    """Raise LayoutError where by how much a simpler layout may be slower is no share."""
+    if not 0 <= tolerance < math.inf:
+        raise LayoutError(
+            f"tolerance = {tolerance:g} must be at least 0 and finite: the share by which a "
+            "simpler layout may be slower than the fastest"
+        )
+
+
+def check_division(machine: Machine, nodes: int | None, dp: int | None, other_degrees: int) -> int:
+    """The data-parallel degree that fills the nodes; LayoutError where the degrees do not fit."""
+    if nodes is not None and nodes < 1:
+        raise LayoutError(f"nodes = {nodes} must be at least 1; give a positive number")
+    if nodes is None or other_degrees < 1:
+        return 1 if dp is None else dp
+    world = nodes * machine.node.num_devices
+    if dp is None:
+        if world % other_degrees:
+            raise LayoutError(
+                f"tp * pp * cp = {other_degrees} does not divide the {world} devices of {nodes} "
+                f"{machine.name} nodes; {one_of(max(world, 1))}"
+            )
+        return world // other_degrees
+    if dp * other_degrees != world:
+        raise LayoutError(
+            f"dp * tp * pp * cp = {dp * other_degrees} is not the {world} devices of {nodes} "
+            f"{machine.name} nodes; use dp = "
+            f"{world // other_degrees if world % other_degrees == 0 else 'another'} or "
+            f"{-(-dp * other_degrees // machine.node.num_devices)} nodes"
+        )
+    return dp
+
 
 RULES: tuple[Rule, ...] = (
     *(*TRACED, *DEGREES, *STAGES, *SHARDING),

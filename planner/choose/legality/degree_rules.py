@@ -175,10 +175,8 @@ def _split_sequence(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Itera
 
 @rule("overlap of tp needs sequence parallelism inside a node", "tp", "sequence_parallel")
 def _user_buffers(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
-    per_node, only_inside = (
-        q.machine.node.num_devices,
-        q.framework.communication.overlap_tensor_in_node,
-    )
+    per_node = q.machine.node.num_devices
+    only_inside = q.framework.communication.overlap_tensor_in_node
     if breaks(~((x.tp > 1) & (x.tp <= per_node) & x.splits_sequence) & only_inside):
         inside = f"use both with tp = 2 to {per_node}, or " if per_node > 1 else ""
         yield (

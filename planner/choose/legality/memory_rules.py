@@ -1,4 +1,4 @@
-"""Rules of what saves memory: recompute, offload, tiles."""
+"""Rules of batch and memory: recompute, offload, tiles, and what replicas share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from planner.choose.legality.rule import Breaks, Rule, coded, listed, rule
+from planner.choose.legality.rule import Breaks, choices, coded, listed, rule
 from planner.cost.arrays import Float, Mask, is_in
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.scenario import Scenario
@@ -23,8 +23,7 @@ from planner.describe.layout import (
 )
 from planner.units import either
 
-__all__ = ["OFFLOADED", "RECOMPUTED", "TRACED", "chunk_layers"]
-
+__all__ = ["OFFLOADED", "RECOMPUTED", "SHARDING", "TRACED", "chunk_layers"]
 
 # --- recompute ------------------------------------------------------------------------------------
 
@@ -83,14 +82,7 @@ def _spans(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
 
 
 def chunk_layers(q: Scenario, x: Layout) -> Float:
-    """Layers of every chunk of every stage [1].
-
-    Counted: layers of all kinds, as stages hold them. Left out: embedding and head.
-    method.md#pipeline.
-
-    >>> np.ravel(chunk_layers(scenario, Layout(pp=2, schedule="1f1b"))).tolist()    # of 32
-    [16.0, 16.0]
-    """
+    """Layers of every chunk of every stage, without embedding and head."""
     blocks = blocks_of(q)
     counts = chunk_counts(blocks, Layouts.of(x), np.arange(x.pp), q.framework)
     pairs = zip(blocks, counts, strict=True)
@@ -175,7 +167,7 @@ def _offload(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str
                 f"not {y.zero_stage}; change one of them"
             )
         offered = [name for name in OFFLOAD if _offload_stages(q, y.replaced(offload=name))]
-        yield (f"offload {y.offload!r} is not offered by {q.framework.name}; use {either(offered)}")
+        yield f"offload {y.offload!r} is not offered by {q.framework.name}; use {either(offered)}"
 
 
 def _offloads(q: Scenario, x: Layouts) -> Mask:
@@ -204,11 +196,108 @@ def _tiles(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
         yield f"tiles = {y.tiles}: memory-centric tiling needs DeepSpeed ZeRO-3; use tiles = 1"
 
 
-TRACED: tuple[Rule, ...] = (_traced,)
+# --- batch and sharding ---------------------------------------------------------------------------
 
-RECOMPUTED: tuple[Rule, ...] = (
-    coded("recompute", RECOMPUTE, "recompute"),
-    *(_by_layers, _spans, _modules, _activations),
+
+@rule("batch is not dp * micro_batch * grad_accumulation", "dp", "micro_batch", "grad_accumulation")
+def _batch(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
+    batch = q.workload.global_batch
+    if breaks(batch < x.dp):
+        yield (
+            f"global batch {batch} is less than dp = {y.dp}, so some replicas get none; "
+            f"use {y.dp} sequences, or one of dp = {listed(divisors(batch))}"
+        )
+    if breaks(batch % x.dp != 0):
+        below = batch // y.dp * y.dp
+        yield (
+            f"global batch {batch} is not a multiple of dp = {y.dp}; use "
+            f"{f'{below} or ' if below else ''}{below + y.dp} sequences, or one of dp = "
+            f"{listed([d for d in divisors(batch) if d <= 4 * y.dp])}"
+        )
+    if breaks(x.global_batch != batch):
+        yield (
+            f"micro_batch {y.micro_batch} * grad_accumulation {y.grad_accumulation} * dp "
+            f"{y.dp} = {y.global_batch} is not the global batch {batch}; micro_batch * "
+            f"grad_accumulation must be {batch / y.dp:.0f}"
+        )
+
+
+@rule("ZeRO stage is not offered by the framework", "zero_stage", "pp")
+def _zero(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
+    name, precision = q.framework.name, q.workload.precision
+    stages = q.framework.zero_stages_for(precision)
+    piped_stages = q.framework.zero_stages_with_pipeline
+    if breaks(~is_in(x.zero_stage, stages)):
+        yield (
+            f"ZeRO stage {y.zero_stage} is not offered by {name} in {precision}; "
+            f"{choices('zero_stage', stages)}"
+        )
+    if breaks(x.piped & ~is_in(x.zero_stage, piped_stages)):
+        yield (
+            f"ZeRO stage {y.zero_stage} with pp = {y.pp} is not offered by {name}; "
+            f"{choices('zero_stage', piped_stages)} or pp = 1"
+        )
+
+
+@rule("an optimizer in backward takes one micro-batch a step", "grad_accumulation", "pp")
+def _optimizer_in_backward(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
+    if breaks(((x.grad_accumulation > 1) | x.piped) & q.framework.kernels.optimizer_in_backward):
+        yield (
+            f"{y}: {q.framework.name} updates weights in every backward pass, so a step has one; "
+            "use grad_accumulation = 1 and pp = 1, or leave out its switch optimizer-in-backward"
+        )
+
+
+@rule("other axes need sharded states", "tp", "pp", "cp", "ep", "etp", "dp", "zero_stage")
+def _shared_states(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
+    axes, group = q.framework.axes_need_sharding, x.dp_shard * x.cp
+    is_used = np.any([np.zeros_like(x.tp), *(getattr(x, axis) > 1 for axis in axes)], axis=0)
+    shared = (group > 1) & x.shards_gradients
+    is_divided = group * x.tp % (x.ep * x.settled(q.framework).expert_tp) == 0
+    if breaks(is_used & ~(shared & (("ep" not in axes) | is_divided))):
+        yield (
+            f"{y}: {q.framework.name} takes {', '.join(axes)} only beside states that ranks "
+            "share; use ZeRO stage 2 or 3 with dp or cp above 1, and an ep that divides "
+            "dp_shard * cp * tp"
+        )
+
+
+@rule("hybrid sharding is not offered by the framework", "dp", "dp_shard", "zero_stage")
+def _hybrid(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
+    name, stages, is_hybrid = q.framework.name, q.framework.hybrid_stages, x.dp_shard != x.dp
+    if breaks(is_hybrid & (not stages)):
+        yield (
+            f"dp_shard = {y.dp_shard}: {name} shards over all replicas; use dp_shard = {y.dp}, "
+            "or a framework with hybrid sharding such as fsdp2"
+        )
+    if breaks(is_hybrid & ((x.dp % x.dp_shard != 0) | ~is_in(x.zero_stage, stages))):
+        yield (
+            f"dp_shard = {y.dp_shard} with ZeRO stage {y.zero_stage}: hybrid sharding is of "
+            f"other stages in {name}; {choices('zero_stage', stages)}"
+        )
+
+
+@rule(
+    "a second sharding group is not offered by the framework",
+    *("dp", "dp_shard", "zero_stage", "reshard", "tp", "pp", "ep", "offload"),
 )
+def _second_group(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
+    if breaks((x.reshard > 0) & (not q.framework.second_shards)):
+        yield (
+            f"reshard = {y.reshard}: weights are sharded over all ranks again after a forward "
+            f"pass of {q.framework.name}; use reshard = 0 or another framework such as deepspeed"
+        )
+    is_plain = (x.tp == 1) & (x.pp == 1) & x.shards_weights & x.keeps_states
+    divides = (x.num_shards % np.maximum(x.reshard, 1) == 0) & (x.reshard % x.ep == 0)
+    if breaks((x.reshard > 0) & ~(is_plain & divides)):
+        yield (
+            f"reshard = {y.reshard} goes with ZeRO stage 3, tp = 1, pp = 1, nothing offloaded "
+            f"and an ep that divides it, not with {y}; use reshard = 0 or such a layout"
+        )
 
-OFFLOADED: tuple[Rule, ...] = (_frees_nothing, _offload, _tiles)
+
+TRACED = (_traced,)
+SHARDING = (_batch, _zero, _optimizer_in_backward, _shared_states, _hybrid, _second_group)
+_MODES = coded("recompute", RECOMPUTE, "recompute")
+RECOMPUTED = (_MODES, _by_layers, _spans, _modules, _activations)
+OFFLOADED = (_frees_nothing, _offload, _tiles)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from planner.choose.legality.rule import Breaks, Rule, coded, one_of, rule
+from planner.choose.legality.rule import Breaks, coded, one_of, rule
 from planner.cost.arrays import is_in
 from planner.cost.scenario import Scenario
 from planner.cost.schedules.bubble import defers_weight_gradients, fewest_micro_batches, interleaved
@@ -123,6 +123,5 @@ def _deferred(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[st
         )
 
 
-STAGES: tuple[Rule, ...] = (_custom_split, _stages, _filled)
-
-SCHEDULED: tuple[Rule, ...] = (coded("schedule", SCHEDULES, "schedules"), _schedule, _deferred)
+STAGES = (_custom_split, _stages, _filled)
+SCHEDULED = (coded("schedule", SCHEDULES, "schedules"), _schedule, _deferred)

@@ -1,7 +1,4 @@
-"""Rule: the cases in which layouts break it, each with the message for a layout that does.
-
-Rules write `q` for the scenario, `x` for the layouts, and `y` for the layout of a message.
-"""
+"""Rule: cases in which layouts `x` of a scenario `q` break it, with a message for a layout `y`."""
 
 from __future__ import annotations
 
@@ -70,9 +67,6 @@ def coded(name: str, table: tuple[object, ...], allowed: str) -> Rule:
             yield f"{problem}; {choices(name, offered)}"
 
     return is_offered
-
-
-# --- remedies -------------------------------------------------------------------------------------
 
 
 def listed(values: list[int], limit: int = 16) -> str:

@@ -2,10 +2,8 @@
 
 from planner.choose.search.candidates import Candidates, rank_fastest
 from planner.choose.search.enumeration import enumerate_layouts
-from planner.choose.search.layout_classes import is_common, is_deep_pipeline
-from planner.choose.search.pruning import SearchScope
-from planner.choose.search.refine import TILES
-from planner.choose.search.search import search
+from planner.choose.search.pruning import SearchScope, is_common, is_deep_pipeline
+from planner.choose.search.search import TILES, search
 
 __all__ = [
     "TILES",

@@ -81,19 +81,7 @@ def fits_safely(scenario: Scenario, footprints: Footprints) -> Mask:
 
 
 def rank_fastest(estimates: Estimates, count: int | None = None) -> Int:
-    """Rank the layouts that fit, fastest first: the indices of the first `count` [1].
-
-    Counted: step time to a nanosecond; ties go to the smaller memory, then to the smaller degrees
-    in the order of Layouts' fields, whatever the order of the candidates. Left out: layouts that do
-    not fit, the interval of the time. method.md#search. Raises LayoutError for a negative `count`.
-
-    >>> from planner.cost.estimate import estimate_layouts
-    >>> model, workload = load_model("gpt2"), Workload(sequence_length=1024)
-    >>> job = Scenario(model, load_machine("polaris"), workload, load_framework("ddp"))
-    >>> ranks = Layouts.broadcast(dp=[1, 4], grad_accumulation=[64, 16])
-    >>> rank_fastest(estimate_layouts(job, ranks)).tolist()            # four ranks before one
-    [1, 0]
-    """
+    """Indices of the first `count` that fit, by time to a nanosecond, then memory, then degrees."""
     if count is not None and count < 0:
         raise LayoutError(f"top = {count} must not be negative; give 0 or more")
     fitting = np.flatnonzero(estimates.fits)

@@ -124,11 +124,9 @@ def _add_context(grid: _Grid, degrees: list[int]) -> None:
 
 def _add_expert_tensor_parallel(grid: _Grid) -> None:
     """Split experts as the framework does by default, and not at all where it can."""
-    model, (default, *alternatives) = (
-        grid.scenario.model,
-        grid.scenario.framework.expert_tensor_parallel,
-    )
-    has_choice = model.experts is not None and "one" in alternatives and default == "tp"
+    experts = grid.scenario.model.experts
+    default, *alternatives = grid.scenario.framework.expert_tensor_parallel
+    has_choice = experts is not None and "one" in alternatives and default == "tp"
     grid.cross("etp", [0, 1] if has_choice else [0])
     columns = grid.columns
     # unsplit experts need ep > 1, else every rank holds all; with tp = 1 they are unsplit anyway

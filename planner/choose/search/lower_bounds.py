@@ -41,21 +41,7 @@ _PASSES = (
 
 
 def memory_lower_bound_bytes(scenario: Scenario, layouts: Layouts) -> Float:
-    """Lower bound of the device memory of layouts [B].
-
-    Counted: weights, states and gradient sums of the first stage, its gathered weights, its saved
-    activations, the allocator's reserve, the driver's context. Left out: other stages, working
-    sets, logits, buffers. method.md#search.
-
-    >>> from planner.cost.memory.footprint import footprints
-    >>> model, job = load_model("gpt2-xl"), Workload(global_batch=64)
-    >>> scenario = Scenario(model, load_machine("polaris"), job, load_framework("megatron-lm"))
-    >>> layouts = Layouts.broadcast(dp=[8, 4], tp=[1, 2], grad_accumulation=[8, 16])
-    >>> bound_bytes = memory_lower_bound_bytes(scenario, layouts)
-    >>> share = bound_bytes / footprints(scenario, layouts).memory_bytes
-    >>> bool(np.all((share > 0.5) & (share <= 1)))
-    True
-    """
+    """Lower bound of the device memory of layouts: the first stage, without working sets [B]."""
     # recompute of all layers keeps less than recompute of some
     zeros = np.zeros_like(layouts.recompute)
     layouts = replace(layouts, recompute_layers=zeros, recompute_every=zeros + 1)
@@ -75,11 +61,7 @@ def memory_lower_bound_bytes(scenario: Scenario, layouts: Layouts) -> Float:
 
 
 def _states(scenario: Scenario, layouts: Layouts) -> tuple[Float, Float, Float]:
-    """Weights and states of the first stage [B].
-
-    Their peak without activations; the gradient sums beside them; weights and states at the loss
-    without gradient sums.
-    """
+    """The first stage: peak without activations, its gradient sums, states at the loss [B]."""
     layouts = replace(layouts, grad_accumulation=np.minimum(layouts.grad_accumulation, 2))
     shapes, rows = layouts.distinct(*_STATES)
     stages = Stages.of(scenario, shapes, 0)
@@ -95,22 +77,7 @@ def _states(scenario: Scenario, layouts: Layouts) -> tuple[Float, Float, Float]:
 
 
 def step_time_lower_bound_s(scenario: Scenario, layouts: Layouts, final: bool = False) -> Float:
-    """Lower bound of the step time of layouts [s].
-
-    It holds for every refinement of them (other context parallelism, embedding slots) as well;
-    for `final` layouts it is higher and holds for them alone. Counted: computation without
-    recompute, traffic of tensor and expert parallelism, host time, shared evenly by the stages; of
-    final layouts context parallelism, the slowest stage and the least idle time of its schedule.
-    Left out: recompute, other traffic, transfers, the optimizer, offload. method.md#search.
-
-    >>> from planner.cost.estimate import step_times
-    >>> model, job = load_model("gpt2-xl"), Workload(global_batch=64)
-    >>> scenario = Scenario(model, load_machine("polaris"), job, load_framework("megatron-lm"))
-    >>> layouts = Layouts.broadcast(dp=[8, 4], tp=[1, 2], grad_accumulation=[8, 16])
-    >>> share = step_time_lower_bound_s(scenario, layouts) / step_times(scenario, layouts)
-    >>> bool(np.all((share > 0.5) & (share < 1)))
-    True
-    """
+    """Lower bound of the step time of layouts, and of their refinements unless `final` [s]."""
     shapes = replace(
         layouts,
         pp=np.minimum(layouts.pp, 2),

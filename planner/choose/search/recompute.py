@@ -101,9 +101,6 @@ def _needs_recompute(memory: Footprints, fits: Mask) -> Mask:
     return needs
 
 
-# --- layers ---------------------------------------------------------------------------------------
-
-
 def _fewest_layers(scenario: Scenario, goals: _Goals, name: str) -> Layouts:
     """Bisect the recomputed layers of a chunk: the first `layers`, or `every` n-th."""
     column, layouts = f"recompute_{name}", goals.layouts
@@ -126,9 +123,6 @@ def _fewest_layers(scenario: Scenario, goals: _Goals, name: str) -> Layouts:
     is_partial = (fitting < deepest) if name == "layers" else (fitting > 1)
     reduced = replace(layouts, **{column: fitting}).take(np.flatnonzero(is_partial))
     return legal_layouts(scenario, reduced)
-
-
-# --- modules --------------------------------------------------------------------------------------
 
 
 def _fewest_modules(scenario: Scenario, goals: _Goals) -> Layouts:

@@ -1,24 +1,211 @@
-"""Search every legal layout of a world size: memory first, then the time of those that fit."""
+"""Search every legal layout of a world size, and options only where a layout can gain by them."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
-from planner.choose.legality.job_checks import check_routing, check_sequence
+from planner.choose.legality import legal, legal_layouts
+from planner.choose.legality.check import check_routing, check_sequence
+from planner.choose.preferences import preferences
 from planner.choose.search.candidates import Candidates
 from planner.choose.search.enumeration import enumerate_layouts
 from planner.choose.search.pruning import SearchScope, estimate_promising
-from planner.choose.search.refine import REFINEMENTS
-from planner.cost.arrays import Mask
+from planner.choose.search.recompute import reduce_recompute
+from planner.cost.arrays import Float, Int, Mask, is_in
 from planner.cost.estimate import estimate_fitting
+from planner.cost.memory.footprint import Footprints
+from planner.cost.operators.blocks import blocks_of
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
+from planner.cost.shards.partial_recompute import stage_block_counts
+from planner.cost.step.block_pass import block_passes
+from planner.describe.layout import RECOMPUTE, SCHEDULES, Layout, divisors
 
-__all__ = ["search"]
+__all__ = ["REFINEMENTS", "TILES", "count_embedding_and_head", "search"]
+
+_HEAD_WEIGHTS = (0.5, 1.0, 2.0)
+"""Time of the head over its share of a layer's parameters: its time is not known here."""
+
+
+def count_embedding_and_head(candidates: Candidates) -> Layouts:
+    """Give the embedding and the head a slot each in the pipeline."""
+    scenario, framework = candidates.scenario, candidates.scenario.framework
+    has_slots = framework.custom_pipeline_split and framework.balance == "layers"
+    layouts = candidates.footprints.layouts
+    is_tried = layouts.piped & bool(has_slots and len(layouts))
+    footprints = candidates.footprints.take(np.flatnonzero(is_tried))
+    piped = footprints.layouts
+    if not len(piped):
+        return piped
+    helps = _is_lighter(scenario, piped, _with_slots(piped)) | _nearly_fits(scenario, footprints)
+    is_even = (piped.vpp == 1) | _is_even(piped.pp * piped.vpp, scenario.model.depth + 2)
+    helped = piped.take(np.flatnonzero(helps & is_even))
+    layouts = Layouts.joined([_with_slots(helped), *_interleaved(scenario, piped)])
+    return legal_layouts(scenario, layouts)
+
+
+def _with_slots(layouts: Layouts) -> Layouts:
+    """The layouts with a slot for the embedding and one for the head."""
+    slots = np.ones_like(layouts.pp)
+    return replace(layouts, embedding_slots=slots, head_slots=slots)
+
+
+def _is_lighter(scenario: Scenario, plain: Layouts, with_slots: Layouts) -> Mask:
+    """Whether the slowest stage has less work with slots, for any weight of the head."""
+    shapes, rows = plain.distinct("pp", "schedule")
+    slotted, _ = with_slots.distinct("pp", "schedule")
+    head = _head_in_layers(scenario)
+    before, after = (_slowest_stage(scenario, each, head) for each in (shapes, slotted))
+    return np.any(after < before, axis=0)[rows]
+
+
+def _slowest_stage(scenario: Scenario, layouts: Layouts, head: float) -> Float:
+    """Work of the slowest stage in layers. Shape (weights of the head, layouts)."""
+    blocks = blocks_of(scenario)
+    stages = np.arange(int(np.max(layouts.pp)))
+    counts = stage_block_counts(blocks, layouts.take((..., None)), stages, scenario.framework)
+    pairs = list(zip(blocks, counts, strict=True))
+    layers = np.sum([count for block, count in pairs if block.kind == "layer"], axis=0)
+    heads = np.sum([count for block, count in pairs if block.kind == "head"], axis=0)
+    work = layers + np.reshape(_HEAD_WEIGHTS, (-1, 1, 1)) * head * heads
+    return np.max(np.where(stages < layouts.pp[:, None], work, 0.0), axis=-1)
+
+
+def _head_in_layers(scenario: Scenario) -> float:
+    """Parameters of the head over those of a layer that one token uses."""
+    blocks, experts = blocks_of(scenario), scenario.model.experts
+    used = experts.top_k / experts.num_experts if experts else 1.0
+    weights = {kind: 0.0 for kind in ("embedding", "layer", "head")}
+    for block in blocks:
+        for weight in block.weights:
+            share = used if weight.part == "experts" else 1.0
+            weights[block.kind] += share * block.count * weight.num_params
+    layers = sum(block.count for block in blocks if block.kind == "layer")
+    head = weights["head"] or weights["embedding"]
+    return head * layers / max(weights["layer"], 1.0)
+
+
+def _nearly_fits(scenario: Scenario, footprints: Footprints) -> Mask:
+    """Whether layouts fit the device without one layer of each stage, but not with it."""
+    layers = np.maximum(scenario.model.depth // footprints.layouts.pp, 1)
+    without_layer = footprints.memory_bytes * (1 - 1 / layers)
+    return ~footprints.fits & (without_layer <= footprints.device_limit_bytes)
+
+
+def _is_even(chunks: Int, slots: int) -> Mask:
+    """Whether no chunk is much fuller than the others."""
+    fullest = -(-slots // chunks) * chunks
+    return fullest <= preferences().search.fullest_chunk.value * slots
+
+
+def _interleaved(scenario: Scenario, piped: Layouts) -> list[Layouts]:
+    """Interleaved layouts whose chunks are even only with slots."""
+    layers, schedule = scenario.model.depth, SCHEDULES.index("interleaved-1f1b")
+    if "interleaved-1f1b" not in scenario.framework.schedules:
+        return []
+    layouts = piped.take(np.flatnonzero(piped.scheduled("1f1b")))
+    by_chunks = []
+    for chunks in range(2, layers // 2 + 2):
+        places = layouts.pp * chunks
+        is_gained = _is_even(places, layers + 2) & ~_is_even(places, layers)
+        gained = layouts.take(np.flatnonzero(is_gained))
+        vpp, schedules = np.full(len(gained), chunks), np.full(len(gained), schedule)
+        by_chunks.append(_with_slots(replace(gained, vpp=vpp, schedule=schedules)))
+    return [each for each in by_chunks if len(each)]
+
+
+def shard_in_groups(candidates: Candidates) -> Layouts:
+    """Shard weights inside groups of every size, where they are sharded over all ranks."""
+    scenario, footprints = candidates.scenario, candidates.footprints
+    layouts = footprints.layouts
+    if not scenario.framework.hybrid_stages or not len(layouts):
+        return layouts.take(np.zeros(0, dtype=np.int64))
+    fits = footprints.fits.copy()
+    fits[np.argmin(footprints.memory_bytes)] = True
+    sharded = layouts.take(np.flatnonzero(fits & layouts.shards_weights & layouts.keeps_states))
+    groups = []
+    for size in divisors(int(np.max(sharded.dp, initial=1)))[1:]:
+        divided = sharded.take(np.flatnonzero((sharded.dp % size == 0) & (size < sharded.dp)))
+        groups.append(replace(divided, dp_shard=np.full(len(divided), size)))
+    return legal_layouts(scenario, Layouts.joined(groups or [sharded]))
+
+
+def keep_weights_near(candidates: Candidates) -> Layouts:
+    """Keep ZeRO-3 weights sharded over one node between forward and backward."""
+    scenario, footprints = candidates.scenario, candidates.footprints
+    layouts = footprints.layouts
+    if not scenario.framework.second_shards or not len(layouts):
+        return layouts.take(np.zeros(0, dtype=np.int64))
+    node, shards = scenario.machine.node.num_devices, layouts.num_shards
+    spans_nodes = layouts.shards_weights & (shards > node) & (shards % node == 0)
+    layouts = layouts.take(np.flatnonzero(footprints.fits & spans_nodes))
+    return legal_layouts(scenario, replace(layouts, reshard=np.full(len(layouts), node)))
+
+
+def exchange_heads(candidates: Candidates) -> Layouts:
+    """Exchange tokens for heads in context parallelism, where that makes a micro-batch faster."""
+    scenario, footprints = candidates.scenario, candidates.footprints
+    layouts, blocks = footprints.layouts, blocks_of(scenario)
+    has_kinds = bool(set(scenario.framework.context) - {"ring"}) and len(layouts) > 0
+    is_ring = (layouts.cp > 1) & (layouts.ulysses == 1)
+    rings = layouts.take(np.flatnonzero(footprints.fits & is_ring & has_kinds))
+    if not len(rings):
+        return rings
+
+    def layers_s(layouts: Layouts) -> Float:
+        passes = block_passes(scenario, blocks, layouts)
+        return np.sum([b.count * p.total_s for b, p in zip(blocks, passes, strict=True)], axis=0)
+
+    best_size, least_s = np.ones_like(rings.cp), layers_s(rings)
+    for size in divisors(int(np.max(rings.cp)))[1:]:
+        rows = np.flatnonzero(rings.cp % size == 0)
+        exchanged = replace(rings.take(rows), ulysses=np.full(len(rows), size))
+        is_legal, _ = legal(scenario, exchanged, set(Layout.model_fields))
+        rows = rows[is_legal]
+        time_s = layers_s(exchanged.take(np.flatnonzero(is_legal)))
+        is_faster = time_s < least_s[rows]
+        best_size[rows[is_faster]], least_s[rows[is_faster]] = size, time_s[is_faster]
+    changed = np.flatnonzero(best_size > 1)
+    return replace(rings.take(changed), ulysses=best_size[changed])
+
+
+TILES = (4, 16)
+"""Tiles of the largest matrix to try."""
+
+
+def offload_activations(candidates: Candidates) -> Layouts:
+    """Keep activations in host memory between forward and backward."""
+    layouts = candidates.footprints.layouts
+    modes = candidates.scenario.framework.offload_activations
+    if not modes or not len(layouts) or candidates.footprints.fits.any():
+        return layouts.take(np.zeros(0, dtype=np.int64))
+    codes = [RECOMPUTE.index(mode) for mode in modes]
+    layouts = layouts.take(np.flatnonzero(is_in(layouts.recompute, codes)))
+    offloaded = replace(layouts, offload_activations=np.ones_like(layouts.recompute))
+    return legal_layouts(candidates.scenario, offloaded)
+
+
+def tile_matrices(candidates: Candidates) -> Layouts:
+    """Compute the largest matrix in tiles, with sharded weights."""
+    footprints, layouts = candidates.footprints, candidates.footprints.layouts
+    is_tried = candidates.scenario.framework.tiling and not footprints.fits.any()
+    sharded = layouts.take(np.flatnonzero(layouts.shards_weights & is_tried))
+    return Layouts.joined([replace(sharded, tiles=np.full(len(sharded), n)) for n in TILES])
+
+
+REFINEMENTS: tuple[Callable[[Candidates], Layouts], ...] = (
+    count_embedding_and_head,
+    shard_in_groups,
+    reduce_recompute,
+    offload_activations,
+    keep_weights_near,
+    exchange_heads,
+    tile_matrices,
+)
+"""In this order: each sees the layouts that earlier ones added."""
 
 
 def search(
@@ -31,7 +218,10 @@ def search(
     check_sequence(scenario.model, scenario.workload)
     check_routing(scenario.model, scenario.workload)
     layouts, dropped = enumerate_layouts(scenario, world)
-    estimate = functools.partial(_estimate, scenario, dropped)
+
+    def estimate(layouts: Layouts) -> Candidates:
+        return Candidates(scenario, *estimate_fitting(scenario, layouts), dropped)
+
     candidates, pruner = estimate_promising(scenario, _restrict(layouts, within), estimate, scope)
     for refine in REFINEMENTS:
         refined = _restrict(refine(candidates), within)
@@ -50,11 +240,6 @@ def search(
 
 def _restrict(layouts: Layouts, within: Callable[[Layouts], Mask] | None) -> Layouts:
     return layouts if within is None else layouts.take(np.flatnonzero(within(layouts)))
-
-
-def _estimate(scenario: Scenario, dropped: dict[str, int], layouts: Layouts) -> Candidates:
-    """Memory of all layouts, step time of those that fit."""
-    return Candidates(scenario, *estimate_fitting(scenario, layouts), dropped)
 
 
 def _count_dropped(candidates: Candidates) -> None:

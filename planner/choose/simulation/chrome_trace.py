@@ -1,9 +1,4 @@
-"""Chrome trace: a timeline in the Trace Event Format, for Perfetto and chrome://tracing.
-
-Stages are processes, streams threads, memory is a counter; arrows follow what stages send each
-other, and a process of its own shows the critical path. Times are microseconds. Source: Google,
-Trace Event Format (2016); perfetto.dev/docs, "Chrome JSON".
-"""
+"""Chrome trace: a timeline in the Trace Event Format (Google 2016) for Perfetto; microseconds."""
 
 from __future__ import annotations
 

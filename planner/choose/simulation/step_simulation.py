@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from planner.choose.planning import job_of_layout, scenario_for
-from planner.choose.simulation.bottlenecks import Bottleneck, find_bottlenecks
 from planner.choose.simulation.chrome_trace import chrome_trace
 from planner.choose.simulation.tasks import measured_factor, stage_work
 from planner.cost.estimate import Estimate, estimate_layouts
@@ -17,11 +16,13 @@ from planner.cost.memory.footprint import stage_memory
 from planner.cost.memory.phases import staying_bytes
 from planner.cost.scenario import Scenario
 from planner.cost.scenario.experience import Experience
+from planner.cost.schedules.simulate import StageWork
 from planner.cost.schedules.simulate import simulate as run_schedule
 from planner.cost.schedules.timeline import Event, Timeline
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.uncertainty import memory_outlook
+from planner.describe.base import Description, Quantity
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
@@ -30,7 +31,106 @@ from planner.describe.workload import Workload
 from planner.errors import LayoutError
 from planner.tables import NotebookView
 
-__all__ = ["MOST_PASSES", "Simulation", "StageMemory", "simulate", "simulate_scenario"]
+__all__ = ["MOST_PASSES", "SPEEDUP", "Simulation", "simulate", "simulate_scenario"]
+
+SPEEDUP = 0.1
+"""Share by which a stage or link is made faster."""
+_MAX_STAGES = 16
+"""Stages to simulate: those with the most time on the critical path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bottleneck:
+    """The gain of a step if one thing were faster."""
+
+    name: str
+    kind: Literal["stage", "machine"]
+    gain_s: float
+
+
+def find_bottlenecks(
+    scenario: Scenario, estimate: Estimate, timeline: Timeline, path_s: Mapping[int, float]
+) -> tuple[Bottleneck, ...]:
+    """Simulate the step with every stage and link faster, and rank the gains."""
+    layout, factor = estimate.layout, measured_factor(scenario, estimate)
+    work = stage_work(scenario, layout, factor)
+    bottlenecks = []
+
+    def gain_s(faster: tuple[StageWork, ...]) -> float:
+        played = run_schedule(faster, layout.grad_accumulation, layout.schedule, layout.vpp)
+        return timeline.makespan_s - played.makespan_s
+
+    if layout.pp > 1:
+        for stage in sorted(path_s, key=lambda stage: (-path_s[stage], stage))[:_MAX_STAGES]:
+            faster = (*work[:stage], work[stage].faster(SPEEDUP), *work[stage + 1 :])
+            bottlenecks.append(Bottleneck(f"stage {stage}", "stage", gain_s(faster)))
+    for name, speed_up in _LINKS.items():
+        machine = speed_up(scenario.machine)
+        if machine != scenario.machine:
+            faster = stage_work(replace(scenario, machine=machine), layout, factor)
+            bottlenecks.append(Bottleneck(name, "machine", gain_s(faster)))
+    return tuple(sorted(bottlenecks, key=lambda bottleneck: -bottleneck.gain_s))
+
+
+# --- the machine with one thing faster ------------------------------------------------------------
+
+
+def _faster(described: Description, *names: str) -> dict[str, Quantity]:
+    """The rates that a description states, faster."""
+    rates = {name: getattr(described, name) for name in names}
+    return {
+        name: rate.replaced(value=rate.value * (1 + SPEEDUP))
+        for name, rate in rates.items()
+        if rate is not None
+    }
+
+
+def _compute(machine: Machine) -> Machine:
+    peaks = machine.device.peak_flop_per_s
+    rates = {name: r.replaced(value=r.value * (1 + SPEEDUP)) for name, r in peaks.items()}
+    return machine.replaced(device=machine.device.replaced(peak_flop_per_s=rates))
+
+
+def _memory(machine: Machine) -> Machine:
+    faster = machine.device.replaced(**_faster(machine.device, "memory_bytes_per_s"))
+    return machine.replaced(device=faster)
+
+
+def _inside(machine: Machine) -> Machine:
+    fabric = machine.node.fabric
+    rates = ("pair_bytes_per_s", "device_bytes_per_s", "card_bytes_per_s", "socket_bytes_per_s")
+    wires = tuple(
+        wire.replaced(bytes_per_s=wire.bytes_per_s * (1 + SPEEDUP)) for wire in fabric.wires
+    )
+    wider = fabric.replaced(**_faster(fabric, *rates), wires=wires)
+    # devices reach each other through the host, where the fabric is none of their own
+    links = ("host_link_bytes_per_s",) if fabric.kind == "host" else ()
+    node = machine.node.replaced(fabric=wider, **_faster(machine.node, *links))
+    return machine.replaced(node=node)
+
+
+def _between(machine: Machine) -> Machine:
+    node = machine.node
+    wider = machine.replaced(node=node.replaced(**_faster(node, "nic_bytes_per_s")))
+    if wider.network is None:
+        return wider
+    exits = _faster(wider.network, "domain_exit_bytes_per_s")
+    return wider.replaced(network=wider.network.replaced(**exits)) if exits else wider
+
+
+def _host(machine: Machine) -> Machine:
+    rates = _faster(machine.node, "host_link_bytes_per_s", "host_memory_bytes_per_s")
+    return machine.replaced(node=machine.node.replaced(**rates))
+
+
+_LINKS: dict[str, Callable[[Machine], Machine]] = {
+    "peak FLOP/s of the device": _compute,
+    "memory bandwidth of the device": _memory,
+    "links inside the node": _inside,
+    "network interfaces": _between,
+    "link to the host and its memory": _host,
+}
+
 
 MOST_PASSES = 60_000
 """Passes of a step to simulate, of all stages and chunks together: some seconds of work."""
@@ -97,8 +197,11 @@ class Simulation(NotebookView):
 
     def critical_s(self, by: str) -> dict[Any, float]:
         """Seconds of the critical path by "stage", "stream" or "kind", the longest first [s]."""
-        sums = _sums((getattr(event, by), event.duration_s) for event in self.critical_path)
-        return {name: s for name, s in sums.items() if s > _ROUNDING * self.makespan_s}
+        sums: dict[Any, float] = {}
+        for event in self.critical_path:
+            sums[getattr(event, by)] = sums.get(getattr(event, by), 0.0) + event.duration_s
+        longest = sorted(sums.items(), key=lambda item: -item[1])
+        return {name: s for name, s in longest if s > _ROUNDING * self.makespan_s}
 
     @functools.cached_property
     def bottlenecks(self) -> tuple[Bottleneck, ...]:
@@ -109,9 +212,17 @@ class Simulation(NotebookView):
 
     def to_trace(self) -> dict[str, Any]:
         """The step in the Trace Event Format, for Perfetto and chrome://tracing."""
-        return chrome_trace(
-            self.timeline, self.critical_path, self._memory_counters(), self._stage_names()
-        )
+        counters = [
+            [
+                (time, {"states": stage.states_bytes, "activations": activations})
+                for time, activations in zip(stage.times_s, stage.activations_bytes, strict=True)
+            ]
+            for stage in self.memory
+        ]
+        layout, each = self.estimate.layout, self.estimate.layout.world // self.estimate.layout.pp
+        same = f" and {each - 1} like it" if each > 1 else ""
+        names = [f"stage {i}: rank {i * each}{same}" for i in range(layout.pp)]
+        return chrome_trace(self.timeline, self.critical_path, counters, names)
 
     def to_dict(self) -> dict[str, Any]:
         """The simulation in plain numbers, without the events."""
@@ -143,22 +254,6 @@ class Simulation(NotebookView):
             ],
         }
 
-    def _memory_counters(self) -> list[list[tuple[float, dict[str, float]]]]:
-        """Memory by stage, as instants with the bytes from then on."""
-        return [
-            [
-                (time, {"states": stage.states_bytes, "activations": activations})
-                for time, activations in zip(stage.times_s, stage.activations_bytes, strict=True)
-            ]
-            for stage in self.memory
-        ]
-
-    def _stage_names(self) -> list[str]:
-        """The first rank of each stage, and how many do the same."""
-        layout, each = self.estimate.layout, self.estimate.layout.world // self.estimate.layout.pp
-        same = f" and {each - 1} like it" if each > 1 else ""
-        return [f"stage {i}: rank {i * each}{same}" for i in range(layout.pp)]
-
 
 def simulate(
     model: str | Model,
@@ -169,13 +264,7 @@ def simulate(
     framework: str | Framework | None = None,
     experience: Experience = Experience(),
 ) -> Simulation:
-    """Simulate one step of one layout event by event: its critical path and bottlenecks.
-
-    >>> layout = Layout(pp=4, dp=4, grad_accumulation=8, schedule="1f1b", zero_stage=1)
-    >>> step = simulate("llama-3-8b", "polaris", layout, framework="megatron-lm")
-    >>> sum(event.duration_s for event in step.critical_path) / step.makespan_s
-    1.0
-    """
+    """Simulate one step of one layout event by event: its critical path and bottlenecks."""
     job = job_of_layout(model, machine, layout, workload, framework, experience)
     return simulate_scenario(scenario_for(job, layout), layout)
 
@@ -212,11 +301,3 @@ def _stage_memory(
             StageMemory(tuple(times), tuple(activations), states_bytes, sum(parts.values()))
         )
     return tuple(memory)
-
-
-def _sums(parts: Iterable[tuple[Any, float]]) -> dict[Any, float]:
-    """Seconds by name, the largest first [s]."""
-    sums: dict[Any, float] = {}
-    for name, seconds in parts:
-        sums[name] = sums.get(name, 0.0) + seconds
-    return dict(sorted(sums.items(), key=lambda item: -item[1]))

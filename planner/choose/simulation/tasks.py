@@ -27,11 +27,7 @@ _AXES: tuple[Drawn, ...] = ("tensor_parallel", "context_parallel", "expert_paral
 
 
 def stage_work(scenario: Scenario, layout: Layout, factor: float = 1.0) -> tuple[StageWork, ...]:
-    """The work of every stage of a layout in a step, for `simulate` [s].
-
-    `factor` is the ratio of measured to estimated times. Counted: all parts of the step but the
-    bubble, which follows from them. Times of parts are estimated, their place in a pass is assumed.
-    """
+    """The work of every stage in a step; `factor` is the ratio of measured to estimated times."""
     stages, framework = Stages.of_pipeline(scenario, layout), scenario.framework
     passes = block_passes(scenario, stages.blocks, stages.layouts)
     chunks = chunk_passes(stages, passes).map(lambda values: factor * values)
@@ -49,15 +45,7 @@ def stage_work(scenario: Scenario, layout: Layout, factor: float = 1.0) -> tuple
 
 
 def measured_factor(scenario: Scenario, estimate: Estimate) -> float:
-    """Ratio of measured to estimated step times, from the scenario's experience [1].
-
-    Counted: runs of the scenario's experience. Left out: memory. Definition.
-
-    >>> from planner.cost.estimate import estimate_layouts
-    >>> estimate = estimate_layouts(scenario, Layouts.stack([Layout(tp=4)]))[0]
-    >>> measured_factor(scenario, estimate)                          # no runs
-    1.0
-    """
+    """Ratio of measured to estimated step times, from the scenario's experience [1]."""
     if scenario.experience.step_time is None:
         return 1.0
     layouts = Layouts.stack([estimate.layout])

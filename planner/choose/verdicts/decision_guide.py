@@ -139,11 +139,7 @@ def _on_one_device(scenario: Scenario) -> Footprints:
 
 
 def _largest_layer(scenario: Scenario) -> tuple[float, str]:
-    """Memory of the largest layer while it is computed, at least, and its parts in words [B].
-
-    Counted: weights and the gradient of the largest trainable matrix, in the compute precision;
-    activations of one sequence with full recompute. Left out: other gradients, the optimizer.
-    """
+    """Memory of the largest layer while it is computed, at least, and its parts in words [B]."""
     stages = Stages.of_pipeline(scenario, Layout(recompute="full"))
     largest = max(stages.blocks, key=lambda b: b.num_params if b.kind == "layer" else 0)
     size = float(scenario.workload.compute_bytes)

@@ -203,20 +203,14 @@ def _attention_notes(scenario: Scenario, estimate: Estimate, share: float) -> It
         )
 
 
-def learning_rate_note(
-    global_batch: int, reference_batch: int = 256, unit: str = "sequences"
-) -> str:
-    """State how the learning rate is usually scaled from a reference batch, with warm-up.
-
-    >>> learning_rate_note(1024)[:58]
-    'Learning rate for a global batch of 1024 sequences, from o'
-    """
-    linear, root = (scaled_rate(1, reference_batch, global_batch, p) for p in (LINEAR, SQUARE_ROOT))
+def learning_rate_note(workload: Workload) -> str:
+    """State how the learning rate is usually scaled from a batch of 256, with warm-up."""
+    batch, unit = workload.global_batch, workload.batch_unit
+    linear, root = (scaled_rate(1, 256, batch, power) for power in (LINEAR, SQUARE_ROOT))
     return (
-        f"Learning rate for a global batch of {global_batch} {unit}, from one tuned at "
-        f"{reference_batch}: linear rule x{linear:.3g} (SGD), square-root rule "
-        f"x{root:.3g} (Adam); warm up over the first steps, longer the larger the "
-        "factor."
+        f"Learning rate for a global batch of {batch} {unit}, from one tuned at 256: "
+        f"linear rule x{linear:.3g} (SGD), square-root rule x{root:.3g} (Adam); warm up over the "
+        "first steps, longer the larger the factor."
     )
 
 
@@ -224,11 +218,7 @@ def learning_rate_note(
 
 
 def unused_option_notes(scenario: Scenario, layout: Layout) -> list[str]:
-    """Name the options of recompute, experts and ramp that have no effect.
-
-    >>> unused_option_notes(scenario, Layout(recompute="selective"))[0][:37]
-    'Selective recompute saves no memory: '
-    """
+    """Name the options of recompute, experts and ramp that have no effect."""
     return [
         *_unused_recompute(scenario, layout),
         *_unused_layer_counts(scenario, layout),

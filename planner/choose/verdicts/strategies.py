@@ -131,15 +131,7 @@ CLASSIC: tuple[Strategy, ...] = (
 
 
 def strategy_frameworks(strategy: Strategy, names: Iterable[str], chosen: bool) -> list[str]:
-    """The frameworks to look for a strategy in: those known for it, else all that the user named.
-
-    >>> strategy_frameworks(CLASSIC[1], ["ddp", "fsdp2"], chosen=False)
-    ['ddp']
-    >>> strategy_frameworks(CLASSIC[1], ["horovod"], chosen=True)
-    ['horovod']
-    >>> strategy_frameworks(CLASSIC[1], ["fsdp2", "ddp+compile"], chosen=True)
-    ['ddp+compile']
-    """
+    """The frameworks to look for a strategy in: those known for it, else all that are chosen."""
     available = list(names)
     usual = [
         name for each in strategy.frameworks for name in available if strip_switches(name) == each

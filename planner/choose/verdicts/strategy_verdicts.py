@@ -14,6 +14,7 @@ from planner.choose.preferences import preferences
 from planner.choose.recommendation import recommend
 from planner.choose.search import Candidates, rank_fastest, search
 from planner.choose.verdicts.fixes import (
+    Scenarios,
     cheapest_change,
     closest_to_fitting,
     double_nodes,
@@ -201,9 +202,7 @@ def _with_other_frameworks(verdicts: list[Verdict], first: Scenario, nodes: int)
     ]
 
 
-def _with_more_nodes(
-    verdicts: list[Verdict], scenarios: dict[str, Scenario], nodes: int
-) -> list[Verdict]:
+def _with_more_nodes(verdicts: list[Verdict], scenarios: Scenarios, nodes: int) -> list[Verdict]:
     """The verdicts with the first doubling of the nodes on which any of them fits."""
     for count, footprints in double_nodes(scenarios, nodes):
         fits = [_fits_in(strategy, footprints) and not strategy.single for strategy in CLASSIC]
@@ -216,9 +215,7 @@ def _with_more_nodes(
     return verdicts
 
 
-def _with_even_batch(
-    verdicts: list[Verdict], scenarios: dict[str, Scenario], nodes: int
-) -> list[Verdict]:
+def _with_even_batch(verdicts: list[Verdict], scenarios: Scenarios, nodes: int) -> list[Verdict]:
     """The verdicts without a legal layout with the batch that gives them one that fits."""
     open_verdicts = [verdict.estimate is None and not verdict.nodes for verdict in verdicts]
     if not any(open_verdicts):

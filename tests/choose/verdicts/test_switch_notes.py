@@ -10,7 +10,7 @@ import pytest
 
 from planner.choose.planning import estimate, plan
 from planner.choose.search import Candidates
-from planner.choose.verdicts.switch_notes import switch_notes
+from planner.choose.verdicts.fixes import switch_notes
 from planner.cost.estimate import estimate_times
 from planner.cost.memory.footprint import footprints
 from planner.cost.shards.layouts import Layouts
