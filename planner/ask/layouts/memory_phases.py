@@ -8,7 +8,6 @@ from typing import Unpack
 import numpy as np
 
 from planner.ask.answer import Row
-from planner.ask.option import Nodes
 from planner.ask.plan_point import (
     closest_layout,
     plan_point,
@@ -39,7 +38,7 @@ _TOOLS: dict[MemoryKind, str] = {
 
 
 @question
-def memory(job: JobSpec, *, nodes: Nodes = 1, **_: Unpack[JobFields]) -> Findings:
+def memory(job: JobSpec, *, nodes: int = 1, **_: Unpack[JobFields]) -> Findings:
     """Show what a device holds in each phase of a step, and what each tool reports at the peak.
 
     Of the recommended layout on its fullest pipeline stage; where nothing fits, of the layout that
@@ -113,7 +112,7 @@ def _reported_row(estimate: Estimate, kind: MemoryKind) -> Row:
 
 
 @question
-def host(job: JobSpec, *, nodes: Nodes = 1, **_: Unpack[JobFields]) -> Findings:
+def host(job: JobSpec, *, nodes: int = 1, **_: Unpack[JobFields]) -> Findings:
     """Show a node's host memory while a checkpoint is loaded, in a step, and while it is saved.
 
     Of the recommended layout. The save gathers the 16-bit (or fp32) weights on one rank of the

@@ -6,10 +6,9 @@ import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Unpack
+from typing import Any, Unpack
 
 from planner.ask.answer import Row
-from planner.ask.option import Nodes, Option
 from planner.ask.plan_point import PlanPoint, plan_or_reason, plan_point, step_time
 from planner.ask.question import Findings, JobFields, nothing_fits, question
 from planner.choose.jobs.job_spec import JobSpec
@@ -201,11 +200,9 @@ class _MovedFact:
 def sensitivity(
     job: JobSpec,
     *,
-    nodes: Nodes = 1,
-    by: Annotated[float, Option("Percent by which every number moves.", least=0.1, most=50)] = 10.0,
-    replan: Annotated[
-        int, Option("Number of the most important facts to plan the job anew with.", least=0)
-    ] = 3,
+    nodes: int = 1,
+    by: float = 10.0,
+    replan: int = 3,
     layout: Layout | None = None,
     framework: str | Framework | None = None,
     **_: Unpack[JobFields],

@@ -6,12 +6,11 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from operator import attrgetter
-from typing import Annotated, NamedTuple, Unpack
+from typing import NamedTuple, Unpack
 
 import numpy as np
 
 from planner.ask.answer import Row
-from planner.ask.option import Nodes, Option
 from planner.ask.plan_point import (
     PlanPoint,
     largest_parts,
@@ -56,7 +55,7 @@ _KINDS: dict[str, Callable[[Layouts], np.ndarray]] = {
 
 
 @question
-def network(job: JobSpec, *, nodes: Nodes = 2, **_: Unpack[JobFields]) -> Findings:
+def network(job: JobSpec, *, nodes: int = 2, **_: Unpack[JobFields]) -> Findings:
     """Compare tokens per second and device on some nodes and on one, and show what crosses nodes.
 
     One node has the same batch per node. A row is a parallel axis of a layout: what leaves a node
@@ -177,10 +176,8 @@ _PATHS = (
 def offload(
     job: JobSpec,
     *,
-    nodes: Nodes = 1,
-    share: Annotated[
-        float, Option("Percent of the step that a path may take.", least=0.1, most=100)
-    ] = 10.0,
+    nodes: int = 1,
+    share: float = 10.0,
     **_: Unpack[JobFields],
 ) -> Findings:
     """Show what each path of offloaded bytes adds to the step, and how fast it would have to be.

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Unpack
+from typing import Unpack
 
 import numpy as np
 
 from planner.ask.answer import Row
-from planner.ask.option import Nodes, Option
 from planner.ask.plan_point import (
     closest_layout,
     estimate_row,
@@ -78,10 +77,8 @@ class _StageAndOffload:
 def zero(
     job: JobSpec,
     *,
-    nodes: Nodes = 1,
-    alone: Annotated[
-        bool, Option("Use data parallelism only, without tensor, pipeline and other axes.")
-    ] = False,
+    nodes: int = 1,
+    alone: bool = False,
     **_: Unpack[JobFields],
 ) -> Findings:
     """Compare every ZeRO stage with every offload, fastest first, and say why the others fail.
@@ -206,7 +203,7 @@ class _BucketEstimates:
 
 
 @question
-def buckets(job: JobSpec, *, nodes: Nodes = 1, **_: Unpack[JobFields]) -> Findings:
+def buckets(job: JobSpec, *, nodes: int = 1, **_: Unpack[JobFields]) -> Findings:
     """Show the memory of every ZeRO stage for several bucket sizes, with data parallelism only.
 
     Of the first framework named, else DeepSpeed, with micro-batches of one sequence. The answer

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Annotated, Any, Unpack
+from typing import Any, Unpack
 
 from planner.ask.answer import Row
-from planner.ask.option import Nodes, Option
 from planner.ask.plan_point import (
     PlanPoint,
     estimate_row,
@@ -62,10 +61,8 @@ _RULES = (
 def batch(
     job: JobSpec,
     *,
-    nodes: Nodes = 1,
-    within: Annotated[
-        float, Option("Factor by which the batch may be larger or smaller.", least=1, most=64)
-    ] = 1.25,
+    nodes: int = 1,
+    within: float = 1.25,
     **_: Unpack[JobFields],
 ) -> Findings:
     """Find the nearest global batch whose tokens per second are about the most within a factor.
@@ -151,7 +148,7 @@ def _batch_verdict(points: Scan, best: int | None, target: PlanPoint) -> str:
 
 
 @question
-def largest_batch(job: JobSpec, *, nodes: Nodes = 1, **_: Unpack[JobFields]) -> Findings:
+def largest_batch(job: JobSpec, *, nodes: int = 1, **_: Unpack[JobFields]) -> Findings:
     """Find the largest safe micro-batch of the recommended layout, for each recompute mode.
 
     Degrees, sharding and framework stay. The global batch is that of one pass of all replicas: one
@@ -235,15 +232,11 @@ def _recompute(estimate: Estimate) -> str:
 def learning_rate(
     job: JobSpec,
     *,
-    nodes: Nodes = 1,
-    base_batch: Annotated[int, Option("A batch whose learning rate you know.", least=1)],
-    base_rate: Annotated[float, Option("The learning rate that suits it.", above=0, most=1e6)],
-    warmup_epochs: Annotated[
-        float, Option("Epochs of warm-up, for any batch.", least=0, most=1000)
-    ] = 5.0,
-    critical_batch: Annotated[
-        float | None, Option("Critical batch (noise scale) that you measured.", above=0)
-    ] = None,
+    nodes: int = 1,
+    base_batch: int,
+    base_rate: float,
+    warmup_epochs: float = 5.0,
+    critical_batch: float | None = None,
     **_: Unpack[JobFields],
 ) -> Findings:
     """Scale a learning rate from your batch to the workload's, with its warm-up and its speed.

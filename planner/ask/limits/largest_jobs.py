@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Unpack
+from typing import Unpack
 
-from planner.ask.option import Nodes, Option
 from planner.ask.plan_point import (
     DAY_S,
     PlanPoint,
@@ -44,16 +43,10 @@ def _size(model: Model) -> tuple[int, str]:
 def model(
     job: JobSpec,
     *,
-    nodes: Nodes = 1,
-    family: Annotated[
-        str | None, Option("Family of the models; the model's own by default.")
-    ] = None,
-    among: Annotated[
-        tuple[str, ...], Option("A model to compare instead of a family (repeatable).")
-    ] = (),
-    days: Annotated[
-        float | None, Option("Time limit of the training in days.", above=0, metavar="DAYS")
-    ] = None,
+    nodes: int = 1,
+    family: str | None = None,
+    among: tuple[str, ...] = (),
+    days: float | None = None,
     **_: Unpack[JobFields],
 ) -> Findings:
     """Find the largest model of a family, or of those named, that some nodes can train.
@@ -130,10 +123,8 @@ def _largest_model(
 def sequence(
     job: JobSpec,
     *,
-    nodes: Nodes = 1,
-    grain: Annotated[
-        int, Option("Lengths are multiples of this number of tokens.", least=1, most=1_000_000)
-    ] = 1024,
+    nodes: int = 1,
+    grain: int = 1024,
     **_: Unpack[JobFields],
 ) -> Findings:
     """Find the longest sequence with a common layout, and the longest that is safe in memory.

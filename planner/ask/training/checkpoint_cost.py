@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, NamedTuple, Unpack
+from typing import NamedTuple, Unpack
 
 from planner.ask.answer import Row
-from planner.ask.option import Nodes, Option
 from planner.ask.plan_point import PlanPoint, plan_point
 from planner.ask.question import Findings, JobFields, question
 from planner.ask.scan import count_range, doublings, scan
@@ -50,34 +49,12 @@ class _Saving(NamedTuple):
 def checkpoints(
     job: JobSpec,
     *,
-    nodes: Nodes = 1,
-    most_nodes: Annotated[
-        int | None,
-        Option("Look at doublings of the nodes up to this; at nodes alone by default.", least=1),
-    ] = None,
-    interval_minutes: Annotated[
-        float | None,
-        Option(
-            "Minutes of work between two checkpoints; by default the interval that loses least.",
-            least=0.01,
-            most=1e7,
-        ),
-    ] = None,
-    device_mtbf_hours: Annotated[
-        float | None,
-        Option(
-            "Mean hours between failures of the job for each of its devices; by default Llama 3's.",
-            least=1,
-            most=1e12,
-        ),
-    ] = None,
-    detection_minutes: Annotated[
-        float,
-        Option("Minutes until a failure is noticed and nodes are back.", least=0, most=1e5),
-    ] = 10.0,
-    share: Annotated[
-        float, Option("Percent of the file system's rate that the job gets.", least=0.001, most=100)
-    ] = 100.0,
+    nodes: int = 1,
+    most_nodes: int | None = None,
+    interval_minutes: float | None = None,
+    device_mtbf_hours: float | None = None,
+    detection_minutes: float = 10.0,
+    share: float = 100.0,
     **_: Unpack[JobFields],
 ) -> Findings:
     """Show the size of a checkpoint, how long steps wait for it, how often to save, and the losses.
