@@ -84,6 +84,7 @@ class Question(Protocol[P]):
 
 def question(function: Callable[Concatenate[JobSpec, P], Findings]) -> Question[P]:
     """Make a question of a function of a job and options; wrong arguments are refused."""
+    findings_of: Callable[..., Findings] = function
     signature = _public_signature(function)
     options = {option.name: option for option in parameters(signature)}
 
@@ -98,7 +99,7 @@ def question(function: Callable[Concatenate[JobSpec, P], Findings]) -> Question[
 
     def answer(job: JobSpec, arguments: Mapping[str, Any]) -> Answer:
         try:
-            findings = function(job, **arguments)
+            findings = findings_of(job, **arguments)
         except Infeasible as error:
             findings = nothing_fits(error.point)
         inputs = {name: arguments.get(name, option.default) for name, option in options.items()}

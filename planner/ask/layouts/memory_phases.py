@@ -81,10 +81,8 @@ def _phase_rows(scenario: Scenario, estimate: Estimate) -> list[Row]:
     correction, rows = float(memory_outlook(scenario, layouts).expected[0]), []
     for name, live_tensors in MOMENTS.items():
         live = live_tensors(inputs)
-        parts = {
-            each.name: correction * float(np.ravel(getattr(live, each.name))[0])
-            for each in fields(live)
-        }
+        arrays = {each.name: np.ravel(getattr(live, each.name)) for each in fields(live)}
+        parts = {part_name: correction * float(array[0]) for part_name, array in arrays.items()}
         if not any(parts.values()):
             continue  # the layout has no such phase
         parts["optimizer_states"] = estimate.memory_bytes["optimizer_states"]

@@ -191,9 +191,6 @@ class _BucketEstimates:
         """Bucket sizes in elements, falling; the first is the framework's default."""
         return sorted({size for _, size in self.estimates}, reverse=True)
 
-    def memory(self, stage: int, size: float) -> str:
-        return format_bytes(self.estimates[stage, size].memory_bytes["total"])
-
     def growth(self, stage: int, size: float) -> float:
         """Memory of a stage beyond the stage below it [B]; 0 for the lowest."""
         if (stage - 1, size) not in self.estimates:
@@ -274,9 +271,10 @@ def _larger_stages(table: _BucketEstimates) -> str:
     default = table.sizes[0]
     lowest, *stages = sorted({stage for stage, _ in table.estimates})
     if not stages:
+        memory = {z: table.estimates[lowest, z].memory_bytes["total"] for z in table.sizes}
         amounts = joined(
-            f"{table.memory(lowest, size)} with buckets of {_elements(size)}"
-            for size in table.sizes
+            f"{format_bytes(total)} with buckets of {_elements(size)}"
+            for size, total in memory.items()
         )
         return f"ZeRO-{lowest} is its only stage; a device holds {amounts}"
     if larger := [stage for stage in stages if table.growth(stage, default) > 0]:

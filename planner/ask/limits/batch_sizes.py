@@ -101,13 +101,7 @@ def batch(
 
 
 def nearby_batches(batch: int, ranks: int, within: float) -> list[int]:
-    """List batches within a factor of one that all ranks, or half of them ..., share evenly.
-
-    The batch itself and up to eleven others: first those that more ranks share, then nearer ones.
-
-    >>> nearby_batches(100, 16, 1.25)
-    [80, 84, 88, 92, 96, 100, 104, 108, 112, 116, 120, 124]
-    """
+    """List up to twelve batches within a factor of one: those that most ranks share, then near."""
     low, high = batch / within, batch * within
     sizes = [batch]
     while ranks >= 1 and len(sizes) <= _MOST_BATCHES:
@@ -260,31 +254,25 @@ def learning_rate(
         point = plan_or_reason(job, nodes=nodes, global_batch=size, ramp="")
         rows[size] = {**row, **point.row()}
     row = rows[workload.global_batch]
-    missing = "Set samples, of an epoch, for the steps of the warm-up."
-    trainings = [each for each in published() if each.model == job.model.name]
+    notes = [*_RULES]
+    if row["warm_up_steps"] is None:
+        notes.append("Set samples, of an epoch, for the steps of the warm-up.")
+    notes += [
+        f"{each.batch:,} with {each.model}: {each.outcome}; {each.optimizer} ({each.source})."
+        for each in published()
+        if each.model == job.model.name
+    ]
     base = f"{base_rate:g} for a batch of {base_batch:,}"
     return Findings(
         _scaled_verdict(job, row, base, warmup_epochs),
         list(rows.values()),
-        notes=[
-            *_RULES,
-            *([missing] if row["warm_up_steps"] is None else []),
-            *(
-                f"{each.batch:,} with {each.model}: {each.outcome}; {each.optimizer} "
-                f"({each.source})."
-                for each in trainings
-            ),
-        ],
+        notes,
         success=row["fits"],
     )
 
 
 def batches_between(base: int, batch: int) -> list[int]:
-    """List two batches and doublings of the smaller between them; the eight largest at most.
-
-    >>> batches_between(256, 4096), batches_between(64, 48), batches_between(1, 1_000_000)[:3]
-    ([256, 512, 1024, 2048, 4096], [48, 64], [1, 16384, 32768])
-    """
+    """List two batches and doublings of the smaller between them; the eight largest at most."""
     low, high = sorted((base, batch))
     between = [low * 2**power for power in range(1, math.ceil(math.log2(high / low)))]
     return sorted({low, *between[2 - _MOST_BETWEEN :], high})

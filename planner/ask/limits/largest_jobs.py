@@ -64,9 +64,7 @@ def model(
     place = nodes_of(job.machine, nodes)
     place += "" if days is None else f" and trains in {within_days(days)}"
     return Findings(
-        _largest_model(points, best, source, place, days is not None)
-        if best
-        else _no_model(*points[-1], source, place),
+        _largest_model(points, best, source, place, days is not None),
         [
             {"model": each.name, "num_params": each.num_params, **point.row()}
             for each, point in points
@@ -91,17 +89,20 @@ def _models(job: JobSpec, family: str | None, among: tuple[str, ...]) -> list[Mo
     return sorted([job.model, *rest], key=_size)
 
 
-def _no_model(smallest: Model, point: PlanPoint, source: str, place: str) -> str:
-    reason = point.reason
-    if point.fits:
-        reason = f"{point.describe()}; {point.seconds / DAY_S:.3g} days"
-    return f"No model of {source} fits {place}: the smallest, {smallest.name}: {reason}."
-
-
 def _largest_model(
-    points: list[tuple[Model, PlanPoint]], best: PlanPoint, source: str, place: str, is_timed: bool
+    points: list[tuple[Model, PlanPoint]],
+    best: PlanPoint | None,
+    source: str,
+    place: str,
+    is_timed: bool,
 ) -> str:
     """Name the largest model that fits, and why the next larger one does not."""
+    if best is None:
+        model, point = points[-1]
+        reason = point.reason
+        if point.fits:
+            reason = f"{point.describe()}; {point.seconds / DAY_S:.3g} days"
+        return f"No model of {source} fits {place}: the smallest, {model.name}: {reason}."
     model = next(each for each, point in points if point is best)
     uncommon = f" ({'; '.join(best.uncommon_features)})" if best.uncommon_features else ""
     sentence = (

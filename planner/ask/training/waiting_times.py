@@ -27,7 +27,6 @@ from planner.units import counted, format_bytes, format_seconds
 
 __all__ = ["data", "startup"]
 
-_MOST_S = 1e6
 _LEAST_GAIN = 0.005
 """Gain of utilisation below which a change is no help."""
 
@@ -305,12 +304,10 @@ def _data_notes(reading: _Input) -> Iterator[str]:
     yield f"On other nodes the batch of a node and the step of {step} stay."
     if now.unknown:
         yield _unknown_rates(reading, now)
-    percent = (
-        100 * dataset.spread_bytes.value / dataset.sample_bytes.value
-        if dataset.spread_bytes
-        else 0.0
-    )
-    uneven = f", ranks that wait for larger samples ({percent:.0f} % spread)" if percent else ""
+    uneven = ""
+    if dataset.spread_bytes and dataset.spread_bytes.value:
+        percent = 100 * dataset.spread_bytes.value / dataset.sample_bytes.value
+        uneven = f", ranks that wait for larger samples ({percent:.0f} % spread)"
     yield (
         "MLPerf Storage measured utilisations 4 points below these estimates on average, 11 at "
         "most."
