@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Concatenate, ParamSpec, Protocol, TypedDict, cast
 
 from planner.ask.answer import Answer, Row
-from planner.ask.option import Option, parameters
+from planner.ask.option import Option, Parameter, parameters
 from planner.ask.plan_point import Infeasible, PlanPoint
 from planner.choose.jobs.job_spec import JobSpec
 from planner.cost.scenario.experience import Experience
@@ -84,9 +84,9 @@ class Question(Protocol[P]):
 
 def question(function: Callable[Concatenate[JobSpec, P], Findings]) -> Question[P]:
     """Make a question of a function of a job and options; wrong arguments are refused."""
-    findings_of: Callable[..., Findings] = function
     signature = _public_signature(function)
     options = {option.name: option for option in parameters(signature)}
+    answer = functools.partial(_answer, function, options)
 
     def checked(arguments: Mapping[str, Any]) -> dict[str, Any]:
         for name in arguments:
@@ -96,21 +96,6 @@ def question(function: Callable[Concatenate[JobSpec, P], Findings]) -> Question[
             name: options[name].checked(value) if name in options else value
             for name, value in arguments.items()
         }
-
-    def answer(job: JobSpec, arguments: Mapping[str, Any]) -> Answer:
-        try:
-            findings = findings_of(job, **arguments)
-        except Infeasible as error:
-            findings = nothing_fits(error.point)
-        inputs = {name: arguments.get(name, option.default) for name, option in options.items()}
-        return Answer(
-            function.__name__.replace("_", "-"),
-            json.loads(json.dumps({**_job_inputs(job), **inputs, **findings.values})),
-            findings.success,
-            findings.verdict,
-            tuple(findings.rows),
-            tuple(findings.notes),
-        )
 
     @functools.wraps(function)
     def ask(model: str | Model, machine: str | Machine, **arguments: Any) -> Answer:
@@ -166,17 +151,36 @@ def _refuse(name: str, signature: inspect.Signature, question_name: str) -> typi
     raise UnknownNameError("argument", name, signature.parameters, listing)
 
 
-def _job_inputs(job: JobSpec) -> dict[str, Any]:
-    """The fields of a job as an answer has them."""
+def _answer(
+    function: Callable[..., Findings],
+    options: Mapping[str, Parameter],
+    job: JobSpec,
+    arguments: Mapping[str, Any],
+) -> Answer:
+    """Run a question, and put its input into the answer."""
+    try:
+        findings = function(job, **arguments)
+    except Infeasible as error:
+        findings = nothing_fits(error.point)
     runs = {"step_time": job.experience.step_time, "memory": job.experience.memory}
-    return {
+    inputs = {
         "model": name_or_fields("model", job.model),
         "machine": name_or_fields("machine", job.machine),
         "workload": job.workload.model_dump(mode="json"),
         "frameworks": [name_or_fields("framework", each) for each in job.frameworks],
         "tolerance": job.tolerance,
         "measured_runs": {name: 0 if each is None else len(each) for name, each in runs.items()},
+        **{name: arguments.get(name, option.default) for name, option in options.items()},
+        **findings.values,
     }
+    return Answer(
+        function.__name__.replace("_", "-"),
+        json.loads(json.dumps(inputs)),
+        findings.success,
+        findings.verdict,
+        tuple(findings.rows),
+        tuple(findings.notes),
+    )
 
 
 def name_or_fields(kind: str, description: Description) -> Any:
