@@ -1,8 +1,4 @@
-"""Option: an argument of a question besides its job, declared once in its signature.
-
-The command line and the explorer make an option or a control of every annotated parameter, such as
-`most_nodes: Annotated[int | None, Option("Largest node count.", least=1)] = None`.
-"""
+"""Option: an argument of a question besides its job; `options.toml` has help texts and bounds."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ from planner.describe.base import quote
 from planner.errors import LayoutError, shorten
 from planner.units import either
 
-__all__ = ["MostNodes", "Nodes", "Option", "Parameter", "parameters"]
+__all__ = ["MostNodes", "Option", "Parameter", "parameters"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +45,6 @@ class Option:
         )
 
 
-Nodes = Annotated[int, Option("Number of nodes.", least=1)]
 MostNodes = Annotated[
     int | None, Option("Largest node count to look at; the whole machine by default.", least=1)
 ]
@@ -122,15 +117,14 @@ class Parameter:
         return self.kind(value)
 
 
-def parameters(question: Callable[..., Any]) -> tuple[Parameter, ...]:
+def parameters(question: Callable[..., Any] | inspect.Signature) -> tuple[Parameter, ...]:
     """List the options of a question, in the order of its signature."""
+    signature = question if isinstance(question, inspect.Signature) else inspect.signature(question)
     options = []
-    for each in inspect.signature(question, eval_str=True).parameters.values():
+    for each in signature.parameters.values():
         for mark in getattr(each.annotation, "__metadata__", ()):
-            if isinstance(mark, Option):
-                kind = typing.get_args(each.annotation)[0]
-                types = [part for part in typing.get_args(kind) if part is not type(None)]
-                optional = type(None) in typing.get_args(kind)
-                plain = types[0] if optional else kind
-                options.append(Parameter(each.name, plain, each.default, mark))
+            kind = typing.get_args(each.annotation)[0]
+            types = [part for part in typing.get_args(kind) if part is not type(None)]
+            plain = types[0] if type(None) in typing.get_args(kind) else kind
+            options.append(Parameter(each.name, plain, each.default, mark))
     return tuple(options)

@@ -219,11 +219,7 @@ def _infeasible_reason(parts: Iterable[Candidates]) -> str:
 
 
 def with_interval(column: str, value: float, ends: Sequence[float]) -> Row:
-    """A column and the ends of its interval, named before the unit.
-
-    >>> with_interval("step_time_s", 2.0, (1.5, 3.0))
-    {'step_time_s': 2.0, 'step_time_low_s': 1.5, 'step_time_high_s': 3.0}
-    """
+    """A column and the ends of its interval, named before the unit."""
     unit = next((unit for unit in ("_s", "_bytes") if column.endswith(unit)), "")
     stem, (low, high) = column.removesuffix(unit), ends
     return {column: value, f"{stem}_low{unit}": low, f"{stem}_high{unit}": high}
@@ -281,20 +277,12 @@ def percent(probability: float) -> str:
 
 
 def within_days(days: float) -> str:
-    """A time limit.
-
-    >>> within_days(1), within_days(2.5)
-    ('1 day', '2.5 days')
-    """
+    """A time limit, such as "2.5 days"."""
     return f"{days:g} {'day' if days == 1 else 'days'}"
 
 
 def verb(count: int, plural: str, singular: str = "") -> str:
-    """The form of a verb that goes with a count.
-
-    >>> verb(1, "train"), verb(2, "train"), verb(1, "are", "is")
-    ('trains', 'train', 'is')
-    """
+    """The form of a verb that goes with a count."""
     return plural if count != 1 else singular or f"{plural}s"
 
 

@@ -8,15 +8,17 @@ import json
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Concatenate, ParamSpec, Protocol, TypedDict, cast
+from pathlib import Path
+from typing import Annotated, Any, Concatenate, ParamSpec, Protocol, TypedDict, cast
 
 from planner.ask.answer import Answer, Row
-from planner.ask.option import parameters
+from planner.ask.option import Option, Parameter, parameters
 from planner.ask.plan_point import Infeasible, PlanPoint
 from planner.choose.jobs.job_spec import JobSpec
 from planner.cost.scenario.experience import Experience
 from planner.describe.base import Description
 from planner.describe.catalogue import catalogue_name
+from planner.describe.files import read_toml
 from planner.describe.framework.framework import Framework
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
@@ -36,6 +38,7 @@ class JobFields(TypedDict, total=False):
 
 
 _DEFAULTS = {"workload": None, "frameworks": (), "tolerance": None, "experience": Experience()}
+_BOUNDS = read_toml(Path(__file__).with_name("options.toml"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +83,10 @@ class Question(Protocol[P]):
 
 
 def question(function: Callable[Concatenate[JobSpec, P], Findings]) -> Question[P]:
-    """Make a question of a function that takes a job, options, and `**_: Unpack[JobFields]`.
-
-    The question takes a model and a machine, or a job. Unknown arguments and values beyond an
-    option's bounds are refused; Infeasible becomes an answer.
-    """
+    """Make a question of a function of a job and options; wrong arguments are refused."""
     signature = _public_signature(function)
-    options = {option.name: option for option in parameters(function)}
+    options = {option.name: option for option in parameters(signature)}
+    answer = functools.partial(_answer, function, options)
 
     def checked(arguments: Mapping[str, Any]) -> dict[str, Any]:
         for name in arguments:
@@ -101,11 +101,11 @@ def question(function: Callable[Concatenate[JobSpec, P], Findings]) -> Question[
     def ask(model: str | Model, machine: str | Machine, **arguments: Any) -> Answer:
         values = checked(arguments)
         fields = {name: values.pop(name) for name in _DEFAULTS if name in values}
-        return _answer(function, JobSpec(model, machine, **fields), values)
+        return answer(JobSpec(model, machine, **fields), values)
 
     def of_job(job: JobSpec, /, **arguments: Any) -> Answer:
         nodes = {"nodes": job.nodes} if "nodes" in options else {}
-        return _answer(function, job, {**nodes, **checked(arguments)})
+        return answer(job, {**nodes, **checked(arguments)})
 
     public = cast("Question[P]", ask)
     public.__signature__ = signature
@@ -118,12 +118,13 @@ def question(function: Callable[Concatenate[JobSpec, P], Findings]) -> Question[
 def _public_signature(function: Callable[..., Findings]) -> inspect.Signature:
     """Signature of the question: model and machine for the job, and the fields of a job."""
     _, *options, _ = inspect.signature(function, eval_str=True).parameters.values()
+    bounds = _BOUNDS["every"] | _BOUNDS.get(function.__name__, {})
     hints, new = typing.get_type_hints(JobFields), inspect.Parameter
     places = {"model": str | Model, "machine": str | Machine}
     return inspect.Signature(
         [
             *(new(name, new.POSITIONAL_OR_KEYWORD, annotation=a) for name, a in places.items()),
-            *options,
+            *(each.replace(annotation=_with_bounds(each, bounds)) for each in options),
             *(
                 new(name, new.KEYWORD_ONLY, annotation=hints[name], default=default)
                 for name, default in _DEFAULTS.items()
@@ -131,6 +132,14 @@ def _public_signature(function: Callable[..., Findings]) -> inspect.Signature:
         ],
         return_annotation=Answer,
     )
+
+
+def _with_bounds(parameter: inspect.Parameter, bounds: Mapping[str, Any]) -> Any:
+    """The type of a parameter, with its help text and bounds where the table has them."""
+    kind = parameter.annotation
+    if parameter.name not in bounds or typing.get_origin(kind) is Annotated:
+        return kind
+    return Annotated[kind, Option(**bounds[parameter.name])]
 
 
 def _refuse(name: str, signature: inspect.Signature, question_name: str) -> typing.NoReturn:
@@ -143,7 +152,10 @@ def _refuse(name: str, signature: inspect.Signature, question_name: str) -> typi
 
 
 def _answer(
-    function: Callable[..., Findings], job: JobSpec, arguments: Mapping[str, Any]
+    function: Callable[..., Findings],
+    options: Mapping[str, Parameter],
+    job: JobSpec,
+    arguments: Mapping[str, Any],
 ) -> Answer:
     """Run a question, and put its input into the answer."""
     try:
@@ -158,7 +170,7 @@ def _answer(
         "frameworks": [name_or_fields("framework", each) for each in job.frameworks],
         "tolerance": job.tolerance,
         "measured_runs": {name: 0 if each is None else len(each) for name, each in runs.items()},
-        **{each.name: arguments.get(each.name, each.default) for each in parameters(function)},
+        **{name: arguments.get(name, option.default) for name, option in options.items()},
         **findings.values,
     }
     return Answer(

@@ -1,9 +1,4 @@
-"""Scan: one job planned for several values of one field, and rules that choose one of them.
-
-A property that holds for one value need not hold for the next: a batch may not divide, a layout may
-change. Bisection is therefore followed by a look at neighbours, and small ranges are looked at in
-full.
-"""
+"""Scan: one job planned for several values of one field, and rules that choose one of them."""
 
 from __future__ import annotations
 
@@ -97,11 +92,7 @@ def first_common(points: Sequence[PlanPoint]) -> PlanPoint | None:
 
 
 def doublings(values: Sequence[int]) -> list[int]:
-    """Pick the values next above each power of two, and the last.
-
-    >>> doublings(range(1, 12)), doublings([10, 11, 24, 100])
-    ([1, 2, 4, 8, 11], [10, 24, 100])
-    """
+    """Pick the values next above each power of two, and the last."""
     picked, power = set(values[-1:]), 1
     while values and power <= values[-1]:
         picked.add(values[bisect_left(values, power)])
@@ -110,14 +101,8 @@ def doublings(values: Sequence[int]) -> list[int]:
 
 
 def smallest(values: Sequence[int], holds: Callable[[int], bool]) -> int | None:
-    """Find the smallest of rising values for which a property holds; None if none was found.
-
-    Doublings are tried first. Below the first that holds, up to 16 values are all tried; larger
-    ranges are bisected, and three neighbours below the result are tried.
-
-    >>> smallest(range(1, 100), lambda n: n >= 37), smallest(range(1, 9), lambda n: n in (3, 4, 8))
-    (37, 3)
-    """
+    """Find the smallest of rising values for which a property holds; None if none was found."""
+    # what holds for a value need not hold for the next: small ranges and neighbours are all tried
     first = next((value for value in doublings(values) if holds(value)), None)
     if first is None:
         return None
@@ -136,11 +121,8 @@ def smallest(values: Sequence[int], holds: Callable[[int], bool]) -> int | None:
 def largest(start: int, limit: int, grain: int, holds: Callable[[int], bool]) -> int | None:
     """Find the largest multiple of `grain` up to `limit` for which a property holds.
 
-    Doublings up from `start` or halvings down, bisection to a 64th, then two neighbours above.
-    None where the property does not hold for `grain` itself.
-
-    >>> largest(1024, 10**6, 1024, lambda n: n <= 37_000), largest(8, 100, 1, lambda n: n < 4)
-    (36864, 3)
+    From `start` in factors of two, bisection to a 64th, then two neighbours above; None where the
+    property does not hold for `grain` itself.
     """
     limit = limit // grain
     low = max(min(start // grain, limit), 1)
@@ -161,11 +143,7 @@ def largest(start: int, limit: int, grain: int, holds: Callable[[int], bool]) ->
 
 
 def nearest_as_good(rates: Mapping[int, float], target: int, tolerance: float) -> int | None:
-    """Find the value nearest to `target` whose rate is within `tolerance` of the highest.
-
-    >>> nearest_as_good({60: 98.0, 64: 100.0, 72: 101.0}, 60, 0.05), nearest_as_good({}, 60, 0.05)
-    (60, None)
-    """
+    """Find the value nearest to `target` whose rate is within `tolerance` of the highest."""
     good_rate = max(rates.values(), default=0.0) / (1 + tolerance)
     good = [value for value, rate in rates.items() if rate >= good_rate]
     return min(good, key=lambda value: (abs(value - target), value), default=None)

@@ -8,7 +8,6 @@ from typing import Unpack
 import numpy as np
 
 from planner.ask.answer import Row
-from planner.ask.option import Nodes
 from planner.ask.plan_point import (
     closest_layout,
     plan_point,
@@ -39,7 +38,7 @@ _TOOLS: dict[MemoryKind, str] = {
 
 
 @question
-def memory(job: JobSpec, *, nodes: Nodes = 1, **_: Unpack[JobFields]) -> Findings:
+def memory(job: JobSpec, *, nodes: int = 1, **_: Unpack[JobFields]) -> Findings:
     """Show what a device holds in each phase of a step, and what each tool reports at the peak.
 
     Of the recommended layout on its fullest pipeline stage; where nothing fits, of the layout that
@@ -82,10 +81,8 @@ def _phase_rows(scenario: Scenario, estimate: Estimate) -> list[Row]:
     correction, rows = float(memory_outlook(scenario, layouts).expected[0]), []
     for name, live_tensors in MOMENTS.items():
         live = live_tensors(inputs)
-        parts = {
-            each.name: correction * float(np.ravel(getattr(live, each.name))[0])
-            for each in fields(live)
-        }
+        arrays = {each.name: np.ravel(getattr(live, each.name)) for each in fields(live)}
+        parts = {part_name: correction * float(array[0]) for part_name, array in arrays.items()}
         if not any(parts.values()):
             continue  # the layout has no such phase
         parts["optimizer_states"] = estimate.memory_bytes["optimizer_states"]
@@ -113,7 +110,7 @@ def _reported_row(estimate: Estimate, kind: MemoryKind) -> Row:
 
 
 @question
-def host(job: JobSpec, *, nodes: Nodes = 1, **_: Unpack[JobFields]) -> Findings:
+def host(job: JobSpec, *, nodes: int = 1, **_: Unpack[JobFields]) -> Findings:
     """Show a node's host memory while a checkpoint is loaded, in a step, and while it is saved.
 
     Of the recommended layout. The save gathers the 16-bit (or fp32) weights on one rank of the

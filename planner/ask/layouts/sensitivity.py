@@ -6,10 +6,9 @@ import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 from planner.ask.answer import Row
-from planner.ask.option import Nodes, Option
 from planner.ask.plan_point import PlanPoint, plan_or_reason, plan_point, step_time
 from planner.ask.question import Findings, JobFields, nothing_fits, question
 from planner.choose.jobs.job_spec import JobSpec
@@ -36,6 +35,7 @@ _DESCRIPTIONS: dict[str, type[Machine] | type[Model] | type[Framework]] = {
 _NEGLIGIBLE = 1e-4
 """Elasticity below which a fact does not matter."""
 _QUANTITY = {"value", "kind", "source"}
+_ENDS = (0, "low"), (1, "high")
 _CURVES = ("fraction", "seconds")
 _SOURCE_OF_LIST = {"wires": "device_bytes_per_s"}
 """The quantity that has the source of a list's numbers."""
@@ -81,15 +81,7 @@ class Fact:
 
 
 def facts_of(fields: Any, path: tuple[str | int, ...] = ()) -> Iterator[Fact]:
-    """List every number other than 0 in the plain data of a description.
-
-    A curve is one fact. Equal numbers in a list's entries, such as rates of wires, are one fact:
-    they come from one source.
-
-    >>> latency = {"value": 3e-6, "kind": "assumed", "source": "a guess"}
-    >>> [(fact.name, fact.kind) for fact in facts_of({"latency_s": latency, "layers": 32})]
-    [('latency_s', 'assumed'), ('layers', 'stated')]
-    """
+    """List every number but 0 in plain data; a curve, or equal numbers of a list, are one fact."""
     if not isinstance(fields, dict):
         yield from _fact(path, fields, _GIVEN_BY_USER, "")
         return
@@ -100,7 +92,7 @@ def facts_of(fields: Any, path: tuple[str | int, ...] = ()) -> Iterator[Fact]:
         inner = (*path, name)
         if name in _CURVES and "kind" in fields:
             yield from _fact(inner, max(value), fields["kind"], fields["source"])
-        elif name not in _NO_FACTS and isinstance(value, (list, tuple)):
+        elif name not in _NO_FACTS and _is_list(value):
             origin = fields.get(_SOURCE_OF_LIST.get(name, "")) or {}
             kind, source = origin.get("kind", _GIVEN_BY_USER), origin.get("source", "")
             yield from _facts_of_list(value, inner, kind, source)
@@ -121,6 +113,10 @@ def _facts_of_list(
         yield from _fact((*path, format_places(where), name), value, kind, source)
 
 
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple))
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
@@ -131,13 +127,7 @@ def _fact(path: tuple[str | int, ...], value: Any, kind: str, source: str) -> It
 
 
 def scaled(fields: dict[str, Any], fact: Fact, factor: float) -> dict[str, Any]:
-    """Copy plain data with one fact times a factor; integers are rounded.
-
-    >>> fields = {"layers": 4, "rate": {"value": 10.0, "kind": "assumed", "source": "a guess"}}
-    >>> layers, rate = facts_of(fields)
-    >>> scaled(fields, layers, 1.25)["layers"], scaled(fields, rate, 1.1)["rate"]["value"]
-    (5, 11.0)
-    """
+    """Copy plain data with one fact times a factor; integers are rounded."""
 
     def times(value: float) -> float:
         return round(value * factor) if isinstance(value, int) else value * factor
@@ -146,66 +136,42 @@ def scaled(fields: dict[str, Any], fact: Fact, factor: float) -> dict[str, Any]:
     *way, last = fact.path
     tables: list[Any] = [copied]
     for name in way:
-        tables = [inner for table in tables for inner in _inner_tables(table, name)]
+        # a step may name several entries of a list
+        tables = [
+            table[place]
+            for table in tables
+            for place in (parse_places(str(name), len(table)) if _is_list(table) else [name])
+        ]
     for table in tables:
         value = table[last]
         if isinstance(value, dict):
             value["value"] = times(value["value"])
         else:
-            table[last] = [*map(times, value)] if isinstance(value, (list, tuple)) else times(value)
+            table[last] = [*map(times, value)] if _is_list(value) else times(value)
     return copied
 
 
-def _inner_tables(table: Any, name: str | int) -> list[Any]:
-    """The tables that one step of a path leads to; several where it names entries of a list."""
-    if isinstance(table, (list, tuple)):
-        return [table[place] for place in parse_places(str(name), len(table))]
-    return [table[name]]
-
-
 def measuring_command(fact: Fact) -> str:
-    """The command that measures a fact; empty where none does.
-
-    >>> measuring_command(Fact(("machine", "device", "gemm_efficiency"), 0.9, "assumed", ""))
-    'planner validate calibrate'
-    """
+    """The command that measures a fact; empty where none does."""
     description, _, name = fact.name.partition(".")
     if description != "machine":
         return "planner compare" if description == "framework" else ""
     return next((way for start, way in _COMMANDS.items() if name.startswith(start)), "")
 
 
-@dataclass(frozen=True, slots=True)
-class _MovedFact:
-    """A fact times two factors, and the layout's estimates there."""
-
+class _MovedFact(NamedTuple):
     fact: Fact
     factors: tuple[float, float]
-    low: Estimate
-    high: Estimate
-
-    def _elasticity(self, low: float, high: float) -> float:
-        """Percent by which a figure grows for one percent of the fact [1]."""
-        return math.log(high / low) / math.log(self.factors[1] / self.factors[0])
-
-    @property
-    def of_step(self) -> float:
-        return self._elasticity(self.low.step_time_s, self.high.step_time_s)
-
-    @property
-    def of_memory(self) -> float:
-        return self._elasticity(self.low.memory_bytes["total"], self.high.memory_bytes["total"])
+    row: Row
 
 
 @question
 def sensitivity(
     job: JobSpec,
     *,
-    nodes: Nodes = 1,
-    by: Annotated[float, Option("Percent by which every number moves.", least=0.1, most=50)] = 10.0,
-    replan: Annotated[
-        int, Option("Number of the most important facts to plan the job anew with.", least=0)
-    ] = 3,
+    nodes: int = 1,
+    by: float = 10.0,
+    replan: int = 3,
     layout: Layout | None = None,
     framework: str | Framework | None = None,
     **_: Unpack[JobFields],
@@ -223,14 +189,13 @@ def sensitivity(
     if not point.fits:
         return nothing_fits(point, layout=None, framework=None)
     scenario, best = point.recommended()
-    moved, fixed = _moved_facts(scenario, best.layout, by / 100)
+    moved, fixed = _moved_facts(scenario, best, by / 100)
     # the other frameworks of a search stay as they are, so framework facts are not planned anew
     unsure = [each for each in moved if each.fact.unsure and each.fact.path[0] != "framework"]
     recommended = plan_point(job).best if layout and unsure[:replan] else best
-    rows = [_row(each, best) for each in moved]
-    for each, row in zip(moved, rows, strict=True):
-        if each in unsure[:replan]:
-            row["recommendation"] = _replanned(job, scenario, each, recommended)
+    for each in unsure[:replan]:
+        each.row["recommendation"] = _replanned(job, scenario, each, recommended)
+    rows = [each.row for each in moved]
     return Findings(
         _largest_elasticities(best, rows),
         rows,
@@ -263,22 +228,27 @@ def _given_layout(job: JobSpec, layout: Layout, framework: str | Framework | Non
 
 
 def _moved_facts(
-    scenario: Scenario, layout: Layout, by: float
+    scenario: Scenario, best: Estimate, by: float
 ) -> tuple[list[_MovedFact], list[str]]:
     """Facts that matter, most important first; names of those that cannot be moved."""
+
+    def importance(row: Row) -> tuple[float, float]:
+        return abs(row["step_elasticity"]), abs(row["memory_elasticity"])
+
     moved, fixed = [], []
     for name in _DESCRIPTIONS:
         for fact in facts_of(getattr(scenario, name).model_dump(), (name,)):
-            moved_fact = _move(scenario, layout, fact, by)
+            moved_fact = _move(scenario, best, fact, by)
             if moved_fact is None:
                 fixed.append(fact.name)
-            elif max(abs(moved_fact.of_step), abs(moved_fact.of_memory)) > _NEGLIGIBLE:
+            elif max(importance(moved_fact.row)) > _NEGLIGIBLE:
                 moved.append(moved_fact)
-    moved.sort(key=lambda each: (-abs(each.of_step), -abs(each.of_memory), each.fact.name))
+    moved.sort(key=lambda each: each.fact.name)
+    moved.sort(key=lambda each: importance(each.row), reverse=True)
     return moved, fixed
 
 
-def _move(scenario: Scenario, layout: Layout, fact: Fact, by: float) -> _MovedFact | None:
+def _move(scenario: Scenario, best: Estimate, fact: Fact, by: float) -> _MovedFact | None:
     """Estimate a layout with a smaller and a larger fact, or its own value where one is illegal."""
 
     def estimate_at(factor: float) -> Estimate | None:
@@ -286,9 +256,9 @@ def _move(scenario: Scenario, layout: Layout, fact: Fact, by: float) -> _MovedFa
             moved = replace(scenario, **_scaled_description(scenario, fact, factor))
         except PlannerError:
             return None
-        if any(True for _ in broken(moved, layout)):
+        if any(True for _ in broken(moved, best.layout)):
             return None
-        return estimate_layouts(moved, Layouts.stack([layout]))[0]
+        return estimate_layouts(moved, Layouts.stack([best.layout]))[0]
 
     step = _step(fact.value, by)
     estimates = {factor: estimate_at(factor) for factor in (1 - step, 1 + step) if factor > 0}
@@ -298,7 +268,7 @@ def _move(scenario: Scenario, layout: Layout, fact: Fact, by: float) -> _MovedFa
     if len(legal) < 2:
         return None
     low, high = sorted(legal)
-    return _MovedFact(fact, (low, high), legal[low], legal[high])
+    return _MovedFact(fact, (low, high), _row(fact, (low, high), (legal[low], legal[high]), best))
 
 
 def _scaled_description(scenario: Scenario, fact: Fact, factor: float) -> dict[str, Any]:
@@ -337,18 +307,20 @@ def _replanned(
     return "; ".join(dict.fromkeys(layouts)) or "the same"
 
 
-def _row(moved: _MovedFact, best: Estimate) -> Row:
-    fact, memory = moved.fact, best.memory_bytes["total"]
+def _row(
+    fact: Fact, factors: tuple[float, float], ends: tuple[Estimate, Estimate], best: Estimate
+) -> Row:
+    figures = {
+        "step": [each.step_time_s for each in (*ends, best)],
+        "memory": [each.memory_bytes["total"] for each in (*ends, best)],
+    }
+    growth = math.log(factors[1] / factors[0])
     return {
         "fact": fact.name,
         "value": fact.value,
         "kind": fact.kind,
-        "step_elasticity": moved.of_step,
-        "memory_elasticity": moved.of_memory,
-        "step_change_low": moved.low.step_time_s / best.step_time_s - 1,
-        "step_change_high": moved.high.step_time_s / best.step_time_s - 1,
-        "memory_change_low": moved.low.memory_bytes["total"] / memory - 1,
-        "memory_change_high": moved.high.memory_bytes["total"] / memory - 1,
+        **{f"{n}_elasticity": math.log(v[1] / v[0]) / growth for n, v in figures.items()},
+        **{f"{n}_change_{end}": v[k] / v[2] - 1 for n, v in figures.items() for k, end in _ENDS},
         "recommendation": "",
         "measure_next": measuring_command(fact) if fact.kind == "assumed" else "",
         "reason": fact.source or "stated by the description",

@@ -6,12 +6,11 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from operator import attrgetter
-from typing import Annotated, NamedTuple, Unpack
+from typing import Unpack
 
 import numpy as np
 
 from planner.ask.answer import Row
-from planner.ask.option import Nodes, Option
 from planner.ask.plan_point import (
     PlanPoint,
     largest_parts,
@@ -21,7 +20,7 @@ from planner.ask.plan_point import (
     step_time,
     with_interval,
 )
-from planner.ask.question import Findings, JobFields, question
+from planner.ask.question import Findings, JobFields, nothing_fits, question
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.plots import parallel_axes
 from planner.choose.recommendation import recommend
@@ -56,7 +55,7 @@ _KINDS: dict[str, Callable[[Layouts], np.ndarray]] = {
 
 
 @question
-def network(job: JobSpec, *, nodes: Nodes = 2, **_: Unpack[JobFields]) -> Findings:
+def network(job: JobSpec, *, nodes: int = 2, **_: Unpack[JobFields]) -> Findings:
     """Compare tokens per second and device on some nodes and on one, and show what crosses nodes.
 
     One node has the same batch per node. A row is a parallel axis of a layout: what leaves a node
@@ -80,8 +79,7 @@ def network(job: JobSpec, *, nodes: Nodes = 2, **_: Unpack[JobFields]) -> Findin
     if single.best is not None:
         rows += _axis_rows("one node", single.best, one_node, single.workload)
     if point.best is None:
-        verdict = f"Nothing fits on {point.place}: {point.reason}."
-        return Findings(verdict, rows, success=False)
+        return replace(nothing_fits(point), rows=rows)
     machine = job.machine
     return Findings(
         _crossing(job, point.best, single.best, rows),
@@ -157,30 +155,21 @@ _SLOWEST, _INFINITE = 1e6, 1e18
 # the lowest and highest rate that a description may state [B/s]
 
 
-class _Path(NamedTuple):
-    """A path of offloaded bytes: its name, the machine's rates that limit it, and their owner."""
-
-    name: str
-    rates: tuple[str, ...]
-    owner: str
-
-
 _DISK = "node.local_disk"
 _PATHS = (
-    _Path("link between host and device", ("node.host_link_bytes_per_s",), "device"),
-    _Path("memory of the host (optimizer on the CPU)", ("node.host_memory_bytes_per_s",), "node"),
-    _Path("local disk", (f"{_DISK}.read_bytes_per_s", f"{_DISK}.write_bytes_per_s"), "node"),
+    ("link between host and device", ("node.host_link_bytes_per_s",), "device"),
+    ("memory of the host (optimizer on the CPU)", ("node.host_memory_bytes_per_s",), "node"),
+    ("local disk", (f"{_DISK}.read_bytes_per_s", f"{_DISK}.write_bytes_per_s"), "node"),
 )
+"""Paths of offloaded bytes: name, the machine's rates that limit it, and their owner."""
 
 
 @question
 def offload(
     job: JobSpec,
     *,
-    nodes: Nodes = 1,
-    share: Annotated[
-        float, Option("Percent of the step that a path may take.", least=0.1, most=100)
-    ] = 10.0,
+    nodes: int = 1,
+    share: float = 10.0,
     **_: Unpack[JobFields],
 ) -> Findings:
     """Show what each path of offloaded bytes adds to the step, and how fast it would have to be.
@@ -202,8 +191,10 @@ def offload(
         return Findings(verdict, [], success=False)
     scenario = parts[best.framework].scenario
     has_disk = scenario.machine.node.local_disk is not None
-    paths = [path for path in _PATHS if has_disk or path.name != "local disk"]
-    rows = [_path_row(scenario, best, path, share / 100) for path in paths]
+    rows = [
+        {"way": name, "of_each": owner, **_path_columns(scenario, best, rates, share / 100)}
+        for name, rates, owner in (_PATHS if has_disk else _PATHS[:-1])
+    ]
     return Findings(
         _slowest_path(best, point, rows, share),
         rows,
@@ -215,8 +206,8 @@ def offload(
     )
 
 
-def _path_row(scenario: Scenario, best: Estimate, path: _Path, share: float) -> Row:
-    rates = {name: attrgetter(name)(scenario.machine) for name in path.rates}
+def _path_columns(scenario: Scenario, best: Estimate, names: tuple[str, ...], share: float) -> Row:
+    rates = {name: attrgetter(name)(scenario.machine) for name in names}
 
     def step_s(factor: float) -> float:
         values = {n: min(max(factor * q.value, _SLOWEST), _INFINITE) for n, q in rates.items()}
@@ -224,14 +215,12 @@ def _path_row(scenario: Scenario, best: Estimate, path: _Path, share: float) -> 
         faster = replace(scenario, machine=override_fields(scenario.machine, overrides))
         return estimate_layouts(faster, Layouts.stack([best.layout]))[0].step_time_s
 
-    shortest_s, rate = step_s(_INFINITE), rates[path.rates[0]]
+    shortest_s, rate = step_s(_INFINITE), rates[names[0]]
     path_s = max(best.step_time_s - shortest_s, 0.0)
     most_s = share * (best.step_time_s - best.step_time_parts_s["offload"])
     slowest = _SLOWEST / rate.value
     factor = _least_factor(lambda factor: step_s(factor) - shortest_s <= most_s, slowest)
     return {
-        "way": path.name,
-        "of_each": path.owner,
         "time_s": path_s,
         "step_fraction": path_s / best.step_time_s,
         "bytes_per_s": rate.value,
@@ -241,11 +230,7 @@ def _path_row(scenario: Scenario, best: Estimate, path: _Path, share: float) -> 
 
 
 def _least_factor(suffices: Callable[[float], bool], slowest: float) -> float:
-    """Find the least factor of a rate that suffices, to a thousandth; 0 if the slowest does.
-
-    >>> round(_least_factor(lambda factor: factor >= 3.0, 1e-6), 2), _least_factor(bool, 1e-6)
-    (3.0, 0.0)
-    """
+    """Find the least factor of a rate that suffices, to a thousandth; 0 if the slowest does."""
     if suffices(slowest):
         return 0.0
     high = 1.0

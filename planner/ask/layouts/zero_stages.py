@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Unpack
+from typing import Unpack
 
 import numpy as np
 
 from planner.ask.answer import Row
-from planner.ask.option import Nodes, Option
 from planner.ask.plan_point import (
     closest_layout,
     estimate_row,
@@ -78,10 +77,8 @@ class _StageAndOffload:
 def zero(
     job: JobSpec,
     *,
-    nodes: Nodes = 1,
-    alone: Annotated[
-        bool, Option("Use data parallelism only, without tensor, pipeline and other axes.")
-    ] = False,
+    nodes: int = 1,
+    alone: bool = False,
     **_: Unpack[JobFields],
 ) -> Findings:
     """Compare every ZeRO stage with every offload, fastest first, and say why the others fail.
@@ -194,9 +191,6 @@ class _BucketEstimates:
         """Bucket sizes in elements, falling; the first is the framework's default."""
         return sorted({size for _, size in self.estimates}, reverse=True)
 
-    def memory(self, stage: int, size: float) -> str:
-        return format_bytes(self.estimates[stage, size].memory_bytes["total"])
-
     def growth(self, stage: int, size: float) -> float:
         """Memory of a stage beyond the stage below it [B]; 0 for the lowest."""
         if (stage - 1, size) not in self.estimates:
@@ -206,7 +200,7 @@ class _BucketEstimates:
 
 
 @question
-def buckets(job: JobSpec, *, nodes: Nodes = 1, **_: Unpack[JobFields]) -> Findings:
+def buckets(job: JobSpec, *, nodes: int = 1, **_: Unpack[JobFields]) -> Findings:
     """Show the memory of every ZeRO stage for several bucket sizes, with data parallelism only.
 
     Of the first framework named, else DeepSpeed, with micro-batches of one sequence. The answer
@@ -277,9 +271,10 @@ def _larger_stages(table: _BucketEstimates) -> str:
     default = table.sizes[0]
     lowest, *stages = sorted({stage for stage, _ in table.estimates})
     if not stages:
+        memory = {z: table.estimates[lowest, z].memory_bytes["total"] for z in table.sizes}
         amounts = joined(
-            f"{table.memory(lowest, size)} with buckets of {_elements(size)}"
-            for size in table.sizes
+            f"{format_bytes(total)} with buckets of {_elements(size)}"
+            for size, total in memory.items()
         )
         return f"ZeRO-{lowest} is its only stage; a device holds {amounts}"
     if larger := [stage for stage in stages if table.growth(stage, default) > 0]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Annotated, Any, Unpack
+from typing import Any, Unpack
 
 from planner.ask.answer import Row
-from planner.ask.option import Nodes, Option
 from planner.ask.plan_point import (
     PlanPoint,
     estimate_row,
@@ -62,10 +61,8 @@ _RULES = (
 def batch(
     job: JobSpec,
     *,
-    nodes: Nodes = 1,
-    within: Annotated[
-        float, Option("Factor by which the batch may be larger or smaller.", least=1, most=64)
-    ] = 1.25,
+    nodes: int = 1,
+    within: float = 1.25,
     **_: Unpack[JobFields],
 ) -> Findings:
     """Find the nearest global batch whose tokens per second are about the most within a factor.
@@ -104,13 +101,7 @@ def batch(
 
 
 def nearby_batches(batch: int, ranks: int, within: float) -> list[int]:
-    """List batches within a factor of one that all ranks, or half of them ..., share evenly.
-
-    The batch itself and up to eleven others: first those that more ranks share, then nearer ones.
-
-    >>> nearby_batches(100, 16, 1.25)
-    [80, 84, 88, 92, 96, 100, 104, 108, 112, 116, 120, 124]
-    """
+    """List up to twelve batches within a factor of one: those that most ranks share, then near."""
     low, high = batch / within, batch * within
     sizes = [batch]
     while ranks >= 1 and len(sizes) <= _MOST_BATCHES:
@@ -151,7 +142,7 @@ def _batch_verdict(points: Scan, best: int | None, target: PlanPoint) -> str:
 
 
 @question
-def largest_batch(job: JobSpec, *, nodes: Nodes = 1, **_: Unpack[JobFields]) -> Findings:
+def largest_batch(job: JobSpec, *, nodes: int = 1, **_: Unpack[JobFields]) -> Findings:
     """Find the largest safe micro-batch of the recommended layout, for each recompute mode.
 
     Degrees, sharding and framework stay. The global batch is that of one pass of all replicas: one
@@ -235,15 +226,11 @@ def _recompute(estimate: Estimate) -> str:
 def learning_rate(
     job: JobSpec,
     *,
-    nodes: Nodes = 1,
-    base_batch: Annotated[int, Option("A batch whose learning rate you know.", least=1)],
-    base_rate: Annotated[float, Option("The learning rate that suits it.", above=0, most=1e6)],
-    warmup_epochs: Annotated[
-        float, Option("Epochs of warm-up, for any batch.", least=0, most=1000)
-    ] = 5.0,
-    critical_batch: Annotated[
-        float | None, Option("Critical batch (noise scale) that you measured.", above=0)
-    ] = None,
+    nodes: int = 1,
+    base_batch: int,
+    base_rate: float,
+    warmup_epochs: float = 5.0,
+    critical_batch: float | None = None,
     **_: Unpack[JobFields],
 ) -> Findings:
     """Scale a learning rate from your batch to the workload's, with its warm-up and its speed.
@@ -267,31 +254,25 @@ def learning_rate(
         point = plan_or_reason(job, nodes=nodes, global_batch=size, ramp="")
         rows[size] = {**row, **point.row()}
     row = rows[workload.global_batch]
-    missing = "Set samples, of an epoch, for the steps of the warm-up."
-    trainings = [each for each in published() if each.model == job.model.name]
+    notes = [*_RULES]
+    if row["warm_up_steps"] is None:
+        notes.append("Set samples, of an epoch, for the steps of the warm-up.")
+    notes += [
+        f"{each.batch:,} with {each.model}: {each.outcome}; {each.optimizer} ({each.source})."
+        for each in published()
+        if each.model == job.model.name
+    ]
     base = f"{base_rate:g} for a batch of {base_batch:,}"
     return Findings(
         _scaled_verdict(job, row, base, warmup_epochs),
         list(rows.values()),
-        notes=[
-            *_RULES,
-            *([missing] if row["warm_up_steps"] is None else []),
-            *(
-                f"{each.batch:,} with {each.model}: {each.outcome}; {each.optimizer} "
-                f"({each.source})."
-                for each in trainings
-            ),
-        ],
+        notes,
         success=row["fits"],
     )
 
 
 def batches_between(base: int, batch: int) -> list[int]:
-    """List two batches and doublings of the smaller between them; the eight largest at most.
-
-    >>> batches_between(256, 4096), batches_between(64, 48), batches_between(1, 1_000_000)[:3]
-    ([256, 512, 1024, 2048, 4096], [48, 64], [1, 16384, 32768])
-    """
+    """List two batches and doublings of the smaller between them; the eight largest at most."""
     low, high = sorted((base, batch))
     between = [low * 2**power for power in range(1, math.ceil(math.log2(high / low)))]
     return sorted({low, *between[2 - _MOST_BETWEEN :], high})

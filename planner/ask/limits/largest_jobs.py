@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Unpack
+from typing import Unpack
 
-from planner.ask.option import Nodes, Option
 from planner.ask.plan_point import (
     DAY_S,
     PlanPoint,
@@ -44,16 +43,10 @@ def _size(model: Model) -> tuple[int, str]:
 def model(
     job: JobSpec,
     *,
-    nodes: Nodes = 1,
-    family: Annotated[
-        str | None, Option("Family of the models; the model's own by default.")
-    ] = None,
-    among: Annotated[
-        tuple[str, ...], Option("A model to compare instead of a family (repeatable).")
-    ] = (),
-    days: Annotated[
-        float | None, Option("Time limit of the training in days.", above=0, metavar="DAYS")
-    ] = None,
+    nodes: int = 1,
+    family: str | None = None,
+    among: tuple[str, ...] = (),
+    days: float | None = None,
     **_: Unpack[JobFields],
 ) -> Findings:
     """Find the largest model of a family, or of those named, that some nodes can train.
@@ -71,9 +64,7 @@ def model(
     place = nodes_of(job.machine, nodes)
     place += "" if days is None else f" and trains in {within_days(days)}"
     return Findings(
-        _largest_model(points, best, source, place, days is not None)
-        if best
-        else _no_model(*points[-1], source, place),
+        _largest_model(points, best, source, place, days is not None),
         [
             {"model": each.name, "num_params": each.num_params, **point.row()}
             for each, point in points
@@ -98,17 +89,20 @@ def _models(job: JobSpec, family: str | None, among: tuple[str, ...]) -> list[Mo
     return sorted([job.model, *rest], key=_size)
 
 
-def _no_model(smallest: Model, point: PlanPoint, source: str, place: str) -> str:
-    reason = point.reason
-    if point.fits:
-        reason = f"{point.describe()}; {point.seconds / DAY_S:.3g} days"
-    return f"No model of {source} fits {place}: the smallest, {smallest.name}: {reason}."
-
-
 def _largest_model(
-    points: list[tuple[Model, PlanPoint]], best: PlanPoint, source: str, place: str, is_timed: bool
+    points: list[tuple[Model, PlanPoint]],
+    best: PlanPoint | None,
+    source: str,
+    place: str,
+    is_timed: bool,
 ) -> str:
     """Name the largest model that fits, and why the next larger one does not."""
+    if best is None:
+        model, point = points[-1]
+        reason = point.reason
+        if point.fits:
+            reason = f"{point.describe()}; {point.seconds / DAY_S:.3g} days"
+        return f"No model of {source} fits {place}: the smallest, {model.name}: {reason}."
     model = next(each for each, point in points if point is best)
     uncommon = f" ({'; '.join(best.uncommon_features)})" if best.uncommon_features else ""
     sentence = (
@@ -130,10 +124,8 @@ def _largest_model(
 def sequence(
     job: JobSpec,
     *,
-    nodes: Nodes = 1,
-    grain: Annotated[
-        int, Option("Lengths are multiples of this number of tokens.", least=1, most=1_000_000)
-    ] = 1024,
+    nodes: int = 1,
+    grain: int = 1024,
     **_: Unpack[JobFields],
 ) -> Findings:
     """Find the longest sequence with a common layout, and the longest that is safe in memory.

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, NamedTuple, Unpack
+from typing import Any, Literal, NamedTuple, Unpack
 
 from planner.ask.answer import Row
-from planner.ask.option import Nodes, Option
 from planner.ask.plan_point import (
     PlanPoint,
     amount_of_training,
@@ -45,15 +44,10 @@ _SMALL_PART = 0.005
 def machine(
     job: JobSpec,
     *,
-    against: Annotated[
-        tuple[str | Machine, ...],
-        Option("Another machine, name or TOML file (repeatable).", metavar="NAME"),
-    ],
-    nodes: Annotated[int, Option("Nodes of the first machine.", least=1)] = 1,
-    same: Annotated[
-        Literal["devices", "nodes"], Option("What all machines have the same number of.")
-    ] = "devices",
-    by: Annotated[Literal["time", "node-hours"], Option("What makes a machine better.")] = "time",
+    against: tuple[str | Machine, ...],
+    nodes: int = 1,
+    same: Literal["devices", "nodes"] = "devices",
+    by: Literal["time", "node-hours"] = "time",
     **_: Unpack[JobFields],
 ) -> Findings:
     """Find the machine on which a job is fastest, or takes the fewest node-hours.
@@ -133,11 +127,8 @@ class _Change(NamedTuple):
 def change(
     job: JobSpec,
     *,
-    nodes: Nodes = 1,
-    also: Annotated[
-        tuple[str, ...],
-        Option("A change of your own, section.field=value (repeatable).", metavar="CHANGE"),
-    ] = (),
+    nodes: int = 1,
+    also: tuple[str, ...] = (),
     **_: Unpack[JobFields],
 ) -> Findings:
     """Plan a job anew with each of many changes to machine, job and software.

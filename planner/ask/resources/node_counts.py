@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Unpack
+from typing import Literal, Unpack
 
 from planner.ask.answer import Row
-from planner.ask.option import MostNodes, Option
 from planner.ask.plan_point import PlanPoint, nodes_of, plan_or_reason, step_time, verb
 from planner.ask.question import Findings, JobFields, question
 from planner.ask.scan import Scan, doublings, first_common, node_limit, scan, smallest
@@ -20,7 +19,7 @@ _LARGER_ROWS = 3
 
 
 @question
-def nodes(job: JobSpec, *, most_nodes: MostNodes = None, **_: Unpack[JobFields]) -> Findings:
+def nodes(job: JobSpec, *, most_nodes: int | None = None, **_: Unpack[JobFields]) -> Findings:
     """Find the smallest node counts: where a job fits, is safe, and has a common layout.
 
     Safe: the out-of-memory risk is at most 5 %. Common: besides, nothing is offloaded, tensor
@@ -87,15 +86,10 @@ def _uncommon(point: PlanPoint) -> str:
 def scaling(
     job: JobSpec,
     *,
-    nodes: Annotated[int, Option("Node count that the batch is stated for.", least=1)] = 1,
-    kind: Annotated[
-        Literal["strong", "weak"],
-        Option("strong keeps the global batch; weak lets it grow with the nodes."),
-    ] = "strong",
-    efficiency: Annotated[
-        float, Option("Least parallel efficiency that pays, in percent.", least=1, most=100)
-    ] = 80.0,
-    most_nodes: MostNodes = None,
+    nodes: int = 1,
+    kind: Literal["strong", "weak"] = "strong",
+    efficiency: float = 80.0,
+    most_nodes: int | None = None,
     **_: Unpack[JobFields],
 ) -> Findings:
     """Plan doublings of the nodes: step time, throughput, parallel efficiency, and the knee.

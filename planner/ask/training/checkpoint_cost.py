@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, NamedTuple, Unpack
+from typing import NamedTuple, Unpack
 
 from planner.ask.answer import Row
-from planner.ask.option import Nodes, Option
 from planner.ask.plan_point import PlanPoint, plan_point
 from planner.ask.question import Findings, JobFields, question
 from planner.ask.scan import count_range, doublings, scan
@@ -36,6 +35,12 @@ _MONTH_S = 30 * 86400.0
 """Training time where the workload states no tokens; shares of it hardly depend on it."""
 _FILE_SYSTEMS = 2
 """Number of file systems that are compared: the fastest ones."""
+_NOTES = (
+    "To resume exactly, a checkpoint also holds the step, the schedule, the random states and "
+    "the position of the data loader, with the epoch that seeds a DistributedSampler; else "
+    "samples repeat. These are small and not counted.",
+    "Not counted: other jobs on the file system, metadata, stripes, opening many files.",
+)
 
 
 class _Saving(NamedTuple):
@@ -50,34 +55,12 @@ class _Saving(NamedTuple):
 def checkpoints(
     job: JobSpec,
     *,
-    nodes: Nodes = 1,
-    most_nodes: Annotated[
-        int | None,
-        Option("Look at doublings of the nodes up to this; at nodes alone by default.", least=1),
-    ] = None,
-    interval_minutes: Annotated[
-        float | None,
-        Option(
-            "Minutes of work between two checkpoints; by default the interval that loses least.",
-            least=0.01,
-            most=1e7,
-        ),
-    ] = None,
-    device_mtbf_hours: Annotated[
-        float | None,
-        Option(
-            "Mean hours between failures of the job for each of its devices; by default Llama 3's.",
-            least=1,
-            most=1e12,
-        ),
-    ] = None,
-    detection_minutes: Annotated[
-        float,
-        Option("Minutes until a failure is noticed and nodes are back.", least=0, most=1e5),
-    ] = 10.0,
-    share: Annotated[
-        float, Option("Percent of the file system's rate that the job gets.", least=0.001, most=100)
-    ] = 100.0,
+    nodes: int = 1,
+    most_nodes: int | None = None,
+    interval_minutes: float | None = None,
+    device_mtbf_hours: float | None = None,
+    detection_minutes: float = 10.0,
+    share: float = 100.0,
     **_: Unpack[JobFields],
 ) -> Findings:
     """Show the size of a checkpoint, how long steps wait for it, how often to save, and the losses.
@@ -104,6 +87,9 @@ def checkpoints(
     if first is not None:
         verdict = _size_and_interval(points[first], savings[first], interval_s)
         advice = [*_advice(points[first], savings[first], failures)]
+    source = "as stated"
+    if device_mtbf_hours is None:
+        source = "as of Llama 3 405B, 419 interruptions in 54 days on 16,384 H100"
     return Findings(
         verdict,
         [
@@ -111,7 +97,13 @@ def checkpoints(
             for count, point in points.by_value()
             for row in ([each.row for each in savings[count]] if point.fits else [point.row()])
         ],
-        notes=[*advice, *_notes(failures)],
+        notes=[
+            *advice,
+            f"Failures come at a constant rate per device, {source}; a restart takes "
+            f"{format_seconds(detection_s(failures))} until it is noticed, and a start "
+            "that reads the checkpoint.",
+            *_NOTES,
+        ],
         success=first is not None,
     )
 
@@ -223,33 +215,11 @@ def _size_and_interval(point: PlanPoint, savings: list[_Saving], interval_s: flo
 
 
 def _percent(share: float) -> str:
-    """A share with enough digits to differ from 100 %.
-
-    >>> _percent(0.918), _percent(0.99997)
-    ('91.8 %', '99.997 %')
-    """
+    """A share with enough digits to differ from 100 %."""
     digits = 1
     while digits < 6 and f"{100 * share:.{digits}f}" == f"{100:.{digits}f}":
         digits += 1
     return f"{100 * share:.{digits}f} %"
-
-
-def _notes(failures: Failures) -> list[str]:
-    """The assumptions, what a checkpoint must hold, what is not counted."""
-    source = (
-        "as of Llama 3 405B, 419 interruptions in 54 days on 16,384 H100"
-        if failures.per_device_hour is None
-        else "as stated"
-    )
-    return [
-        f"Failures come at a constant rate per device, {source}; a restart takes "
-        f"{format_seconds(detection_s(failures))} until it is noticed, and a start "
-        "that reads the checkpoint.",
-        "To resume exactly, a checkpoint also holds the step, the schedule, the random states and "
-        "the position of the data loader, with the epoch that seeds a DistributedSampler; else "
-        "samples repeat. These are small and not counted.",
-        "Not counted: other jobs on the file system, metadata, stripes, opening many files.",
-    ]
 
 
 def _advice(point: PlanPoint, savings: list[_Saving], failures: Failures) -> Iterator[str]:

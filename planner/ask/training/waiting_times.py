@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Literal, Unpack
+from typing import Literal, Unpack
 
 from planner.ask.answer import Row
-from planner.ask.option import MostNodes, Nodes, Option
 from planner.ask.plan_point import PlanPoint, plan_point
 from planner.ask.question import Findings, JobFields, question
 from planner.ask.scan import count_range, doublings, scan
@@ -28,7 +27,6 @@ from planner.units import counted, format_bytes, format_seconds
 
 __all__ = ["data", "startup"]
 
-_MOST_S = 1e6
 _LEAST_GAIN = 0.005
 """Gain of utilisation below which a change is no help."""
 
@@ -37,27 +35,14 @@ _LEAST_GAIN = 0.005
 def startup(
     job: JobSpec,
     *,
-    nodes: Annotated[int, Option("Fewest nodes to look at.", least=1)] = 1,
-    most_nodes: MostNodes = None,
-    environment: Annotated[
-        Environment,
-        Option("Where the Python environment lies: a parallel file system, the nodes, or NFS."),
-    ] = "file-system",
-    loading: Annotated[
-        Loading, Option("How the job gets its weights: none makes them, others read a checkpoint.")
-    ] = "none",
-    global_groups: Annotated[
-        bool, Option("All ranks wait for each other at every process group that is made.")
-    ] = False,
-    compile_s: Annotated[
-        float, Option("Seconds to compile the model.", least=0, most=_MOST_S)
-    ] = 0.0,
-    data_index_s: Annotated[
-        float, Option("Seconds to build or read the dataset's index.", least=0, most=_MOST_S)
-    ] = 0.0,
-    warm_up_s: Annotated[
-        float, Option("Seconds that the first steps take longer.", least=0, most=_MOST_S)
-    ] = 0.0,
+    nodes: int = 1,
+    most_nodes: int | None = None,
+    environment: Environment = "file-system",
+    loading: Loading = "none",
+    global_groups: bool = False,
+    compile_s: float = 0.0,
+    data_index_s: float = 0.0,
+    warm_up_s: float = 0.0,
     **_: Unpack[JobFields],
 ) -> Findings:
     """Show the start of a job on doublings of the nodes, for the recommended layouts.
@@ -200,36 +185,17 @@ class _Input:
 def data(
     job: JobSpec,
     *,
-    nodes: Nodes = 1,
-    dataset: Annotated[
-        str, Option("Dataset that is read: its name or TOML file.", metavar="NAME")
-    ] = "megatron-tokens",
-    dataset_samples: Annotated[
-        float | None, Option("Samples of an epoch, instead of the dataset's own.", above=0)
-    ] = None,
-    step_seconds: Annotated[
-        float | None, Option("Time of a step without waits; the plan's by default.", above=0)
-    ] = None,
-    workers: Annotated[
-        int, Option("Workers of every rank that read and decode.", least=0, most=1024)
-    ] = 4,
-    prefetch: Annotated[
-        int, Option("Batches that a worker prepares ahead.", least=0, most=10_000)
-    ] = 2,
-    staging: Annotated[
-        Literal["none", "local-disk", "memory"],
-        Option("What a node keeps: nothing, the dataset on its disk, or what it read in memory."),
-    ] = "none",
-    sharded: Annotated[
-        bool, Option("A node reads the same part of the dataset in every epoch.")
-    ] = False,
-    stripe_count: Annotated[
-        int, Option("Storage targets that a file is spread over.", least=1, most=100_000)
-    ] = 1,
-    file_system: Annotated[
-        str, Option("Shared file system that holds it; the machine's first by default.")
-    ] = "",
-    most_nodes: MostNodes = None,
+    nodes: int = 1,
+    dataset: str = "megatron-tokens",
+    dataset_samples: float | None = None,
+    step_seconds: float | None = None,
+    workers: int = 4,
+    prefetch: int = 2,
+    staging: Literal["none", "local-disk", "memory"] = "none",
+    sharded: bool = False,
+    stripe_count: int = 1,
+    file_system: str = "",
+    most_nodes: int | None = None,
     **_: Unpack[JobFields],
 ) -> Findings:
     """Show how long steps wait for data on more and more nodes, from file system, disk and memory.
@@ -338,12 +304,10 @@ def _data_notes(reading: _Input) -> Iterator[str]:
     yield f"On other nodes the batch of a node and the step of {step} stay."
     if now.unknown:
         yield _unknown_rates(reading, now)
-    percent = (
-        100 * dataset.spread_bytes.value / dataset.sample_bytes.value
-        if dataset.spread_bytes
-        else 0.0
-    )
-    uneven = f", ranks that wait for larger samples ({percent:.0f} % spread)" if percent else ""
+    uneven = ""
+    if dataset.spread_bytes and dataset.spread_bytes.value:
+        percent = 100 * dataset.spread_bytes.value / dataset.sample_bytes.value
+        uneven = f", ranks that wait for larger samples ({percent:.0f} % spread)"
     yield (
         "MLPerf Storage measured utilisations 4 points below these estimates on average, 11 at "
         "most."
