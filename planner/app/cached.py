@@ -65,12 +65,7 @@ def plan_of(job: PageJob) -> Plan:
 def space_of(job: PageJob) -> LayoutSpace:
     """All candidates of a job, condensed."""
     return layout_space(
-        job.model,
-        job.machine,
-        job.nodes,
-        job.workload,
-        job.frameworks,
-        experience=job.experience,
+        job.model, job.machine, job.nodes, job.workload, job.frameworks, experience=job.experience
     )
 
 

@@ -1,7 +1,4 @@
-"""Command line: `planner ask QUESTION`, a command for every question.
-
-The options of a question are those of its signature beside those of `plan`.
-"""
+"""Command line: `planner ask QUESTION`, a command for every question."""
 
 from __future__ import annotations
 
@@ -22,15 +19,14 @@ from planner.cli.options.option_styles import AsCsv, AsJson
 
 __all__ = ["register"]
 
-_HELP = "Questions that take many plans: a sentence, a table, the reasons."
-
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
-    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=_HELP)
+    summary = "Questions that take many plans: a sentence, a table, the reasons."
+    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=summary)
     for name, question in QUESTIONS.items():
-        add_command = group.command(name, help=question.description, short_help=question.summary)
-        add_command(_command(question))
+        settings = {"help": question.description, "short_help": question.summary}
+        group.command(name, **settings)(_command(question))
     app.add_typer(group, name="ask")
 
 
@@ -40,11 +36,7 @@ def _command(question: Question[...]) -> Callable[..., int]:
     nodes = options.pop("nodes", None)
 
     def command(
-        *,
-        options_of_job: JobOptions,
-        as_json: AsJson = False,
-        as_csv: AsCsv = False,
-        **values: Any,
+        *, options_of_job: JobOptions, as_json: AsJson = False, as_csv: AsCsv = False, **values: Any
     ) -> int:
         usual = {} if nodes is None or options_of_job.states_nodes else {"nodes": nodes.default}
         job, _ = options_of_job.load(**usual)

@@ -69,8 +69,15 @@ def emit_command(
         print(instead, file=sys.stderr)
     settings = {"steps": steps, "queue": queue, "benchmark": benchmark}
     files = _files(job, answer, rank, settings)
-    folder = output or Path(_folder(job.model.name, job.machine.name))
-    _hand_over(files, folder, force, dry_run)
+    if dry_run:
+        print("\n".join(f"==> {name} <==\n{text}" for name, text in files.items()))
+        return FITS
+    from planner.emitters.batch_job import slug
+    from planner.emitters.folder import write_folder
+
+    folder = output or Path(f"{slug(job.model.name, _LONGEST)}-{slug(job.machine.name)}")
+    write_folder(files, folder, force=force)
+    print(f"{folder}: {', '.join(files)}")
     return FITS
 
 
@@ -91,21 +98,3 @@ def _files(job: Job, answer: Plan, rank: int | None, settings: dict[str, Any]) -
             if can_be_written(number):
                 raise EmitError(f"{refusal}; --rank {number} can be written") from None
         raise
-
-
-def _folder(model: str, machine: str) -> str:
-    from planner.emitters.batch_job import slug
-
-    return f"{slug(model, _LONGEST)}-{slug(machine)}"
-
-
-def _hand_over(files: dict[str, str], folder: Path, force: bool, dry_run: bool) -> None:
-    """Print the files, or write them and say where they are."""
-    if dry_run:
-        for name, text in files.items():
-            print(f"==> {name} <==\n{text}")
-        return
-    from planner.emitters.folder import write_folder
-
-    write_folder(files, folder, force=force)
-    print(f"{folder}: {', '.join(files)}")

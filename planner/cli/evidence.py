@@ -1,7 +1,4 @@
-"""Command line, evidence: `backtest`, `calibrate`, `collectives`, `compare`.
-
-Heavy imports happen inside the commands, so that `planner --help` loads none of them.
-"""
+"""Command line, evidence: `backtest`, `calibrate`, `collectives`, `compare`."""
 
 from __future__ import annotations
 
@@ -62,8 +59,7 @@ def calibrate_command(
     output: Annotated[Path, typer.Option("--output", "-o", help="Profile to write.")],
     from_runs: Annotated[Path | None, typer.Option(help="CSV of measured runs.")] = None,
     from_collectives: Annotated[
-        Path | None,
-        typer.Option(help="Output of nccl-tests, or of `validate collectives --csv`."),
+        Path | None, typer.Option(help="Output of nccl-tests, or of `validate collectives --csv`.")
     ] = None,
     machine: Annotated[str, typer.Option("--machine", "-m", help="Machine of the runs.")] = "",
     nodes: Annotated[

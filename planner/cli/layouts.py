@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from planner.cli.exit_codes import FITS, NOTHING_FITS
-from planner.cli.options.job_options import JobOptions, LayoutOptions, experience_of
+from planner.cli.options.job_options import (
+    JobOptions,
+    LayoutOptions,
+    TrainingOptions,
+    experience_of,
+)
 from planner.cli.options.option_groups import spread
 from planner.cli.options.option_styles import AsCsv, AsJson, Tokens
-from planner.cli.options.training_options import TrainingOptions
 from planner.errors import PlannerError
 
 if TYPE_CHECKING:

@@ -69,15 +69,8 @@ def sweep_command(
         from planner.sweeps.progress import Progress
 
         progress = Progress(shown=True)
-        result = sweeps.sweep(
-            sweep,
-            into=into,
-            backend=backend,
-            jobs=jobs,
-            address=address,
-            limit=limit,
-            progress=progress,
-        )
+        where = {"into": into, "backend": backend, "jobs": jobs, "address": address}
+        result = sweeps.sweep(sweep, **where, limit=limit, progress=progress)
     except KeyboardInterrupt:
         return _report_interrupt(progress, into)
     if into is None:

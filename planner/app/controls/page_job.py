@@ -19,13 +19,7 @@ from planner.app.controls.switches import SWITCHES, switched
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.planning import TOP
 from planner.choose.preferences import preferences
-from planner.describe.catalogue import (
-    aliases,
-    load_framework,
-    load_machine,
-    load_model,
-    names,
-)
+from planner.describe.catalogue import aliases, load_framework, load_machine, load_model, names
 from planner.describe.machine import Machine
 from planner.describe.machine.variants import (
     MAX_FREE_PERCENT,

@@ -82,10 +82,7 @@ def stated_training() -> Training:
     dataset = state["dataset"]
     fields: dict[str, Any] = {
         "loader": {"staging": state["staging"], "workers": state["workers"]},
-        "evaluation": {
-            "every_steps": state["evaluate_every"],
-            "sequences": state["evaluate_on"],
-        },
+        "evaluation": {"every_steps": state["evaluate_every"], "sequences": state["evaluate_on"]},
         "checkpoints": {"every_steps": state["save_every"], "asynchronous": state["async"]},
         "failures": {"per_device_hour": written["failures"]},
         "charges": {key: value for key, value in charges.items() if value is not None},
