@@ -76,8 +76,7 @@ def metrics(rows: Iterable[tuple[str, str, str]]) -> None:
     """Draw figures side by side, each with its label and its small print."""
     with st.container(horizontal=True):
         for label, value, small in rows:
-            plain = {"delta_color": "off", "delta_arrow": "off"}
-            st.metric(label, value, escape(small), **plain, border=True, width="stretch")
+            st.metric(label, value, escape(small), "off", delta_arrow="off", border=True)
 
 
 def refuse(error: PlannerError, title: str | None = None) -> None:

@@ -25,8 +25,8 @@ def register(app: typer.Typer) -> None:
     summary = "Questions that take many plans: a sentence, a table, the reasons."
     group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=summary)
     for name, question in QUESTIONS.items():
-        settings = {"help": question.description, "short_help": question.summary}
-        group.command(name, **settings)(_command(question))
+        add_command = group.command(name, help=question.description, short_help=question.summary)
+        add_command(_command(question))
     app.add_typer(group, name="ask")
 
 
@@ -40,13 +40,8 @@ def _command(question: Question[...]) -> Callable[..., int]:
     ) -> int:
         usual = {} if nodes is None or options_of_job.states_nodes else {"nodes": nodes.default}
         job, _ = options_of_job.load(**usual)
-        answer = question.of_job(
-            job,
-            **{
-                name: tuple(values[name] or ()) if each.repeats else values[name]
-                for name, each in options.items()
-            },
-        )
+        repeated = {name: tuple(values[name] or ()) for name, e in options.items() if e.repeats}
+        answer = question.of_job(job, **{name: values[name] for name in options} | repeated)
         if as_json:
             print(answer.to_json())
         elif as_csv:

@@ -216,10 +216,8 @@ def _collectives(
         if plain not in OPERATIONS:
             raise UnknownNameError("operation", operation, OPERATIONS, "nccl-tests' names")
         operation = plain
-    if ranks is None:
-        group = whole_nodes(place, 1 if nodes is None else nodes)
-    else:
-        group = group_of(place, ranks, stride)
+    nodes = 1 if nodes is None else nodes
+    group = whole_nodes(place, nodes) if ranks is None else group_of(place, ranks, stride)
     rows = table(group, size_bytes)
     return group, [row for row in rows if operation in (None, row.operation)]
 

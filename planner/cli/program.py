@@ -30,11 +30,10 @@ _WORDS = {
 """What the library that reads options says, and what it means."""
 
 _MODULES = {
-    "planner.cli.layouts": ["plan", "estimate", "simulate"],
+    "planner.cli.layouts": ["plan", "estimate", "simulate", "emit"],
     "planner.cli.sweep": ["sweep"],
     "planner.cli.app": ["app"],
     "planner.cli.catalogue": ["models", "machines", "frameworks", "datasets", "show"],
-    "planner.cli.emit": ["emit"],
     "planner.cli.evidence": ["backtest", "calibrate", "collectives", "compare"],
     "planner.cli.ask": ["ask"],
     "planner.validate.program": ["validate"],
@@ -67,10 +66,9 @@ _SUMMARIES = {
     "validate": "Check estimates with real torch.",
 }
 
-COMMANDS = {
-    name: (module, _SUMMARIES[name]) for module, commands in _MODULES.items() for name in commands
-}
-"""Commands: the module that registers each, and its summary."""
+_MODULE_OF = {name: module for module, commands in _MODULES.items() for name in commands}
+COMMANDS = {name: (_MODULE_OF[name], summary) for name, summary in _SUMMARIES.items()}
+"""Commands in the order of the help: the module that registers each, and its summary."""
 
 
 class CommandGroup(TyperGroup):

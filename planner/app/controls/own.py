@@ -1,7 +1,4 @@
-"""Own: a model or machine that the user describes: uploaded, changed in place, removed.
-
-The description travels in the address and is kept nowhere else.
-"""
+"""Own: a model or machine that the user describes: uploaded, changed in place, removed."""
 
 from __future__ import annotations
 
@@ -35,9 +32,8 @@ _FILES = {
 
 def own_description(kind: str) -> OwnDescription | None:
     """The description that the user gave, in use or put aside."""
-    packed = address.requested(OWN_PARAMETER[kind]) or address.requested(
-        f"kept_{OWN_PARAMETER[kind]}"
-    )
+    parameter = OWN_PARAMETER[kind]
+    packed = address.requested(parameter) or address.requested(f"kept_{parameter}")
     try:
         return link.unpack_own(packed) if packed else None
     except PlannerError:
@@ -87,31 +83,21 @@ def use(kind: str, description: OwnDescription) -> None:
         described_model = description.model()
         if description.name.startswith("own-"):
             count = format_count(described_model.num_params).replace(" ", "")
-            description = OwnDescription(
-                f"own-{described_model.family}-{count}", description.fields
-            )
+            own_name = f"own-{described_model.family}-{count}"
+            description = OwnDescription(own_name, description.fields)
     else:
         description.machine()
-    packed = link.pack_own(description)
-    address.request(
-        **{
-            kind: None,
-            OWN_PARAMETER[kind]: packed,
-            f"kept_{OWN_PARAMETER[kind]}": None,
-            "layout": None,
-        }
-    )
+    changes = {kind: None, "layout": None, f"kept_{OWN_PARAMETER[kind]}": None}
+    address.request(**changes, **{OWN_PARAMETER[kind]: link.pack_own(description)})
 
 
 def _present(kind: str, job: PageJob | None) -> None:
     """What is in use, with buttons to change or remove it."""
     description = own_description(kind)
     in_use = st.session_state.get(kind) == YOURS
-    shown = (
-        f"Your {kind}: {description.name}"
-        if description
-        else f"In use is {st.session_state.get(kind)}"
-    )
+    shown = f"In use is {st.session_state.get(kind)}"
+    if description:
+        shown = f"Your {kind}: {description.name}"
     with st.container(horizontal=True, vertical_alignment="center"):
         st.caption(escape(shown + ("" if in_use or not description else " (not in use)") + "."))
         if st.button("Change its numbers", key=f"{kind}_edit", disabled=job is None):
@@ -121,13 +107,9 @@ def _present(kind: str, job: PageJob | None) -> None:
 
 
 def _remove(kind: str) -> None:
-    changes: dict[str, str | None] = {
-        OWN_PARAMETER[kind]: None,
-        f"kept_{OWN_PARAMETER[kind]}": None,
-    }
-    if address.requested(OWN_PARAMETER[kind]):
-        changes["layout"] = None
-    address.request(**changes)
+    parameter = OWN_PARAMETER[kind]
+    forgotten = ["layout"] if address.requested(parameter) else []
+    address.request(**dict.fromkeys([parameter, f"kept_{parameter}", *forgotten]))
 
 
 def _catalogued(kind: str) -> OwnDescription:
@@ -204,20 +186,15 @@ def _text(file: Any) -> str:
 
 
 def query_of_files(texts: Mapping[str, str], job: PageJob) -> tuple[address.Query, tuple[str, ...]]:
-    """What a page must ask for to show the job of files, and how they were read.
-
-    The page's job says what the files leave open. Raises PlannerError where they are none, or
-    their layout is not allowed.
-    """
+    """The address that shows the job of files, and how they were read; a page's job fills gaps."""
     files = joined([read_configuration_text(text, name) for name, text in texts.items()])
     stated_fields = {*files.layout, *files.workload, *files.usual}
     workload = {k: v for k, v in dict(job.workload).items() if k not in stated_fields}
     notes = []
     if {"micro_batch", "grad_accumulation"} <= stated_fields:
         workload.pop("global_batch", None)
-    layout = {}
-    if "micro_batch" not in stated_fields:
-        layout = {"micro_batch": 1}
+    layout = {} if "micro_batch" in stated_fields else {"micro_batch": 1}
+    if layout:
         notes.append("micro-batches of one sequence, because the files state none")
     nodes = None if files.world or "dp" in files.layout else job.nodes
     completed = complete_layout(
@@ -235,13 +212,12 @@ def query_of_files(texts: Mapping[str, str], job: PageJob) -> tuple[address.Quer
         completed.framework.name
     ):
         notes.append(_NOT_CARRIED)
-    devices = job.machine.node.num_devices
     query = {
         SHORT_NAMES.get(k, k): _word(v)
         for k, v in dict(completed.workload).items()
         if v is not None
     }
-    query["nodes"] = str(-(-completed.layout.world // devices))
+    query["nodes"] = str(-(-completed.layout.world // job.machine.node.num_devices))
     query["layout"] = link.pack_layout(completed.layout, shown.framework)
     return query, (*completed.notes, *notes)
 
