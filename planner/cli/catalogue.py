@@ -32,11 +32,7 @@ from planner.units import format_bytes, format_count
 
 __all__ = ["register"]
 
-_INDENTED: dict[str, Any] = {
-    "initial_indent": " " * 21,
-    "subsequent_indent": " " * 21,
-    "break_on_hyphens": False,
-}
+_INDENT = " " * 21
 
 
 def register(app: typer.Typer) -> None:
@@ -111,7 +107,8 @@ def _framework_lines(frameworks: list[Framework]) -> Iterator[str]:
         yield f"{framework.name:20} {framework.title}"
         switches = [spelled(*each) for each in framework.switches.items()]
         if switches:
-            yield textwrap.fill(" ".join(switches), 100, **_INDENTED)
+            text = textwrap.fill(" ".join(switches), 100 - len(_INDENT), break_on_hyphens=False)
+            yield textwrap.indent(text, _INDENT)
 
 
 def datasets_command(as_json: AsJson = False) -> int:
@@ -125,11 +122,10 @@ def datasets_command(as_json: AsJson = False) -> int:
 
 
 def _kind_of_file(name: str) -> str | None:
-    """What a path describes, by its form; None where the name is no path."""
+    """The kind of thing that a path describes, by its form; None where the name is no path."""
     # unlike Path.is_dir this takes any text
-    if is_python_file(name):
-        return "model"
-    if name.endswith(".json") or (os.path.isdir(name) and name not in names("machine")):
+    is_folder = os.path.isdir(name) and name not in names("machine")
+    if is_python_file(name) or name.endswith(".json") or is_folder:
         return "model"
     if "/" in name and not name.endswith(".toml"):
         from planner.describe.model.huggingface.hub import parse_hub_name
@@ -137,11 +133,9 @@ def _kind_of_file(name: str) -> str | None:
         return "model" if parse_hub_name(name) else None
     if not name.endswith(".toml"):
         return None
-    content = read_toml(Path(name))
-    if "device" in content:
-        return "machine"
+    content = set(read_toml(Path(name)))
     shapes = {"num_layers", "hidden_size", "convolutional"}
-    return "model" if shapes & set(content) else "framework"
+    return "machine" if "device" in content else "model" if shapes & content else "framework"
 
 
 def _show_constants(as_json: bool) -> int:
@@ -216,9 +210,8 @@ def show_command(
         kinds = {*names("machine"), *aliases()}
         if name.lower() not in kinds and kind is None:
             everything = [*kinds, *names("model"), *names("framework")]
-            raise UnknownNameError(
-                "name", name, everything, "`planner machines`, `models`, `frameworks`"
-            )
+            lists = "`planner machines`, `models`, `frameworks`"
+            raise UnknownNameError("name", name, everything, lists)
         described = load_machine(name, tuple(overrides or ()))
     if as_toml:
         if not isinstance(described, Model):

@@ -94,7 +94,7 @@ def calibrate_command(
 
 
 def _held_out(result: Calibration) -> str:
-    """What a fit brings where it has not been, and what to do where that is nothing."""
+    """The error of a fit where it has not been, and what to do where it brings nothing."""
     folds = result.held_out
     if folds is None:
         runs = counted(result.num_runs, "run") + " of one layout" * (result.num_runs > 2)
@@ -106,12 +106,11 @@ def _held_out(result: Calibration) -> str:
         f"held out by {folds.apart}, {folds.num_folds} folds: mean |error| "
         f"{100 * folds.error_after:.1f} % with the fit, {100 * folds.error_before:.1f} % without"
     )
-    if folds.worse:
-        message += (
-            "\nthe fit is worse than none on runs that it has not seen: keep the profile as it is, "
-            "and give the runs to `plan --measured`"
-        )
-    return message
+    worse = (
+        "\nthe fit is worse than none on runs that it has not seen: keep the profile as it is, "
+        "and give the runs to `plan --measured`"
+    )
+    return message + worse * folds.worse
 
 
 def _calibrate_links(

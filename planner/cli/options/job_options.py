@@ -36,7 +36,6 @@ __all__ = [
     "describe_job",
     "experience_of",
     "learned_from",
-    "load_job",
     "machine_of",
     "read_files",
 ]
@@ -65,7 +64,11 @@ class JobOptions:
 
     def load(self, **fields: Any) -> tuple[Job, Learned | None]:
         """The job, and the lessons of its measured runs; None where there are none."""
-        return load_job(self.description(**fields))
+        from planner.job import Job
+
+        description = self.description(**fields)
+        learned = learned_from(description)
+        return Job.described(description, experience=experience_of(learned)), learned
 
 
 def describe_job(model: str, fields: dict[str, Any]) -> JobDescription:
@@ -78,14 +81,6 @@ def describe_job(model: str, fields: dict[str, Any]) -> JobDescription:
             "names model and machine"
         )
     return JobDescription.described({"model": model, **fields}, where="job")
-
-
-def load_job(description: JobDescription) -> tuple[Job, Learned | None]:
-    """Load and check a job, and learn from its measured runs."""
-    from planner.job import Job
-
-    learned = learned_from(description)
-    return Job.described(description, experience=experience_of(learned)), learned
 
 
 def learned_from(description: JobDescription) -> Learned | None:
