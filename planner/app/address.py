@@ -1,9 +1,4 @@
-"""Address: what a session asks, as the text of its address; every page reads the same.
-
-A run of the app begins with `begin`. A new session and the browser's Back and Forward are read from
-the address; else what a widget says wins, and the address follows: one entry of the browser's
-history for one act of the user. Values that are as usual are not stated.
-"""
+"""Address: what a session asks, as the text of its address; every page reads the same."""
 
 from __future__ import annotations
 
@@ -106,8 +101,7 @@ class QueryReader:
         if not least <= value <= most:
             nearest = kind(least if value < least else most)
             possible = f"{least:,} to {most:,}" if least < most else f"only {least:,}"
-            possible += " is possible"
-            self._replace(key, wish, possible, nearest)
+            self._replace(key, wish, f"{possible} is possible", nearest)
         return self.values[key]
 
     def checked(self, key: str, check: Callable[[str], Any], usual: str = "") -> Any:
@@ -137,20 +131,14 @@ def _possible(wish: str, options: Sequence[str]) -> str:
     if len(options) <= _MOST_SAID:
         return f"possible here is {', '.join(options) or 'none'}"
     matches = difflib.get_close_matches(wish[:80].lower(), options, n=3, cutoff=0.4)
-    return (
-        f"which is not known: did you mean {' or '.join(matches)}?"
-        if matches
-        else "which is unknown"
-    )
+    guess = f"not known: did you mean {' or '.join(matches)}?"
+    return f"which is {guess if matches else 'unknown'}"
 
 
 def begin(
     page: str, read: Callable[[QueryReader], None], follow: Callable[[Query, set[str]], None]
 ) -> QueryReader:
-    """What this run is about; the page's widgets and the address are brought to say the same.
-
-    `read` turns query into values; `follow` changes query after the user changed some.
-    """
+    """The wishes of this run; `read` makes values of them, `follow` changes them after the user."""
     state = st.session_state
     fresh = state.get(_PAGE) != page or _is_history_navigation()
     incoming = {key: ",".join(st.query_params.get_all(key))[:_LONGEST] for key in st.query_params}
@@ -185,11 +173,8 @@ def begin(
 
 
 def _write_address(query_to_show: Query, incoming: Query) -> None:
-    """Make the browser's address say what is stated; comes last, as sending may end this run.
-
-    The browser asked for this run with the `incoming` address, and may have heard of that of the
-    run before only then: it is told again unless both agree.
-    """
+    """Make the browser's address say what is stated; comes last, as sending may end this run."""
+    # the browser may have heard of the address of the run before only after it asked for this one
     shown_before = st.session_state.get(_ADDRESS, incoming)
     st.session_state[_ADDRESS] = query_to_show
     if not query_to_show == incoming == shown_before:
@@ -198,8 +183,7 @@ def _write_address(query_to_show: Query, incoming: Query) -> None:
 
 def _is_history_navigation() -> bool:
     """Whether the browser's Back or Forward led here."""
-    context = get_script_run_ctx()
-    return bool(getattr(context, "is_history_navigation", False))
+    return bool(getattr(get_script_run_ctx(), "is_history_navigation", False))
 
 
 def _apply_widgets(before: Query) -> tuple[Query, set[str]]:
@@ -210,9 +194,8 @@ def _apply_widgets(before: Query) -> tuple[Query, set[str]]:
         if value == shown:
             continue
         changed.add(key)
-        if value is None:
-            query.pop(key, None)
-        else:
+        query.pop(key, None)
+        if value is not None:
             query[key] = ",".join(value) if isinstance(value, list) else str(value)
     return query, changed
 
@@ -229,25 +212,20 @@ def request(**changes: str | None) -> None:
 
 
 def arrivals() -> int:
-    """How often an address brought this session here: widgets without a value of their own restart.
-
-    A table's selection, for one, can be set only where the table is new.
-    """
+    """How often an address brought this session here: then widgets without own values restart."""
     return int(st.session_state.get(_ARRIVALS, 0))
 
 
 def stated_query(keys: Sequence[str] = ()) -> Query:
     """The address of a page that states some names, or those of the present page."""
     query: Query = st.session_state.get(_QUERY, {})
-    return {
-        key: query[key] for key in keys or st.session_state.get(_PARAMETERS, ()) if key in query
-    }
+    keys = keys or st.session_state.get(_PARAMETERS, ())
+    return {key: query[key] for key in keys if key in query}
 
 
 def link(path: str, paths: Sequence[str]) -> str:
     """The whole address of a page, as the browser's bar shows it."""
     base = (st.context.url or "").split("?")[0].split("#")[0].rstrip("/")
     head, _, last = base.rpartition("/")
-    base = head if last in paths else base
     encoded = urllib.parse.urlencode(stated_query())
-    return f"{base}/{path}" + (f"?{encoded}" if encoded else "")
+    return f"{head if last in paths else base}/{path}" + (f"?{encoded}" if encoded else "")

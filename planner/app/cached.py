@@ -1,7 +1,4 @@
-"""Cached: pure functions of a job that pages ask again and again, and its chosen layout.
-
-Streamlit keeps the results by the job's text and hands every session its own copy.
-"""
+"""Cached: pure functions of a job that pages ask again and again, and its chosen layout."""
 
 from __future__ import annotations
 
@@ -52,7 +49,6 @@ __all__ = [
 ]
 
 _HASH: dict[Any, Any] = {PageJob: lambda job: job.key}
-_SCALING_TOP = 1
 
 
 @st.cache_data(max_entries=64, show_spinner="Searching all layouts ...", hash_funcs=_HASH)
@@ -65,42 +61,29 @@ def plan_of(job: PageJob) -> Plan:
 def space_of(job: PageJob) -> LayoutSpace:
     """All candidates of a job, condensed."""
     return layout_space(
-        job.model,
-        job.machine,
-        job.nodes,
-        job.workload,
-        job.frameworks,
-        experience=job.experience,
+        job.model, job.machine, job.nodes, job.workload, job.frameworks, experience=job.experience
     )
 
 
 @st.cache_data(max_entries=128, show_spinner=False, hash_funcs=_HASH)
 def estimate_of(job: PageJob, packed: str) -> Estimate:
     """The estimate of a layout that an address or a form names."""
+    return estimate(job.model, job.machine, **_laid_out(job, packed))
+
+
+def _laid_out(job: PageJob, packed: str) -> dict[str, Any]:
+    """A packed layout and its framework, with the workload of as many sequences as it trains."""
     layout, framework = link.unpack_layout(packed)
-    return estimate(
-        job.model,
-        job.machine,
-        layout,
-        framework=framework or None,
-        workload=job.workload.replaced(global_batch=layout.global_batch),
-        experience=job.experience,
-    )
+    workload = job.workload.replaced(global_batch=layout.global_batch)
+    laid_out = {"layout": layout, "framework": framework or None, "workload": workload}
+    return {**laid_out, "experience": job.experience}
 
 
 @st.cache_data(max_entries=64, show_spinner=False, hash_funcs=_HASH)
 def training_of(job: PageJob, packed: str, training_json: str) -> WholeTraining:
-    """The whole training on a layout; `asked` is what it does besides its steps, as JSON."""
-    layout, framework = link.unpack_layout(packed)
-    return whole_training(
-        job.model,
-        job.machine,
-        layout,
-        framework=framework or None,
-        workload=job.workload.replaced(global_batch=layout.global_batch),
-        training=Training.described(json.loads(training_json), where="training"),
-        experience=job.experience,
-    )
+    """The whole training on a layout; the JSON is what it does besides its steps."""
+    training = Training.described(json.loads(training_json), where="training")
+    return whole_training(job.model, job.machine, training=training, **_laid_out(job, packed))
 
 
 @st.cache_data(max_entries=64, show_spinner=False, hash_funcs=_HASH)
@@ -137,7 +120,7 @@ def files_of(job: PageJob, packed: str) -> tuple[bytes, str]:
 
 @st.cache_data(max_entries=64, show_spinner="Working it out ...", hash_funcs=_HASH)
 def answer_of(job: PageJob, question: str, options: str) -> Answer:
-    """The answer to a question about a job; `own` is what it asks besides, as JSON."""
+    """The answer to a question about a job; the options are JSON."""
     return QUESTIONS[question](
         job.model,
         job.machine,
@@ -153,7 +136,7 @@ def answer_of(job: PageJob, question: str, options: str) -> Answer:
 def scale_point(job: PageJob) -> ScalePoint:
     """The best layout of a job on its nodes, as one point of a scaling curve."""
     try:
-        answer = plan_job(job, top=_SCALING_TOP)
+        answer = plan_job(job, top=1)
     except PlannerError as error:
         return ScalePoint(job.nodes, None, 0.0, 0.0, error.plain)
     return ScalePoint.of(answer)
@@ -189,11 +172,7 @@ def closest(plan: Plan) -> Estimate | None:
 
 
 def kept_batch(layout: Layout, batch: int) -> Layout:
-    """A layout with as many passes as a batch needs; LayoutError where the batch does not divide.
-
-    >>> kept_batch(Layout(dp=8, micro_batch=2), 256).grad_accumulation
-    16
-    """
+    """A layout with as many passes as a batch needs; LayoutError where it does not divide."""
     once = layout.dp * layout.micro_batch
     if batch % once:
         candidates = [n for n in (batch // once * once, (batch // once + 1) * once) if n]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import streamlit as st
@@ -12,15 +12,23 @@ from planner.errors import PlannerError
 from planner.show.figures.frame import Drawing
 from planner.tables import Table
 
-__all__ = ["FIGURES", "draw", "draw_table", "escape", "escaped_rows", "metrics", "refuse"]
+__all__ = [
+    "FIGURES",
+    "announce",
+    "download",
+    "draw",
+    "draw_table",
+    "escape",
+    "escaped_rows",
+    "in_rows",
+    "list_lines",
+    "metrics",
+    "refuse",
+]
 
 
 def escape(text: str) -> str:
-    r"""Text that Markdown shows as it is; no link, picture, formula or HTML comes to life.
-
-    >>> escape("<b>[x](http://y)</b> $a$")
-    '\\<b\\>\\[x\\]\\(http\\://y\\)\\</b\\> \\$a\\$'
-    """
+    """Text that Markdown shows as it is; no link, picture, formula or HTML comes to life."""
     return re.sub(r"([\\`*_{}\[\]()<>#|$~:])", r"\\\1", text)
 
 
@@ -40,8 +48,8 @@ FIGURES = (
 """Style of a page: words of figures can be read in both themes, also when the theme changes."""
 
 
-def draw(drawing: Drawing, key: str) -> None:
-    """Draw a figure; readers of screens hear its text alternative."""
+def draw(drawing: Drawing, key: str, caption: bool = False) -> None:
+    """Draw a figure; readers of screens hear its text alternative, which a caption shows to all."""
     font = {"color": _INK}
     figure = drawing.figure
     figure.update_layout(font=font, legend={"font": font}, modebar={"orientation": "v"})
@@ -49,6 +57,8 @@ def draw(drawing: Drawing, key: str) -> None:
     figure.update_yaxes(tickfont=font, title={"font": font})
     figure.update_traces(textfont=font, selector={"type": "bar", "textposition": "outside"})
     st.plotly_chart(figure, key=key, alt=drawing.alt, config=_CONFIG)
+    if caption:
+        st.caption(escape(drawing.alt))
 
 
 def draw_table(rows: Sequence[dict[str, Any]], key: str, alt: str, **settings: Any) -> None:
@@ -66,17 +76,34 @@ def metrics(rows: Iterable[tuple[str, str, str]]) -> None:
     """Draw figures side by side, each with its label and its small print."""
     with st.container(horizontal=True):
         for label, value, small in rows:
-            st.metric(
-                label,
-                value,
-                delta=escape(small),
-                delta_color="off",
-                delta_arrow="off",
-                border=True,
-                width="stretch",
-            )
+            st.metric(label, value, escape(small), "off", delta_arrow="off", border=True)
 
 
-def refuse(error: PlannerError, title: str) -> None:
+def refuse(error: PlannerError, title: str | None = None) -> None:
     """Say why something cannot be."""
     st.error(escape(error.plain), title=title)
+
+
+def announce(sentence: str, fits: bool, tight: bool = False) -> None:
+    """Say a verdict in the colour of what fits, fits tightly, or does not."""
+    say = (st.warning if tight else st.success) if fits else st.error
+    say(escape(sentence))
+
+
+def download(label: str, data: str | bytes, name: str, key: str) -> None:
+    """A button that saves data as a file."""
+    ending = name.rpartition(".")[2]
+    kind = "text/csv" if ending == "csv" else f"application/{ending}"
+    st.download_button(label, data, name, kind, key=key, on_click="ignore")
+
+
+def list_lines(lines: Iterable[str]) -> None:
+    """Draw a list, a bullet a line."""
+    for line in lines:
+        st.markdown("- " + escape(line))
+
+
+def in_rows(items: Sequence[str], width: int, **settings: Any) -> Iterator[tuple[Any, str]]:
+    """Every item with its column, in rows of so many columns."""
+    for start in range(0, len(items), width):
+        yield from zip(st.columns(width, **settings), items[start : start + width], strict=False)

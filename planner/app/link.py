@@ -1,13 +1,8 @@
-"""Link: what an address carries beside plain values: a layout, one's own model or machine.
-
-Everything that comes from an address or a file is limited in size and read by the planner's own
-readers, which refuse what they do not know.
-"""
+"""Link: what an address carries beside plain values: a layout, one's own model or machine."""
 
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import re
 import zlib
@@ -39,37 +34,21 @@ _MOST_VALUE = 2000
 
 
 def pack_layout(layout: Layout, framework: str) -> str:
-    """A layout as one word for an address.
-
-    >>> pack_layout(Layout(dp=8, tp=4), "fsdp2")
-    'fsdp2~dp.8~tp.4'
-    >>> repeated = Layout(recompute="selective", recompute_modules=("mlp", "layernorm"))
-    >>> pack_layout(repeated, "megatron-lm")
-    'megatron-lm~recompute.selective~recompute_modules.layernorm+mlp'
-    """
-    fields = layout.model_dump(mode="json", exclude_defaults=True)
-    plain = {
-        name: "+".join(value) if isinstance(value, list) else value
-        for name, value in fields.items()
-    }
-    return "~".join([framework, *(f"{name}.{value}" for name, value in plain.items())])
+    """A layout as one word for an address."""
+    fields = layout.model_dump(mode="json", exclude_defaults=True).items()
+    plain = [(name, "+".join(v) if isinstance(v, list) else v) for name, v in fields]
+    return "~".join([framework, *(f"{name}.{value}" for name, value in plain)])
 
 
 def unpack_layout(text: str) -> tuple[Layout, str]:
-    """The layout and framework that `pack_layout` wrote.
-
-    >>> unpack_layout("fsdp2~dp.8~tp.4")[0].world
-    32
-    """
+    """The layout and framework that `pack_layout` wrote."""
     framework, *parts = text[:_MAX_LINK].split("~")
     fields = {}
     for part in parts:
         name, dot, value = part.partition(".")
         if not dot:
-            raise LayoutError(
-                f"{shorten(part)!r} in the address is no field of a layout; open "
-                "the link again as it was given"
-            )
+            message = f"{shorten(part)!r} in the address is no field of a layout; "
+            raise LayoutError(f"{message}open the link again as it was given")
         fields[name] = value
     return Layout.from_text(fields, where="address"), framework
 
@@ -108,9 +87,6 @@ def _decoded(data: bytes, remedy: str) -> str:
         raise CatalogueError("the file is not UTF-8 text; save it as UTF-8") from None
 
 
-# --- one's own model or machine ---------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class OwnDescription:
     """A description that a user gave: a config.json, or a TOML file as the catalogues hold."""
@@ -144,18 +120,14 @@ def read_own(data: bytes, file_name: str) -> OwnDescription:
     """A description from an uploaded or edited file, under a harmless name that says what it is."""
     if file_name.lower().endswith(".toml"):
         text = _decoded(data, "a description has a few kB: give a profile of the catalogue's form")
-        lines = (line.rstrip() for line in text.splitlines())
-        significant = "\n".join(
-            line for line in lines if line and not line.lstrip().startswith("#")
-        )
-        return OwnDescription(_safe(file_name), significant)
+        lines = [line.rstrip() for line in text.splitlines()]
+        lines = [line for line in lines if line and not line.lstrip().startswith("#")]
+        return OwnDescription(_safe(file_name), "\n".join(lines))
     fields = parse_config(data)
     stated_name = str(fields.get("_name_or_path") or "").rstrip("/").rpartition("/")[2]
     stem = _safe(file_name)
     if stem.lower() in ("config", "uploaded"):
-        stem = (
-            _safe(stated_name) if stated_name else _safe(f"own-{fields.get('model_type', 'model')}")
-        )
+        stem = _safe(stated_name or f"own-{fields.get('model_type', 'model')}")
     return OwnDescription(stem, {key: value for key, value in fields.items() if _is_shape(value)})
 
 
@@ -165,11 +137,7 @@ def _is_shape(value: Any) -> bool:
 
 
 def _safe(name: str) -> str:
-    """Letters, digits, dot, dash and underscore of a file name; nothing else survives.
-
-    >>> _safe("../<b>my model</b>.json")
-    'b-my-model-b'
-    """
+    """Letters, digits, dot, dash and underscore of a file name; nothing else survives."""
     stem = re.sub(r"\.(json|toml)$", "", name, flags=re.IGNORECASE)
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")
     return stem[:40] or "uploaded"
@@ -194,10 +162,8 @@ def unpack_own(packed: str) -> OwnDescription:
         # a limit on what comes out: a few bytes can expand to gigabytes
         text = zlib.decompressobj().decompress(data, _MAX_CONFIG_BYTES)
         name, fields = json.loads(text)
-    except (ValueError, binascii.Error, zlib.error, RecursionError, TypeError):
-        raise CatalogueError(
-            "the description in the address is damaged; upload the file again"
-        ) from None
+    except (ValueError, zlib.error, RecursionError, TypeError):
+        name, fields = "", None
     if not isinstance(fields, (dict, str)):
         raise CatalogueError("the description in the address is damaged; upload the file again")
     return OwnDescription(_safe(str(name)), fields)

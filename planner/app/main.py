@@ -1,7 +1,4 @@
-"""Main: the pages, their order, and the way between them.
-
-Every link to a page carries what is asked, so all pages speak of one job.
-"""
+"""Main: the pages, their order, and the way between them."""
 
 from __future__ import annotations
 
@@ -111,8 +108,8 @@ def open_page(path: str, pages: Mapping[str, Page] | None = None) -> None:
         st.warning(escape(" ".join(request.reader.messages)))
     PAGES[path].page(request)
     st.caption("Link to exactly this page:")
-    link = address.link("" if path == FIRST else path, tuple(PAGES))
-    st.code(link, language=None, wrap_lines=True)
+    path = "" if path == FIRST else path
+    st.code(address.link(path, tuple(PAGES)), language=None, wrap_lines=True)
 
 
 def _begin(path: str) -> tuple[PageRequest, dict[str, list[str]]]:
@@ -136,6 +133,5 @@ def _begin(path: str) -> tuple[PageRequest, dict[str, list[str]]]:
 
 def _asks(path: str, reader: address.QueryReader, request: PageRequest) -> None:
     """Read what only one page asks for."""
-    asks = getattr(PAGES[path], "asks", None)
-    if asks is not None:
+    if asks := getattr(PAGES[path], "asks", None):
         asks(reader, request.job)

@@ -1,7 +1,4 @@
-"""Command line: `planner ask QUESTION`, a command for every question.
-
-The options of a question are those of its signature beside those of `plan`.
-"""
+"""Command line: `planner ask QUESTION`, a command for every question."""
 
 from __future__ import annotations
 
@@ -22,12 +19,11 @@ from planner.cli.options.option_styles import AsCsv, AsJson
 
 __all__ = ["register"]
 
-_HELP = "Questions that take many plans: a sentence, a table, the reasons."
-
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
-    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=_HELP)
+    summary = "Questions that take many plans: a sentence, a table, the reasons."
+    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=summary)
     for name, question in QUESTIONS.items():
         add_command = group.command(name, help=question.description, short_help=question.summary)
         add_command(_command(question))
@@ -40,21 +36,12 @@ def _command(question: Question[...]) -> Callable[..., int]:
     nodes = options.pop("nodes", None)
 
     def command(
-        *,
-        options_of_job: JobOptions,
-        as_json: AsJson = False,
-        as_csv: AsCsv = False,
-        **values: Any,
+        *, options_of_job: JobOptions, as_json: AsJson = False, as_csv: AsCsv = False, **values: Any
     ) -> int:
         usual = {} if nodes is None or options_of_job.states_nodes else {"nodes": nodes.default}
         job, _ = options_of_job.load(**usual)
-        answer = question.of_job(
-            job,
-            **{
-                name: tuple(values[name] or ()) if each.repeats else values[name]
-                for name, each in options.items()
-            },
-        )
+        repeated = {name: tuple(values[name] or ()) for name, e in options.items() if e.repeats}
+        answer = question.of_job(job, **{name: values[name] for name in options} | repeated)
         if as_json:
             print(answer.to_json())
         elif as_csv:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import textwrap
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +22,7 @@ from planner.describe.catalogue import (
     names,
 )
 from planner.describe.files import read_toml
+from planner.describe.framework.framework import Framework
 from planner.describe.framework.switches import split_name
 from planner.describe.model.model import Model
 from planner.describe.model.traced_file import is_python_file
@@ -30,11 +32,7 @@ from planner.units import format_bytes, format_count
 
 __all__ = ["register"]
 
-_INDENTED: dict[str, Any] = {
-    "initial_indent": " " * 21,
-    "subsequent_indent": " " * 21,
-    "break_on_hyphens": False,
-}
+_INDENT = " " * 21
 
 
 def register(app: typer.Typer) -> None:
@@ -46,93 +44,88 @@ def register(app: typer.Typer) -> None:
     app.command("show")(show_command)
 
 
+def _print_list(as_json: bool, records: Iterable[object], lines: Iterable[str]) -> int:
+    """Print entries of the catalogue, as JSON or a line each."""
+    if as_json:
+        print(json.dumps(list(records), indent=1))
+    else:
+        print("\n".join(lines))
+    return 0
+
+
 def models_command(as_json: AsJson = False) -> int:
     """List the models of the catalogue."""
     models = [load_model(name) for name in names("model")]
-    if as_json:
-        print(
-            json.dumps(
-                [{"name": m.name, "num_params": m.num_params, "family": m.family} for m in models],
-                indent=1,
-            )
-        )
-        return 0
-    for model in models:
-        print(f"{model.name:22} {format_count(model.num_params):>8}  {model.family}")
-    return 0
+    return _print_list(
+        as_json,
+        [{"name": m.name, "num_params": m.num_params, "family": m.family} for m in models],
+        [f"{m.name:22} {format_count(m.num_params):>8}  {m.family}" for m in models],
+    )
 
 
 def machines_command(as_json: AsJson = False) -> int:
     """List the machines of the catalogue."""
     machines = [load_machine(name) for name in names("machine")]
-    if as_json:
-        print(
-            json.dumps(
-                [
-                    {
-                        "name": m.name,
-                        "num_devices": m.num_devices,
-                        "title": m.title,
-                        "num_nodes": int(m.num_nodes.value),
-                        "networks": [n.name for n in m.all_networks if n.name],
-                        "evidence": m.evidence,
-                    }
-                    for m in machines
-                ],
-                indent=1,
-            )
-        )
-        return 0
+    records = [
+        {
+            "name": m.name,
+            "num_devices": m.num_devices,
+            "title": m.title,
+            "num_nodes": int(m.num_nodes.value),
+            "networks": [n.name for n in m.all_networks if n.name],
+            "evidence": m.evidence,
+        }
+        for m in machines
+    ]
     wide = max(len(m.device.name) for m in machines)
-    for m in machines:
-        print(
-            f"{m.name:20} {int(m.num_nodes.value):>6} x {m.node.num_devices:<2} "
-            f"{m.device.name:{wide}}  {m.title}"
-        )
-    return 0
+    lines = [
+        f"{m.name:20} {int(m.num_nodes.value):>6} x {m.node.num_devices:<2} "
+        f"{m.device.name:{wide}}  {m.title}"
+        for m in machines
+    ]
+    return _print_list(as_json, records, lines)
 
 
 def frameworks_command(as_json: AsJson = False) -> int:
     """List the frameworks that are described, each with its switches (`-f fsdp2+compile`)."""
     frameworks = [load_framework(name) for name in names("framework")]
-    if as_json:
-        listed = [
-            {
-                "name": framework.name,
-                "title": framework.title,
-                "switches": {name: switch.does for name, switch in framework.switches.items()},
-            }
-            for framework in frameworks
-        ]
-        print(json.dumps(listed, indent=1))
-        return 0
+    records = [
+        {
+            "name": framework.name,
+            "title": framework.title,
+            "switches": {name: switch.does for name, switch in framework.switches.items()},
+        }
+        for framework in frameworks
+    ]
+    return _print_list(as_json, records, _framework_lines(frameworks))
+
+
+def _framework_lines(frameworks: list[Framework]) -> Iterator[str]:
     from planner.show.descriptions import spelled
 
     for framework in frameworks:
-        print(f"{framework.name:20} {framework.title}")
+        yield f"{framework.name:20} {framework.title}"
         switches = [spelled(*each) for each in framework.switches.items()]
         if switches:
-            print(textwrap.fill(" ".join(switches), 100, **_INDENTED))
-    return 0
+            text = textwrap.fill(" ".join(switches), 100 - len(_INDENT), break_on_hyphens=False)
+            yield textwrap.indent(text, _INDENT)
 
 
 def datasets_command(as_json: AsJson = False) -> int:
     """List the datasets that are described (`planner ask data --dataset NAME`)."""
     datasets = [load_dataset(name) for name in names("dataset")]
-    if as_json:
-        print(json.dumps([dataset.model_dump(mode="json") for dataset in datasets], indent=1))
-        return 0
-    for dataset in datasets:
-        print(f"{dataset.name:20} {format_bytes(dataset.total_bytes):>11}  {dataset.title}")
-    return 0
+    return _print_list(
+        as_json,
+        [dataset.model_dump(mode="json") for dataset in datasets],
+        [f"{each.name:20} {format_bytes(each.total_bytes):>11}  {each.title}" for each in datasets],
+    )
 
 
 def _kind_of_file(name: str) -> str | None:
-    """What a path describes, by its form; None where the name is no path."""
+    """The kind of thing that a path describes, by its form; None where the name is no path."""
     # unlike Path.is_dir this takes any text
-    if is_python_file(name):
-        return "model"
-    if name.endswith(".json") or (os.path.isdir(name) and name not in names("machine")):
+    is_folder = os.path.isdir(name) and name not in names("machine")
+    if is_python_file(name) or name.endswith(".json") or is_folder:
         return "model"
     if "/" in name and not name.endswith(".toml"):
         from planner.describe.model.huggingface.hub import parse_hub_name
@@ -140,11 +133,9 @@ def _kind_of_file(name: str) -> str | None:
         return "model" if parse_hub_name(name) else None
     if not name.endswith(".toml"):
         return None
-    content = read_toml(Path(name))
-    if "device" in content:
-        return "machine"
+    content = set(read_toml(Path(name)))
     shapes = {"num_layers", "hidden_size", "convolutional"}
-    return "model" if shapes & set(content) else "framework"
+    return "machine" if "device" in content else "model" if shapes & content else "framework"
 
 
 def _show_constants(as_json: bool) -> int:
@@ -219,9 +210,8 @@ def show_command(
         kinds = {*names("machine"), *aliases()}
         if name.lower() not in kinds and kind is None:
             everything = [*kinds, *names("model"), *names("framework")]
-            raise UnknownNameError(
-                "name", name, everything, "`planner machines`, `models`, `frameworks`"
-            )
+            lists = "`planner machines`, `models`, `frameworks`"
+            raise UnknownNameError("name", name, everything, lists)
         described = load_machine(name, tuple(overrides or ()))
     if as_toml:
         if not isinstance(described, Model):

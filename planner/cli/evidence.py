@@ -1,7 +1,4 @@
-"""Command line, evidence: `backtest`, `calibrate`, `collectives`, `compare`.
-
-Heavy imports happen inside the commands, so that `planner --help` loads none of them.
-"""
+"""Command line, evidence: `backtest`, `calibrate`, `collectives`, `compare`."""
 
 from __future__ import annotations
 
@@ -62,8 +59,7 @@ def calibrate_command(
     output: Annotated[Path, typer.Option("--output", "-o", help="Profile to write.")],
     from_runs: Annotated[Path | None, typer.Option(help="CSV of measured runs.")] = None,
     from_collectives: Annotated[
-        Path | None,
-        typer.Option(help="Output of nccl-tests, or of `validate collectives --csv`."),
+        Path | None, typer.Option(help="Output of nccl-tests, or of `validate collectives --csv`.")
     ] = None,
     machine: Annotated[str, typer.Option("--machine", "-m", help="Machine of the runs.")] = "",
     nodes: Annotated[
@@ -98,7 +94,7 @@ def calibrate_command(
 
 
 def _held_out(result: Calibration) -> str:
-    """What a fit brings where it has not been, and what to do where that is nothing."""
+    """The error of a fit where it has not been, and what to do where it brings nothing."""
     folds = result.held_out
     if folds is None:
         runs = counted(result.num_runs, "run") + " of one layout" * (result.num_runs > 2)
@@ -110,12 +106,11 @@ def _held_out(result: Calibration) -> str:
         f"held out by {folds.apart}, {folds.num_folds} folds: mean |error| "
         f"{100 * folds.error_after:.1f} % with the fit, {100 * folds.error_before:.1f} % without"
     )
-    if folds.worse:
-        message += (
-            "\nthe fit is worse than none on runs that it has not seen: keep the profile as it is, "
-            "and give the runs to `plan --measured`"
-        )
-    return message
+    worse = (
+        "\nthe fit is worse than none on runs that it has not seen: keep the profile as it is, "
+        "and give the runs to `plan --measured`"
+    )
+    return message + worse * folds.worse
 
 
 def _calibrate_links(
@@ -220,10 +215,8 @@ def _collectives(
         if plain not in OPERATIONS:
             raise UnknownNameError("operation", operation, OPERATIONS, "nccl-tests' names")
         operation = plain
-    if ranks is None:
-        group = whole_nodes(place, 1 if nodes is None else nodes)
-    else:
-        group = group_of(place, ranks, stride)
+    nodes = 1 if nodes is None else nodes
+    group = whole_nodes(place, nodes) if ranks is None else group_of(place, ranks, stride)
     rows = table(group, size_bytes)
     return group, [row for row in rows if operation in (None, row.operation)]
 

@@ -1,8 +1,4 @@
-"""Command line: the program, its commands and its exit codes.
-
-Results go to standard output, progress and errors to standard error. Exit codes: 0 it fits,
-1 nothing fits, 2 wrong use; 3 where rows of measurements were refused.
-"""
+"""Command line: the program and its commands; errors and progress go to standard error."""
 
 from __future__ import annotations
 
@@ -33,76 +29,45 @@ _WORDS = {
 }
 """What the library that reads options says, and what it means."""
 
-COMMANDS = {
-    "plan": (
-        "planner.cli.layouts",
-        "Search every layout: which strategy fits, how much memory, how long a step.",
-    ),
-    "estimate": (
-        "planner.cli.layouts",
-        "Estimate one layout: memory by part and stage, step time by part.",
-    ),
-    "simulate": (
-        "planner.cli.layouts",
-        "Play one step of a layout event by event: what waits for what, and what to widen.",
-    ),
-    "sweep": (
-        "planner.cli.sweep",
-        "Ask thousands of questions, on cores or a cluster: models, machines, nodes, what-ifs.",
-    ),
-    "app": (
-        "planner.cli.app",
-        "Open the explorer in a browser (extra `app`).",
-    ),
-    "models": (
-        "planner.cli.catalogue",
-        "List the models of the catalogue.",
-    ),
-    "machines": (
-        "planner.cli.catalogue",
-        "List the machines of the catalogue.",
-    ),
-    "frameworks": (
-        "planner.cli.catalogue",
-        "List the frameworks that are described, each with its switches (`-f fsdp2+compile`).",
-    ),
-    "datasets": (
-        "planner.cli.catalogue",
-        "List the datasets that are described (`planner ask data --dataset NAME`).",
-    ),
-    "show": (
-        "planner.cli.catalogue",
-        "Show everything known about a machine, a model, a framework, constants or preferences.",
-    ),
-    "emit": (
-        "planner.cli.emit",
-        "Write the files that run a layout: job script, framework configuration, README.",
-    ),
-    "backtest": (
-        "planner.cli.evidence",
-        "Score estimates against measured runs, every row; exit 3 where rows were refused.",
-    ),
-    "calibrate": (
-        "planner.cli.evidence",
-        "Calibrate a hardware profile, from measured runs or by measuring this machine.",
-    ),
-    "collectives": (
-        "planner.cli.evidence",
-        "Time of every collective by algorithm, or its score against nccl-tests output.",
-    ),
-    "compare": (
-        "planner.cli.evidence",
-        "Compare a real run's log with its estimate; exit 3 where both cannot be of one run.",
-    ),
-    "ask": (
-        "planner.cli.ask",
-        "Questions that take many plans: a sentence, a table, the reasons.",
-    ),
-    "validate": (
-        "planner.validate.program",
-        "Check estimates with real torch.",
-    ),
+_MODULES = {
+    "planner.cli.layouts": ["plan", "estimate", "simulate", "emit"],
+    "planner.cli.sweep": ["sweep"],
+    "planner.cli.app": ["app"],
+    "planner.cli.catalogue": ["models", "machines", "frameworks", "datasets", "show"],
+    "planner.cli.evidence": ["backtest", "calibrate", "collectives", "compare"],
+    "planner.cli.ask": ["ask"],
+    "planner.validate.program": ["validate"],
 }
+_SUMMARIES = {
+    "plan": "Search every layout: which strategy fits, how much memory, how long a step.",
+    "estimate": "Estimate one layout: memory by part and stage, step time by part.",
+    "simulate": "Play one step of a layout event by event: what waits for what, and what to widen.",
+    "sweep": (
+        "Ask thousands of questions, on cores or a cluster: models, machines, nodes, what-ifs."
+    ),
+    "app": "Open the explorer in a browser (extra `app`).",
+    "models": "List the models of the catalogue.",
+    "machines": "List the machines of the catalogue.",
+    "frameworks": (
+        "List the frameworks that are described, each with its switches (`-f fsdp2+compile`)."
+    ),
+    "datasets": "List the datasets that are described (`planner ask data --dataset NAME`).",
+    "show": (
+        "Show everything known about a machine, a model, a framework, constants or preferences."
+    ),
+    "emit": "Write the files that run a layout: job script, framework configuration, README.",
+    "backtest": "Score estimates against measured runs, every row; exit 3 where rows were refused.",
+    "calibrate": "Calibrate a hardware profile, from measured runs or by measuring this machine.",
+    "collectives": "Time of every collective by algorithm, or its score against nccl-tests output.",
+    "compare": (
+        "Compare a real run's log with its estimate; exit 3 where both cannot be of one run."
+    ),
+    "ask": "Questions that take many plans: a sentence, a table, the reasons.",
+    "validate": "Check estimates with real torch.",
+}
+
+_MODULE_OF = {name: module for module, commands in _MODULES.items() for name in commands}
+COMMANDS = {name: (_MODULE_OF[name], summary) for name, summary in _SUMMARIES.items()}
 """Commands in the order of the help: the module that registers each, and its summary."""
 
 
@@ -149,11 +114,7 @@ def _fail(message: str) -> NoReturn:
 
 
 def _plain(message: str) -> str:
-    """A complaint of the options in the words of all others.
-
-    >>> _plain("Invalid value for '--zero': Value error, 'x' is not one of 'a', 'b'.")
-    "Invalid value for '--zero': 'x' is not one of 'a', 'b'."
-    """
+    """A complaint of the options in the words of all others."""
     for words, plain in _WORDS.items():
         message = message.replace(words, plain)
     return message

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -69,15 +69,8 @@ def sweep_command(
         from planner.sweeps.progress import Progress
 
         progress = Progress(shown=True)
-        result = sweeps.sweep(
-            sweep,
-            into=into,
-            backend=backend,
-            jobs=jobs,
-            address=address,
-            limit=limit,
-            progress=progress,
-        )
+        where: dict[str, Any] = {"into": into, "backend": backend, "jobs": jobs, "address": address}
+        result = sweeps.sweep(sweep, **where, limit=limit, progress=progress)
     except KeyboardInterrupt:
         return _report_interrupt(progress, into)
     if into is None:
@@ -94,15 +87,13 @@ def _show_first(path: Path) -> int:
 
     questions, first = dry_run(path)
     number = counted(len(questions.questions), "question")
-    print(f"{number}: {_KIND_NOUNS[questions.kind]} each. The first:")
+    noun = {"plan": "a plan", "estimate": "an estimate", "trace": "a trace"}[questions.kind]
+    print(f"{number}: {noun} each. The first:")
     for name, value in first.items():
         print(f"  {name} = {value}")
     if (repeated := questions.num_stated - len(questions.questions)) > 0:
         print(f"{counted(repeated, 'question')} stated more than once, and asked once.")
     return FITS
-
-
-_KIND_NOUNS = {"plan": "a plan", "estimate": "an estimate", "trace": "a trace"}
 
 
 def _summary(result: SweepResult, into: Path, progress: Progress) -> str:
@@ -124,14 +115,11 @@ def _summary(result: SweepResult, into: Path, progress: Progress) -> str:
 
 def _report_interrupt(progress: Progress | None, into: Path | None) -> int:
     """Say how many answers are kept, and return the exit code of an interrupt."""
-    if progress is None or not progress.total:
-        message = "no question was asked yet"
-    else:
-        message = f"{progress.done:,} of {counted(progress.total, 'question')} answered "
-        message += (
-            "are kept, and the same command goes on from there"
-            if into
-            else "and none kept; name a table with --into, and they are"
-        )
+    message = "no question was asked yet"
+    if progress is not None and progress.total:
+        fate = "and none kept; name a table with --into, and they are"
+        if into:
+            fate = "are kept, and the same command goes on from there"
+        message = f"{progress.done:,} of {counted(progress.total, 'question')} answered {fate}"
     print(f"planner: interrupted: {message}", file=sys.stderr, flush=True)
     return INTERRUPTED

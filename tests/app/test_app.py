@@ -21,9 +21,8 @@ from planner.app.cached import kept_batch
 from planner.app.controls.page_job import SHORT_NAMES, YOURS, PageJob, move_job
 from planner.app.draw import escape
 from planner.app.main import PAGES
-from planner.app.views.log import _object
-from planner.app.views.scaling import node_counts
-from planner.app.views.trust import _scored, _text
+from planner.app.views.fit import node_counts
+from planner.app.views.trust import _object, _scored, _text
 from planner.cli import main
 from planner.describe.catalogue import load_machine, load_model
 from planner.describe.layout import Layout

@@ -10,8 +10,8 @@ from streamlit.testing.v1 import AppTest
 
 from planner.app import link
 from planner.app.address import QueryReader
+from planner.app.controls.own import query_of_files
 from planner.app.controls.page_job import PageJob, read
-from planner.app.own_files import query_of_files
 from planner.describe.catalogue import load_machine, load_model
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload

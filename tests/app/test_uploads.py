@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from planner.app.views.log import read_upload
+from planner.app.views.trust import read_upload
 from planner.evidence.logs.steps import LogError
 
 _STEPS = [

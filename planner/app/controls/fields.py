@@ -8,11 +8,10 @@ from typing import Any
 
 from planner.describe.base import Description, field_docs
 
-__all__ = ["Kind", "bounds", "kind_of", "options_of", "widget"]
+__all__ = ["Kind", "bounds", "integer", "kind_of", "options_of", "widget"]
 
 _MOST = 10_000_000.0
-_SHORT_OF = 0.99
-# a number that must stay below a bound stops short of it
+_SHORT_OF = 0.99  # a number that must stay below a bound stops short of it
 
 
 class Kind(enum.Enum):
@@ -32,12 +31,7 @@ class Kind(enum.Enum):
 
 
 def kind_of(description: type[Description], name: str) -> Kind:
-    """What a field of a description holds.
-
-    >>> from planner.describe.workload import Workload
-    >>> kind_of(Workload, "optimizer").value, kind_of(Workload, "dropout").value
-    ('one word', 'number')
-    """
+    """The kind of thing that a field of a description holds."""
     annotation = description.model_fields[name].annotation
     if typing.get_origin(annotation) is tuple:
         return Kind.WORDS
@@ -59,12 +53,7 @@ def options_of(description: type[Description], name: str) -> tuple[str, ...]:
 
 
 def bounds(description: type[Description], name: str) -> tuple[float, float]:
-    """Least and most that a number may be.
-
-    >>> from planner.describe.layout import Layout
-    >>> bounds(Layout, "zero_stage")
-    (0, 3)
-    """
+    """Least and most that a number may be."""
     least, most = 0.0, _MOST
     for rule in description.model_fields[name].metadata:
         least = getattr(rule, "ge", least)
@@ -72,6 +61,14 @@ def bounds(description: type[Description], name: str) -> tuple[float, float]:
             most = rule.lt * _SHORT_OF
         most = getattr(rule, "le", most)
     return least, most
+
+
+def integer(
+    place: Any, label: str, key: str, bounds: tuple[int, int], about: str | None, step: int = 1
+) -> None:
+    """A widget for a whole number that the session holds."""
+    least, most = bounds
+    place.number_input(label, min_value=least, max_value=most, step=step, key=key, help=about)
 
 
 def widget(
@@ -96,19 +93,14 @@ def widget(
     if kind is Kind.WORDS:
         settings |= {} if value is None else {"default": list(value)}
         return place.multiselect(label, options_of(description, name), **settings)
-    if kind is Kind.TRUTH:
+    if kind in (Kind.TRUTH, Kind.TEXT):
         settings |= {} if value is None else {"value": value}
-        return place.checkbox(label, **settings)
-    if kind is Kind.TEXT:
-        settings |= {} if value is None else {"value": value}
-        return place.text_input(label, **settings)
+        return (place.checkbox if kind is Kind.TRUTH else place.text_input)(label, **settings)
     low, most = bounds(description, name)
     number = kind.number
     if description.model_fields[name].default is None:
         settings |= {"value": None, "placeholder": "the model's own", "step": 0.05}
     elif value is not None:
         settings |= {"value": number(value)}
-    low = low if least is None else least
-    return place.number_input(
-        label, min_value=number(low), max_value=number(most), **{"step": number(1), **settings}
-    )
+    settings = {"step": number(1), "max_value": number(most), **settings}
+    return place.number_input(label, min_value=number(low if least is None else least), **settings)

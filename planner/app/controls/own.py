@@ -1,23 +1,28 @@
-"""Own: a model or machine that the user describes: uploaded, changed in place, removed.
-
-The description travels in the address and is kept nowhere else.
-"""
+"""Own: a model or machine that the user describes: uploaded, changed in place, removed."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 import streamlit as st
 
 from planner.app import address, link
-from planner.app.controls.page_job import OWN_PARAMETER, YOURS, PageJob
-from planner.app.draw import escape
+from planner.app.controls.page_job import OWN_PARAMETER, SHORT_NAMES, YOURS, PageJob
+from planner.app.draw import escape, refuse
 from planner.app.link import OwnDescription
-from planner.describe.catalogue import folder
+from planner.choose.planning import estimate
+from planner.choose.user_layouts import complete_layout
+from planner.describe.catalogue import folder, load_framework
+from planner.describe.configurations.configuration import joined
+from planner.describe.configurations.document import MAX_BYTES
+from planner.describe.configurations.reading import read_configuration_text
 from planner.describe.model.huggingface.hub import fetch_config, parse_hub_name
 from planner.emitters.batch_job import slug
-from planner.errors import PlannerError
+from planner.errors import CatalogueError, PlannerError, shorten
 from planner.units import format_count
 
-__all__ = ["changes", "own_description"]
+__all__ = ["changes", "offer_files", "own_description", "query_of_files"]
 
 _FILES = {
     "model": ("Your own model: a Hugging Face config.json, or a TOML file", ["json", "toml"]),
@@ -27,9 +32,8 @@ _FILES = {
 
 def own_description(kind: str) -> OwnDescription | None:
     """The description that the user gave, in use or put aside."""
-    packed = address.requested(OWN_PARAMETER[kind]) or address.requested(
-        f"kept_{OWN_PARAMETER[kind]}"
-    )
+    parameter = OWN_PARAMETER[kind]
+    packed = address.requested(parameter) or address.requested(f"kept_{parameter}")
     try:
         return link.unpack_own(packed) if packed else None
     except PlannerError:
@@ -79,31 +83,21 @@ def use(kind: str, description: OwnDescription) -> None:
         described_model = description.model()
         if description.name.startswith("own-"):
             count = format_count(described_model.num_params).replace(" ", "")
-            description = OwnDescription(
-                f"own-{described_model.family}-{count}", description.fields
-            )
+            own_name = f"own-{described_model.family}-{count}"
+            description = OwnDescription(own_name, description.fields)
     else:
         description.machine()
-    packed = link.pack_own(description)
-    address.request(
-        **{
-            kind: None,
-            OWN_PARAMETER[kind]: packed,
-            f"kept_{OWN_PARAMETER[kind]}": None,
-            "layout": None,
-        }
-    )
+    changes = {kind: None, "layout": None, f"kept_{OWN_PARAMETER[kind]}": None}
+    address.request(**changes, **{OWN_PARAMETER[kind]: link.pack_own(description)})
 
 
 def _present(kind: str, job: PageJob | None) -> None:
     """What is in use, with buttons to change or remove it."""
     description = own_description(kind)
     in_use = st.session_state.get(kind) == YOURS
-    shown = (
-        f"Your {kind}: {description.name}"
-        if description
-        else f"In use is {st.session_state.get(kind)}"
-    )
+    shown = f"In use is {st.session_state.get(kind)}"
+    if description:
+        shown = f"Your {kind}: {description.name}"
     with st.container(horizontal=True, vertical_alignment="center"):
         st.caption(escape(shown + ("" if in_use or not description else " (not in use)") + "."))
         if st.button("Change its numbers", key=f"{kind}_edit", disabled=job is None):
@@ -113,13 +107,9 @@ def _present(kind: str, job: PageJob | None) -> None:
 
 
 def _remove(kind: str) -> None:
-    changes: dict[str, str | None] = {
-        OWN_PARAMETER[kind]: None,
-        f"kept_{OWN_PARAMETER[kind]}": None,
-    }
-    if address.requested(OWN_PARAMETER[kind]):
-        changes["layout"] = None
-    address.request(**changes)
+    parameter = OWN_PARAMETER[kind]
+    forgotten = ["layout"] if address.requested(parameter) else []
+    address.request(**dict.fromkeys([parameter, f"kept_{parameter}", *forgotten]))
 
 
 def _catalogued(kind: str) -> OwnDescription:
@@ -149,3 +139,90 @@ def _edit(kind: str, description: OwnDescription) -> None:
             st.rerun()
 
     window()
+
+
+_READ = "files_read"
+_NOT_CARRIED = (
+    "buckets and overlap are taken as the framework's own here: `planner estimate --from` counts "
+    "those of the files"
+)
+
+
+def offer_files(job: PageJob) -> None:
+    """Ask for files; say how the last ones were read while their layout is shown."""
+    with st.expander("Start from configuration files of yours"), st.form("files", border=False):
+        uploads = st.file_uploader(
+            "Files of one job: DeepSpeed, Accelerate, torchtitan, Megatron, nanotron, nanoGPT or "
+            "Hugging Face Trainer",
+            accept_multiple_files=True,
+        )
+        if st.form_submit_button("Read") and uploads:
+            try:
+                query, notes = query_of_files({f.name: _text(f) for f in uploads}, job)
+            except PlannerError as error:
+                refuse(error, title="These files describe no job yet")
+            else:
+                st.session_state[_READ] = query["layout"], notes
+                address.request(**query)
+                st.rerun()
+    packed, notes = st.session_state.get(_READ, ("", ()))
+    if packed and packed == job.layout:
+        lines = [f"- {escape(note)}" for note in notes] or ["The files say it all."]
+        st.info("\n".join(["How your files were read:", "", *lines]))
+
+
+def _text(file: Any) -> str:
+    """The text of an uploaded file, which is refused before it is read where it is large."""
+    name = shorten(file.name)
+    if file.size > MAX_BYTES:
+        raise CatalogueError(
+            f"{name} has {file.size / 1e3:.0f} kB; configurations above {MAX_BYTES / 1e3:.0f} kB "
+            "are refused: give the configuration alone"
+        )
+    try:
+        return str(file.getvalue().decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise CatalogueError(f"{name} is not UTF-8 text; save it as UTF-8") from None
+
+
+def query_of_files(texts: Mapping[str, str], job: PageJob) -> tuple[address.Query, tuple[str, ...]]:
+    """The address that shows the job of files, and how they were read; a page's job fills gaps."""
+    files = joined([read_configuration_text(text, name) for name, text in texts.items()])
+    stated_fields = {*files.layout, *files.workload, *files.usual}
+    workload = {k: v for k, v in dict(job.workload).items() if k not in stated_fields}
+    notes = []
+    if {"micro_batch", "grad_accumulation"} <= stated_fields:
+        workload.pop("global_batch", None)
+    layout = {} if "micro_batch" in stated_fields else {"micro_batch": 1}
+    if layout:
+        notes.append("micro-batches of one sequence, because the files state none")
+    nodes = None if files.world or "dp" in files.layout else job.nodes
+    completed = complete_layout(
+        job.model, job.machine, files, nodes=nodes, layout=layout, workload=workload
+    )
+    shown = estimate(
+        job.model,
+        job.machine,
+        completed.layout,
+        workload=completed.workload,
+        framework=completed.framework,
+        experience=job.experience,
+    )
+    if completed.framework is not None and completed.framework != load_framework(
+        completed.framework.name
+    ):
+        notes.append(_NOT_CARRIED)
+    query = {
+        SHORT_NAMES.get(k, k): _word(v)
+        for k, v in dict(completed.workload).items()
+        if v is not None
+    }
+    query["nodes"] = str(-(-completed.layout.world // job.machine.node.num_devices))
+    query["layout"] = link.pack_layout(completed.layout, shown.framework)
+    return query, (*completed.notes, *notes)
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return f"{value:g}" if value == 0 and not isinstance(value, bool) else str(value)

@@ -1,7 +1,4 @@
-"""Own runs: measured runs that the user gave, which correct all estimates of the session.
-
-They are kept in the session alone: a link to a page carries none of them.
-"""
+"""Own runs: measured runs that the user gave, which correct all estimates of the session."""
 
 from __future__ import annotations
 
@@ -71,13 +68,9 @@ def present(job: PageJob | None) -> None:
     """What the estimates are corrected by, with a button that ends it."""
     if job is None or job.learned is None:
         return
-    name = st.session_state[_KEY][0]
+    badge = f"All estimates are {corrected(job.learned)} ({st.session_state[_KEY][0]})"
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.badge(
-            escape(f"All estimates are {corrected(job.learned)} ({name})"),
-            icon=":material/straighten:",
-            color="blue",
-        )
+        st.badge(escape(badge), icon=":material/straighten:", color="blue")
         st.button("Remove", key="own_runs_remove", on_click=_remove)
 
 
@@ -89,6 +82,5 @@ def show_lessons(job: PageJob, estimate: Estimate | None = None) -> None:
     if estimate is not None:
         scenario = scenario_of(job.model, job.machine, job.workload, estimate, job.experience)
         changes = change_by_experience(scenario, estimate)
-    lines = lessons(job.learned, changes)
-    if lines:
+    if lines := lessons(job.learned, changes):
         st.caption(escape(" ".join(lines)))

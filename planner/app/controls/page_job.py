@@ -1,8 +1,4 @@
-"""Job: what query of the address mean, adapted to the model and the machine.
-
-A field of the workload that nobody asked for is as the model and the machine have it: no bf16
-where the device has none, no more nodes than there are. What was asked and cannot be is said.
-"""
+"""Job: what query of the address mean, adapted to the model and the machine."""
 
 from __future__ import annotations
 
@@ -19,13 +15,7 @@ from planner.app.controls.switches import SWITCHES, switched
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.planning import TOP
 from planner.choose.preferences import preferences
-from planner.describe.catalogue import (
-    aliases,
-    load_framework,
-    load_machine,
-    load_model,
-    names,
-)
+from planner.describe.catalogue import aliases, load_framework, load_machine, load_model, names
 from planner.describe.machine import Machine
 from planner.describe.machine.variants import (
     MAX_FREE_PERCENT,
@@ -64,8 +54,7 @@ _AGAIN_S = 60
 
 def hub_model(name: str) -> Model:
     """The model of a name; CatalogueError where it cannot be had."""
-    result = _answer(name)
-    if isinstance(result, str):
+    if isinstance(result := _answer(name), str):
         raise CatalogueError(result)
     return result
 
@@ -133,16 +122,9 @@ class PageJob(JobSpec):
     @property
     def key(self) -> str:
         """The job as text, whatever layout is chosen; equal jobs have equal text."""
-        parts = (self.model, self.machine, self.workload)
-        texts = [part.model_dump_json() for part in parts]
-        return "\n".join(
-            [
-                *texts,
-                *map(str, (self.nodes, self.top, self.tolerance)),
-                *(framework.name for framework in self.frameworks),
-                self.runs,
-            ]
-        )
+        texts = [part.model_dump_json() for part in (self.model, self.machine, self.workload)]
+        texts += map(str, (self.nodes, self.top, self.tolerance))
+        return "\n".join([*texts, *(each.name for each in self.frameworks), self.runs])
 
     @property
     def file_name(self) -> str:
@@ -174,7 +156,11 @@ def read(reader: QueryReader) -> PageRequest:
     most = int(machine.num_nodes.value)
     nodes = reader.number("nodes", 1, most, min(_NODES, most))
     fields = {name: _field(reader, name, model, machine) for name in Workload.model_fields}
-    workload, problem = _workload(fields)
+    workload, problem = None, ""
+    try:
+        workload = Workload.described(fields, where="job")
+    except PlannerError as error:
+        problem = error.plain
     named = reader.words("frameworks", running_on(machine))
     frameworks = switched(reader, named, machine, model, workload)
     top = reader.number("top", 1, MOST_LAYOUTS, TOP)
@@ -182,30 +168,13 @@ def read(reader: QueryReader) -> PageRequest:
     layout = reader.packed(_LAYOUT)
     if workload is None:
         return PageRequest(reader, None, problem)
+    choices = {"top": top, "layout": layout, "free": free, "devices": devices}
+    choices |= {"nodes": nodes, "frameworks": frameworks, "tolerance": tolerance / 100}
     try:
-        job = PageJob(
-            model,
-            machine,
-            nodes=nodes,
-            workload=workload,
-            frameworks=frameworks,
-            tolerance=tolerance / 100,
-            top=top,
-            layout=layout,
-            free=free,
-            devices=devices,
-        )
+        job = PageJob(model, machine, workload=workload, **choices)
     except PlannerError as error:
         return PageRequest(reader, None, error.plain)
     return PageRequest(reader, job)
-
-
-def _workload(fields: dict[str, Any]) -> tuple[Workload | None, str]:
-    """The workload of some fields, or why they describe none."""
-    try:
-        return Workload.described(fields, where="job"), ""
-    except PlannerError as error:
-        return None, error.plain
 
 
 def follow(query: Query, changed: set[str]) -> None:
@@ -221,28 +190,14 @@ def follow(query: Query, changed: set[str]) -> None:
         elif parameter in query:
             # it can be chosen again
             query[f"kept_{parameter}"] = query.pop(parameter)
-    jobs = {
-        *OWN_PARAMETER,
-        "network",
-        "set",
-        "free",
-        "devices",
-        "nodes",
-        "frameworks",
-        SWITCHES,
-        *(SHORT_NAMES.get(f, f) for f in Workload.model_fields),
-    }
-    if changed & jobs:
+    jobs = {"network", "set", "free", "devices", "nodes", "frameworks", SWITCHES, *OWN_PARAMETER}
+    if changed & {*jobs, *(SHORT_NAMES.get(f, f) for f in Workload.model_fields)}:
         # a layout belongs to the job it was chosen for
         query.pop(_LAYOUT, None)
 
 
 def _match_model(typed: str, query: Query) -> str:
-    """The choice of a model that was typed in part: the first that begins so, else that holds it.
-
-    >>> _match_model("mistral", {}), _match_model("org/name", {}), _match_model("nobody", {})
-    ('mistral-7b', 'org/name', 'nobody')
-    """
+    """The choice of a model typed in part: the first that begins so, else that holds it."""
     labels = {name: name for name in names("model")}
     packed = query.get(OWN_PARAMETER["model"]) or query.get(f"kept_{OWN_PARAMETER['model']}")
     if packed:
@@ -268,13 +223,9 @@ def move_job(job: PageJob, machine: Machine) -> tuple[PageJob, str]:
         usual_precision = _usual_precision(machine)
         message = f"{machine.name} computes no {workload.precision}: {usual_precision} there."
         workload = workload.replaced(precision=usual_precision)
-    frameworks = tuple(
-        each for each in job.frameworks if not each.refuses(machine, workload, job.model)
-    )
-    result = job.replaced(
-        machine=machine, nodes=nodes, workload=workload, frameworks=frameworks, layout=""
-    )
-    return result, message
+    changes = {"machine": machine, "nodes": nodes, "workload": workload, "layout": ""}
+    fitting = [each for each in job.frameworks if not each.refuses(machine, workload, job.model)]
+    return job.replaced(**changes, frameworks=tuple(fitting)), message
 
 
 def precisions(machine: Machine) -> tuple[TrainingPrecision, ...]:
@@ -327,8 +278,7 @@ def _on_network(reader: QueryReader, machine: Machine) -> Machine:
     """The machine on the network that is asked, where software makes several of its wires."""
     if not machine.networks:
         return machine
-    names_of_all = [network.name for network in machine.all_networks]
-    chosen = reader.choice("network", ("", *names_of_all), "")
+    chosen = reader.choice("network", ("", *(each.name for each in machine.all_networks)), "")
     return machine.on_network(chosen) if chosen else machine
 
 

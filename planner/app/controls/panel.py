@@ -1,8 +1,4 @@
-"""Panel: the controls on a page.
-
-A widget's key is the name of its value in the address; the session holds its value before it is
-drawn.
-"""
+"""Panel: the controls on a page; a widget's key is the name of its value in the address."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ from typing import Any
 import streamlit as st
 
 from planner.app.controls import own_runs
-from planner.app.controls.fields import widget
+from planner.app.controls.fields import integer, widget
 from planner.app.controls.own import changes, own_description
 from planner.app.controls.page_job import (
     MOST_LAYOUTS,
@@ -24,14 +20,14 @@ from planner.app.controls.page_job import (
     running_on,
 )
 from planner.app.controls.switches import SWITCHES, help_of, offered
-from planner.app.draw import escape
+from planner.app.draw import escape, in_rows
 from planner.describe.catalogue import names
 from planner.describe.machine import Machine
 from planner.describe.machine.variants import MAX_FREE_PERCENT
 from planner.describe.workload import Workload
 from planner.units import format_bytes, format_count
 
-__all__ = ["ROW", "controls", "machine_box"]
+__all__ = ["ROW", "choice_box", "controls"]
 
 ROW = "job_row"
 """The container of what is asked first."""
@@ -76,16 +72,10 @@ def controls(request: PageRequest) -> PageJob | None:
     with st.container(border=True):
         with st.container(key=ROW):
             first = st.columns([3, 3, 2, 2, 2, 2], vertical_alignment="bottom")
-        _box(first[0], "model")
-        machine_box(first[1])
-        first[2].number_input(
-            "Nodes",
-            min_value=1,
-            max_value=_MOST_NODES,
-            step=1,
-            key="nodes",
-            help="Nodes of the machine the job may use.",
-        )
+        choice_box(first[0], "model")
+        choice_box(first[1], "machine")
+        nodes_help = "Nodes of the machine the job may use."
+        integer(first[2], "Nodes", "nodes", (1, _MOST_NODES), nodes_help)
         for column, name in zip(first[3:], _FIRST, strict=True):
             _workload(column, name)
         with st.expander("More about the job"):
@@ -100,12 +90,8 @@ def controls(request: PageRequest) -> PageJob | None:
     return request.job
 
 
-def machine_box(place: Any) -> None:
-    """The choice of the job's machine."""
-    _box(place, "machine")
-
-
-def _box(place: Any, kind: str) -> None:
+def choice_box(place: Any, kind: str) -> None:
+    """The choice of the job's model or machine."""
     description = own_description(kind)
     options = (YOURS, *names(kind)) if description else names(kind)
     now = str(st.session_state[kind])
@@ -136,10 +122,9 @@ def _details(request: PageRequest) -> None:
     """Controls beyond the first row: the rest of the workload, the search, the machine."""
     machine = request.job.machine if request.job else None
     names_left = [name for name in Workload.model_fields if name not in _FIRST]
-    for start in range(0, len(names_left), 4):
-        for column, name in zip(st.columns(4), names_left[start : start + 4], strict=False):
-            more = {"options": precisions(machine)} if machine and name == "precision" else {}
-            _workload(column, name, **more)
+    for column, name in in_rows(names_left, 4):
+        more = {"options": precisions(machine)} if machine and name == "precision" else {}
+        _workload(column, name, **more)
     _search(request.job, machine)
     _machine(machine)
 
@@ -156,14 +141,14 @@ def _search(job: PageJob | None, machine: Machine | None) -> None:
     )
     if job:
         _switches(job)
-    _integer(
+    integer(
         part,
         "Devices of one node",
         "devices",
         (0, _MOST_DEVICES),
         "A job on a part of one node; 0 means whole nodes. It is `--devices` of the command line.",
     )
-    _integer(
+    integer(
         tolerance,
         "Tolerance [%]",
         "tolerance",
@@ -188,7 +173,7 @@ def _machine(machine: Machine | None) -> None:
             "command line.",
         )
     free, middle, right = st.columns([1, 1, 2])
-    _integer(
+    integer(
         free,
         "Leave free [%]",
         "free",
@@ -198,13 +183,8 @@ def _machine(machine: Machine | None) -> None:
         "`--leave-free` of the command line.",
         step=5,
     )
-    _integer(
-        middle,
-        "Layouts to list",
-        "top",
-        (1, MOST_LAYOUTS),
-        "How many of the fastest layouts are ranked.",
-    )
+    top_help = "How many of the fastest layouts are ranked."
+    integer(middle, "Layouts to list", "top", (1, MOST_LAYOUTS), top_help)
     right.text_area(
         "Other numbers of the machine",
         key="set",
@@ -213,13 +193,6 @@ def _machine(machine: Machine | None) -> None:
         placeholder="network.latency_s=3us",
         help="One section.field=value a line, as the page Machines names them; values take units.",
     )
-
-
-def _integer(
-    place: Any, label: str, key: str, bounds: tuple[int, int], help_text: str, step: int = 1
-) -> None:
-    least, most = bounds
-    place.number_input(label, min_value=least, max_value=most, step=step, key=key, help=help_text)
 
 
 def _switches(job: PageJob) -> None:

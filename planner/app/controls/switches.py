@@ -24,13 +24,7 @@ def offered(
     model: Model | None = None,
     workload: Workload | None = None,
 ) -> list[str]:
-    """Switches of some frameworks that a machine's devices know and that are for a workload, each
-    behind its framework.
-
-    >>> from planner.describe.catalogue import load_machine
-    >>> offered(["accelerate"], load_machine("polaris"))[:2]
-    ['accelerate+compile', 'accelerate+liger']
-    """
+    """Switches of frameworks that devices know and that are for a workload, with the framework."""
     return [word for word, _ in _offered(frameworks, machine, model, workload)]
 
 
@@ -54,9 +48,8 @@ def help_of(
     """What the control says of them."""
     if not frameworks:
         return "What users of a framework turn on, such as torch.compile: choose frameworks first."
-    lines = [
-        f"- `{word}`: {effect}" for word, effect in _offered(frameworks, machine, model, workload)
-    ]
+    words = _offered(frameworks, machine, model, workload)
+    lines = [f"- `{word}`: {effect}" for word, effect in words]
     about = (
         "What is turned on, as `-f FRAMEWORK+SWITCH` of the command line; another value is typed."
     )
@@ -91,10 +84,7 @@ def _is_fine(word: str) -> bool:
     name, switches = split_name(word)
     catalogue = load_framework(name).switches
     needed = [
-        dependency
-        for switch in switches
-        if switch in catalogue
-        for dependency in catalogue[switch].needs
+        each for switch in switches if switch in catalogue for each in catalogue[switch].needs
     ]
     try:
         load_framework("+".join([name, *needed, *switches]))
@@ -105,8 +95,8 @@ def _is_fine(word: str) -> bool:
 
 def _full_name(name: str, words: Sequence[str]) -> str:
     """A framework with all its switches."""
-    mine = [switch for word in words if split_name(word)[0] == name for switch in _of(word)]
-    return "+".join([name, *mine])
+    chosen = [split_name(word) for word in words]
+    return "+".join([name, *(each for of, all_on in chosen if of == name for each in all_on)])
 
 
 def _refused(
@@ -125,7 +115,3 @@ def _refused(
     if refused:
         reader.messages.append(f"Switches: {refused}; {name} is searched without any.")
     return bool(refused)
-
-
-def _of(word: str) -> tuple[str, ...]:
-    return split_name(word)[1]

@@ -1,4 +1,1 @@
-"""Views: the pages of the explorer, one module each.
-
-Not `pages`: Streamlit takes a folder of that name beside its script for pages of its own.
-"""
+"""Views: the pages of the explorer, one module each."""

@@ -13,7 +13,7 @@ from planner.app import cached
 from planner.app.address import QueryReader
 from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.controls.panel import controls
-from planner.app.draw import draw, draw_table, escape
+from planner.app.draw import announce, draw, draw_table, escape, refuse
 from planner.ask import QUESTIONS, Answer
 from planner.ask.option import Parameter, parameters
 from planner.errors import PlannerError
@@ -74,7 +74,7 @@ def page(request: PageRequest) -> None:
     try:
         answer = cached.answer_of(job, name, values)
     except PlannerError as error:
-        st.error(escape(error.plain))
+        refuse(error)
         return
     _show(answer, job)
 
@@ -136,16 +136,12 @@ def _start(task: str) -> None:
 
 
 def _show(answer: Answer, job: PageJob) -> None:
-    (st.success if answer.found else st.error)(escape(answer.verdict))
-    drawing = answer_figure(answer)
-    if drawing is not None:
+    announce(answer.verdict, answer.found)
+    if (drawing := answer_figure(answer)) is not None:
         draw(drawing, key="ask_figure")
     if answer.rows:
-        draw_table(
-            answer_table(answer).text_records(),
-            key="ask_table",
-            alt="Options that were compared for the answer, a row each, with the reason.",
-        )
+        alt = "Options that were compared for the answer, a row each, with the reason."
+        draw_table(answer_table(answer).text_records(), key="ask_table", alt=alt)
     for note in answer.notes:
         st.caption(escape(note))
     file = f"{job.file_name}-{answer.question}"

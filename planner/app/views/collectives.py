@@ -8,7 +8,7 @@ import streamlit as st
 
 from planner.app import address
 from planner.app.controls.page_job import PageJob, PageRequest
-from planner.app.controls.panel import machine_box
+from planner.app.controls.panel import choice_box
 from planner.app.draw import draw, draw_table, escape
 from planner.cost.network.collective_table import group_of
 from planner.cost.network.topology import GroupView
@@ -59,36 +59,29 @@ def page(job_asked: PageRequest) -> None:
     group, size = _controls(machine)
     if (group.ranks - 1) * group.stride >= machine.num_devices:
         needed = (group.ranks - 1) * group.stride + 1
-        message = f"{group.ranks} ranks, {group.stride} apart, need {needed:,} devices"
-        has = f"{machine.name} has {machine.num_devices:,}"
-        st.error(escape(f"{message}; {has}. Use fewer ranks."))
+        message = f"{group.ranks} ranks, {group.stride} apart, need {needed:,} devices; "
+        message += f"{machine.name} has {machine.num_devices:,}. Use fewer ranks."
+        st.error(escape(message))
         return
-    drawing = figures.data_picture(group.operation)
     st.header("What it does to each rank's data", anchor=False)
-    draw(drawing, key="picture")
-    st.caption(escape(drawing.alt))
+    draw(figures.data_picture(group.operation), key="picture", caption=True)
     view = group_of(machine, group.ranks, group.stride)
     st.caption(escape(f"The group spans {group_text(view)}."))
     left, right = st.columns(2)
+    about = group.machine, group.operation, group.ranks, group.stride
     with left:
         st.header("Time against size", anchor=False)
-        draw(
-            figures.times(group.machine, group.operation, group.ranks, group.stride, size),
-            key="times",
-        )
+        draw(figures.times(*about, size), key="times")
     with right:
         st.header("Bus bandwidth, as nccl-tests defines it", anchor=False)
-        draw(
-            figures.bandwidth(group.machine, group.operation, group.ranks, group.stride),
-            key="bandwidth",
-        )
+        draw(figures.bandwidth(*about), key="bandwidth")
     _table(group, view, size)
 
 
 def _controls(machine: Machine) -> tuple[_Group, int]:
     columns = st.columns([2, 2, 1, 1, 2], vertical_alignment="bottom")
     operation = columns[0].selectbox("Operation", list(figures.OPERATIONS), key="op")
-    machine_box(columns[1])
+    choice_box(columns[1], "machine")
     ranks = columns[2].number_input("Ranks", 2, _MOST_RANKS, step=1, key="ranks")
     stride = columns[3].number_input("Apart", 1, _MOST_APART, step=1, key="apart", help=_APART)
     size = columns[4].select_slider("Size of the full buffer", _SIZES, key="size")

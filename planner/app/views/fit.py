@@ -6,27 +6,39 @@ import functools
 import hashlib
 
 import streamlit as st
+from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from planner.app import address, cached, link
 from planner.app.cached import chosen
 from planner.app.controls import own_runs
 from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.controls.panel import controls
-from planner.app.draw import draw, draw_table, escape, escaped_rows, metrics, refuse
+from planner.app.draw import (
+    announce,
+    download,
+    draw,
+    draw_table,
+    escape,
+    escaped_rows,
+    list_lines,
+    metrics,
+    refuse,
+)
 from planner.app.views import training
-from planner.app.views.scaling import scaling
 from planner.choose.plan import Plan
+from planner.choose.plots import ScalePoint, above_one
 from planner.cost.estimate import Estimate
 from planner.cost.parts import part
 from planner.errors import PlannerError
 from planner.show import words
 from planner.show.figures import bars, candidates
+from planner.show.figures.curves import scaling as drawn
 from planner.show.layout_words import CODE
 from planner.show.plan_report import strategies_table
 from planner.tables import Table
-from planner.units import GIB
+from planner.units import GIB, format_amount, format_seconds
 
-__all__ = ["TITLE", "page"]
+__all__ = ["TITLE", "node_counts", "page", "scaling"]
 
 TITLE = "Which strategy fits?"
 
@@ -68,17 +80,15 @@ def page(request: PageRequest) -> None:
 
 def _verdict(plan: Plan, job: PageJob, shown: Estimate | None) -> None:
     tight = plan.recommended is not None and plan.recommended.tight
-    say = (st.warning if tight else st.success) if plan.fits else st.error
-    say(escape(words.plan_sentence(plan)))
+    announce(words.plan_sentence(plan), plan.fits, tight)
     _batches(plan)
     if shown is None:
         return
     own_runs.show_lessons(job, shown)
-    limit = job.machine.device.memory_bytes.value
     # always a line, so that nothing below moves when a layout is found
     role = "chosen" if job.layout else "recommended"
     st.caption(escape(f"Numbers of the {role} layout: {shown.layout} with {shown.framework}."))
-    metrics(words.metrics(plan, shown, limit))
+    metrics(words.metrics(plan, shown, job.machine.device.memory_bytes.value))
     st.caption(escape(words.queue_sentence(plan, shown)))
 
 
@@ -89,17 +99,21 @@ def _batches(plan: Plan) -> None:
     with st.container(horizontal=True):
         for offer in plan.batches:
             size = offer.global_batch
-            st.button(
-                f"Take a batch of {size:,}",
-                on_click=functools.partial(address.request, batch=str(size), layout=None),
-                key=f"batch_{size}",
-            )
+            take = functools.partial(address.request, batch=str(size), layout=None)
+            st.button(f"Take a batch of {size:,}", on_click=take, key=f"batch_{size}")
 
 
 def _strategies(plan: Plan, job: PageJob) -> None:
     st.header("Memory and step, by strategy", anchor=False)
-    if any(verdict.estimate for verdict in plan.strategies):
-        _bars(plan, job)
+    if estimates := [verdict.estimate for verdict in plan.strategies if verdict.estimate]:
+        draw(bars.strategy_bars(plan.strategies, job.machine), key="strategies")
+        tight = (
+            " Tight: it fits by the estimate, but measured runs have taken more; run it once first."
+        )
+        st.caption(
+            "Bold is the step time. Strategies are the classic ones, each with its best layout; "
+            f"the fastest of all layouts is below.{tight * any(each.tight for each in estimates)}"
+        )
     else:
         st.info("No classic strategy has a layout for this job; why is said of each below.")
     # empty columns would only take room
@@ -107,27 +121,11 @@ def _strategies(plan: Plan, job: PageJob) -> None:
         st.table(escaped_rows(strategies_table(plan)), hide_index=True)
 
 
-def _bars(plan: Plan, job: PageJob) -> None:
-    draw(bars.strategy_bars(plan.strategies, job.machine), key="strategies")
-    st.caption(
-        "Bold is the step time. Strategies are the classic ones, each with its best layout; the "
-        "fastest of all layouts is below."
-        + (
-            ""
-            if not any(v.estimate and v.estimate.tight for v in plan.strategies)
-            else " Tight: it fits by the estimate, but measured runs have taken more; run it once "
-            "first."
-        )
-    )
-
-
 def _ranked(plan: Plan, job: PageJob) -> None:
     st.header("Layouts that fit, one of a kind", anchor=False)
-    limit = job.machine.device.memory_bytes.value
-    shown = plan.listed
-    rate = f"{job.workload.unit}/s"
-    rows = [_row(e, limit, _role(e, plan), rate) for e in shown]
-    packed = [link.of(e) for e in shown]
+    limit, rate = job.machine.device.memory_bytes.value, f"{job.workload.unit}/s"
+    rows = [_row(e, limit, _role(e, plan), rate) for e in plan.listed]
+    packed = [link.of(e) for e in plan.listed]
     start = [packed.index(job.layout)] if job.layout in packed else []
     # another job has another table: a row of the one before says nothing about it
     table = hashlib.sha256(job.key.encode()).hexdigest()[:12]
@@ -221,8 +219,7 @@ def _step(shown: Estimate | None) -> None:
 
 
 def _notes(plan: Plan) -> None:
-    for note in plan.notes:
-        st.markdown("- " + escape(note))
+    list_lines(plan.notes)
     st.subheader("Dropped while searching", anchor=False)
     draw_table(
         [{"reason": d.reason, "combinations": f"{d.count:,}"} for d in plan.dropped],
@@ -235,39 +232,117 @@ def _take_away(plan: Plan, job: PageJob, shown: Estimate | None) -> None:
     st.header("Take it away", anchor=False)
     with st.container(horizontal=True):
         name = job.file_name
-        _download("Plan (JSON)", plan.to_json(), f"{name}-plan.json", "get_json")
+        download("Plan (JSON)", plan.to_json(), f"{name}-plan.json", "get_json")
         if plan.ranked:
             rows = tuple(estimate.record() for estimate in plan.listed)
-            _download("Layouts (CSV)", Table(rows).to_csv(), f"{name}-layouts.csv", "get_csv")
+            download("Layouts (CSV)", Table(rows).to_csv(), f"{name}-layouts.csv", "get_csv")
         if shown is not None:
             layout = shown.layout.model_dump_json(indent=1)
-            _download("Layout (JSON)", layout, f"{name}-layout.json", "get_layout")
+            download("Layout (JSON)", layout, f"{name}-layout.json", "get_layout")
             archive, refusal = cached.files_of(job, link.of(shown))
             if archive:
-                _download("Files to run it (ZIP)", archive, f"{name}-run.zip", "get_files")
+                download("Files to run it (ZIP)", archive, f"{name}-run.zip", "get_files")
     if shown is not None and refusal:
         st.caption(escape(f"No files to run this layout: {refusal}."))
         _with_files(plan, job)
-
-
-_TYPES = {".json": "application/json", ".csv": "text/csv", ".zip": "application/zip"}
-
-
-def _download(label: str, data: str | bytes, name: str, key: str) -> None:
-    """A button that saves data as a file."""
-    kind = _TYPES[name[name.rindex(".") :]]
-    st.download_button(label, data, name, kind, key=key, on_click="ignore")
 
 
 def _with_files(plan: Plan, job: PageJob) -> None:
     """Offer the first layout of the list that files can be written for."""
     for candidate in plan.listed:
         if cached.files_of(job, link.of(candidate))[0]:
-            layout_name = f"{candidate.layout} with {candidate.framework}"
-            st.button(
-                escape(f"Take the first that has files: {layout_name}"),
-                key="take_files",
-                on_click=address.request,
-                kwargs={"layout": link.of(candidate)},
-            )
+            first = f"{candidate.layout} with {candidate.framework}"
+            take = functools.partial(address.request, layout=link.of(candidate))
+            label = escape(f"Take the first that has files: {first}")
+            st.button(label, key="take_files", on_click=take)
             return
+
+
+def node_counts(most: int, around: int) -> list[int]:
+    """Powers of two around a number of nodes, that number itself, at most seven."""
+    powers = [2**i for i in range(int(most).bit_length()) if around / 8 <= 2**i <= around * 4]
+    return sorted({*(p for p in powers if p <= most), around})[:7]
+
+
+@st.fragment
+def scaling(job: PageJob) -> None:
+    """The scaling view of page 1."""
+    columns = st.columns([2, 1, 1, 3], vertical_alignment="bottom")
+    weak = (
+        columns[0].segmented_control(
+            "Global batch",
+            ("stays", "grows with nodes"),
+            default="stays",
+            key="scale_batch",
+            help="Strong scaling keeps the batch; weak scaling keeps sequences per node.",
+        )
+        == "grows with nodes"
+    )
+    most = int(job.machine.num_nodes.value)
+    jobs = [_sized(job, count, weak) for count in node_counts(most, job.nodes)]
+    task = f"{weak} {job.key}"
+    columns[1].button("Work out", type="primary", key="scale_start", on_click=_work, args=(task,))
+    columns[2].button(
+        "Stop", key="scale_stop", on_click=_work, args=("",), help="Keeps the points that are done."
+    )
+    computed: dict[str, ScalePoint] = st.session_state.setdefault("scale_points", {})
+    missing = [sized for sized in jobs if sized.key not in computed]
+    working = bool(missing) and st.session_state.get("scale_task") == task
+    if working:
+        done = 1 - len(missing) / len(jobs)
+        st.progress(done, text=f"Searching {missing[0].nodes:,} nodes ...")
+    points = [computed[sized.key] for sized in jobs if sized.key in computed]
+    if points:
+        _show(points, job)
+    elif not working:
+        st.info(f"Searches {len(jobs)} node counts one by one; each is shown when it is done.")
+    if working:
+        # one point a run: Streamlit hears of a button only between two runs
+        computed[missing[0].key] = cached.scale_point(missing[0])
+        st.rerun(scope="fragment" if _is_fragment() else "app")
+
+
+def _work(task: str) -> None:
+    st.session_state["scale_task"] = task
+
+
+def _is_fragment() -> bool:
+    """Whether this run is of the fragment alone, not of the page."""
+    return bool(getattr(get_script_run_ctx(), "fragment_ids_this_run", None))
+
+
+def _sized(job: PageJob, nodes: int, weak: bool) -> PageJob:
+    batch = job.workload.global_batch
+    if weak:
+        batch = max(round(batch * nodes / job.nodes), 1)
+    return job.replaced(nodes=nodes, workload=job.workload.replaced(global_batch=batch))
+
+
+def _show(points: list[ScalePoint], job: PageJob) -> None:
+    shown = {"time": "Step time", "efficiency": "Efficiency", "node-hours": "Node-hours"}
+    for column, (quantity, title) in zip(st.columns(3), shown.items(), strict=True):
+        with column:
+            st.subheader(title, anchor=False)
+            draw(drawn(points, quantity), key=f"scale_{quantity}")
+    rows = []
+    for point in points:
+        queues = [
+            q for q in job.machine.scheduler.queues if q.min_nodes <= point.nodes <= q.max_nodes
+        ]
+        rows.append(
+            {
+                "nodes": point.nodes,
+                "step": format_seconds(point.step_time_s) if point.step_time_s else "-",
+                "node-hours": format_amount(point.node_hours) if point.step_time_s else "-",
+                "queues": ", ".join(f"{q.name} {q.max_hours:g} h" for q in queues) or "none known",
+                "best layout": point.layout,
+            }
+        )
+    draw_table(
+        rows,
+        key="scale_table",
+        alt="Per number of nodes: step time, node-hours, queues and best layout.",
+    )
+    unit = "the tokens asked for" if job.workload.all_tokens else "1,000 steps"
+    note = f"Node-hours are for {unit}. The dotted line is perfect scaling. {above_one(points)}"
+    st.caption(note.strip())

@@ -11,7 +11,7 @@ from planner.app import address
 from planner.app.cached import kept_batch
 from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.controls.panel import controls
-from planner.app.draw import draw, escape
+from planner.app.draw import draw, escape, refuse
 from planner.choose.planning import estimate
 from planner.choose.plots import PlayedStep
 from planner.choose.verdicts.decision_guide import apply_guide
@@ -80,19 +80,23 @@ def page(request: PageRequest) -> None:
                 try:
                     draw_idea(job)
                 except PlannerError as error:
-                    st.error(escape(error.plain))
-
-
-_Answers = list[tuple[str, Estimate]]
+                    refuse(error)
 
 
 def _compared(
     job: PageJob | None,
     example: _Subject,
-    answers: Callable[[_Subject], _Answers],
+    framework: str,
+    layouts_of: Callable[[_Subject], dict[str, Layout]],
     order: tuple[str, str] = ("memory", "time"),
 ) -> None:
     """Memory and time of some layouts: of the job, else of the example."""
+
+    def answers(about: _Subject) -> list[tuple[str, Estimate]]:
+        batch = about.workload.global_batch
+        sized = {name: kept_batch(each, batch) for name, each in layouts_of(about).items()}
+        return [(n, _estimated(about, e.model_dump_json(), framework)) for n, e in sized.items()]
+
     subject, estimates = example, []
     if job is not None:
         try:
@@ -119,12 +123,6 @@ def _estimated(subject: _Subject, layout: str, framework: str) -> Estimate:
     )
 
 
-def _of(subject: _Subject, layout: Layout, framework: str) -> Estimate:
-    """A layout that trains the subject's batch."""
-    resized = kept_batch(layout, subject.workload.global_batch)
-    return _estimated(subject, resized.model_dump_json(), framework)
-
-
 def _small(model: str, batch: int) -> _Subject:
     workload = Workload(sequence_length=1024, global_batch=batch)
     return _Subject(load_model(model), load_machine(_MACHINE), workload)
@@ -143,11 +141,11 @@ def _data(job: PageJob | None) -> None:
         "memory per device stays: what does not fit on one device does not fit on a thousand."
     )
 
-    def answers(subject: _Subject) -> _Answers:
+    def replicas(subject: _Subject) -> dict[str, Layout]:
         degrees = [dp for dp in (1, 2, 4, 8, 16) if subject.workload.global_batch % dp == 0]
-        return [(counted(dp, "device"), _of(subject, Layout(dp=dp), "ddp")) for dp in degrees]
+        return {counted(dp, "device"): Layout(dp=dp) for dp in degrees}
 
-    _compared(job, _small(_SMALL, 64), answers, ("time", "memory"))
+    _compared(job, _small(_SMALL, 64), "ddp", replicas, ("time", "memory"))
 
 
 def _collectives(job: PageJob | None) -> None:
@@ -157,9 +155,7 @@ def _collectives(job: PageJob | None) -> None:
         "followed by an all-gather: that is why ZeRO-2 sends no more than plain data parallelism."
     )
     operation = st.selectbox("Operation", list(collective_times.OPERATIONS), key="learn_op")
-    drawing = collective_times.data_picture(operation)
-    draw(drawing, key="learn_picture")
-    st.caption(escape(drawing.alt))
+    draw(collective_times.data_picture(operation), key="learn_picture", caption=True)
     place = _place(job, _RANKS)
     st.caption(escape(f"{_RANKS} neighbouring devices of {place.name}."))
     draw(collective_times.times(place, operation, _RANKS, 1, 2.0**26), key="learn_times")
@@ -173,17 +169,9 @@ def _zero(job: PageJob | None) -> None:
         "Activations are not sharded: that needs tensor or pipeline parallelism, or recompute."
     )
     dp = st.select_slider("Devices", (2, 4, 8, 16, 32), value=8, key="zero_dp")
-
-    def answers(subject: _Subject) -> _Answers:
-        return [
-            (
-                f"ZeRO-{stage}" if stage else "none",
-                _of(subject, Layout(dp=dp, zero_stage=stage), "deepspeed"),
-            )
-            for stage in range(4)
-        ]
-
-    _compared(job, _small(_SMALL, 32), answers)
+    names = ("none", "ZeRO-1", "ZeRO-2", "ZeRO-3")
+    stages = {name: Layout(dp=dp, zero_stage=stage) for stage, name in enumerate(names)}
+    _compared(job, _small(_SMALL, 32), "deepspeed", lambda _: stages)
 
 
 def _tensor(job: PageJob | None) -> None:
@@ -192,15 +180,9 @@ def _tensor(job: PageJob | None) -> None:
         "activations shrink, but each layer waits for collectives of its activations. Inside a "
         "node these are quick; once the group leaves the node they dominate."
     )
-
-    def answers(subject: _Subject) -> _Answers:
-        return [
-            (f"tp {tp}", _of(subject, Layout(tp=tp, dp=_DEVICES // tp), "megatron-lm"))
-            for tp in (1, 2, 4, 8, 16)
-        ]
-
     st.caption(f"{_DEVICES} devices; what tp does not use is data parallel.")
-    _compared(job, _small(_LARGER, 64), answers)
+    degrees = {f"tp {tp}": Layout(tp=tp, dp=_DEVICES // tp) for tp in (1, 2, 4, 8, 16)}
+    _compared(job, _small(_LARGER, 64), "megatron-lm", lambda _: degrees)
 
 
 def _pipeline(_: PageJob | None) -> None:
@@ -240,8 +222,7 @@ def _three(job: PageJob | None) -> None:
     axis = columns[3].segmented_control("Colour", ("tp", "dp", "pp"), default="pp", key="three_by")
     layout = Layout(tp=tp, pp=pp, dp=dp)
     drawing = layouts.rank_map(layout, _place(job, layout.world), axis or "pp")
-    draw(drawing, key="three_map")
-    st.caption(escape(drawing.alt))
+    draw(drawing, key="three_map", caption=True)
 
 
 def _offload(job: PageJob | None) -> None:
@@ -255,22 +236,12 @@ def _offload(job: PageJob | None) -> None:
         ("all on CPU", 3, "all-cpu"),
         ("all on NVMe", 3, "all-nvme"),
     )
-
-    def answers(subject: _Subject) -> _Answers:
-        return [
-            (
-                name,
-                _of(
-                    subject,
-                    Layout(dp=4, zero_stage=stage, offload=where, recompute="full"),
-                    "deepspeed",
-                ),
-            )
-            for name, stage, where in places
-        ]
-
+    offloaded = {
+        name: Layout(dp=4, zero_stage=stage, offload=where, recompute="full")
+        for name, stage, where in places
+    }
     st.caption("Four devices.")
-    _compared(job, _small(_LARGER, 64), answers)
+    _compared(job, _small(_LARGER, 64), "deepspeed", lambda _: offloaded)
 
 
 def _choosing(job: PageJob | None) -> None:
@@ -287,19 +258,12 @@ def _choosing(job: PageJob | None) -> None:
         example = _small(_LARGER, 64)
         job = PageJob(example.model, example.machine, workload=example.workload)
     scenario = Scenario(job.model, job.machine, job.workload, load_framework("fsdp2"))
-    st.info(
-        escape(
-            f"The guide for {job.model.name} on {counted(job.nodes, 'node')} of "
-            f"{job.machine.name}: "
-            f"{apply_guide([scenario], job.nodes)[1]}."
-        )
-    )
-    st.caption(
-        escape(
-            f"{job.model.name} has {format_bytes(16.0 * job.model.num_params)} of training state. "
-            "The first page searches all layouts and says where the guide and the estimate differ."
-        )
-    )
+    place = f"{counted(job.nodes, 'node')} of {job.machine.name}"
+    advice = apply_guide([scenario], job.nodes)[1]
+    st.info(escape(f"The guide for {job.model.name} on {place}: {advice}."))
+    state = f"{job.model.name} has {format_bytes(16.0 * job.model.num_params)} of training state. "
+    state += "The first page searches all layouts and says where the guide and the estimate differ."
+    st.caption(escape(state))
 
 
 _IDEAS: dict[str, Callable[[PageJob | None], None]] = {

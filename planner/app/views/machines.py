@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import streamlit as st
@@ -9,7 +10,7 @@ import streamlit as st
 from planner.app import address, cached
 from planner.app.controls.page_job import PageJob, PageRequest, move_job
 from planner.app.controls.panel import controls
-from planner.app.draw import draw, draw_table, escape
+from planner.app.draw import draw, draw_table, escape, list_lines
 from planner.choose.plan import Plan
 from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_machine, names
@@ -49,9 +50,7 @@ def page(request: PageRequest) -> None:
     left, right = st.columns([3, 2])
     with left:
         st.header("One node and its way out", anchor=False)
-        drawing = figures.topology(machine)
-        draw(drawing, key="topology")
-        st.caption(escape(drawing.alt))
+        draw(figures.topology(machine), key="topology", caption=True)
     with right:
         _queues(machine)
         _doubts(machine)
@@ -64,19 +63,16 @@ def _queues(machine: Machine) -> None:
     if not machine.scheduler.queues:
         st.caption("No queues are known.")
         return
-    draw_table(
-        [
-            {
-                "queue": q.name,
-                "nodes": f"{q.min_nodes:,}-{q.max_nodes:,}",
-                "limit [h]": q.max_hours,
-                "note": q.note,
-            }
-            for q in machine.scheduler.queues
-        ],
-        key="queues",
-        alt="Queues with their limits.",
-    )
+    rows = [
+        {
+            "queue": q.name,
+            "nodes": f"{q.min_nodes:,}-{q.max_nodes:,}",
+            "limit [h]": q.max_hours,
+            "note": q.note,
+        }
+        for q in machine.scheduler.queues
+    ]
+    draw_table(rows, key="queues", alt="Queues with their limits.")
     st.caption(escape(f"{machine.scheduler.kind}; {machine.scheduler.source}"))
 
 
@@ -86,8 +82,7 @@ def _doubts(machine: Machine) -> None:
         st.markdown(escape(machine.evidence))
     if machine.notes:
         st.header("Doubts", anchor=False)
-        for note in machine.notes:
-            st.markdown("- " + escape(note))
+        list_lines(machine.notes)
 
 
 def _facts(machine: Machine) -> None:
@@ -114,18 +109,12 @@ def _facts(machine: Machine) -> None:
                 "source": _spelled(curve.source, machine),
             }
         )
-    draw_table(
-        rows,
-        height=420,
-        key="facts",
-        alt="Every quantity of the machine with value, kind and source.",
-    )
-    counts = {
-        kind: sum(row["kind"] == kind for row in rows)
-        for kind in ("datasheet", "measured", "calibrated", "assumed")
-    }
+    alt = "Every quantity of the machine with value, kind and source."
+    draw_table(rows, height=420, key="facts", alt=alt)
+    counts = Counter(row["kind"] for row in rows)
+    kinds = ("datasheet", "measured", "calibrated", "assumed")
     st.caption(
-        ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+        ", ".join(f"{counts[kind]} {kind}" for kind in kinds if counts[kind])
         + ". Any of them can be changed by its name, with a line such as "
         "`device.memory_bytes=80GB`, under *More about the job*, *Other numbers of the machine*."
     )
@@ -133,22 +122,15 @@ def _facts(machine: Machine) -> None:
 
 def _spelled(source: str, machine: Machine) -> str:
     """A source with its abbreviation spelled out."""
-    short = source.split(":")[0]
-    long = machine.sources.get(short)
+    long = machine.sources.get(source.split(":")[0])
     return f"{source} ({long})" if long else source
 
 
 def _compare(job: PageJob) -> None:
     st.header("The same job on another machine", anchor=False)
-    second_machine = load_machine(
-        st.selectbox(
-            "Compare with",
-            names("machine"),
-            key="with",
-            help="It gets as many whole nodes as the job's devices need.",
-        )
-    )
-    second_job, message = move_job(job, second_machine)
+    about = "It gets as many whole nodes as the job's devices need."
+    second_name = st.selectbox("Compare with", names("machine"), key="with", help=about)
+    second_job, message = move_job(job, load_machine(second_name))
     if message:
         st.caption(escape(message))
     plans = []

@@ -7,12 +7,13 @@ from typing import Any
 
 import streamlit as st
 
-from planner.app import address, cached, link, own_files
+from planner.app import address, cached, link
 from planner.app.cached import chosen, closest, kept_batch
 from planner.app.controls.fields import widget
+from planner.app.controls.own import offer_files
 from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.controls.panel import controls
-from planner.app.draw import draw, draw_table, escape, refuse
+from planner.app.draw import announce, draw, draw_table, in_rows, refuse
 from planner.choose.plan import Plan
 from planner.cost.estimate import Estimate
 from planner.describe.layout import Layout
@@ -36,7 +37,7 @@ def page(request: PageRequest) -> None:
     job = controls(request)
     if job is None:
         return
-    own_files.offer(job)
+    offer_files(job)
     try:
         plan = cached.plan_of(job)
         shown = chosen(job, plan) or closest(plan)
@@ -65,11 +66,8 @@ def _choice(plan: Plan, shown: Estimate) -> None:
     for verdict in plan.strategies:
         if verdict.estimate is not None:
             e = verdict.estimate
-            labels.setdefault(
-                link.of(e),
-                f"{verdict.name}: {e.layout} [{e.framework}]"
-                + ("" if verdict.fits else ", does not fit"),
-            )
+            fate = "" if verdict.fits else ", does not fit"
+            labels.setdefault(link.of(e), f"{verdict.name}: {e.layout} [{e.framework}]{fate}")
     current = link.of(shown)
     labels.setdefault(current, f"{shown.layout} [{shown.framework}], changed by hand or sent")
     # another layout in the address is a new widget: it would else keep the choice before
@@ -89,25 +87,20 @@ def _pick(key: str) -> None:
     address.request(layout=st.session_state[key])
 
 
-_FOLLOWS = ("grad_accumulation",)
-"""Fields of a layout that follow from the others and the job's batch."""
-
-
 def _change(shown: Estimate, job: PageJob) -> None:
     """A form that changes the layout; it is estimated when the form is sent."""
     layout, packed = shown.layout, link.of(shown)
-    names = [name for name in Layout.model_fields if name not in _FOLLOWS]
+    # the passes follow from the others and the job's batch
+    names = [name for name in Layout.model_fields if name != "grad_accumulation"]
     with st.expander("Change this layout"), st.form(f"change_{packed}", border=False):
         st.caption(
             f"The batch stays {job.workload.global_batch:,} sequences: the passes of a step "
             "(gradient accumulation) follow."
         )
         fields: dict[str, Any] = {}
-        for start in range(0, len(names), 5):
-            columns = st.columns(5, vertical_alignment="bottom")
-            for column, name in zip(columns, names[start : start + 5], strict=False):
-                value, key = getattr(layout, name), f"set_{name}_{packed}"
-                fields[name] = widget(column, Layout, name, key=key, value=value)
+        for column, name in in_rows(names, 5, vertical_alignment="bottom"):
+            value, key = getattr(layout, name), f"set_{name}_{packed}"
+            fields[name] = widget(column, Layout, name, key=key, value=value)
         if st.form_submit_button("Estimate"):
             _use(layout.replaced(**fields), shown.framework, job)
 
@@ -127,13 +120,12 @@ def _use(layout: Layout, framework: str, job: PageJob) -> None:
 
 
 def _fate(shown: Estimate, job: PageJob) -> None:
-    say = (st.warning if shown.tight else st.success) if shown.fits else st.error
-    say(
-        escape(
-            f"{words.fit_sentence(shown, job.machine)}. {layout_words(shown.layout)} with "
-            f"{shown.framework}: {format_seconds(shown.step_time_s)} per step, "
-            f"{format_bytes(shown.memory_bytes['total'])} per device."
-        )
+    announce(
+        f"{words.fit_sentence(shown, job.machine)}. {layout_words(shown.layout)} with "
+        f"{shown.framework}: {format_seconds(shown.step_time_s)} per step, "
+        f"{format_bytes(shown.memory_bytes['total'])} per device.",
+        shown.fits,
+        shown.tight,
     )
 
 
@@ -148,9 +140,7 @@ def _where(shown: Estimate, job: PageJob) -> None:
         key=f"axis_{link.of(shown)}",
         help="Cells with one number share their place on this axis.",
     )
-    drawing = layouts.rank_map(layout, job.machine, axis or present[0])
-    draw(drawing, key="ranks")
-    st.caption(drawing.alt)
+    draw(layouts.rank_map(layout, job.machine, axis or present[0]), key="ranks", caption=True)
 
 
 def _carried(shown: Estimate, job: PageJob, packed: str) -> None:

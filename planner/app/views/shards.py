@@ -1,12 +1,10 @@
-"""Shards: the validation on real processes, started from the page, with progress and a stop.
-
-One validation runs at a time, whoever started it: it needs the machine's cores for itself.
-"""
+"""Shards: the validation on real processes, one at a time, with progress and a stop."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -94,21 +92,9 @@ def _panel(was_running: bool) -> None:
         st.info("A validation of another session is running; this page shows when it has ended.")
 
 
-def _start(chosen: list[str], task: str, world: int) -> _Running:
-    command = [
-        sys.executable,
-        "-m",
-        "planner.validate",
-        "run",
-        "--json",
-        "--cpu",
-        "--world",
-        str(world),
-        "--task",
-        task,
-        "--limit",
-        str(_LIMIT_S),
-    ]
+def _start(chosen: list[str], task: str, world: int) -> None:
+    command = [sys.executable, *["-m", "planner.validate", "run", "--json", "--cpu"]]
+    command += ["--world", str(world), "--task", task, "--limit", str(_LIMIT_S)]
     for strategy in chosen:
         command += ["--strategy", strategy]
     # they live as long as the validation and go with it
@@ -118,7 +104,6 @@ def _start(chosen: list[str], task: str, world: int) -> _Running:
     running = _Running(process, output, progress)
     _slot()[:] = [running]
     st.session_state["shards"] = running
-    return running
 
 
 def _show(mine: _Running, running: bool) -> None:
@@ -127,8 +112,7 @@ def _show(mine: _Running, running: bool) -> None:
         last = lines[-1] if lines else "starting"
         st.progress(_share(last), text=escape(last))
         return
-    results = mine.results()
-    if results is None:
+    if (results := mine.results()) is None:
         reason = lines[-1] if lines else "it ended without a word"
         st.warning(escape(f"Stopped: {reason}"))
         return
@@ -148,21 +132,11 @@ def _show(mine: _Running, running: bool) -> None:
                 "time not scored": (case.get("load") or {}).get("why_not") or "",
             }
         )
-    draw_table(
-        rows,
-        key="shard_results",
-        alt="Per strategy: equality with one process, bytes sent, step time.",
-    )
+    alt = "Per strategy: equality with one process, bytes sent, step time."
+    draw_table(rows, key="shard_results", alt=alt)
 
 
 def _share(line: str) -> float:
-    """Progress from a line such as `[2/5] mlp ddp: step 1 of 4`.
-
-    >>> _share("[2/5] mlp ddp: step 1 of 4"), _share("starting")
-    (0.2, 0.0)
-    """
-    number, slash, rest = line.removeprefix("[").partition("/")
-    total = rest.partition("]")[0]
-    if not (slash and number.isdigit() and total.isdigit() and int(total)):
-        return 0.0
-    return min((int(number) - 1) / int(total), 1.0)
+    """Progress from a line such as `[2/5] mlp ddp: step 1 of 4`."""
+    match = re.match(r"\[?(\d+)/(\d+)(\]|$)", line)
+    return min((int(match[1]) - 1) / int(match[2]), 1.0) if match and int(match[2]) else 0.0

@@ -9,8 +9,9 @@ import streamlit as st
 
 from planner.app import cached, link
 from planner.app.address import QueryReader
+from planner.app.controls.fields import integer
 from planner.app.controls.page_job import PageJob
-from planner.app.draw import draw, escape, escaped_rows, refuse
+from planner.app.draw import draw, escape, escaped_rows, list_lines, refuse
 from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_dataset, names
 from planner.describe.training.training_run import Charges, Loader, Staging, Training
@@ -58,7 +59,7 @@ def asks(reader: QueryReader) -> None:
 
 
 def _reader(key: str) -> Callable[[str], float | None]:
-    """What reads a written control: nothing is None, and what cannot be is refused in words."""
+    """The reader of a written control: nothing is None, and what cannot be is refused in words."""
 
     def read(text: str) -> float | None:
         if not text.strip():
@@ -82,10 +83,7 @@ def stated_training() -> Training:
     dataset = state["dataset"]
     fields: dict[str, Any] = {
         "loader": {"staging": state["staging"], "workers": state["workers"]},
-        "evaluation": {
-            "every_steps": state["evaluate_every"],
-            "sequences": state["evaluate_on"],
-        },
+        "evaluation": {"every_steps": state["evaluate_every"], "sequences": state["evaluate_on"]},
         "checkpoints": {"every_steps": state["save_every"], "asynchronous": state["async"]},
         "failures": {"per_device_hour": written["failures"]},
         "charges": {key: value for key, value in charges.items() if value is not None},
@@ -121,34 +119,22 @@ def show_training(job: PageJob, estimate: Estimate | None) -> None:
     draw(whole_training(answer), key="whole_training")
     with st.expander("Every part, and what it counts"):
         st.table(escaped_rows(training_table(answer)), hide_index=True)
-    for line in (f"{facts(answer)}.", *answer.notes):
-        st.markdown("- " + escape(line))
+    list_lines([f"{facts(answer)}.", *answer.notes])
 
 
 def _controls() -> None:
     first = st.columns(4, vertical_alignment="bottom")
     first[0].selectbox("Dataset", (_NO_DATASET, *names("dataset")), key="dataset")
-    first[1].selectbox(
-        "A node keeps of it",
-        _STAGING,
-        key="staging",
-        help="Nothing, on its own disk, or in memory.",
-    )
-    first[2].number_input(
-        "Workers of a rank",
-        min_value=0,
-        max_value=_MOST_WORKERS,
-        step=1,
-        key="workers",
-        help="Processes that read and decode; 0: the rank does it between its steps.",
-    )
-    first[3].toggle(
-        "Checkpoints beside steps", key="async", help="Written while steps go on (asynchronous)."
-    )
+    about = "Nothing, on its own disk, or in memory."
+    first[1].selectbox("A node keeps of it", _STAGING, key="staging", help=about)
+    about = "Processes that read and decode; 0: the rank does it between its steps."
+    integer(first[2], "Workers of a rank", "workers", (0, _MOST_WORKERS), about)
+    about = "Written while steps go on (asynchronous)."
+    first[3].toggle("Checkpoints beside steps", key="async", help=about)
     second = st.columns(4, vertical_alignment="bottom")
     for column, (key, label) in zip(second, _STEPS.items(), strict=False):
-        about = "0: as often as loses least." if key == "save_every" else None
-        column.number_input(label, min_value=0, max_value=_MOST, step=100, key=key, help=about)
+        often = "0: as often as loses least." if key == "save_every" else None
+        integer(column, label, key, (0, _MOST), often, step=100)
     places = [second[3], *st.columns(4, vertical_alignment="bottom")]
     for column, (key, (label, example)) in zip(places, _WRITTEN.items(), strict=True):
         column.text_input(label, key=key, max_chars=20, placeholder=example)

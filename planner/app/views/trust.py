@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -10,20 +13,26 @@ import streamlit as st
 
 from planner.app.controls import own_runs
 from planner.app.controls.page_job import PageJob, PageRequest
-from planner.app.draw import draw, draw_table, escape, metrics, refuse
-from planner.app.views.log import log
+from planner.app.draw import download, draw, draw_table, escape, metrics, refuse
 from planner.app.views.shards import shards
 from planner.cost.scenario.prior import Prior, memory_classes, priors
 from planner.describe.base import field_docs
+from planner.describe.catalogue import load_machine, names
+from planner.describe.model.huggingface.hub import is_from_hub
 from planner.errors import CatalogueError, PlannerError
 from planner.evidence.backtest import Backtest, score
+from planner.evidence.logs.comparison import compare, comparison_text
+from planner.evidence.logs.log_files import read_log
+from planner.evidence.logs.log_job import read_job
+from planner.evidence.logs.scalars import chosen_columns
+from planner.evidence.logs.steps import LogError, RunLog
 from planner.evidence.residuals import residuals, summary
 from planner.evidence.run_files import runs_from_text
 from planner.evidence.scores import Score
 from planner.show.figures import accuracy
 from planner.units import counted, format_seconds
 
-__all__ = ["TITLE", "page"]
+__all__ = ["TITLE", "log", "page", "read_upload"]
 
 TITLE = "Trust"
 
@@ -33,22 +42,11 @@ _REPORTS = (
     Path(__file__).parents[2] / "_catalogue" / "accuracy.md",
 )
 # in a checkout, and in an installed package
-_SPREADS = (
-    "common",
-    "compute",
-    "assumed_rate",
-    "traffic",
-    "assumed_links",
-    "host",
-    "model",
-    "layout",
-    "growth",
-    "alone",
-    "experts_alone",
-    "traffic_alone",
-    "host_alone",
-)
-"""What of the prior is an error of its own."""
+_SPREADS = """
+common compute assumed_rate traffic assumed_links host model layout growth
+alone experts_alone traffic_alone host_alone
+"""
+"""Fields of the prior that are errors of their own."""
 _MAX_BYTES = 5_000_000
 
 
@@ -69,7 +67,7 @@ def page(request: PageRequest) -> None:
 
 
 def _evidence() -> None:
-    """Every run that this version was scored on; the total first."""
+    """Draw every run that this version was scored on; the total first."""
     st.header("All measured runs", anchor=False)
     rows = residuals()
     scores = summary([row for row in rows if not row.seen])
@@ -87,8 +85,7 @@ def _evidence() -> None:
         "Errors of", ("step time", "memory"), default="step time", key="evidence_of"
     )
     drawing = accuracy.spread(rows, "memory" if quantity == "memory" else "step_time")
-    draw(drawing, key="evidence")
-    st.caption(escape(drawing.alt))
+    draw(drawing, key="evidence", caption=True)
 
 
 def _intervals() -> None:
@@ -99,7 +96,7 @@ def _intervals() -> None:
         st.subheader("Step time, by what errors have in common", anchor=False)
         rows = [
             {"error": meaning[name], "size": f"{100 * getattr(prior, name):.1f} %"}
-            for name in _SPREADS
+            for name in _SPREADS.split()
         ]
         st.table(rows, hide_index=True)
         st.caption(
@@ -139,22 +136,15 @@ def _runs(job: PageJob | None) -> None:
         key="runs_file",
         help="The columns are those of the example. Nothing is stored.",
     )
-    st.download_button(
-        "Example table (CSV)",
-        _EXAMPLE.read_bytes(),
-        "runs.csv",
-        "text/csv",
-        key="get_example",
-        on_click="ignore",
-    )
+    download("Example table (CSV)", _EXAMPLE.read_bytes(), "runs.csv", "get_example")
     try:
-        data = upload.getvalue() if upload is not None else _EXAMPLE.read_bytes()
-        result = _scored(_text(data))
+        text = _text(upload.getvalue() if upload is not None else _EXAMPLE.read_bytes())
+        result = _scored(text)
     except PlannerError as error:
         refuse(error, title="This file holds no runs")
         return
-    if upload is not None and _text(data) != own_runs.in_use():
-        _use_button(upload.name, _text(data), result)
+    if upload is not None and text != own_runs.in_use():
+        _use_button(upload.name, text, result)
     if upload is None:
         st.caption(
             "Shown is the example: Korthikanti et al. 2022, arXiv\\:2205.05198, tables 3 "
@@ -165,7 +155,8 @@ def _runs(job: PageJob | None) -> None:
 
 def _use_button(name: str, text: str, result: Backtest) -> None:
     """A button that corrects all estimates by the runs; none where they teach nothing."""
-    if any(map(_teaches, result.scores)):
+    runs = [each.run for each in result.scores]
+    if any(run.step_time_s is not None or run.memory_bytes is not None for run in runs):
         st.button(
             "Use these runs for all estimates",
             key="use_runs",
@@ -175,10 +166,6 @@ def _use_button(name: str, text: str, result: Backtest) -> None:
             help="Step times, memory, intervals and rankings of this session then follow them. "
             "A link to a page does not carry them.",
         )
-
-
-def _teaches(item: Score) -> bool:
-    return item.run.step_time_s is not None or item.run.memory_bytes is not None
 
 
 def _text(data: bytes) -> str:
@@ -196,11 +183,10 @@ def _scored(text: str) -> Backtest:
 
 
 def _plots(result: Backtest) -> None:
-    scores = result.scores
-    if scores:
+    if scores := result.scores:
         left, right = st.columns([3, 2])
+        drawing = accuracy.parity(scores)
         with left:
-            drawing = accuracy.parity(scores)
             draw(drawing, key="parity")
         with right:
             draw(accuracy.errors(scores), key="errors")
@@ -209,11 +195,8 @@ def _plots(result: Backtest) -> None:
         draw_table(_worst(scores), key="worst", alt="The runs estimated worst.")
     if result.refused:
         with st.expander(f"{len(result.refused)} rows are not scored, and why"):
-            draw_table(
-                [{"row": r.row_id, "why": r.reason} for r in result.refused],
-                key="refused",
-                alt="Rows that are not scored.",
-            )
+            rows = [{"row": r.row_id, "why": r.reason} for r in result.refused]
+            draw_table(rows, key="refused", alt="Rows that are not scored.")
 
 
 def _worst(scores: tuple[Score, ...]) -> list[dict[str, Any]]:
@@ -232,3 +215,82 @@ def _worst(scores: tuple[Score, ...]) -> list[dict[str, Any]]:
         }
         for s in timed[:10]
     ]
+
+
+_MOST_MB = 50
+_AS_LOGGED = "as the log says"
+_HELP = (
+    "Lines of wordplay/ezpz, nanoGPT, Megatron-LM, DeepSpeed, torchtitan, nanotron, Trainer and "
+    "others; CSV or JSON lines with a column of times; a profile of torch.profiler (.json or "
+    ".json.gz); an event file of TensorBoard. It is deleted once it is read."
+)
+
+
+def log(job: PageJob | None) -> None:
+    """What the run is of, its file, and the comparison."""
+    st.header("Your own log against its estimate", anchor=False)
+    columns = st.columns([2, 2, 3, 3])
+    machines = names("machine")
+    usual = job.machine.name if job and job.machine.name in machines else "polaris"
+    machine = columns[0].selectbox("Machine", machines, index=machines.index(usual), key="log_on")
+    own_models = {job.model.name: job.model} if job and is_from_hub(job.model) else {}
+    options = (_AS_LOGGED, *own_models, *names("model"))
+    model = columns[1].selectbox("Model", options, key="log_model")
+    layout = columns[2].text_input(
+        "Layout, where the log does not say",
+        key="log_layout",
+        max_chars=400,
+        placeholder='{"dp": 4, "micro_batch": 16}',
+        help="A JSON object of degrees, or of a job: "
+        '{"layout": {"dp": 8}, "workload": {"sequence_length": 1024}, "framework": "fsdp2"}.',
+    )
+    named = columns[3].text_input(
+        "Columns, where their names do not say",
+        key="log_columns",
+        max_chars=400,
+        placeholder="time_s=dt, loss=train loss",
+        help="What a column of a table or a scalar of TensorBoard holds: FIGURE=COLUMN, ...",
+    )
+    upload = st.file_uploader(
+        "A training log", max_upload_size=_MOST_MB, key="log_file", help=_HELP
+    )
+    if upload is None:
+        return
+    try:
+        chosen = chosen_columns([words for words in named.split(",") if words.strip()])
+        comparison = read_upload(upload.getvalue(), upload.name, chosen)
+        logged = read_job(
+            comparison,
+            load_machine(machine),
+            _object(layout),
+            model=None if model == _AS_LOGGED else own_models.get(model, model),
+        )
+        st.code(comparison_text(compare(comparison, logged)), language=None, wrap_lines=True)
+    except PlannerError as error:
+        refuse(error, title="This log cannot be compared yet")
+
+
+def read_upload(data: bytes, name: str, columns: dict[str, str] | None = None) -> RunLog:
+    """The run of an uploaded log, whatever its format; LogError where it states nothing."""
+    called = re.sub(r"[^\w.-]+", "_", name)[-100:].strip(".") or "log"
+    # readers of profiles and of events want files
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / called
+        path.write_bytes(data)
+        try:
+            return read_log(path, columns)
+        except PlannerError as error:
+            # users of the page know the file by its name, and no options of a command
+            message = error.plain.replace(f"{folder}/", "").replace("as in --column", "such as")
+            raise LogError(message) from None
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    if not text.strip():
+        return None
+    data = None
+    with contextlib.suppress(ValueError, RecursionError):
+        data = json.loads(text)
+    if not isinstance(data, dict):
+        raise CatalogueError('the layout is no JSON object; write for example {"dp": 4, "tp": 2}')
+    return data

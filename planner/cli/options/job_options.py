@@ -1,38 +1,41 @@
-"""The options that make a job, and those that state one layout of it."""
+"""The options that make a job, those that state one layout of it, and those of its training."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
 
 from planner.cli.options.option_groups import FieldsOf
 from planner.cli.options.option_styles import Files, FrameworkName, ModelName
 from planner.cost.scenario.experience import Experience
+from planner.describe.catalogue import load_dataset
+from planner.describe.files import read_toml
 from planner.describe.job_description import JobDescription, is_job_file
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
-from planner.errors import PlannerError
-
-if TYPE_CHECKING:
-    from planner.describe.configurations.configuration import Configuration
-    from planner.evidence.learning import Learned
-    from planner.job import Job
+from planner.errors import DescriptionError, PlannerError
+from planner.units import parse_power
 
 if TYPE_CHECKING:
     from planner.choose.user_layouts import CompletedLayout
+    from planner.describe.configurations.configuration import Configuration
     from planner.evidence.learning import Learned
+    from planner.job import Job
 
 __all__ = [
     "OWN_SEQUENCE",
     "JobOptions",
     "LayoutOptions",
+    "TrainingOptions",
     "describe_job",
     "experience_of",
     "learned_from",
-    "load_job",
     "machine_of",
     "read_files",
 ]
@@ -61,7 +64,11 @@ class JobOptions:
 
     def load(self, **fields: Any) -> tuple[Job, Learned | None]:
         """The job, and the lessons of its measured runs; None where there are none."""
-        return load_job(self.description(**fields))
+        from planner.job import Job
+
+        description = self.description(**fields)
+        learned = learned_from(description)
+        return Job.described(description, experience=experience_of(learned)), learned
 
 
 def describe_job(model: str, fields: dict[str, Any]) -> JobDescription:
@@ -74,14 +81,6 @@ def describe_job(model: str, fields: dict[str, Any]) -> JobDescription:
             "names model and machine"
         )
     return JobDescription.described({"model": model, **fields}, where="job")
-
-
-def load_job(description: JobDescription) -> tuple[Job, Learned | None]:
-    """Load and check a job, and learn from its measured runs."""
-    from planner.job import Job
-
-    learned = learned_from(description)
-    return Job.described(description, experience=experience_of(learned)), learned
 
 
 def learned_from(description: JobDescription) -> Learned | None:
@@ -171,3 +170,114 @@ class LayoutOptions:
     def learned(self) -> Learned | None:
         """The lessons of the measured runs; None where there are none."""
         return learned_from(self.description())
+
+
+_PANEL = "The whole training, of --tokens or --samples"
+
+
+def _option(*flags: str, **settings: Any) -> Any:
+    """An option of the panel of the training."""
+    return typer.Option(*flags, rich_help_panel=_PANEL, **settings)
+
+
+Staging = Literal["none", "local-disk", "memory"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingOptions:
+    """What a training does besides its steps, and what it is charged."""
+
+    training: Annotated[
+        str | None, _option(metavar="FILE", help="All of it as a TOML file; options go before.")
+    ] = None
+    dataset: Annotated[
+        str | None, _option(metavar="NAME", help="What it reads: a dataset's name or TOML file.")
+    ] = None
+    staging: Annotated[
+        Staging | None, _option(help="What a node keeps of it: nothing, on its disk, or in memory.")
+    ] = None
+    workers: Annotated[int | None, _option(min=0, help="Workers of every rank that read it.")] = (
+        None
+    )
+    evaluate_every: Annotated[
+        int | None, _option(metavar="STEPS", min=0, help="Steps per evaluation.")
+    ] = None
+    evaluation_sequences: Annotated[
+        int | None, _option(min=0, help="Sequences (samples) of an evaluation.")
+    ] = None
+    checkpoint_every: Annotated[
+        int | None,
+        _option(
+            metavar="STEPS", min=0, show_default="what loses least", help="Steps per checkpoint."
+        ),
+    ] = None
+    async_checkpoints: Annotated[
+        bool | None,
+        _option(
+            "--async-checkpoints/--sync-checkpoints",
+            help="Whether checkpoints are written while steps go on.",
+        ),
+    ] = None
+    failures: Annotated[
+        float | None,
+        _option(
+            metavar="RATE",
+            min=0,
+            max=1,
+            show_default="of Llama 3",
+            help="Interruptions of the job per device and hour.",
+        ),
+    ] = None
+    node_power: Annotated[
+        str | None, _option(metavar="POWER", help="What a node draws, such as 2.5kW.")
+    ] = None
+    pue: Annotated[
+        float | None, _option(min=1, help="What the centre draws over what its nodes draw.")
+    ] = None
+    carbon: Annotated[
+        float | None, _option(metavar="G", min=0, help="Grams of CO2e that a kWh emits.")
+    ] = None
+    price: Annotated[
+        float | None, _option(min=0, help="Price of a node-hour, in your currency.")
+    ] = None
+    price_per_kwh: Annotated[
+        float | None, _option(min=0, help="Price of a kWh, in your currency.")
+    ] = None
+
+    def fields(self) -> dict[str, Any]:
+        """Fields of the training that a file and the options state; options count first."""
+        fields = {} if self.training is None else read_toml(Path(self.training))
+        if self.dataset is not None:
+            fields["dataset"] = load_dataset(self.dataset).model_dump()
+        for name, values in self._values_by_table().items():
+            set_values = {key: value for key, value in values.items() if value is not None}
+            before = fields.get(name, {})
+            if set_values and not isinstance(before, Mapping):
+                raise DescriptionError(
+                    f"{self.training}: {name} = {before!r} is no table; write [{name}]"
+                )
+            if set_values:
+                fields[name] = {**before, **set_values}
+        return fields
+
+    def _values_by_table(self) -> dict[str, dict[str, Any]]:
+        watts = None if self.node_power is None else parse_power(self.node_power)
+        return {
+            "loader": {"staging": self.staging, "workers": self.workers},
+            "evaluation": {
+                "every_steps": self.evaluate_every,
+                "sequences": self.evaluation_sequences,
+            },
+            "checkpoints": {
+                "every_steps": self.checkpoint_every,
+                "asynchronous": self.async_checkpoints,
+            },
+            "failures": {"per_device_hour": self.failures},
+            "charges": {
+                "node_power_watts": watts,
+                "pue": self.pue,
+                "carbon_g_per_kwh": self.carbon,
+                "price_per_node_hour": self.price,
+                "price_per_kwh": self.price_per_kwh,
+            },
+        }

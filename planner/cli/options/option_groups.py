@@ -1,7 +1,4 @@
-"""Groups of options: the fields of a dataclass or of a description, as one parameter.
-
-`spread` puts the options of the groups into the command's own signature, which typer reads.
-"""
+"""Groups of options: the fields of a dataclass or of a description, as one parameter."""
 
 from __future__ import annotations
 
@@ -24,10 +21,7 @@ __all__ = ["FieldsOf", "spread"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FieldsOf:
-    """Marks a parameter that is a dict: one option per field of a description.
-
-    Types and help are the field's. The dict holds the options that the user gave.
-    """
+    """Mark of a parameter that is a dict of the given options, one per field of a description."""
 
     description: type[Description]
     left_out: tuple[str, ...] = ()
@@ -67,19 +61,15 @@ class FieldsOf:
 
     def stated_values(self, values: dict[str, Any]) -> dict[str, Any]:
         """The fields that the user gave, among the values of all options."""
-        given_values = {
-            name: values[name] for name in self.names() if values[name] not in (None, [])
+        return {
+            name: STYLES.get(name, OptionStyle()).value(values[name])
+            for name in self.names()
+            if values[name] not in (None, [])
         }
-        styles = {name: STYLES.get(name, OptionStyle()) for name in given_values}
-        return {name: styles[name].value(value) for name, value in given_values.items()}
 
 
 def _plain_type(annotation: Any) -> Any:
-    """The type of an option from that of a field: a list for a tuple of texts, text for anything.
-
-    >>> _plain_type(int | None), _plain_type(tuple[str, ...]), _plain_type(Any)
-    (<class 'int'>, list[str], <class 'str'>)
-    """
+    """The type of an option from a field's: a list for a tuple of texts, text for anything."""
     if isinstance(annotation, types.UnionType):
         annotation = next(each for each in typing.get_args(annotation) if each is not type(None))
     if typing.get_origin(annotation) is tuple and not _words_of(annotation):
@@ -88,11 +78,7 @@ def _plain_type(annotation: Any) -> Any:
 
 
 def _words_of(annotation: Any) -> tuple[str, ...]:
-    """Words that a tuple may hold; empty where the field is no tuple of words.
-
-    >>> _words_of(tuple[typing.Literal["embedding", "head"], ...]), _words_of(tuple[str, ...])
-    (('embedding', 'head'), ())
-    """
+    """Words that a tuple may hold; empty where the field is no tuple of words."""
     if typing.get_origin(annotation) is not tuple:
         return ()
     return typing.get_args(typing.get_args(annotation)[0])

@@ -59,11 +59,7 @@ class OptionStyle:
 
 
 def complete_framework(incomplete: str) -> list[str]:
-    """Frameworks that begin with a text, or their switches after a plus.
-
-    >>> complete_framework("deepspeed+no"), complete_framework("fsdp2+compile+as")
-    (['deepspeed+no-overlap'], ['fsdp2+compile+async-tp'])
-    """
+    """Frameworks that begin with a text, or their switches after a plus."""
     before, plus, _ = incomplete.rpartition("+")
     candidates: list[str] = list(names("framework"))
     if plus:
@@ -103,11 +99,7 @@ STYLES = {
     "tokens": OptionStyle(settings={"parser": _parser(parse_tokens), "metavar": "NUMBER"}),
     "document_lengths": OptionStyle(
         kind=str,
-        settings={
-            "parser": _parser(read_documents),
-            "metavar": "MEAN|FILE",
-            "show_default": False,
-        },
+        settings={"parser": _parser(read_documents), "metavar": "MEAN|FILE", "show_default": False},
     ),
     "machine": OptionStyle(("--machine", "-m")),
     "nodes": OptionStyle(("--nodes", "-n")),
@@ -173,9 +165,5 @@ FrameworkName = Annotated[
 ]
 Tokens = Annotated[
     float | None,
-    typer.Option(
-        "--tokens",
-        help=field_docs(Workload)["tokens"],
-        **STYLES["tokens"].settings,
-    ),
+    typer.Option("--tokens", help=field_docs(Workload)["tokens"], **STYLES["tokens"].settings),
 ]
