@@ -1,8 +1,4 @@
-"""Machine: a hardware profile, from the device to the queue.
-
-A *device* has its own rank and its own memory: an A100, one tile of a PVC card, one GCD of an
-MI250X module. All link rates are per direction. Peaks are dense (no sparsity).
-"""
+"""Machine: a hardware profile, from the device (one rank, one memory) to the queue."""
 
 from __future__ import annotations
 
@@ -258,7 +254,7 @@ class Requirements(Description):
     """Precision that the matrix units must support: fp8 means Hopper or later."""
 
     def met_by(self, machine: Machine) -> bool:
-        """Whether a machine meets all requirements."""
+        """True where a machine meets all requirements."""
         kind = machine.network.kind if machine.network else None
         return (
             (not self.networks or kind in self.networks)

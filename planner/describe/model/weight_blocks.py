@@ -290,8 +290,7 @@ def dense_widths(net: Convolutional, last: SizedStage) -> tuple[tuple[int, int],
 
 
 def _stage_blocks(net: Convolutional) -> tuple[Block, ...]:
-    """Blocks of a convolutional network. Its first stage is the embedding; its fully connected
-    layers, or else its last stage, are the head."""
+    """Blocks of a convolutional network: first stage, others, and dense layers or last stage."""
     stages = tuple(net.sized_stages())
     blocks = []
     for number, placed in enumerate(stages):
