@@ -244,11 +244,8 @@ def quote(value: object) -> str:
     try:
         if isinstance(value, int) and abs(value) > _MOST_SHOWN:
             return f"{value:.4g}"
-    except OverflowError:
-        return "a number of thousands of digits"
-    try:
         return shorten(str(value))
-    except ValueError:
+    except (OverflowError, ValueError):
         return "a number of thousands of digits"
 
 

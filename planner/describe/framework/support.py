@@ -212,9 +212,8 @@ class EmitSupport(Description):
         """Why its code would mix documents that are estimated apart; empty if it does not."""
         if workload.document_lengths and workload.packing == "padded":
             return "its own data fills sequences up with the next document (packing = padded)"
-        if workload.document_lengths and not (
-            self.masks_documents and workload.attention == "flash"
-        ):
+        masks = self.masks_documents and workload.attention == "flash"
+        if workload.document_lengths and not masks:
             fused = f" with attention {workload.attention}" if self.masks_documents else ""
             return f"documents of one sequence (document_lengths) attend to each other there{fused}"
         return ""

@@ -100,13 +100,9 @@ class Switch(Description):
 
     def refuses_workload(self, workload: Workload, model: Model | None = None) -> str:
         """Why a workload or its model does not support it; empty if it does."""
-        rules: dict[str, tuple[str, ...]] = {
-            "precision": self.precisions,
-            "optimizer": self.optimizers,
-            "base_format": self.base_formats,
-        }
-        for field, allowed in rules.items():
-            if (value := getattr(workload, field)) not in allowed:
+        for field in ("precision", "optimizer", "base_format"):
+            value, allowed = getattr(workload, field), getattr(self, f"{field}s")
+            if value not in allowed:
                 return f"is for {field} {either(allowed)}, not {value}"
         if model is not None and self.of_experts and model.experts is None:
             return f"is for experts, and {model.name} has none"

@@ -155,14 +155,10 @@ class Machine(Description):
     """Measured runs behind its estimates, in one line."""
 
     @model_validator(mode="after")
-    def _check_network_names(self) -> Machine:
+    def _check_parts(self) -> Machine:
         network_names = [network.name for network in self.all_networks]
         if self.networks and (len(set(network_names)) < len(network_names) or "" in network_names):
             raise ValueError(f"networks are called {network_names}; give each a name of its own")
-        return self
-
-    @model_validator(mode="after")
-    def _check_parts(self) -> Machine:
         node = self.node
         if self.num_nodes.value > 1 and self.network is None:
             raise ValueError(f"{self.num_nodes.value:.0f} nodes need a [network]; describe it")

@@ -111,13 +111,9 @@ class Dataset(Description):
                 f"tokens of {self.name}; use 1 to {self.num_samples.value:g}"
             )
         fields = self.model_dump() | {"unit": "sample"}
-        for name, factor in (
-            ("num_samples", 1 / length),
-            ("samples_per_file", 1 / length),
-            ("sample_bytes", length),
-            ("decoded_bytes", length),
-            ("decode_s", length),
-        ):
+        factors = dict.fromkeys(("num_samples", "samples_per_file"), 1 / length)
+        factors |= dict.fromkeys(("sample_bytes", "decoded_bytes", "decode_s"), float(length))
+        for name, factor in factors.items():
             if fields[name]:
                 fields[name]["value"] *= factor
         return Dataset.described(fields)

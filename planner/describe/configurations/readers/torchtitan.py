@@ -252,11 +252,9 @@ def _checkpointing(job: StatedJob, table: Table, usual: Mapping[str, str]) -> Ta
     mode_settings: Any = {} if place is None else place.get(*keys)
     if place is None and usual is _USUAL and CALLED not in parts[1]:
         job.note(f"{_AC} is that of the flavor, which is not read: SelectiveAC is counted")
-    called = (
-        mode_settings
-        if isinstance(mode_settings, str)
-        else isinstance(mode_settings, dict) and mode_settings.get(CALLED)
-    )
+    called = mode_settings if isinstance(mode_settings, str) else None
+    if isinstance(mode_settings, dict):
+        called = mode_settings.get(CALLED)
     if called:
         # 0.3 has a class for each mode
         name = str(called).partition(".")[0].lower()
