@@ -86,10 +86,10 @@ _EXAMPLES: list[tuple[Any, Any]] = [
         merge_tables({"code": {"a": 1, "b": 2}, "tp": 1}, {"code": {"b": 3}}),
         {"code": {"a": 1, "b": 3}, "tp": 1},
     ),
-    (Pool(kernel=3, stride=2, padding=1).after((112, 112)), (56, 56)),
-    (Convolution(out_channels=64, kernel=7, stride=2).after((224, 224)), (112, 112)),
+    (Pool(kernel=(3,), stride=(2,), padding=1).after((112, 112)), (56, 56)),
+    (Convolution(out_channels=64, kernel=(7,), stride=(2,)).after((224, 224)), (112, 112)),
     (
-        Convolution(out_channels=64, kernel=2, stride=2, transposed=True).after((8, 8, 8)),
+        Convolution(out_channels=64, kernel=(2,), stride=(2,), transposed=True).after((8, 8, 8)),
         (16, 16, 16),
     ),
     (

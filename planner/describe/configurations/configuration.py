@@ -171,6 +171,7 @@ def _has_switch(framework: Framework, switch: Switch) -> bool:
 
 
 def _trait(framework: Framework, path: str) -> Any:
-    return functools.reduce(
-        lambda value, part: getattr(value, part, None), path.split("."), framework
-    )
+    value: Any = framework
+    for part in path.split("."):
+        value = getattr(value, part, None)
+    return value
