@@ -43,11 +43,7 @@ Kind = Literal["datasheet", "measured", "calibrated", "assumed"]
 
 
 class Description(NotebookView, BaseModel):
-    """Frozen, closed and strict base of the descriptions.
-
-    Strict: a truth value is no number and a text is neither; a whole number may stand for a real
-    one. The arrays of JSON and TOML become tuples.
-    """
+    """Frozen, closed and strict base of the descriptions; lists become tuples."""
 
     # docstrings under fields are read by `field_docs` when asked for: pydantic would parse every
     # module at import
@@ -204,12 +200,7 @@ _MOST_SHOWN = 10**18
 
 
 def explain(error: ValidationError, where: str) -> str:
-    """Explain the first problem of a validation error in one sentence: value, rule, field.
-
-    >>> try: Quantity.model_validate({"value": float("nan"), "kind": "measured", "source": "log"})
-    ... except ValidationError as error: print(explain(error, "quantity"))
-    quantity: value = nan is refused: write a finite number
-    """
+    """Explain the first problem of a validation error in one sentence: value, rule, field."""
     first = error.errors(include_url=False)[0]
     field = shorten(".".join(str(part) for part in first["loc"]))
     message_text = first["msg"].removeprefix("Value error, ")
@@ -249,29 +240,18 @@ _WORDS = {
 
 
 def quote(value: object) -> str:
-    """Format a value for a message; Python refuses to print more than 4300 digits.
-
-    >>> quote(2.5), quote(10**300), quote(10**5000)
-    ('2.5', '1e+300', 'a number of thousands of digits')
-    """
+    """Format a value for a message; Python refuses to print more than 4300 digits."""
     try:
         if isinstance(value, int) and abs(value) > _MOST_SHOWN:
             return f"{value:.4g}"
-    except OverflowError:
-        return "a number of thousands of digits"
-    try:
         return shorten(str(value))
-    except ValueError:
+    except (OverflowError, ValueError):
         return "a number of thousands of digits"
 
 
 @functools.cache
 def field_docs(cls: type[Description]) -> dict[str, str]:
-    """Docstrings of a class's fields by name, for help texts.
-
-    >>> field_docs(Quantity)["value"]
-    'The number in SI units.'
-    """
+    """Docstrings of a class's fields by name, for help texts."""
     docs = dict.fromkeys(cls.model_fields, "")
     for base in reversed(cls.__mro__):
         if issubclass(base, Description):

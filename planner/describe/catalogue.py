@@ -1,8 +1,4 @@
-"""Catalogues: models, machines, frameworks and datasets by name, each one TOML file.
-
-A path to a user's own file works wherever a name does, and for a model its name on the Hugging Face
-hub. The two folders at the top of the repository ship inside the wheel as `planner/_catalogue/`.
-"""
+"""Catalogues: models, machines, frameworks and datasets by name or path, each one TOML file."""
 
 from __future__ import annotations
 
@@ -41,41 +37,25 @@ D = TypeVar("D", bound=Description)
 _OF_ITS_OWN = ("name", "like", "title", "labels", "source", "notes", "configuration", "searched")
 """Fields that a framework never takes from the one that it is like."""
 _PACKAGE = Path(__file__).parents[1]
-_FOLDERS = {
-    "model": "models",
-    "machine": "hardware_profiles",
-    "framework": "frameworks",
-    "bundle": "bundles",
-    "dataset": "datasets",
-}
 
 
 def folder(kind: str) -> Path:
     """Folder of a catalogue: in the package, in an installed wheel, or beside the package."""
-    name = _FOLDERS[kind]
     if kind in ("framework", "bundle", "dataset"):
-        return Path(__file__).parent / "catalogues" / name
+        return Path(__file__).parent / "catalogues" / f"{kind}s"
+    name = {"model": "models", "machine": "hardware_profiles"}[kind]
     checkout = _PACKAGE.parent / name
     return checkout if checkout.is_dir() else _PACKAGE / "_catalogue" / name
 
 
 @functools.cache
 def names(kind: str) -> tuple[str, ...]:
-    """Sorted names of a catalogue.
-
-    >>> "polaris" in names("machine"), "mistral-7b" in names("model")
-    (True, True)
-    """
+    """Sorted names of a catalogue."""
     return tuple(sorted(path.stem for path in folder(kind).glob("*.toml")))
 
 
 def catalogue_name(kind: str, description: Description) -> str:
-    """The name under which a catalogue has exactly this description; empty where it has not.
-
-    >>> catalogue_name("model", load_model("gpt2")), catalogue_name("machine",
-    ...     load_machine("polaris", ("device.memory_bytes=80GB",)))
-    ('gpt2', '')
-    """
+    """The name under which a catalogue has exactly this description; empty where it has not."""
     loaders: dict[str, Callable[[str], Description]] = {
         "model": load_model,
         "machine": load_machine,
@@ -89,7 +69,7 @@ def catalogue_name(kind: str, description: Description) -> str:
 
 
 def _is_path(kind: str, name: object) -> bool:
-    """Whether a name is a path; raises DescriptionError if it is no text."""
+    """True for the name of a path; raises DescriptionError if it is no text."""
     if not isinstance(name, str):
         raise DescriptionError(
             f"{kind} = {quote(name)} is no name; give the name or the path of a {kind}"
@@ -98,17 +78,7 @@ def _is_path(kind: str, name: object) -> bool:
 
 
 def load_model(name: str, *, run: bool = True) -> Model:
-    """Load a model by catalogue name, path, or name on the Hugging Face hub (org/name[@revision]).
-
-    `FILE.py:FUNCTION` is a torch module of your own: the file is run and its module traced, in a
-    process of its own (extra `torch`); `run=False` refuses that, for names that others wrote.
-
-    A path is that of a TOML file, of a Hugging Face config.json or its folder; one that exists wins
-    over a name. Of the hub only config.json is read (extra `hub`).
-
-    >>> load_model("llama-3-8b").num_params
-    8030261248
-    """
+    """Load a model by name, path, hub name (org/name[@revision]) or FILE.py:FUNCTION (if `run`)."""
     is_path = _is_path("model", name)
     if is_python_file(name):
         return Model.described(traced_fields(name, run=run), where=shorten(name))
@@ -136,13 +106,7 @@ def load_machine(
     free_percent: float = 0.0,
     devices: int | None = None,
 ) -> Machine:
-    """Load a machine by catalogue name, alias or TOML path, with `section.field=value` overrides.
-
-    `free_percent` of the devices' memory are left free; with `devices` it is that part of one node.
-
-    >>> load_machine("polaris", ("device.memory_bytes=80GB",)).device.memory_bytes.value
-    80000000000.0
-    """
+    """Load a machine by name, alias or path, with overrides, part of its memory, of one node."""
     if _is_path("machine", name):
         machine = _load(Machine, Path(os.path.expanduser(name)))
     else:
@@ -166,11 +130,7 @@ def aliases() -> dict[str, str]:
 
 
 def load_framework(name: str) -> Framework:
-    """Load a framework by name or TOML path, with switches.
-
-    >>> load_framework("fsdp2").name, load_framework("fsdp2+compile").name
-    ('fsdp2', 'fsdp2+compile')
-    """
+    """Load a framework by name or TOML path, with switches."""
     from planner.describe.framework.framework import Framework
 
     is_path = _is_path("framework", name)
@@ -184,11 +144,7 @@ def load_framework(name: str) -> Framework:
 
 
 def load_dataset(name: str) -> Dataset:
-    """Load a dataset by catalogue name or TOML path.
-
-    >>> load_dataset("imagenet").num_samples.value
-    1281167.0
-    """
+    """Load a dataset by catalogue name or TOML path."""
     if _is_path("dataset", name):
         return _load(Dataset, Path(os.path.expanduser(name)))
     return _named(Dataset, "dataset", name)

@@ -69,11 +69,7 @@ def read_text(path: Path, limit: int = MAX_FILE_BYTES, remedy: str = _REMEDY) ->
 
 
 def has_endless_keys(text: str) -> bool:
-    """Whether TOML text has a key of too many parts for a parser.
-
-    >>> has_endless_keys("a.b = 1"), has_endless_keys("x = { " + "a . " * 70 + "b = 1 }")
-    (False, True)
-    """
+    """True for TOML text with a key of too many parts for a parser."""
     return _DOTTED.search(text) is not None
 
 
@@ -83,11 +79,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def parse_toml(text: str, where: str) -> dict[str, Any]:
-    """Parse TOML text; raises CatalogueError with the malformed line.
-
-    >>> parse_toml("nodes = 4", "profile")
-    {'nodes': 4}
-    """
+    """Parse TOML text; raises CatalogueError with the malformed line."""
     where = shorten(where)
     nested = CatalogueError(f"{where} is nested too deeply for a description; give a flat one")
     if has_endless_keys(text):
@@ -105,11 +97,7 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
 
 
 def parse_json(text: str, where: str) -> Any:
-    """Parse JSON text; raises CatalogueError with the malformed line.
-
-    >>> parse_json('{"dp": [1, 2]}', "layout")
-    {'dp': [1, 2]}
-    """
+    """Parse JSON text; raises CatalogueError with the malformed line."""
     try:
         return json.loads(text.removeprefix("\ufeff"))
     except json.JSONDecodeError as error:

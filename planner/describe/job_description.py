@@ -28,10 +28,7 @@ __all__ = ["JobDescription", "is_job_file"]
 
 
 class JobDescription(Description):
-    """A job as a TOML file, the options of a command, a sweep's row or an address state it.
-
-    `model`, `machine` and `frameworks` are names, paths, or whole descriptions as tables.
-    """
+    """A job as a file, options, a row or an address state it; parts by name, path or table."""
 
     model: Any
     """Model: its name, a TOML file, a config.json, its name on the Hugging Face hub (org/name,

@@ -77,13 +77,11 @@ STAGE_FIELDS = ("embedding_slots", "head_slots", "first_layers", "last_layers", 
 
 _PART = re.compile(r"(\d{1,5})(?:\*(\d{1,6}))?")
 _MOST_CHUNKS = 100_000
+_SHARING = "the {} ranks that share weights"
 
 
 class Sharding:
-    """Tensors that a ZeRO stage shards over the replicas, for one layout or an array of layouts.
-
-    Rajbhandari et al. 2020, arXiv:1910.02054. FSDP's full shard is stage 3.
-    """
+    """Tensors that a ZeRO stage shards (arXiv:1910.02054), for one layout or an array of them."""
 
     __slots__ = ()
     if TYPE_CHECKING:
@@ -91,30 +89,27 @@ class Sharding:
 
     @property
     def shards_states(self) -> Any:
-        """Whether optimizer states are sharded: ZeRO-1 and up."""
+        """True for sharded optimizer states: ZeRO-1 and up."""
         return self.zero_stage >= 1
 
     @property
     def shards_gradients(self) -> Any:
-        """Whether gradients are sharded: ZeRO-2 and up."""
+        """True for sharded gradients: ZeRO-2 and up."""
         return self.zero_stage >= 2
 
     @property
     def shards_weights(self) -> Any:
-        """Whether weights are sharded and gathered for use: ZeRO-3, FSDP's full shard."""
+        """True for weights sharded and gathered for use: ZeRO-3, FSDP's full shard."""
         return self.zero_stage >= 3
 
     @property
     def gathers_updates(self) -> Any:
-        """Whether updated weights are gathered once after the step: ZeRO-1 and 2."""
+        """True for updated weights gathered once after the step: ZeRO-1 and 2."""
         return self.shards_states & (self.zero_stage < 3)
 
 
 class Chunks:
-    """Order of the chunks of pipeline stages, for one layout or an array of layouts.
-
-    Chunks go round the stages, or down and back up: Qi et al. 2024, arXiv:2405.15362, figure 2.
-    """
+    """Order of the chunks of stages (arXiv:2405.15362, figure 2), for one layout or an array."""
 
     __slots__ = ()
     if TYPE_CHECKING:
@@ -123,7 +118,7 @@ class Chunks:
 
     @property
     def v_shaped(self) -> Any:
-        """Whether the model turns at the last stage, so that the first holds embedding and head."""
+        """True where the model turns at the last stage: the first holds embedding and head."""
         raise NotImplementedError
 
     def chunk(self, stage: Any, number: Any) -> Any:
@@ -214,28 +209,18 @@ class Layout(Sharding, Chunks, Description):
 
     @model_validator(mode="after")
     def _check(self) -> Layout:
-        if self.dp_shard and self.dp % self.dp_shard:
-            raise ValueError(
-                f"dp_shard = {self.dp_shard} must divide dp = {self.dp}; use one of "
-                f"{', '.join(map(str, divisors(self.dp)))}"
-            )
-        self._check_groups()
+        for name, group, ranks, words in (
+            ("dp_shard", self.dp_shard, self.dp, "dp = {}"),
+            ("ulysses", self.ulysses, self.cp, "cp = {}"),
+            ("reshard", self.reshard, (self.dp_shard or self.dp) * self.cp, _SHARING),
+        ):
+            if group and ranks % group:
+                raise ValueError(
+                    f"{name} = {group} must divide {words.format(ranks)}; use one of "
+                    f"{', '.join(map(str, divisors(ranks)))}"
+                )
         self._check_stage_fields()
         return self
-
-    def _check_groups(self) -> None:
-        """Refuse groups that do not divide their ranks."""
-        if self.cp % self.ulysses:
-            raise ValueError(
-                f"ulysses = {self.ulysses} must divide cp = {self.cp}; use one of "
-                f"{', '.join(map(str, divisors(self.cp)))}"
-            )
-        shards = (self.dp_shard or self.dp) * self.cp
-        if self.reshard and shards % self.reshard:
-            raise ValueError(
-                f"reshard = {self.reshard} must divide the {shards} ranks that share weights; use "
-                f"one of {', '.join(map(str, divisors(shards)))}"
-            )
 
     @field_validator("recompute_modules", mode="before")
     @classmethod
@@ -269,25 +254,17 @@ class Layout(Sharding, Chunks, Description):
 
     @property
     def chunk_layers(self) -> tuple[int, ...]:
-        """Layers of every chunk in model order; empty if stages are balanced.
-
-        >>> Layout(pp=4, split="7,8*2,7").chunk_layers
-        (7, 8, 8, 7)
-        """
+        """Layers of every chunk in model order; empty if stages are balanced."""
         return parse_split(self.split)
 
     @property
     def v_shaped(self) -> bool:
-        """Whether the model turns at the last stage, so that the first holds embedding and head."""
+        """True where the model turns at the last stage: the first holds embedding and head."""
         return self.schedule in V_SHAPED
 
     @property
     def recomputed(self) -> str:
-        """Recompute in words; empty without recompute.
-
-        >>> Layout(recompute="full", recompute_layers=3).recomputed
-        'full recompute of 3 layers'
-        """
+        """Recompute in words; empty without recompute."""
         if self.recompute == "none":
             return ""
         parts = [f"{self.recompute} recompute"]
@@ -345,11 +322,7 @@ class Layout(Sharding, Chunks, Description):
 
 
 def parse_split(text: str) -> tuple[int, ...]:
-    """Layers of every chunk, from what users write. ValueError where that is no split.
-
-    >>> parse_split("7, 8*3, 0")
-    (7, 8, 8, 8, 0)
-    """
+    """Layers of every chunk, from what users write; raises ValueError."""
     counts: list[int] = []
     for part in text.split(",") if text.strip() else ():
         match = _PART.fullmatch(part.strip())
@@ -364,20 +337,12 @@ def parse_split(text: str) -> tuple[int, ...]:
 
 
 def format_split(counts: Iterable[int]) -> str:
-    """A split in its shortest form.
-
-    >>> format_split([7, 8, 8, 8, 0])
-    '7,8*3,0'
-    """
+    """A split in its shortest form."""
     runs = [(count, len(list(same))) for count, same in groupby(counts)]
     return ",".join(f"{count}*{times}" if times > 1 else f"{count}" for count, times in runs)
 
 
 def divisors(number: int) -> list[int]:
-    """Divisors in rising order.
-
-    >>> divisors(12)
-    [1, 2, 3, 4, 6, 12]
-    """
+    """Divisors in rising order."""
     small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
     return small + [number // d for d in reversed(small) if d * d != number]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -24,7 +25,7 @@ of the precision that is trained in."""
 
 @dataclass(frozen=True, slots=True)
 class Configuration(NotebookView):
-    """What files say of a job: fields of its layout and its workload, and its framework."""
+    """Statements of files on a job: fields of its layout and its workload, and its framework."""
 
     files: tuple[str, ...]
     """Names of the files."""
@@ -74,25 +75,13 @@ _SINGLE = ("world", "replicas", "group_ranks", "model")
 
 
 def joined(parts: Sequence[Configuration]) -> Configuration:
-    """Several files of one job as one; raises CatalogueError where they contradict each other.
-
-    >>> first = Configuration(("a.json",), ("JSON",), layout={"zero_stage": 2})
-    >>> joined([first, Configuration(("b.yaml",), ("YAML",), world=8)]).world
-    8
-    >>> joined([first, Configuration(("b",), ("YAML",), layout={"zero_stage": 3})])
-    Traceback (most recent call last):
-    planner.errors.CatalogueError: zero_stage = 2 in a.json but 3 in b; give files of one job
-    """
-    merged_parts = parts[0]
-    for part in parts[1:]:
-        merged_parts = _both(merged_parts, part)
-    stated_fields = {*merged_parts.layout, *merged_parts.workload}
-    open_fields = {
-        name: owner for name, owner in merged_parts.left_to.items() if name not in stated_fields
-    }
-    usual = {name: value for name, value in merged_parts.usual.items() if name not in stated_fields}
-    layout = {**merged_parts.layout, **_group(merged_parts)}
-    return replace(merged_parts, left_to=open_fields, usual=usual, layout=layout)
+    """Several files of one job as one; raises CatalogueError where they contradict each other."""
+    merged = functools.reduce(_both, parts)
+    keys = {*merged.layout, *merged.workload}
+    left_to = {name: owner for name, owner in merged.left_to.items() if name not in keys}
+    usual = {name: value for name, value in merged.usual.items() if name not in keys}
+    layout = {**merged.layout, **_group(merged)}
+    return replace(merged, left_to=left_to, usual=usual, layout=layout)
 
 
 def _group(configuration: Configuration) -> dict[str, int]:
@@ -155,38 +144,28 @@ def _framework(first: Configuration, second: Configuration) -> str:
 
 
 def _switches(first: Configuration, second: Configuration) -> tuple[str, ...]:
-    """What both turn on, without what the framework that takes the other's files does anyway."""
+    """Switches of both, without those that the framework of the other's files has anyway."""
     all_switches: list[str] = []
     framework = _framework(first, second)
     for part in (first, second):
         hosted = part.framework not in ("", framework)
-        part_switches = (
-            _without_own(part.switches, part.framework, framework) if hosted else part.switches
-        )
-        all_switches += part_switches
+        words = part.switches
+        all_switches += _without_own(words, part.framework, framework) if hosted else words
     return tuple(dict.fromkeys(all_switches))
 
 
 def _without_own(words: Iterable[str], hosted: str, host: str) -> Iterator[str]:
-    """Switches of a framework without those whose changes another one, which takes its files, has
-    anyway.
-
-    >>> list(_without_own(["fp32-gradients", "bf16-states"], "deepspeed", "megatron-deepspeed"))
-    ['bf16-states']
-    """
+    """Switches of a framework without those whose changes the host of its files has anyway."""
     offered, host_framework = load_framework(hosted).switches, load_framework(host)
     for word in words:
         switch = offered.get(word)  # those that take a value are changes by themselves
-        if (
-            switch is None
-            or word in host_framework.switches
-            or not _has_switch(host_framework, switch)
-        ):
+        has_own = word in host_framework.switches
+        if switch is None or has_own or not _has_switch(host_framework, switch):
             yield word
 
 
 def _has_switch(framework: Framework, switch: Switch) -> bool:
-    """Whether all traits of a switch are a framework's own; what may be chosen is no trait."""
+    """True where all traits of a switch are a framework's own; lists of choices are no traits."""
     numbers = {path: value for path, value in switch.dotted.items() if not isinstance(value, list)}
     return bool(numbers) and all(_trait(framework, path) == numbers[path] for path in numbers)
 

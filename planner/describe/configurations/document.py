@@ -1,8 +1,4 @@
-"""Document: the text of a file as plain data, whatever its syntax.
-
-JSON, YAML, TOML, the assignments of a Python module, and the options of a command line are told
-apart by what parses, not by the name of the file.
-"""
+"""Document: the text of a file as plain data: whichever of JSON, YAML, TOML, Python parses."""
 
 from __future__ import annotations
 
@@ -30,12 +26,7 @@ _MOST = 10**15
 
 
 class Table:
-    """Values by key. A value that is absent, null or `auto` is None.
-
-    >>> table = Table({"stage": "3", "offload": {"device": "cpu"}, "lr": 0.1}, "ds.json")
-    >>> table.number("stage"), table.table("offload").word("device"), list(table.unread())
-    (3, 'cpu', ['lr'])
-    """
+    """Values by key. A value that is absent, null or `auto` is None."""
 
     def __init__(self, values: Mapping[str, Any], file: str, where: str = "") -> None:
         self._values = values
@@ -69,7 +60,7 @@ class Table:
         self._taken.update(keys)
 
     def is_open(self, key: str) -> bool:
-        """Whether the file names the value but leaves it to the program."""
+        """True where the file names the value but leaves it to the program."""
         return key in self._values and self.get(key) is None
 
     def number(self, *keys: str) -> int | None:
@@ -174,7 +165,7 @@ class Document:
 
     @cached_property
     def tables(self) -> Mapping[str, Any]:
-        """What JSON, TOML, YAML or Python assign; empty where the text is none of them."""
+        """Assignments of JSON, TOML, YAML or Python; empty where the text is none of them."""
         if self.text.lstrip().startswith("{"):
             return self._json()
         parsed_texts = (_parsed(parse, self.text) for parse in (_toml, _python, _yaml))

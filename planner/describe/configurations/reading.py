@@ -39,12 +39,7 @@ READERS = {
 
 
 def read_configuration(path: str | Path, *more: str | Path) -> Configuration:
-    """What the files of one job say of its layout, workload and framework.
-
-    Files of DeepSpeed, Accelerate, torchtitan, Megatron, nanotron, nanoGPT and the Hugging Face
-    Trainer, and a `layout.json` of the planner. Raises CatalogueError where a file is none of
-    these, where its values make no sense, or where two files contradict each other.
-    """
+    """Layout, workload and framework that the files of one job state; raises CatalogueError."""
     texts = {}
     for name in (path, *more):
         where = Path(name).expanduser()
@@ -53,13 +48,7 @@ def read_configuration(path: str | Path, *more: str | Path) -> Configuration:
 
 
 def read_configuration_text(text: str, name: str) -> Configuration:
-    """What the text of one file says, as `read_configuration`.
-
-    >>> found = read_configuration_text('{"train_batch_size": 64, "bf16": {"enabled": true}, '
-    ...     '"zero_optimization": {"stage": 3}}', "ds_config.json")
-    >>> found.framework, found.layout["zero_stage"], found.workload["precision"]
-    ('deepspeed', 3, 'bf16')
-    """
+    """Layout, workload and framework that the text of one file states; raises CatalogueError."""
     document = Document(shorten(name.rpartition("/")[2] or name), text)
     if len(text) > MAX_BYTES:
         raise CatalogueError(

@@ -1,8 +1,4 @@
-"""Shell: the options that a file of arguments or a job script hands to its program.
-
-A script is followed as far as it is plain: assignments, arrays, defaults (`${TP:-2}`), sums and
-tests of what it assigned itself. Nothing is run. What depends on anything else stays open.
-"""
+"""Shell: options that a file of arguments or a job script states, followed without running it."""
 
 from __future__ import annotations
 
@@ -28,14 +24,7 @@ _LARGEST = 10**15
 
 
 def _arithmetic(text: str) -> int | None:
-    """The value [1] of a sum or a product of whole numbers; None where it is another thing.
-
-    Counted: + - * and division, rounded down as a shell does. Left out: powers, names, reals.
-    Definition.
-
-    >>> _arithmetic("8 * 40"), _arithmetic("2 ** 999"), _arithmetic("1 / 0")
-    (320, None, None)
-    """
+    """The value of a sum or a product of whole numbers; None where it is another thing."""
     try:
         tree = parsed(text.strip(), "eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -51,13 +40,7 @@ def parsed(text: str, mode: Literal["exec", "eval"] = "exec") -> ast.AST:
 
 
 def evaluate_integer(node: ast.expr) -> int | None:
-    """The value [1] of an expression, as `_arithmetic`.
-
-    Counted, left out: as there. Definition.
-
-    >>> evaluate_integer(ast.parse("5 * 8", mode="eval").body)
-    40
-    """
+    """The value of a parsed sum or product of whole numbers; None where it is another thing."""
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return node.value if abs(node.value) <= _LARGEST else None
     if not isinstance(node, ast.BinOp) or type(node.op) not in _OPERATIONS:
@@ -78,11 +61,7 @@ _HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?")
 
 
 def _statements(script: str) -> Iterator[tuple[str, str]]:
-    """Statements, each with what ends it: a line end, `;`, `&&`, `||` or `|`.
-
-    >>> list(_statements("a=1; b  # no\\nc && d"))
-    [('a=1', ';'), ('b', '\\n'), ('c', '&&'), ('d', '')]
-    """
+    """Statements, each with what ends it: a line end, `;`, `&&`, `||` or `|`."""
     text = _without_documents(script.replace("\\\n", " "))
     start = 0
     for index, sign in _bare(text):
@@ -101,11 +80,7 @@ def _statements(script: str) -> Iterator[tuple[str, str]]:
 
 
 def _cut(statement: str) -> list[str]:
-    """Words of a statement, as written.
-
-    >>> _cut('torchrun $ARGS "a b" x=( 1 2 )')
-    ['torchrun', '$ARGS', '"a b"', 'x=( 1 2 )']
-    """
+    """Words of a statement, as written."""
     words, start = [], 0
     for index, sign in _bare(statement):
         if sign.isspace():
@@ -185,32 +160,18 @@ _DECLARING = ("export", "local", "readonly", "declare", "typeset", "-x", "-a", "
 _SAYING = (
     "echo", "printf", "cat", "mkdir", "rm", "cd", "source", "module", "pip", "git", "[", "[[",
 )  # fmt: skip
-_TESTS: Mapping[str, Callable[[str, str], bool]] = {
-    "=": lambda a, b: a == b,
-    "==": lambda a, b: a == b,
-    "!=": lambda a, b: a != b,
-    "-eq": lambda a, b: int(a) == int(b),
-    "-ne": lambda a, b: int(a) != int(b),
-    "-gt": lambda a, b: int(a) > int(b),
-    "-ge": lambda a, b: int(a) >= int(b),
-    "-lt": lambda a, b: int(a) < int(b),
-    "-le": lambda a, b: int(a) <= int(b),
+_TESTS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq,
+    "==": operator.eq,
+    "!=": operator.ne,
+    **{f"-{name}": getattr(operator, name) for name in ("eq", "ne", "gt", "ge", "lt", "le")},
 }
 _MOST_TEXT = 100_000
 """Characters of a variable: a script that doubles one again and again is not followed."""
 
 
 def options_of(text: str) -> Mapping[str, Any]:
-    """Options by name, without their dashes and with `-` for `_`; True where no value follows.
-
-    >>> script = '''TP=2
-    ... ARGS="--tensor-model-parallel-size ${TP} --bf16"
-    ... torchrun --nproc_per_node $((2 * TP)) pretrain_gpt.py $ARGS --seq-length=$LENGTH'''
-    >>> options_of(script)["nproc-per-node"], options_of(script)["bf16"]
-    ('4', True)
-    >>> options_of(script)["seq-length"]
-    '$LENGTH'
-    """
+    """Options by name, without their dashes and with `-` for `_`; True where no value follows."""
     lines = [line.strip() for line in text.splitlines()]
     lines = [line for line in lines if line and not line.startswith("#")]
     if lines and lines[0].startswith("--") and all(map(_ARGUMENT.match, lines)):
@@ -219,11 +180,7 @@ def options_of(text: str) -> Mapping[str, Any]:
 
 
 def settings_of(text: str) -> dict[str, Any]:
-    """Settings `group.name=value` of Hydra, one a line or in a script, as tables.
-
-    >>> settings_of('python3 -m wordplay data=owt model.n_layer=24 "model.batch_size=${MB:-2}"')
-    {'model': {'n_layer': '24', 'batch_size': '2'}}
-    """
+    """Settings `group.name=value` of Hydra, one a line or in a script, as tables."""
     script = _Script()
     script.follow(text)
     settings: dict[str, Any] = {}
@@ -256,7 +213,7 @@ def _named(words: Sequence[str]) -> dict[str, Any]:
 
 
 class _Script:
-    """What a script has assigned so far, and the options of what it started."""
+    """Variables of a script so far, and the words of the programs that it started."""
 
     def __init__(self) -> None:
         self.variables: dict[str, str] = {}
@@ -281,7 +238,7 @@ class _Script:
             skips = (end == "&&" and tested and not holds) or (end == "||" and holds is True)
 
     def _enters(self, words: list[str]) -> bool:
-        """Whether what is left of a statement runs, after its keywords."""
+        """True where the rest of a statement runs, after its keywords."""
         while words:
             first = words[0]
             if first == "if":
@@ -311,7 +268,8 @@ class _Script:
         for index, match in enumerate(assigned):
             if match is None:
                 if words[index] not in _SAYING:
-                    self.words += [part for word in words[index:] for part in self._split(word)]
+                    for word in words[index:]:
+                        self.words += self._expanded(word).split()
                 return
             before = f"{self.variables.get(match[1], '')} " if match[2] else ""
             value = match[3]
@@ -319,9 +277,6 @@ class _Script:
             parts = [self._expanded(part) for part in _cut(inner)] if inner else []
             text = before + (" ".join(parts) if inner else self._expanded(value))
             self.variables[match[1]] = text[:_MOST_TEXT].strip()
-
-    def _split(self, word: str) -> list[str]:
-        return self._expanded(word).split()
 
     def _expanded(self, word: str) -> str:
         """A word without its quotes, and with what its variables hold."""
@@ -344,17 +299,17 @@ class _Script:
         return _EXPANSION.sub(value, text.replace('"', ""))[:_MOST_TEXT]
 
     def _holds(self, words: Sequence[str]) -> bool | None:
-        """Whether a test holds; None where the script alone does not decide it."""
-        inner = [
-            self._expanded(word) for word in words if word not in ("[", "]", "[[", "]]", "test")
-        ]
+        """Result of a test; None where the script alone does not decide it."""
+        tested = [word for word in words if word not in ("[", "]", "[[", "]]", "test")]
         # what was never assigned is empty
-        inner = [_EXPANSION.sub("", word) for word in inner]
+        inner = [_EXPANSION.sub("", self._expanded(word)) for word in tested]
         if len(inner) == 2 and inner[0] in ("-z", "-n"):
             return (inner[1] == "") == (inner[0] == "-z")
         if len(inner) != 3 or inner[1] not in _TESTS:
             return None
+        left, test, right = inner
         try:
-            return _TESTS[inner[1]](inner[0], inner[2])
+            sides = (int(left), int(right)) if test.startswith("-") else (left, right)
+            return _TESTS[test](*sides)
         except ValueError:
             return None

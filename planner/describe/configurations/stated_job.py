@@ -10,7 +10,6 @@ from typing import Any
 from planner.describe.catalogue import load_framework, names
 from planner.describe.configurations.configuration import Configuration
 from planner.describe.configurations.document import Document, Table
-from planner.describe.framework.switches import Switch
 from planner.describe.layout import format_split
 from planner.errors import CatalogueError, shorten
 from planner.units import parse_quantity
@@ -27,7 +26,7 @@ _OFF = ("none", "false", "no", "off", "0", "1", "{}", "[]", "")
 
 
 class StatedJob:
-    """What one file says so far. None is what it does not say."""
+    """Statements of one file so far. None is what it does not say."""
 
     def __init__(self, kind: str, document: Document, table: Table) -> None:
         self.kind, self.document, self.table = kind, document, table
@@ -107,7 +106,7 @@ class StatedJob:
                 self.note(f"{table.name(key)} = {value} is not counted: {counted:g} is")
 
     def named(self, table: Table, key: str, names: Mapping[str, Any], otherwise: Any) -> Any:
-        """What a word stands for; `otherwise`, with a note, where nothing of ours does."""
+        """The meaning of a word; `otherwise`, with a note, where it has none of ours."""
         word = table.word(key)
         if word is None or word in names:
             return None if word is None else names[word]
@@ -119,7 +118,7 @@ class StatedJob:
         return CatalogueError(f"{self.document.name}: {message}")
 
     def configuration(self, hides: Callable[[str], bool]) -> Configuration:
-        """What was gathered, with a note on what was not read."""
+        """The gathered fields, with a note on what was not read."""
         on = self.switches()
         rest = [key for key in self.table.unread() if not hides(key)]
         if rest:
@@ -154,7 +153,7 @@ class Reader:
     """Whether nobody need be told that a key was not read."""
 
     def read(self, document: Document) -> Configuration:
-        """What the file says."""
+        """The configuration of the file."""
         job = StatedJob(self.kind, document, self.table(document))
         job.is_(framework=self.framework)
         self.state(job, job.table)
@@ -162,29 +161,18 @@ class Reader:
 
 
 def has_any(*marks: str) -> Callable[[Document], bool]:
-    """Whether one of these keys stands at the top of a file."""
+    """Test for one of these keys at the top of a file."""
     return lambda document: any(mark in document.tables for mark in marks)
 
 
 def has_all(*marks: str) -> Callable[[Document], bool]:
-    """Whether all of these keys stand at the top of a file."""
+    """Test for all of these keys at the top of a file."""
     return lambda document: all(mark in document.tables for mark in marks)
 
 
-_ENDS = ((0, 0), (1, 1), (1, 0), (0, 1))
-
-
 def dealing(counts: Sequence[int], usual: tuple[int, int] = (0, 0)) -> dict[str, int | str]:
-    """Fields of a layout for layers of every chunk; none where the framework deals them so itself.
-
-    `usual` are the layers that it counts embedding and head for.
-
-    >>> dealing([8, 8, 8, 8]), dealing([7, 8, 8, 7]), dealing([8, 9, 8, 7], usual=(1, 1))
-    ({}, {'embedding_slots': 1, 'head_slots': 1}, {})
-    >>> dealing([5, 9, 9, 9])
-    {'split': '5,9*3'}
-    """
-    for first, last in (usual, *_ENDS):
+    """Fields of a layout for layers of every chunk; none if dealt so with the `usual` ends."""
+    for first, last in (usual, (0, 0), (1, 1), (1, 0), (0, 1)):
         if _dealt(sum(counts), len(counts), first, last) == list(counts):
             return {} if (first, last) == usual else {"embedding_slots": first, "head_slots": last}
     return {"split": format_split(counts)}
@@ -203,29 +191,20 @@ def _dealt(layers: int, chunks: int, first: int, last: int) -> list[int]:
 
 
 def _switches_in(name: str, settings: Table) -> Iterator[str]:
-    """Switches of a framework whose words all stand in a file, with their values.
-
-    >>> given = Table({"tp-comm-overlap": True, "cuda-graph-impl": "none"}, "job.sh")
-    >>> list(_switches_in("megatron-lm", given))
-    ['tp-comm-overlap']
-    """
+    """Switches of a framework whose words all stand in a file, with their values."""
     for switch_name, switch in load_framework(name).switches.items():
         if not switch.arguments and not switch.read_as:
             continue
         for words in (switch.arguments or (), *((line,) for line in switch.read_as)):
             values = [_value(line, settings) for line in words]
             if values and None not in values:
-                yield _named(switch_name, switch, values)
+                first_value = next(filter(None, values), "") if switch.takes else ""
+                yield f"{switch_name}={first_value}" if first_value else switch_name
                 break
 
 
-def _named(name: str, switch: Switch, values: list[str | None]) -> str:
-    first_value = next((value for value in values if value), "")
-    return f"{name}={first_value}" if switch.takes and first_value else name
-
-
 def _value(line: str, settings: Table) -> str | None:
-    """What stands for `{value}` in a file that says a line; None where it does not say it."""
+    """The value of `{value}` in a file that says a line; None where it does not say it."""
     place, colon, rest = line.partition(": ")
     path, wanted = _parsed(rest if colon and "." in place else line)
     table = settings
@@ -239,7 +218,7 @@ def _value(line: str, settings: Table) -> str | None:
     value = table.get(path[-1])
     if wanted == _VALUE:
         return _number(value)
-    return "" if _plain(value) == _plain(wanted) else None
+    return "" if str(value).lower() == str(wanted).lower() else None
 
 
 def _parsed(line: str) -> tuple[list[str], Any]:
@@ -253,10 +232,6 @@ def _parsed(line: str) -> tuple[list[str], Any]:
         key, table = next(iter(table.items()))
         path.append(key)
     return path, table
-
-
-def _plain(value: Any) -> str:
-    return str(value).lower()
 
 
 def _number(value: Any) -> str | None:

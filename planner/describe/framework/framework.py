@@ -201,16 +201,7 @@ class Framework(Description):
         return strip_switches(self.name)
 
     def with_switches(self, *words: str) -> Framework:
-        """Turn further switches on.
-
-        Raises UnknownNameError where it has no such switch, DescriptionError where they do not go
-        together.
-
-        >>> from planner.describe.catalogue import load_framework
-        >>> compiled = load_framework("fsdp2").with_switches("compile")
-        >>> compiled.name, compiled.kernels.fused_norm
-        ('fsdp2+compile', True)
-        """
+        """Turn further switches on; raises UnknownNameError or DescriptionError."""
         plain = {**self.model_dump(), "name": self.name.removesuffix(self._switch_suffix)}
         changed = apply_switches(plain, (*self.switched, *words))
         return type(self).described(changed, where=shorten(changed["name"]))
@@ -257,12 +248,7 @@ class Framework(Description):
         return ""
 
     def trait(self, path: str) -> Any:
-        """The trait of a dotted name.
-
-        >>> from planner.describe.catalogue import load_framework
-        >>> load_framework("deepspeed").trait("buffers.num_reduce_buckets")
-        2
-        """
+        """The trait of a dotted name."""
         return functools.reduce(getattr, path.split("."), self)
 
     @property
@@ -293,13 +279,7 @@ class Framework(Description):
         return "".join(f"+{word}" for word in self.switched)
 
     def on(self, runtime: Runtime) -> Framework:
-        """The framework on a device runtime, without the kernels missing there.
-
-        >>> from planner.describe.catalogue import load_framework
-        >>> megatron = load_framework("megatron-deepspeed")
-        >>> [megatron.on(runtime).kernels.fused_rope for runtime in ("cuda", "rocm", "xpu")]
-        [True, True, False]
-        """
+        """The framework on a device runtime, without the kernels missing there."""
         lacking = [row for row in self.other_kernels if runtime in row.runtimes]
         if not lacking:
             return self
@@ -307,24 +287,12 @@ class Framework(Description):
         return self.model_copy(update={"kernels": self.kernels.replaced(**changes)})
 
     def modules_for(self, precision: str) -> tuple[Module, ...]:
-        """Modules that selective recompute can repeat in a training precision.
-
-        >>> from planner.describe.catalogue import load_framework
-        >>> megatron = load_framework("megatron-lm")
-        >>> sorted(set(megatron.modules_for("bf16")) - set(megatron.modules_for("fp8")))
-        ['layernorm', 'moe_act']
-        """
+        """Modules that selective recompute can repeat in a training precision."""
         refused = self.recompute_modules_not_fp8 if precision == "fp8" else ()
         return tuple(name for name in self.recompute_modules if name not in refused)
 
     def zero_stages_for(self, precision: str) -> tuple[int, ...]:
-        """ZeRO stages in a training precision, with the switches that are on.
-
-        >>> from planner.describe.catalogue import load_framework
-        >>> [load_framework(name).zero_stages_for("bf16") for name in ("megatron-lm",
-        ...                                                   "megatron-lm+precision-aware")]
-        [(0, 1), (1,)]
-        """
+        """ZeRO stages in a training precision, with the switches that are on."""
         plain = precision in self.unsharded_precisions
         on = [switch.zero_stages for switch in self.active_switches.values()]
         return tuple(
@@ -334,14 +302,7 @@ class Framework(Description):
         )
 
     def limit_to_files(self, model: Model, workload: Workload) -> Framework:
-        """Restrict the layouts to those that its files can state for a job.
-
-        >>> from planner.describe.catalogue import load_framework, load_model
-        >>> fsdp2 = load_framework("fsdp2")
-        >>> models = [load_model(name) for name in ("llama-3-8b", "gpt2")]
-        >>> [fsdp2.limit_to_files(model, Workload()).axes for model in models]
-        [('tp', 'pp', 'cp'), ()]
-        """
+        """Restrict the layouts to those that its files can state for a job."""
         code = self.code
         changes: dict[str, object] = {
             "zero_stages": code.zero_stages or self.zero_stages,
@@ -367,13 +328,7 @@ class Framework(Description):
         return "mixed" if precision == "fp16" or self.bf16 is None else "bf16"
 
     def states(self, precision: str) -> States:
-        """Bytes per parameter for a training precision.
-
-        >>> from planner.describe.catalogue import load_framework
-        >>> blockwise = load_framework("megatron-lm+precision-aware+fp8-blockwise")
-        >>> [blockwise.states(precision).master_bytes for precision in ("bf16", "fp8")]
-        [2.0, 4.0]
-        """
+        """Bytes per parameter for a training precision."""
         table: States = getattr(self, self.states_of(precision))
         if precision == "fp8" and table.whole_in_fp8:
             return table.replaced(master_bytes=4, copies_narrow_gradients=True)

@@ -51,11 +51,7 @@ class Flavor(Description):
 
 
 class SupportedModels(Description):
-    """Decoders that one code of a framework builds.
-
-    All have one normalisation before attention and one before the feed-forward, in series, and
-    no bias in the output projection.
-    """
+    """Decoders that one code of a framework builds: two norms in series, no output bias."""
 
     module: str = ""
     """Name of that code in the framework, if it has several."""
@@ -99,12 +95,7 @@ class SupportedModels(Description):
         return next((flavor.name for flavor in self.flavors if flavor.sizes == sizes), "")
 
     def lacks(self, model: Model, sequence_length: int) -> str:
-        """First difference of a model from the supported ones; empty if there is none.
-
-        >>> from planner.describe.catalogue import load_model
-        >>> [SupportedModels().lacks(load_model(name), 4096) for name in ("mistral-7b", "gpt2")]
-        ['', 'has learned positions']
-        """
+        """First difference of a model from the supported ones; empty if there is none."""
         differences = self._model_differences(model)
         differences |= self._layer_differences(model, sequence_length)
         return next((difference for difference, differs in differences.items() if differs), "")
@@ -152,12 +143,7 @@ class SupportedModels(Description):
 
 
 def non_linearity(model: Model) -> str:
-    """Activation of the feed-forward in words.
-
-    >>> from planner import load_model
-    >>> non_linearity(load_model("llama-3-8b")), non_linearity(load_model("gpt2"))
-    ('gated silu', 'gelu')
-    """
+    """Activation of the feed-forward in words."""
     return f"{'gated ' if model.gated_mlp else ''}{model.activation}"
 
 
@@ -226,9 +212,8 @@ class EmitSupport(Description):
         """Why its code would mix documents that are estimated apart; empty if it does not."""
         if workload.document_lengths and workload.packing == "padded":
             return "its own data fills sequences up with the next document (packing = padded)"
-        if workload.document_lengths and not (
-            self.masks_documents and workload.attention == "flash"
-        ):
+        masks = self.masks_documents and workload.attention == "flash"
+        if workload.document_lengths and not masks:
             fused = f" with attention {workload.attention}" if self.masks_documents else ""
             return f"documents of one sequence (document_lengths) attend to each other there{fused}"
         return ""

@@ -1,9 +1,4 @@
-"""Switches: options of a framework that users turn on by name.
-
-A switch changes traits of a description. `fsdp2+compile` is fsdp2 with its switch `compile`,
-`deepspeed+bucket=5e7` one with the value that the switch takes: wherever a framework is named, its
-switches can be.
-"""
+"""Switches: options of a framework that users turn on by name, such as `fsdp2+compile`."""
 
 from __future__ import annotations
 
@@ -104,19 +99,10 @@ class Switch(Description):
         return "" if fits else f"does nothing on {device.name}{suffix}"
 
     def refuses_workload(self, workload: Workload, model: Model | None = None) -> str:
-        """Why a workload or its model does not support it; empty if it does.
-
-        >>> Switch(does="narrows sums", source="here", precisions=("bf16",)).refuses_workload(
-        ...     Workload(precision="fp16"))
-        'is for precision bf16, not fp16'
-        """
-        rules: dict[str, tuple[str, ...]] = {
-            "precision": self.precisions,
-            "optimizer": self.optimizers,
-            "base_format": self.base_formats,
-        }
-        for field, allowed in rules.items():
-            if (value := getattr(workload, field)) not in allowed:
+        """Why a workload or its model does not support it; empty if it does."""
+        for field in ("precision", "optimizer", "base_format"):
+            value, allowed = getattr(workload, field), getattr(self, f"{field}s")
+            if value not in allowed:
                 return f"is for {field} {either(allowed)}, not {value}"
         if model is not None and self.of_experts and model.experts is None:
             return f"is for experts, and {model.name} has none"
@@ -127,16 +113,7 @@ class Switch(Description):
         return ""
 
     def word_for(self, name: str, different: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-        """The word that turns it on, if it explains the settings of a user's file; else empty.
-
-        `different` are the stated traits, dotted, that the framework has otherwise.
-
-        >>> quiet = Switch(does="waits for it", source="here",
-        ...                changes={"communication": {"overlap_gradients": False}})
-        >>> stated = {"communication.overlap_gradients": False}
-        >>> quiet.word_for("no-overlap", stated, stated), quiet.word_for("no-overlap", {}, stated)
-        ('no-overlap', '')
-        """
+        """The word that turns it on, if it explains `different` traits that are stated; else ''."""
         changes = self.dotted
         if not all(settings.get(path, value) == value for path, value in changes.items()):
             return ""
@@ -147,47 +124,25 @@ class Switch(Description):
         return f"{name}={value:.0f}" if isinstance(value, (int, float)) else ""
 
     def fill_arguments(self, word: str) -> tuple[str, ...]:
-        """Lines for files, with the value of a user's word filled in.
-
-        >>> bucket = Switch(does="sets a bucket", source="here", takes="buffers.x",
-        ...                 arguments=["--bucket {value}"])
-        >>> bucket.fill_arguments("bucket=5e7")
-        ('--bucket 50000000',)
-        """
+        """Lines for files, with the value of a user's word filled in."""
         value = _number(*word.split("=", 1)) if self.takes else ""
         return tuple(line.format(value=value) for line in self.arguments or ())
 
 
 def split_name(text: str) -> tuple[str, tuple[str, ...]]:
-    """Split the name of a framework, or the path of its file, from its switches.
-
-    A plus that belongs to a number, of its exponent or its sign, separates nothing.
-
-    >>> split_name("fsdp2+compile+bucket=5e7"), split_name("my+own.toml+compile")
-    (('fsdp2', ('compile', 'bucket=5e7')), ('my+own.toml', ('compile',)))
-    >>> split_name("deepspeed+bucket=2e+08+no-overlap")
-    ('deepspeed', ('bucket=2e+08', 'no-overlap'))
-    """
+    """Split a framework's name or path from its switches; a plus in a number separates nothing."""
     path, ending, rest = text.rpartition(".toml")
     name, *switches = _PLUS.split(rest)
     return (path + ending if ending else name), tuple(switches)
 
 
 def strip_switches(name: str) -> str:
-    """Name of a framework without switches and without notes of a run.
-
-    >>> strip_switches("fsdp2+compile"), strip_switches("megatron-lm with blocking launches")
-    ('fsdp2', 'megatron-lm')
-    """
+    """Name of a framework without switches and without notes of a run."""
     return split_name(name)[0].partition(" ")[0]
 
 
 def merge_tables(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Merge nested tables; values of `changes` win.
-
-    >>> merge_tables({"code": {"a": 1, "b": 2}, "tp": 1}, {"code": {"b": 3}})
-    {'code': {'a': 1, 'b': 3}, 'tp': 1}
-    """
+    """Merge nested tables; values of `changes` win."""
     result = {**base, **changes}
     for key in base.keys() & changes.keys():
         if isinstance(base[key], dict) and isinstance(changes[key], dict):
@@ -196,11 +151,7 @@ def merge_tables(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any
 
 
 def apply_switches(fields: dict[str, Any], words: tuple[str, ...]) -> dict[str, Any]:
-    """Turn switches on in the fields of a framework, and add them to its name.
-
-    Raises UnknownNameError for a switch that it has not, DescriptionError for one that is named
-    twice, that does not go with another, or whose value is missing or not asked for.
-    """
+    """Turn switches on in the fields and the name of a framework."""
     offered: dict[str, Any] = fields.get("switches", {})
     names = [word.partition("=")[0] for word in words]
     result = dict(fields)

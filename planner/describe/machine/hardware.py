@@ -88,12 +88,12 @@ class Device(Description):
         return efficiencies.get(precision, self.gemm_efficiency).value
 
     def is_of(self, names: tuple[str, ...]) -> bool:
-        """Whether its name contains one of `names`; True for no names."""
+        """True where its name contains one of `names`, and for no names."""
         return not names or any(name in self.name for name in names)
 
     @property
     def uses_host_memory(self) -> bool:
-        """Whether device and host share one memory, so that nothing can be offloaded."""
+        """True where device and host share one memory, so that nothing can be offloaded."""
         return self.is_apu or self.runtime == "cpu"
 
 
@@ -136,7 +136,7 @@ class Fabric(Description):
 
     @property
     def wired(self) -> bool:
-        """Whether devices have direct links, such as NVLink, Xe Link or Infinity Fabric."""
+        """True for devices with direct links, such as NVLink, Xe Link or Infinity Fabric."""
         return self.kind in ("mesh", "switch", "wires")
 
     @model_validator(mode="after")

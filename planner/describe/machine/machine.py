@@ -1,8 +1,4 @@
-"""Machine: a hardware profile, from the device to the queue.
-
-A *device* has its own rank and its own memory: an A100, one tile of a PVC card, one GCD of an
-MI250X module. All link rates are per direction. Peaks are dense (no sparsity).
-"""
+"""Machine: a hardware profile, from the device (one rank, one memory) to the queue."""
 
 from __future__ import annotations
 
@@ -159,14 +155,10 @@ class Machine(Description):
     """Measured runs behind its estimates, in one line."""
 
     @model_validator(mode="after")
-    def _check_network_names(self) -> Machine:
+    def _check_parts(self) -> Machine:
         network_names = [network.name for network in self.all_networks]
         if self.networks and (len(set(network_names)) < len(network_names) or "" in network_names):
             raise ValueError(f"networks are called {network_names}; give each a name of its own")
-        return self
-
-    @model_validator(mode="after")
-    def _check_parts(self) -> Machine:
         node = self.node
         if self.num_nodes.value > 1 and self.network is None:
             raise ValueError(f"{self.num_nodes.value:.0f} nodes need a [network]; describe it")
@@ -258,7 +250,7 @@ class Requirements(Description):
     """Precision that the matrix units must support: fp8 means Hopper or later."""
 
     def met_by(self, machine: Machine) -> bool:
-        """Whether a machine meets all requirements."""
+        """True where a machine meets all requirements."""
         kind = machine.network.kind if machine.network else None
         return (
             (not self.networks or kind in self.networks)

@@ -17,11 +17,7 @@ MAX_FREE_PERCENT = 90
 
 
 def reserve_memory(machine: Machine, percent: float) -> Machine:
-    """Leave a percentage of the device memory free, for other uses.
-
-    >>> reserve_memory(load_machine("polaris"), 10).device.memory_bytes.source
-    'the user leaves 10 % of 39.50 GiB free'
-    """
+    """Leave a percentage of the device memory free, for other uses."""
     if not percent:
         return machine
     if not 0 < percent <= MAX_FREE_PERCENT:
@@ -44,15 +40,7 @@ _DEVICE_COUNT = re.compile(r"(--gres=gpu:(?:\w+:)?|--gpus-per-node=|--gpus=)(\d+
 
 
 def take_devices(machine: Machine, devices: int) -> Machine:
-    """Machine of one node with the first devices of a node of `machine`.
-
-    Where the batch system gives parts of nodes (Slurm without --exclusive, Kubernetes) the job has
-    that part of cores, memory and disk too, else the whole node.
-
-    >>> half = take_devices(load_machine("vsc-5"), 1)
-    >>> half.num_devices, half.node.num_cores.value, half.scheduler.launch.directives
-    (1, 64.0, ('--gres=gpu:1',))
-    """
+    """Machine of one node with the first devices of a node of `machine`, and their share of it."""
     node_devices = machine.node.num_devices
     if not 1 <= devices <= node_devices:
         raise DescriptionError(
@@ -94,12 +82,7 @@ def _share(fields: dict[str, Any], share: float, part: str) -> None:
 
 
 def override_fields(machine: Machine, overrides: tuple[str, ...]) -> Machine:
-    """Replace `section.field=value` of a machine; values can have units.
-
-    `network=NAME` is the network of that name, for every framework.
-    An overridden quantity or curve becomes `assumed` with the source "set by the user". Entries of
-    a list go by their places: `node.fabric.wires.0-3,6.bytes_per_s=60GB/s`.
-    """
+    """Replace `section.field=value` of a machine, with units; list entries go by their places."""
     fields = machine.model_dump()
     for override in overrides:
         key, equals, text = override.partition("=")

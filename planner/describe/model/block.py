@@ -201,11 +201,7 @@ class Saved:
 
     @functools.cached_property
     def only(self) -> tuple[str, ...]:
-        """Names of its `only_` marks that are set.
-
-        >>> Saved("scores", 2.0, "sharded", only_split=True).only
-        ('only_split',)
-        """
+        """Names of its `only_` marks that are set."""
         return tuple(
             f.name for f in fields(self) if f.name[:5] == "only_" and getattr(self, f.name)
         )

@@ -1,8 +1,4 @@
-"""Convolutional networks: stages of convolutions, and the spatial size that each of them sees.
-
-A token of such a model is a whole sample. A description states the size of a sample and the
-kernels and strides; all later sizes follow.
-"""
+"""Convolutional networks: stages of convolutions, and the sizes of a whole sample in each."""
 
 from __future__ import annotations
 
@@ -53,11 +49,7 @@ class Pool(Description):
     """Padding at every border."""
 
     def after(self, places: tuple[int, ...]) -> tuple[int, ...]:
-        """Spatial size of the output.
-
-        >>> Pool(kernel=3, stride=2, padding=1).after((112, 112))
-        (56, 56)
-        """
+        """Spatial size of the output."""
         return tuple(
             (edge + 2 * self.padding - _at(self.kernel, i)) // _at(self.stride, i) + 1
             for i, edge in enumerate(places)
@@ -93,13 +85,7 @@ class Convolution(Description):
         return math.prod(_at(self.kernel, i) for i in range(dimensions))
 
     def after(self, places: tuple[int, ...]) -> tuple[int, ...]:
-        """Spatial size of the output.
-
-        >>> Convolution(out_channels=64, kernel=7, stride=2).after((224, 224))
-        (112, 112)
-        >>> Convolution(out_channels=64, kernel=2, stride=2, transposed=True).after((8, 8, 8))
-        (16, 16, 16)
-        """
+        """Spatial size of the output."""
         return tuple(self._edge(edge, i) for i, edge in enumerate(places))
 
     def _edge(self, edge: int, axis: int) -> int:
@@ -218,7 +204,10 @@ class Convolutional(Description):
 
     def sized_stages(self) -> Iterator[SizedStage]:
         """Yield the stages with their sizes; raise ValueError if a stage does not fit its input."""
-        channels, places = self.in_channels, self._places(self.size)
+        channels, places = (
+            self.in_channels,
+            tuple(_at(self.size, i) for i in range(self.dimensions)),
+        )
         outputs: dict[str, tuple[int, tuple[int, ...]]] = {}
         for stage in self.stages:
             if stage.joins and stage.joins not in outputs:
@@ -235,9 +224,6 @@ class Convolutional(Description):
                     "state the first as a stage of its own"
                 )
             outputs[stage.name] = (channels, places) = shape
-
-    def _places(self, size: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(_at(size, axis) for axis in range(self.dimensions))
 
 
 def _size_stage(

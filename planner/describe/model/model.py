@@ -33,12 +33,7 @@ class Model(Shapes):
 
     @property
     def default_sequence_length(self) -> int:
-        """Default sequence length: the longest sequence, at most 4096 [tokens].
-
-        >>> from planner.describe.catalogue import load_model
-        >>> [load_model(name).default_sequence_length for name in ("llama-3-8b", "gpt2")]
-        [4096, 1024]
-        """
+        """Default sequence length: the longest sequence, at most 4096 [tokens]."""
         return min(self.longest_sequence or _USUAL_SEQUENCE, _MOST_SEQUENCE)
 
     @property

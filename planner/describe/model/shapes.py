@@ -85,10 +85,7 @@ class Vision(Description):
 
 
 class Written(Description):
-    """How transformers writes a family's blocks, where that changes what autograd saves.
-
-    Frameworks that bring blocks of their own do not read it.
-    """
+    """How transformers writes a family's blocks, where that changes what autograd saves."""
 
     activation: WrittenActivation = ""
     """Activation in elementary operations; empty: one kernel."""
@@ -207,7 +204,7 @@ class Shapes(Description):
 
     @property
     def counts_samples(self) -> bool:
-        """Whether a token is a whole sample: convolutional networks, traced modules."""
+        """True where a token is a whole sample: convolutional networks, traced modules."""
         return self.convolutional is not None or self.traced is not None
 
     @model_validator(mode="after")

@@ -1,9 +1,4 @@
-"""Traced modules: a function of a user's Python file as a model, and what a trace states of it.
-
-The file is run in a process of its own, with the user's own rights, so that whatever it does ends
-with that process, and torch is never loaded into this one. A token of such a model is a whole
-sample: it is planned with these numbers alone.
-"""
+"""Traced modules: a user's Python function as a model, run and traced in a process of its own."""
 
 from __future__ import annotations
 
@@ -42,20 +37,12 @@ _LIMIT_S = 900.0
 
 
 def is_python_file(name: str) -> bool:
-    """Whether a text names a Python file, with or without a function.
-
-    >>> is_python_file("net.py:build"), is_python_file("./nets/net.py"), is_python_file("gpt2")
-    (True, True, False)
-    """
+    """True for the name of a Python file, with or without a function."""
     return _SPELLED.fullmatch(name) is not None
 
 
 def traced_fields(name: str, *, run: bool) -> dict[str, Any]:
-    """Fields of the model that `FILE.py:FUNCTION` builds; this runs the file.
-
-    Raises DescriptionError where it may not `run`, or cannot be traced, in one sentence that names
-    the user's line.
-    """
+    """Fields of the model that FILE.py:FUNCTION builds; runs the file, raises DescriptionError."""
     if not run:
         raise DescriptionError(
             f"{shorten_path(name)} is a Python file, which is run only where you name it yourself; "
@@ -182,11 +169,7 @@ class TracedOperation(Description):
 
     @property
     def flop(self) -> int:
-        """Operations of the forward passes for one sample, masked halves included [FLOP].
-
-        >>> TracedOperation(kind="product", rows=10, n=3, k=4, count=2).flop
-        480
-        """
+        """Operations of the forward passes for one sample, masked halves included [FLOP]."""
         width = self.k + self.values if self.kind == "attention" else self.k
         return 2 * self.count * self.copies * self.rows * self.n * width
 

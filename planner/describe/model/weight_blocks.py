@@ -193,23 +193,17 @@ def layer_kinds(model: Shapes) -> tuple[LayerKind, ...]:
             LayerKind("decoder layer", model.num_decoder_layers, cross=True),
         )
     dense = model.experts.num_dense_layers if model.experts else model.num_layers
-    kinds = []
+    sparse, window = model.num_layers - dense, model.sliding_window
     # windowed layers alternate with full ones; the costs do not depend on the order
     windowed = min(model.num_window_layers, dense)
-    for name, count, window, experts in (
-        ("dense layer (window)", windowed, model.sliding_window, False),
-        ("dense layer", dense - windowed, 0, False),
-        (
-            "expert layer (window)",
-            min(model.num_window_layers - windowed, model.num_layers - dense),
-            model.sliding_window,
-            True,
-        ),
-        ("expert layer", model.num_layers - dense - (model.num_window_layers - windowed), 0, True),
-    ):
-        if count > 0:
-            kinds.append(LayerKind(name, count, experts, window, causal=causal))
-    return tuple(kinds)
+    sparse_windowed = min(model.num_window_layers - windowed, sparse)
+    kinds = (
+        LayerKind("dense layer (window)", windowed, False, window, causal=causal),
+        LayerKind("dense layer", dense - windowed, causal=causal),
+        LayerKind("expert layer (window)", sparse_windowed, True, window, causal=causal),
+        LayerKind("expert layer", sparse - sparse_windowed, True, causal=causal),
+    )
+    return tuple(kind for kind in kinds if kind.count > 0)
 
 
 def _layer_weights(model: Shapes, kind: LayerKind) -> tuple[Weight, ...]:
@@ -290,8 +284,7 @@ def dense_widths(net: Convolutional, last: SizedStage) -> tuple[tuple[int, int],
 
 
 def _stage_blocks(net: Convolutional) -> tuple[Block, ...]:
-    """Blocks of a convolutional network. Its first stage is the embedding; its fully connected
-    layers, or else its last stage, are the head."""
+    """Blocks of a convolutional network: first stage, others, and dense layers or last stage."""
     stages = tuple(net.sized_stages())
     blocks = []
     for number, placed in enumerate(stages):

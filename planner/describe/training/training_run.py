@@ -102,10 +102,7 @@ class Dataset(Description):
         return (self.decoded_bytes or self.sample_bytes).value
 
     def of_sequences(self, length: int) -> Dataset:
-        """Convert a dataset of tokens to sequences of `length` tokens; keep one of samples.
-
-        Raises DescriptionError if the dataset has fewer tokens than one sequence.
-        """
+        """Convert a dataset of tokens to sequences of `length` tokens; keep one of samples."""
         if self.unit == "sample":
             return self
         if not 1 <= length <= self.num_samples.value:
@@ -114,13 +111,9 @@ class Dataset(Description):
                 f"tokens of {self.name}; use 1 to {self.num_samples.value:g}"
             )
         fields = self.model_dump() | {"unit": "sample"}
-        for name, factor in (
-            ("num_samples", 1 / length),
-            ("samples_per_file", 1 / length),
-            ("sample_bytes", length),
-            ("decoded_bytes", length),
-            ("decode_s", length),
-        ):
+        factors = dict.fromkeys(("num_samples", "samples_per_file"), 1 / length)
+        factors |= dict.fromkeys(("sample_bytes", "decoded_bytes", "decode_s"), float(length))
+        for name, factor in factors.items():
             if fields[name]:
                 fields[name]["value"] *= factor
         return Dataset.described(fields)
@@ -130,8 +123,7 @@ Staging = Literal["none", "local-disk", "memory"]
 
 
 class Loader(Description):
-    """Data loader of a training. Defaults are those of torch's DataLoader, with four workers and
-    unstriped files."""
+    """Data loader of a training, by default torch's with four workers and unstriped files."""
 
     workers: int = Field(default=4, ge=0, le=1024)
     """Loader processes or threads per rank; 0: the rank itself reads between its steps."""

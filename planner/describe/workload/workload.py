@@ -189,12 +189,12 @@ class Workload(Description):
 
     @property
     def adapted(self) -> bool:
-        """Whether only adapters or some parts of the model are trained."""
+        """True where only adapters or some parts of the model are trained."""
         return bool(self.lora_rank or self.frozen)
 
     @property
     def quantized(self) -> bool:
-        """Whether frozen matrices are stored in fewer bits than the compute precision."""
+        """True where frozen matrices are stored in fewer bits than the compute precision."""
         return self.base_format != "computed"
 
     @property
@@ -204,11 +204,7 @@ class Workload(Description):
 
     @property
     def base_precision(self) -> TrainingPrecision:
-        """Precision of everything but FP8 GEMMs; utilisation refers to its peak.
-
-        >>> Workload(precision="fp8").base_precision, Workload(precision="tf32").base_precision
-        ('bf16', 'tf32')
-        """
+        """Precision of everything but FP8 GEMMs; utilisation refers to its peak."""
         return "bf16" if self.precision == "fp8" else self.precision
 
     @property
@@ -218,11 +214,7 @@ class Workload(Description):
 
     @property
     def unit(self) -> str:
-        """Unit of the throughput: tokens, or samples without sequences.
-
-        >>> Workload(sequence_length=1).unit
-        'samples'
-        """
+        """Unit of the throughput: tokens, or samples without sequences."""
         return "samples" if self.sequence_length == 1 else "tokens"
 
     @property
@@ -281,11 +273,7 @@ class Workload(Description):
 
     @property
     def steps(self) -> int:
-        """Steps of the whole training, with the ramp; 0 if its length is not given.
-
-        >>> Workload(sequence_length=4096, global_batch=256, tokens=1e9).steps
-        954
-        """
+        """Steps of the whole training, with the ramp; 0 if its length is not given."""
         ramp, length = self.ramp_steps, self.tokens_per_step / self.global_batch
         rest = self.all_tokens - sum(batch * steps for batch, steps in ramp) * length
         full_steps = max(math.ceil(rest / self.tokens_per_step), 0)
@@ -308,11 +296,7 @@ def _mean(documents: tuple[tuple[int, int], ...]) -> float:
 
 
 def parse_tokens(text: str) -> float:
-    """Parse a number of tokens; `B` is billions, not bytes. Raises DescriptionError.
-
-    >>> parse_tokens("300B"), parse_tokens("2e12"), parse_tokens("0.3 T")
-    (300000000000.0, 2000000000000.0, 300000000000.0)
-    """
+    """Parse a number of tokens; `B` is billions, not bytes. Raises DescriptionError."""
     plain = re.sub(r"(?<=\d)\s*[bB]$", "G", text.strip())
     try:
         return parse_quantity(plain)
@@ -323,11 +307,7 @@ def parse_tokens(text: str) -> float:
 
 
 def parse_ramp(text: str) -> tuple[tuple[float, int], ...]:
-    """Parse a ramp into pairs of token bound and batch size, both rising. Raises ValueError.
-
-    >>> parse_ramp("250B:768, 500B:1536")
-    ((250000000000.0, 768), (500000000000.0, 1536))
-    """
+    """Parse a ramp into pairs of token bound and batch size, both rising. Raises ValueError."""
     bounds: list[tuple[float, int]] = []
     for part in text.split(",") if text.strip() else ():
         bound, colon, batch = part.partition(":")

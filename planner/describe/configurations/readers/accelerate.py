@@ -75,10 +75,8 @@ def _fsdp(job: StatedJob, plugin: Table) -> None:
         stage = 3
     job.layout(zero_stage=3 if stage is None else stage)
     job.is_(shards_per_node=hybrid)
-    offloads = plugin.flag("fsdp_offload_params")
-    job.layout(offload="all-cpu" if offloads else None)
-    recomputes = plugin.flag("fsdp_activation_checkpointing")
-    job.layout(recompute="full" if recomputes else None)
+    job.layout(offload="all-cpu" if plugin.flag("fsdp_offload_params") else None)
+    job.layout(recompute="full" if plugin.flag("fsdp_activation_checkpointing") else None)
     # the program may ask for both itself
     job.by_default(offload="none", recompute="none")
     if plugin.number("fsdp_version") != 2:
@@ -151,8 +149,7 @@ def _megatron(job: StatedJob, plugin: Table) -> None:
         recompute=None if recomputes is None else "selective" if recomputes else "none",
         zero_stage=1 if plugin.flag("megatron_lm_use_distributed_optimizer") else 0,
     )
-    passes = plugin.number("megatron_lm_num_micro_batches")
-    job.layout(grad_accumulation=passes)
+    job.layout(grad_accumulation=plugin.number("megatron_lm_num_micro_batches"))
     plugin.skip("megatron_lm_gradient_clipping")
 
 

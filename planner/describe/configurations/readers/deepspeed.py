@@ -133,11 +133,7 @@ def _offload(job: StatedJob, zero: Table) -> str:
 
 
 def offload_of(states: str, weights: str) -> str:
-    """What a layout calls the places of optimizer states and of parameters.
-
-    >>> offload_of("cpu", "none"), offload_of("nvme", "cpu"), offload_of("none", "none")
-    ('optimizer-cpu', 'all-cpu', 'none')
-    """
+    """A layout's word for the places of optimizer states and of parameters."""
     if weights != "none":
         return f"all-{weights}"
     return "none" if states == "none" else f"optimizer-{states}"

@@ -54,7 +54,7 @@ HOROVOD = Reader(
 
 
 def _is_layout(document: Document) -> bool:
-    """Whether a layout stands there, bare or with its question."""
+    """True for a layout, bare or with its question."""
     content = document.tables
     best = content.get("best")
     inner = best if isinstance(best, Mapping) else content
@@ -65,7 +65,7 @@ class _LayoutReader(Reader):
     """A layout of the planner's own: `layout.json`, or what `--json` printed."""
 
     def read(self, document: Document) -> Configuration:
-        """What it says, field by field."""
+        """The layout, field by field."""
         data: Mapping[str, Any] = document.tables
         best = data.get("best")
         if isinstance(best, Mapping):

@@ -61,7 +61,7 @@ _NOT_COUNTED = {
 
 
 def _recognises(document: Document) -> bool:
-    """Whether the Trainer's batch of a device stands there, an adapter, or a frozen base."""
+    """True for the Trainer's batch of a device, an adapter, or a frozen base."""
     return _in_tables(document) or _MARK.replace("_", "-") in document.options
 
 
@@ -74,7 +74,7 @@ def _settings(document: Document) -> Table:
 
 
 def _state(job: StatedJob, settings: Table) -> None:
-    """What they say; fields of programs on the Trainer, such as a LoRA rank, too."""
+    """State the Trainer's fields, and those of programs on it, such as a LoRA rank."""
     if _PEFT in job.document.tables:
         job.kind = "an adapter of peft"
         _read_adapters(job, settings)
@@ -105,7 +105,7 @@ def _trainer(job: StatedJob, settings: Table) -> None:
 
 
 def _recomputes(settings: Table) -> bool:
-    """Whether every layer is recomputed: LLaMA-Factory does so unless it is told not to."""
+    """True where every layer is recomputed, as LLaMA-Factory does unless it is told not to."""
     checkpointing = settings.flag("gradient_checkpointing", "use_gradient_checkpointing")
     if checkpointing is None and any(name in settings for name in _LLAMA_FACTORY):
         return not settings.flag("disable_gradient_checkpointing")
@@ -150,7 +150,7 @@ def _quantization(job: StatedJob, settings: Table) -> None:
 
 
 def _sharding(job: StatedJob, settings: Table) -> None:
-    """What runs under the Trainer: DeepSpeed, FSDP, or DDP where no other file says."""
+    """The engine under the Trainer: DeepSpeed, FSDP, or DDP where no other file says."""
     engine: Any = settings.get("deepspeed")
     if isinstance(engine, Mapping):
         job.is_(framework="deepspeed")
@@ -180,7 +180,7 @@ def _sharding(job: StatedJob, settings: Table) -> None:
 
 
 def _accumulation(settings: Table) -> dict[str, bool]:
-    """Whether whole gradients are summed over several passes, as Accelerate does unless told."""
+    """Changes where gradients are summed over passes, as Accelerate does unless told."""
     if _one_if_absent(settings, "gradient_accumulation_steps") == 1:
         return {}
     config: Any = settings.get("accelerator_config")

@@ -92,9 +92,9 @@ def _state(job: StatedJob, flags: Table) -> None:
 
 
 def _batch(job: StatedJob, flags: Table) -> None:
-    micro, train_batch = flags.number("micro-batch-size"), flags.number("global-batch-size")
-    job.layout(micro_batch=micro)
-    job.workload(global_batch=train_batch, sequence_length=flags.number("seq-length"))
+    job.layout(micro_batch=flags.number("micro-batch-size"))
+    job.workload(global_batch=flags.number("global-batch-size"))
+    job.workload(sequence_length=flags.number("seq-length"))
     if "global-batch-size" not in flags and "step-batch-size-schedule" not in flags:
         job.layout(grad_accumulation=1)
     per_node = flags.number("nproc-per-node", "num-gpus")
@@ -120,8 +120,7 @@ def _degrees(job: StatedJob, flags: Table) -> None:
     _context(job, flags)
     if pp > 1:
         chunks = _chunks(job, flags, pp)
-        schedule = "1f1b" if chunks == 1 else "interleaved-1f1b"
-        job.layout(vpp=chunks, schedule=schedule)
+        job.layout(vpp=chunks, schedule="1f1b" if chunks == 1 else "interleaved-1f1b")
         job.layout(**_stage_fields(flags))
         _dealing(job, flags)
 
@@ -153,11 +152,7 @@ def _stage_fields(flags: Table) -> dict[str, Any]:
 
 
 def _layers_of(stage: str) -> int:
-    """Decoder layers of a stage in Megatron's notation.
-
-    >>> [_layers_of(stage) for stage in ("Et*3", "tt", "t,tL", "m", "")]
-    [3, 2, 2, 0, 0]
-    """
+    """Decoder layers of a stage in Megatron's notation."""
     return sum(int(times or 1) for times in re.findall(r"t(?:\*(\d{1,4}))?", stage))
 
 
@@ -201,11 +196,7 @@ def _chunks(job: StatedJob, flags: Table, pp: int) -> int:
 
 
 def _stages_of(spelled: str) -> list[str]:
-    """Stages of Megatron's notation, repeated groups written out.
-
-    >>> _stages_of("Et*2|t*2|t*1L"), len(_stages_of("Et|(tt|)*6t,L"))
-    (['Et*2', 't*2', 't*1L'], 8)
-    """
+    """Stages of Megatron's notation, repeated groups written out."""
     group = re.compile(r"\(([^()]*)\)\*(\d{1,4})")
     expanded = group.sub(lambda match: match[1] * int(match[2]), spelled[:2000])
     return expanded.split("|")[:10_000]
@@ -213,13 +204,12 @@ def _stages_of(spelled: str) -> list[str]:
 
 def _sharding(job: StatedJob, flags: Table, deepspeed: bool) -> None:
     if deepspeed:
-        stage = flags.number("zero-stage")
+        job.layout(zero_stage=flags.number("zero-stage"))
         config = flags.get("deepspeed-config")
         if isinstance(config, str):
             job.is_(hosts=("deepspeed",))
             job.left_to(config.rpartition("/")[2], "zero_stage", "offload")
-        job.layout(zero_stage=stage)
-        if not isinstance(config, str):
+        else:
             job.by_default(offload="none")
         return
     stage = 1 if flags.flag("use-distributed-optimizer") else 0
@@ -229,9 +219,8 @@ def _sharding(job: StatedJob, flags: Table, deepspeed: bool) -> None:
     elif flags.flag("use-torch-fsdp2", "use-megatron-fsdp"):
         stage = 3
     job.layout(zero_stage=stage)
-    reduces = bool(flags.flag("overlap-grad-reduce"))
+    job.changes({"communication.overlap_gradients": bool(flags.flag("overlap-grad-reduce"))})
     gathers = bool(flags.flag("overlap-param-gather"))
-    job.changes({"communication.overlap_gradients": reduces})
     if stage:
         job.changes({"communication.overlap_parameters": gathers})
     if flags.flag("optimizer-cpu-offload"):
@@ -294,17 +283,12 @@ def _ramp(job: StatedJob, flags: Table) -> None:
 def _rising(job: StatedJob, increment: str, global_batch: int | None, length: int) -> str:
     """The ramp of Megatron's start, increment and samples."""
     numbers = re.findall(r"\d{1,15}", increment.replace("_", ""))
-    if (
-        len(numbers) != 3
-        or not global_batch
-        or not int(numbers[1])
-        or int(numbers[0]) > global_batch
-    ):
+    start, more, samples = map(int, numbers) if len(numbers) == 3 else (0, 0, 0)
+    if not more or not global_batch or start > global_batch:
         raise job.refused(
             f"--rampup-batch-size {shorten(increment)} is not a start, an increment and samples up "
             "to the --global-batch-size"
         )
-    start, more, samples = map(int, numbers)
     count = (global_batch - start) // more
     bounds = (samples * (step + 1) / count * length for step in range(count))
     return ",".join(f"{until:.0f}:{start + step * more}" for step, until in enumerate(bounds))
@@ -349,7 +333,7 @@ def _offload(job: StatedJob, flags: Table) -> None:
 
 
 def _modules(job: StatedJob, flags: Table) -> tuple[str, ...]:
-    """What selective recompute is told to repeat; attention alone is what it repeats untold."""
+    """Modules that selective recompute repeats; attention alone is its default."""
     names = flags.get("recompute-modules")
     words = tuple(names) if isinstance(names, (list, tuple)) else tuple(str(names or "").split())
     modules = tuple(name for name in RECOMPUTE_MODULES if name in words)

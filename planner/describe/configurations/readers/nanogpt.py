@@ -54,7 +54,7 @@ def _is_wordplay(document: Document) -> bool:
 
 
 def _wordplay(job: StatedJob, settings: Table) -> None:
-    """What is not set is wordplay's, which its own files may change."""
+    """Unset values are wordplay's, which its own files may change."""
     model, optimizer, train = (settings.table(name) for name in ("model", "optimizer", "train"))
     job.named(train, "backend", {"ddp": "ddp"}, "ddp")
     _read_gpt_flags(job, model)

@@ -58,7 +58,7 @@ _HARMLESS_TABLES = (
 
 
 def _recognises(document: Document) -> bool:
-    """Whether `training` and `parallelism` stand there, in torchtitan's words."""
+    """True for a `training` section in torchtitan's words."""
     training = document.tables.get("training")
     if not isinstance(training, dict) or "tokens" in document.tables:
         return False
@@ -82,7 +82,7 @@ def _state(job: StatedJob, table: Table) -> None:
 
 
 def _has_pieces(job: StatedJob, table: Table) -> bool:
-    """Whether the loss of 0.3 runs piece by piece; the pieces are stated."""
+    """True where the loss of 0.3 runs in pieces, whose number is stated."""
     constructed = _constructed(table)
     loss = constructed.get("loss")
     if not isinstance(loss, Mapping) or not str(loss.get(CALLED)).startswith(_CHUNKED):
@@ -93,7 +93,7 @@ def _has_pieces(job: StatedJob, table: Table) -> bool:
 
 
 def _constructed(table: Table) -> Table:
-    """What 0.3 gives the constructor, or the tables of 0.2."""
+    """Arguments of 0.3's constructor, or the tables of 0.2."""
     return table.table("config") if isinstance(table.get("config"), Mapping) else table
 
 
@@ -219,7 +219,7 @@ def _training(job: StatedJob, table: Table, mesh: Table, pp: int) -> None:
 
 
 def _is_fp8(table: Table) -> bool:
-    """Whether the products of its layers are converted."""
+    """True where the products of its layers are converted."""
     if not isinstance(table.get("model"), Mapping):
         return False  # a Python configuration builds it
     model = table.table("model")
@@ -252,11 +252,9 @@ def _checkpointing(job: StatedJob, table: Table, usual: Mapping[str, str]) -> Ta
     mode_settings: Any = {} if place is None else place.get(*keys)
     if place is None and usual is _USUAL and CALLED not in parts[1]:
         job.note(f"{_AC} is that of the flavor, which is not read: SelectiveAC is counted")
-    called = (
-        mode_settings
-        if isinstance(mode_settings, str)
-        else isinstance(mode_settings, dict) and mode_settings.get(CALLED)
-    )
+    called = mode_settings if isinstance(mode_settings, str) else None
+    if isinstance(mode_settings, dict):
+        called = mode_settings.get(CALLED)
     if called:
         # 0.3 has a class for each mode
         name = str(called).partition(".")[0].lower()

@@ -35,22 +35,13 @@ def read_config(path: Path, name: str = "") -> Model:
     """Read the model of a config.json, called after its folder; raises CatalogueError."""
     where = _printable(name or str(path))
     text = read_text(path)
-    model = from_config(_parsed(text, where), name or _name(path))
+    model = from_config(_checked(parse_json(text, where), where), name or _name(path))
     return model.replaced(source=where)
 
 
 def from_config(fields: dict[str, Any], name: str) -> Model:
-    """Describe the model of a config.json's fields; of a multimodal file only the text tower.
-
-    >>> from_config({"model_type": "gpt2", "n_embd": 8, "n_layer": 2, "n_head": 2,
-    ...              "n_positions": 16, "vocab_size": 32}, "tiny").num_params
-    2144
-    """
-    if not isinstance(fields, dict):
-        raise CatalogueError(
-            f"{_printable(name)} holds {quote(fields)} where an object is expected; "
-            "give the config.json that transformers wrote"
-        )
+    """Describe the model of a config.json's fields; of a multimodal file only the text tower."""
+    _checked(fields, _printable(name))
     if "peft_type" in fields:
         base = fields.get("base_model_name_or_path")
         raise CatalogueError(
@@ -80,8 +71,7 @@ def from_config(fields: dict[str, Any], name: str) -> Model:
     return Model.described(described, where=_printable(name))
 
 
-def _parsed(text: str, where: str) -> dict[str, Any]:
-    fields = parse_json(text, where)
+def _checked(fields: Any, where: str) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise CatalogueError(
             f"{where} holds {quote(fields)} where an object is expected; "

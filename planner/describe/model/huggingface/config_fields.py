@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, get_args
 
 from planner.describe.model.shapes import WrittenActivation
@@ -11,8 +12,7 @@ from planner.errors import DescriptionError, shorten
 
 __all__ = ["Fields", "parse_activation", "quote"]
 
-_LIMITS = {"layers": 10_000, "heads": 100_000, "experts": 65_536, "rows": 1_000_000_000}
-_MAX_WIDTH = 10_000_000
+_LIMITS = {"layers": 10_000, "heads": 100_000, "experts": 65_536, "width": 10**7, "rows": 10**9}
 _REQUIRED = frozenset(
     (
         *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
@@ -38,11 +38,7 @@ _ALIASES = {
 
 
 def quote(value: object) -> str:
-    """Format a value of a file for a message: scalars as JSON, containers by type.
-
-    >>> quote("x"), quote(None), quote([1, 2]), quote(10**30)
-    ('"x"', 'null', 'a list', 'a number of more than 18 digits')
-    """
+    """Format a value of a file for a message: scalars as JSON, containers by type."""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, int) and abs(value) > 10**18:
@@ -53,43 +49,28 @@ def quote(value: object) -> str:
 
 
 def parse_activation(name: object) -> str:
-    """The planner's word for an activation; empty if unknown.
-
-    >>> [parse_activation(name) for name in ("gelu_pytorch_tanh", "swish", "relu2", "tanh")]
-    ['gelu', 'silu', 'squared-relu', '']
-    """
+    """The planner's word for an activation; empty if unknown."""
     if not isinstance(name, str):
         return ""
     activations = {"silu": "silu", "swish": "silu", "relu": "relu", "relu2": "squared-relu"}
     return activations.get(name, "gelu" if "gelu" in name else "")
 
 
+@dataclass
 class Fields:
-    """Fields of a config.json with the defaults of its family.
+    """Fields of a config.json with its family's defaults; sizes may be absent in a nested file."""
 
-    A key that is not among the defaults is not read, as transformers does not read it either.
-    A file nested in a multimodal one leaves out what equals the default, so there an absent
-    size means the default; elsewhere it is an error.
-    """
-
-    def __init__(
-        self,
-        values: Mapping[str, Any],
-        defaults: Mapping[str, Any],
-        where: str,
-        nested: bool = False,
-    ) -> None:
-        self.values = values
-        self.defaults = defaults
-        self.where = where
-        self.nested = nested
+    values: Mapping[str, Any]
+    defaults: Mapping[str, Any]
+    where: str
+    nested: bool = False
 
     def error(self, message: str) -> DescriptionError:
         """Create an error that begins with the name of the file."""
         return DescriptionError(f"{self.where}: {message}")
 
     def reads(self, key: str) -> bool:
-        """Whether the family has this key."""
+        """True where the family has this key."""
         return key in self.defaults
 
     def raw(self, key: str) -> Any:
@@ -110,7 +91,7 @@ class Fields:
             raise self.error(f"{key} = {quote(value)} is not a whole number; correct it")
         if value < least:
             raise self.error(f"{key} = {quote(value)} must be at least {least}; correct it")
-        limit = _LIMITS.get(kind, _MAX_WIDTH)
+        limit = _LIMITS[kind]
         if value > limit:
             raise self.error(
                 f"{key} = {quote(value)} exceeds {limit}, which no model has; check your units"

@@ -36,13 +36,10 @@ def _load_families() -> dict[str, Family]:
     families: dict[str, Family] = {}
     for name, row in read_toml(Path(__file__).with_suffix(".toml")).items():
         inherited = families[row["like"]].defaults if "like" in row else {}
+        absent = dict.fromkeys(row.get("absent", ()))
         families[name] = Family(
             read=getattr(family_shapes, row["read"]),
-            defaults={
-                **inherited,
-                **dict.fromkeys(row.get("absent", ())),
-                **row.get("defaults", {}),
-            },
+            defaults={**inherited, **absent, **row.get("defaults", {})},
             fixed=row.get("fixed", {}),
             refused=tuple(row.get("refused", ())),
             note=row.get("note", ""),

@@ -1,8 +1,4 @@
-"""Models by name on the Hugging Face hub, from their config.json alone.
-
-`huggingface_hub` fetches and keeps the file, so its cache, token and settings (HF_HOME, HF_TOKEN,
-HF_ENDPOINT, HF_HUB_OFFLINE, HF_HUB_ETAG_TIMEOUT) count here, too. Weights are never asked for.
-"""
+"""Models by name on the Hugging Face hub: config.json alone, with `huggingface_hub`'s settings."""
 
 from __future__ import annotations
 
@@ -32,11 +28,7 @@ _REMEDY = "name a model of the catalogue or the path of a config.json"
 
 
 def parse_hub_name(name: str) -> tuple[str, str | None] | None:
-    """Split org/name[@revision] into repository and revision; None for other names.
-
-    >>> [parse_hub_name(name) for name in ("org/name@v1.0", "org/name", "./name", "a/b/c")]
-    [('org/name', 'v1.0'), ('org/name', None), None, None]
-    """
+    """Split org/name[@revision] into repository and revision; None for other names."""
     match = _NAME.fullmatch(name)
     if match is None or match[1].endswith((".json", ".toml")):
         return None
@@ -44,7 +36,7 @@ def parse_hub_name(name: str) -> tuple[str, str | None] | None:
 
 
 def is_from_hub(model: Model) -> bool:
-    """Whether a model was read from the hub, so that its name suffices to find it again."""
+    """True for a model read from the hub, so that its name suffices to find it again."""
     return model.source.startswith(HUB) and parse_hub_name(model.name) is not None
 
 
