@@ -16,16 +16,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = [
-    "CatalogueError",
-    "DescriptionError",
-    "EmitError",
-    "LayoutError",
-    "PlannerError",
-    "UnknownNameError",
-    "WriteError",
-]
-
 
 class PlannerError(ValueError):
     """Base of every error that a user's input can cause."""

@@ -33,8 +33,6 @@ from planner.errors import DescriptionError
 from planner.evidence.learning import learn_from
 from planner.training.whole_training import WholeTraining
 
-__all__ = ["Job", "JobQuestions"]
-
 
 @dataclass(frozen=True, slots=True, init=False)
 class Job(JobSpec):

@@ -23,22 +23,6 @@ if TYPE_CHECKING:
     import pandas
     import polars
 
-__all__ = [
-    "Block",
-    "Column",
-    "Library",
-    "Line",
-    "NotebookView",
-    "Notes",
-    "Record",
-    "Table",
-    "Tabular",
-    "csv_text",
-    "html",
-    "page",
-    "read_page",
-]
-
 Library = Literal["pandas", "polars"]
 """Libraries of frames."""
 

@@ -12,22 +12,6 @@ from collections.abc import Iterable
 
 from planner.errors import DescriptionError, shorten
 
-__all__ = [
-    "GIB",
-    "counted",
-    "either",
-    "format_amount",
-    "format_bytes",
-    "format_count",
-    "format_places",
-    "format_rate",
-    "format_seconds",
-    "joined",
-    "parse_places",
-    "parse_power",
-    "parse_quantity",
-]
-
 GIB = 2.0**30
 """Bytes in a GiB."""
 

@@ -50,13 +50,14 @@ def formulas() -> dict[str, Formula]:
 
 
 def _exported(path: Path) -> Iterator[tuple[str, Formula]]:
-    """Functions that a module exports and holds itself."""
+    """Functions of a module without an underscore."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     module = importlib.import_module(".".join(parts).removesuffix(".__init__"))
-    for name in getattr(module, "__all__", ()):
-        value = inspect.unwrap(getattr(module, name))
-        if inspect.isfunction(value) and value.__module__ == module.__name__:
-            yield name, value
+    for name, value in vars(module).items():
+        function = inspect.unwrap(value) if callable(value) else value
+        own = inspect.isfunction(function) and function.__module__ == module.__name__
+        if own and not name.startswith("_"):
+            yield name, function
 
 
 def _has_unit(formula: Formula, text: str) -> bool:

@@ -13,17 +13,6 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from planner.errors import PlannerError, shorten
 
-__all__ = [
-    "Query",
-    "QueryReader",
-    "arrivals",
-    "begin",
-    "link",
-    "request",
-    "requested",
-    "stated_query",
-]
-
 Query = dict[str, str]
 """What is asked, by name, as an address writes it."""
 

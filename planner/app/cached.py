@@ -33,21 +33,6 @@ from planner.errors import LayoutError, PlannerError
 from planner.training.whole_training import WholeTraining
 from planner.units import counted
 
-__all__ = [
-    "answer_of",
-    "chosen",
-    "closest",
-    "estimate_of",
-    "files_of",
-    "kept_batch",
-    "plan_of",
-    "played_of",
-    "scale_point",
-    "space_of",
-    "stage_memory_of",
-    "training_of",
-]
-
 _HASH: dict[Any, Any] = {PageJob: lambda job: job.key}
 
 

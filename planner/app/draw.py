@@ -12,20 +12,6 @@ from planner.errors import PlannerError
 from planner.show.figures.frame import Drawing
 from planner.tables import Table
 
-__all__ = [
-    "FIGURES",
-    "announce",
-    "download",
-    "draw",
-    "draw_table",
-    "escape",
-    "escaped_rows",
-    "in_rows",
-    "list_lines",
-    "metrics",
-    "refuse",
-]
-
 
 def escape(text: str) -> str:
     """Text that Markdown shows as it is; no link, picture, formula or HTML comes to life."""

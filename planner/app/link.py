@@ -17,17 +17,6 @@ from planner.describe.model.huggingface.config import from_config
 from planner.describe.model.model import Model
 from planner.errors import CatalogueError, LayoutError, shorten
 
-__all__ = [
-    "OwnDescription",
-    "of",
-    "pack_layout",
-    "pack_own",
-    "parse_config",
-    "read_own",
-    "unpack_layout",
-    "unpack_own",
-]
-
 _MAX_CONFIG_BYTES = 1_000_000
 _MAX_LINK = 6000
 _MOST_VALUE = 2000

@@ -16,8 +16,6 @@ from planner.app.controls.panel import ROW
 from planner.app.draw import FIGURES, escape
 from planner.app.views import ask, collectives, fit, learn, machines, one_layout, trust
 
-__all__ = ["PAGES", "main", "open_page"]
-
 PAGES = {
     "fit": fit,
     "layout": one_layout,

@@ -9,8 +9,6 @@ from typing import Any, Literal
 from planner.errors import DescriptionError
 from planner.tables import Record, Table, Tabular
 
-__all__ = ["Answer", "Row"]
-
 Row = Record
 """A record: texts, numbers, truth values or None by column; a column's name ends in its unit."""
 

@@ -14,8 +14,6 @@ from planner.describe.base import quote
 from planner.errors import LayoutError, shorten
 from planner.units import either
 
-__all__ = ["MostNodes", "Option", "Parameter", "parameters"]
-
 
 @dataclass(frozen=True, slots=True)
 class Option:

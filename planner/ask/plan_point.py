@@ -25,11 +25,6 @@ from planner.errors import LayoutError, PlannerError
 from planner.training.steps import training_time
 from planner.units import counted, format_amount, format_seconds
 
-__all__ = ["DAY_S", "Infeasible", "PlanPoint", "amount_of_training", "closest_layout"]
-__all__ += ["estimate_row", "is_safe", "largest_parts", "needs_tokens", "nodes_of", "percent"]
-__all__ += ["plan_or_reason", "plan_point", "point_of", "search_every_layout"]
-__all__ += ["search_top_layouts", "step_time", "verb", "with_interval", "within_days"]
-
 DAY_S = 86400.0
 _NO_TOKENS_STEPS = 1000
 """Steps that node-hours are of where the workload states no tokens."""

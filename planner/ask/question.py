@@ -25,8 +25,6 @@ from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.errors import LayoutError, UnknownNameError
 
-__all__ = ["Findings", "JobFields", "Question", "name_or_fields", "nothing_fits", "question"]
-
 
 class JobFields(TypedDict, total=False):
     """Fields of a job that every question takes, as `planner.plan` does."""

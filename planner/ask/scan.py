@@ -11,9 +11,6 @@ from planner.ask.plan_point import PlanPoint, plan_or_reason
 from planner.choose.jobs.job_spec import JobSpec
 from planner.errors import LayoutError
 
-__all__ = ["Scan", "count_range", "doublings", "first_common", "largest", "nearest_as_good"]
-__all__ += ["node_limit", "scan", "smallest"]
-
 _FULL_RANGE = 16
 _NEIGHBOURS = 3
 _PARTS = 64

@@ -19,8 +19,6 @@ from planner.training.steps import node_hours, training_time
 from planner.training.whole_training import WholeTraining
 from planner.units import either
 
-__all__ = ["Dropped", "Plan", "estimate_dict"]
-
 
 @dataclass(frozen=True, slots=True)
 class Dropped:

@@ -35,17 +35,6 @@ from planner.errors import LayoutError
 from planner.training.campaign import whole_training as whole_training_of
 from planner.training.whole_training import WholeTraining
 
-__all__ = [
-    "estimate",
-    "estimate_job",
-    "job_of_layout",
-    "plan",
-    "plan_job",
-    "scenario_for",
-    "train_job",
-    "whole_training",
-]
-
 TOP = 20
 """Ranked layouts of a plan."""
 

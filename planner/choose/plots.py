@@ -33,21 +33,6 @@ from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.units import counted
 
-__all__ = [
-    "Axis",
-    "Cell",
-    "LayoutSpace",
-    "PlayedStep",
-    "Point",
-    "ScalePoint",
-    "above_one",
-    "layout_space",
-    "parallel_axes",
-    "play_step",
-    "rank_axes",
-    "scenario_of",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Cell:

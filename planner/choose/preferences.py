@@ -14,8 +14,6 @@ from planner.describe.base import Count, Description, Factor, Quantity, Rate, Sh
 from planner.describe.files import read_toml
 from planner.errors import DescriptionError, shorten, shorten_path
 
-__all__ = ["VARIABLE", "Preferences", "preferences", "user_changes", "user_file"]
-
 VARIABLE = "PLANNER_PREFERENCES"
 """Environment variable with the path of the user's file; empty to use none."""
 _DEFAULTS = Path(__file__).with_name("preferences.toml")

@@ -14,15 +14,6 @@ from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import OFFLOAD
 
-__all__ = [
-    "likely_stalls",
-    "rank_layouts",
-    "recommend",
-    "setup_effort",
-    "stall_notes",
-    "stall_probability",
-]
-
 _DEGREES = ("tp", "pp", "cp", "ep")
 
 

@@ -19,14 +19,6 @@ from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.errors import DescriptionError, LayoutError
 
-__all__ = [
-    "CompletedLayout",
-    "ConfigurationEstimate",
-    "complete_layout",
-    "estimate_configuration",
-    "faster_layout",
-]
-
 Fields = dict[str, Any]
 
 

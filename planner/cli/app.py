@@ -10,8 +10,6 @@ import typer
 from planner.cli.exit_codes import FITS
 from planner.errors import PlannerError
 
-__all__ = ["THEME", "register"]
-
 THEME = {
     "font": "sans-serif",
     "baseRadius": "small",

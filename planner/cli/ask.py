@@ -17,8 +17,6 @@ from planner.cli.options.job_options import JobOptions
 from planner.cli.options.option_groups import keyword, spread
 from planner.cli.options.option_styles import AsCsv, AsJson
 
-__all__ = ["register"]
-
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""

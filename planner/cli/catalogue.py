@@ -30,8 +30,6 @@ from planner.describe.model.weight_blocks import weight_blocks
 from planner.errors import DescriptionError, UnknownNameError, shorten
 from planner.units import format_bytes, format_count
 
-__all__ = ["register"]
-
 _INDENT = " " * 21
 
 

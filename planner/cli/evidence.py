@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from planner.describe.machine import Machine
     from planner.evidence.calibration import Calibration
 
-__all__ = ["register"]
-
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""

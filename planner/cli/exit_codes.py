@@ -1,6 +1,4 @@
 """Exit codes of the command line."""
 
-__all__ = ["FITS", "INTERRUPTED", "NOTHING_FITS", "REFUSED_ROWS", "WRONG_USE"]
-
 FITS, NOTHING_FITS, WRONG_USE, REFUSED_ROWS = 0, 1, 2, 3
 INTERRUPTED = 130

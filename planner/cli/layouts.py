@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from planner.choose.plan import Plan
     from planner.job import Job
 
-__all__ = ["register"]
-
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""

@@ -16,8 +16,6 @@ from typer.core import TyperGroup
 from planner.cli.exit_codes import FITS, WRONG_USE
 from planner.errors import PlannerError, shorten
 
-__all__ = ["app", "main"]
-
 _LONGEST = 400
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _WORDS = {

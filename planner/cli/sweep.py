@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from planner.sweeps import SweepResult
     from planner.sweeps.progress import Progress
 
-__all__ = ["register"]
-
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""

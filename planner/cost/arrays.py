@@ -14,18 +14,6 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "Arrays",
-    "Float",
-    "Int",
-    "Mask",
-    "broadcast_values",
-    "distinct",
-    "is_in",
-    "map_in_batches",
-    "where_any",
-]
-
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 Mask = NDArray[np.bool_]

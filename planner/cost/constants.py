@@ -10,19 +10,6 @@ from typing import TypeVar
 from planner.describe.base import Description, Quantity
 from planner.describe.files import read_toml
 
-__all__ = [
-    "LOW_LATENCY",
-    "PROTOCOLS",
-    "SIMPLE",
-    "InterNode",
-    "NetworkConstants",
-    "Protocol",
-    "StepConstants",
-    "load",
-    "network_constants",
-    "step_constants",
-]
-
 D = TypeVar("D", bound=Description)
 
 

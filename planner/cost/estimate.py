@@ -22,16 +22,6 @@ from planner.cost.uncertainty import exceeding_probability, memory_outlook, step
 from planner.describe.layout import Layout
 from planner.tables import Record, Table, Tabular
 
-__all__ = [
-    "Estimate",
-    "Estimates",
-    "estimate_fitting",
-    "estimate_layouts",
-    "estimate_times",
-    "step_times",
-]
-
-
 EstimateTable = Literal["estimate", "parts"]
 """Tables of an estimate: one row of all its figures, or a row for every part of them."""
 

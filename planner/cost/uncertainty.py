@@ -17,8 +17,6 @@ from planner.cost.scenario.prior import GAUSSIAN, Traits, memory_class, memory_c
 from planner.cost.shards.layouts import Layouts
 from planner.describe.base import Kind
 
-__all__ = ["exceeding_probability", "memory_outlook", "step_outlook", "traits_of"]
-
 _FIRST_DEVICES = 8
 """Devices from which the growth of an error is counted: most of the runs begin with a node."""
 

@@ -15,29 +15,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from planner.errors import DescriptionError, shorten
 from planner.tables import NotebookView
 
-__all__ = [
-    "ByteCount",
-    "BytesPerElement",
-    "Count",
-    "Description",
-    "Duration",
-    "Elements",
-    "Factor",
-    "Fraction",
-    "Kind",
-    "Memory",
-    "Power",
-    "Quantity",
-    "Rate",
-    "Share",
-    "Storage",
-    "Trait",
-    "Width",
-    "ZeroStage",
-    "explain",
-    "quote",
-]
-
 Kind = Literal["datasheet", "measured", "calibrated", "assumed"]
 """Kind of evidence for a number. Assumed numbers are marked wherever they matter."""
 

@@ -21,16 +21,6 @@ from planner.errors import DescriptionError, UnknownNameError, shorten
 if TYPE_CHECKING:
     from planner.describe.framework.framework import Framework
 
-__all__ = [
-    "catalogue_name",
-    "load_dataset",
-    "load_framework",
-    "load_machine",
-    "load_model",
-    "names",
-    "read_toml",
-]
-
 D = TypeVar("D", bound=Description)
 
 

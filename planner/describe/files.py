@@ -12,18 +12,6 @@ from typing import Any
 
 from planner.errors import CatalogueError, WriteError, shorten, shorten_path
 
-__all__ = [
-    "MAX_FILE_BYTES",
-    "check_description_file",
-    "has_endless_keys",
-    "parse_json",
-    "parse_toml",
-    "read_bytes",
-    "read_text",
-    "read_toml",
-    "write_atomically",
-]
-
 MAX_FILE_BYTES = 1_000_000
 """Largest size of a description [B]."""
 _REMEDY = "give the description itself, not weights"

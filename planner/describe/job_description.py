@@ -24,8 +24,6 @@ from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.errors import LayoutError, PlannerError, shorten
 
-__all__ = ["JobDescription", "is_job_file"]
-
 
 class JobDescription(Description):
     """A job as a file, options, a row or an address state it; parts by name, path or table."""

@@ -22,27 +22,6 @@ from pydantic import Field, field_validator, model_validator
 from planner.describe.base import Description
 from planner.errors import shorten
 
-__all__ = [
-    "OFFLOAD",
-    "PAIRED",
-    "RECOMPUTE",
-    "RECOMPUTE_MODULES",
-    "SCHEDULES",
-    "STAGE_FIELDS",
-    "V_SHAPED",
-    "Chunks",
-    "Context",
-    "Layout",
-    "Module",
-    "Offload",
-    "Recompute",
-    "Schedule",
-    "Sharding",
-    "divisors",
-    "format_split",
-    "parse_split",
-]
-
 Recompute = Literal["none", "selective", "full"]
 """Activation recompute: none, part of each layer, or whole layers."""
 

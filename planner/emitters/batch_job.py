@@ -18,8 +18,6 @@ from planner.describe.workload import Workload
 from planner.errors import shorten
 from planner.training.job_slot import Run, Slot, slot_of
 
-__all__ = ["CHECKPOINTS", "FINISHED", "BatchJob", "slug"]
-
 CHECKPOINTS = "checkpoints"
 """Folder beside the job script: every job saves into it and goes on from the last found there."""
 

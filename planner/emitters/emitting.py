@@ -14,8 +14,6 @@ from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.errors import EmitError, shorten
 
-__all__ = ["emit", "emit_estimate"]
-
 
 def emit(
     plan: Plan,

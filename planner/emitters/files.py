@@ -20,8 +20,6 @@ from planner.emitters.text import render
 from planner.errors import EmitError, shorten
 from planner.training.job_slot import Slot, walltime_text
 
-__all__ = ["files_of"]
-
 
 def files_of(job: BatchJob) -> dict[str, str]:
     """Name to text, sorted by name."""

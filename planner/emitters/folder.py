@@ -12,8 +12,6 @@ from pathlib import Path
 
 from planner.errors import EmitError, shorten_path
 
-__all__ = ["write_folder", "zip_bytes"]
-
 _DATE = (1980, 1, 1, 0, 0, 0)
 """The earliest date that a ZIP can hold."""
 _UNIX = 3

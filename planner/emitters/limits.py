@@ -13,15 +13,6 @@ from planner.describe.layout import STAGE_FIELDS, Layout
 from planner.emitters.batch_job import BatchJob
 from planner.errors import EmitError, LayoutError, shorten
 
-__all__ = [
-    "TORCH_DTYPES",
-    "ExpressibleLayouts",
-    "FrameworkNames",
-    "built",
-    "check_job",
-    "not_expressible",
-]
-
 T = TypeVar("T")
 
 TORCH_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "tf32": "float32"}

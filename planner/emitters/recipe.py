@@ -12,8 +12,6 @@ from planner.describe.framework.switches import Switch
 from planner.emitters.batch_job import CHECKPOINTS, BatchJob
 from planner.emitters.text import render, with_lines
 
-__all__ = ["OWN_PROGRAM", "File", "Page", "Recipe", "Resume", "switched_on"]
-
 OWN_PROGRAM = "train.py"
 """The user's own program, where a framework brings none."""
 

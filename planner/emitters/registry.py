@@ -15,8 +15,6 @@ from planner.emitters.limits import ExpressibleLayouts, check_job
 from planner.emitters.recipe import Recipe, switched_on
 from planner.errors import EmitError, shorten
 
-__all__ = ["NO_FILES", "Writer", "recipes", "writer_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Writer:

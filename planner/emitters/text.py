@@ -23,20 +23,6 @@ from planner.units import format_bytes, format_seconds
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
 
-__all__ = [
-    "VARIABLE",
-    "arguments_text",
-    "assigned",
-    "fill",
-    "json_text",
-    "render",
-    "site_folder",
-    "template_names",
-    "toml_text",
-    "with_lines",
-    "yaml_text",
-]
-
 VARIABLE = "PLANNER_TEMPLATES"
 """Environment variable with the folder of a site's own templates; empty to use none."""
 _FOLDERS = [Path(__file__).parent / room / "templates" for room in ("scripts", "recipes")]

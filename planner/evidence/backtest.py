@@ -18,8 +18,6 @@ from planner.errors import PlannerError
 from planner.evidence.runs.run import RefusedRun, Run
 from planner.evidence.scores import Group, Interval, Score, group
 
-__all__ = ["GROUP_KEYS", "Backtest", "interval", "measurable_memory", "score"]
-
 GROUP_KEYS: dict[str, Callable[[Run], str]] = {
     "source": lambda run: run.source,
     "machine": lambda run: run.machine_label,

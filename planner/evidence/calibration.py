@@ -26,16 +26,6 @@ from planner.evidence.backtest import score
 from planner.evidence.run_files import read_runs
 from planner.evidence.runs.run import Run
 
-__all__ = [
-    "Calibration",
-    "HeldOut",
-    "bisected",
-    "calibrate",
-    "inline_table",
-    "profile_to_change",
-    "write_profile",
-]
-
 _LOWEST, _HIGHEST = 0.02, 1.0
 
 

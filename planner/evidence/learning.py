@@ -30,17 +30,6 @@ from planner.evidence.runs.run import RefusedRun, Run
 from planner.evidence.scores import Score
 from planner.tables import Table, Tabular
 
-__all__ = [
-    "Change",
-    "EstimateChange",
-    "Learned",
-    "change_by_experience",
-    "learn",
-    "learn_from",
-    "learn_from_text",
-    "most_informative",
-]
-
 MOST_RUNS = 60
 """Most measured figures that count: further ones add little, and every search evaluates all."""
 LearnedTable = Literal["runs", "refused"]

@@ -22,8 +22,6 @@ from planner.errors import CatalogueError
 from planner.evidence.calibration import bisected, inline_table, profile_to_change
 from planner.evidence.nccl_tests import Measured, measured_group, read_measured
 
-__all__ = ["Links", "fit_links", "write_links"]
-
 _LARGE, _SMALL = 2**20, 2**14
 """From and up to which sizes [B] bandwidth and latency are seen."""
 _ADDING = ("all_reduce", "reduce_scatter")

@@ -29,16 +29,6 @@ from planner.describe.machine.variants import take_devices
 from planner.errors import CatalogueError, LayoutError, shorten, shorten_path
 from planner.units import counted
 
-__all__ = [
-    "Measured",
-    "Published",
-    "SizeClass",
-    "measured_group",
-    "published_for",
-    "read_measured",
-    "score",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Measured:

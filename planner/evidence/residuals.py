@@ -15,8 +15,6 @@ from pathlib import Path
 
 import numpy as np
 
-__all__ = ["PATH", "Residual", "Summary", "residuals", "summary"]
-
 PATH = Path(__file__).with_name("residuals.csv")
 
 

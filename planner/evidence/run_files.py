@@ -28,8 +28,6 @@ from planner.evidence.runs.run import RefusedRun, Run, run_of
 if TYPE_CHECKING:
     from planner.evidence.logs.comparison import Comparison
 
-__all__ = ["is_table_of_runs", "read_measured", "read_runs", "run_compared", "runs_from_text"]
-
 _MAX_TABLE_BYTES = 20_000_000
 _PROBE = 65_536
 _SMALL = 1_000_000

@@ -18,17 +18,6 @@ from planner.describe.layout import Layout
 from planner.evidence.runs.run import Run
 from planner.tables import Record
 
-__all__ = [
-    "MISSING_RANKS",
-    "Group",
-    "Interval",
-    "Score",
-    "group",
-    "rank_correlation",
-    "ranks_are_known",
-    "regret",
-]
-
 Interval = tuple[float, float]
 """Shortest and longest step time that is expected [s]."""
 MISSING_RANKS = (

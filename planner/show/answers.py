@@ -11,8 +11,6 @@ from planner.show.words import percent_chance
 from planner.tables import Block, Column, Line, Notes, Table, page
 from planner.units import format_amount, format_bytes, format_count, format_rate, format_seconds
 
-__all__ = ["answer_page", "answer_table", "column_text", "column_title", "interval_names"]
-
 _FORMS: tuple[tuple[str, Callable[[float], str]], ...] = (
     ("bytes_per_s", format_rate),
     ("_bytes", format_bytes),

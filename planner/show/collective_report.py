@@ -15,8 +15,6 @@ from planner.units import counted, format_bytes, format_rate, format_seconds
 if TYPE_CHECKING:
     from planner.evidence.nccl_tests import SizeClass
 
-__all__ = ["collectives_text", "group_text", "score_text"]
-
 
 def group_text(group: GroupView) -> str:
     """Describe a group of ranks and its bandwidths in one sentence."""

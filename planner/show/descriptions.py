@@ -20,18 +20,6 @@ from planner.show.layout_words import layout_words
 from planner.tables import Block, Column, Line, Notes, Record, Table, page
 from planner.units import counted, format_bytes, format_count, format_rate, format_seconds
 
-__all__ = [
-    "constants_page",
-    "format_quantity",
-    "model_toml",
-    "quantities",
-    "quantity_table",
-    "spelled",
-    "traced_page",
-    "written",
-]
-
-
 _KIND_STYLES = {"assumed": "yellow", "measured": "green", "calibrated": "cyan", "datasheet": ""}
 
 

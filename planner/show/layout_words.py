@@ -8,9 +8,6 @@ from planner.describe.layout import Layout
 from planner.errors import shorten
 from planner.units import counted
 
-__all__ = ["CODE", "layout_words"]
-
-
 _AXES = {"dp": "data", "tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}
 
 

@@ -31,8 +31,6 @@ from planner.units import counted, format_bytes, format_seconds
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["ODD", "LearnedAnswer", "backtest_page", "corrected", "lessons", "lessons_dict", "main"]
-
 ODD = 0.5
 """Probability from which a run or a site is called odd."""
 _MAX_ASSUMPTIONS = 3

@@ -20,17 +20,6 @@ from planner.show.terminal import print_notes, print_table, show
 from planner.tables import Column, Record, Table
 from planner.units import format_amount, format_bytes, format_seconds
 
-__all__ = [
-    "estimate_tables",
-    "ranked_table",
-    "show_estimate",
-    "show_plan",
-    "show_reading",
-    "show_simulation",
-    "strategies_table",
-    "verdict",
-]
-
 _MAX_ROWS = 8
 _FIT_STYLES = {"no": "red", "tight": "yellow", "yes": "green"}
 

@@ -14,8 +14,6 @@ from rich.text import Text
 
 from planner.tables import Block, Line, Table, read_page
 
-__all__ = ["console", "print_notes", "print_page", "print_table", "show", "stack_table"]
-
 _PIPE_WIDTH = 160
 _PADDING = 2
 # blanks beside a column of a table without lines

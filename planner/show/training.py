@@ -6,8 +6,6 @@ from planner.tables import Block, Column, Line, Notes, Table, page
 from planner.training.whole_training import DAY_S, Amount, WholeTraining, part
 from planner.units import counted, format_amount, format_bytes, format_seconds
 
-__all__ = ["amount", "bill", "facts", "summary", "training_table"]
-
 _RARE_INTERRUPTIONS = 0.05
 """Expected interruptions below which none is mentioned."""
 

@@ -10,30 +10,6 @@ from planner.describe.machine import Machine
 from planner.show.layout_words import layout_words
 from planner.units import counted, either, format_amount, format_bytes, format_count, format_seconds
 
-__all__ = [
-    "better_layout",
-    "closest_strategy",
-    "cost_sentence",
-    "fastest_gain",
-    "fit_sentence",
-    "fit_word",
-    "idle_explanation",
-    "job_sentence",
-    "memory_interval",
-    "metrics",
-    "other_batch_notice",
-    "other_batches",
-    "percent_chance",
-    "plan_sentence",
-    "queue_sentence",
-    "search_summary",
-    "step_figures",
-    "step_interval",
-    "throughput_unit",
-    "tight_warning",
-    "training_cost",
-]
-
 
 def _place(plan: Plan) -> str:
     devices = counted(plan.num_devices, "device")

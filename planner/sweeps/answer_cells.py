@@ -30,8 +30,6 @@ from planner.sweeps.definition import Kind
 from planner.sweeps.questions import Question, Task, fingerprint
 from planner.training.steps import node_hours, training_time
 
-__all__ = ["Answer", "Cells", "answer_task"]
-
 Cells = dict[str, Any]
 Answer = tuple[str, Cells]
 """Key of a question, and the cells of its answer."""

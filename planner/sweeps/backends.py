@@ -20,8 +20,6 @@ from planner.sweeps.answer_cells import Answer, answer_task
 from planner.sweeps.questions import Task
 from planner.units import either
 
-__all__ = ["BACKENDS", "answer_tasks", "check_backend"]
-
 BACKENDS = ("loky", "sequential", "dask", "ray")
 """Processes on the cores of this machine, this process, a Dask or a Ray cluster. Other backends
 that joblib knows, such as threading, are taken by their names."""

@@ -20,8 +20,6 @@ from planner.errors import PlannerError, WriteError, shorten_path
 from planner.sweeps.definition import Kind
 from planner.tables import Record, csv_text
 
-__all__ = ["FASTEST", "Columns", "cell", "check_table", "columns", "write_table"]
-
 Columns = dict[str, type]
 """Types of columns by name: text, booleans, whole or real numbers."""
 

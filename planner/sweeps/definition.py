@@ -24,8 +24,6 @@ from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.errors import CatalogueError, DescriptionError, UnknownNameError, shorten, shorten_path
 
-__all__ = ["Kind", "SweepPart", "combinations", "define_sweep", "read_sweep"]
-
 Kind = Literal["plan", "estimate", "trace"]
 """plan: search every layout of a job; estimate: one stated layout; trace: one rank of a stated
 layout, traced with torch beside its estimate."""

@@ -19,8 +19,6 @@ from urllib.parse import quote
 from planner.errors import PlannerError, WriteError, shorten, shorten_path
 from planner.units import counted
 
-__all__ = ["Journal", "journal_of"]
-
 _APPLICATION = 0x706C616E
 """SQLite's `application_id` of a journal: "plan"."""
 _TEXT_FORMAT = b'{"journal": "planner sweep"'

@@ -8,8 +8,6 @@ from typing import Any, Self
 
 from planner.units import format_seconds
 
-__all__ = ["Progress"]
-
 _STEP, _PAUSE_S = 0.05, 2.0
 """A line is printed after this share of a sweep and this time."""
 

@@ -25,18 +25,6 @@ from planner.describe.workload import Workload
 from planner.sweeps.columns import cell
 from planner.sweeps.definition import Kind, SweepPart, combinations
 
-__all__ = [
-    "NAMED",
-    "Question",
-    "QuestionList",
-    "Task",
-    "canonical",
-    "digest",
-    "fingerprint",
-    "list_questions",
-    "make_tasks",
-]
-
 _PACKAGE = Path(__file__).parents[1]
 _ANSWERING = (
     "errors.py",

@@ -18,8 +18,6 @@ from planner.sweeps.progress import Progress
 from planner.sweeps.questions import NAMED, Question, QuestionList, list_questions, make_tasks
 from planner.tables import Record, Table, Tabular
 
-__all__ = ["SweepResult", "dry_run", "sweep"]
-
 SweptTable = Literal["rows"]
 """Name of its one table."""
 

@@ -28,8 +28,6 @@ from planner.training.steps import evaluation_s, training_time
 from planner.training.whole_training import Amount, TrainingPart, WholeTraining, bill_training
 from planner.units import format_seconds
 
-__all__ = ["whole_training"]
-
 _MIN_WAIT = 0.01
 # share of a step: shorter waiting is not mentioned
 

@@ -14,9 +14,6 @@ from planner.cost.constants import load
 from planner.describe.base import Description, Quantity
 from planner.describe.machine import Machine
 
-__all__ = ["NodePower", "constants", "energy_kwh", "node_power"]
-
-
 _METER_ERROR = 0.1
 # ours: relative error of a stated power, both ways; meters of nodes and racks differ by as much
 

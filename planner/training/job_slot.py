@@ -10,8 +10,6 @@ from planner.describe.machine import Machine, Queue
 from planner.describe.workload import Workload
 from planner.errors import EmitError, shorten
 
-__all__ = ["START_S", "Run", "Slot", "planned_steps", "slot_of", "walltime_text"]
-
 START_S = 600.0
 """What a job takes before its first step: start-up and the first compilation [s]."""
 _ROUND_S = 600.0

@@ -13,8 +13,6 @@ from planner.cost.arrays import Float
 from planner.cost.constants import load
 from planner.describe.base import Description
 
-__all__ = ["LINEAR", "SQUARE_ROOT", "more_samples", "published", "scaled_rate", "warm_up_steps"]
-
 LINEAR = 1.0
 """Goyal et al. 2017, arXiv:1706.02677, section 2.1."""
 SQUARE_ROOT = 0.5

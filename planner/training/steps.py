@@ -13,8 +13,6 @@ from planner.describe.layout import Layout
 from planner.describe.training.training_run import Evaluation
 from planner.describe.workload import Workload
 
-__all__ = ["evaluation_s", "forward_s", "generated_token_s", "node_hours", "training_time"]
-
 
 def training_time(job: Workload, estimate: Estimate) -> float:
     """Time of all steps of a workload; 0 if it states no tokens [s].

@@ -15,18 +15,6 @@ from planner.errors import UnknownNameError
 from planner.tables import Table, Tabular
 from planner.training.energy import NodePower, energy_kwh
 
-__all__ = [
-    "DAY_S",
-    "PARTS",
-    "Amount",
-    "Bill",
-    "TrainingPart",
-    "WholeTraining",
-    "bill_training",
-    "part",
-    "sum_parts",
-]
-
 _BY_NAME = {
     name: Part(name=name, **fields)
     for name, fields in read_toml(Path(__file__).with_name("parts.toml")).items()

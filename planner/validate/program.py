@@ -17,16 +17,6 @@ import typer
 from planner.errors import PlannerError, shorten_path
 from planner.validate.train.strategies import STRATEGIES, TASKS
 
-__all__ = [
-    "app",
-    "calibrate_command",
-    "collectives_command",
-    "main",
-    "register",
-    "run_command",
-    "trace_command",
-]
-
 WRONG_USE, INTERRUPTED = 2, 130
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -8,8 +8,6 @@ from typing import Any
 
 from planner.describe.base import Description, field_docs
 
-__all__ = ["Kind", "bounds", "integer", "kind_of", "options_of", "widget"]
-
 _MOST = 10_000_000.0
 _SHORT_OF = 0.99  # a number that must stay below a bound stops short of it
 

@@ -22,8 +22,6 @@ from planner.emitters.batch_job import slug
 from planner.errors import CatalogueError, PlannerError, shorten
 from planner.units import format_count
 
-__all__ = ["changes", "offer_files", "own_description", "query_of_files"]
-
 _FILES = {
     "model": ("Your own model: a Hugging Face config.json, or a TOML file", ["json", "toml"]),
     "machine": ("Your own machine: a TOML file as hardware profiles are", ["toml"]),

@@ -18,8 +18,6 @@ from planner.errors import PlannerError
 from planner.evidence.learning import EstimateChange, Learned, change_by_experience, learn_from_text
 from planner.show.measured_runs import corrected, lessons
 
-__all__ = ["in_use", "present", "show_lessons", "use", "with_own_runs"]
-
 _KEY = "own_runs"
 _HASH: dict[Any, Any] = {Machine: lambda machine: machine.model_dump_json()}
 

@@ -36,18 +36,6 @@ from planner.emitters.batch_job import slug
 from planner.errors import CatalogueError, PlannerError
 from planner.evidence.learning import Learned
 
-__all__ = [
-    "SHORT_NAMES",
-    "YOURS",
-    "PageJob",
-    "PageRequest",
-    "follow",
-    "hub_model",
-    "move_job",
-    "precisions",
-    "read",
-]
-
 _AGAIN_S = 60
 """After so long it is asked again, whether it was there or not."""
 

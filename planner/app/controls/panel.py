@@ -27,8 +27,6 @@ from planner.describe.machine.variants import MAX_FREE_PERCENT
 from planner.describe.workload import Workload
 from planner.units import format_bytes, format_count
 
-__all__ = ["ROW", "choice_box", "controls"]
-
 ROW = "job_row"
 """The container of what is asked first."""
 

@@ -12,8 +12,6 @@ from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.errors import PlannerError
 
-__all__ = ["SWITCHES", "help_of", "offered", "switched"]
-
 SWITCHES = "switches"
 """Their name in the address."""
 

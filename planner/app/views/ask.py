@@ -20,8 +20,6 @@ from planner.errors import PlannerError
 from planner.show.answers import answer_table
 from planner.show.figures.curves import answer_figure
 
-__all__ = ["TITLE", "page"]
-
 TITLE = "Questions"
 _QUESTION, _TASK = "question", "ask_task"
 _FIRST = next(iter(QUESTIONS))

@@ -19,8 +19,6 @@ from planner.show.collective_report import group_text
 from planner.show.figures import collective_times as figures
 from planner.units import format_bytes, format_seconds
 
-__all__ = ["TITLE", "page"]
-
 TITLE = "Collectives"
 
 _BYTES = {format_bytes(2**i).replace(".00", ""): 2**i for i in range(3, 33)}

@@ -38,8 +38,6 @@ from planner.show.plan_report import strategies_table
 from planner.tables import Table
 from planner.units import GIB, format_amount, format_seconds
 
-__all__ = ["TITLE", "node_counts", "page", "scaling"]
-
 TITLE = "Which strategy fits?"
 
 _VIEWS = (

@@ -29,8 +29,6 @@ from planner.show.figures import bars, collective_times, step_timeline
 from planner.show.figures import rank_layout as layouts
 from planner.units import counted, format_bytes
 
-__all__ = ["TITLE", "page"]
-
 TITLE = "Learn"
 
 _JOB, _EXAMPLE = "the job above", "a small example"

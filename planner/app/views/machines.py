@@ -22,8 +22,6 @@ from planner.show.figures import bars
 from planner.show.figures import node_topology as figures
 from planner.units import counted, format_amount, format_bytes, format_seconds
 
-__all__ = ["TITLE", "page"]
-
 TITLE = "Machines"
 
 _SECOND_MACHINES = ("aurora", "polaris")

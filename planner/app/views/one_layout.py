@@ -24,8 +24,6 @@ from planner.show.figures import rank_layout as layouts
 from planner.show.layout_words import layout_words
 from planner.units import format_bytes, format_rate, format_seconds
 
-__all__ = ["TITLE", "page"]
-
 TITLE = "One layout"
 
 _AXES = ("tp", "cp", "dp", "pp")

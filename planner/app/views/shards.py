@@ -17,8 +17,6 @@ from planner.app.draw import draw_table, escape
 from planner.units import format_bytes, format_seconds
 from planner.validate.train.strategies import TASKS, strategies_on
 
-__all__ = ["shards"]
-
 _WORLDS = (2, 4)
 _LIMIT_S = 60
 

@@ -20,8 +20,6 @@ from planner.show.figures.bars import whole_training
 from planner.show.training import facts, summary, training_table
 from planner.units import parse_power, parse_quantity
 
-__all__ = ["asks", "show_training", "stated_training"]
-
 _NO_DATASET = "not stated"
 _STAGING = get_args(Staging)
 _MOST, _MOST_WORKERS = 10**9, 1024

@@ -32,8 +32,6 @@ from planner.evidence.scores import Score
 from planner.show.figures import accuracy
 from planner.units import counted, format_seconds
 
-__all__ = ["TITLE", "log", "page", "read_upload"]
-
 TITLE = "Trust"
 
 _EXAMPLE = Path(__file__).with_name("example_runs.csv")

@@ -27,8 +27,6 @@ from planner.cost.shards.stages import Stages
 from planner.cost.uncertainty import memory_outlook
 from planner.units import format_bytes
 
-__all__ = ["host", "memory"]
-
 _TOOLS: dict[MemoryKind, str] = {
     "allocated": "torch.cuda.max_memory_allocated()",
     "reserved": "torch.cuda.max_memory_reserved()",

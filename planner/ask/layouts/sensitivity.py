@@ -25,8 +25,6 @@ from planner.describe.model.model import Model
 from planner.errors import PlannerError
 from planner.units import counted, format_places, parse_places
 
-__all__ = ["Fact", "facts_of", "measuring_command", "scaled", "sensitivity"]
-
 _DESCRIPTIONS: dict[str, type[Machine] | type[Model] | type[Framework]] = {
     "machine": Machine,
     "model": Model,

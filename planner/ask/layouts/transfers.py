@@ -32,8 +32,6 @@ from planner.describe.workload import Workload
 from planner.errors import LayoutError
 from planner.units import counted, format_bytes, format_rate, format_seconds
 
-__all__ = ["network", "offload"]
-
 
 def _data_parallel(x: Layouts) -> np.ndarray:
     return np.asarray(x.tp * x.pp * x.cp * x.ep == 1)

@@ -36,8 +36,6 @@ from planner.describe.layout import OFFLOAD, Layout
 from planner.errors import LayoutError
 from planner.units import counted, either, format_bytes, format_count, format_seconds, joined
 
-__all__ = ["buckets", "zero"]
-
 _STAGES = (0, 1, 2, 3)
 _USUAL_FRAMEWORK = "deepspeed"
 _BUCKET_ELEMENTS = (5e8, 2e8, 5e7, 2e7)

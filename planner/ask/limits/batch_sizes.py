@@ -35,8 +35,6 @@ from planner.training.large_batch import (
 )
 from planner.units import counted
 
-__all__ = ["batch", "batches_between", "largest_batch", "learning_rate", "nearby_batches"]
-
 _MOST_BATCHES = 12
 _MOST_MICRO_BATCH = 4096
 _MOST_BETWEEN = 8

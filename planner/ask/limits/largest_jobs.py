@@ -21,8 +21,6 @@ from planner.describe.model.model import Model
 from planner.errors import LayoutError, UnknownNameError
 from planner.units import counted, format_count
 
-__all__ = ["families", "model", "sequence"]
-
 _LONGEST = 4_194_304
 # four times the longest context that models are trained for
 

@@ -24,8 +24,6 @@ from planner.describe.machine.variants import override_fields
 from planner.errors import LayoutError, PlannerError, shorten
 from planner.units import counted, format_amount, format_seconds
 
-__all__ = ["change", "machine"]
-
 _DOUBLED = {
     "network twice as fast": ("node.nic_bytes_per_s",),
     "links inside the node twice as fast": tuple(

@@ -12,8 +12,6 @@ from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.preferences import preferences
 from planner.units import counted
 
-__all__ = ["nodes", "scaling"]
-
 _LARGER_ROWS = 3
 """Doublings beyond the smallest node count that the table shows."""
 

@@ -30,8 +30,6 @@ from planner.errors import DescriptionError, LayoutError
 from planner.training.job_slot import START_S, Run, Slot, planned_steps, slot_of
 from planner.units import counted, format_amount, joined, parse_power
 
-__all__ = ["JobChain", "admitted_counts", "chain_of", "cheapest", "deadline", "sections"]
-
 MostJobs = Annotated[int, Option("Largest number of jobs in a row.", least=1)]
 _MOST_JOBS = 100
 # ours: nobody trains in a longer row, though short debug queues would admit it

@@ -29,8 +29,6 @@ from planner.training.resilience.failures import (
 from planner.training.resilience.start import restart_s
 from planner.units import counted, format_bytes, format_rate, format_seconds
 
-__all__ = ["checkpoints"]
-
 _MONTH_S = 30 * 86400.0
 """Training time where the workload states no tokens; shares of it hardly depend on it."""
 _FILE_SYSTEMS = 2

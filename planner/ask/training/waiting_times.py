@@ -25,8 +25,6 @@ from planner.training.data import Change, InputTime, changes, input_time
 from planner.training.resilience.start import START_PARTS, start_up
 from planner.units import counted, format_bytes, format_seconds
 
-__all__ = ["data", "startup"]
-
 _LEAST_GAIN = 0.005
 """Gain of utilisation below which a change is no help."""
 

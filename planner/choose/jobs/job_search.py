@@ -21,16 +21,6 @@ from planner.describe.workload import Workload
 from planner.errors import LayoutError
 from planner.tables import Record
 
-__all__ = [
-    "Batch",
-    "JobCandidates",
-    "framework_notes",
-    "nearest_batches",
-    "offered",
-    "search_job",
-    "unwritable_layout_notes",
-]
-
 _AXES = ("tp", "ep")
 
 

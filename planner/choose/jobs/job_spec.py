@@ -27,8 +27,6 @@ from planner.describe.training.training_run import Training
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
 
-__all__ = ["JobSpec", "frameworks_for", "running_frameworks"]
-
 
 @dataclass(frozen=True, slots=True, init=False)
 class JobSpec:

@@ -23,21 +23,6 @@ from planner.describe.workload import Workload, parse_ramp
 from planner.errors import DescriptionError, LayoutError, shorten
 from planner.units import counted
 
-__all__ = [
-    "RULES",
-    "broken",
-    "check",
-    "check_division",
-    "check_nodes",
-    "check_ramp",
-    "check_routing",
-    "check_sequence",
-    "check_tolerance",
-    "check_workload",
-    "legal",
-    "legal_layouts",
-]
-
 _USUAL = Workload.model_fields
 
 

@@ -15,8 +15,6 @@ from planner.describe.workload import parse_ramp
 from planner.errors import shorten
 from planner.units import either
 
-__all__ = ["DEGREES"]
-
 _AXES = ("tp", "pp", "cp", "ep")
 
 

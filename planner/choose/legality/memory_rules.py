@@ -23,8 +23,6 @@ from planner.describe.layout import (
 )
 from planner.units import either
 
-__all__ = ["OFFLOADED", "RECOMPUTED", "SHARDING", "TRACED", "chunk_layers"]
-
 # --- recompute ------------------------------------------------------------------------------------
 
 

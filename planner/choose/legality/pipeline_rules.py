@@ -16,8 +16,6 @@ from planner.describe.layout import RECOMPUTE, SCHEDULES, STAGE_FIELDS, Layout
 from planner.errors import shorten
 from planner.units import either
 
-__all__ = ["SCHEDULED", "STAGES"]
-
 
 @rule("the framework takes no custom pipeline split", "pp", *STAGE_FIELDS)
 def _custom_split(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:

@@ -15,8 +15,6 @@ from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import Layout, divisors
 
-__all__ = ["Breaks", "Rule", "choices", "coded", "listed", "one_of", "rule"]
-
 Breaks = Callable[[Mask], bool]
 """Notes the layouts that break a rule in one case; says whether to yield the case's message."""
 Cases = Callable[[Scenario, Layouts, Layout, Breaks], Iterator[str]]

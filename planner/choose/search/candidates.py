@@ -17,8 +17,6 @@ from planner.cost.shards.layouts import Layouts
 from planner.cost.uncertainty import exceeding_probability
 from planner.errors import LayoutError
 
-__all__ = ["Candidates", "fits_safely", "rank_fastest"]
-
 Int = NDArray[np.int64]
 
 

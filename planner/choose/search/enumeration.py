@@ -15,8 +15,6 @@ from planner.cost.schedules.bubble import interleaved, schedule_by_name
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, divisors
 
-__all__ = ["enumerate_layouts"]
-
 
 def enumerate_layouts(scenario: Scenario, world: int) -> tuple[Layouts, dict[str, int]]:
     """List all legal layouts of `world` ranks, and count the rejected combinations by reason."""

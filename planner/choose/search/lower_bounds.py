@@ -21,8 +21,6 @@ from planner.cost.shards.stages import Stages
 from planner.cost.step.block_pass import block_passes
 from planner.describe.layout import RECOMPUTE, STAGE_FIELDS
 
-__all__ = ["memory_lower_bound_bytes", "step_time_lower_bound_s"]
-
 _SPLIT = ("pp", "vpp", "schedule", *STAGE_FIELDS)
 _EXPERTS = ("ep", "etp")
 _STATES = (

@@ -16,15 +16,6 @@ from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import OFFLOAD
 from planner.describe.model.model import Model
 
-__all__ = [
-    "Pruner",
-    "SearchScope",
-    "classify_layouts",
-    "estimate_promising",
-    "is_common",
-    "is_deep_pipeline",
-]
-
 _DATA, _TENSOR, _PIPELINE, _TENSOR_PIPELINE, _THREE_AXES, _UNCLASSIFIED = range(6)
 """Axes in use; `_UNCLASSIFIED` has context parallelism, or experts and data parallelism alone."""
 _ZERO_STAGES, _FLAGS = 4, 2**3

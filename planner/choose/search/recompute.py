@@ -20,9 +20,6 @@ from planner.cost.shards.layout_codes import module_bits
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import RECOMPUTE, Layout
 
-__all__ = ["reduce_recompute"]
-
-
 _BOUNDED_FROM = 4096
 """Layouts from which on lower bounds are checked before estimates."""
 _NEAR_FACTOR = 1.1

@@ -24,8 +24,6 @@ from planner.cost.shards.partial_recompute import stage_block_counts
 from planner.cost.step.block_pass import block_passes
 from planner.describe.layout import RECOMPUTE, SCHEDULES, Layout, divisors
 
-__all__ = ["REFINEMENTS", "TILES", "count_embedding_and_head", "search"]
-
 _HEAD_WEIGHTS = (0.5, 1.0, 2.0)
 """Time of the head over its share of a layer's parameters: its time is not known here."""
 

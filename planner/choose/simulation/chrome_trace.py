@@ -7,8 +7,6 @@ from typing import Any
 
 from planner.cost.schedules.timeline import ASIDE, STREAMS, Event, Timeline
 
-__all__ = ["chrome_trace"]
-
 _PATH = 0
 """Process of the critical path; the stages follow."""
 _LANES = 8

@@ -31,8 +31,6 @@ from planner.describe.workload import Workload
 from planner.errors import LayoutError
 from planner.tables import NotebookView
 
-__all__ = ["MOST_PASSES", "SPEEDUP", "Simulation", "simulate", "simulate_scenario"]
-
 SPEEDUP = 0.1
 """Share by which a stage or link is made faster."""
 _MAX_STAGES = 16

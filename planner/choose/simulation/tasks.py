@@ -19,8 +19,6 @@ from planner.cost.step.step import StageOverheads, stage_overheads
 from planner.cost.uncertainty import step_outlook
 from planner.describe.layout import Layout
 
-__all__ = ["measured_factor", "stage_work"]
-
 Seconds = Float | float
 
 _AXES: tuple[Drawn, ...] = ("tensor_parallel", "context_parallel", "expert_parallel")

@@ -19,8 +19,6 @@ from planner.describe.layout import Layout, Recompute
 from planner.describe.machine import Machine
 from planner.units import format_bytes, format_rate
 
-__all__ = ["GuideAdvice", "GuideCase", "apply_guide"]
-
 _ZERO = ("ZeRO-1", "ZeRO-2", "ZeRO-3 / FSDP", "hybrid FSDP")
 _THREE = ("TP", "PP", "TP + PP", "3D (TP + PP + DP)")
 

@@ -24,18 +24,6 @@ from planner.describe.machine import Machine
 from planner.errors import PlannerError
 from planner.units import format_bytes, format_seconds
 
-__all__ = [
-    "Scenarios",
-    "cheapest_change",
-    "closest_to_fitting",
-    "double_nodes",
-    "even_batch",
-    "memory_margin",
-    "shortage_sentence",
-    "shortage_summary",
-    "switch_notes",
-]
-
 Scenarios = dict[str, Scenario]
 """A job by framework."""
 

@@ -25,15 +25,6 @@ from planner.errors import shorten_path
 from planner.training.large_batch import LINEAR, SQUARE_ROOT, scaled_rate
 from planner.units import either, format_count, format_rate, format_seconds
 
-__all__ = [
-    "evidence_notes",
-    "learning_rate_note",
-    "plan_notes",
-    "preference_notes",
-    "unused_option_notes",
-    "utilisation_notes",
-]
-
 
 def plan_notes(
     scenarios: Sequence[Scenario], nodes: int, best: Estimate | None, verdicts: Sequence[Verdict]

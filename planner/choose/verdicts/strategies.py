@@ -17,8 +17,6 @@ from planner.describe.framework.switches import strip_switches
 from planner.describe.layout import OFFLOAD, SCHEDULES, divisors
 from planner.units import counted, joined
 
-__all__ = ["CLASSIC", "Strategy", "explain_infeasibility", "strategy_frameworks"]
-
 _MAX_LAYOUTS = 2000
 """Layouts to check, those of the most even degrees: others are no nearer to legal."""
 

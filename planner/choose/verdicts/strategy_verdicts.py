@@ -36,8 +36,6 @@ from planner.describe.framework.switches import strip_switches
 from planner.tables import Record
 from planner.units import counted
 
-__all__ = ["Verdict", "judge_strategies"]
-
 
 @dataclass(frozen=True, slots=True)
 class Verdict:

@@ -28,18 +28,6 @@ if TYPE_CHECKING:
     from planner.evidence.learning import Learned
     from planner.job import Job
 
-__all__ = [
-    "OWN_SEQUENCE",
-    "JobOptions",
-    "LayoutOptions",
-    "TrainingOptions",
-    "describe_job",
-    "experience_of",
-    "learned_from",
-    "machine_of",
-    "read_files",
-]
-
 OWN_SEQUENCE = {"sequence_length": "the model's own, at most 4096"}
 
 

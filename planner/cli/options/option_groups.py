@@ -16,8 +16,6 @@ from planner.cli.options.option_styles import STYLES, OptionStyle
 from planner.describe.base import Description, field_docs
 from planner.errors import PlannerError
 
-__all__ = ["FieldsOf", "spread"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FieldsOf:

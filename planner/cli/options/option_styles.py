@@ -16,23 +16,6 @@ from planner.describe.machine.variants import MAX_FREE_PERCENT
 from planner.describe.workload import Workload, parse_tokens, read_documents
 from planner.errors import PlannerError
 
-__all__ = [
-    "FRAMEWORK_HELP",
-    "FRAMEWORK_METAVAR",
-    "STYLES",
-    "AsCsv",
-    "AsJson",
-    "Files",
-    "FrameworkName",
-    "MachineName",
-    "ModelName",
-    "NetworkName",
-    "OptionStyle",
-    "Overrides",
-    "Tokens",
-    "complete_framework",
-]
-
 FRAMEWORK_METAVAR = "NAME[+SWITCH...]"
 FRAMEWORK_HELP = (
     "Framework or TOML file, and what is switched on: fsdp2+compile, deepspeed+bucket=5e7; "

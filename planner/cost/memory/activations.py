@@ -21,15 +21,6 @@ from planner.cost.shards.partial_recompute import chunk_block_counts
 from planner.cost.shards.stages import Stages
 from planner.describe.model.block import Block
 
-__all__ = [
-    "Activations",
-    "StageBuffers",
-    "chunk_kept_bytes",
-    "kept_bytes",
-    "moved_bytes",
-    "stage_activations",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class StageBuffers(Arrays):

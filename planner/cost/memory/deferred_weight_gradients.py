@@ -14,8 +14,6 @@ from planner.cost.schedules.bubble import defers_weight_gradients
 from planner.cost.shards.stages import Stages
 from planner.cost.shards.states import local_params
 
-__all__ = ["DeferredGradients", "deferred_gradients"]
-
 
 @dataclass(frozen=True, slots=True)
 class DeferredGradients(Arrays):

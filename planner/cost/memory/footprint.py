@@ -17,8 +17,6 @@ from planner.cost.uncertainty import memory_outlook
 from planner.describe.layout import Layout
 from planner.errors import DescriptionError
 
-__all__ = ["Footprints", "check_figures", "footprints", "footprints_of", "stage_memory"]
-
 
 @dataclass(frozen=True)
 class Footprints(Arrays):

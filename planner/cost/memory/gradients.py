@@ -10,8 +10,6 @@ from planner.cost.arrays import Arrays, Float, Mask
 from planner.cost.memory.activations import Activations
 from planner.cost.shards.stages import Stages
 
-__all__ = ["Reduction", "Unreduced", "reduction"]
-
 
 @dataclass(frozen=True, slots=True)
 class Reduction(Arrays):

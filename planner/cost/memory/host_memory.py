@@ -13,8 +13,6 @@ from planner.cost.memory.weights import resident
 from planner.cost.parts import HOST_PARTS, order_parts
 from planner.cost.shards.stages import Stages
 
-__all__ = ["disk_bytes", "host_memory", "host_memory_phases"]
-
 
 def host_memory(stages: Stages, device_bytes: Float | float = 0.0) -> dict[str, Float]:
     """Bytes of host memory per node, by part, at the worse of loading and stepping [B].

@@ -13,8 +13,6 @@ from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.partial_recompute import chunk_block_counts, recompute_columns
 from planner.cost.shards.stages import Stages
 
-__all__ = ["InFlight", "passes_in_flight"]
-
 
 @dataclass(frozen=True)
 class InFlight:

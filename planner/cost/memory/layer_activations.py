@@ -15,8 +15,6 @@ from planner.cost.shards.tensor_split import expert_load, split_over
 from planner.describe.layout import Module
 from planner.describe.model.block import Block, Saved, Split
 
-__all__ = ["LayerActivations", "always_saved", "layer_activations", "saved_bytes"]
-
 
 def saved_bytes(scenario: Scenario, items: tuple[Saved, ...], layouts: Layouts) -> Float:
     """Saved tensors on one rank for one micro-batch [B].

@@ -12,8 +12,6 @@ from planner.cost.parts import DEVICE_PARTS, order_parts
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 
-__all__ = ["Peak", "communicators", "device_memory"]
-
 
 def device_memory(stages: Stages) -> tuple[dict[str, Float], Int]:
     """Bytes per rank of pipeline stages, by part, at the peak, and which of MOMENTS that is [B].

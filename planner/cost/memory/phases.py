@@ -24,8 +24,6 @@ from planner.cost.memory.weights import (
 )
 from planner.cost.shards.stages import Stages
 
-__all__ = ["MOMENTS", "LiveTensors", "PeakInputs", "staying_bytes"]
-
 _NOTHING = functools.partial(np.zeros, ())
 
 
@@ -126,7 +124,7 @@ class PeakInputs:
         return np.maximum(np.maximum(layer.ending, after_ffn) - reduce.copied, 0.0)
 
 
-def forward(inputs: PeakInputs) -> LiveTensors:
+def _forward(inputs: PeakInputs) -> LiveTensors:
     """The last layer's weights are gathered; its activations are still to come."""
     return LiveTensors(
         weights=inputs.weights.all,
@@ -137,7 +135,7 @@ def forward(inputs: PeakInputs) -> LiveTensors:
     )
 
 
-def loss(inputs: PeakInputs) -> LiveTensors:
+def _loss(inputs: PeakInputs) -> LiveTensors:
     """All activations and the logits; the head's weights are gathered."""
     return LiveTensors(
         weights=inputs.weights.all,
@@ -151,7 +149,7 @@ def loss(inputs: PeakInputs) -> LiveTensors:
     )
 
 
-def backward(inputs: PeakInputs) -> LiveTensors:
+def _backward(inputs: PeakInputs) -> LiveTensors:
     """All activations, and the last layer's working set."""
     return LiveTensors(
         weights=inputs.weights.without_head,
@@ -163,7 +161,7 @@ def backward(inputs: PeakInputs) -> LiveTensors:
     )
 
 
-def next_to_last_layer(inputs: PeakInputs) -> LiveTensors:
+def _next_to_last_layer(inputs: PeakInputs) -> LiveTensors:
     """The last layer's activations are gone and its gradients reduced; the next working set."""
     return LiveTensors(
         weights=inputs.weights.without_last_layer,
@@ -175,7 +173,7 @@ def next_to_last_layer(inputs: PeakInputs) -> LiveTensors:
     )
 
 
-def layer_before_last(inputs: PeakInputs) -> LiveTensors:
+def _layer_before_last(inputs: PeakInputs) -> LiveTensors:
     """The last layer's activations are gone, its gradients complete and reduced."""
     return LiveTensors(
         weights=inputs.weights.without_last_layer,
@@ -187,7 +185,7 @@ def layer_before_last(inputs: PeakInputs) -> LiveTensors:
     )
 
 
-def second_layer(inputs: PeakInputs) -> LiveTensors:
+def _second_layer(inputs: PeakInputs) -> LiveTensors:
     """Its gradients are complete, the first layer's activations still there."""
     first_layer_saved = np.where(inputs.stages.layouts.piped, inputs.activations.first.saved, 0.0)
     return LiveTensors(
@@ -200,7 +198,7 @@ def second_layer(inputs: PeakInputs) -> LiveTensors:
     )
 
 
-def first_layer(inputs: PeakInputs) -> LiveTensors:
+def _first_layer(inputs: PeakInputs) -> LiveTensors:
     """All gradients, the first layer's working set, and activations of other micro-batches."""
     return LiveTensors(
         weights=inputs.weights.in_first_layer,
@@ -212,7 +210,7 @@ def first_layer(inputs: PeakInputs) -> LiveTensors:
     )
 
 
-def embedding(inputs: PeakInputs) -> LiveTensors:
+def _embedding(inputs: PeakInputs) -> LiveTensors:
     """All gradients, the embedding's being computed and reduced."""
     return LiveTensors(
         weights=inputs.weights.in_first_layer,
@@ -223,7 +221,7 @@ def embedding(inputs: PeakInputs) -> LiveTensors:
     )
 
 
-def cooling_down(inputs: PeakInputs) -> LiveTensors:
+def _cooling_down(inputs: PeakInputs) -> LiveTensors:
     """No forward pass follows, and most deferred weight gradients wait."""
     deferred, nothing = inputs.deferred_gradients, np.zeros(())
     if not np.any(deferred.waiting):
@@ -241,7 +239,7 @@ def cooling_down(inputs: PeakInputs) -> LiveTensors:
     )
 
 
-def reducing(inputs: PeakInputs) -> LiveTensors:
+def _reducing(inputs: PeakInputs) -> LiveTensors:
     """Sums of gradients over the passes of a step being reduced."""
     return LiveTensors(
         weights=inputs.weights.in_reduction,
@@ -251,7 +249,7 @@ def reducing(inputs: PeakInputs) -> LiveTensors:
     )
 
 
-def optimizer(inputs: PeakInputs) -> LiveTensors:
+def _optimizer(inputs: PeakInputs) -> LiveTensors:
     """All gradients, the optimizer's temporaries, updated weights being gathered."""
     return LiveTensors(
         weights=inputs.weights.in_optimizer,
@@ -272,17 +270,17 @@ def _optimizer_temporaries(stages: Stages) -> Float:
 
 
 MOMENTS: dict[str, Callable[[PeakInputs], LiveTensors]] = {
-    "forward": forward,
-    "loss": loss,
-    "backward": backward,
-    "layer before last": layer_before_last,
-    "next to last layer": next_to_last_layer,
-    "second layer": second_layer,
-    "first layer": first_layer,
-    "embedding": embedding,
-    "cool-down": cooling_down,
-    "reduction": reducing,
-    "optimizer": optimizer,
+    "forward": _forward,
+    "loss": _loss,
+    "backward": _backward,
+    "layer before last": _layer_before_last,
+    "next to last layer": _next_to_last_layer,
+    "second layer": _second_layer,
+    "first layer": _first_layer,
+    "embedding": _embedding,
+    "cool-down": _cooling_down,
+    "reduction": _reducing,
+    "optimizer": _optimizer,
 }
 
 
@@ -299,6 +297,6 @@ def staying_bytes(stages: Stages) -> Float:
     18.1
     """
     inputs = PeakInputs.of(stages)
-    alive = backward(inputs)
+    alive = _backward(inputs)
     stays = alive.weights + alive.gradients + inputs.resident.optimizer_states
     return np.broadcast_to(stays, stages.shape)

@@ -10,18 +10,6 @@ from planner.cost.arrays import Arrays, Float, Mask
 from planner.cost.shards.stages import Stages
 from planner.cost.shards.states import expert_share
 
-__all__ = [
-    "GatheredWeights",
-    "Resident",
-    "ResidentWeights",
-    "eight_bit_copies",
-    "frozen",
-    "gathered",
-    "resident",
-    "resident_weights",
-    "second_shard_bytes",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Resident(Arrays):

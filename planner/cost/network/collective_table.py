@@ -34,8 +34,6 @@ from planner.describe.machine import Machine
 from planner.errors import LayoutError
 from planner.units import counted
 
-__all__ = ["ALGORITHMS", "OPERATIONS", "Row", "bus_factor", "group_of", "table", "whole_nodes"]
-
 Time = Callable[[GroupView, Any], Any]
 
 OPERATIONS: dict[str, Time] = {

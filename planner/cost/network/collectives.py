@@ -13,20 +13,6 @@ from planner.cost.constants import PROTOCOLS, SIMPLE, Protocol, network_constant
 from planner.cost.network.in_network_reduction import network_all_reduce_s, switch_all_reduce_s
 from planner.cost.network.topology import GroupView, adding, inter_node_latency_s
 
-__all__ = [
-    "all_gather_s",
-    "all_reduce_s",
-    "all_to_all_s",
-    "forwarded_all_to_all_s",
-    "hierarchical_all_reduce_s",
-    "p2p_s",
-    "phased_all_to_all_s",
-    "reduce_scatter_s",
-    "ring_all_reduce_s",
-    "ring_exchange_s",
-    "tree_all_reduce_s",
-]
-
 Float = NDArray[np.float64]
 
 

@@ -12,8 +12,6 @@ from planner.cost.network.topology import GroupView, group_view, unit_view
 from planner.cost.shards.layouts import Layouts
 from planner.describe.machine import Machine
 
-__all__ = ["AXES", "Groups", "geometry"]
-
 AXES = {
     "tp": "tensor",
     "etp": "expert_tensor",

@@ -8,8 +8,6 @@ from numpy.typing import ArrayLike, NDArray
 from planner.cost.constants import network_constants
 from planner.cost.network.topology import GroupView, inter_node_latency_s
 
-__all__ = ["network_all_reduce_s", "switch_all_reduce_s"]
-
 Float = NDArray[np.float64]
 
 

@@ -11,15 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 from planner.cost.constants import PROTOCOLS, SIMPLE, Protocol, network_constants
 from planner.cost.network.topology import GroupView, adding, inter_node_latency_s
 
-__all__ = [
-    "broadcast_s",
-    "chain_broadcast_s",
-    "gather_s",
-    "reduce_s",
-    "scatter_s",
-    "tree_broadcast_s",
-]
-
 Float = NDArray[np.float64]
 
 

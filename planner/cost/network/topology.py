@@ -12,8 +12,6 @@ from planner.cost.constants import network_constants
 from planner.cost.network.wiring import group_rate, wiring
 from planner.describe.machine import Curve, Machine
 
-__all__ = ["GroupView", "adding", "group_view", "inter_node_latency_s", "unit_view"]
-
 
 @dataclass(frozen=True, slots=True)
 class GroupView(Arrays):

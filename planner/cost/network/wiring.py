@@ -15,8 +15,6 @@ from planner.describe.machine import Fabric, Machine, Node
 if TYPE_CHECKING:
     import networkx
 
-__all__ = ["Link", "Vertex", "Wiring", "build_graph", "group_rate", "links", "wiring"]
-
 Vertex = tuple[str] | tuple[str, int]
 """("device", i), ("nic", j), ("switch",), ("pcie",), ("host",) or ("network",)."""
 Kind = Literal["fabric", "host", "nic", "network"]

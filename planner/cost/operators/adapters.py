@@ -9,8 +9,6 @@ from planner.describe.model.block import Block, Gemm, Pointwise, Saved, Split, W
 from planner.describe.model.weight_blocks import add_adapters
 from planner.describe.workload import BaseFormat, Workload
 
-__all__ = ["stored_bytes", "with_adapters"]
-
 _SCALE, _BLOCK, _SCALES = 4.0, 64, 256
 """Bytes of an fp32 scale; elements that share one; 8-bit scales that share one (QLoRA, section 3:
 block sizes of 64 for weights and 256 for their scales; bitsandbytes' defaults)."""

@@ -9,8 +9,6 @@ from planner.describe.layout import Module
 from planner.describe.model.block import Attention, Gemm, Pointwise, Saved
 from planner.describe.model.weight_blocks import LayerKind
 
-__all__ = ["attention"]
-
 
 def attention(sizes: Sizes, kind: LayerKind, *, cross: bool = False) -> Operators:
     """Projections, attention itself, rotary positions and query-key norms of one layer.

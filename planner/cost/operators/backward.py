@@ -10,17 +10,6 @@ from planner.describe.model.block import Gemm, Saved, Split
 from planner.describe.model.shapes import Experts
 from planner.describe.model.weight_blocks import LayerKind, shared_size
 
-__all__ = [
-    "FREES_NOTHING",
-    "after_ffn",
-    "deferred",
-    "kept_selectively",
-    "repeating",
-    "selective_frees_nothing",
-    "working",
-]
-
-
 FREES_NOTHING = "fused attention keeps no scores that it could free"
 
 

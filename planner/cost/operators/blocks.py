@@ -26,8 +26,6 @@ from planner.describe.model.model import Model
 from planner.describe.model.weight_blocks import LayerKind, layer_kinds, shared_size, weight_blocks
 from planner.describe.workload import Workload
 
-__all__ = ["blocks", "blocks_of", "scale_to_decoder"]
-
 
 def blocks_of(scenario: Scenario) -> tuple[Block, ...]:
     """Distinct blocks of the model under the scenario's workload and framework.

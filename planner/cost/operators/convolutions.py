@@ -11,8 +11,6 @@ from planner.describe.model.block import Block, Gemm, Pointwise, Saved
 from planner.describe.model.convolutional import Convolutional, Dense, SizedConvolution, SizedStage
 from planner.describe.model.weight_blocks import dense_widths, weight_blocks
 
-__all__ = ["stages"]
-
 _INDEX = 8
 """Bytes in which a largest place of a pooling is remembered (torch's int64)."""
 

@@ -15,8 +15,6 @@ from planner.describe.model.traced_file import (
     traced_weights,
 )
 
-__all__ = ["traced_blocks"]
-
 
 def traced_blocks(sizes: Sizes, traced: Traced) -> tuple[Block, ...]:
     """Blocks of a traced module as they compute under a workload and a framework.

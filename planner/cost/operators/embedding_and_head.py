@@ -8,8 +8,6 @@ from dataclasses import replace
 from planner.cost.operators.sizes import FP32, Sizes
 from planner.describe.model.block import Block, Gemm, Pointwise, Saved, Split
 
-__all__ = ["embedding", "head"]
-
 
 def embedding(sizes: Sizes, block: Block) -> Block:
     """The embedding with positions, dropout and norm; the patches of a vision model.

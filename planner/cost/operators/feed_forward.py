@@ -9,9 +9,6 @@ from planner.describe.model.block import Gemm, Pointwise, Saved, Split
 from planner.describe.model.shapes import Experts
 from planner.describe.model.weight_blocks import shared_size
 
-__all__ = ["dense", "routed"]
-
-
 _WRITTEN_OUT = {"": 1, "gelu_new": 4, "gelu_fast": 7}
 """Tensors that autograd keeps of an activation beside its output: its input, and where it is
 written out each operand of its products (transformers 5.23, activations.py)."""

@@ -9,8 +9,6 @@ from planner.cost.arrays import Float
 from planner.describe.model.block import Attention, Block
 from planner.describe.workload import Workload
 
-__all__ = ["attention_flop", "model_flop", "sequence_flop"]
-
 
 def attention_flop(
     attention: Attention, queries: ArrayLike, keys: ArrayLike, *, skips_masked: bool

@@ -12,8 +12,6 @@ from planner.describe.model.block import Attention, Gemm, Pointwise, Saved
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 
-__all__ = ["FP32", "Operators", "Sizes"]
-
 FP32 = 4
 """Bytes of an fp32 element."""
 

@@ -9,17 +9,6 @@ import numpy as np
 from planner.cost.arrays import Arrays, Float
 from planner.cost.scenario.prior import GAUSSIAN, Prior, Traits
 
-__all__ = [
-    "Experience",
-    "Likelihoods",
-    "MeasuredRuns",
-    "Outlook",
-    "likelihoods",
-    "most_informative_run",
-    "outlook",
-    "predict_log_ratio",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRuns(Arrays):

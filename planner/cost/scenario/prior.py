@@ -15,18 +15,6 @@ from planner.describe.base import Description
 from planner.describe.files import read_toml
 from planner.describe.framework.framework import Framework
 
-__all__ = [
-    "GAUSSIAN",
-    "MEMORY_CLASSES",
-    "MemoryClass",
-    "Prior",
-    "Priors",
-    "Traits",
-    "memory_class",
-    "memory_classes",
-    "priors",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Traits(Arrays):

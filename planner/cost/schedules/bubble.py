@@ -13,20 +13,6 @@ from planner.cost.schedules.schedule import PipelinePasses, PipelineSchedule, id
 from planner.cost.schedules.zero_bubble import DUAL_PIPE_V, ZERO_BUBBLE, ZERO_BUBBLE_V
 from planner.cost.shards.layouts import Layouts
 
-__all__ = [
-    "REGISTRY",
-    "bubble_s",
-    "chunks_in_flight",
-    "chunks_waiting",
-    "defers_weight_gradients",
-    "fewest_micro_batches",
-    "in_flight",
-    "interleaved",
-    "runs_forward_ahead",
-    "schedule_by_name",
-]
-
-
 REGISTRY: dict[str, PipelineSchedule] = {
     schedule.name: schedule
     for schedule in (ONE_F_ONE_B, GPIPE, INTERLEAVED, ZERO_BUBBLE, ZERO_BUBBLE_V, DUAL_PIPE_V)

@@ -14,8 +14,6 @@ from planner.cost.schedules.schedule import (
     one_each,
 )
 
-__all__ = ["GPIPE", "INTERLEAVED", "ONE_F_ONE_B"]
-
 
 def _gpipe_order(p: int, stage: int, m: int, v: int) -> list[Task]:
     forward = [Task(stage, "forward", i, 0) for i in range(m)]

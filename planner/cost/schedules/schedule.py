@@ -11,17 +11,6 @@ import numpy as np
 from planner.cost.arrays import Float, Int
 from planner.describe.layout import V_SHAPED, Schedule
 
-__all__ = [
-    "Kind",
-    "Passes",
-    "PipelinePasses",
-    "PipelineSchedule",
-    "Task",
-    "idle_s",
-    "one_each",
-    "pair",
-]
-
 Kind = Literal["forward", "backward", "weight_gradient", "step"]
 """Passes, and what closes a step when they are over."""
 

@@ -13,8 +13,6 @@ from planner.cost.schedules.timeline import ASIDE, Drawn, Event, Timeline
 from planner.describe.layout import Layout, Schedule
 from planner.errors import LayoutError
 
-__all__ = ["ChunkWork", "Span", "StageTime", "StageWork", "simulate"]
-
 
 class Span(NamedTuple):
     """A part of a pass."""

@@ -13,8 +13,6 @@ from planner.describe.layout import Layout
 if TYPE_CHECKING:
     import networkx
 
-__all__ = ["ASIDE", "STREAMS", "Drawn", "Event", "Stream", "Timeline", "stream_of"]
-
 Drawn = Literal[
     "forward",
     "recompute",

@@ -9,8 +9,6 @@ import numpy as np
 from planner.cost.arrays import Float, Int
 from planner.cost.schedules.schedule import Kind, Passes, PipelineSchedule, Task, pair
 
-__all__ = ["DUAL_PIPE_V", "ZERO_BUBBLE", "ZERO_BUBBLE_V"]
-
 
 def _h1_order(p: int, stage: int, m: int, v: int) -> list[Task]:
     """Weight gradients wait until p micro-batches are in flight on every stage."""

@@ -14,8 +14,6 @@ from planner.cost.shards.partial_recompute import (
 from planner.describe.framework.framework import Framework
 from planner.describe.model.block import Block
 
-__all__ = ["candidate_stages"]
-
 
 def candidate_stages(blocks: tuple[Block, ...], layouts: Layouts, framework: Framework) -> Int:
     """Stages among which are the memory peak and the slowest. Shape (..., stages) [1].

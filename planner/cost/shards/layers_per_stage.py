@@ -13,14 +13,6 @@ from planner.describe.framework.framework import Framework
 from planner.describe.layout import STAGE_FIELDS, Layout
 from planner.describe.model.block import Block
 
-__all__ = [
-    "LayerSplit",
-    "chunk_counts",
-    "layer_split",
-    "layers_on_stage",
-    "split_columns",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class LayerSplit:

@@ -8,8 +8,6 @@ from typing import Any
 
 from planner.describe.layout import OFFLOAD, RECOMPUTE, RECOMPUTE_MODULES, SCHEDULES, Layout, Module
 
-__all__ = ["decode_layout", "encode_layout", "module_bits"]
-
 _CHOICES: dict[str, tuple[str, ...]] = {
     "recompute": RECOMPUTE,
     "schedule": SCHEDULES,

@@ -24,8 +24,6 @@ from planner.describe.layout import (
     Sharding,
 )
 
-__all__ = ["Layouts"]
-
 
 @dataclass(frozen=True, slots=True)
 class Layouts(Sharding, Chunks, Arrays):

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from planner.describe.framework.traits import States
 from planner.describe.workload import OptimizerName
 
-__all__ = ["OPTIMIZERS", "SMALLEST_IN_BLOCKS", "Optimizer", "moment_bytes"]
-
 SMALLEST_IN_BLOCKS = 4096
 """Elements below which a tensor keeps its moments in fp32, where others have 8 bits (bitsandbytes
 0.50, optim/optimizer.py: min_8bit_size; torchao 0.18, optim/adam.py: _new_buffer)."""

@@ -13,17 +13,6 @@ from planner.cost.shards.layouts import Layouts
 from planner.describe.framework.framework import Framework
 from planner.describe.model.block import Block
 
-__all__ = [
-    "block_counts_around",
-    "chunk_block_counts",
-    "distinct_stage_layouts",
-    "enumerate_stages",
-    "model_block_counts",
-    "recompute_columns",
-    "split_for_partial_recompute",
-    "stage_block_counts",
-]
-
 
 def split_for_partial_recompute(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
     """Split every layer block in two: layers that partial recompute repeats, and layers it saves.

@@ -27,9 +27,6 @@ from planner.describe.framework.traits import States
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block
 
-__all__ = ["Stages"]
-
-
 _SINGLY = 16
 """Up to this many layouts, computing each directly is faster than deduplicating."""
 _OF_STATES = ("dp_shard", "zero_stage", "reshard", "offload", "tiles")

@@ -14,19 +14,6 @@ from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.optimizers import OPTIMIZERS, SMALLEST_IN_BLOCKS, moment_bytes
 from planner.describe.model.block import Block, Weight
 
-__all__ = [
-    "LocalParams",
-    "Params",
-    "StageParams",
-    "expert_share",
-    "largest_matrix",
-    "local_params",
-    "stage_params",
-    "training_state_bytes",
-    "without_frozen",
-    "without_tied",
-]
-
 
 def training_state_bytes(num_params: ArrayLike, dp: ArrayLike, zero_stage: ArrayLike) -> Float:
     """Weights, gradients and Adam states per rank in 16-bit training [B].

@@ -9,8 +9,6 @@ from planner.cost.shards.layouts import Layouts
 from planner.describe.model.block import Split
 from planner.describe.workload import Workload
 
-__all__ = ["expert_load", "kept_share", "split_over"]
-
 
 def split_over(split: Split, layouts: Layouts, *, gathered: bool = False) -> Float:
     """Number of parts into which a tensor falls [1].

@@ -19,8 +19,6 @@ from planner.cost.step.compute.block_time import BlockTime, block_time
 from planner.cost.step.kernel_launch import awaited_s
 from planner.describe.model.block import Block
 
-__all__ = ["ChunkPass", "Pass", "block_passes", "chunk_passes"]
-
 
 @dataclass(frozen=True, slots=True)
 class Pass(Arrays):

@@ -10,8 +10,6 @@ from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.model.block import Attention, Block, Gemm, Pointwise
 
-__all__ = ["awaited_s", "host_pass_s", "num_kernels"]
-
 _BACKWARD_KERNELS = 2
 """Kernels of a backward pass over those of the forward one: two products for each."""
 

@@ -10,16 +10,6 @@ from planner.cost.memory.activations import moved_bytes
 from planner.cost.shards.optimizers import moment_bytes
 from planner.cost.shards.stages import Stages
 
-__all__ = [
-    "device_optimizer_s",
-    "gradient_transfer_s",
-    "host_update_bytes",
-    "offload_pass_s",
-    "offload_step_s",
-    "parameter_transfer_s",
-    "update_bytes",
-]
-
 
 def update_bytes(stages: Stages) -> float:
     """Bytes read and written per parameter by one optimizer update [B/parameter].

@@ -11,8 +11,6 @@ from planner.cost.shards.stages import Stages
 from planner.cost.step.communication.data_parallel import DataTraffic
 from planner.cost.step.optimizer import offload_pass_s
 
-__all__ = ["Exposed", "exposed_traffic"]
-
 
 @dataclass(frozen=True, slots=True)
 class Exposed(Arrays):

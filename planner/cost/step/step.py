@@ -22,8 +22,6 @@ from planner.cost.step.optimizer import device_optimizer_s, offload_step_s
 from planner.cost.step.overlap import Exposed, exposed_traffic
 from planner.describe.framework.framework import Framework
 
-__all__ = ["StageOverheads", "smaller_step_s", "stage_overheads", "time_parts"]
-
 
 def time_parts(stages: Stages) -> dict[str, Float]:
     """Seconds of one optimizer step by part, TIME_PARTS [s].

@@ -13,8 +13,6 @@ from planner.describe.framework.switches import Switch
 from planner.errors import CatalogueError
 from planner.tables import NotebookView
 
-__all__ = ["WIDTH_SQUARED", "Changes", "Configuration", "joined"]
-
 WIDTH_SQUARED = "width squared"
 """The value of a change that follows from the model: the square of its width."""
 

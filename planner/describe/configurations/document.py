@@ -16,8 +16,6 @@ from planner.describe.configurations.shell import evaluate_integer, options_of, 
 from planner.describe.files import has_endless_keys
 from planner.errors import CatalogueError, shorten
 
-__all__ = ["CALLED", "MAX_BYTES", "Document", "Table"]
-
 T = TypeVar("T")
 
 _OPEN = ("auto", "none", "null", "")

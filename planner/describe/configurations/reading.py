@@ -19,9 +19,6 @@ from planner.describe.configurations.readers import (
 from planner.describe.files import read_text
 from planner.errors import CatalogueError, shorten
 
-__all__ = ["READERS", "read_configuration", "read_configuration_text"]
-
-
 READERS = {
     "accelerate": accelerate.ACCELERATE,
     "deepspeed": deepspeed.DEEPSPEED,

@@ -9,8 +9,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-__all__ = ["evaluate_integer", "options_of", "parsed", "settings_of"]
-
 # --- arithmetic -------------------------------------------------------------------------------
 
 _OPERATIONS: Mapping[type[ast.operator], Callable[[int, int], int]] = {

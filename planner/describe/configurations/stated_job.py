@@ -14,8 +14,6 @@ from planner.describe.layout import format_split
 from planner.errors import CatalogueError, shorten
 from planner.units import parse_quantity
 
-__all__ = ["DTYPES", "Reader", "StatedJob", "dealing", "has_all", "has_any"]
-
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 """Precisions by torch's names."""
 

@@ -32,8 +32,6 @@ from planner.describe.model.model import Model
 from planner.describe.workload import PRECISIONS, TrainingPrecision, Workload
 from planner.errors import UnknownNameError, shorten
 
-__all__ = ["Framework", "Stall"]
-
 
 class Stall(Description):
     """Layouts of which some runs stall, for an unknown cause."""

@@ -17,8 +17,6 @@ from planner.describe.workload import (
 )
 from planner.units import either
 
-__all__ = ["Axis", "Biases", "EmitSupport", "Flavor", "SupportedModels"]
-
 Axis = Literal["tp", "pp", "cp", "ep"]
 Biases = Literal["none", "qkv", "all", "mixed"]
 _BIASES: Mapping[tuple[bool, bool, bool], Biases] = {

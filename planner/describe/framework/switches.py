@@ -23,8 +23,6 @@ from planner.describe.workload import (
 from planner.errors import DescriptionError, PlannerError, UnknownNameError, shorten
 from planner.units import either, parse_quantity
 
-__all__ = ["Switch", "apply_switches", "check_path", "merge_tables", "split_name", "strip_switches"]
-
 _PLUS = re.compile(r"\+(?!(?<=[0-9.]e\+)[0-9])(?!(?<==\+)[0-9.])", re.IGNORECASE)
 """A plus between switches, not one of an exponent or a sign."""
 

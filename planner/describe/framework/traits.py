@@ -20,18 +20,6 @@ from planner.describe.base import (
 )
 from planner.describe.machine import Runtime
 
-__all__ = [
-    "Buffers",
-    "Communication",
-    "HostTime",
-    "Kernels",
-    "Loss",
-    "Offloading",
-    "OtherKernels",
-    "Reduction",
-    "States",
-]
-
 
 class Communication(Description):
     """Overlap and form of collectives."""

@@ -18,22 +18,6 @@ from planner.describe.base import (
     Storage,
 )
 
-__all__ = [
-    "Curve",
-    "Delays",
-    "Device",
-    "DeviceIndex",
-    "Fabric",
-    "LocalDisk",
-    "Network",
-    "NetworkKind",
-    "Node",
-    "Precision",
-    "Runtime",
-    "Wire",
-]
-
-
 Precision = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8"]
 
 Runtime = Literal["cuda", "rocm", "xpu", "cpu"]

@@ -10,8 +10,6 @@ from planner.describe.base import Count, Description, Quantity, Rate, Storage
 from planner.describe.machine.hardware import Device, Network, NetworkKind, Node, Precision
 from planner.errors import DescriptionError, UnknownNameError
 
-__all__ = ["FileSystem", "Launch", "Machine", "OperationRate", "Queue", "Requirements", "Scheduler"]
-
 
 class Queue(Description):
     """A queue or partition with its limits."""

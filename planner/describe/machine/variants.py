@@ -10,8 +10,6 @@ from planner.describe.machine.machine import Machine
 from planner.errors import DescriptionError, UnknownNameError, shorten
 from planner.units import format_bytes, parse_places, parse_quantity
 
-__all__ = ["MAX_FREE_PERCENT", "override_fields", "reserve_memory", "take_devices"]
-
 MAX_FREE_PERCENT = 90
 """Largest percentage of device memory that may be left free."""
 

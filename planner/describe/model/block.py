@@ -26,8 +26,6 @@ from typing import Literal
 
 from planner.describe.layout import Module
 
-__all__ = ["Attention", "Block", "Gemm", "Matrix", "Part", "Pointwise", "Saved", "Split", "Weight"]
-
 Split = Literal[
     "column",
     "row",

@@ -11,16 +11,6 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from planner.describe.base import Description, Width
 
-__all__ = [
-    "ConvStage",
-    "Convolution",
-    "Convolutional",
-    "Dense",
-    "Pool",
-    "SizedConvolution",
-    "SizedStage",
-]
-
 _Edge = Annotated[int, Field(ge=1, le=100_000)]
 
 

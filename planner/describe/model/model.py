@@ -5,8 +5,6 @@ from __future__ import annotations
 from planner.describe.model.shapes import Shapes
 from planner.describe.model.weight_blocks import num_params
 
-__all__ = ["Model"]
-
 _USUAL_SEQUENCE = 2048
 _MOST_SEQUENCE = 4096
 # what a job gets that states no sequence: the models' own limits are far above usual training

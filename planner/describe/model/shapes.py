@@ -10,8 +10,6 @@ from planner.describe.base import Description, Width
 from planner.describe.model.convolutional import Convolutional
 from planner.describe.model.traced_file import Traced
 
-__all__ = ["Experts", "LatentAttention", "Shapes", "Vision", "Written"]
-
 _MAX_ROWS = 1_000_000_000
 
 

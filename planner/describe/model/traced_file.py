@@ -18,18 +18,6 @@ from planner.describe.base import Description
 from planner.describe.model.block import Block, Part, Weight
 from planner.errors import DescriptionError, shorten, shorten_path
 
-__all__ = [
-    "WORKER",
-    "InPrecisions",
-    "Traced",
-    "TracedBlock",
-    "TracedOperation",
-    "TracedWeight",
-    "is_python_file",
-    "traced_fields",
-    "traced_weights",
-]
-
 WORKER = ("-m", "planner.validate.trace.tracer")
 """Arguments of the tracing process: it reads a request and writes an answer, one JSON line each."""
 _SPELLED = re.compile(r"(?P<path>.+\.py)(?::(?P<function>[^:/\\]*))?", re.DOTALL)

@@ -18,16 +18,6 @@ from planner.describe.model.traced_file import traced_weights
 Split = Literal["column", "row", "replicated"]
 Kind = Literal["embedding", "layer", "head"]
 
-__all__ = [
-    "LayerKind",
-    "add_adapters",
-    "dense_widths",
-    "layer_kinds",
-    "num_params",
-    "shared_size",
-    "weight_blocks",
-]
-
 
 def _norm(
     model: Shapes, name: str, width: int, copies: int = 1, part: Part = "norm"

@@ -9,25 +9,6 @@ from pydantic import Field, model_validator
 from planner.describe.base import Description, Quantity
 from planner.errors import DescriptionError
 
-__all__ = [
-    "Charges",
-    "Checkpoints",
-    "Contents",
-    "CoreTime",
-    "Dataset",
-    "Environment",
-    "Evaluation",
-    "Failures",
-    "Loader",
-    "Loading",
-    "SampleBytes",
-    "Samples",
-    "Staging",
-    "StartUp",
-    "Storage",
-    "Training",
-]
-
 
 class Samples(Quantity):
     """A number of samples."""

@@ -14,15 +14,6 @@ from planner.describe.files import read_text
 from planner.errors import DescriptionError, shorten
 from planner.units import parse_quantity
 
-__all__ = [
-    "MAX_DOCUMENT_TOKENS",
-    "MAX_LENGTHS",
-    "parse_documents",
-    "read_documents",
-    "reduce_lengths",
-    "split_documents",
-]
-
 MAX_LENGTHS = 256
 """Most lengths of a distribution."""
 MAX_DOCUMENT_TOKENS = 10**9

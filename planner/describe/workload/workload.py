@@ -14,23 +14,6 @@ from planner.describe.workload.documents import MAX_DOCUMENT_TOKENS, MAX_LENGTHS
 from planner.errors import DescriptionError, shorten
 from planner.units import parse_quantity
 
-__all__ = [
-    "ATTENTIONS",
-    "OPTIMIZERS",
-    "PRECISIONS",
-    "AttentionName",
-    "BaseFormat",
-    "FrozenPart",
-    "LoraTarget",
-    "OptimizerName",
-    "Packing",
-    "TrainingPrecision",
-    "Workload",
-    "parse_ramp",
-    "parse_tokens",
-]
-
-
 TrainingPrecision = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
 """fp8 means FP8 GEMMs inside bf16 training."""
 

@@ -8,8 +8,6 @@ from planner.emitters.batch_job import BatchJob
 from planner.emitters.limits import ExpressibleLayouts, FrameworkNames
 from planner.emitters.recipe import File, Page, Recipe
 
-__all__ = ["EXPRESSIBLE", "accelerate_files", "recipe"]
-
 EXPRESSIBLE = ExpressibleLayouts(axes=("tp", "cp"), offload=("none", "all-cpu"), hybrid=True)
 
 _PRECISIONS = FrameworkNames(

@@ -9,8 +9,6 @@ from planner.emitters.batch_job import CHECKPOINTS, BatchJob
 from planner.emitters.limits import TORCH_DTYPES, ExpressibleLayouts
 from planner.emitters.recipe import Page, Recipe, Resume
 
-__all__ = ["EVALUATED_BATCHES", "EXPRESSIBLE", "LEARNING", "recipe", "runs_nanogpt"]
-
 EXPRESSIBLE = ExpressibleLayouts()
 EVALUATED_BATCHES = 10
 """Ours: the estimate counts no evaluation, and nanoGPT saves only beside one, of 200 by itself."""

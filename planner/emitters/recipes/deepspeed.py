@@ -8,8 +8,6 @@ from planner.emitters.limits import ExpressibleLayouts, FrameworkNames
 from planner.emitters.recipe import File, Page, Recipe
 from planner.emitters.recipes.accelerate import accelerate_files
 
-__all__ = ["EXPRESSIBLE", "config_file", "disk_folder", "recipe"]
-
 EXPRESSIBLE = ExpressibleLayouts(offload=OFFLOAD, hybrid=True, reshard=True, tiles=True)
 
 _OWN_DISK = "nvme/"

@@ -8,8 +8,6 @@ from planner.emitters.recipe import Page, Recipe, Resume
 from planner.emitters.recipes.ddp import EVALUATED_BATCHES, LEARNING, runs_nanogpt
 from planner.errors import EmitError, shorten
 
-__all__ = ["EXPRESSIBLE", "recipe"]
-
 EXPRESSIBLE = ExpressibleLayouts()
 _SCHEDULERS = ("pbs", "slurm", "none")
 """Batch systems that ezpz knows; without one it calls `mpirun`."""

@@ -6,8 +6,6 @@ from planner.emitters.batch_job import BatchJob
 from planner.emitters.limits import TORCH_DTYPES, ExpressibleLayouts, FrameworkNames
 from planner.emitters.recipe import Page, Recipe
 
-__all__ = ["EXPRESSIBLE", "recipe"]
-
 EXPRESSIBLE = ExpressibleLayouts(offload=("none", "all-cpu"), hybrid=True, reshard=True)
 
 _PRECISIONS = FrameworkNames("precision", "FSDP2 alone", TORCH_DTYPES)

@@ -11,8 +11,6 @@ from planner.emitters.limits import (
 )
 from planner.emitters.recipe import Page, Recipe
 
-__all__ = ["EXPRESSIBLE", "recipe"]
-
 EXPRESSIBLE = ExpressibleLayouts()
 _PRECISIONS = FrameworkNames("precision", "Horovod", TORCH_DTYPES)
 

@@ -15,8 +15,6 @@ from planner.emitters.batch_job import BatchJob
 from planner.emitters.limits import ExpressibleLayouts, FrameworkNames, built
 from planner.emitters.recipe import Page, Recipe
 
-__all__ = ["ARGUMENTS", "EXPRESSIBLE", "START", "common_options", "recipe", "uneven_stages"]
-
 _FRAMEWORK = "Megatron-LM"
 EXPRESSIBLE = ExpressibleLayouts(
     axes=("tp", "pp", "cp", "ep", "etp"),

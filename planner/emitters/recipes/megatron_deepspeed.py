@@ -11,8 +11,6 @@ from planner.emitters.recipe import Page, Recipe
 from planner.emitters.recipes.deepspeed import config_file, disk_folder
 from planner.emitters.recipes.megatron import ARGUMENTS, START, common_options
 
-__all__ = ["EXPRESSIBLE", "recipe"]
-
 _FRAMEWORK = "Megatron-DeepSpeed"
 EXPRESSIBLE = ExpressibleLayouts(
     axes=("tp", "pp", "cp"),

@@ -6,8 +6,6 @@ from planner.emitters.batch_job import BatchJob
 from planner.emitters.limits import TORCH_DTYPES, ExpressibleLayouts, FrameworkNames, built
 from planner.emitters.recipe import Page, Recipe
 
-__all__ = ["EXPRESSIBLE", "recipe"]
-
 _FRAMEWORK = "nanotron"
 EXPRESSIBLE = ExpressibleLayouts(axes=("tp", "pp"))
 _PRECISIONS = FrameworkNames("precision", _FRAMEWORK, TORCH_DTYPES)

@@ -12,8 +12,6 @@ from planner.emitters.recipe import File, Page, Recipe
 from planner.emitters.recipes import fully_shard
 from planner.emitters.text import assigned, toml_text
 
-__all__ = ["EXPRESSIBLE", "recipe"]
-
 EXPRESSIBLE = ExpressibleLayouts(
     axes=("tp", "pp", "cp", "ep"),
     recompute=("none", "selective", "full"),

@@ -14,8 +14,6 @@ from planner.emitters.text import fill, render
 from planner.errors import EmitError
 from planner.training.job_slot import Slot
 
-__all__ = ["benchmark_files", "job_files"]
-
 _BENCHMARK_S = 1800.0
 _BENCHMARK = Recipe(
     files=(),

@@ -14,8 +14,6 @@ from planner.describe.base import Description
 from planner.emitters.batch_job import BatchJob
 from planner.training.job_slot import Slot, walltime_text
 
-__all__ = ["BREAK", "SYSTEMS", "BatchSystem", "Submission", "values_of"]
-
 BREAK = " \\\n    "
 """Between two words of a long command."""
 

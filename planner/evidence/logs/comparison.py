@@ -17,8 +17,6 @@ from planner.evidence.logs.log_job import Job, read_job
 from planner.evidence.logs.steps import RunLog
 from planner.units import format_bytes, format_count, format_seconds
 
-__all__ = ["Comparison", "compare", "compare_log", "comparison_dict", "comparison_text"]
-
 _NOT_COUNTED = 0.03
 """Data loading, logging and stragglers, as a part of the step that no estimate holds."""
 _NOT_COUNTED_NAME = "not estimated (data loading, logging, stragglers)"

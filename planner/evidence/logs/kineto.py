@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from planner.errors import shorten, shorten_path
 from planner.evidence.logs.steps import LogError, RunLog, Source, Step, step_of, summary
 
-__all__ = ["is_profile", "read_profile"]
-
 _SOURCE = Source(
     "kineto",
     "torch profiler",

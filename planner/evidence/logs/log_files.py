@@ -12,8 +12,6 @@ from planner.evidence.logs.scalars import event_files, is_table, read_events, re
 from planner.evidence.logs.step_lines import lines_of, read_lines
 from planner.evidence.logs.steps import LogError, RunLog
 
-__all__ = ["read_log", "read_log_text"]
-
 _MAX_BYTES = 1_000_000_000
 _PROBE_BYTES = 65_536
 

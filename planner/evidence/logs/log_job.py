@@ -25,8 +25,6 @@ from planner.describe.workload import Workload
 from planner.errors import CatalogueError, DescriptionError, shorten
 from planner.evidence.logs.steps import RunLog
 
-__all__ = ["Job", "read_job"]
-
 _FIELDS: dict[str, tuple[type, str]] = {
     "layout": (dict, 'an object, such as {"dp": 4}'),
     "model": (str, 'a name, such as "llama-3-8b"'),

@@ -32,8 +32,6 @@ from planner.evidence.logs.steps import (
     values_of,
 )
 
-__all__ = ["FIGURES", "chosen_columns", "event_files", "is_table", "read_events", "read_table"]
-
 _CSV = Source("csv", "CSV")
 _JSON = Source("jsonl", "JSON lines")
 _EVENTS = Source("tensorboard", "TensorBoard")

@@ -27,8 +27,6 @@ from planner.evidence.logs.steps import (
     summary,
 )
 
-__all__ = ["FACTS", "FORMATS", "Format", "Pick", "lines_of", "read_lines"]
-
 _NUMBER = r"([+-]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|nan|-?inf)"
 _PREFIX = r"\s?([KkMGBT]?)(?![A-Za-z])"
 _PREFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}

@@ -13,20 +13,6 @@ from numpy.typing import NDArray
 from planner.describe.files import read_toml
 from planner.errors import CatalogueError
 
-__all__ = [
-    "LOG_FORMATS",
-    "UNITS",
-    "LogError",
-    "RunLog",
-    "Source",
-    "Step",
-    "durations",
-    "steady",
-    "step_of",
-    "summary",
-    "values_of",
-]
-
 LOG_FORMATS = read_toml(Path(__file__).with_name("log_formats.toml"))
 """Step lines, facts and columns of the common frameworks."""
 UNITS = {"": 1.0, "ms": 1e-3, "%": 0.01, "TFLOP/s": 1e12, "MiB": 2.0**20, "GiB": 2.0**30, "GB": 1e9}

@@ -9,8 +9,6 @@ from typing import TypeVar
 
 from planner.errors import PlannerError, shorten
 
-__all__ = ["Cells", "Note"]
-
 _MAX_COUNT = 1_000_000_000
 _LEAST, _GREATEST = 1e-9, 1e15
 """No figure of a run lies outside, in any unit of the columns."""

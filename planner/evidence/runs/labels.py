@@ -18,22 +18,6 @@ from planner.describe.workload import TrainingPrecision
 from planner.errors import PlannerError, shorten
 from planner.evidence.runs.cells import Cells
 
-__all__ = [
-    "Labels",
-    "Software",
-    "Usual",
-    "configured",
-    "described_framework",
-    "known_labels",
-    "normalised",
-    "precision_of",
-    "software_of",
-    "software_of_label",
-    "switches_of",
-    "usual",
-    "year_of",
-]
-
 
 class Sourced(Description):
     """A fact with its source."""

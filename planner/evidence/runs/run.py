@@ -36,8 +36,6 @@ from planner.evidence.runs.run_machine import Place, machine_of
 from planner.evidence.runs.run_model import model_of
 from planner.units import GIB
 
-__all__ = ["RefusedRun", "Run", "run_of"]
-
 _MAX_RANKS = 10_000_000
 
 

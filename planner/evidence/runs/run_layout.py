@@ -25,8 +25,6 @@ from planner.errors import PlannerError, shorten
 from planner.evidence.runs.cells import Cells
 from planner.evidence.runs.labels import Software, normalised, usual
 
-__all__ = ["choose_layout", "layout_is_stated", "layout_of", "tune_layout", "usual_batch"]
-
 _USUAL_TOKENS = 2**22
 """Tokens per step of large models: 3.2 to 4 million in GPT-3 (arXiv:2005.14165, table 2.1),
 LLaMA (arXiv:2302.13971, table 2) and BLOOM (arXiv:2211.05100, table 3)."""

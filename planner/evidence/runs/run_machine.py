@@ -13,8 +13,6 @@ from planner.describe.machine import Machine
 from planner.errors import PlannerError, shorten
 from planner.evidence.runs.labels import known_labels, normalised
 
-__all__ = ["Place", "machine_of"]
-
 _RATE = r"(?<![\w.-])(\d+(?:\.\d+)?) ([GT])b/s"
 _EACH_OF = re.compile(rf"(?<![\w.-])(\d+) x (?:(?! x )[^;()])*?{_RATE}")
 _TIMES = re.compile(rf"{_RATE}[^;()]*? x ?(\d+)\b")

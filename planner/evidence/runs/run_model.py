@@ -14,8 +14,6 @@ from planner.errors import DescriptionError, PlannerError, shorten
 from planner.evidence.runs.cells import Cells
 from planner.evidence.runs.labels import known_labels, normalised
 
-__all__ = ["model_of"]
-
 _SHAPE = {
     "n_layers": "num_layers",
     "hidden": "hidden_size",

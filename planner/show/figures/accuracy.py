@@ -16,8 +16,6 @@ from planner.show.figures.frame import Drawing, framed, interval_bars, log_axis,
 from planner.show.figures.palette import GREY, HUES
 from planner.units import format_seconds
 
-__all__ = ["errors", "parity", "spread"]
-
 _SYMBOLS = ("circle", "square", "diamond", "cross", "triangle-up", "star")
 
 

@@ -26,16 +26,6 @@ from planner.show.training import summary
 from planner.training.whole_training import WholeTraining
 from planner.units import GIB, format_bytes, format_seconds
 
-__all__ = [
-    "host_bars",
-    "memory_bars",
-    "stage_bars",
-    "strategy_bars",
-    "time_bars",
-    "waterfall",
-    "whole_training",
-]
-
 Named = Sequence[tuple[str, Estimate]]
 """Estimates that are compared, with their names."""
 Parts = Mapping[str, float]

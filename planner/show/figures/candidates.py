@@ -13,8 +13,6 @@ from planner.show.figures.frame import LIMIT_LINE, Drawing, framed, log_axis, lo
 from planner.show.figures.palette import GREY, HUES, readable_on
 from planner.units import GIB, format_bytes, format_seconds
 
-__all__ = ["heatmap", "pareto"]
-
 _SCALE = "Cividis_r"
 _UNFIT = "#6E6E6E"
 _MAX_COLUMNS, _MAX_ROWS = 12, 14

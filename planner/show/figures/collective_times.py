@@ -19,8 +19,6 @@ from planner.show.figures.frame import Drawing, check_word, framed, hued_steps, 
 from planner.show.figures.palette import GREY, HUES
 from planner.units import counted, format_bytes, format_seconds
 
-__all__ = ["OPERATIONS", "algorithms_of", "bandwidth", "data_picture", "ranks_of", "times"]
-
 Timer = Callable[[GroupView, Any], Any]
 Blocks = list[list[str]]
 """Parts of the buffer of every rank; an empty text is no data."""

@@ -24,8 +24,6 @@ from planner.show.figures.frame import (
 from planner.show.figures.palette import GREY, HUES
 from planner.units import counted, format_amount, format_seconds
 
-__all__ = ["answer_figure", "scaling"]
-
 _MOST_BARS = _MOST_MARKS = 12
 """Largest numbers of bars, and of values of which each is labelled."""
 

@@ -30,8 +30,6 @@ from planner.show.figures.frame import Drawing
 from planner.training.whole_training import WholeTraining
 from planner.units import counted
 
-__all__ = ["FIGURES", "figure_of"]
-
 FIGURES: dict[str, Callable[..., Any]] = {}
 """Public figures by name: each takes a result and returns a plotly figure."""
 

@@ -13,26 +13,6 @@ from planner.errors import PlannerError, shorten
 from planner.show.figures.palette import HUES, LIMIT, ink, label
 from planner.units import GIB, either, format_bytes
 
-__all__ = [
-    "LIMIT_LINE",
-    "Drawing",
-    "Points",
-    "bar_style",
-    "capital",
-    "check_word",
-    "draw_curve",
-    "draw_device_limit",
-    "framed",
-    "hued_steps",
-    "interval_bars",
-    "log_axis",
-    "log_ticks",
-    "named_rows",
-    "plain",
-    "stack_parts",
-    "write_above",
-]
-
 LIMIT_LINE = {"color": LIMIT, "width": 2, "dash": "dash"}
 """Style of the line of a limit of memory."""
 

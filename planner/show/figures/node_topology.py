@@ -13,8 +13,6 @@ from planner.show.figures.frame import Drawing, framed
 from planner.show.figures.palette import BLUE, GREEN, GREY, ORANGE, PINK
 from planner.units import format_rate
 
-__all__ = ["topology"]
-
 _LINKS = {
     "fabric": ("between devices", BLUE, "solid", 3),
     "nic": ("device to its interface", ORANGE, "dash", 2),

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from planner.cost.parts import Hue, Part, part
 from planner.training import whole_training as of_training
 
-__all__ = ["GREY", "HUES", "LIMIT", "Ink", "contrast", "ink", "label", "readable_on"]
-
 BLUE, ORANGE, GREEN, PINK, SKY, RED = (
     "#0072B2",
     "#E69F00",

@@ -15,8 +15,6 @@ from planner.show.figures.frame import Drawing, bar_style, check_word, framed, h
 from planner.show.figures.palette import HUES, label
 from planner.units import GIB, counted, format_bytes
 
-__all__ = ["link_loads", "rank_map"]
-
 _MAX_NODES = 128
 _MAX_TICKS = 10
 # nodes that are named on the axis: more would run into each other on a phone

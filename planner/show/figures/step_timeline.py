@@ -21,8 +21,6 @@ from planner.show.figures.frame import (
 from planner.show.figures.palette import GREY, HUES, LIMIT, label
 from planner.units import GIB, counted, format_bytes, format_seconds
 
-__all__ = ["drawn_part", "gantt", "has_numbers", "memory_over_step"]
-
 _SHOWN_STAGES = 16
 _MAX_NUMBERS = 300
 _FEW_BARS, _MAX_BARS = 1200, 3000

@@ -16,17 +16,6 @@ from planner.describe.machine import FileSystem, Machine
 from planner.describe.training.training_run import Dataset, Loader
 from planner.errors import DescriptionError
 
-__all__ = [
-    "InputTime",
-    "cached_fraction",
-    "constants",
-    "input_time",
-    "node_read_rate",
-    "reread_fraction",
-    "stage_times",
-    "staging_time",
-]
-
 
 class DataConstants(Description):
     """Constants of the input pipeline, from `constants.toml`."""

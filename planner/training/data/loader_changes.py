@@ -13,8 +13,6 @@ from planner.describe.machine import Machine
 from planner.describe.training.training_run import Dataset, Loader
 from planner.training.data.input import InputTime, input_time
 
-__all__ = ["Change", "ChangeName", "changes"]
-
 ChangeName = Literal[
     "workers", "prefetch", "decoded", "larger files", "stripes", "shards", "local disk", "memory"
 ]

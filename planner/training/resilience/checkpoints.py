@@ -26,17 +26,6 @@ from planner.describe.model.block import Block
 from planner.describe.training.training_run import Checkpoints, Loading
 from planner.errors import DescriptionError
 
-__all__ = [
-    "Checkpoint",
-    "checkpoint_of",
-    "constants",
-    "loading_s",
-    "nodes_of",
-    "saved_bytes",
-    "transfer_bounds_s",
-    "transfer_s",
-]
-
 
 class CheckpointConstants(Description):
     """Rates of processes that write and read checkpoints, for every storage."""

@@ -14,19 +14,6 @@ from planner.describe.base import Description, Quantity
 from planner.describe.files import read_toml
 from planner.describe.training.training_run import Failures
 
-__all__ = [
-    "Jobs",
-    "Losses",
-    "consecutive_jobs",
-    "constants",
-    "daly_interval_s",
-    "detection_s",
-    "expected_time_s",
-    "mean_time_between_failures_s",
-    "training_losses",
-    "young_interval_s",
-]
-
 _ENDLESS_S = 1e18
 # stands for "never", so that exponents stay finite
 _MAX_EXPONENT = 200.0

@@ -17,8 +17,6 @@ from planner.describe.training.training_run import Checkpoints, Failures, StartU
 from planner.training.resilience.checkpoints import loading_s, nodes_of
 from planner.training.resilience.failures import detection_s
 
-__all__ = ["START_PARTS", "communicators_s", "constants", "imports_s", "restart_s", "start_up"]
-
 START_PARTS = {
     "launch": "starting the processes",
     "imports": "importing Python packages",

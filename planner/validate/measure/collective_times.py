@@ -28,20 +28,6 @@ from planner.validate.measure.quiet import Watch
 from planner.validate.ranks.launch import Progress, launch
 from planner.validate.ranks.rank import Rank, RankError, external_rank, gather_objects, joined
 
-__all__ = [
-    "IN_STEP",
-    "OPERATIONS",
-    "SIZES",
-    "alpha_beta",
-    "collectives_csv",
-    "collectives_text",
-    "interpolate",
-    "measure_collectives",
-    "relative_least_squares",
-    "slowest",
-    "time_operations",
-]
-
 Float = NDArray[np.float64]
 
 

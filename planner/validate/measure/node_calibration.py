@@ -31,8 +31,6 @@ from planner.validate.ranks.launch import Progress, launch
 from planner.validate.ranks.rank import Rank, RankError, gather_objects, joined, num_cores
 from planner.validate.sharding.adapter import require_torch
 
-__all__ = ["calibrate", "calibrate_to_file"]
-
 _CPU_SIZES = (128, 256, 512, 1024)
 _DEVICE_SIZES = (512, 1024, 2048, 4096, 8192)
 _CPU_ATTENTION = ((4, 128, 64), (4, 512, 64), (2, 1024, 128))

@@ -19,8 +19,6 @@ from planner.cost.step.compute.gemm import gemm_s
 from planner.describe.machine import Machine
 from planner.errors import PlannerError
 
-__all__ = ["machine_of", "toml_of"]
-
 _FITTED = {
     "all_reduce": all_reduce_s,
     "all_gather": all_gather_s,

@@ -15,8 +15,6 @@ from typing import Any
 
 from planner.validate.ranks.rank import num_cores
 
-__all__ = ["Disturbance", "Load", "Watch", "probe_cpu_wall"]
-
 _MIN_CPU_WALL = 0.9
 """Below it, a time is not scored."""
 _SHORTEST_S = 0.5

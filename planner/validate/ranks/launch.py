@@ -36,8 +36,6 @@ from planner.validate.ranks.rank_process import (
     stack_file,
 )
 
-__all__ = ["Progress", "RankState", "launch"]
-
 _PRELOAD = [
     "torch",
     "torch._dynamo",

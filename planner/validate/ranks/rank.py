@@ -21,18 +21,6 @@ from typing import Any
 
 from planner.errors import PlannerError, shorten
 
-__all__ = [
-    "Rank",
-    "RankError",
-    "check_limit",
-    "external_rank",
-    "gather_objects",
-    "is_launched",
-    "joined",
-    "num_cores",
-    "watching",
-]
-
 _LAUNCHERS = (
     ("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"),
     (

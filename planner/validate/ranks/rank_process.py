@@ -26,8 +26,6 @@ from typing import Any
 from planner.errors import PlannerError, shorten_path
 from planner.validate.ranks.rank import Rank, RankError
 
-__all__ = ["Word", "abandon", "enter", "find_entry", "private_folder", "rank_main", "stack_file"]
-
 _PEER_SIGNS = (
     "closed by peer",
     "reset by peer",

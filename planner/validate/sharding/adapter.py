@@ -16,24 +16,6 @@ from unittest import mock
 
 from planner.errors import PlannerError
 
-__all__ = [
-    "Region",
-    "TorchMissingError",
-    "all_to_all",
-    "communication_region",
-    "exchange_counts",
-    "fake_mode",
-    "fake_world",
-    "group_ranks",
-    "quiet_propagation",
-    "receive_buffers",
-    "require_torch",
-    "ring_templates",
-    "shard_on_mesh",
-    "static_pipeline",
-    "unsharded_gradients",
-]
-
 _OLDEST = (2, 9)
 _TRIED = "2.13"
 

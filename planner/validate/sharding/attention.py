@@ -19,20 +19,6 @@ from torch.distributed.tensor import DTensor, Partial, Replicate
 from planner.describe.model.model import Model
 from planner.validate.sharding import adapter
 
-__all__ = [
-    "OPERATOR",
-    "Attention",
-    "Core",
-    "LatentAttention",
-    "RMSNorm",
-    "RmsNorm",
-    "alibi_slopes",
-    "flash_attention",
-    "fused_rms_norm",
-    "local_part",
-    "make_norm",
-]
-
 _NAME = "planner::flash_attention"
 
 

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from planner.describe.workload import Workload
 from planner.validate.sharding.models import Stage
 
-__all__ = ["adapt", "unpack"]
-
 _BLOCK = 64
 _HALF = torch.bfloat16
 _NAMES = {"query": "wq", "key": "wk", "value": "wv", "out": "wo"}
@@ -60,6 +58,7 @@ class Blockwise(nn.Module):
         self.packed = nn.Parameter(packed, requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Multiply by the unpacked weights."""
         out: Tensor = _Product.apply(x, self.packed, self.columns)
         return out
 

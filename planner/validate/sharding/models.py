@@ -28,16 +28,6 @@ from planner.validate.sharding.attention import (
     make_norm,
 )
 
-__all__ = [
-    "ExpertFeedForward",
-    "FeedForward",
-    "GroupedExperts",
-    "Part",
-    "Stage",
-    "cross_entropy",
-    "unsupported",
-]
-
 
 def _kernel(name: str) -> Callable[[Tensor], Tensor]:
     """Activation function by name."""
@@ -213,6 +203,7 @@ class Layer(nn.Module):
             self.ffn = ExpertFeedForward(model, model.experts)
 
     def forward(self, x: Tensor, rope: tuple[Tensor, Tensor] | None) -> Tensor:
+        """Add attention and feed-forward to the stream."""
         if self.parallel:
             normed = self.attention_norm(x)
             second = self.ffn_norm(x) if hasattr(self, "ffn_norm") else normed
@@ -236,6 +227,7 @@ class Patches(nn.Module):
         self.image = nn.Parameter(torch.zeros(hidden))
 
     def forward(self, patches: Tensor) -> Tensor:
+        """Project the patches, and put the image's own token before them."""
         x = self.patch(patches)
         return torch.cat((self.image.expand(x.shape[0], 1, -1), x), 1)
 

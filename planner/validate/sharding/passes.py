@@ -32,17 +32,6 @@ from planner.errors import LayoutError
 from planner.validate.sharding import adapter
 from planner.validate.sharding.models import Stage
 
-__all__ = [
-    "SCHEDULES",
-    "Numbers",
-    "Pipeline",
-    "chunked_loss",
-    "in_backward",
-    "make_optimizer",
-    "optimizer_groups",
-    "stage_tensors",
-]
-
 _DTYPES = {4: torch.float32, 2: torch.bfloat16}
 _BLOCK, _SMALLEST = 256, 4096
 

@@ -23,16 +23,6 @@ from torch.utils._pytree import tree_iter
 
 from planner.validate.sharding import adapter
 
-__all__ = [
-    "BEFORE",
-    "CollectiveRecorder",
-    "Direction",
-    "Phase",
-    "Recorded",
-    "StorageEvent",
-    "StorageTimeline",
-]
-
 _NAMESPACES = {"c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor"}
 _SKIPPED = {"wait_tensor", "_wrap_tensor_autograd", "monitored_barrier_", "barrier"}
 _KINDS = (

@@ -32,8 +32,6 @@ from planner.validate.sharding.attention import OPERATOR as FLASH_ATTENTION
 from planner.validate.sharding.attention import Core
 from planner.validate.sharding.models import ExpertFeedForward, GroupedExperts, Stage
 
-__all__ = ["Meshes", "apply", "compute_dtype", "make_mesh", "tensor_parallel"]
-
 _DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16}
 
 

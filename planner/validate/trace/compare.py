@@ -26,16 +26,6 @@ from planner.validate.trace.limits import load_transformer
 from planner.validate.trace.stage_trace import Trace, trace
 from planner.validate.trace.tracer import Tracer
 
-__all__ = [
-    "CollectiveDifference",
-    "Comparison",
-    "PartDifference",
-    "compare",
-    "compare_trace",
-    "report_json",
-    "report_text",
-]
-
 _NOT_TRACED = ("runtime_context", "allocator_reserve")
 
 

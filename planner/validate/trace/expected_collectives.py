@@ -30,8 +30,6 @@ from planner.cost.step.communication.tensor_parallel import stream_bytes
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block
 
-__all__ = ["Collective", "axis_of", "expected_collectives"]
-
 _ACCUMULATED = 4
 _COUNT = 4
 _LOSS_REDUCTIONS = 3

@@ -8,8 +8,6 @@ from planner.describe.layout import Layout
 from planner.describe.model.model import Model
 from planner.errors import DescriptionError, LayoutError
 
-__all__ = ["check_traceable", "load_transformer"]
-
 
 def load_transformer(name: str) -> Model:
     """Load a transformer by name. Raises DescriptionError for other kinds of models.

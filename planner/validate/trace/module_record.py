@@ -19,9 +19,6 @@ from planner.errors import DescriptionError
 from planner.validate.sharding.recorders import Direction, Phase, StorageTimeline
 from planner.validate.trace.user_module import Places, Sample, accelerator_kernels
 
-__all__ = ["BACKWARD", "FORWARD", "Kernel", "Operation", "Record", "SavedTensor", "record"]
-
-
 _EMPTY = ("empty", "new_empty", "lift_fresh", "_assert", "is_same_size")
 """Operations that move nothing."""
 _STATISTICS = frozenset(

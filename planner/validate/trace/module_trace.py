@@ -26,9 +26,6 @@ from planner.validate.trace.user_module import (
     materialise,
 )
 
-__all__ = ["trace_file", "trace_module"]
-
-
 _BATCHES = (2, 4, 6)
 """Sizes of the batch: from two on, which batch norms need, and one more to see a straight line."""
 _SIZES = ("rows", "n", "k", "copies")

@@ -19,9 +19,7 @@ from planner.cost.shards.stages import Stages
 from planner.describe.layout import Layout
 from planner.validate.trace.expected_collectives import Collective
 from planner.validate.trace.limits import check_traceable
-from planner.validate.trace.tracer import TraceError, Tracer
-
-__all__ = ["Trace", "TraceError", "stage_requests", "trace"]
+from planner.validate.trace.tracer import Tracer
 
 _DEPTHS = (4, 6)
 """Layers traced of a deeper stage: fewer than four and other phases hold the peak."""

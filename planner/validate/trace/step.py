@@ -38,8 +38,6 @@ from planner.validate.sharding.recorders import (
 )
 from planner.validate.trace.expected_collectives import axis_of
 
-__all__ = ["measure"]
-
 _RESIDENT = (
     "parameters",
     "gradients",

@@ -20,8 +20,6 @@ from typing import Any, Self
 
 from planner.errors import PlannerError
 
-__all__ = ["TraceError", "Tracer"]
-
 
 class TraceError(PlannerError):
     """torch could not run the traced step."""

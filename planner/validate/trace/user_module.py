@@ -30,16 +30,6 @@ from torch.overrides import TorchFunctionMode
 from planner.errors import DescriptionError, shorten, shorten_path
 from planner.validate.sharding.attention import fused_rms_norm
 
-__all__ = [
-    "Places",
-    "Sample",
-    "accelerator_kernels",
-    "build_module",
-    "explain_user_errors",
-    "materialise",
-]
-
-
 _RETURNS = (
     "return (module, sample): the module, and the tensors of one sample without a batch dimension"
 )

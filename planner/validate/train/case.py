@@ -32,8 +32,6 @@ from planner.validate.train.strategies import Spread, spread_of
 from planner.validate.train.tasks import MlpTask, Tensors, fit_task, make_task
 from planner.validate.train.trainer import Trainer
 
-__all__ = ["run_cases"]
-
 _LOSS_TOLERANCE = 1e-6
 """Relative, in fp32: six digits."""
 _PARAMETER_TOLERANCE = 1e-6

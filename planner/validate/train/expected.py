@@ -29,15 +29,6 @@ from planner.errors import PlannerError
 from planner.validate.train.strategies import SCHEDULES, Spread
 from planner.validate.train.tasks import MlpTask, ModelTask, Task, make_task
 
-__all__ = [
-    "PEAK_TOLERANCE",
-    "estimate_peak",
-    "estimate_time",
-    "expected_bytes",
-    "expected_state_bytes",
-    "wire_bytes",
-]
-
 PEAK_TOLERANCE = 0.1
 """Relative; in shards this small single temporaries decide the peak."""
 _ELEMENT = 4

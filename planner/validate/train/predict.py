@@ -33,8 +33,6 @@ from planner.validate.train.strategies import Spread
 from planner.validate.train.tasks import MlpTask, Task, fit_task
 from planner.validate.train.trainer import Trainer
 
-__all__ = ["StepModel"]
-
 FIT_SHAPES = (
     (16, 64, 1),
     (16, 64, 4),

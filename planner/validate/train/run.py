@@ -25,8 +25,6 @@ from planner.validate.train.expected import PEAK_TOLERANCE, estimate_peak, estim
 from planner.validate.train.strategies import OWN_MODEL, STRATEGIES, TASKS, spread_of
 from planner.validate.train.tasks import RULES, fit_task, make_task, reduced, untie_embeddings
 
-__all__ = ["ResultsError", "ResultsFile", "RunOptions", "exit_code", "run", "run_text"]
-
 
 class ResultsError(PlannerError):
     """Results that cannot be read back."""

@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from planner.describe.layout import Sharding
 from planner.errors import LayoutError
 
-__all__ = ["OWN_MODEL", "SCHEDULES", "STRATEGIES", "TASKS", "Spread", "spread_of", "strategies_on"]
-
 TASKS = ("mlp", "gpt")
 """What is trained: a multilayer perceptron and a small GPT."""
 

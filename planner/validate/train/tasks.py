@@ -21,19 +21,6 @@ from planner.errors import DescriptionError, LayoutError
 from planner.validate.sharding.models import Stage, cross_entropy, unsupported
 from planner.validate.train.strategies import OWN_MODEL, TASKS, Spread
 
-__all__ = [
-    "RULES",
-    "MlpTask",
-    "ModelTask",
-    "Task",
-    "Tensors",
-    "fit_task",
-    "initial_state",
-    "make_task",
-    "reduced",
-    "untie_embeddings",
-]
-
 Tensors = dict[str, Tensor]
 _MOST_ELEMENTS = 500_000_000
 
@@ -51,6 +38,7 @@ class Mlp(nn.Module):
             self.layers[str(number)] = nn.Sequential(OrderedDict(parts))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Apply the layers in order."""
         for layer in self.layers.values():
             x = layer(x)
         return x

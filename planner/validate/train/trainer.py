@@ -27,8 +27,6 @@ from planner.validate.sharding.shard import make_mesh, tensor_parallel
 from planner.validate.train.strategies import SCHEDULES, Spread
 from planner.validate.train.tasks import Task, Tensors, initial_state
 
-__all__ = ["Trainer"]
-
 _LEARNING_RATE, _EPS = 1e-3, 1e-5
 # a larger eps than torch's keeps Adam from turning rounding noise of vanishing gradients into
 # whole steps, which would hide that the strategies agree

@@ -24,8 +24,8 @@ from planner.validate.trace.compare import (
     report_text,
 )
 from planner.validate.trace.expected_collectives import expected_collectives
-from planner.validate.trace.stage_trace import TraceError, stage_requests, trace
-from planner.validate.trace.tracer import Tracer
+from planner.validate.trace.stage_trace import stage_requests, trace
+from planner.validate.trace.tracer import TraceError, Tracer
 from tests import descriptions
 
 pytest.importorskip("torch")

@@ -21,8 +21,6 @@ from planner.cost.step.communication.tensor_parallel import StreamTraffic, repea
 from planner.cost.step.compute.block_time import BlockTime
 from planner.describe.model.block import Block
 
-__all__ = ["AxisTime", "block_traffic"]
-
 
 @dataclass(frozen=True, slots=True)
 class AxisTime(Arrays):

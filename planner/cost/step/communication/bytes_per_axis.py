@@ -20,9 +20,6 @@ from planner.cost.step.communication.tensor_parallel import repeated_tensor_s, t
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 
-__all__ = ["AxisTraffic", "step_traffic"]
-
-
 _KINDS = {"cp": ("ring", "heads"), "dp": ("data", "second_shard")}
 """Groups of several kinds in which the ranks of an axis communicate."""
 

@@ -16,8 +16,6 @@ from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.model.block import Block
 
-__all__ = ["context_s", "heads_s"]
-
 _FP32 = 4.0
 """Bytes of an element of gradients that are summed in fp32."""
 

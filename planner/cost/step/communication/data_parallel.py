@@ -24,8 +24,6 @@ from planner.cost.shards.stages import Stages
 from planner.cost.shards.states import expert_share
 from planner.describe.model.block import Block
 
-__all__ = ["DataTraffic", "data_traffic", "num_buckets"]
-
 Collective = Callable[[GroupView, ArrayLike], Float]
 
 

@@ -19,8 +19,6 @@ from planner.cost.shards.tensor_split import expert_load
 from planner.describe.model.block import Block
 from planner.describe.model.model import Model
 
-__all__ = ["crossing_part", "expert_s", "exposed_experts_s", "split_expert_s"]
-
 
 def expert_s(
     scenario: Scenario, block: Block, layouts: Layouts, groups: Groups

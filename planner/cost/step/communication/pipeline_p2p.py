@@ -13,8 +13,6 @@ from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.step.communication.tensor_parallel import stream_bytes
 
-__all__ = ["Transfer", "send_stage_s", "stage_transfer", "transfer_wait_s"]
-
 
 def send_stage_s(scenario: Scenario, layouts: Layouts, groups: Groups) -> Float:
     """One transfer of a micro-batch's activations to the next stage [s].

@@ -14,8 +14,6 @@ from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.model.block import Block
 
-__all__ = ["StreamTraffic", "repeated_tensor_s", "stream_bytes", "tensor_s"]
-
 
 def stream_bytes(scenario: Scenario, layouts: Layouts) -> Float:
     """Residual stream of one micro-batch on a context rank [B].

@@ -17,8 +17,6 @@ from planner.describe.framework.framework import Framework
 from planner.describe.model.block import Attention, Block, Gemm, Pointwise
 from planner.describe.workload import Workload
 
-__all__ = ["BlockTime", "block_time"]
-
 
 @dataclass(frozen=True, slots=True)
 class BlockTime(Arrays):

@@ -16,8 +16,6 @@ from planner.cost.shards.tensor_split import expert_load, split_over
 from planner.describe.framework.framework import Framework
 from planner.describe.model.block import Gemm
 
-__all__ = ["DeviceRates", "gemm_s", "gemm_times"]
-
 
 @dataclass(frozen=True, slots=True)
 class DeviceRates:

@@ -6,8 +6,6 @@ from planner.describe.configurations.document import Table
 from planner.describe.configurations.readers.deepspeed import offload_of
 from planner.describe.configurations.stated_job import Reader, StatedJob, has_any
 
-__all__ = ["ACCELERATE", "fsdp_stage"]
-
 _PRECISIONS = {"no": "fp32", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8", "false": "fp32"}
 _STRATEGIES = {
     "full_shard": (3, False),

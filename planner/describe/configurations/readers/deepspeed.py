@@ -6,8 +6,6 @@ from planner.describe.configurations.configuration import WIDTH_SQUARED
 from planner.describe.configurations.document import Table
 from planner.describe.configurations.stated_job import Reader, StatedJob, has_any
 
-__all__ = ["DEEPSPEED", "offload_of", "state"]
-
 _OPTIMIZERS = {
     "adam": "adamw",  # DeepSpeed's Adam is AdamW unless adam_w_mode is false; same states
     "adamw": "adamw",

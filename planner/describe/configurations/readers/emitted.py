@@ -13,8 +13,6 @@ from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 from planner.errors import CatalogueError
 
-__all__ = ["FULLY_SHARD", "HOROVOD", "PLANNED"]
-
 _BATCH = {"micro_batch": "MICRO_BATCH", "grad_accumulation": "GRAD_ACCUMULATION"}
 _COMPRESSION_BYTES = {"hvd.compression.none": 4, "hvd.compression.fp16": 2}
 

@@ -11,8 +11,6 @@ from planner.describe.configurations.readers.accelerate import fsdp_stage
 from planner.describe.configurations.stated_job import Reader, StatedJob
 from planner.describe.workload import BaseFormat, LoraTarget
 
-__all__ = ["MODULES", "TRAINER"]
-
 _MARK = "per_device_train_batch_size"
 _PEFT = "peft_type"
 """A key of every adapter_config.json."""

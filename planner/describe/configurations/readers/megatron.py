@@ -10,8 +10,6 @@ from planner.describe.configurations.stated_job import Reader, StatedJob, dealin
 from planner.describe.layout import RECOMPUTE_MODULES
 from planner.errors import shorten
 
-__all__ = ["MEGATRON"]
-
 _MARKS = ("num-layers", "tensor-model-parallel-size", "num-attention-heads")
 _NEEDED = ("micro-batch-size", "global-batch-size", "seq-length", "hidden-size")
 _DEEPSPEED = ("deepspeed", "zero-stage", "deepspeed-config", "no-pipeline-parallel")

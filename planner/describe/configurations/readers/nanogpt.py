@@ -5,8 +5,6 @@ from __future__ import annotations
 from planner.describe.configurations.document import Document, Table
 from planner.describe.configurations.stated_job import DTYPES, Reader, StatedJob
 
-__all__ = ["NANOGPT", "WORDPLAY"]
-
 _MARKS = ("batch_size", "block_size")
 _WORDPLAY_MARKS = ("n_layer", "n_embd", *_MARKS)
 _SHAPE = {"num_layers": "n_layer", "hidden_size": "n_embd", "num_heads": "n_head"}

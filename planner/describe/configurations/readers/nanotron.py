@@ -5,8 +5,6 @@ from __future__ import annotations
 from planner.describe.configurations.document import Document, Table
 from planner.describe.configurations.stated_job import DTYPES, Reader, StatedJob
 
-__all__ = ["NANOTRON"]
-
 _SCHEDULES = {"1f1b": "1f1b", "afab": "gpipe"}
 _OPTIMIZERS = {"adamw": "adamw", "adam": "adamw", "sgd": "sgd-momentum"}
 _BATCH = {"micro_batch": "micro_batch_size", "grad_accumulation": "batch_accumulation_per_replica"}

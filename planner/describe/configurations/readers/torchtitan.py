@@ -10,8 +10,6 @@ from planner.describe.configurations.document import CALLED, Document, Table
 from planner.describe.configurations.stated_job import DTYPES, Reader, StatedJob, dealing
 from planner.errors import shorten
 
-__all__ = ["TORCHTITAN", "fsdp2_stage"]
-
 _ENDS = (1, 1)
 _EVENLY = "taken as dealt evenly: write module_fqns_per_model_part, or say --split"
 _MARKS = ("local_batch_size", "seq_len", "batch_size", "dataset")

@@ -11,8 +11,6 @@ from planner.describe.model.huggingface.families import FAMILIES
 from planner.describe.model.model import Model
 from planner.errors import CatalogueError, DescriptionError, UnknownNameError, shorten
 
-__all__ = ["from_config", "read_config"]
-
 _TEXT_TOWERS = {
     "gemma3": "gemma3_text",
     "qwen2_vl": "qwen2",

@@ -10,8 +10,6 @@ from typing import Any, get_args
 from planner.describe.model.shapes import WrittenActivation
 from planner.errors import DescriptionError, shorten
 
-__all__ = ["Fields", "parse_activation", "quote"]
-
 _LIMITS = {"layers": 10_000, "heads": 100_000, "experts": 65_536, "width": 10**7, "rows": 10**9}
 _REQUIRED = frozenset(
     (

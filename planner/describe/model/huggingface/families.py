@@ -11,8 +11,6 @@ from planner.describe.files import read_toml
 from planner.describe.model.huggingface import family_shapes
 from planner.describe.model.huggingface.config_fields import Fields
 
-__all__ = ["FAMILIES", "Family"]
-
 
 @dataclass(frozen=True, slots=True)
 class Family:

@@ -6,24 +6,6 @@ from typing import Any
 
 from planner.describe.model.huggingface.config_fields import Fields, parse_activation, quote
 
-__all__ = [
-    "bert",
-    "bloom",
-    "deepseek",
-    "dense",
-    "falcon",
-    "gpt2",
-    "gpt_oss",
-    "gptj",
-    "llama",
-    "mixtral",
-    "opt",
-    "qwen_moe",
-    "roberta",
-    "t5",
-    "vit",
-]
-
 Shapes = dict[str, Any]
 
 

@@ -13,8 +13,6 @@ from planner.describe.model.huggingface.config import read_config
 from planner.describe.model.model import Model
 from planner.errors import CatalogueError, shorten
 
-__all__ = ["HUB", "fetch_config", "is_from_hub", "load_from_hub", "parse_hub_name"]
-
 HUB = "Hugging Face hub"
 """Begins the source of a model that was read from the hub."""
 

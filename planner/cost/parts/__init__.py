@@ -10,24 +10,6 @@ from typing import Any, Literal
 
 from planner.errors import UnknownNameError
 
-__all__ = [
-    "DEVICE_PARTS",
-    "HOST_PARTS",
-    "TIME_CAUSES",
-    "TIME_PARTS",
-    "Hatch",
-    "Hue",
-    "MemoryKind",
-    "MemoryPart",
-    "Part",
-    "TimeCause",
-    "TimePart",
-    "order_parts",
-    "part",
-    "time_spread",
-    "unseen_parts",
-]
-
 Hue = Literal["blue", "orange", "green", "pink", "sky", "red", "grey"]
 """Names of colours; `planner.show` has their shades."""
 
@@ -79,7 +61,7 @@ class TimePart(Part):
     """Relative uncertainty: of computation least, of exposed communication most."""
 
 
-with Path(__file__).with_suffix(".toml").open("rb") as _file:
+with Path(__file__).with_name("parts.toml").open("rb") as _file:
     _RECORDS = tomllib.load(_file)
 _DEVICE = tuple(
     MemoryPart(name=name, **{**fields, "counted_by": tuple(fields.get("counted_by", _ALL_KINDS))})
