@@ -8,7 +8,7 @@ import numbers
 import typing
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 from planner.describe.base import quote
 from planner.errors import LayoutError, shorten
@@ -41,11 +41,6 @@ class Option:
         return (
             f"be at least {least:g}" if self.most is None else f"lie between {least:g} and {most:g}"
         )
-
-
-MostNodes = Annotated[
-    int | None, Option("Largest node count to look at; the whole machine by default.", least=1)
-]
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,7 +135,7 @@ def _public_signature(function: Callable[..., Findings]) -> inspect.Signature:
 def _with_bounds(parameter: inspect.Parameter, bounds: Mapping[str, Any]) -> Any:
     """The type of a parameter, with its help text and bounds where the table has them."""
     kind = parameter.annotation
-    if parameter.name not in bounds or typing.get_origin(kind) is Annotated:
+    if parameter.name not in bounds:
         return kind
     return Annotated[kind, Option(**bounds[parameter.name])]
 

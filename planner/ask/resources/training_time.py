@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from statistics import NormalDist
-from typing import Annotated, Any, Unpack
+from typing import Any, Unpack
 
 from planner.ask.answer import Row
-from planner.ask.option import MostNodes, Option
 from planner.ask.plan_point import (
     DAY_S,
     PlanPoint,
@@ -30,7 +29,6 @@ from planner.errors import DescriptionError, LayoutError
 from planner.training.job_slot import START_S, Run, Slot, planned_steps, slot_of
 from planner.units import counted, format_amount, joined, parse_power
 
-MostJobs = Annotated[int, Option("Largest number of jobs in a row.", least=1)]
 _MOST_JOBS = 100
 # ours: nobody trains in a longer row, though short debug queues would admit it
 _EVEN = 0.5
@@ -225,12 +223,10 @@ class _Trainings:
 def deadline(
     job: JobSpec,
     *,
-    days: Annotated[float, Option("Days from the first job to the last.", above=0, metavar="DAYS")],
-    late: Annotated[
-        float, Option("Accepted risk to be late, in percent.", least=0.1, most=50)
-    ] = 5.0,
-    most_jobs: MostJobs = _MOST_JOBS,
-    most_nodes: MostNodes = None,
+    days: float,
+    late: float = 5.0,
+    most_jobs: int = _MOST_JOBS,
+    most_nodes: int | None = None,
     **_: Unpack[JobFields],
 ) -> Findings:
     """Find the fewest nodes that train the workload's tokens in some days, job after job.
@@ -281,18 +277,11 @@ def _in_time(trainings: _Trainings, likely: int, sure: int | None, late: float) 
 def cheapest(
     job: JobSpec,
     *,
-    days: Annotated[
-        float | None,
-        Option("Time limit in days, kept at even odds.", above=0, metavar="DAYS"),
-    ] = None,
-    price_per_node_hour: Annotated[
-        float | None, Option("Price of a node-hour, in any currency.", least=0)
-    ] = None,
-    node_power: Annotated[
-        str | None, Option("Power draw of a node in training, such as 2.5kW.", metavar="POWER")
-    ] = None,
-    most_jobs: MostJobs = _MOST_JOBS,
-    most_nodes: MostNodes = None,
+    days: float | None = None,
+    price_per_node_hour: float | None = None,
+    node_power: str | None = None,
+    most_jobs: int = _MOST_JOBS,
+    most_nodes: int | None = None,
     **_: Unpack[JobFields],
 ) -> Findings:
     """Find the node count with the fewest node-hours, and their price and energy.
