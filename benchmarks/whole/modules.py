@@ -10,7 +10,7 @@ __all__ = ["rows"]
 
 Row = tuple[str, str, float, float, str]
 
-EXAMPLES = Path(__file__).parents[2] / "tests" / "validate" / "modules" / "examples.py"
+EXAMPLES = Path(__file__).parents[2] / "tests" / "validate" / "trace" / "examples.py"
 VISION = "github pytorch/vision, torchvision/models/resnet.py, meta of {}: {}; definition"
 NANOGPT = "github karpathy/nanoGPT @3adf61e1, model.py: GPT-2 124M by its sizes; definition"
 
