@@ -9,13 +9,15 @@ from planner.choose.plan import Plan
 from planner.choose.simulation.step_simulation import SPEEDUP, Simulation
 from planner.cost.estimate import Estimate
 from planner.evidence.learning import Learned
-from planner.show import training, words
+from planner.show import answers, descriptions, training, words
 from planner.show.measured_runs import corrected
 from planner.show.plan_report import estimate_tables, ranked_table, strategies_table
 from planner.sweeps import Swept
 from planner.tables import Block, Column, Line, Notes, Record, Table, page
 from planner.units import counted, format_bytes, format_seconds
 
+REGISTERING = (answers, descriptions)
+"""Modules that register pages of their own where they are imported."""
 _MAX_ROWS = 8
 
 
