@@ -114,7 +114,7 @@ class PeakInputs:
 
     @property
     def stage_buffers_after(self) -> Float:
-        """The same when a backward pass nears its end."""
+        """The gathered stream and receive buffers when a backward pass nears its end."""
         return self.activations.sequence_buffer + self.activations.buffers.receive
 
     def ending(self, layer: LayerActivations) -> Float:
