@@ -15,8 +15,6 @@ from planner.evidence.runs.run import RefusedRun, Run
 class PublishedRun(Run):
     """A run of a published table."""
 
-    told_by_memory: bool = False
-    """Whether the measured memory told which build ran, so that it says nothing of estimates."""
     reliability: str = ""
     """high, medium or low, as the table judges the row; empty where it does not."""
 

@@ -8,15 +8,13 @@ from pathlib import Path
 from canonical import PublishedRun, runs_of
 from megatron_bridge import with_recipes
 from narayanan import with_schedule
-from source_labels import as_run, canonical_cells
 
 from planner.evidence.runs.run import RefusedRun
 
 
 def published_runs(path: Path) -> list[PublishedRun | RefusedRun]:
-    """Read every run of a table: canonical cells, and the framework that each source configured."""
+    """Read every run of a table, with schedules and recipes that its source states elsewhere."""
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    runs = runs_of([with_schedule(canonical_cells(row)) for row in rows], path.name)
-    pairs = zip(runs, rows, strict=True)
-    return [with_recipes(as_run(run, row), row) for run, row in pairs]
+    runs = runs_of([with_schedule(row) for row in rows], path.name)
+    return [with_recipes(run, row) for run, row in zip(runs, rows, strict=True)]

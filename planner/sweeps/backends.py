@@ -11,6 +11,7 @@ import os
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -100,12 +101,24 @@ def _parallel(
             parallel = joblib.Parallel(batch_size=1, return_as="generator_unordered")
             with _interrupts_blocked():  # the workers start here
                 answers = parallel(calls)
-            yield from answers
+            yield from _quietly_closed(answers)
             return
         with joblib.Parallel(batch_size=1) as parallel:
             width = _WAVE * max(chosen.effective_n_jobs(jobs), 1)
             while wave := list(itertools.islice(calls, width)):
                 yield from parallel(wave)
+
+
+def _quietly_closed(answers: Generator[list[Answer]]) -> Iterator[list[Answer]]:
+    """Yield answers; on a stop cancel the rest without joblib's warning, as the sweep says it."""
+    try:
+        # `yield from` would close `answers` while the warnings are still on
+        for answer in answers:  # noqa: UP028
+            yield answer
+    finally:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            answers.close()
 
 
 @contextlib.contextmanager

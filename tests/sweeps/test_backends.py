@@ -11,9 +11,11 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -173,10 +175,29 @@ def test_an_interrupted_sweep_says_how_to_go_on(tmp_path: Path) -> None:
         "goes on from there"
     )
     # no other process says anything
-    assert all(re.match(r"planner: \d+ of 216 questions answered", line) for line in lines[:-1])
+    assert all(re.match(r"planner: \d+ of 216 questions answered", line) for line in lines[:-1]), (
+        err
+    )
     assert len(recorded(table)) == HELD
     rest = done(tmp_path / "sweep.json", "--into", table, "--jobs", "2")
     assert f"{216 - HELD} asked now, {HELD} answered before" in rest.stdout, rest.stderr
+
+
+def test_a_stop_between_two_answers_is_not_warned_of(
+    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    may_end = threading.Event()
+
+    def answer_first(task: int) -> int:
+        return task if task == 0 else may_end.wait(LIMIT_S)
+
+    monkeypatch.setattr(backends, "answer_task", answer_first)
+    tasks: Any = [0, 1, 2]
+    answers = backends.answer_tasks(tasks, "threading", 2, None)
+    assert next(answers) == 0
+    threading.Timer(0.1, may_end.set).start()  # joblib waits for its threads when it is closed
+    answers.close()
+    assert [str(warning.message) for warning in recwarn] == []
 
 
 @pytest.mark.alone

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -16,7 +16,7 @@ from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.workload import TrainingPrecision
 from planner.errors import PlannerError, shorten
-from planner.evidence.runs.cells import Cells
+from planner.evidence.runs.cells import Cells, Note
 
 
 class Sourced(Description):
@@ -65,6 +65,8 @@ class Software(Sourced):
 
     words: tuple[str, ...]
     """All of them occur in the label."""
+    noted: str = ""
+    """Words that the notes must hold as well; empty: any."""
     framework: str
     """Name in the catalogue."""
     zero_stage: int = Field(default=0, ge=0, le=3)
@@ -84,25 +86,39 @@ class Software(Sourced):
     pipeline_micro_batches: Literal["tuned", "stages", "single"] = "tuned"
     """Split of a batch in a pipeline: as tuned, into as many micro-batches as stages, or into
     single sequences."""
-    gradient_bytes: float | None = Field(default=None, gt=0)
-    """Main gradients and what is sent of them; None: as described [B/parameter]."""
-    kernels: dict[str, bool | str] = Field(default_factory=dict)
-    """Kernels that its recipes set, as fields of a framework's kernels."""
+    changes: dict[str, Any] = Field(default_factory=dict)
+    """Traits that its recipes or launchers set: `section.field` of the framework, or `field`."""
+    changes_without_pipeline: dict[str, Any] = Field(default_factory=dict)
+    """Traits that they set besides where pp is 1; an empty table takes the section away."""
+    other_build: dict[str, Any] = Field(default_factory=dict)
+    """Traits of a second build, which runs do not state but their memory tells."""
     first_stage_memory: bool = False
     """Whether the memory that it prints is of the pipeline's first stage, else of the fullest."""
     compiles: bool = False
     """Whether its runs compile their model."""
-    compiled_kernels: dict[str, bool | str] = Field(default_factory=dict)
-    """Kernels that differ from the switch `compile` where its runs compile."""
+    compiled_changes: dict[str, Any] = Field(default_factory=dict)
+    """Traits that differ from the switch `compile` where its runs compile."""
+
+
+Where = dict[str, list[str]]
+"""Words by column: one of each column's occurs in its cell."""
 
 
 class Switch(Sourced):
-    """A switch of frameworks, as words of a column say that it is on."""
+    """A switch of frameworks, as words of a row say that it is on."""
 
     name: str
-    column: str
-    words: tuple[str, ...]
-    """Words, one of which is there."""
+    where: Where
+
+
+class CellRule(Sourced):
+    """Cells that other cells of a row mean."""
+
+    where: Where
+    replace: dict[str, str] = Field(default_factory=dict)
+    """Cells that are written whatever stands there."""
+    fill: dict[str, str] = Field(default_factory=dict)
+    """Cells that are written where they are empty."""
 
 
 class Labels(Description):
@@ -124,6 +140,8 @@ class Labels(Description):
     """Rank of adapters where a row does not say."""
     switches: tuple[Switch, ...]
     """Switches that rows state, besides `compile`, which has its own column."""
+    cells: tuple[CellRule, ...]
+    """Cells that others mean, all that match."""
     usual: dict[str, Usual]
     """By name of a framework."""
     software: tuple[Software, ...]
@@ -172,18 +190,42 @@ def precision_of(label: str) -> str | None:
     return next((name for word, name in pairs if word in text), None)
 
 
+def _occurs(where: Where, cells: Cells) -> bool:
+    texts = {column: normalised(cells.text(column)) for column in where}
+    return all(any(w in texts[column] for w in words) for column, words in where.items())
+
+
+def canonical(cells: Cells) -> Cells:
+    """The cells with what labels mean written in the cells of other columns.
+
+    >>> canonical(Cells({"fsdp_sharding": "distributed_fused_adam"})).text("zero_stage")
+    '1'
+    """
+    row, notes = dict(cells.row), list(cells.notes)
+    for rule in known_labels().cells:
+        if not _occurs(rule.where, cells):
+            continue
+        filled = {column: text for column, text in rule.fill.items() if not cells.text(column)}
+        sentences = [f"{name} missing: {text}" for name, text in filled.items()]
+        sentences += [f"{name} is taken as {text}" for name, text in rule.replace.items()]
+        notes += [Note(f"{sentence}, as the row's labels mean") for sentence in sentences]
+        row |= filled | rule.replace
+    return Cells(row, notes)
+
+
 # --- software ---------------------------------------------------------------------------------
 
 
-def software_of_label(label: str, year: int | None) -> Software | None:
+def software_of_label(label: str, year: int | None, notes: str = "") -> Software | None:
     """Find the software behind a label; None where no description is near it.
 
     >>> software_of_label("NeMo (Megatron-Core)", 2024).framework
     'megatron-lm'
     """
-    text = normalised(label)
+    text, noted = normalised(label), normalised(notes)
     for row in (*known_labels().software, *_catalogue()):
-        if all(word in text for word in row.words) and (year or 9999) <= row.until_year:
+        named = all(word in text for word in row.words) and row.noted in noted
+        if named and (year or 9999) <= row.until_year:
             return row
     return None
 
@@ -203,7 +245,8 @@ def _catalogue() -> tuple[Software, ...]:
 def software_of(cells: Cells) -> Software:
     """Find the software of a row, or its nearest description."""
     label, year = cells.text("framework"), year_of(cells.text("year"))
-    software, short_label = software_of_label(label, year), shorten(label, 40)
+    software = software_of_label(label, year, cells.text("notes"))
+    short_label = shorten(label, 40)
     if software is None:
         name = _likely_framework(cells)
         nearest = software_of_label(name, year)
@@ -240,11 +283,8 @@ def switches_of(cells: Cells, software: Software) -> tuple[str, ...]:
     if software.compiles and not label:
         label = cells.assume("yes", "compile missing: yes, usual there")
     on = [] if label in known_labels().words["not_compiled"] else ["compile"]
-    for switch in known_labels().switches:
-        text = normalised(cells.text(switch.column))
-        if any(word in text for word in switch.words):
-            on.append(switch.name)
-    return tuple(on)
+    on += [switch.name for switch in known_labels().switches if _occurs(switch.where, cells)]
+    return tuple(dict.fromkeys(on))
 
 
 _LENDER = "accelerate"
@@ -253,40 +293,43 @@ _LENDER = "accelerate"
 
 def described_framework(software: Software, switches: tuple[str, ...] = ()) -> Framework:
     """A framework of the catalogue with the changes and switches of a run's recipes."""
-    kernels = software.kernels | (software.compiled_kernels if "compile" in switches else {})
-    gradient_bytes = software.gradient_bytes
-    return _described(software.framework, gradient_bytes, tuple(kernels.items()), switches)
+    changes = software.changes | (software.compiled_changes if "compile" in switches else {})
+    return changed(_switched(software.framework, switches), changes)
 
 
 @functools.cache
-def _described(
-    name: str,
-    gradient_bytes: float | None,
-    kernels: tuple[tuple[str, bool | str], ...],
-    switches: tuple[str, ...],
-) -> Framework:
+def _switched(name: str, switches: tuple[str, ...]) -> Framework:
     framework: Framework = load_framework(name)
-    if gradient_bytes is not None:
-        gradients = dict.fromkeys(("gradient_bytes", "reduce_bytes"), gradient_bytes)
-        framework = framework.replaced(mixed=framework.mixed.replaced(**gradients).model_dump())
     lent = load_framework(_LENDER).switches
     by_name = {name: lent[name] for name in switches if name in lent} | framework.switches
     needed = (n for s in switches if s in by_name for n in (*by_name[s].needs, s))
     if on := list(dict.fromkeys(needed)):
         fields = {name: switch.model_dump() for name, switch in by_name.items()}
         framework = framework.replaced(switches=fields).with_switches(*on)
-    if kernels:
-        changed = framework.kernels.replaced(**dict(kernels)).model_dump()
-        framework = framework.replaced(kernels=changed)
     return framework
 
 
+def changed(framework: Framework, changes: dict[str, Any]) -> Framework:
+    """A framework with other traits, by `section.field` or `field`; no value takes one away."""
+    fields: dict[str, Any] = {}
+    for path, value in changes.items():
+        section, _, name = path.partition(".")
+        if name:
+            traits = fields.get(section) or getattr(framework, section).model_dump()
+            fields[section] = {**traits, name: value}
+        else:
+            fields[section] = value or None
+    return framework.replaced(**fields) if fields else framework
+
+
 def configured(framework: Framework, software: Software, layout: Layout) -> Framework:
-    """The framework with the bf16 gradients that its runs send unless they configure it."""
+    """The framework as its runs configure it for a layout: bf16 gradients, and without pipeline."""
+    if layout.pp == 1 and software.changes_without_pipeline:
+        return changed(framework, software.changes_without_pipeline)
     wire = usual(software).sharded_reduce_bytes if layout.zero_stage >= 2 else None
     if wire is None or framework.bf16 is None:
         return framework
-    return framework.replaced(bf16=framework.bf16.replaced(reduce_bytes=wire).model_dump())
+    return changed(framework, {"bf16.reduce_bytes": wire})
 
 
 def usual(software: Software) -> Usual:

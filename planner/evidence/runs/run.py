@@ -16,9 +16,11 @@ from planner.errors import PlannerError
 from planner.evidence.runs.cells import Cells, Note
 from planner.evidence.runs.labels import (
     Software,
+    canonical,
     configured,
     described_framework,
     known_labels,
+    normalised,
     precision_of,
     software_of,
     switches_of,
@@ -26,6 +28,7 @@ from planner.evidence.runs.labels import (
     year_of,
 )
 from planner.evidence.runs.run_layout import (
+    choose_build,
     choose_layout,
     layout_is_stated,
     layout_of,
@@ -67,6 +70,8 @@ class Run:
     """Whether the row does not say what is recomputed."""
     first_stage: bool = False
     """Whether the measured memory is that of the pipeline's first stage; else the fullest's."""
+    told_by_memory: bool = False
+    """Whether the measured memory told which build ran, so that it says nothing of estimates."""
 
     @property
     def scenario(self) -> Scenario:
@@ -102,13 +107,17 @@ def run_of(row_id: str, source: str, cells: Cells, own_machine: Machine | None =
 
     PlannerError where the cells do not tell one.
     """
+    _check_waits(cells)
     sentences = (sentence.strip() for sentence in cells.text("assumed").split(";"))
     cells.notes.extend(Note(sentence) for sentence in sentences if sentence)
+    open_recompute, cells = not cells.text("recompute"), canonical(cells)
     setting = _setting(cells, own_machine)
     workload, layout, contradicted = _job(cells, setting)
-    framework = setting.scenario(workload).framework  # on the machine's runtime
     step = _step_time_s(cells, workload, setting.num_ranks, contradicted)
     peak, kind = _memory(cells)
+    framework, told_by_memory = choose_build(
+        cells, setting.software, setting.scenario(workload), layout, (peak, kind)
+    )
     failed = cells.flag("oom")
     ran = step is not None or peak is not None or failed is False
     return Run(
@@ -126,9 +135,20 @@ def run_of(row_id: str, source: str, cells: Cells, own_machine: Machine | None =
         False if failed else True if ran else None,
         tuple(note.sentence for note in cells.notes),
         any(note.guess for note in cells.notes),
-        not cells.text("recompute"),
+        open_recompute,
         setting.software.first_stage_memory,
+        told_by_memory,
     )
+
+
+def _check_waits(cells: Cells) -> None:
+    """Raise PlannerError where a row's own notes say that its step is not what is estimated."""
+    notes = normalised(cells.text("notes"))
+    if reason := next((w for w in known_labels().words["waiting"] if w in notes), ""):
+        raise PlannerError(
+            f"notes say {reason!r}: a step is estimated without waiting for its input; give the "
+            "time without it"
+        )
 
 
 def _setting(cells: Cells, own_machine: Machine | None) -> _Setting:

@@ -7,6 +7,7 @@ before they were written down, an open micro-batch or layout is the fastest that
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from dataclasses import dataclass, replace
 
@@ -16,18 +17,22 @@ from numpy.typing import NDArray
 from planner.choose.legality import legal
 from planner.choose.search import enumerate_layouts, rank_fastest
 from planner.cost.estimate import estimate_layouts
+from planner.cost.memory.footprint import stage_memory
 from planner.cost.operators.backward import selective_frees_nothing
+from planner.cost.parts import MemoryKind, unseen_parts
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import RECOMPUTE, Layout
 from planner.errors import PlannerError, shorten
 from planner.evidence.runs.cells import Cells
-from planner.evidence.runs.labels import Software, normalised, usual
+from planner.evidence.runs.labels import Software, changed, normalised, usual
 
 _USUAL_TOKENS = 2**22
 """Tokens per step of large models: 3.2 to 4 million in GPT-3 (arXiv:2005.14165, table 2.1),
 LLaMA (arXiv:2302.13971, table 2) and BLOOM (arXiv:2211.05100, table 3)."""
+_ALIKE = 0.01
+"""Builds whose memory differs by less cannot be told apart."""
 _MICRO_BATCHES = (1, 2, 4, 8, 16, 32, 64)
 _STATED_COLUMNS = {
     "grad_accumulation": "grad_accum",
@@ -332,3 +337,33 @@ def _agreeing(cells: Cells, layouts: Layouts) -> NDArray[np.bool_]:
     if modes:
         mask = mask & (layouts.recompute == RECOMPUTE.index(modes[0]))
     return np.asarray(mask)
+
+
+def choose_build(
+    cells: Cells,
+    software: Software,
+    scenario: Scenario,
+    layout: Layout,
+    memory: tuple[float | None, MemoryKind],
+) -> tuple[Framework, bool]:
+    """Of two builds the one whose memory is nearer to the run's, and whether that told it.
+
+    The first where the software has one build, no memory was measured, or both take as much.
+    """
+    framework, (peak, kind) = scenario.framework, memory
+    if not software.other_build or peak is None or layout.tp == 1:
+        return framework, False
+    builds = (framework, changed(framework, software.other_build))
+    sizes = [_first_stage_bytes(replace(scenario, framework=b), layout, kind) for b in builds]
+    if math.isclose(*sizes, rel_tol=_ALIKE):
+        return framework, False
+    distance, second = (abs(math.log(size / peak)) for size in sizes)
+    traits = " and ".join(path.split(".")[-1].replace("_", " ") for path in software.other_build)
+    sentence = f"build missing: {traits}{' not' * (distance <= second)}, nearer to the memory"
+    return cells.assume((builds[distance > second], True), sentence)
+
+
+def _first_stage_bytes(scenario: Scenario, layout: Layout, kind: MemoryKind) -> float:
+    """Memory of a pipeline's first stage that a way of measuring sees [B]."""
+    parts = stage_memory(scenario, layout)[0]
+    return sum(parts.values()) - sum(parts[name] for name in unseen_parts(kind))

@@ -19,7 +19,6 @@ _SHAPE = {
     "hidden": "hidden_size",
     "n_heads": "num_heads",
     "n_kv_heads": "num_kv_heads",
-    "seq_len": "",
 }
 _TOLERANCE = 0.03
 """Largest distance of a count from the stated parameters that proves tied or untied embeddings."""
@@ -152,7 +151,7 @@ def _size_of(label: str) -> float | None:
 
 
 def _agrees(model: Model, cells: Cells) -> bool:
-    pairs = ((cells.count(column), field) for column, field in _SHAPE.items() if field)
+    pairs = ((cells.count(column), field) for column, field in _SHAPE.items())
     return all(value is None or value == getattr(model, field) for value, field in pairs)
 
 

@@ -510,6 +510,9 @@ def test_labels_are_written_as_they_are_compared() -> None:
     known = known_labels()
     words = [word for row in (*known.devices, *known.precisions) for word in row.words]
     words += [word for row in known.software for word in row.words]
+    words += [row.noted for row in known.software]
+    wheres = [row.where for row in (*known.cells, *known.switches)]
+    words += [word for where in wheres for column in where.values() for word in column]
     words += [label for name in names("machine") for label in load_machine(name).labels]
     words += [label for name in names("framework") for label in load_framework(name).labels]
     assert [word for word in words if word != normalised(word)] == []
@@ -527,7 +530,7 @@ def test_what_labels_stand_for_is_in_the_catalogue() -> None:
 def test_no_row_of_software_is_shadowed() -> None:
     # each is reached by a label of its own words in the last year of its meaning
     for known in known_labels().software:
-        assert software_of_label(" ".join(known.words), known.until_year) == known
+        assert software_of_label(" ".join(known.words), known.until_year, known.noted) == known
 
 
 def test_a_site_outranks_the_kind_of_its_nodes() -> None:

@@ -1,4 +1,4 @@
-"""Labels of published tables: the cells that they mean, and frameworks as sources ran them."""
+"""Labels of tables: the cells that they mean, and frameworks as their launchers configure them."""
 
 from __future__ import annotations
 
@@ -8,32 +8,16 @@ from typing import Any
 import pytest
 
 from planner.evidence.backtest import score
-from planner.evidence.runs.labels import normalised
+from planner.evidence.run_files import read_runs
+from planner.evidence.runs.cells import Cells
+from planner.evidence.runs.labels import canonical
 from planner.evidence.runs.run import RefusedRun
-from tests import ROOT
 from tests.evidence.runs.test_runs import NANOTRON
 from tests.evidence.tables import row, write
 
 
-@pytest.fixture(autouse=True)
-def _adapters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-
-
-def published(tmp_path: Path, *rows: dict[str, object]) -> list[Any]:
-    from published import published_runs
-
-    empty = {"source_ref": "", "micro_batch": "", "notes": "", "compile": "", "fsdp_sharding": ""}
-    return published_runs(write(tmp_path / "p.csv", [row(**{**empty, **cells}) for cells in rows]))
-
-
-def test_what_labels_mean_is_written_as_it_is_compared() -> None:
-    from source_labels import source_labels
-
-    known = source_labels()
-    words = [words for rule in known.cells for words in rule.where.values()]
-    words += [word for model in known.models for word in (model.label, model.framework)]
-    assert [word for word in words if word != normalised(word)] == []
+def read(tmp_path: Path, *rows: dict[str, object]) -> list[Any]:
+    return read_runs(write(tmp_path / "p.csv", [row(**cells) for cells in rows]))
 
 
 @pytest.mark.parametrize(
@@ -41,29 +25,37 @@ def test_what_labels_mean_is_written_as_it_is_compared() -> None:
     [
         ({"model": "T5 3B", "framework": "NeMo Megatron"}, "model", "t5-3b-nemo"),
         ({"model": "T5 3B", "framework": "JAX"}, "model", "T5 3B"),
-        ({"framework": "MegaScale"}, "framework", "Megatron-Core"),
-        ({"framework": "Meta internal"}, "recompute", "selective"),
-        ({"framework": "Meta internal", "recompute": "none"}, "recompute", "none"),
         ({"fsdp_sharding": "distributed_fused_adam"}, "zero_stage", "1"),
         ({"fsdp_sharding": "Optimizer over DP", "zero_stage": "0"}, "zero_stage", "1"),
         ({"fsdp_sharding": "FULL_SHARD", "zero_stage": "3"}, "zero_stage", "3"),
-        ({"framework": "torchtitan", "notes": "Async TP"}, "framework", "torchtitan + async-tp"),
+        ({"model": "mT5 3B", "framework": "NeMo Megatron"}, "model", "mt5-3b-nemo"),
+        ({"framework": "DDP (NVIDIA DeepLearningExamples)", "notes": "DALI"}, "micro_batch", "256"),
         ({"memory_kind": "GB per GPU, rounded up"}, "memory_kind", "nvidia-smi"),
     ],
 )
 def test_cells_are_written_in_words_that_a_users_table_has(
     cells: dict[str, str], column: str, text: str
 ) -> None:
-    from source_labels import canonical_cells
-
-    empty = dict.fromkeys(("model", "framework", "recompute", "zero_stage", "micro_batch"), "")
-    assert canonical_cells({**empty, **cells})[column] == text
+    assert canonical(Cells(cells)).text(column) == text
 
 
 def test_what_a_label_fills_in_is_said(tmp_path: Path) -> None:
-    [run] = published(tmp_path, {"framework": "MegaScale", "year": 2024, "recompute": ""})
-    assert run.assumed[0] == "recompute missing: selective, as the label means"
+    cells = {"framework": "Megatron-DeepSpeed (ALCF)", "micro_batch": "", "precision": "bf16"}
+    [run] = read(tmp_path, {**cells, "recompute": ""})
+    assert "micro_batch missing: 1, as the row's labels mean" in run.assumed
     assert run.open_recompute
+
+
+@pytest.mark.parametrize(
+    ("label", "sentence"),
+    [("MegaScale", "as megatron-lm"), ("Meta internal", "as fsdp2")],
+)
+def test_trainers_that_no_one_else_has_are_the_nearest(
+    tmp_path: Path, label: str, sentence: str
+) -> None:
+    [run] = read(tmp_path, {"framework": label, "year": 2024, "recompute": ""})
+    assert f"{label} is not described; {sentence}" in run.assumed
+    assert run.layout.recompute == "selective"
 
 
 @pytest.mark.parametrize(("notes", "is_read"), [("dominated by IO/noise", False), ("", True)])
@@ -71,7 +63,7 @@ def test_steps_that_wait_for_input_are_no_evidence(
     tmp_path: Path, notes: str, is_read: bool
 ) -> None:
     """ALCF's CosmoFlow: evaluation, without gradients, takes 0.017 s a step of 0.040 s."""
-    [run] = published(tmp_path, {"notes": notes})
+    [run] = read(tmp_path, {"notes": notes})
     assert isinstance(run, RefusedRun) is not is_read
     assert is_read or "without waiting for its input" in run.reason
 
@@ -81,7 +73,7 @@ def test_bigscience_s_launches_block_since_its_runs_hung(
     tmp_path: Path, year: int, waits: bool
 ) -> None:
     cells = {"framework": "Megatron-DeepSpeed (bigscience)", "year": year}
-    framework = published(tmp_path, cells)[0].framework
+    framework = read(tmp_path, cells)[0].framework
     assert framework.host.awaits_kernels is waits
     assert not framework.communication.overlap_gradients
 
@@ -89,7 +81,7 @@ def test_bigscience_s_launches_block_since_its_runs_hung(
 def test_memory_tells_which_of_two_builds_ran(tmp_path: Path) -> None:
     """Rows U00670 and U00744 of the ultrascale runs: tp 16, the same but for gathered inputs."""
     cells = [{**NANOTRON, "row_id": gib, "tp": 16, "peak_memory_gib": gib} for gib in (6, 14)]
-    less, more = score(published(tmp_path, *cells)).scores
+    less, more = score(read(tmp_path, *cells)).scores
     assert not less.run.framework.kernels.saves_gathered
     assert more.run.framework.kernels.saves_gathered
     # two unsplit inputs of 2 bytes in place of their sixteenths, in every layer, and the head's
@@ -103,7 +95,7 @@ def test_memory_tells_which_of_two_builds_ran(tmp_path: Path) -> None:
     assert [run.framework.name for run in (less.run, more.run)] == ["nanotron"] * 2
     assert any("saves gathered not, nearer" in word for word in less.run.assumed)
     # tp 1 gathers nothing
-    [alone] = published(tmp_path, {**NANOTRON, "tp": 1, "peak_memory_gib": 41.3})
+    [alone] = read(tmp_path, {**NANOTRON, "tp": 1, "peak_memory_gib": 41.3})
     assert not alone.told_by_memory
 
 
@@ -114,7 +106,7 @@ def test_runs_of_alcf_s_launcher_send_what_its_log_counts(
     # ALCF/helpers.sh: ZeRO-1 and nothing recomputed by default, no communication_data_type in
     # bf16, reduce_scatter false in ZeRO-3
     cells = {"framework": "Megatron-DeepSpeed (ALCF)", "precision": "bf16", "pp": 1}
-    [run] = published(tmp_path, {**cells, "zero_stage": stage or "", "recompute": ""})
+    [run] = read(tmp_path, {**cells, "zero_stage": stage or "", "recompute": ""})
     assert (run.layout.zero_stage, run.layout.recompute) == (stage or 1, "none")
     assert run.framework.states("bf16").reduce_bytes == 2
     assert 3 in run.framework.communication.all_reduced_stages
@@ -126,7 +118,7 @@ def test_scripts_of_alcf_sum_in_fp32_only_in_pipelines(
 ) -> None:
     """ALCF/helpers.sh, generateDSconfig: grad_accum_dtype is fp32 where PP > 1, else not set."""
     cells = {"framework": "Megatron-DeepSpeed (ALCF)", "precision": "bf16", "zero_stage": 0}
-    [run] = published(tmp_path, {**cells, "pp": pp, "year": 2025})
+    [run] = read(tmp_path, {**cells, "pp": pp, "year": 2025})
     states = run.framework.states("bf16")
     assert states.gradient_bytes + states.unsharded_gradient_bytes == gradient_bytes
     assert states.reduce_bytes == 2  # engine.py communication_data_type: sent in bf16 either way
@@ -137,7 +129,7 @@ def test_llm_foundry_s_two_tables(tmp_path: Path, mode: str, reduced: int, stops
     """Its tables of October 2023 ran torch 2.1 and reduced in fp32, those before neither."""
     cells = {"framework": "llm-foundry/Composer FSDP", "tp": 1, "pp": 1}
     notes = f"precision flag bf16, FSDP mixed_precision {mode} (PURE: bf16 reduce)"
-    framework = published(tmp_path, {**cells, "notes": notes})[0].framework
+    framework = read(tmp_path, {**cells, "notes": notes})[0].framework
     assert framework.mixed.reduce_bytes == reduced
     assert framework.kernels.stops_early == stops
 
@@ -171,7 +163,7 @@ def test_memory_of_aurora_gpt_2b_as_its_script_runs_it(tmp_path: Path) -> None:
     }
     for name in ("zero_stage", "recompute", "micro_batch", "grad_accum", "flash_attention"):
         cells[name] = ""
-    [run] = published(tmp_path, cells)
+    [run] = read(tmp_path, cells)
     layout = run.layout
     assert (layout.zero_stage, layout.micro_batch, layout.recompute) == (1, 1, "none")
     (item,) = score([run]).scores
