@@ -1,1 +1,1 @@
-"""Describe: what is planned, as plain frozen data: model, machine, workload, framework, layout."""
+"""Describe: model, machine, workload, framework, layout and training as plain frozen data."""

@@ -1,4 +1,4 @@
-"""Base of all descriptions: frozen, closed and strict; `replaced` makes a validated copy."""
+"""Base of all descriptions: frozen, strict, no unknown fields; `replaced` makes a valid copy."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Kind = Literal["datasheet", "measured", "calibrated", "assumed"]
 
 
 class Description(NotebookView, BaseModel):
-    """Frozen, closed and strict base of the descriptions; lists become tuples."""
+    """Base of the descriptions: frozen, strict types, no unknown fields; lists become tuples."""
 
-    # docstrings under fields are read by `field_docs` when asked for: pydantic would parse every
-    # module at import
+    # `field_docs` reads the docstrings under fields on demand; pydantic would parse every module
+    # at import
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
@@ -40,7 +40,7 @@ class Description(NotebookView, BaseModel):
         except ValidationError as error:
             raise DescriptionError(explain(error, type(self).__name__.lower())) from None
 
-    # pydantic builds the descriptions inside others without it, and says where in them a value is
+    # nested descriptions skip this __init__, so that errors state the whole path of a field
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     def replaced(self, **changes: Any) -> Self:
@@ -57,7 +57,7 @@ class Description(NotebookView, BaseModel):
 
     @classmethod
     def from_text(cls, fields: dict[str, str], where: str = "") -> Self:
-        """Create an instance from text values, as in an address."""
+        """Create an instance from text values, such as those of a URL; raises DescriptionError."""
         try:
             return cls.model_validate_strings(fields, strict=False)
         except ValidationError as error:
@@ -75,25 +75,25 @@ class Quantity(Description):
     """Where the number was read, or how it was obtained."""
 
 
-# --- what a quantity may be: what lies outside was written in another unit ----------------------
+# --- quantities with plausible ranges: a value outside is probably in another unit --------------
 
 
 class Fraction(Quantity):
-    """A part of something, above zero."""
+    """A fraction above zero, at most one."""
 
     value: float = Field(ge=1e-6, le=1)
-    """Part of 1."""
+    """Fraction of 1."""
 
 
 class Share(Quantity):
-    """A part of something, possibly zero."""
+    """A fraction from zero to one."""
 
     value: float = Field(ge=0, le=1)
-    """Part of 1."""
+    """Fraction of 1."""
 
 
 class Factor(Quantity):
-    """A ratio of two like quantities."""
+    """A ratio of two quantities in the same unit."""
 
     value: float = Field(ge=0.01, le=100)
     """Ratio."""
@@ -142,10 +142,10 @@ class Power(Quantity):
 
 
 class Count(Quantity):
-    """A number of things."""
+    """A whole number, at least one."""
 
     value: float = Field(ge=1, le=1e6, multiple_of=1)
-    """Number of things."""
+    """Count."""
 
 
 BytesPerElement = Annotated[float, Field(ge=0, le=64)]
@@ -162,14 +162,14 @@ ZeroStage = Annotated[int, Field(ge=0, le=3)]
 
 
 class Trait(Description):
-    """A yes or no of a catalogue with its source."""
+    """A true or false fact of a catalogue with its source."""
 
     value: bool
     """Whether it is true."""
     kind: Kind
     """datasheet, measured, calibrated or assumed."""
     source: str = Field(min_length=2)
-    """Where it was read, or how it was found."""
+    """Where it was read, or how it was determined."""
 
 
 _MOST_SHOWN = 10**18
@@ -217,7 +217,7 @@ _WORDS = {
 
 
 def quote(value: object) -> str:
-    """Format a value for a message; Python refuses to print more than 4300 digits."""
+    """Format a value for a message, also an integer beyond Python's limit of 4300 digits."""
     try:
         if isinstance(value, int) and abs(value) > _MOST_SHOWN:
             return f"{value:.4g}"
@@ -237,7 +237,7 @@ def field_docs(cls: type[Description]) -> dict[str, str]:
 
 
 def _docs_of(cls: type[Description]) -> Iterator[tuple[str, str]]:
-    """Yield the docstrings of fields that a class adds to its base."""
+    """Yield name and docstring of each field that a class adds to its base."""
     for field, text in itertools.pairwise(_classes_of(cls.__module__)[cls.__name__].body):
         if (
             isinstance(field, ast.AnnAssign)

@@ -25,12 +25,12 @@ D = TypeVar("D", bound=Description)
 
 
 _OF_ITS_OWN = ("name", "like", "title", "labels", "source", "notes", "configuration", "searched")
-"""Fields that a framework never takes from the one that it is like."""
+"""Fields that a framework does not inherit through `like`."""
 _PACKAGE = Path(__file__).parents[1]
 
 
 def folder(kind: str) -> Path:
-    """Folder of a catalogue: in the package, in an installed wheel, or beside the package."""
+    """Folder of a catalogue: in the package; in a checkout, models and machines are next to it."""
     if kind in ("framework", "bundle", "dataset"):
         return Path(__file__).parent / "catalogues" / f"{kind}s"
     name = {"model": "models", "machine": "hardware_profiles"}[kind]
@@ -45,7 +45,7 @@ def names(kind: str) -> tuple[str, ...]:
 
 
 def catalogue_name(kind: str, description: Description) -> str:
-    """The name under which a catalogue has exactly this description; empty where it has not."""
+    """Name of the catalogue entry that equals this description; empty if there is none."""
     loaders: dict[str, Callable[[str], Description]] = {
         "model": load_model,
         "machine": load_machine,
@@ -59,7 +59,7 @@ def catalogue_name(kind: str, description: Description) -> str:
 
 
 def _is_path(kind: str, name: object) -> bool:
-    """True for the name of a path; raises DescriptionError if it is no text."""
+    """True if a name is a path; raises DescriptionError if it is not text."""
     if not isinstance(name, str):
         raise DescriptionError(
             f"{kind} = {quote(name)} is no name; give the name or the path of a {kind}"
@@ -77,7 +77,7 @@ def load_model(name: str, *, run: bool = True) -> Model:
     if is_path or (is_folder and name not in names("model")):
         from planner.describe.model.huggingface import hub
 
-        # asked this way a text that no path can be is no error
+        # os.path.exists returns False, without an error, for text that cannot be a path
         if hub.parse_hub_name(name) and not os.path.exists(path):
             return hub.load_from_hub(name)
         if is_folder:
@@ -96,11 +96,11 @@ def load_machine(
     free_percent: float = 0.0,
     devices: int | None = None,
 ) -> Machine:
-    """Load a machine by name, alias or path, with overrides, part of its memory, of one node."""
+    """Load a machine by name, alias or path: with overrides, memory left free, part of a node."""
     if _is_path("machine", name):
         machine = _load(Machine, Path(os.path.expanduser(name)))
     else:
-        # other names stand inside the files, and reading them all takes time
+        # aliases are inside the files, and reading all files takes time
         is_name = name in names("machine")
         machine = _named(Machine, "machine", name if is_name else aliases().get(name.lower(), name))
     machine = reserve_memory(
@@ -161,7 +161,7 @@ def _load(cls: type[D], path: Path) -> D:
 
 
 def _complete(fields: dict[str, Any]) -> dict[str, Any]:
-    """Fill in a framework's traits: of the framework that it is like, then of its bundles."""
+    """Merge traits of the `like` framework, of the bundles and of the framework; later ones win."""
     base: dict[str, Any] = {}
     if (like := fields.get("like", "")) and isinstance(like, str):
         if like not in names("framework"):
@@ -177,7 +177,7 @@ def _complete(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_bundle(name: str) -> dict[str, Any]:
-    """The traits of a bundle, without its title."""
+    """Read the traits of a bundle, without its title; raises UnknownNameError."""
     if name not in names("bundle"):
         raise UnknownNameError("bundle", str(name), names("bundle"))
     table = read_toml(folder("bundle") / f"{name}.toml")

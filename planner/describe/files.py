@@ -24,7 +24,7 @@ _DOTTED = re.compile(r"""(?<![\w.-])(?:(?:"[^"\n]*+"|'[^'\n]*+'|[\w-]++)[ \t]*+\
 
 
 def read_bytes(path: Path, limit: int = MAX_FILE_BYTES, remedy: str = _REMEDY) -> bytes:
-    """Read a regular file, no more of it than `limit` bytes; raises CatalogueError."""
+    """Read a regular file of at most `limit` bytes; raises CatalogueError."""
     where = shorten_path(path)
     try:
         if path.is_dir():
@@ -57,7 +57,7 @@ def read_text(path: Path, limit: int = MAX_FILE_BYTES, remedy: str = _REMEDY) ->
 
 
 def has_endless_keys(text: str) -> bool:
-    """True for TOML text with a key of too many parts for a parser."""
+    """True if TOML text has a dotted key of too many parts to parse quickly."""
     return _DOTTED.search(text) is not None
 
 
@@ -100,7 +100,7 @@ def parse_json(text: str, where: str) -> Any:
 
 
 def _digits(where: str) -> CatalogueError:
-    """Error for whole numbers of more than 4300 digits, which Python refuses."""
+    """Create the error for integers of more than 4300 digits, which Python does not parse."""
     return CatalogueError(f"{where} holds a number with thousands of digits; correct that number")
 
 
@@ -108,7 +108,7 @@ def _digits(where: str) -> CatalogueError:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace a file's content atomically, or leave it as it was and raise WriteError."""
+    """Replace a file's content atomically; on failure leave it unchanged and raise WriteError."""
     temporary = None
     try:
         with tempfile.NamedTemporaryFile(
@@ -120,7 +120,7 @@ def write_atomically(path: Path, text: str) -> None:
             os.fsync(file.fileno())
             mask = os.umask(0)
             os.umask(mask)
-            os.fchmod(file.fileno(), 0o666 & ~mask)  # as any other file, not private
+            os.fchmod(file.fileno(), 0o666 & ~mask)  # default permissions, not private ones
         os.replace(temporary, path)
     except (OSError, ValueError) as error:
         if temporary is not None and os.path.exists(temporary):
@@ -133,7 +133,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def check_description_file(path: Path) -> None:
-    """Raise WriteError, before long work, unless a path can take a description to load by name."""
+    """Check, before long work, that a description can be written to a path; raises WriteError."""
     where = shorten_path(path)
     if path.suffix != ".toml" or not path.stem or len(path.stem) > _LONGEST_NAME:
         raise WriteError(

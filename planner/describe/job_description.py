@@ -26,27 +26,27 @@ from planner.errors import LayoutError, PlannerError, shorten
 
 
 class JobDescription(Description):
-    """A job as a file, options, a row or an address state it; parts by name, path or table."""
+    """A job from a file, options, a table row or a URL; its parts are names, paths or tables."""
 
     model: Any
     """Model: its name, a TOML file, a config.json, its name on the Hugging Face hub (org/name,
-    org/name@revision), or FILE.py:FUNCTION, a torch module of your own: that file is run. Or a
-    job's TOML file, which states model, machine and all else."""
+    org/name@revision), or FILE.py:FUNCTION, which builds a torch module (the file is run). Or the
+    TOML file of a whole job, with model, machine and all other options."""
     machine: Any
     """Machine name or TOML file."""
     nodes: int = Field(default=1)
-    """Nodes."""
+    """Number of nodes."""
     devices: int | None = None
-    """Devices of one node, where the job has a part of it."""
+    """Number of devices, if the job uses only a part of one node."""
     network: str = ""
-    """Network of the machine, where software makes several of its wires; `planner show MACHINE`
-    lists them."""
+    """Network of the machine, if different software uses its links differently; `planner show
+    MACHINE` lists them."""
     set: tuple[str, ...] = ()
-    """Override of the profile: device.memory_bytes=80GB (repeatable)."""
+    """Override of the machine's profile, such as device.memory_bytes=80GB (repeatable)."""
     leave_free: float = Field(default=0.0, ge=0, le=MAX_FREE_PERCENT)
-    """Percent of every device's memory that the layout must not need."""
+    """Percent of every device's memory to leave free."""
     frameworks: tuple[Any, ...] = ()
-    """Frameworks to search, with switches; the usual ones where none is named."""
+    """Frameworks to search, with switches; empty: the default frameworks."""
     tolerance: float | None = None
     """Share by which the recommended layout may be slower than the fastest, if it is simpler."""
     measured: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class JobDescription(Description):
 
     @classmethod
     def read(cls, path: str | Path, changes: Mapping[str, Any] | None = None) -> Self:
-        """Read a job's TOML file; `changes` replace its fields, those of tables one by one."""
+        """Read a job's TOML file; `changes` replace fields, also inside workload and training."""
         path = Path(os.path.expanduser(path))
         fields = _rooted(read_toml(path), path.parent)
         for name, value in (changes or {}).items():
@@ -74,7 +74,7 @@ class JobDescription(Description):
         return self.model if isinstance(self.model, Model) else load_model(self.model)
 
     def load_machine(self) -> Machine:
-        """Load the machine, with its overrides, or the part of one node that the job has."""
+        """Load the machine with overrides and memory left free, or the job's part of one node."""
         if self.devices is not None and self.nodes > 1:
             raise LayoutError(
                 f"--devices {self.devices} is a part of one node, but --nodes says {self.nodes}; "
@@ -95,7 +95,7 @@ class JobDescription(Description):
         return override_fields(machine, overrides) if overrides else machine
 
     def load_frameworks(self) -> tuple[Framework, ...]:
-        """Load the frameworks that are named."""
+        """Load the named frameworks."""
         return tuple(
             Framework.described(dict(each), where="frameworks")
             if isinstance(each, Mapping)
@@ -106,7 +106,7 @@ class JobDescription(Description):
         )
 
     def load_workload(self, model: Model) -> Workload:
-        """Make the workload; its sequence length defaults to the model's own."""
+        """Create the workload; its sequence length defaults to the model's own."""
         fields = {"sequence_length": model.default_sequence_length, **self.workload}
         return Workload.described(fields, where="workload")
 
@@ -118,12 +118,12 @@ def is_job_file(name: str) -> bool:
     try:
         fields = read_toml(Path(os.path.expanduser(name)))
     except PlannerError:
-        return False  # whoever reads it as a model says why
+        return False  # reading it as a model reports the error
     return {"model", "machine"} <= set(fields)
 
 
 def _rooted(fields: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Make relative paths in a job's file absolute where they exist beside the file."""
+    """Prefix relative paths in a job's file with its folder if the files exist there."""
 
     def rooted(value: Any) -> Any:
         if isinstance(value, list):

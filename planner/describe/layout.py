@@ -6,7 +6,7 @@ Experts use the same ranks with degrees of their own: `etp` ranks split each exp
 hold different experts, and ep * etp divides dp * cp * tp. `dp_shard` is the group over which ZeRO
 or FSDP shards (dp, or less with hybrid sharding); `reshard` is the group over which weights stay
 sharded between forward and backward. `ulysses` of the cp ranks exchange tokens for heads; keys and
-values travel between such groups. Ranks are numbered with tp fastest, then cp, dp and pp, as in
+values travel between these groups. Ranks are numbered with tp fastest, then cp, dp and pp, as in
 Megatron-LM and in torchtitan's mesh.
 """
 
@@ -29,8 +29,8 @@ Module = Literal["core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe
 """Parts of a layer that selective recompute can repeat, with the names of Megatron Core."""
 
 Context = Literal["ring", "ulysses", "two-level"]
-"""Context parallelism. ring: keys and values travel (passed on or gathered); ulysses: all-to-alls
-exchange tokens for heads; two-level: Ulysses among neighbours, a ring around them."""
+"""Context parallelism. ring: keys and values are passed around or gathered; ulysses: all-to-alls
+exchange tokens for heads; two-level: Ulysses in groups of neighbours, a ring between groups."""
 
 Schedule = Literal[
     "none", "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "zero-bubble-v", "dualpipe-v"
@@ -38,7 +38,7 @@ Schedule = Literal[
 """Pipeline schedules; `none` without a pipeline."""
 
 V_SHAPED: tuple[Schedule, ...] = ("zero-bubble-v", "dualpipe-v")
-"""Schedules with two chunks a stage: the model runs down the stages and back up."""
+"""Schedules with two chunks per stage: the model runs to the last stage and back."""
 
 PAIRED: tuple[Schedule, ...] = ("dualpipe-v",)
 """Schedules that run a forward and a backward pass of different micro-batches together."""
@@ -68,27 +68,27 @@ class Sharding:
 
     @property
     def shards_states(self) -> Any:
-        """True for sharded optimizer states: ZeRO-1 and up."""
+        """True if optimizer states are sharded: ZeRO-1 and up."""
         return self.zero_stage >= 1
 
     @property
     def shards_gradients(self) -> Any:
-        """True for sharded gradients: ZeRO-2 and up."""
+        """True if gradients are sharded: ZeRO-2 and up."""
         return self.zero_stage >= 2
 
     @property
     def shards_weights(self) -> Any:
-        """True for weights sharded and gathered for use: ZeRO-3, FSDP's full shard."""
+        """True if weights are sharded and gathered for use: ZeRO-3, FSDP's full shard."""
         return self.zero_stage >= 3
 
     @property
     def gathers_updates(self) -> Any:
-        """True for updated weights gathered once after the step: ZeRO-1 and 2."""
+        """True if updated weights are gathered once after the step: ZeRO-1 and 2."""
         return self.shards_states & (self.zero_stage < 3)
 
 
 class Chunks:
-    """Order of the chunks of stages (arXiv:2405.15362, figure 2), for one layout or an array."""
+    """Placement of chunks on stages (arXiv:2405.15362, figure 2), for one layout or an array."""
 
     __slots__ = ()
     if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Chunks:
 
     @property
     def v_shaped(self) -> Any:
-        """True where the model turns at the last stage: the first holds embedding and head."""
+        """True if the model turns back at the last stage; the first holds embedding and head."""
         raise NotImplementedError
 
     def chunk(self, stage: Any, number: Any) -> Any:
@@ -138,7 +138,7 @@ class Layout(Sharding, Chunks, Description):
     """Context-parallel degree."""
     ulysses: int = Field(default=1, ge=1, le=100_000)
     """Context ranks that exchange tokens for heads (Ulysses): cp, or less for groups of neighbours
-    with a ring around them (two-level); 1: ring only."""
+    with a ring between the groups (two-level); 1: ring only."""
     ep: int = Field(default=1, ge=1, le=100_000)
     """Expert-parallel degree."""
     etp: int = Field(default=0, ge=0, le=100_000)
@@ -159,21 +159,21 @@ class Layout(Sharding, Chunks, Description):
     recompute_every: int = Field(default=1, ge=1, le=10_000)
     """Full recompute repeats every n-th layer of a stage; 1: all layers."""
     recompute_span: int = Field(default=1, ge=1, le=10_000)
-    """Layers between two checkpoints of full recompute."""
+    """Layers per activation checkpoint of full recompute."""
     recompute_modules: tuple[Module, ...] = ()
     """Modules that selective recompute repeats; empty: the framework's own policy."""
     offload_activations: bool = False
-    """Whether the activations of layers wait for backward in host memory."""
+    """Whether layers' activations are kept in host memory until backward."""
     schedule: Schedule = "none"
     """Pipeline schedule."""
     offload: Offload = "none"
-    """Tensors kept off the device: optimizer states, or states and parameters, on host or NVMe."""
+    """Offloading of optimizer states, or of states and parameters, to host memory or NVMe."""
     tiles: int = Field(default=1, ge=1, le=65536)
     """Tiles of the largest matrix (memory-centric tiling)."""
     embedding_slots: int = Field(default=-1, ge=-1, le=64)
-    """Layers that the embedding counts as when stages are balanced; -1: the framework's default."""
+    """Layers that the embedding counts as in balancing stages; -1: the framework's default."""
     head_slots: int = Field(default=-1, ge=-1, le=64)
-    """Layers that head and loss count as when stages are balanced; -1: the framework's default."""
+    """Layers that head and loss count as in balancing stages; -1: the framework's default."""
     first_layers: int = Field(default=0, ge=0, le=100_000)
     """Layers of the first pipeline stage; 0: balanced."""
     last_layers: int = Field(default=0, ge=0, le=100_000)
@@ -204,7 +204,7 @@ class Layout(Sharding, Chunks, Description):
     @field_validator("recompute_modules", mode="before")
     @classmethod
     def _split_words(cls, names: Any) -> Any:
-        """Split the words of an address, such as layernorm+mlp."""
+        """Split text such as layernorm+mlp into module names."""
         return tuple(names.split("+")) if isinstance(names, str) else names
 
     @field_validator("recompute_modules")
@@ -214,7 +214,7 @@ class Layout(Sharding, Chunks, Description):
         return tuple(name for name in RECOMPUTE_MODULES if name in names)
 
     def _check_stage_fields(self) -> None:
-        """Refuse two ways to place layers on stages, and a split of the wrong length."""
+        """Refuse several ways to place layers on stages, and a split of the wrong length."""
         ends = max(self.embedding_slots, self.head_slots) >= 0
         ways = {
             "embedding_slots and head_slots": ends,
@@ -238,12 +238,12 @@ class Layout(Sharding, Chunks, Description):
 
     @property
     def v_shaped(self) -> bool:
-        """True where the model turns at the last stage: the first holds embedding and head."""
+        """True if the model turns back at the last stage; the first holds embedding and head."""
         return self.schedule in V_SHAPED
 
     @property
     def recomputed(self) -> str:
-        """Recompute in words; empty without recompute."""
+        """Recompute settings in words; empty without recompute."""
         if self.recompute == "none":
             return ""
         parts = [f"{self.recompute} recompute"]
@@ -264,7 +264,7 @@ class Layout(Sharding, Chunks, Description):
 
     @property
     def global_batch(self) -> int:
-        """Sequences of one step."""
+        """Sequences per optimizer step."""
         return self.micro_batch * self.grad_accumulation * self.dp
 
     def __str__(self) -> str:
@@ -301,7 +301,7 @@ class Layout(Sharding, Chunks, Description):
 
 
 def parse_split(text: str) -> tuple[int, ...]:
-    """Layers of every chunk, from what users write; raises ValueError."""
+    """Parse a split such as 7,8*14,7 into layers per chunk; raises ValueError."""
     counts: list[int] = []
     for part in text.split(",") if text.strip() else ():
         match = _PART.fullmatch(part.strip())
@@ -316,12 +316,12 @@ def parse_split(text: str) -> tuple[int, ...]:
 
 
 def format_split(counts: Iterable[int]) -> str:
-    """A split in its shortest form."""
+    """Format layers per chunk in the shortest form, such as 7,8*14,7."""
     runs = [(count, len(list(same))) for count, same in groupby(counts)]
     return ",".join(f"{count}*{times}" if times > 1 else f"{count}" for count, times in runs)
 
 
 def divisors(number: int) -> list[int]:
-    """Divisors in rising order."""
+    """List the divisors of a number in rising order."""
     small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
     return small + [number // d for d in reversed(small) if d * d != number]

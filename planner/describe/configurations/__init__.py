@@ -1,1 +1,1 @@
-"""What a user's own configuration files say of layout, workload and framework."""
+"""Configurations: a job's layout, workload and framework, read from its own files."""

@@ -1,4 +1,4 @@
-"""Configuration: what one or several files say of a job, and what they leave open."""
+"""Configuration: the job that one or several files describe, and the fields left open."""
 
 from __future__ import annotations
 
@@ -14,57 +14,57 @@ from planner.errors import CatalogueError
 from planner.tables import NotebookView
 
 WIDTH_SQUARED = "width squared"
-"""The value of a change that follows from the model: the square of its width."""
+"""Placeholder value of a change: the square of the model's hidden size."""
 
 Changes: TypeAlias = Mapping[str, float | bool | str]
-"""Fields of a framework's description, dotted, to what the file sets them to. `states` are those
-of the precision that is trained in."""
+"""Values that files set for dotted fields of a framework's description. `states` fields apply to
+the training precision."""
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration(NotebookView):
-    """Statements of files on a job: fields of its layout and its workload, and its framework."""
+    """Layout and workload fields, framework and model that the files of a job state."""
 
     files: tuple[str, ...]
-    """Names of the files."""
+    """File names."""
     kinds: tuple[str, ...]
-    """What each of them is."""
+    """Kind of each file, such as `Megatron's arguments`."""
     framework: str = ""
-    """The framework that they configure; empty where they do not say."""
+    """Framework that the files configure; empty: not stated."""
     usual_framework: str = ""
-    """The framework where no other file names one."""
+    """Framework to assume if no file names one."""
     hosts: tuple[str, ...] = ()
-    """Frameworks whose files belong to this one's as well."""
+    """Frameworks whose configuration files this framework reads too."""
     layout: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of the layout that they state."""
+    """Layout fields that the files state."""
     workload: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of the workload that they state."""
+    """Workload fields that the files state."""
     usual: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of both that hold where no other file states them: the software's own defaults."""
+    """The software's defaults for layout and workload fields that no file states."""
     world: int = 0
-    """Ranks that they start; 0 where they do not say."""
+    """Ranks that the files start; 0: not stated."""
     replicas: int = 0
-    """Groups that each hold all training states (hybrid sharding); 0 where they do not say."""
+    """Sharding groups, each with a full copy of the training states; 0: not stated."""
     group_ranks: int = 0
-    """Ranks of such a group, those of context parallelism included; 0 where they do not say."""
+    """Ranks of a sharding group, context-parallel ranks included; 0: not stated."""
     shards_per_node: bool = False
-    """Whether each node is such a group."""
+    """Whether each node is its own sharding group."""
     model: str = ""
-    """Name of the model, where they state one of the catalogue."""
+    """Name of a catalogue model; empty: not stated."""
     shape: Mapping[str, int] = field(default_factory=dict)
-    """Sizes of the model that they state, by the names of a model's fields."""
+    """Model sizes that the files state, by field of a model description."""
     changes: Changes = field(default_factory=dict)
-    """What they set otherwise than the framework's description."""
+    """Framework traits that the files override."""
     switches: tuple[str, ...] = ()
-    """Switches of the framework that they turn on."""
+    """Framework switches that the files turn on."""
     left_to: Mapping[str, str] = field(default_factory=dict)
-    """Fields that a file leaves to another, with the other's name."""
+    """Fields that another file must state, with that file's name."""
     notes: tuple[str, ...] = ()
-    """What was read as what, what is not counted, what was not read."""
+    """Notes on settings that were approximated, not counted or not read."""
 
     @property
     def name(self) -> str:
-        """The files, for a sentence."""
+        """File names as a phrase."""
         return " and ".join(self.files)
 
 
@@ -73,7 +73,7 @@ _SINGLE = ("world", "replicas", "group_ranks", "model")
 
 
 def joined(parts: Sequence[Configuration]) -> Configuration:
-    """Several files of one job as one; raises CatalogueError where they contradict each other."""
+    """Merge the files of one job; raises CatalogueError if they contradict each other."""
     merged = functools.reduce(_both, parts)
     keys = {*merged.layout, *merged.workload}
     left_to = {name: owner for name, owner in merged.left_to.items() if name not in keys}
@@ -83,7 +83,7 @@ def joined(parts: Sequence[Configuration]) -> Configuration:
 
 
 def _group(configuration: Configuration) -> dict[str, int]:
-    """The replicas of a sharding group, of which the ranks are stated."""
+    """Derive `dp_shard` from the stated ranks of a sharding group."""
     cp = max(int(configuration.layout.get("cp", 1)), 1)
     replicas, rest = divmod(configuration.group_ranks, cp)
     if rest:
@@ -132,7 +132,7 @@ def _agree(
 
 
 def _framework(first: Configuration, second: Configuration) -> str:
-    """The framework of both; one may take the files of the other along."""
+    """Choose the framework of two files; one framework may read the other's files (`hosts`)."""
     if not first.framework or not second.framework or second.framework in first.hosts:
         return first.framework or second.framework
     if first.framework in second.hosts:
@@ -142,7 +142,7 @@ def _framework(first: Configuration, second: Configuration) -> str:
 
 
 def _switches(first: Configuration, second: Configuration) -> tuple[str, ...]:
-    """Switches of both, without those that the framework of the other's files has anyway."""
+    """Combine the switches of two files, without those that the host framework has built in."""
     all_switches: list[str] = []
     framework = _framework(first, second)
     for part in (first, second):
@@ -153,17 +153,17 @@ def _switches(first: Configuration, second: Configuration) -> tuple[str, ...]:
 
 
 def _without_own(words: Iterable[str], hosted: str, host: str) -> Iterator[str]:
-    """Switches of a framework without those whose changes the host of its files has anyway."""
+    """Yield a framework's switches except those whose traits its host framework already has."""
     offered, host_framework = load_framework(hosted).switches, load_framework(host)
     for word in words:
-        switch = offered.get(word)  # those that take a value are changes by themselves
+        switch = offered.get(word)  # None for a switch with a value, which is kept
         has_own = word in host_framework.switches
         if switch is None or has_own or not _has_switch(host_framework, switch):
             yield word
 
 
 def _has_switch(framework: Framework, switch: Switch) -> bool:
-    """True where all traits of a switch are a framework's own; lists of choices are no traits."""
+    """True if a framework already has all traits of a switch; lists of choices do not count."""
     numbers = {path: value for path, value in switch.dotted.items() if not isinstance(value, list)}
     return bool(numbers) and all(_trait(framework, path) == numbers[path] for path in numbers)
 

@@ -1,4 +1,4 @@
-"""Document: the text of a file as plain data: whichever of JSON, YAML, TOML, Python parses."""
+"""Document: the text of a configuration file, parsed as JSON, TOML, Python or YAML."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST = 10**15
 
 
 class Table:
-    """Values by key. A value that is absent, null or `auto` is None."""
+    """Values of a file by key, converted on access. Absent, null and `auto` read as None."""
 
     def __init__(self, values: Mapping[str, Any], file: str, where: str = "") -> None:
         self._values = values
@@ -37,52 +37,52 @@ class Table:
         return key in self._values
 
     def name(self, key: str) -> str:
-        """The key with the tables that it stands in."""
+        """The dotted path of a key, with the tables around it."""
         return f"{self._where}{key}"
 
     def get(self, *keys: str) -> Any:
-        """The first of these keys that is there, as it stands; None where it is left open."""
+        """Raw value of the first present key; None for `auto`, null or a shell variable."""
         self._taken.update(keys)
         value = next((self._values[key] for key in keys if key in self._values), None)
         left_open = isinstance(value, str) and (value.lower() in _OPEN or "$" in value)
         return None if left_open else value
 
     def undecided(self) -> Iterator[tuple[str, str]]:
-        """Keys that were asked for and whose value is a variable of the shell, with it."""
+        """Yield keys that were read but hold an unresolved shell variable, with their values."""
         for key, value in self._values.items():
             if key in self._taken and isinstance(value, str) and "$" in value:
                 yield key, shorten(value, 40)
 
     def skip(self, *keys: str) -> None:
-        """Take keys that change neither memory nor time."""
+        """Mark keys as read that change neither memory nor time."""
         self._taken.update(keys)
 
     def is_open(self, key: str) -> bool:
-        """True where the file names the value but leaves it to the program."""
+        """True if the key is present but its value is left open (`auto`, null)."""
         return key in self._values and self.get(key) is None
 
     def number(self, *keys: str) -> int | None:
-        """A whole number."""
+        """Value as an integer; raises CatalogueError if it is not one."""
         return self._converted(keys, _integer, "is not a whole number; write one, such as 8")
 
     def numbers(self, keys: Mapping[str, str]) -> dict[str, int | None]:
-        """Whole numbers by field, from the key of every field."""
+        """Integers by field, from a map of field to key."""
         return {field: self.number(key) for field, key in keys.items()}
 
     def real(self, *keys: str) -> float | None:
-        """A number."""
+        """Value as a float; raises CatalogueError if it is not a number."""
         return self._converted(keys, _real, "is not a number; write one, such as 0.1")
 
     def flag(self, *keys: str) -> bool | None:
-        """Yes or no."""
+        """Value as a boolean; raises CatalogueError if it is not one."""
         return self._converted(keys, _truth, "is neither true nor false; write one of them")
 
     def word(self, *keys: str) -> str | None:
-        """A word, in lower case."""
+        """Value as lower-case text; raises CatalogueError for a table or a list."""
         return self._converted(keys, _word, "is not a word; write one")
 
     def _converted(self, keys: tuple[str, ...], convert: Callable[[Any], T], rule: str) -> T | None:
-        """A value as `convert` makes it; None where it is left open."""
+        """Convert a value; None if it is left open."""
         value = self.get(*keys)
         try:
             return None if value is None else convert(value)
@@ -90,7 +90,7 @@ class Table:
             raise self.refused(keys[0], rule) from None
 
     def table(self, *keys: str) -> Table:
-        """A table inside this one; empty where it is absent."""
+        """A nested table; empty if it is absent."""
         key = next((key for key in keys if key in self._values), keys[0])
         if key not in self._tables:
             value = self.get(key)
@@ -100,12 +100,12 @@ class Table:
         return self._tables[key]
 
     def refused(self, key: str, rule: str) -> CatalogueError:
-        """The refusal of a value, with its rule and remedy."""
+        """Make the error for a value, with the rule it breaks and the remedy."""
         value = shorten(str(self._values.get(key)), 40)
         return CatalogueError(f"{self._file}: {self.name(key)} = {value} {rule}")
 
     def unread(self) -> Iterator[str]:
-        """Keys that were never taken."""
+        """Yield the paths of keys that were never read."""
         for key, value in self._values.items():
             if key in self._tables:
                 yield from self._tables[key].unread()
@@ -114,7 +114,7 @@ class Table:
 
 
 def _integer(value: Any) -> int:
-    """A whole number in its usual spellings, 5e8 and "5e8" too."""
+    """Convert a value to an integer; 5e8 and "5e8" count too."""
     if isinstance(value, bool):
         raise ValueError
     try:
@@ -146,24 +146,24 @@ def _word(value: Any) -> str:
 
 
 MAX_BYTES = 64_000
-"""Larger than any configuration of a job: PyYAML takes seconds for much more."""
+"""Largest configuration file that is read; PyYAML takes seconds for much larger ones."""
 CALLED = "__called__"
-"""The key of what was called, beside its arguments."""
+"""Key under which a parsed Python call holds its function's name, next to the arguments."""
 _MAX_DEPTH = 40
 _PROBLEMS = (ValueError, RecursionError, SyntaxError, yaml.YAMLError, MemoryError)
 
 
 @dataclass(frozen=True)
 class Document:
-    """A file with its text."""
+    """A configuration file: its name and text."""
 
     name: str
-    """Its name, for messages."""
+    """File name, for messages."""
     text: str
 
     @cached_property
     def tables(self) -> Mapping[str, Any]:
-        """Assignments of JSON, TOML, YAML or Python; empty where the text is none of them."""
+        """Content as JSON, TOML, Python or YAML; empty if none parses, an error for broken JSON."""
         if self.text.lstrip().startswith("{"):
             return self._json()
         parsed_texts = (_parsed(parse, self.text) for parse in (_toml, _python, _yaml))
@@ -171,24 +171,24 @@ class Document:
 
     @cached_property
     def options(self) -> Mapping[str, Any]:
-        """Options of a file of arguments or of a shell script, without dashes in front."""
+        """Options of an argument file or a shell script, without leading dashes."""
         return options_of(self.text)
 
     @cached_property
     def settings(self) -> Mapping[str, Any]:
-        """Settings `group.name=value` of a file of them or of a shell script, as tables."""
+        """Hydra settings `group.name=value` of a file or a shell script, as nested tables."""
         return settings_of(self.text) if "." in self.text else {}
 
     def table(self) -> Table:
-        """`tables`, typed as they are taken."""
+        """`tables`, converted on access."""
         return Table(self.tables, self.name)
 
     def arguments(self) -> Table:
-        """`options`, typed as they are taken."""
+        """`options`, converted on access."""
         return Table(self.options, self.name)
 
     def python_arguments(self) -> Table:
-        """`options` by the names that a Python program gives them, typed as they are taken."""
+        """`options` with `_` for `-`, as Python programs name them, converted on access."""
         options = {name.replace("-", "_"): value for name, value in self.options.items()}
         return Table(options, self.name)
 
@@ -196,7 +196,7 @@ class Document:
         try:
             parsed = json.loads(self.text)
         except _PROBLEMS as error:
-            # comments and trailing commas, as DeepSpeed reads them
+            # YAML takes comments and trailing commas, as DeepSpeed does
             parsed = _parsed(_yaml, self.text)
             if not parsed:
                 raise CatalogueError(
@@ -226,7 +226,7 @@ def _toml(text: str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without aliases, which let a few lines stand for any amount of data."""
+    """YAML loader without aliases, which let a few lines expand to any amount of data."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -242,7 +242,7 @@ def _yaml(text: str) -> Any:
 
 
 def _python(text: str) -> Any:
-    """Assignments of a module, attributes as tables, and arguments of calls that it returns."""
+    """Read a module's assignments (attributes as tables) and the arguments of returned calls."""
     assignments: dict[str, Any] = {}
     tree = parsed(text)
     for node in ast.walk(tree):
@@ -261,7 +261,7 @@ def _assign(assignments: dict[str, Any], target: ast.expr, value: ast.expr) -> N
         return
     *path, last = ast.unparse(target).split(".")
     place = assignments
-    # the object that is configured needs no name
+    # drop the name of the configured object: `config.a.b = 1` sets a.b
     for name in path[1:]:
         inner = place.setdefault(name, {})
         if not isinstance(inner, dict):
@@ -271,7 +271,7 @@ def _assign(assignments: dict[str, Any], target: ast.expr, value: ast.expr) -> N
 
 
 def _value(node: ast.expr) -> Any:
-    """A literal or a sum; a call by its named arguments; whatever else stands there as its text."""
+    """Evaluate literals and integer arithmetic; calls as their keyword arguments, else text."""
     if isinstance(node, ast.Dict):
         pairs = zip(node.keys, node.values, strict=True)
         return {ast.literal_eval(key): _value(v) for key, v in pairs if key is not None}

@@ -1,4 +1,4 @@
-"""Reading: files of a job, each recognised by what stands in it."""
+"""Reading: a job's configuration files, each recognised by its content."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ READERS = {
 
 
 def read_configuration(path: str | Path, *more: str | Path) -> Configuration:
-    """Layout, workload and framework that the files of one job state; raises CatalogueError."""
+    """Read layout, workload and framework from the files of one job; raises CatalogueError."""
     texts = {}
     for name in (path, *more):
         where = Path(name).expanduser()
@@ -45,7 +45,7 @@ def read_configuration(path: str | Path, *more: str | Path) -> Configuration:
 
 
 def read_configuration_text(text: str, name: str) -> Configuration:
-    """Layout, workload and framework that the text of one file states; raises CatalogueError."""
+    """Read layout, workload and framework from the text of one file; raises CatalogueError."""
     document = Document(shorten(name.rpartition("/")[2] or name), text)
     if len(text) > MAX_BYTES:
         raise CatalogueError(

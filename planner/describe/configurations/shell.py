@@ -1,4 +1,4 @@
-"""Shell: options that a file of arguments or a job script states, followed without running it."""
+"""Shell: command-line options of an argument file or a job script, read without running it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LARGEST = 10**15
 
 
 def _arithmetic(text: str) -> int | None:
-    """The value of a sum or a product of whole numbers; None where it is another thing."""
+    """Evaluate integer arithmetic; None if the text is anything else."""
     try:
         tree = parsed(text.strip(), "eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -31,14 +31,14 @@ def _arithmetic(text: str) -> int | None:
 
 
 def parsed(text: str, mode: Literal["exec", "eval"] = "exec") -> ast.AST:
-    """The tree of a text that may be Python; what Python only warns of is nobody's business."""
+    """Parse a text as Python, with SyntaxWarnings silenced."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)
         return compile(text, "<text>", mode, ast.PyCF_ONLY_AST)
 
 
 def evaluate_integer(node: ast.expr) -> int | None:
-    """The value of a parsed sum or product of whole numbers; None where it is another thing."""
+    """Evaluate a parsed integer expression; None if it is anything else, or too large."""
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return node.value if abs(node.value) <= _LARGEST else None
     if not isinstance(node, ast.BinOp) or type(node.op) not in _OPERATIONS:
@@ -59,7 +59,7 @@ _HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?")
 
 
 def _statements(script: str) -> Iterator[tuple[str, str]]:
-    """Statements, each with what ends it: a line end, `;`, `&&`, `||` or `|`."""
+    """Yield statements with their terminators: a line end, `;`, `&&`, `||`, `|` or `&`."""
     text = _without_documents(script.replace("\\\n", " "))
     start = 0
     for index, sign in _bare(text):
@@ -78,7 +78,7 @@ def _statements(script: str) -> Iterator[tuple[str, str]]:
 
 
 def _cut(statement: str) -> list[str]:
-    """Words of a statement, as written."""
+    """Split a statement into words, quotes and variables left as written."""
     words, start = [], 0
     for index, sign in _bare(statement):
         if sign.isspace():
@@ -88,7 +88,7 @@ def _cut(statement: str) -> list[str]:
 
 
 def _bare_text(text: str) -> str:
-    """Text without comments."""
+    """Remove comments from a text."""
     pieces, start = [], 0
     for index, sign in _bare(text, comments=True):
         if sign == "#" and index >= start:
@@ -99,7 +99,7 @@ def _bare_text(text: str) -> str:
 
 
 def _bare(text: str, *, comments: bool = False) -> Iterator[tuple[int, str]]:
-    """Places of the signs that stand in no quotes, parentheses or comment."""
+    """Yield index and character outside quotes, parentheses and comments."""
     quote, depth, index = "", 0, 0
     while index < len(text):
         sign = text[index]
@@ -126,7 +126,7 @@ def _bare(text: str, *, comments: bool = False) -> Iterator[tuple[int, str]]:
 
 
 def _without_documents(text: str) -> str:
-    """The script without the texts that it writes into files (`<<EOT`)."""
+    """Remove the bodies of here-documents (`<<EOT`) from a script."""
     lines: list[str] = []
     until = ""
     for line in text.splitlines():
@@ -143,11 +143,11 @@ def _without_documents(text: str) -> str:
 
 _OPTION = re.compile(r"--([A-Za-z][\w.-]*)(?:=(.*))?", re.DOTALL)
 _ARGUMENT = re.compile(r"--|[\w.]+$")
-"""A line of a file of arguments: an option, or one of several values of the option above."""
+"""A line of an argument file: an option, or one of several values of the option above it."""
 _SETTING = re.compile(r"([A-Za-z_]\w*(?:\.\w+)+)=(.*)", re.DOTALL)
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _ENDING = re.compile(r"-[A-Za-z]|[\d&]?>|\S*\.py$")
-"""A word that is no value of the option before it: a short option, a redirection, a program."""
+"""A word that is not a value of the option before it: a short option, redirection, program."""
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _EXPANSION = re.compile(
     r"\$\(\((?P<sum>[^()]*(?:\([^()]*\)[^()]*)*)\)\)"
@@ -165,11 +165,11 @@ _TESTS: Mapping[str, Callable[[Any, Any], bool]] = {
     **{f"-{name}": getattr(operator, name) for name in ("eq", "ne", "gt", "ge", "lt", "le")},
 }
 _MOST_TEXT = 100_000
-"""Characters of a variable: a script that doubles one again and again is not followed."""
+"""Most characters kept of a variable, for scripts that double one repeatedly."""
 
 
 def options_of(text: str) -> Mapping[str, Any]:
-    """Options by name, without their dashes and with `-` for `_`; True where no value follows."""
+    """Read options by name, dashes stripped and `_` written as `-`; True for one without value."""
     lines = [line.strip() for line in text.splitlines()]
     lines = [line for line in lines if line and not line.startswith("#")]
     if lines and lines[0].startswith("--") and all(map(_ARGUMENT.match, lines)):
@@ -178,7 +178,7 @@ def options_of(text: str) -> Mapping[str, Any]:
 
 
 def settings_of(text: str) -> dict[str, Any]:
-    """Settings `group.name=value` of Hydra, one a line or in a script, as tables."""
+    """Read Hydra settings `group.name=value`, one per line or in a script, as nested tables."""
     script = _Script()
     script.follow(text)
     settings: dict[str, Any] = {}
@@ -193,7 +193,7 @@ def settings_of(text: str) -> dict[str, Any]:
 
 
 def _named(words: Sequence[str]) -> dict[str, Any]:
-    """Options among words, each with the values after it."""
+    """Collect the options among words, each with the values after it."""
     named_values: dict[str, Any] = {}
     name = ""
     for word in words:
@@ -211,13 +211,13 @@ def _named(words: Sequence[str]) -> dict[str, Any]:
 
 
 class _Script:
-    """Variables of a script so far, and the words of the programs that it started."""
+    """A script that is followed but not run: its variables, and the words of its commands."""
 
     def __init__(self) -> None:
         self.variables: dict[str, str] = {}
         self.words: list[str] = []
         self.blocks: list[list[bool]] = []
-        # of every open block: whether its branch runs, whether one of its branches did
+        # per open block: whether the current branch runs, and whether any branch has run
 
     def followed(self, text: str) -> dict[str, Any]:
         self.follow(text)
@@ -236,7 +236,7 @@ class _Script:
             skips = (end == "&&" and tested and not holds) or (end == "||" and holds is True)
 
     def _enters(self, words: list[str]) -> bool:
-        """True where the rest of a statement runs, after its keywords."""
+        """Strip the shell keywords of a statement; True if the rest of it runs."""
         while words:
             first = words[0]
             if first == "if":
@@ -277,7 +277,7 @@ class _Script:
             self.variables[match[1]] = text[:_MOST_TEXT].strip()
 
     def _expanded(self, word: str) -> str:
-        """A word without its quotes, and with what its variables hold."""
+        """Remove the quotes of a word and substitute its variables."""
         parts = re.split(r"('[^']*')", word)
         expanded = [p[1:-1] if p.startswith("'") else self._substituted(p) for p in parts]
         return "".join(expanded).replace("\\\n", " ").replace("\\", "")[:_MOST_TEXT]
@@ -297,9 +297,9 @@ class _Script:
         return _EXPANSION.sub(value, text.replace('"', ""))[:_MOST_TEXT]
 
     def _holds(self, words: Sequence[str]) -> bool | None:
-        """Result of a test; None where the script alone does not decide it."""
+        """Evaluate a shell test; None if the script alone does not decide it."""
         tested = [word for word in words if word not in ("[", "]", "[[", "]]", "test")]
-        # what was never assigned is empty
+        # variables that were never assigned are empty
         inner = [_EXPANSION.sub("", self._expanded(word)) for word in tested]
         if len(inner) == 2 and inner[0] in ("-z", "-n"):
             return (inner[1] == "") == (inner[0] == "-z")

@@ -1,4 +1,4 @@
-"""StatedJob: what one file says, gathered field by field while it is read."""
+"""StatedJob: the fields of one configuration file, collected while it is read."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from planner.errors import CatalogueError, shorten
 from planner.units import parse_quantity
 
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
-"""Precisions by torch's names."""
+"""Training precisions by torch dtype."""
 
 _VALUE = "{value}"
 _MOST_NAMED = 12
 _OFF = ("none", "false", "no", "off", "0", "1", "{}", "[]", "")
-"""Values that switch nothing on; 1 is a degree that splits nothing."""
+"""Values that leave a setting off; a degree of 1 splits nothing."""
 
 
 class StatedJob:
-    """Statements of one file so far. None is what it does not say."""
+    """Fields collected from one file so far. None values are not stated and are ignored."""
 
     def __init__(self, kind: str, document: Document, table: Table) -> None:
         self.kind, self.document, self.table = kind, document, table
@@ -37,53 +37,53 @@ class StatedJob:
         self.off: list[str] = []
 
     def layout(self, **values: Any) -> None:
-        """Fields of the layout."""
+        """Set layout fields."""
         self._state("layout", values)
 
     def workload(self, **values: Any) -> None:
-        """Fields of the workload."""
+        """Set workload fields."""
         self._state("workload", values)
 
     def shape(self, **values: Any) -> None:
-        """Sizes of the model."""
+        """Set model sizes."""
         self._state("shape", values)
 
     def changes(self, values: Mapping[str, Any]) -> None:
-        """Fields of the framework's description."""
+        """Override fields of the framework's description."""
         self._state("changes", values)
 
     def left_to(self, owner: Any, *names: str) -> None:
-        """Fields that another file states."""
+        """Leave fields to another file, `owner`."""
         self._state("left_to", dict.fromkeys(names, str(owner)))
 
     def is_(self, **values: Any) -> None:
-        """Further parts of the configuration: framework, world, replicas."""
+        """Set single values of the configuration, such as framework, world or replicas."""
         self.single.update({k: v for k, v in values.items() if v})
 
     def turned_on(self, *switches: str) -> None:
-        """Switches of the framework, where the words of its description do not find them."""
+        """Turn on framework switches that the lines in their descriptions do not detect."""
         self.on += switches
 
     def turned_off(self, *switches: str) -> None:
-        """Switches whose words stand there, but which other words take back."""
+        """Turn off switches that the file has lines for but that other settings disable."""
         self.off += switches
 
     def switches(self) -> tuple[str, ...]:
-        """Switches that the file turns on."""
+        """List the framework switches that the file turns on."""
         framework = self.single.get("framework") or self.single.get("usual_framework")
         in_table = _switches_in(framework, self.table) if framework in names("framework") else ()
         distinct = dict.fromkeys((*in_table, *self.on))
         return tuple(word for word in distinct if word.partition("=")[0] not in self.off)
 
     def note(self, sentence: str) -> None:
-        """A sentence for the user."""
+        """Add a note for the user."""
         self.notes.append(f"{self.document.name}: {sentence}")
 
     def _state(self, name: str, values: Mapping[str, Any]) -> None:
         self.fields[name].update({k: v for k, v in values.items() if v is not None})
 
     def not_counted(self, table: Table, meanings: Mapping[str, str]) -> None:
-        """Notes on keys that change memory or time and that the estimate does not count."""
+        """Note keys that change memory or time but that the estimate does not count."""
         for key, meaning in meanings.items():
             value = table.get(key)
             if str(value).lower() in _OFF:
@@ -93,18 +93,18 @@ class StatedJob:
             self.note(f"{table.name(key)}{shown} is not counted: {meaning}")
 
     def by_default(self, **values: Any) -> None:
-        """Fields of either that hold where no other file states them."""
+        """Set layout or workload fields that hold unless some file states them."""
         self._state("usual", values)
 
     def compared(self, table: Table, values: Mapping[str, float]) -> None:
-        """Notes on numbers that differ from those that the estimate counts."""
+        """Note numbers that differ from those that the estimate counts."""
         for key, counted in values.items():
             value = table.number(key)
             if value is not None and value != counted:
                 self.note(f"{table.name(key)} = {value} is not counted: {counted:g} is")
 
     def named(self, table: Table, key: str, names: Mapping[str, Any], otherwise: Any) -> Any:
-        """The meaning of a word; `otherwise`, with a note, where it has none of ours."""
+        """Translate a word through `names`; an unknown word gives `otherwise` and a note."""
         word = table.word(key)
         if word is None or word in names:
             return None if word is None else names[word]
@@ -112,11 +112,11 @@ class StatedJob:
         return otherwise
 
     def refused(self, message: str) -> CatalogueError:
-        """A refusal that names the file."""
+        """Make an error that names the file."""
         return CatalogueError(f"{self.document.name}: {message}")
 
     def configuration(self, hides: Callable[[str], bool]) -> Configuration:
-        """The gathered fields, with a note on what was not read."""
+        """Build the configuration from the collected fields, with a note on unread keys."""
         on = self.switches()
         rest = [key for key in self.table.unread() if not hides(key)]
         if rest:
@@ -135,23 +135,23 @@ class StatedJob:
 
 @dataclass(frozen=True)
 class Reader:
-    """How files of one kind are recognised and read."""
+    """A reader of one kind of file."""
 
     kind: str
-    """Files of this kind, in words."""
+    """Name of the kind, for messages."""
     recognises: Callable[[Document], bool]
-    """Whether a file is of its kind."""
+    """Whether a file is of this kind."""
     state: Callable[[StatedJob, Table], None]
-    """States what a file's table says."""
+    """Reads the table of a file into a StatedJob."""
     framework: str = ""
-    """The framework that such files configure; empty where they say it themselves."""
+    """Framework that these files configure; empty if the file itself decides."""
     table: Callable[[Document], Table] = Document.table
-    """The table of a file: its assignments, options or settings."""
+    """Gets the table of a file: its assignments, options or settings."""
     hides: Callable[[str], bool] = lambda key: True
-    """Whether nobody need be told that a key was not read."""
+    """Whether the note on unread keys leaves out a key."""
 
     def read(self, document: Document) -> Configuration:
-        """The configuration of the file."""
+        """Read the configuration of a file."""
         job = StatedJob(self.kind, document, self.table(document))
         job.is_(framework=self.framework)
         self.state(job, job.table)
@@ -159,17 +159,17 @@ class Reader:
 
 
 def has_any(*marks: str) -> Callable[[Document], bool]:
-    """Test for one of these keys at the top of a file."""
+    """Make a test for any of these keys at the top level of a file."""
     return lambda document: any(mark in document.tables for mark in marks)
 
 
 def has_all(*marks: str) -> Callable[[Document], bool]:
-    """Test for all of these keys at the top of a file."""
+    """Make a test for all of these keys at the top level of a file."""
     return lambda document: all(mark in document.tables for mark in marks)
 
 
 def dealing(counts: Sequence[int], usual: tuple[int, int] = (0, 0)) -> dict[str, int | str]:
-    """Fields of a layout for layers of every chunk; none if dealt so with the `usual` ends."""
+    """Layout fields that give these layers per chunk; none if `usual` slots already do."""
     for first, last in (usual, (0, 0), (1, 1), (1, 0), (0, 1)):
         if _dealt(sum(counts), len(counts), first, last) == list(counts):
             return {} if (first, last) == usual else {"embedding_slots": first, "head_slots": last}
@@ -177,7 +177,7 @@ def dealing(counts: Sequence[int], usual: tuple[int, int] = (0, 0)) -> dict[str,
 
 
 def _dealt(layers: int, chunks: int, first: int, last: int) -> list[int]:
-    """As even as possible, ends counted as layers."""
+    """Spread layers evenly over chunks, counting the ends of the model as layers."""
     base, extra = divmod(layers + first + last, chunks)
     counts = [base + (chunk < extra) for chunk in range(chunks)]
     counts[0] -= first
@@ -189,7 +189,7 @@ def _dealt(layers: int, chunks: int, first: int, last: int) -> list[int]:
 
 
 def _switches_in(name: str, settings: Table) -> Iterator[str]:
-    """Switches of a framework whose words all stand in a file, with their values."""
+    """Yield the framework's switches whose lines are all in a file, with their values."""
     for switch_name, switch in load_framework(name).switches.items():
         if not switch.arguments and not switch.read_as:
             continue
@@ -202,7 +202,7 @@ def _switches_in(name: str, settings: Table) -> Iterator[str]:
 
 
 def _value(line: str, settings: Table) -> str | None:
-    """The value of `{value}` in a file that says a line; None where it does not say it."""
+    """Value in place of a line's `{value}`, "" if it has none; None if the file lacks the line."""
     place, colon, rest = line.partition(": ")
     path, wanted = _parsed(rest if colon and "." in place else line)
     table = settings
@@ -220,7 +220,7 @@ def _value(line: str, settings: Table) -> str | None:
 
 
 def _parsed(line: str) -> tuple[list[str], Any]:
-    """Where a line stands in a file, and what it says there."""
+    """Split a line of a switch into its path in the file and its value."""
     if line.startswith("--"):
         option, _, value = line.removeprefix("--").replace("=", " ", 1).partition(" ")
         return [option], value or True
@@ -233,7 +233,7 @@ def _parsed(line: str) -> tuple[list[str], Any]:
 
 
 def _number(value: Any) -> str | None:
-    """A number as a switch names it."""
+    """Write a quantity as digits, as in the name of a switch; None if it is not a number."""
     try:
         return f"{parse_quantity(str(value)):.0f}"
     except ValueError:

@@ -1,1 +1,1 @@
-"""Framework: how a training framework does things, as data."""
+"""Framework: traits, support and switches of a training framework, as data."""

@@ -1,4 +1,4 @@
-"""Framework: a training framework, as one TOML file; no code asks for one by name."""
+"""Framework: a training framework, described by one TOML file; no code depends on its name."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from planner.errors import UnknownNameError, shorten
 
 
 class Stall(Description):
-    """Layouts of which some runs stall, for an unknown cause."""
+    """A class of layouts with which some measured runs stalled, for an unknown cause."""
 
     zero_stages: tuple[ZeroStage, ...] = (0, 1, 2, 3)
     """ZeRO stages of these layouts."""
@@ -43,7 +43,7 @@ class Stall(Description):
     beyond_node: bool = False
     """Whether tensor parallelism must reach beyond a node."""
     min_nodes: int = Field(ge=1, le=100_000)
-    """Fewest nodes."""
+    """Smallest number of nodes."""
     share: Share
     """Share of measured runs slower than 1.67 x their estimate."""
 
@@ -59,7 +59,7 @@ class Framework(Description):
     """Framework of the catalogue whose traits apply unless stated here; title, labels, source,
     notes, configuration and searched are never taken from it."""
     labels: tuple[str, ...] = ()
-    """Further names in tables of measured runs, in lower case."""
+    """Other names in tables of measured runs, in lower case."""
     source: str
     """Where the behaviour was read."""
     notes: tuple[str, ...] = ()
@@ -68,20 +68,20 @@ class Framework(Description):
     """Recipe that writes its files (`planner emit`), a module of `planner.emitters.recipes`; none:
     described for comparison only."""
     effort: float = Field(default=0, ge=0, le=10)
-    """Effort of adopting it, beyond DDP around one's own model, on the scale of the preferences
-    [1]."""
+    """Extra effort of adopting it, compared with DDP around the user's own model, on the scale of
+    the preferences [1]."""
     searched: bool = False
     """Whether a search includes it by default."""
     stands_in_for: str = ""
-    """Framework that it replaces in a search where that one does not run."""
+    """Framework that it replaces in a search if that one does not run."""
     instead_of: str = ""
     """Framework that is searched only if this one is not, or has no layout that fits."""
     requires: Requirements = Requirements()
-    """Requirements on a machine for searches by default."""
+    """Requirements on a machine to be searched there by default."""
     runtimes: tuple[Runtime, ...] = get_args(Runtime)
     """Device runtimes that it runs on."""
     devices: tuple[str, ...] = ()
-    """Parts of the names of its devices; empty: all devices of its runtimes."""
+    """Substrings of supported device names; empty: all devices of its runtimes."""
     axes: tuple[Axis, ...]
     """Parallel axes besides data."""
     zero_stages: tuple[ZeroStage, ...] = Field(min_length=1)
@@ -91,11 +91,11 @@ class Framework(Description):
     unsharded_precisions: tuple[TrainingPrecision, ...] = PRECISIONS
     """Precisions it offers without sharding (ZeRO-0)."""
     axes_need_sharding: tuple[Axis, ...] = ()
-    """Axes that need sharded states (ep: over as many ranks or a multiple)."""
+    """Axes that need sharded states (ep: over ep ranks or a multiple of them)."""
     hybrid_stages: tuple[ZeroStage, ...] = ()
     """ZeRO stages with hybrid sharding: groups of ranks shard and replicate across groups."""
     second_shards: bool = False
-    """Whether ZeRO-3 can keep weights sharded over fewer ranks from forward to backward."""
+    """Whether ZeRO-3 can reshard weights over fewer ranks between forward and backward."""
     context: tuple[Context, ...] = ("ring",)
     """Kinds of context parallelism; the first is the default."""
     context_alone: bool = False
@@ -108,7 +108,7 @@ class Framework(Description):
     """Selections of layers for full recompute: the first ones of a stage (layers), every n-th
     (every), or several per checkpoint (span)."""
     recompute_modules: tuple[Module, ...] = ()
-    """Modules that selective recompute can repeat instead of the policy's choice."""
+    """Modules that users can choose for selective recompute instead of its policy."""
     recompute_modules_not_fp8: tuple[Module, ...] = ()
     """Modules that cannot be repeated in FP8 training."""
     deferred_recompute: tuple[Recompute, ...] = RECOMPUTE
@@ -163,11 +163,11 @@ class Framework(Description):
     host: HostTime
     """Host time per layer."""
     stalls: tuple[Stall, ...] = ()
-    """Layouts that stall now and then: reported and avoided, not part of step times."""
+    """Layouts that sometimes stall: reported and avoided, not part of step times."""
     buffers: Buffers
     """Fixed buffers."""
     communication: Communication
-    """Overlap and form of collectives."""
+    """Overlap and kind of collectives."""
     reduction: Reduction = Reduction()
     """Data-parallel reduction of unsharded gradients."""
     offloading: Offloading = Offloading()
@@ -177,12 +177,12 @@ class Framework(Description):
     switches: dict[str, Switch] = Field(default_factory=dict)
     """Options that users can turn on, by name: `--framework NAME+SWITCH`."""
     switched: tuple[str, ...] = ()
-    """Switches that are on, as named."""
+    """Switches that are on, as the user wrote them."""
 
     @model_validator(mode="before")
     @classmethod
     def _fill(cls, fields: Any) -> Any:
-        """Complete `bf16` from `mixed`."""
+        """Fill in missing fields of `bf16` from `mixed`."""
         if not isinstance(fields, dict):
             return fields
         mixed, bf16 = fields.get("mixed"), fields.get("bf16")
@@ -199,7 +199,7 @@ class Framework(Description):
         return strip_switches(self.name)
 
     def with_switches(self, *words: str) -> Framework:
-        """Turn further switches on; raises UnknownNameError or DescriptionError."""
+        """Turn on more switches; raises UnknownNameError or DescriptionError."""
         plain = {**self.model_dump(), "name": self.name.removesuffix(self._switch_suffix)}
         changed = apply_switches(plain, (*self.switched, *words))
         return type(self).described(changed, where=shorten(changed["name"]))
@@ -220,7 +220,7 @@ class Framework(Description):
     def refuses(
         self, machine: Machine, workload: Workload | None = None, model: Model | None = None
     ) -> str:
-        """Why a machine, workload or model is not supported with these switches; empty if it is."""
+        """Reason why a machine, workload or model is not supported; empty if it is."""
         runtime, where = machine.device.runtime, f"({machine.name})"
         if runtime not in self.runtimes:
             return (
@@ -246,12 +246,12 @@ class Framework(Description):
         return ""
 
     def trait(self, path: str) -> Any:
-        """The trait of a dotted name."""
+        """Get a trait by its dotted name."""
         return functools.reduce(getattr, path.split("."), self)
 
     @property
     def active_switches(self) -> dict[str, Switch]:
-        """Switches that are on, by their words."""
+        """Switches that are on, by the user's words (NAME or NAME=VALUE)."""
         return {word: self.switches[word.partition("=")[0]] for word in self.switched}
 
     @property
@@ -277,7 +277,7 @@ class Framework(Description):
         return "".join(f"+{word}" for word in self.switched)
 
     def on(self, runtime: Runtime) -> Framework:
-        """The framework on a device runtime, without the kernels missing there."""
+        """Copy for a device runtime, without the kernels that are missing there."""
         lacking = [row for row in self.other_kernels if runtime in row.runtimes]
         if not lacking:
             return self
@@ -290,7 +290,7 @@ class Framework(Description):
         return tuple(name for name in self.recompute_modules if name not in refused)
 
     def zero_stages_for(self, precision: str) -> tuple[int, ...]:
-        """ZeRO stages in a training precision, with the switches that are on."""
+        """ZeRO stages for a training precision and the switches that are on."""
         plain = precision in self.unsharded_precisions
         on = [switch.zero_stages for switch in self.active_switches.values()]
         return tuple(
@@ -300,7 +300,7 @@ class Framework(Description):
         )
 
     def limit_to_files(self, model: Model, workload: Workload) -> Framework:
-        """Restrict the layouts to those that its files can state for a job."""
+        """Copy whose layouts are limited to those that its files can state for a job."""
         code = self.code
         changes: dict[str, object] = {
             "zero_stages": code.zero_stages or self.zero_stages,

@@ -1,4 +1,4 @@
-"""Support: the decoders that a framework's own code builds, and the settings of its files."""
+"""Support: models that a framework's own code builds, and settings that its files can state."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ class Flavor(Description):
     name: str
     """The framework's own name."""
     sizes: tuple[Width, Width, Width, Width, Width]
-    """Layers, width, feed-forward of a layer (of an expert where it has any), key-value heads,
+    """Layers, hidden size, feed-forward width of a layer (or of an expert), key-value heads,
     vocabulary."""
 
 
 class SupportedModels(Description):
-    """Decoders that one code of a framework builds: two norms in series, no output bias."""
+    """Decoders that one model code of a framework builds: two norms per layer, no output bias."""
 
     module: str = ""
-    """Name of that code in the framework, if it has several."""
+    """Name of this model code in the framework, if it has several."""
     positions: tuple[Literal["learned", "rope", "alibi", "relative", "none"], ...] = ("rope",)
     """Position schemes."""
     norms: tuple[Literal["layernorm", "layernorm-nobias", "rmsnorm"], ...] = ("rmsnorm",)
     """Normalisations."""
     feed_forwards: tuple[str, ...] = ("gated silu",)
-    """Non-linearities of the feed-forward, `gated` where it has a gate."""
+    """Activations of the feed-forward, such as `gated silu`."""
     biases: tuple[Biases, ...] = ("none",)
     """Matrices of a layer with biases."""
     qk_norms: tuple[Literal["none", "head", "full"], ...] = ("none",)
@@ -66,40 +66,40 @@ class SupportedModels(Description):
     attention: tuple[Literal["heads", "latent"], ...] = ("heads",)
     """Attention with separate keys and values, or latent attention (MLA)."""
     sinks: tuple[bool, ...] = (False,)
-    """Whether heads have a learned sink."""
+    """Supported values of `attention_sinks`."""
     feed_forward: tuple[Literal["dense", "experts", "biased experts"], ...] = ("dense",)
     """Kinds of feed-forward layer."""
     windows: Literal["none", "all", "some"] = "none"
-    """Layers that may have an attention window: none, all alike, or some."""
+    """Supported numbers of layers with an attention window: none, all layers, or any."""
     tied: tuple[bool, ...] = (False, True)
-    """Whether the output projection may be the embedding."""
+    """Supported values of `tied_embeddings`."""
     any_head_width: bool = True
     """Whether the head width is free; else hidden size / heads."""
     flavors: tuple[Flavor, ...] = ()
     """Sizes known by name."""
     any_size: bool = True
-    """Whether sizes besides the flavors can be set."""
+    """Whether sizes other than the flavors can be set."""
     precisions: tuple[TrainingPrecision, ...] = PRECISIONS
     """Precisions in which this code trains."""
     optimizers: tuple[OptimizerName, ...] = OPTIMIZERS
     """Optimizers with which this code trains."""
     axes: tuple[Axis, ...] | None = None
-    """Parallel axes of this code besides data; None: all of the framework's."""
+    """Parallel axes besides data that this code supports; None: all of the framework."""
 
     def flavor(self, model: Model) -> str:
-        """Name of a model's sizes; empty if they have none."""
+        """Name of the flavor that has a model's sizes; empty if there is none."""
         width = model.experts.ffn_size if model.experts is not None else model.ffn_size
         sizes = (model.num_layers, model.hidden_size, width, model.num_kv_heads, model.vocab_size)
         return next((flavor.name for flavor in self.flavors if flavor.sizes == sizes), "")
 
     def lacks(self, model: Model, sequence_length: int) -> str:
-        """First difference of a model from the supported ones; empty if there is none."""
+        """First feature of a model that this code does not support; empty if there is none."""
         differences = self._model_differences(model)
         differences |= self._layer_differences(model, sequence_length)
         return next((difference for difference, differs in differences.items() if differs), "")
 
     def _model_differences(self, model: Model) -> dict[str, bool]:
-        """Possible differences of the whole model."""
+        """Features of the whole model, and whether each is unsupported."""
         return {
             f"is no decoder but {model.kind}": model.kind != "decoder",
             f"has {model.position} positions": model.position not in self.positions,
@@ -116,7 +116,7 @@ class SupportedModels(Description):
         }
 
     def _layer_differences(self, model: Model, sequence_length: int) -> dict[str, bool]:
-        """Possible differences of attention and feed-forward."""
+        """Features of attention and feed-forward, and whether each is unsupported."""
         layers = model.num_window_layers
         windowed = 0 < model.sliding_window < sequence_length and layers > 0
         allowed = {"none": False, "all": layers == model.num_layers, "some": True}
@@ -153,7 +153,7 @@ def _feed_forward(model: Model) -> Literal["dense", "experts", "biased experts"]
 
 
 class EmitSupport(Description):
-    """Support of the framework's own code and files, if less than can be estimated."""
+    """Limits of the framework's own code and files, where estimates can cover more."""
 
     models: tuple[SupportedModels, ...] = ()
     """Models that its own code builds; empty: it runs the user's model code."""
@@ -164,7 +164,7 @@ class EmitSupport(Description):
     optimizers: tuple[OptimizerName, ...] = OPTIMIZERS
     """Optimizers that its files can set."""
     drops_tokens: bool = False
-    """Whether its files can limit the tokens of an expert."""
+    """Whether its files can set an expert capacity, beyond which tokens are dropped."""
     pads_experts: bool = True
     """Whether it can pad experts to their capacity."""
     masks_documents: bool = False
@@ -177,13 +177,13 @@ class EmitSupport(Description):
     recompute_by: tuple[Literal["layers", "every", "span"], ...] | None = None
     """As `Framework.recompute_by`, for its files; None: all it offers."""
     reshards_whole: bool = False
-    """Whether its files either reshard weights over all their ranks after forward or not at all,
-    for models of its code."""
+    """Whether its files can reshard weights after forward only over all their ranks or not at all,
+    for models that its code builds."""
     axes_need_sharding: tuple[Axis, ...] = ()
     """As `Framework.axes_need_sharding`, for its files."""
 
     def lacks(self, model: Model, workload: Workload) -> str:
-        """Why no file can be written for a job; empty if one can."""
+        """Reason why no files can be written for a job; empty if they can."""
         if unsaid := self.unsupported_setting(workload):
             return unsaid
         if self.other_models != "none" or not self.models:
@@ -195,7 +195,7 @@ class EmitSupport(Description):
         return self.unsupported_model(model, workload.sequence_length)
 
     def unsupported_setting(self, workload: Workload) -> str:
-        """Setting of a workload that its files lack; empty if there is none."""
+        """Reason why its files cannot state a workload; empty if they can."""
         if workload.precision not in self.precisions:
             return f"precision {workload.precision} is not written; use {either(self.precisions)}"
         if workload.optimizer not in self.optimizers:
@@ -207,7 +207,7 @@ class EmitSupport(Description):
         return ""
 
     def _mixes(self, workload: Workload) -> str:
-        """Why its code would mix documents that are estimated apart; empty if it does not."""
+        """Reason why its code mixes documents that estimates separate; empty if it does not."""
         if workload.document_lengths and workload.packing == "padded":
             return "its own data fills sequences up with the next document (packing = padded)"
         masks = self.masks_documents and workload.attention == "flash"
@@ -217,12 +217,12 @@ class EmitSupport(Description):
         return ""
 
     def unsupported_model(self, model: Model, sequence_length: int) -> str:
-        """Difference of a model from all models that its code builds; empty if there is none."""
+        """Reason why its code cannot build a model; empty if it can."""
         reasons = [decoders.lacks(model, sequence_length) for decoders in self.models]
         return "" if not reasons or "" in reasons else f"its code builds no model that {reasons[0]}"
 
     def builds(self, model: Model, workload: Workload) -> SupportedModels | None:
-        """The supported models that include a job's model; None if the user's model code runs."""
+        """Find the model code that trains a job's model; None if the user's model code runs."""
         if workload.adapted or self._mixes(workload):
             return None
         for decoders in self.models:

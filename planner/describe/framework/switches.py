@@ -41,7 +41,7 @@ def _dotted(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, A
 
 
 class Switch(Description):
-    """An option of a framework, as changes of its traits."""
+    """An option of a framework, described by the traits that it changes."""
 
     does: str = Field(min_length=8)
     """Effect of the switch, in one phrase."""
@@ -60,7 +60,7 @@ class Switch(Description):
     runtimes: tuple[Runtime, ...] = get_args(Runtime)
     """Device runtimes that support it."""
     devices: tuple[str, ...] = ()
-    """Parts of the names of its devices; empty: all devices of its runtimes."""
+    """Substrings of supported device names; empty: all devices of its runtimes."""
     precisions: tuple[TrainingPrecision, ...] = PRECISIONS
     """Training precisions that support it."""
     optimizers: tuple[OptimizerName, ...] = OPTIMIZERS
@@ -72,10 +72,10 @@ class Switch(Description):
     feed_forwards: tuple[str, ...] = ()
     """Activations of feed-forwards that support it, such as gated silu; empty: all."""
     of_experts: bool = False
-    """Whether it concerns tokens on their way to experts, so that only models with experts have it.
-    """
+    """Whether it changes how tokens are sent to experts, so that only models with experts support
+    it."""
     saves_memory: bool = False
-    """Whether it is tried if nothing fits without it."""
+    """Whether a search tries it if nothing fits without it."""
     arguments: tuple[str, ...] | None = None
     """Lines for the framework's files, each in the recipe's words and after a file name (`FILE:
     LINE`) if not for the recipe's first file; `{value}` is its value. Empty: they follow from its
@@ -91,13 +91,13 @@ class Switch(Description):
         return dict(_dotted(self.changes))
 
     def refuses(self, device: Device) -> str:
-        """Why a device does not support it; empty if it does."""
+        """Reason why a device does not support it; empty if it does."""
         suffix = "" if not self.devices else f"; it is for {', '.join(self.devices)}"
         fits = device.is_of(self.devices) and device.runtime in self.runtimes
         return "" if fits else f"does nothing on {device.name}{suffix}"
 
     def refuses_workload(self, workload: Workload, model: Model | None = None) -> str:
-        """Why a workload or its model does not support it; empty if it does."""
+        """Reason why a workload or its model does not support it; empty if it does."""
         for field in ("precision", "optimizer", "base_format"):
             value, allowed = getattr(workload, field), getattr(self, f"{field}s")
             if value not in allowed:
@@ -111,7 +111,7 @@ class Switch(Description):
         return ""
 
     def word_for(self, name: str, different: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-        """The word that turns it on, if it explains `different` traits that are stated; else ''."""
+        """Word that turns it on, if it matches `settings` and explains a `different` one; or ''."""
         changes = self.dotted
         if not all(settings.get(path, value) == value for path, value in changes.items()):
             return ""
@@ -122,20 +122,20 @@ class Switch(Description):
         return f"{name}={value:.0f}" if isinstance(value, (int, float)) else ""
 
     def fill_arguments(self, word: str) -> tuple[str, ...]:
-        """Lines for files, with the value of a user's word filled in."""
+        """Lines for the framework's files, with the value of a user's word filled in."""
         value = _number(*word.split("=", 1)) if self.takes else ""
         return tuple(line.format(value=value) for line in self.arguments or ())
 
 
 def split_name(text: str) -> tuple[str, tuple[str, ...]]:
-    """Split a framework's name or path from its switches; a plus in a number separates nothing."""
+    """Split a framework's name or path from its switches; a plus inside a number is kept."""
     path, ending, rest = text.rpartition(".toml")
     name, *switches = _PLUS.split(rest)
     return (path + ending if ending else name), tuple(switches)
 
 
 def strip_switches(name: str) -> str:
-    """Name of a framework without switches and without notes of a run."""
+    """Name of a framework without switches and without remarks after a space."""
     return split_name(name)[0].partition(" ")[0]
 
 
@@ -149,7 +149,7 @@ def merge_tables(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any
 
 
 def apply_switches(fields: dict[str, Any], words: tuple[str, ...]) -> dict[str, Any]:
-    """Turn switches on in the fields and the name of a framework."""
+    """Apply switches to the fields and the name of a framework; raises DescriptionError."""
     offered: dict[str, Any] = fields.get("switches", {})
     names = [word.partition("=")[0] for word in words]
     result = dict(fields)
@@ -199,7 +199,7 @@ def _check_pair(name: str, switch: dict[str, Any], names: list[str]) -> None:
 
 
 def _changes(word: str, switch: dict[str, Any]) -> dict[str, Any]:
-    """Changes of a switch, with the user's value."""
+    """Traits that a switch changes, with the user's value."""
     name, equals, text = word.partition("=")
     paths, changes = switch.get("takes", ()), dict(switch.get("changes", {}))
     if bool(paths) != bool(equals):

@@ -1,4 +1,4 @@
-"""Traits of a framework: its collectives, its memory, its kernels and its time on the host."""
+"""Traits of a framework: collectives, bytes per parameter, buffers, kernels, host time."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from planner.describe.machine import Runtime
 
 
 class Communication(Description):
-    """Overlap and form of collectives."""
+    """Overlap and kind of collectives."""
 
     overlap_gradients: bool
-    """Gradients are reduced behind the last backward pass."""
+    """Gradient reductions overlap the last backward pass."""
     overlap_parameters: bool
-    """Updated parameters are gathered behind the next forward pass (ZeRO-1, 2)."""
+    """All-gathers of updated parameters overlap the next forward pass (ZeRO-1, 2)."""
     every_layer_alone: bool = False
     """Every layer gathers its weights and reduces its gradients in one collective, below ZeRO-3 too
-    (FSDP); else they travel in buckets."""
+    (FSDP); else they are sent in buckets."""
     gather_bytes: BytesPerElement = 0
-    """Bytes per element of weights that ZeRO-3 gathers quantised; 0: compute precision [B]."""
+    """Bytes per element of weights that ZeRO-3 quantises to gather; 0: compute precision [B]."""
     scatter_bytes: BytesPerElement = 0
-    """Bytes per element of gradients that ZeRO-3 reduces quantised, by all-to-alls inside and then
-    between nodes; 0: reduce-scatter [B]."""
+    """Bytes per element of gradients that ZeRO-3 quantises and reduces by all-to-alls, first inside
+    and then between nodes; 0: reduce-scatter [B]."""
     replicas_once: bool = False
     """Ranks with the same shard (hybrid sharding) all-reduce gradients once a step, not with every
     reduction (MiCS)."""
     second_shards_stay: bool = False
-    """Weights resharded over fewer ranks after forward (`reshard`) stay so until the optimizer step
-    (DeepSpeed's hpZ); else until their backward pass (FSDP2)."""
+    """Weights resharded over fewer ranks after forward (`reshard`) keep these shards until the
+    optimizer step (DeepSpeed's hpZ); else until their backward pass (FSDP2)."""
     reduce_every_micro_batch: tuple[ZeroStage, ...] = ()
     """ZeRO stages at which every micro-batch reduces its gradients."""
     all_reduced_stages: tuple[ZeroStage, ...] = ()
@@ -51,20 +51,20 @@ class Communication(Description):
     """Updated weights are gathered in one collective, not in buckets (ZeRO-1, 2)."""
     reduces_once: bool | None = None
     """Unsharded gradients are accumulated over the micro-batches on every rank instead (Accelerate
-    without sync_each_batch); None: no such choice."""
+    without sync_each_batch); None: not available."""
     pipeline_reduce_every_micro_batch: tuple[ZeroStage, ...] = ()
-    """As reduce_every_micro_batch, with a pipeline only."""
+    """Further ZeRO stages at which every micro-batch reduces its gradients in a pipeline."""
     overlap_tensor: Share
     """Share of tensor-parallel traffic hidden behind GEMMs."""
     overlap_tensor_in_node: bool = False
-    """Overlap covers only sequence-parallel traffic inside a node, and other layouts are refused
+    """Overlap covers only sequence-parallel traffic inside a node; other layouts are refused
     (user buffers of Transformer Engine)."""
     overlap_tensor_backward: bool = False
     """Backward passes of column-parallel GEMMs overlap: the gather of their input with the
     input-gradient GEMM, the reduction of that gradient with the weight-gradient GEMM."""
     routes_own_tokens: bool = False
-    """Each tensor-parallel rank routes its part of the sequence, and the ranks that split an expert
-    gather its tokens (Megatron Core); else the stream is gathered before routing."""
+    """Each tensor-parallel rank routes its part of the sequence; the ranks that split an expert
+    gather its tokens (Megatron Core); else the sequence is gathered before routing."""
     experts_once_per_node: bool = False
     """A token is sent once to every node of its experts and copied there (DeepEP, HybridEP); else
     every copy crosses the network (NCCL's all-to-all)."""
@@ -75,17 +75,17 @@ class Communication(Description):
     """Dispatch and combine overlap with the other direction's computation of the next micro-batch,
     without a pipeline or with an interleaved one, and without full recompute."""
     overlap_pipeline: bool
-    """Transfers between stages with several chunks overlap with computation; with one chunk a stage
-    waits."""
+    """Point-to-point transfers overlap computation if stages have several chunks; with one chunk a
+    stage waits."""
     gather_fraction: Fraction
-    """Bandwidth of ZeRO-3 gathers and scatters / bandwidth of a large collective."""
+    """Bandwidth of ZeRO-3's all-gathers and reduce-scatters / that of a large collective."""
     contention: Share
-    """Share of hidden traffic that still costs time, as its kernels take compute units and memory
-    bandwidth."""
+    """Share of overlapped traffic that still costs time, as its kernels take compute units and
+    memory bandwidth."""
 
 
 class Reduction(Description):
-    """Data-parallel reduction of unsharded gradients, besides their width and buckets."""
+    """Data-parallel reduction of unsharded gradients: when and in which phases."""
 
     after_backward: tuple[ZeroStage, ...] = ()
     """ZeRO stages at which gradients are reduced after backward, without overlap (DeepSpeed's stage
@@ -111,11 +111,11 @@ class States(Description):
     gradient_bytes: BytesPerElement
     """Gradients, sharded from ZeRO-2 on [B/parameter]."""
     unsharded_gradient_bytes: BytesPerElement = 0
-    """Further gradients below ZeRO-2, such as 16-bit ones beside fp32 sums (DeepSpeed's
+    """Further gradients below ZeRO-2, such as 16-bit ones besides fp32 sums (DeepSpeed's
     BF16_Optimizer, ZeRO-1 only) [B/parameter]."""
     bucket_bytes: BytesPerElement = 0
-    """Flat buckets beside gradients below ZeRO-2, if gradients are reduced. DDP makes them for one
-    rank too; this trait is for programs that do not wrap the model then [B/parameter]."""
+    """Flat buckets besides gradients below ZeRO-2, if gradients are reduced. DDP allocates them on
+    one rank too; this trait is for programs that skip DDP on one rank [B/parameter]."""
     master_bytes: BytesPerElement
     """Master weights that the optimizer updates, sharded from ZeRO-1 on: fp32, or the 16 bits
     beyond the 16-bit weight [B/parameter]."""
@@ -132,10 +132,10 @@ class States(Description):
     copies_narrow_gradients: bool = False
     """The optimizer step makes an fp32 copy of narrower gradients."""
     whole_in_fp8: bool = False
-    """FP8 training keeps fp32 master weights and copies narrow gradients, though the optimizer
-    could do without (Megatron Core, FP8 recipes other than delayed scaling)."""
+    """FP8 training keeps fp32 master weights and copies narrow gradients, even if the optimizer
+    needs neither (Megatron Core, FP8 recipes other than delayed scaling)."""
     norm_bytes: BytesPerElement = 0
-    """Copy of the largest updated gradient to compute its norm [B/element]."""
+    """Copy of the largest updated gradient for the gradient norm [B/element]."""
 
 
 class Buffers(Description):
@@ -146,7 +146,7 @@ class Buffers(Description):
     num_reduce_buckets: int = Field(default=1, ge=0, le=8)
     """Buckets alive at once (2 if reduction overlaps backward)."""
     num_sharded_buckets: int = Field(default=0, ge=0, le=8)
-    """The same under ZeRO-3; 0: as num_reduce_buckets."""
+    """Buckets alive at once under ZeRO-3; 0: as num_reduce_buckets."""
     buckets_in_backward: bool = False
     """The first gradient of a backward pass allocates the buckets and the reduction frees them, if
     weights are not sharded (DeepSpeed's ZeRO-1 and 2)."""
@@ -167,8 +167,8 @@ class Buffers(Description):
     reduce_input_bytes: BytesPerElement = 0
     """Input of the previous layer's reduce-scatter (ZeRO-2 and 3) [B/parameter]."""
     reduces_alone: bool = False
-    """Gradients are copied for a reduction also with dp = 1 (FSDP2, which wraps for its precision
-    policy)."""
+    """Gradients are copied for a reduction even with dp = 1 (FSDP2, which wraps the model for its
+    precision policy)."""
     whole_embedding_gradient: bool = False
     """Under tensor parallelism every rank computes the whole embedding gradient before it is split
     (DTensor)."""
@@ -194,16 +194,16 @@ class Offloading(Description):
     """Offloading: transfers, and memory of the host."""
 
     overlap_weights: bool = False
-    """Weights are loaded behind computation; else the host waits for every copy."""
+    """Copies of weights to the device overlap computation; else the host waits for each copy."""
     overlap_gradients: bool = False
-    """Gradients are stored behind backward."""
+    """Copies of gradients to the host overlap backward."""
     fused_update: bool = True
     """One kernel updates the states on the host, if the device's is fused; else one kernel per
     operation."""
     gradient_transfers: int = Field(default=1, ge=0, le=8)
     """Transfers of gradients over the link in a pass that accumulates them on the host."""
     step_gradient_bytes: BytesPerElement = 0
-    """fp32 gradients of the optimizer beside the accumulated ones: sent in the last pass, kept on
+    """fp32 gradients of the optimizer besides the accumulated ones: sent in the last pass, kept on
     the host or written to the disk [B/parameter]."""
     step_host_bytes: BytesPerElement = 0
     """Host memory traffic besides the update: unscaling, copies [B/parameter]."""
@@ -212,10 +212,10 @@ class Offloading(Description):
     activations_piped: bool = True
     """Activations can be offloaded in a pipeline too."""
     activation_layers: int = Field(default=0, ge=0, le=16)
-    """Layers whose activations are on the device while streams of their own move them; 0:
-    computation waits for every copy."""
+    """Layers whose activations are on the device while separate streams copy them; 0: computation
+    waits for every copy."""
     overlap_activations: bool = False
-    """Activations move behind computation; else the device waits for every copy."""
+    """Copies of activations overlap computation; else the device waits for each copy."""
     swap_buffer_bytes: float = Field(default=0, ge=0, le=1e12)
     """Pinned buffers per rank for swapping to the disk [B]."""
 
@@ -250,33 +250,33 @@ class Kernels(Description):
     """Bytes moved per operand element to scan and convert it for an FP8 GEMM, if no other kernel
     converts it [B]."""
     fp8_across_bytes: BytesPerElement = 0
-    """The same for operands read across their memory order (weights for the input gradient, both
-    operands for the weight gradient); 0: fp8_cast_bytes [B]."""
+    """`fp8_cast_bytes` of operands read across their memory order (weights for the input gradient,
+    both operands for the weight gradient); 0: fp8_cast_bytes [B]."""
     fp8_rescale_bytes: BytesPerElement = 0
     """Bytes moved per result element to rescale a backward FP8 GEMM, if the GEMM does not scale by
     rows and columns itself [B]."""
     saves_fp8: bool = False
     """FP8 GEMMs keep their inputs in 8 bits for backward; the attention output projection keeps
-    them beside the 16-bit ones (Transformer Engine)."""
+    them in addition to 16-bit ones (Transformer Engine)."""
     activation_input_bytes: BytesPerElement = 0
     """Bytes per element that a gated SiLU keeps of its input to recompute it in backward; 0: the
     input itself (Megatron Core's activation_func_fp8_input_store: 1) [B]."""
     fp8_weight_bytes: BytesPerElement = 0
-    """8-bit copies of the layers' weights, by rows and by columns, kept beside the 16-bit weights
+    """8-bit copies of the layers' weights, by rows and by columns, kept besides the 16-bit weights
     from the first micro-batch on (Transformer Engine) [B/parameter]."""
     fp8_gather: bool = False
-    """Ranks convert their weight shards to 8 bits before gathering, so that no layer is whole in 16
-    bits."""
+    """Ranks convert their weight shards to 8 bits before the all-gather, so that no layer is
+    gathered in 16 bits."""
     loss: Loss
     """eager: fp32 logits and log-softmax of the whole vocabulary; vocab-parallel: split over tp, in
-    place; vocab-parallel-copy: on a copy beside the fp32 logits; fused: one kernel that turns
-    16-bit logits into their gradient in place; fused-copy: with the gradient beside the logits;
+    place; vocab-parallel-copy: on a copy of the fp32 logits; fused: one kernel that turns 16-bit
+    logits into their gradient in place; fused-copy: with a separate tensor for the gradient;
     fused-linear: fused with the head's GEMM, piece by piece, both gradients in the forward pass
     (Liger)."""
     loss_chunks: int = Field(default=1, ge=1, le=1024)
-    """Pieces of the sequence that pass head and loss, forward and backward, one by one (eager
-    loss), whose 16-bit logits the loop holds; the head's gradient is summed over them before it is
-    reduced. 1: the whole loss at once."""
+    """Pieces of the sequence that run through head and loss, forward and backward, one by one
+    (eager loss). The loop holds their 16-bit logits; the head's gradient is summed over them before
+    it is reduced. 1: the whole loss at once."""
     loss_metrics: int = Field(default=0, ge=0, le=8)
     """Metrics that each compute the loss once more, without gradient."""
     keeps_logits: bool = True
@@ -286,12 +286,12 @@ class Kernels(Description):
     residual_bytes: int = Field(default=0, ge=0, le=8)
     """Bytes per element of the residual stream; 0: the compute precision [B]."""
     transformers_blocks: bool = False
-    """Layers run as transformers writes them (`written` of a model): some activations in elementary
+    """Layers run as transformers implements them (`Shapes.written`): some activations in elementary
     operations, eager attention over keys and values repeated for every head."""
     keeps_latent_keys: bool = False
-    """Values of latent attention are a view that keeps the keys alive."""
+    """Values of latent attention are a view of a tensor with the keys, which stay in memory."""
     rescales_for_sinks: bool = False
-    """Attention sinks rescale the attention output, instead of being part of the kernel."""
+    """Attention sinks rescale the attention output in a separate step, not in the kernel."""
     copies_ring_output: bool = False
     """Ring attention merges its output in another memory order, so that it is copied before the
     projection."""
@@ -303,10 +303,10 @@ class Kernels(Description):
     that no output is kept for it."""
     context_exchange: Literal["pass", "gather", "gather-pass"] = "pass"
     """Exchange of keys and values between context ranks. pass: passed around during attention;
-    gather: gathered before attention, gradients reduced; gather-pass: gathered behind the first
+    gather: gathered before attention, gradients reduced; gather-pass: gathered during the first
     piece, gradients passed around in fp32 (torch)."""
     repeats_kv_heads: bool = False
-    """Keys and values are repeated for every head before attention, and kept so."""
+    """Keys and values are repeated for every head before attention, and saved repeated."""
     uneven_context: Trait | None = None
     """All context ranks wait for the one with the last tokens of causal attention; None: each rank
     holds an early and a late piece, with equal work."""
@@ -317,14 +317,14 @@ class Kernels(Description):
     """Full recompute stops at the last activation that backward needs, so that a layer's last GEMM
     is not repeated (torch.utils.checkpoint from 2.1 on, not re-entrant)."""
     saves_gathered: bool = False
-    """Sequence parallelism keeps the gathered inputs (DTensor) instead of gathering them again."""
+    """Sequence parallelism saves gathered inputs (DTensor); else backward gathers them again."""
     fused_gradient_accumulation: bool = False
     """Weight-gradient GEMMs accumulate into the fp32 gradient."""
     attention_fraction: Factor
     """Rate of the framework's fused attention / the device's `attention_efficiency`
     (FlashAttention-2)."""
     fused_optimizer: bool
-    """One kernel over states and weights; else one kernel per operation."""
+    """One optimizer kernel over states and weights; else one kernel per operation."""
     channels_last: bool = False
     """Convolutions use the memory order of matrix units (torch.channels_last); else operands and
     results are transposed around every convolution."""
@@ -339,7 +339,7 @@ class Kernels(Description):
 
 
 class OtherKernels(Description):
-    """Kernels that are missing on some runtimes."""
+    """Kernels that are missing on some device runtimes."""
 
     runtimes: tuple[Runtime, ...] = Field(min_length=1)
     """Device runtimes without them."""
@@ -356,7 +356,7 @@ class OtherKernels(Description):
 
 
 class HostTime(Description):
-    """Host time per layer: launches of kernels and collectives, for which fast devices wait."""
+    """Host time per layer to launch kernels and collectives, which can delay fast devices."""
 
     dispatch_ratio: Factor
     """Host time per kernel / bare launch time (`launch_s` of the device): modules, autograd and
@@ -377,4 +377,4 @@ class HostTime(Description):
     piped_collective_s: Duration | None = None
     """`collective_s` with a pipeline, for tp = 2 on one node [s]."""
     piped_power: Share | None = None
-    """Exponent by which host time grows with tp and the nodes of the group, with a pipeline."""
+    """Exponent e with a pipeline: host time grows as (tp / 2 * nodes of the group)^e."""

@@ -1,4 +1,4 @@
-"""What a hardware profile describes: device, node, network, storage, the queue."""
+"""Machine: a hardware profile of device, node, network, storage and queues."""
 
 from planner.describe.machine.hardware import (
     Curve,

@@ -1,4 +1,4 @@
-"""Hardware: device, node and the links in it, and the network between nodes."""
+"""Hardware: device, node, links inside the node, and the network between nodes."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class Device(Description):
     peak_flop_per_s: dict[Precision, Rate]
     """Peak dense rate per precision; absent precisions are not supported [FLOP/s]."""
     num_units: Count
-    """Streaming multiprocessors, compute units or Xe cores: the width of one GEMM wave."""
+    """Streaming multiprocessors, compute units or Xe cores: GEMM tiles that run at once."""
     gemm_efficiency: Fraction
     """Fraction of the 16-bit peak that a large library GEMM reaches."""
     gemm_efficiencies: dict[Precision, Fraction] = Field(default_factory=dict)
-    """The same for the peaks of other precisions; default `gemm_efficiency`."""
+    """`gemm_efficiency` at the peaks of other precisions; default: the 16-bit one."""
     sustained_fraction: Fraction
-    """Fraction of `gemm_efficiency` that the GEMMs of a training step reach: power limits, worse
-    shapes, other kernels between."""
+    """Fraction of `gemm_efficiency` that the GEMMs of a training step reach, due to power limits,
+    worse shapes and kernels between them."""
     grouped_gemm_fraction: Fraction
     """Rate of the grouped GEMMs of experts / rate of one large GEMM."""
     convolution_fraction: Fraction = Fraction(
@@ -72,12 +72,12 @@ class Device(Description):
         return efficiencies.get(precision, self.gemm_efficiency).value
 
     def is_of(self, names: tuple[str, ...]) -> bool:
-        """True where its name contains one of `names`, and for no names."""
+        """True if its name contains one of `names`, or if `names` is empty."""
         return not names or any(name in self.name for name in names)
 
     @property
     def uses_host_memory(self) -> bool:
-        """True where device and host share one memory, so that nothing can be offloaded."""
+        """True if device and host share one memory, so that nothing can be offloaded."""
         return self.is_apu or self.runtime == "cpu"
 
 
@@ -104,7 +104,7 @@ class Fabric(Description):
     device_bytes_per_s: Rate | None = None
     """Rate of one device into the fabric, over all links [B/s]."""
     wires: tuple[Wire, ...] = ()
-    """Links of an irregular node (kind `wires`), with the source of `device_bytes_per_s`."""
+    """Links of an irregular node (kind `wires`); the source is that of `device_bytes_per_s`."""
     card_bytes_per_s: Rate | None = None
     """Rate of one device to all devices of another card (`devices_per_card`), if one link reaches
     them; it limits groups of several cards [B/s]."""
@@ -116,11 +116,11 @@ class Fabric(Description):
     latency_s: Duration
     """Latency of one collective step between two devices of the node [s]."""
     switch_reduction: Fraction | None = None
-    """Rate of all-reduces in the switch (NVLink SHARP) / link rate; None: no such switch."""
+    """Rate of all-reduces in the switch (NVLink SHARP) / link rate; None: not supported."""
 
     @property
     def wired(self) -> bool:
-        """True for devices with direct links, such as NVLink, Xe Link or Infinity Fabric."""
+        """True if devices have direct links, such as NVLink, Xe Link or Infinity Fabric."""
         return self.kind in ("mesh", "switch", "wires")
 
     @model_validator(mode="after")
@@ -165,7 +165,7 @@ class Node(Description):
     host_memory_bytes_per_s: Rate
     """Memory bandwidth of the host, all sockets [B/s]."""
     host_link_bytes_per_s: Rate
-    """Host to device per device, while all devices of the node copy [B/s]."""
+    """Host-to-device rate of one device, while all devices of the node copy [B/s]."""
     fabric: Fabric
     """Links between the devices."""
     num_nics: int = Field(ge=0, le=64)
@@ -173,7 +173,7 @@ class Node(Description):
     nic_bytes_per_s: Rate | None = None
     """Rate of one interface [B/s]."""
     nic_of_device: tuple[DeviceIndex, ...] = Field(default=(), max_length=1024)
-    """Network interface of each device, in device order; devices of one share its rate."""
+    """Network interface of each device, in device order; its devices share its rate."""
     local_disk: LocalDisk | None = None
     """Node-local NVMe; None: no local disk."""
 
@@ -184,7 +184,7 @@ Nodes = Annotated[int, Field(ge=1, le=1_000_000)]
 OfInjection = Annotated[float, Field(ge=1e-6, le=2)]
 """Bus bandwidth / injection rate of a node; above 1 for a tree of two nodes."""
 Wait = Annotated[float, Field(ge=0, le=60)]
-"""Extra wait of one transfer [s]."""
+"""Extra delay of one transfer [s]."""
 
 
 def _check_rising(nodes: tuple[int, ...], values: tuple[float, ...], field: str, noun: str) -> None:
@@ -195,7 +195,7 @@ def _check_rising(nodes: tuple[int, ...], values: tuple[float, ...], field: str,
 
 
 class Curve(Description):
-    """A fraction by number of nodes (interpolated in log nodes)."""
+    """Bus bandwidth / injection rate, by number of nodes (interpolated in log nodes)."""
 
     num_nodes: tuple[Nodes, ...] = Field(min_length=1, max_length=1000)
     """Node counts, rising."""
@@ -213,12 +213,12 @@ class Curve(Description):
 
 
 class Delays(Description):
-    """A wait by number of nodes (interpolated in log nodes)."""
+    """Extra delay of a transfer by number of nodes (interpolated in log nodes)."""
 
     num_nodes: tuple[Nodes, ...] = Field(min_length=1, max_length=1000)
     """Node counts, rising."""
     seconds: tuple[Wait, ...] = Field(min_length=1)
-    """Wait at each count [s]."""
+    """Delay at each count [s]."""
     kind: Literal["datasheet", "measured", "calibrated", "assumed"]
     """Kind of evidence."""
     source: str
@@ -231,14 +231,14 @@ class Delays(Description):
 
 
 class Network(Description):
-    """The network between nodes, as one library drives it."""
+    """The network between nodes, as one communication library uses it."""
 
     name: str = ""
     """Name for `--network NAME`, if the machine has several."""
     note: str = ""
-    """Warning before one uses it or trusts its curve, in one sentence."""
+    """Warning to users of this network or of its curve, in one sentence."""
     frameworks: tuple[str, ...] = ()
-    """Frameworks that use it though it is not the machine's default."""
+    """Frameworks that use it, although it is not the machine's default."""
     environment: dict[str, str] = Field(default_factory=dict)
     """Environment variables that a job exports to use it."""
     setup: tuple[str, ...] = ()
@@ -258,14 +258,14 @@ class Network(Description):
     pairwise_fraction: Fraction | None = None
     """Rate of all-to-alls between nodes / rate of a ring; None: 1."""
     switch_reduction: Fraction | None = None
-    """Rate of all-reduces in the network's switches (SHARP), where a node sends its buffer once /
-    rate of a ring; None: no such switches."""
+    """Rate of all-reduces in the network's switches (SHARP; a node sends its buffer once) / rate of
+    a ring; None: not supported."""
     efficiency: Curve
     """Bus bandwidth of large collectives / injection rate of a node, by node count."""
     reducing: Curve | None = None
-    """The same for collectives that reduce (all-reduce, reduce-scatter), if they reach less."""
+    """`efficiency` of collectives that reduce (all-reduce, reduce-scatter), if lower."""
     transfer_delays: Delays | None = None
-    """Extra wait of each transfer between pipeline stages, by nodes of the job, if measured runs
+    """Extra delay of each transfer between pipeline stages, by nodes of the job, if measured runs
     show one."""
     domain_nodes: Nodes = 1
     """Nodes with full bandwidth to each other, such as a rack with NVLink switches; 1: all nodes

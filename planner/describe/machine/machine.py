@@ -30,7 +30,7 @@ class Queue(Description):
     """Directives that select the queue; empty: `-q NAME` (PBS, LSF), `--partition=NAME` (Slurm),
     `--queue=NAME` (Flux)."""
     on_request: bool = False
-    """Whether it is used only by name: restricted, interactive or preemptible queues."""
+    """Whether it is used only if the user names it: restricted, interactive, preemptible queues."""
 
 
 class Launch(Description):
@@ -140,7 +140,7 @@ class Machine(Description):
     network: Network | None = None
     """The network; absent on a single workstation."""
     networks: tuple[Network, ...] = ()
-    """The same wires under other software, with their own curves and variables."""
+    """The same links used by other libraries, with their own curves and variables."""
     file_systems: tuple[FileSystem, ...] = ()
     """Shared file systems."""
     scheduler: Scheduler = Scheduler(kind="none")
@@ -185,7 +185,7 @@ class Machine(Description):
         return (*((self.network,) if self.network else ()), *self.networks)
 
     def on_network(self, name: str) -> Machine:
-        """Choose one of the machine's networks for every framework."""
+        """Copy that uses one of the machine's networks for every framework."""
         networks = {network.name: network for network in self.all_networks if network.name}
         if not networks:
             raise DescriptionError(
@@ -198,14 +198,14 @@ class Machine(Description):
         return self.replaced(network=fields.pop(name), networks=[*fields.values()])
 
     def network_of(self, framework: str) -> Machine:
-        """Choose the network on which jobs of a framework run, unless one was chosen."""
+        """Copy that uses the network of a framework's jobs, unless the user chose one."""
         for network in self.networks:
             if framework in network.frameworks:
                 return self.on_network(network.name)
         return self
 
     def file_system(self, name: str = "") -> FileSystem | None:
-        """Shared file system of a name, by default the first of known rate; None without any."""
+        """Get a shared file system by name, by default the first with a known rate, if any."""
         systems = {system.name: system for system in self.file_systems}
         if name and name not in systems:
             listing = f"`planner show {self.name}` lists them"
@@ -238,7 +238,7 @@ class Machine(Description):
 
 
 class Requirements(Description):
-    """Requirements of a piece of software on a machine, besides its devices."""
+    """Requirements of software on a machine, besides its device runtime."""
 
     networks: tuple[NetworkKind, ...] = ()
     """Allowed kinds of network between the nodes; empty: any, or none."""
@@ -248,7 +248,7 @@ class Requirements(Description):
     """Precision that the matrix units must support: fp8 means Hopper or later."""
 
     def met_by(self, machine: Machine) -> bool:
-        """True where a machine meets all requirements."""
+        """True if a machine meets all requirements."""
         kind = machine.network.kind if machine.network else None
         return (
             (not self.networks or kind in self.networks)

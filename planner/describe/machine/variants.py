@@ -1,4 +1,4 @@
-"""Machine variants: a machine with other figures, with less free memory, or a part of one node."""
+"""Machine variants: overridden fields, memory left free, or a part of one node."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_FREE_PERCENT = 90
 
 
 def reserve_memory(machine: Machine, percent: float) -> Machine:
-    """Leave a percentage of the device memory free, for other uses."""
+    """Reduce the device memory by a percentage that is left free for other uses."""
     if not percent:
         return machine
     if not 0 < percent <= MAX_FREE_PERCENT:
@@ -38,7 +38,7 @@ _DEVICE_COUNT = re.compile(r"(--gres=gpu:(?:\w+:)?|--gpus-per-node=|--gpus=)(\d+
 
 
 def take_devices(machine: Machine, devices: int) -> Machine:
-    """Machine of one node with the first devices of a node of `machine`, and their share of it."""
+    """Reduce a machine to the first `devices` of one node, with their share if jobs share nodes."""
     node_devices = machine.node.num_devices
     if not 1 <= devices <= node_devices:
         raise DescriptionError(
@@ -68,7 +68,7 @@ def take_devices(machine: Machine, devices: int) -> Machine:
 
 
 def _share(fields: dict[str, Any], share: float, part: str) -> None:
-    """Scale the resources that all jobs of a node share."""
+    """Scale the resources that the jobs of a node share, such as cores and host memory."""
     node = fields["node"]
     shared = [node[name] for name in _SHARED if node[name]]
     for quantity in [*shared, *(node["local_disk"] or {}).values()]:
@@ -80,7 +80,7 @@ def _share(fields: dict[str, Any], share: float, part: str) -> None:
 
 
 def override_fields(machine: Machine, overrides: tuple[str, ...]) -> Machine:
-    """Replace `section.field=value` of a machine, with units; list entries go by their places."""
+    """Override fields of a machine: `section.field=value`, with units; list entries by index."""
     fields = machine.model_dump()
     for override in overrides:
         key, equals, text = override.partition("=")
@@ -108,7 +108,7 @@ def _override(fields: dict[str, Any], key: str, text: str) -> None:
 
 
 def _inside(table: Any, part: str, key: str) -> list[Any]:
-    """Sections or list entries that the next word of an override names."""
+    """Get the sections or list entries that the next part of an override's key selects."""
     if isinstance(table, (list, tuple)):
         return [table[place] for place in parse_places(part, len(table))]
     _check_field(table, part, key)
@@ -122,7 +122,7 @@ def _check_field(table: Any, name: str, key: str) -> None:
 
 
 def _replace(table: dict[str, Any], last: str, key: str, text: str) -> None:
-    """Write the value of an override, with the user as its source."""
+    """Write the value of an override and note the user as its source."""
     old, origin = table[last], {"kind": "assumed", "source": "set by the user"}
     if old is None or (isinstance(old, dict) and set(old) == {"value", *origin}):
         table[last] = {"value": parse_quantity(text), **origin}

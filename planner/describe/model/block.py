@@ -1,21 +1,21 @@
 """Block: one distinct kind of layer as weights, operators and saved tensors.
 
-A model is a short tuple of blocks with counts. Everything here is plain data; what it costs
-under a layout is worked out in `planner.cost`, once, for any number of layouts.
+A model is a short tuple of blocks with counts. Everything here is plain data; `planner.cost`
+computes memory and time of blocks for any number of layouts at once.
 
-How a piece is split over the tensor-parallel group is one word:
+One word says how a tensor is split over the tensor-parallel group:
 
     column      weight rows (outputs) / output of a column-parallel GEMM: divided by tp
     row         weight columns (inputs) / input of a row-parallel GEMM: divided by tp
     sharded     activation inside the tensor-parallel region: divided by tp
     replicated  the same on every tp rank
     residual    activation of the residual stream: divided by tp only with sequence parallelism
-    gathered    input of a column-parallel GEMM: as residual, or unsplit where the framework
-                keeps the gathered tensor
-    dispatched  token at its expert: divided by tp, and on every rank that splits the expert
+    gathered    input of a column-parallel GEMM: as residual, or unsplit if the framework keeps
+                the gathered tensor
+    dispatched  token at its expert: divided by tp / etp, as ranks that split an expert share it
     expert      inside a routed expert: divided by tp, whether tokens or experts are split
     scattered   exists only with sequence parallelism, divided by tp
-    whole       exists only with sequence parallelism, before it is divided
+    whole       exists only with sequence parallelism, not divided
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ Part = Literal[
 """Part of the model that a parameter tensor belongs to."""
 
 Matrix = Literal["", "query", "key", "value", "out", "gate", "up", "down"]
-"""Projection of its part; empty for other tensors."""
+"""Projection that a matrix computes; empty for other tensors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A parameter tensor of shape (rows, columns), `copies` times."""
+    """`copies` parameter tensors of shape (rows, columns)."""
 
     name: str
     """Name for people; nothing depends on it."""
@@ -76,7 +76,7 @@ class Weight:
     part: Part = "embedding"
     matrix: Matrix = ""
     adapter: bool = False
-    """Whether it belongs to a low-rank pair beside a matrix."""
+    """Whether it belongs to the adapter of a matrix (LoRA, DoRA)."""
     tied: bool = False
     """Whether another block owns and counts it."""
     stored_bytes: float = 0.0
@@ -109,11 +109,11 @@ class Gemm:
     again_with: tuple[Module, ...] = ()
     """Modules of selective recompute that repeat it."""
     pieces: int = 1
-    """Pieces of the tokens that pass one by one, with weight gradients summed in fp32."""
+    """Pieces of the tokens computed one after another, with weight gradients summed in fp32."""
     unpacked_bytes: float = 0.0
     """Bytes moved per weight element to unpack it before each GEMM."""
     norm_bytes: float = 0.0
-    """Bytes moved per weight element for its norms, before the forward GEMM."""
+    """Bytes moved per weight element to compute DoRA's norms, before the forward GEMM."""
     rows: float = 1
     """Rows per token (output positions of a convolution)."""
     inputs: float = 0.0
@@ -193,13 +193,13 @@ class Saved:
     again_with: tuple[Module, ...] = ()
     """Modules of selective recompute that recompute it instead of saving it."""
     input_of: tuple[Matrix, ...] = ()
-    """Matrices whose input it is, and whose adapters need it for their gradients."""
+    """Matrices that take it as input; their adapters need it for their gradients."""
     for_weights: float = 0.0
-    """Part saved for weight gradients alone [1]."""
+    """Fraction that only weight gradients need [1]."""
 
     @functools.cached_property
     def only(self) -> tuple[str, ...]:
-        """Names of its `only_` marks that are set."""
+        """Names of its `only_` fields that are true."""
         return tuple(
             f.name for f in fields(self) if f.name[:5] == "only_" and getattr(self, f.name)
         )
@@ -224,24 +224,24 @@ class Block:
     dispatch_top_k: int = 0
     """Experts per token that its all-to-all serves; 0: dense."""
     working: tuple[tuple[Saved, ...], ...] = ()
-    """Temporary tensors of backward: alternatives, of which the largest counts."""
+    """Temporary tensors at alternative peaks of backward; the largest set counts."""
     unpacking: tuple[Saved, ...] = ()
-    """Temporary tensors of a frozen matrix that is unpacked or merged with its adapters."""
+    """Temporary tensors while a frozen matrix is unpacked or merged with its adapters."""
     repeating: tuple[Saved, ...] = ()
-    """Temporary tensors once full recompute has repeated the block."""
+    """Temporary tensors after full recompute has repeated the block."""
     after_ffn: tuple[Saved, ...] = ()
-    """Temporary tensors once the feed-forward's weight gradients are complete."""
+    """Temporary tensors after the feed-forward's weight gradients are complete."""
     kept_whole: bool = False
-    """Whether a partial recompute leaves it out; it is counted with the block before it."""
+    """Whether partial recompute skips its layers; the block before it includes their count."""
     deferred: tuple[Saved, ...] = ()
     """Gradients saved for a separate weight-gradient pass."""
 
     @functools.cached_property
     def tied_elsewhere(self) -> int:
-        """Parameters owned by another block, which counts them."""
+        """Parameters that another block owns and counts."""
         return sum(weight.num_params for weight in self.weights if weight.tied)
 
     @functools.cached_property
     def num_params(self) -> int:
-        """Parameters of one such block, without tied ones."""
+        """Parameters of one block, without tied ones."""
         return sum(weight.num_params for weight in self.weights) - self.tied_elsewhere

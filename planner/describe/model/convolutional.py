@@ -1,4 +1,4 @@
-"""Convolutional networks: stages of convolutions, and the sizes of a whole sample in each."""
+"""Convolutional networks: stages of convolutions, with the tensor sizes of one sample."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _tuple(value: object) -> object:
 
 
 Edges = Annotated[tuple[_Edge, ...], BeforeValidator(_tuple), Field(min_length=1, max_length=3)]
-"""One edge for all dimensions, or one for each dimension."""
+"""One length for all dimensions, or one per dimension."""
 
 
 def _at(edges: tuple[int, ...], axis: int) -> int:
@@ -56,7 +56,7 @@ class Convolution(Description):
     stride: Edges = (1,)
     """Stride; a transposed convolution enlarges its input by it."""
     padding: int | None = Field(default=None, ge=0, le=1000)
-    """Padding at every border; None: as an odd kernel needs to keep the size."""
+    """Padding at every border; None: an odd kernel keeps the size at stride 1."""
     dilation: int = Field(default=1, ge=1, le=1000)
     """Dilation of the kernel."""
     groups: Width = Field(default=1, ge=1)
@@ -68,10 +68,10 @@ class Convolution(Description):
     norm: Literal["batch", "instance", "none"] = "batch"
     """Normalisation after the convolution, with scale and shift."""
     activation: Literal["relu", "leaky-relu", "none"] = "relu"
-    """Activation after the normalisation; leaky-relu is not in place and keeps its input."""
+    """Activation after the normalisation; leaky-relu is not in place and saves its input."""
 
     def taps(self, dimensions: int) -> int:
-        """Elements of the kernel for one pair of channels."""
+        """Kernel elements per pair of input and output channels."""
         return math.prod(_at(self.kernel, i) for i in range(dimensions))
 
     def after(self, places: tuple[int, ...]) -> tuple[int, ...]:
@@ -88,7 +88,7 @@ class Convolution(Description):
 
 
 class ConvStage(Description):
-    """`count` equal blocks of convolutions in a row."""
+    """`count` equal blocks of convolutions, one after another."""
 
     name: str = Field(min_length=1, max_length=100)
     """Name of the stage."""
@@ -98,7 +98,7 @@ class ConvStage(Description):
     """Number of equal blocks; with several, a block must keep the shape of its input."""
     residual: bool = False
     """Whether the input is added before the last activation (residual connection), through a 1 x 1
-    convolution with normalisation where channels or size change."""
+    convolution with normalisation if channels or size change."""
     joins: str = ""
     """Earlier stage whose output is concatenated to the output of the first convolution."""
     pool: Pool | None = None
@@ -140,7 +140,7 @@ class SizedConvolution:
 
     @property
     def fan_in(self) -> int:
-        """Products that are summed for one output element."""
+        """Products summed for one output element."""
         return self.in_channels // self.of.groups * self.of.taps(len(self.in_places))
 
 

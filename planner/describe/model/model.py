@@ -7,7 +7,7 @@ from planner.describe.model.weight_blocks import num_params
 
 _USUAL_SEQUENCE = 2048
 _MOST_SEQUENCE = 4096
-# what a job gets that states no sequence: the models' own limits are far above usual training
+# defaults for jobs without a sequence length: models' own limits are far above usual training
 
 
 class Model(Shapes):
@@ -24,7 +24,7 @@ class Model(Shapes):
 
     @property
     def depth(self) -> int:
-        """Layers of both stacks; blocks of a convolutional network."""
+        """Number of layers in both stacks, or of blocks in a convolutional network."""
         if self.convolutional is not None:
             return sum(stage.count for stage in self.convolutional.stages)
         return self.num_layers + self.num_decoder_layers

@@ -1,4 +1,4 @@
-"""Shapes: the sizes of an architecture, and which of them go together."""
+"""Shapes: the sizes of an architecture, checked for consistency."""
 
 from __future__ import annotations
 
@@ -83,16 +83,16 @@ class Vision(Description):
 
 
 class Written(Description):
-    """How transformers writes a family's blocks, where that changes what autograd saves."""
+    """How transformers implements a family's blocks, as far as it changes saved tensors."""
 
     activation: WrittenActivation = ""
-    """Activation in elementary operations; empty: one kernel."""
+    """Activation computed in elementary operations; empty: in one kernel."""
     exact_norm_weight: bool = False
     """Whether RMSNorm multiplies by its weight before rounding to 16 bits (Gemma, OLMo 2)."""
     joined_qkv: bool = False
     """Whether queries, keys and values are views of one GEMM's output (GPT-NeoX, Phi-3)."""
     joined_rotary: bool = False
-    """Whether rotated and other parts of queries are concatenated, in another memory order."""
+    """Whether rotated and unrotated parts of queries are concatenated, in another memory order."""
 
 
 class Shapes(Description):
@@ -101,7 +101,7 @@ class Shapes(Description):
     name: str = Field(min_length=1, max_length=200)
     """Name on the command line."""
     family: str = Field(min_length=1, max_length=60)
-    """Family, as Hugging Face's `model_type` where one exists."""
+    """Family; Hugging Face's `model_type` if there is one."""
     kind: Literal["decoder", "encoder", "encoder-decoder", "vision", "convolutional", "traced"] = (
         "decoder"
     )
@@ -186,11 +186,11 @@ class Shapes(Description):
     experts: Experts | None = None
     """Mixture of experts; None: dense."""
     latent_attention: LatentAttention | None = None
-    """Latent attention (MLA); None: none."""
+    """Latent attention (MLA); None: separate keys and values."""
     vision: Vision | None = None
     """Patch embedding; None in language models."""
     written: Written = Written()
-    """How transformers writes its blocks."""
+    """How transformers implements its blocks."""
     convolutional: Convolutional | None = None
     """Stages of a convolutional network; None in transformers."""
     traced: Traced | None = None
@@ -202,7 +202,7 @@ class Shapes(Description):
 
     @property
     def counts_samples(self) -> bool:
-        """True where a token is a whole sample: convolutional networks, traced modules."""
+        """True if a token is a whole sample: convolutional networks, traced modules."""
         return self.convolutional is not None or self.traced is not None
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Traced modules: a user's Python function as a model, run and traced in a process of its own."""
+"""Traced modules: a user's Python function as a model, run and traced in a separate process."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _LIMIT_S = 900.0
 
 
 def is_python_file(name: str) -> bool:
-    """True for the name of a Python file, with or without a function."""
+    """True for FILE.py and FILE.py:FUNCTION."""
     return _SPELLED.fullmatch(name) is not None
 
 
 def traced_fields(name: str, *, run: bool) -> dict[str, Any]:
-    """Fields of the model that FILE.py:FUNCTION builds; runs the file, raises DescriptionError."""
+    """Run FILE.py:FUNCTION (if `run`) and return its model's fields; raises DescriptionError."""
     if not run:
         raise DescriptionError(
             f"{shorten_path(name)} is a Python file, which is run only where you name it yourself; "
@@ -65,7 +65,7 @@ def traced_fields(name: str, *, run: bool) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=64)
 def _traced(resolved: str, path: str, function: str, *version: int) -> dict[str, Any]:
-    """Answer of the worker, cached until the file changes."""
+    """Trace a function in a worker process; cached until the file changes."""
     del version
     request = json.dumps({"module": resolved, "said": path, "function": function})
     try:
@@ -100,7 +100,7 @@ _Bytes = Annotated[float, Field(ge=0, le=1e18)]
 
 
 class InPrecisions(Description):
-    """A figure per precision mode: bytes of one sample, or a number of kernels."""
+    """A number for each precision mode: bytes of one sample, or kernels."""
 
     fp32: _Bytes = 0.0
     """With everything in fp32."""
@@ -118,7 +118,7 @@ class TracedWeight(Description):
     columns: _Size = 1
     """Product of the other dimensions."""
     count: int = Field(default=1, ge=1, le=10**6)
-    """Number of such tensors."""
+    """Number of these tensors."""
     trainable: bool = True
     """Whether it has a gradient."""
     shared: bool = False
@@ -133,13 +133,13 @@ class TracedOperation(Description):
     a product whose rows share inputs; attention: rows are queries of width k, n is the number of
     keys, `values` the width of a value."""
     rows: _Size
-    """Rows of a sample."""
+    """Rows per sample."""
     n: _Size
     """Columns of the result, or keys."""
     k: _Size
     """Length of the sum, or width of a query."""
     copies: int = Field(default=1, ge=1, le=10**9)
-    """Batched products, or heads of attention, of a sample."""
+    """Batched products, or attention heads, per sample."""
     inputs: _Size = 0
     """Elements of a sample that the rows share; 0: none."""
     values: _Size = 0
@@ -149,11 +149,11 @@ class TracedOperation(Description):
     input_gradient: bool = True
     """Whether backward computes the gradient of the first operand."""
     weight_gradient: bool = True
-    """Whether backward computes the gradient of the second."""
+    """Whether backward computes the gradient of the second operand."""
     small_kernel: bool = False
     """Whether it is a 3 x 3 convolution with stride 1."""
     count: int = Field(default=1, ge=1, le=10**6)
-    """Number of such operations."""
+    """Number of these operations."""
 
     @property
     def flop(self) -> int:
@@ -163,16 +163,16 @@ class TracedOperation(Description):
 
 
 class TracedBlock(Description):
-    """`count` equal blocks; figures are for one block and one sample."""
+    """`count` equal blocks; numbers are for one block and one sample."""
 
     name: str = Field(min_length=1, max_length=300)
-    """Name of the first such block in the module."""
+    """Name of the first of these blocks in the module."""
     role: Literal["first", "repeated", "last"]
-    """first: runs before the blocks; repeated; last: runs between and after them."""
+    """first: runs before the repeated blocks; repeated; last: runs between and after them."""
     count: int = Field(default=1, ge=1, le=100_000)
     """Number of equal blocks."""
     width: _Size = 0
-    """Input elements of real numbers."""
+    """Floating-point elements of the input."""
     weights: tuple[TracedWeight, ...] = ()
     """Parameter tensors."""
     operations: tuple[TracedOperation, ...] = ()
@@ -186,7 +186,7 @@ class TracedBlock(Description):
     saved: InPrecisions = InPrecisions()
     """Bytes saved for backward."""
     working: InPrecisions = InPrecisions()
-    """Most bytes alive in backward, besides those saved by this and earlier blocks."""
+    """Peak bytes of backward, without those saved by this and earlier blocks."""
 
     @property
     def num_params(self) -> int:
@@ -203,11 +203,11 @@ class Traced(Description):
     results: InPrecisions = InPrecisions()
     """Bytes per sample that forward returns and backward does not need."""
     buffer_bytes: _Bytes = 0.0
-    """Buffers beside the parameters, not in the estimates [B]."""
+    """Buffers besides the parameters, not part of estimates [B]."""
     constant_bytes: _Bytes = 0.0
-    """Bytes saved per batch of any size, not in the estimates [B]."""
+    """Bytes saved once per batch of any size, not part of estimates [B]."""
     cast_by_half: bool = False
-    """Whether figures for 16-bit weights are half of fp32, as the module does not run with them."""
+    """Whether 16-bit numbers are half of fp32, as the module does not run with 16-bit weights."""
     torch: str = ""
     """Version of torch that traced it."""
 
@@ -238,7 +238,7 @@ _KINDS: Mapping[str, tuple[Literal["embedding", "layer", "head"], Part]] = {
     "repeated": ("layer", "feed_forward"),
     "last": ("head", "head"),
 }
-"""Block kind and part that stand for a role."""
+"""Block kind and part for each role."""
 
 
 def traced_weights(traced: Traced) -> tuple[Block, ...]:

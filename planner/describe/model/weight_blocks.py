@@ -30,7 +30,7 @@ def _linear(weight: Weight, bias: bool) -> tuple[Weight, ...]:
     """A matrix and its bias, if any."""
     if not bias:
         return (weight,)
-    # a row-parallel bias is added after the reduction, so every rank holds it whole
+    # a row-parallel bias is added after the reduction, so every rank holds all of it
     split: Split = "column" if weight.split == "column" else "replicated"
     return weight, replace(weight, name=f"{weight.name}.bias", columns=1, split=split)
 
@@ -138,7 +138,7 @@ def add_adapters(
     """Freeze weights and add a trainable low-rank pair to each targeted matrix.
 
     Counted: A (rank x inputs) and B (outputs x rank) of Hu et al. 2021, arXiv:2106.09685; with
-    magnitudes one per output (DoRA: Liu et al. 2024, arXiv:2402.09353, section 4).
+    `magnitudes`, one per output (DoRA: Liu et al. 2024, arXiv:2402.09353, section 4).
     """
     result: list[Weight] = []
     for weight in weights:
@@ -147,7 +147,7 @@ def add_adapters(
             continue
         down = replace(weight, name=f"{weight.name}.lora_a", rows=rank, adapter=True)
         up = replace(weight, name=f"{weight.name}.lora_b", columns=rank, adapter=True)
-        # the pair of a split matrix is split where the matrix is, its other half replicated
+        # one half of the pair is split as the matrix is, the other half is replicated
         if weight.split == "column":
             down = replace(down, split="replicated")
         elif weight.split == "row":
@@ -164,7 +164,7 @@ def add_adapters(
 
 @dataclass(frozen=True, slots=True)
 class LayerKind:
-    """A distinct layer: count, feed-forward, attention window."""
+    """A distinct kind of layer: count, feed-forward, attention."""
 
     name: str
     count: int
@@ -175,7 +175,7 @@ class LayerKind:
 
 
 def layer_kinds(model: Shapes) -> tuple[LayerKind, ...]:
-    """Distinct layers of a model, in order."""
+    """List the distinct kinds of layers of a model, in order."""
     causal = model.kind == "decoder"
     if model.kind == "encoder-decoder":
         return (
@@ -255,7 +255,7 @@ def _head_weights(model: Shapes) -> tuple[Weight, ...]:
 
 
 def _convolution_weights(placed: SizedConvolution) -> tuple[Weight, ...]:
-    """A kernel with its bias, and scale and shift of its normalisation."""
+    """Weights of a convolution: kernel, bias, scale and shift of the normalisation."""
     of = placed.of
     weights: tuple[Weight, ...] = (
         Weight(placed.name, of.out_channels, placed.fan_in, part="feed_forward"),
@@ -274,7 +274,7 @@ def dense_widths(net: Convolutional, last: SizedStage) -> tuple[tuple[int, int],
 
 
 def _stage_blocks(net: Convolutional) -> tuple[Block, ...]:
-    """Blocks of a convolutional network: first stage, others, and dense layers or last stage."""
+    """Blocks of a convolutional network: one per stage, and a head for its dense layers."""
     stages = tuple(net.sized_stages())
     blocks = []
     for number, placed in enumerate(stages):

@@ -1,1 +1,1 @@
-"""A training run besides its steps: data, evaluation, checkpoints, failures, charges."""
+"""Training run: data, evaluation, checkpoints, start-up, failures and charges."""

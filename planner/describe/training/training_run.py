@@ -25,7 +25,7 @@ class SampleBytes(Quantity):
 
 
 class CoreTime(Quantity):
-    """Processor time of one core of the host."""
+    """CPU time of one core of the host."""
 
     value: float = Field(ge=0, le=1e5)
     """Core time [s]."""
@@ -39,7 +39,7 @@ class Dataset(Description):
     title: str
     """Full name, and the benchmark that uses it."""
     unit: Literal["sample", "token"] = "sample"
-    """Unit of the counts below: samples, or tokens, which `of_sequences` joins."""
+    """Unit of the counts below: samples, or tokens, which `of_sequences` groups."""
     num_samples: Samples
     """Samples of one epoch."""
     sample_bytes: SampleBytes
@@ -49,7 +49,7 @@ class Dataset(Description):
     samples_per_file: Samples
     """Samples per file; below 1 if a sample is spread over several files."""
     order: Literal["random", "sequential"] = "random"
-    """Access that the files are made for: random, or sequential as in TFRecord and WebDataset."""
+    """Access pattern that the files suit: random, or sequential as TFRecord and WebDataset."""
     decoded_bytes: SampleBytes | None = None
     """Size of a decoded sample, as copied to the device; None: as in the file [B]."""
     compressed: bool = False
@@ -83,7 +83,7 @@ class Dataset(Description):
         return (self.decoded_bytes or self.sample_bytes).value
 
     def of_sequences(self, length: int) -> Dataset:
-        """Convert a dataset of tokens to sequences of `length` tokens; keep one of samples."""
+        """Convert a dataset of tokens to one of sequences of `length` tokens."""
         if self.unit == "sample":
             return self
         if not 1 <= length <= self.num_samples.value:
@@ -104,14 +104,14 @@ Staging = Literal["none", "local-disk", "memory"]
 
 
 class Loader(Description):
-    """Data loader of a training, by default torch's with four workers and unstriped files."""
+    """Data loader; by default torch's, with four workers and files that are not striped."""
 
     workers: int = Field(default=4, ge=0, le=1024)
     """Loader processes or threads per rank; 0: the rank itself reads between its steps."""
     prefetch: int = Field(default=2, ge=0, le=10_000)
     """Batches that every worker prefetches; 0: every step waits for its batch."""
     order: Literal["random", "sequential"] | None = None
-    """Access inside a file; None: the access that the dataset's files are made for."""
+    """Access pattern inside a file; None: the one that the dataset's files suit."""
     sharded: bool = False
     """Whether a node reads the same part of the dataset in every epoch."""
     staging: Staging = "none"
@@ -177,7 +177,7 @@ _FailureSeconds = Annotated[float, Field(ge=0, le=1e7)]
 
 
 class Failures(Description):
-    """Interruptions of a training; defaults are those of published trainings."""
+    """Interruptions of a training; defaults come from published trainings."""
 
     per_device_hour: float | None = Field(default=None, ge=0, le=1)
     """Interruptions of the job per device-hour; None: the rate of Llama 3 405B."""
@@ -197,14 +197,14 @@ class StartUp(Description):
     """Start-up of a job, before its first step."""
 
     environment: Environment = "file-system"
-    """Where the Python environment lies: parallel file system; local disk or memory of the nodes,
+    """Where the Python environment is stored: parallel file system; local disk or memory of nodes,
     copied there as one file (sbcast, an image, a container); NFS."""
     loading: Loading = "none"
     """Origin of the weights. none: random, broadcast from rank 0 if not sharded; sharded: each rank
     reads its shard; rank-0: rank 0 reads everything and broadcasts; every-rank: every rank reads
     everything."""
     ordered_groups: bool = True
-    """Whether only its own ranks create a process group; else all ranks of the job synchronise at
+    """Whether only member ranks create a process group; else all ranks of the job synchronise at
     every group (torch's new_group without use_local_synchronization)."""
     compile_s: _StartUpSeconds = 0.0
     """Compile time: torch.compile, kernels built at first use [s]."""
@@ -230,10 +230,10 @@ class Charges(Description):
 
 
 class Training(Description):
-    """A training besides its steps: data, evaluation, checkpoints, failures, start-up, charges."""
+    """A training run: data, evaluation, checkpoints, failures, start-up and charges."""
 
     dataset: Dataset | None = None
-    """Dataset; None: data are never waited for."""
+    """Dataset; None: steps never wait for data."""
     loader: Loader = Loader()
     """Data loader."""
     evaluation: Evaluation = Evaluation()

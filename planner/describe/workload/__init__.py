@@ -1,4 +1,4 @@
-"""Workload: what is trained, and on what: numbers, frozen parts and adapters, sequences."""
+"""Workload: sequences, batch, precision, optimizer, frozen parts and adapters."""
 
 from planner.describe.workload.documents import parse_documents, read_documents
 from planner.describe.workload.workload import (

@@ -1,4 +1,4 @@
-"""Documents: their lengths in a data set, as numbers or files."""
+"""Documents: their lengths in a data set, from numbers or files."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ MAX_LENGTHS = 256
 MAX_DOCUMENT_TOKENS = 10**9
 """Most tokens of one document: fifty times the longest sequence."""
 _MOST_BYTES = 20_000_000
-"""Largest file of lengths: some millions of them."""
+"""Largest file of lengths [B]: a few million of them."""
 
 _NAMES = ("length", "lengths", "tokens", "num_tokens", "input_length")
 """Columns and keys that hold the lengths in a table of documents."""
 
 
 def split_documents(lengths: Sequence[int], longest: int) -> tuple[tuple[int, int], ...]:
-    """Cut documents that are longer than a sequence; pairs of length [tokens] and count.
+    """Cut documents longer than a sequence; returns pairs of length [tokens] and count.
 
     Counted: full sequences and remainders. Left out: documents cut at the end of a sequence, which
     depends on their order. Definition.
@@ -60,12 +60,12 @@ def reduce_lengths(lengths: Sequence[int]) -> tuple[int, ...]:
 
 
 def parse_documents(text: str) -> tuple[int, ...]:
-    """Parse lengths of documents: a mean, or several numbers. Raises DescriptionError."""
+    """Parse document lengths: a mean or several numbers. Raises DescriptionError."""
     return reduce_lengths([_parse_token_count(word) for word in text.split(",") if word.strip()])
 
 
 def read_documents(text: str) -> tuple[int, ...]:
-    """Parse lengths, or read them from any CSV, JSON or JSONL file that the command line names."""
+    """Parse lengths, or read a CSV, JSON or JSONL file of them (only for the command line)."""
     try:
         return parse_documents(text)
     except DescriptionError:

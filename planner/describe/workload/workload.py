@@ -59,7 +59,7 @@ _MAX_BATCH = 1_000_000
 
 
 class Workload(Description):
-    """Workload of a training: sequences, batch, precision, optimizer, trained parts."""
+    """Training workload: sequences, batch, precision, optimizer, trained parts."""
 
     sequence_length: int = Field(default=2048, ge=1, le=_MAX_SEQUENCE)
     """Tokens of one sequence."""
@@ -172,12 +172,12 @@ class Workload(Description):
 
     @property
     def adapted(self) -> bool:
-        """True where only adapters or some parts of the model are trained."""
+        """True if only adapters or parts of the model are trained."""
         return bool(self.lora_rank or self.frozen)
 
     @property
     def quantized(self) -> bool:
-        """True where frozen matrices are stored in fewer bits than the compute precision."""
+        """True if frozen matrices are stored in fewer bits than the compute precision."""
         return self.base_format != "computed"
 
     @property
@@ -187,17 +187,17 @@ class Workload(Description):
 
     @property
     def base_precision(self) -> TrainingPrecision:
-        """Precision of everything but FP8 GEMMs; utilisation refers to its peak."""
+        """Precision of everything except FP8 GEMMs; utilisation refers to its peak."""
         return "bf16" if self.precision == "fp8" else self.precision
 
     @property
     def documents(self) -> tuple[tuple[int, int], ...]:
-        """Pairs of document length, at most a sequence, and count; empty if each is a sequence."""
+        """Pairs of document length (at most one sequence) and count; empty without lengths."""
         return documents_in(self.document_lengths, self.sequence_length, self.packing)
 
     @property
     def unit(self) -> str:
-        """Unit of the throughput: tokens, or samples without sequences."""
+        """Unit of throughput: tokens, or samples if there are no sequences."""
         return "samples" if self.sequence_length == 1 else "tokens"
 
     @property

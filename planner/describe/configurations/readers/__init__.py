@@ -1,1 +1,1 @@
-"""The configuration files of each software, one module each."""
+"""Readers: the configuration files of each framework or library, a module each."""

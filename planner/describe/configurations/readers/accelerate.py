@@ -1,4 +1,4 @@
-"""Accelerate: what `accelerate config` writes, for FSDP 1 and 2, DeepSpeed, Megatron-LM and DDP."""
+"""Accelerate: files of `accelerate config`, for FSDP 1 and 2, DeepSpeed, Megatron-LM and DDP."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STRATEGIES = {
     "hybrid_shard": (3, True),
     "hybrid_shard_zero2": (2, True),
 }
-"""FSDP 1: ZeRO stage, and whether each node is a group of its own."""
+"""FSDP 1 strategies: ZeRO stage, and whether each node is its own sharding group."""
 _STRATEGY_NUMBERS = dict(zip("12345", _STRATEGIES, strict=True))
 _HARMLESS = (
     "auto_wrap_policy", "transformer_layer_cls_to_wrap", "min_num_params", "state_dict_type",
@@ -33,7 +33,7 @@ _NOT_COUNTED = {
 def _state(job: StatedJob, table: Table) -> None:
     job.is_(world=table.number("num_processes"))
     precision = job.named(table, "mixed_precision", _PRECISIONS, "bf16")
-    # `no` is what the file says before the program asks for another
+    # `no` is the file's default; the program may set another precision
     job.workload(precision=None if precision == "fp32" else precision)
     job.by_default(precision="fp32")
     kind = table.word("distributed_type") or ""
@@ -75,7 +75,7 @@ def _fsdp(job: StatedJob, plugin: Table) -> None:
     job.is_(shards_per_node=hybrid)
     job.layout(offload="all-cpu" if plugin.flag("fsdp_offload_params") else None)
     job.layout(recompute="full" if plugin.flag("fsdp_activation_checkpointing") else None)
-    # the program may ask for both itself
+    # the program may turn on both itself
     job.by_default(offload="none", recompute="none")
     if plugin.number("fsdp_version") != 2:
         job.note("FSDP 1 is estimated as FSDP 2, which shards each tensor by rows")
@@ -86,7 +86,7 @@ def _fsdp(job: StatedJob, plugin: Table) -> None:
 
 
 def fsdp_stage(job: StatedJob, strategy: str) -> tuple[int, bool]:
-    """The ZeRO stage of FSDP 1's strategy, and whether each node is a group of its own."""
+    """ZeRO stage of an FSDP 1 strategy, and whether each node is its own sharding group."""
     name = _STRATEGY_NUMBERS.get(strategy, strategy)
     if name not in _STRATEGIES:
         raise job.refused(
@@ -108,7 +108,7 @@ def _mesh(job: StatedJob, mesh: Table) -> None:
     job.layout(dp=replicate * shard)
     job.is_(replicas=replicate if shard > 1 else 0)
     if shard == 1 and replicate > 1 and (sizes["cp"] or 1) == 1:
-        job.layout(zero_stage=0)  # groups of one rank hold everything
+        job.layout(zero_stage=0)  # groups of one rank shard nothing
     mesh.skip("parallelism_config_cp_comm_strategy", "parallelism_config_cp_backend")
     job.not_counted(mesh, _NOT_COUNTED)
 
@@ -121,7 +121,7 @@ def _deepspeed(job: StatedJob, plugin: Table) -> None:
     file = plugin.get("deepspeed_config_file")
     if isinstance(file, str):
         job.left_to(file, "zero_stage")
-        # the file decides, and `accelerate config` writes a precision all the same
+        # DeepSpeed's file decides; `accelerate config` writes a precision anyway
         job.fields["workload"].pop("precision", None)
         job.fields["usual"].pop("precision", None)
     else:
@@ -157,9 +157,9 @@ _PLUGINS = {
     "deepspeed": ("deepspeed_config", _deepspeed),
     "megatron_lm": ("megatron_lm_config", _megatron),
 }
-"""By the type of a job: the section that describes it, and what states that section."""
+"""By `distributed_type`: the section of the file, and the function that reads it."""
 _SECTIONS = (*(f"{section}." for section, _ in _PLUGINS.values()), "parallelism_config.")
-"""Parts whose keys change memory or time; the others say where and how processes start."""
+"""Sections whose keys change memory or time; other keys say where and how to launch."""
 
 ACCELERATE = Reader(
     "Accelerate's configuration",

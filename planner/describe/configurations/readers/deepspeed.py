@@ -1,4 +1,4 @@
-"""DeepSpeed: `ds_config.json`, also where it stands inside another file."""
+"""DeepSpeed: `ds_config.json`, on its own or inside another file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _USUAL_IN_ZERO = {
     "stage3_param_persistence_threshold": 1e5,
     "sub_group_size": 1e9,
 }
-"""DeepSpeed's own defaults, which are not in the estimate."""
+"""DeepSpeed's defaults; the estimate does not model other values."""
 _LOSS_SCALING = (
     "auto_cast", "loss_scale", "initial_scale_power", "hysteresis", "loss_scale_window",
     "min_loss_scale", "consecutive_hysteresis",
@@ -59,7 +59,7 @@ _BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "bfp16": 2}
 
 
 def state(job: StatedJob, table: Table) -> None:
-    """Add what a table of DeepSpeed says."""
+    """Read a DeepSpeed configuration into a job."""
     _batch(job, table)
     _precision(job, table)
     zero = table.table("zero_optimization")
@@ -81,7 +81,7 @@ def state(job: StatedJob, table: Table) -> None:
 
 
 def _batch(job: StatedJob, table: Table) -> None:
-    """DeepSpeed derives what is missing of the three sizes; one alone means one pass."""
+    """Read the batch sizes; DeepSpeed takes one micro-batch per step if only one is stated."""
     train_batch = table.number("train_batch_size")
     micro = table.number("train_micro_batch_size_per_gpu")
     passes = table.number("gradient_accumulation_steps")
@@ -110,7 +110,7 @@ def _precision(job: StatedJob, table: Table) -> None:
 
 
 def _offload(job: StatedJob, zero: Table) -> str:
-    """Optimizer states alone, or together with parameters."""
+    """Read where optimizer states and parameters are offloaded."""
     places = {}
     for key, old in (("offload_optimizer", "cpu_offload"), ("offload_param", "cpu_offload_params")):
         section = zero.table(key)
@@ -131,27 +131,27 @@ def _offload(job: StatedJob, zero: Table) -> str:
 
 
 def offload_of(states: str, weights: str) -> str:
-    """A layout's word for the places of optimizer states and of parameters."""
+    """Name a layout's offload from the places of optimizer states and parameters."""
     if weights != "none":
         return f"all-{weights}"
     return "none" if states == "none" else f"optimizer-{states}"
 
 
 def _buffers(job: StatedJob, table: Table, zero: Table, stage: int) -> None:
-    """Buckets, limits, types and overlap."""
+    """Read bucket sizes, limits, data types and overlap of communication."""
     sizes = ("reduce_bucket_size", "allgather_bucket_size", "overlap_comm")
     zero.skip(*sizes, "stage3_max_live_parameters")
     if not stage:
         return
     overlaps = zero.flag("overlap_comm")
     if overlaps is None:
-        overlaps = stage == 3  # DeepSpeed's own default
+        overlaps = stage == 3  # DeepSpeed's default
     accumulation_bytes = _BYTES.get(table.table("data_types").word("grad_accum_dtype") or "")
     if accumulation_bytes == 4 and job.fields["workload"].get("precision") == "bf16":
         job.turned_on("fp32-gradients")
     sent = _BYTES.get(table.word("communication_data_type") or "")
     if sent is None and accumulation_bytes == 4 and stage >= 2:
-        sent = 2  # in the type of the weights, whatever they are summed in
+        sent = 2  # reduced in the type of the weights, even if accumulated in fp32
     job.changes(
         {
             "communication.overlap_gradients": overlaps,
@@ -170,7 +170,7 @@ def _buffers(job: StatedJob, table: Table, zero: Table, stage: int) -> None:
 
 
 def _groups(job: StatedJob, zero: Table) -> None:
-    """MiCS and ZeRO++'s hpZ: smaller groups; by default there are none (-1 and 1)."""
+    """Read the group sizes of MiCS and ZeRO++ hpZ; their defaults (-1 and 1) mean no groups."""
     first = zero.number("mics_shard_size") or 0
     job.is_(group_ranks=max(first, 0))
     second = zero.number("zero_hpz_partition_size") or 0
@@ -178,7 +178,7 @@ def _groups(job: StatedJob, zero: Table) -> None:
 
 
 def _elements(zero: Table, key: str) -> float | str | None:
-    """Elements of a bucket; `auto` is the Trainer's choice, the square of the model's width."""
+    """Read a bucket size in elements; for `auto` the Trainer takes the square of hidden size."""
     return WIDTH_SQUARED if zero.word(key) is None and zero.is_open(key) else zero.number(key)
 
 

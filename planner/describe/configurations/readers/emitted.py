@@ -1,4 +1,4 @@
-"""Emitted: what the planner writes: a layout, and its modules for FSDP2 and for Horovod."""
+"""Emitted: the planner's own files: a layout, and the modules for FSDP2 and Horovod."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ HOROVOD = Reader(
 
 
 def _is_layout(document: Document) -> bool:
-    """True for a layout, bare or with its question."""
+    """True for a bare layout, or one inside the planner's JSON output."""
     content = document.tables
     best = content.get("best")
     inner = best if isinstance(best, Mapping) else content
@@ -60,10 +60,10 @@ def _is_layout(document: Document) -> bool:
 
 
 class _LayoutReader(Reader):
-    """A layout of the planner's own: `layout.json`, or what `--json` printed."""
+    """Reader of the planner's own layouts: `layout.json` or the output of `--json`."""
 
     def read(self, document: Document) -> Configuration:
-        """The layout, field by field."""
+        """Read the layout, and its workload, model and framework if stated."""
         data: Mapping[str, Any] = document.tables
         best = data.get("best")
         if isinstance(best, Mapping):

@@ -1,4 +1,4 @@
-"""Hugging Face: the Trainer's arguments, as JSON, in the YAML of its programs, or as options."""
+"""Hugging Face: Trainer arguments as JSON, in a program's YAML, or as command-line options."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MODULES: dict[str, LoraTarget] = {
     "q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "out",
     "gate_proj": "gate", "up_proj": "up", "down_proj": "down",
 }  # fmt: skip
-"""What can be adapted, by the names of Llama's modules, which most models of Hugging Face share."""
+"""LoRA targets by Llama's module names, which most Hugging Face models share."""
 _OPTIMIZERS = {
     "adamw_torch": "adamw",
     "adamw_torch_fused": "adamw",
@@ -59,7 +59,7 @@ _NOT_COUNTED = {
 
 
 def _recognises(document: Document) -> bool:
-    """True for the Trainer's batch of a device, an adapter, or a frozen base."""
+    """True if the file has the Trainer's batch size, a peft adapter or a quantization."""
     return _in_tables(document) or _MARK.replace("_", "-") in document.options
 
 
@@ -72,7 +72,7 @@ def _settings(document: Document) -> Table:
 
 
 def _state(job: StatedJob, settings: Table) -> None:
-    """State the Trainer's fields, and those of programs on it, such as a LoRA rank."""
+    """Read an adapter, a quantization, or Trainer arguments with those of programs on top."""
     if _PEFT in job.document.tables:
         job.kind = "an adapter of peft"
         _read_adapters(job, settings)
@@ -103,7 +103,7 @@ def _trainer(job: StatedJob, settings: Table) -> None:
 
 
 def _recomputes(settings: Table) -> bool:
-    """True where every layer is recomputed, as LLaMA-Factory does unless it is told not to."""
+    """True if every layer is recomputed, which is LLaMA-Factory's default."""
     checkpointing = settings.flag("gradient_checkpointing", "use_gradient_checkpointing")
     if checkpointing is None and any(name in settings for name in _LLAMA_FACTORY):
         return not settings.flag("disable_gradient_checkpointing")
@@ -140,7 +140,7 @@ def _attention(settings: Table) -> str | None:
 
 
 def _quantization(job: StatedJob, settings: Table) -> None:
-    """transformers' quantization_config.json: how a frozen base is stored, and nothing else."""
+    """Read transformers' quantization_config.json: only the storage format of the frozen base."""
     if (method := settings.word(_BASE)) != "bitsandbytes":
         job.note(f"{method} is not described: the base is taken as it computes")
     else:
@@ -148,7 +148,7 @@ def _quantization(job: StatedJob, settings: Table) -> None:
 
 
 def _sharding(job: StatedJob, settings: Table) -> None:
-    """The engine under the Trainer: DeepSpeed, FSDP, or DDP where no other file says."""
+    """Read the engine under the Trainer: DeepSpeed, FSDP, or DDP unless another file names one."""
     engine: Any = settings.get("deepspeed")
     if isinstance(engine, Mapping):
         job.is_(framework="deepspeed")
@@ -178,7 +178,7 @@ def _sharding(job: StatedJob, settings: Table) -> None:
 
 
 def _accumulation(settings: Table) -> dict[str, bool]:
-    """Changes where gradients are summed over passes, as Accelerate does unless told."""
+    """Changes under gradient accumulation: by default Accelerate reduces once per step."""
     if _one_if_absent(settings, "gradient_accumulation_steps") == 1:
         return {}
     config: Any = settings.get("accelerator_config")
@@ -188,7 +188,7 @@ def _accumulation(settings: Table) -> dict[str, bool]:
 
 
 def _deepspeed(job: StatedJob, engine: Mapping[str, Any]) -> None:
-    """DeepSpeed's own settings inside; what both say must be equal, or left open there."""
+    """Merge an embedded DeepSpeed configuration; values that both state must be equal."""
     inner = StatedJob(
         deepspeed.DEEPSPEED.kind, job.document, Table(engine, job.document.name, "deepspeed.")
     )
@@ -209,7 +209,7 @@ def _deepspeed(job: StatedJob, engine: Mapping[str, Any]) -> None:
 
 
 def _read_adapters(job: StatedJob, settings: Table) -> None:
-    """LoRA, DoRA and how the frozen base is stored, where a file says so."""
+    """Read LoRA, DoRA and the storage format of the frozen base."""
     rank = settings.number(*_RANKS)
     kind = settings.word("finetuning_type", _PEFT)
     wanted = settings.flag("use_peft", "use_lora")
@@ -229,14 +229,14 @@ def _read_adapters(job: StatedJob, settings: Table) -> None:
 
 
 def _read_base(job: StatedJob, settings: Table) -> BaseFormat | None:
-    """The format of the frozen base; bitsandbytes' words, or LLaMA-Factory's for them."""
+    """Read the format of the frozen base, by bitsandbytes' or LLaMA-Factory's keys."""
     inner = settings.table("quantization_config") if "quantization_config" in settings else settings
     bits, four = settings.number("quantization_bit"), inner.flag("load_in_4bit")
     double = inner.flag("bnb_4bit_use_double_quant", "use_bnb_nested_quant", "double_quantization")
     settings.skip("bnb_4bit_quant_type", "bnb_4bit_compute_dtype", "bnb_4bit_quant_storage")
     settings.skip("quantization_method", "quantization_type")
     if four or bits == 4:
-        # LLaMA-Factory quantises the scales unless it is told not to
+        # LLaMA-Factory quantises the scales by default
         nested = double or (double is None and bits == 4)
         return "nf4-double" if nested else "nf4"
     if inner.flag("load_in_8bit") or bits == 8:
@@ -247,7 +247,7 @@ def _read_base(job: StatedJob, settings: Table) -> BaseFormat | None:
 
 
 def _targets(job: StatedJob, settings: Table) -> tuple[str, ...] | None:
-    """The matrices that are adapted, by the names of Hugging Face's modules."""
+    """Read the matrices that LoRA adapts, by Hugging Face module name."""
     named = settings.get("lora_target", "lora_target_modules", "target_modules")
     words = named.replace(",", " ").split() if isinstance(named, str) else named
     if not isinstance(words, list) or not words:

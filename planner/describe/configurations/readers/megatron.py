@@ -1,4 +1,4 @@
-"""Megatron: arguments of Megatron-LM and of Megatron-DeepSpeed, in a file or in a job script."""
+"""Megatron: arguments of Megatron-LM and Megatron-DeepSpeed, from a file or a job script."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _NO_OPTIONS_OF_OURS = re.compile(
     r"hostfile|force|user|project|num-experts|expert-tensor|trust|ddp-|accumulate|memory|profile|"
     r"create-moe|mlp-type|topk|finetune|reset|epochs|openai|relu|use-tokenizer|checkpoint-in)"
 )
-"""Data, optimizer settings, output, launch and the shape of the model."""
+"""Options that are not reported as unread: data, optimizer, output, launch, model shape."""
 
 
 def _recognises(document: Document) -> bool:
@@ -104,7 +104,7 @@ def _batch(job: StatedJob, flags: Table) -> None:
 def _degrees(job: StatedJob, flags: Table) -> None:
     tp = flags.number("tensor-model-parallel-size") or 1
     pp = flags.number("pipeline-model-parallel-size") or 1
-    # both forks take it off where nothing is split
+    # both forks turn it off without tensor parallelism
     split = bool(flags.flag("sequence-parallel")) and tp > 1
     split_experts = flags.number("expert-tensor-parallel-size")
     job.layout(
@@ -124,7 +124,7 @@ def _degrees(job: StatedJob, flags: Table) -> None:
 
 
 def _context(job: StatedJob, flags: Table) -> None:
-    """How context ranks attend to each other's tokens."""
+    """Read how context-parallel ranks exchange tokens: Ulysses all-to-all, a ring, or both."""
     kind, sizes = flags.word("cp-comm-type"), flags.get("hierarchical-context-parallel-sizes")
     cp = flags.number("context-parallel-size") or 1
     if kind == "a2a":
@@ -140,7 +140,7 @@ def _context(job: StatedJob, flags: Table) -> None:
 
 
 def _stage_fields(flags: Table) -> dict[str, Any]:
-    """Layers of stages, in the three ways in which Megatron is told."""
+    """Read layers per stage: a layout string, ends counted as layers, or first and last stage."""
     spelled = flags.get("pipeline-model-parallel-layout")
     if spelled:
         return dealing([_layers_of(stage) for stage in _stages_of(str(spelled))])
@@ -150,12 +150,12 @@ def _stage_fields(flags: Table) -> dict[str, Any]:
 
 
 def _layers_of(stage: str) -> int:
-    """Decoder layers of a stage in Megatron's notation."""
+    """Count the decoder layers of a stage in Megatron's layout notation."""
     return sum(int(times or 1) for times in re.findall(r"t(?:\*(\d{1,4}))?", stage))
 
 
 def _dealing(job: StatedJob, flags: Table) -> None:
-    """How DeepSpeed deals layers to stages, which BigScience's fork has an option for."""
+    """Read DeepSpeed's partition of layers over stages, an option of BigScience's fork."""
     method = flags.get("pp-partition-method")
     if method is None:
         return
@@ -167,7 +167,7 @@ def _dealing(job: StatedJob, flags: Table) -> None:
 
 
 def _chunks(job: StatedJob, flags: Table, pp: int) -> int:
-    """Model chunks of a stage, in the three ways in which Megatron is told."""
+    """Read model chunks per stage from any of Megatron's three options."""
     direct = flags.number("num-virtual-stages-per-pipeline-rank")
     layers = flags.number("num-layers-per-virtual-pipeline-stage")
     spelled = flags.get("pipeline-model-parallel-layout")
@@ -194,7 +194,7 @@ def _chunks(job: StatedJob, flags: Table, pp: int) -> int:
 
 
 def _stages_of(spelled: str) -> list[str]:
-    """Stages of Megatron's notation, repeated groups written out."""
+    """Split Megatron's layout notation into stages, with repeated groups expanded."""
     group = re.compile(r"\(([^()]*)\)\*(\d{1,4})")
     expanded = group.sub(lambda match: match[1] * int(match[2]), spelled[:2000])
     return expanded.split("|")[:10_000]
@@ -237,7 +237,7 @@ def _training(job: StatedJob, flags: Table, deepspeed: bool) -> None:
     job.workload(precision=precision, optimizer=kind or "adamw", attention=attention)
     job.workload(dropout=flags.real("hidden-dropout"))
     _moments(job, flags)
-    job.by_default(dropout=0.1)  # of both forks
+    job.by_default(dropout=0.1)  # default of both forks
     job.workload(
         expert_capacity=flags.real("moe-expert-capacity-factor"),
         pad_experts=flags.flag("moe-pad-expert-input-to-capacity"),
@@ -245,7 +245,7 @@ def _training(job: StatedJob, flags: Table, deepspeed: bool) -> None:
 
 
 def _moments(job: StatedJob, flags: Table) -> None:
-    """Formats of moments that no switch has; those of both in bf16 or fp8 turn one on."""
+    """Note moment formats without a switch; both moments in bf16 or in fp8 have one."""
     kinds = [flags.word(f"exp-avg{square}-dtype") or "fp32" for square in ("", "-sq")]
     if kinds not in (["fp32", "fp32"], ["bf16", "bf16"], ["fp8", "fp8"]):
         job.note(
@@ -259,7 +259,7 @@ def _moments(job: StatedJob, flags: Table) -> None:
 
 
 def _ramp(job: StatedJob, flags: Table) -> None:
-    """Smaller batches at first: steps by tokens, or an increment by samples."""
+    """Read the batch-size ramp: sizes by tokens, or increments by samples."""
     steps, increment = flags.get("step-batch-size-schedule"), flags.get("rampup-batch-size")
     length = flags.number("seq-length") or 1
     if steps:
@@ -279,7 +279,7 @@ def _ramp(job: StatedJob, flags: Table) -> None:
 
 
 def _rising(job: StatedJob, increment: str, global_batch: int | None, length: int) -> str:
-    """The ramp of Megatron's start, increment and samples."""
+    """Build the ramp from Megatron's start, increment and number of samples."""
     numbers = re.findall(r"\d{1,15}", increment.replace("_", ""))
     start, more, samples = map(int, numbers) if len(numbers) == 3 else (0, 0, 0)
     if not more or not global_batch or start > global_batch:
@@ -319,7 +319,7 @@ def _recompute(job: StatedJob, flags: Table, deepspeed: bool) -> None:
 
 
 def _offload(job: StatedJob, flags: Table) -> None:
-    """Activations in host memory: of all layers but the last, which are needed at once."""
+    """Read activation offload; it counts all layers but the last, which backward needs at once."""
     flags.skip("cpu-offloading")
     moved, layers = flags.number("cpu-offloading-num-layers"), flags.number("num-layers")
     job.layout(offload_activations=bool(moved))
@@ -331,7 +331,7 @@ def _offload(job: StatedJob, flags: Table) -> None:
 
 
 def _modules(job: StatedJob, flags: Table) -> tuple[str, ...]:
-    """Modules that selective recompute repeats; attention alone is its default."""
+    """Read the modules that selective recompute repeats; core attention is the default."""
     names = flags.get("recompute-modules")
     words = tuple(names) if isinstance(names, (list, tuple)) else tuple(str(names or "").split())
     modules = tuple(name for name in RECOMPUTE_MODULES if name in words)

@@ -1,4 +1,4 @@
-"""nanoGPT: its options or assignments, and wordplay's settings `group.name=value` (ezpz)."""
+"""nanoGPT: its options or Python file, and wordplay's `group.name=value` settings (ezpz)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _SHAPE = {"num_layers": "n_layer", "hidden_size": "n_embd", "num_heads": "n_head
 
 
 def _read_gpt_flags(job: StatedJob, flags: Table) -> None:
-    """State the batch of a rank, sequence, dropout and sizes of the model."""
+    """Read micro-batch, sequence length, dropout and model sizes."""
     job.layout(zero_stage=0, micro_batch=flags.number("batch_size"))
     job.workload(sequence_length=flags.number("block_size"), dropout=flags.real("dropout"))
     job.shape(**flags.numbers(_SHAPE))
 
 
 def _compiles(job: StatedJob, flags: Table) -> None:
-    """Both programs compile unless they are told not to."""
+    """Turn on `compile` unless it is disabled; both programs compile by default."""
     if flags.flag("compile") is not False:
         job.turned_on("compile")
 
@@ -31,15 +31,15 @@ def _flags(document: Document) -> Table:
 
 def _is_nanogpt(document: Document) -> bool:
     flags = _flags(document)
-    # wordplay has the same words, in groups
+    # wordplay has the same keys, in groups
     return all(mark in flags for mark in _MARKS) and not document.settings
 
 
 def _nanogpt(job: StatedJob, flags: Table) -> None:
-    """The accumulation counts the passes of all ranks."""
+    """Read nanoGPT's options; its gradient accumulation counts micro-batches of all ranks."""
     _read_gpt_flags(job, flags)
     micro = flags.number("batch_size")
-    passes = flags.number("gradient_accumulation_steps") or 40  # train.py's own
+    passes = flags.number("gradient_accumulation_steps") or 40  # default of train.py
     if micro is not None:
         job.workload(global_batch=micro * passes)
     job.workload(precision=job.named(flags, "dtype", DTYPES, "bf16") or "bf16")
@@ -52,7 +52,7 @@ def _is_wordplay(document: Document) -> bool:
 
 
 def _wordplay(job: StatedJob, settings: Table) -> None:
-    """Unset values are wordplay's, which its own files may change."""
+    """Read wordplay's settings; unset ones keep wordplay's defaults, which its files may change."""
     model, optimizer, train = (settings.table(name) for name in ("model", "optimizer", "train"))
     job.named(train, "backend", {"ddp": "ddp"}, "ddp")
     _read_gpt_flags(job, model)

@@ -1,4 +1,4 @@
-"""nanotron: its YAML file."""
+"""nanotron: its YAML configuration file."""
 
 from __future__ import annotations
 

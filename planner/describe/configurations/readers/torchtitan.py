@@ -31,9 +31,9 @@ _CLASSES = {"selectiveac": "selective", "fullac": "full"}
 _AC = "activation_checkpoint"
 _TOML = re.compile(r"^\s*\[\s*training\s*\]", re.MULTILINE)
 _USUAL_IN_TOML = {"mode": "selective", "selective_ac_option": "2"}
-"""config/job_config.py, v0.1.0 to v0.2.2: every second layer."""
+"""Default recompute of v0.1.0 to v0.2.2, config/job_config.py: every second layer."""
 _USUAL = {"mode": "selective"}
-"""trainer.py of 0.3.0: SelectiveAC."""
+"""Default recompute of 0.3.0, trainer.py: SelectiveAC."""
 _CHUNKED = "ChunkedLossWrapper"
 _ASYNC = "enable_async_tensor_parallel"
 _OPTIMIZERS = {"adamw": "adamw", "adam": "adam"}
@@ -56,7 +56,7 @@ _HARMLESS_TABLES = (
 
 
 def _recognises(document: Document) -> bool:
-    """True for a `training` section in torchtitan's words."""
+    """True if the file has a `training` section with torchtitan's keys."""
     training = document.tables.get("training")
     if not isinstance(training, dict) or "tokens" in document.tables:
         return False
@@ -67,7 +67,7 @@ def _state(job: StatedJob, table: Table) -> None:
     job.is_(framework="torchtitan" if _has_pieces(job, table) else "fsdp2")
     mesh = table.table("parallelism")
     degrees = {name: size or 1 for name, size in mesh.numbers(_DEGREES).items()}
-    # torchtitan splits norms along the sequence wherever it splits matrices
+    # torchtitan always combines tensor with sequence parallelism
     job.layout(**degrees, sequence_parallel=degrees["tp"] > 1)
     pp = degrees["pp"]
     _sharding(job, mesh, pp)
@@ -80,7 +80,7 @@ def _state(job: StatedJob, table: Table) -> None:
 
 
 def _has_pieces(job: StatedJob, table: Table) -> bool:
-    """True where the loss of 0.3 runs in pieces, whose number is stated."""
+    """True if release 0.3 computes the loss in chunks; reads their number too."""
     constructed = _constructed(table)
     loss = constructed.get("loss")
     if not isinstance(loss, Mapping) or not str(loss.get(CALLED)).startswith(_CHUNKED):
@@ -91,7 +91,7 @@ def _has_pieces(job: StatedJob, table: Table) -> bool:
 
 
 def _constructed(table: Table) -> Table:
-    """Arguments of 0.3's constructor, or the tables of 0.2."""
+    """Constructor arguments of release 0.3, or the tables of 0.2."""
     return table.table("config") if isinstance(table.get("config"), Mapping) else table
 
 
@@ -123,7 +123,7 @@ def _sharding(job: StatedJob, mesh: Table, pp: int) -> None:
 def fsdp2_stage(shard: int, replicate: int, *, gathers_again: bool) -> int:
     """The ZeRO stage [1] of FSDP2 over groups of `shard` ranks.
 
-    Counted: groups of one rank among several hold everything, which is stage 0. Left out: tensor
+    Counted: stage 0 for several groups of one rank, which shard nothing. Left out: tensor
     parallelism. Definition.
 
     >>> [fsdp2_stage(s, r, gathers_again=True) for s, r in ((8, 1), (1, 8), (1, 1))]
@@ -160,7 +160,7 @@ def _pipeline(job: StatedJob, mesh: Table, pp: int) -> None:
         )
     if layers is not None:
         job.note(f"pipeline_parallel_layers_per_stage = {layers} is not counted: say --vpp")
-    # torchtitan's default: two chunks a stage for every schedule that has several
+    # torchtitan's default: two chunks per stage for schedules with several chunks
     default = 1 if kind in ("1f1b", "gpipe") else 2
     job.layout(vpp=chunks // pp if chunks else default)
     if isinstance(parts, list):
@@ -177,7 +177,7 @@ def _pipeline(job: StatedJob, mesh: Table, pp: int) -> None:
 
 
 def _layers_of(part: Any) -> int:
-    """Layers among the modules of a part."""
+    """Count the layers among the modules of a model part."""
     names = part if isinstance(part, list) else ()
     return sum(str(name).startswith("layers.") for name in names)
 
@@ -217,9 +217,9 @@ def _training(job: StatedJob, table: Table, mesh: Table, pp: int) -> None:
 
 
 def _is_fp8(table: Table) -> bool:
-    """True where the products of its layers are converted."""
+    """True if the matrix products of its layers are converted to FP8."""
     if not isinstance(table.get("model"), Mapping):
-        return False  # a Python configuration builds it
+        return False  # a Python configuration builds the model by code
     model = table.table("model")
     model.skip(*_HARMLESS_IN_MODEL)
     return "float8" in str(model.get("converters"))
@@ -231,7 +231,7 @@ def _recompute(job: StatedJob, table: Table, usual: Mapping[str, str]) -> None:
     kind = job.named(checkpointing, "mode", _CHECKPOINTING, "none") if mode else None
     option = checkpointing.word("selective_ac_option")
     if kind == "selective" and option is not None and option.isdecimal():
-        # whole layers, one in so many
+        # whole layers, every n-th one
         job.layout(recompute="full", recompute_every=max(int(option), 1))
         return
     if kind == "selective" and option not in (None, "op"):
@@ -243,7 +243,7 @@ def _recompute(job: StatedJob, table: Table, usual: Mapping[str, str]) -> None:
 
 
 def _checkpointing(job: StatedJob, table: Table, usual: Mapping[str, str]) -> Table:
-    """Mode and option of recompute, those of the release where the file leaves them out."""
+    """Read recompute mode and option, with the release's defaults for missing ones."""
     keys = (_AC, f"{_AC}_config")
     parts = (table, _constructed(table))
     place = next((part for part in parts if any(key in part for key in keys)), None)
@@ -254,7 +254,7 @@ def _checkpointing(job: StatedJob, table: Table, usual: Mapping[str, str]) -> Ta
     if isinstance(mode_settings, dict):
         called = mode_settings.get(CALLED)
     if called:
-        # 0.3 has a class for each mode
+        # release 0.3 has a class per mode
         name = str(called).partition(".")[0].lower()
         mode_settings = {"mode": _CLASSES.get(name, called)}
     elif mode_settings is None:
@@ -267,7 +267,7 @@ def _checkpointing(job: StatedJob, table: Table, usual: Mapping[str, str]) -> Ta
 
 
 def _compile(job: StatedJob, table: Table) -> None:
-    """Switches: 0.2 has asynchronous tensor parallelism among the degrees."""
+    """Read compile switches; release 0.2 has async tensor parallelism under `parallelism`."""
     section = _constructed(table).table("compile")
     on = section.flag("enable") or table.table("training").flag("compile")
     parts = section.get("components")

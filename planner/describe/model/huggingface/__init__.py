@@ -1,1 +1,1 @@
-"""Models of Hugging Face: config.json files and names on the hub, read without transformers."""
+"""Hugging Face models: config.json files and names on the hub, read without transformers."""

@@ -1,4 +1,4 @@
-"""Read the shapes of a Hugging Face config.json as a Model, without transformers."""
+"""Config: a Hugging Face config.json, read as a Model without transformers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TOWER_NOTE = "only the text tower of a multimodal model is described"
 
 
 def read_config(path: Path, name: str = "") -> Model:
-    """Read the model of a config.json, called after its folder; raises CatalogueError."""
+    """Read a config.json as a Model, by default named after its folder; raises CatalogueError."""
     where = _printable(name or str(path))
     text = read_text(path)
     model = from_config(_checked(parse_json(text, where), where), name or _name(path))
@@ -38,7 +38,7 @@ def read_config(path: Path, name: str = "") -> Model:
 
 
 def from_config(fields: dict[str, Any], name: str) -> Model:
-    """Describe the model of a config.json's fields; of a multimodal file only the text tower."""
+    """Convert the fields of a config.json to a Model; if multimodal, only its text tower."""
     _checked(fields, _printable(name))
     if "peft_type" in fields:
         base = fields.get("base_model_name_or_path")

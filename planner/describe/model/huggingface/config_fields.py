@@ -1,4 +1,4 @@
-"""Checked access to the fields of a config.json: types and plausible sizes."""
+"""Config fields: checked access to a config.json, with types and plausible sizes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REQUIRED = frozenset(
         *("num_local_experts", "n_routed_experts", "num_experts", "num_experts_per_tok"),
     )
 )
-"""Sizes that a file must state, as a guess would describe another model."""
+"""Sizes that a file must state; a default could describe another model."""
 _ALIASES = {
     "hidden_size": ("n_embed",),
     "num_hidden_layers": ("n_layer",),
@@ -47,7 +47,7 @@ def quote(value: object) -> str:
 
 
 def parse_activation(name: object) -> str:
-    """The planner's word for an activation; empty if unknown."""
+    """Translate an activation's name into the planner's; empty if unknown."""
     if not isinstance(name, str):
         return ""
     activations = {"silu": "silu", "swish": "silu", "relu": "relu", "relu2": "squared-relu"}
@@ -56,7 +56,7 @@ def parse_activation(name: object) -> str:
 
 @dataclass
 class Fields:
-    """Fields of a config.json with its family's defaults; sizes may be absent in a nested file."""
+    """Fields of a config.json with its family's defaults; a nested `text_config` may lack sizes."""
 
     values: Mapping[str, Any]
     defaults: Mapping[str, Any]
@@ -64,15 +64,15 @@ class Fields:
     nested: bool = False
 
     def error(self, message: str) -> DescriptionError:
-        """Create an error that begins with the name of the file."""
+        """Create an error whose message begins with the file's name."""
         return DescriptionError(f"{self.where}: {message}")
 
     def reads(self, key: str) -> bool:
-        """True where the family has this key."""
+        """True if the family has this key."""
         return key in self.defaults
 
     def raw(self, key: str) -> Any:
-        """The stated value, else the default; None for a key that the family lacks."""
+        """Get a key's stated value, else its default; None if the family lacks the key."""
         if not self.reads(key):
             return None
         for name in (key, *_ALIASES.get(key, ())):
@@ -83,7 +83,7 @@ class Fields:
         return self.defaults[key]
 
     def size(self, key: str, kind: str = "width", least: int = 1) -> int:
-        """A whole number of at least `least` and a plausible magnitude."""
+        """Read a whole number of at least `least` and of plausible magnitude."""
         value = self.raw(key)
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.error(f"{key} = {quote(value)} is not a whole number; correct it")
@@ -97,18 +97,18 @@ class Fields:
         return value
 
     def size_or(self, fallback: int, key: str, kind: str = "width", least: int = 1) -> int:
-        """As `size`, with `fallback` for null or an absent key without default."""
+        """Read a size; `fallback` for null or for a missing key without default."""
         return fallback if self.raw(key) is None else self.size(key, kind, least)
 
     def flag(self, key: str) -> bool:
-        """True or false; false for null or a key that the family lacks."""
+        """Read true or false; false for null or a key that the family lacks."""
         value = self.raw(key)
         if value is not None and not isinstance(value, bool):
             raise self.error(f"{key} = {quote(value)} is not true or false; correct it")
         return bool(value)
 
     def dropout(self, *keys: str) -> float:
-        """Largest of the dropout probabilities."""
+        """Read the largest of several dropout probabilities."""
         largest = 0.0
         for key in keys:
             value = self.raw(key)
@@ -122,20 +122,20 @@ class Fields:
         return largest
 
     def activation(self, key: str) -> str:
-        """gelu, relu, silu or squared-relu: what matters for kernels and memory."""
+        """Read an activation as one of gelu, relu, silu and squared-relu, which differ in cost."""
         value = self.raw(key)
         if name := parse_activation(self.defaults.get(key) if value is None else value):
             return name
         raise self.error(f"{key} = {quote(value)} is not known; use gelu, relu, relu2 or silu")
 
     def written_activation(self) -> str:
-        """Activation that transformers writes in elementary operations; else empty."""
+        """Activation, if transformers computes it in elementary operations; else empty."""
         keys = ("activation_function", "hidden_activation", "hidden_act")
         names = [str(self.raw(key) or self.defaults[key]) for key in keys if self.reads(key)]
         return next((name for name in names if name in get_args(WrittenActivation)), "")
 
     def sequence(self, key: str, kind: type) -> list[Any]:
-        """A list of `kind`; empty for null or an absent key."""
+        """Read a list of `kind`; empty for null or a missing key."""
         value = self.raw(key)
         if value is None:
             return []

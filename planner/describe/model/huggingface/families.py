@@ -1,4 +1,4 @@
-"""Families of Hugging Face models, with the defaults of transformers: `families.toml`."""
+"""Families: readers of Hugging Face families with transformers' defaults, from families.toml."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ class Family:
 
     read: Callable[[Fields], dict[str, Any]]
     defaults: Mapping[str, Any]
-    """Keys of the family with the value of an absent one."""
+    """Keys of the family's config.json, with their defaults."""
     fixed: Mapping[str, Any]
     """Fields of Model that are the same for the whole family."""
     refused: tuple[str, ...]
-    """Switches that would add undescribed weights."""
+    """Keys that add undescribed weights if set."""
     note: str
     """Weights that are not counted."""
     written: Mapping[str, Any]
-    """Fields of `Written` that no file states."""
+    """Fields of `Written` that config.json does not state."""
 
 
 def _load_families() -> dict[str, Family]:
-    """Every family by name; those that a family is `like` stand before it."""
+    """Load every family by name; a family follows the one that it is `like` in the file."""
     families: dict[str, Family] = {}
     for name, row in read_toml(Path(__file__).with_suffix(".toml")).items():
         inherited = families[row["like"]].defaults if "like" in row else {}

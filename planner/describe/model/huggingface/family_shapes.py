@@ -1,4 +1,4 @@
-"""Readers of shapes: one function for each way in which families state them in a config.json."""
+"""Readers of shapes: one function per way in which families state them in a config.json."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _trunk(
     layers_key: str = "num_hidden_layers",
     heads_key: str = "num_attention_heads",
 ) -> Shapes:
-    """Sizes of every transformer, under the family's own names."""
+    """Read the sizes that every transformer has, by the family's own keys."""
     heads = f.size(heads_key, "heads")
     return {
         "num_layers": f.size(layers_key, "layers"),
@@ -51,7 +51,7 @@ def _trunk(
 
 
 def _decoder(f: Fields) -> Shapes:
-    """Sizes of decoders that have Llama's names for them."""
+    """Read the sizes of decoders that use Llama's keys."""
     shapes = _trunk(f)
     heads = shapes["num_heads"]
     return {
@@ -81,7 +81,7 @@ def llama(f: Fields) -> Shapes:
 
 
 def _window(f: Fields, layers: int) -> Shapes:
-    """Sliding window and layers with it: the file's layer_types, or the family's rule."""
+    """Read the window and count its layers, by the file's layer_types or the family's rule."""
     window = f.size_or(0, "sliding_window", "rows", least=0)
     if not window or (f.reads("use_sliding_window") and not f.flag("use_sliding_window")):
         return {}
@@ -173,7 +173,7 @@ def gpt2(f: Fields) -> Shapes:
 
 
 def gptj(f: Fields) -> Shapes:
-    """GPT-J: GPT-2's names with rotary positions."""
+    """GPT-J: GPT-2's keys with rotary positions."""
     return {**gpt2(f), "position": "rope", "num_position_rows": 0}
 
 

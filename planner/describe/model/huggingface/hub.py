@@ -1,4 +1,4 @@
-"""Models by name on the Hugging Face hub: config.json alone, with `huggingface_hub`'s settings."""
+"""Hugging Face hub: models by name, from config.json only, with `huggingface_hub`'s settings."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from planner.describe.model.model import Model
 from planner.errors import CatalogueError, shorten
 
 HUB = "Hugging Face hub"
-"""Begins the source of a model that was read from the hub."""
+"""Start of the source text of a model read from the hub."""
 
 _NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w.-][\w./-]*))?", re.ASCII)
 _TIMEOUT_S = 5.0
-"""Timeout if HF_HUB_ETAG_TIMEOUT is unset: nodes of a cluster often cannot reach the hub."""
+"""Timeout if HF_HUB_ETAG_TIMEOUT is unset; short, as cluster nodes rarely reach the hub."""
 _CONFIG, _ADAPTER = "config.json", "adapter_config.json"
 _BUSY = (429, 500, 502, 503, 504)
 """Status codes after which the library would retry for too long."""
@@ -34,7 +34,7 @@ def parse_hub_name(name: str) -> tuple[str, str | None] | None:
 
 
 def is_from_hub(model: Model) -> bool:
-    """True for a model read from the hub, so that its name suffices to find it again."""
+    """True if a model can be loaded from the hub again by its name."""
     return model.source.startswith(HUB) and parse_hub_name(model.name) is not None
 
 
@@ -54,7 +54,7 @@ def load_from_hub(name: str) -> Model:
 
 @functools.lru_cache(maxsize=64)
 def fetch_config(name: str) -> Path:
-    """Fetch the config.json of a name into the cache, once a process; raises CatalogueError."""
+    """Fetch a model's config.json into the cache, once per process; raises CatalogueError."""
     repository, revision = parse_hub_name(name) or (name, None)
     try:
         from huggingface_hub import constants, errors
@@ -90,7 +90,7 @@ def fetch_config(name: str) -> Path:
 def _explain_hub_error(
     error: Exception, name: str, repository: str, revision: str | None
 ) -> CatalogueError:
-    """Explain an error of the hub in one sentence."""
+    """Convert an error of the hub to one sentence with a remedy."""
     from huggingface_hub import constants, errors
 
     if isinstance(error, errors.LocalEntryNotFoundError):
@@ -127,14 +127,14 @@ def _fetched(repository: str, file: str, revision: str | None) -> Path:
     )
     url, size = hf_hub_url(repository, file, revision=revision), 0
     try:
-        # asked first: where nobody answers, the library would try again for minutes
+        # a short request first: without an answer the library would retry for minutes
         size = get_hf_file_metadata(url, timeout=patience).size or 0
     except errors.HfHubHTTPError as error:
-        # what is refused may be in the cache; else the library says why it is
+        # a refused file may be in the cache; if not, the library explains the refusal
         if error.response.status_code in _BUSY:
             return Path(fetched(local_files_only=True))
     except Exception:
-        # no network, no answer in time, or offline; which errors say so depends on the library's
+        # no network, no answer in time, or offline; the error's class depends on the library's
         # HTTP client, which changes with its version
         return Path(fetched(local_files_only=True))
     if size > MAX_FILE_BYTES:
@@ -145,7 +145,7 @@ def _fetched(repository: str, file: str, revision: str | None) -> Path:
 
 
 def _without_config(name: str, repository: str, revision: str | None) -> CatalogueError:
-    """Explain a repository without config.json, such as an adapter."""
+    """Create the error for a repository without config.json, such as an adapter."""
     from huggingface_hub import errors
 
     try:
@@ -167,7 +167,7 @@ def _without_config(name: str, repository: str, revision: str | None) -> Catalog
 
 
 def _unreachable(name: str, cause: BaseException | None) -> CatalogueError:
-    """Explain why a name outside the cache could not be looked up."""
+    """Create the error for a name that is not in the cache and could not be looked up."""
     from huggingface_hub import constants
 
     why, remedy = f"{constants.ENDPOINT} does not answer", "check the network and HF_ENDPOINT"
