@@ -34,7 +34,7 @@ PlanTable = Literal["ranked", "strategies", "batches", "dropped"]
 
 @dataclass(frozen=True, slots=True)
 class Plan(Tabular[PlanTable]):
-    """The layouts of a job: which to run, which is fastest, what does not fit and why."""
+    """Result of a search: the layout to run, the fastest layouts, what does not fit and why."""
 
     model: str
     num_params: int
@@ -44,20 +44,20 @@ class Plan(Tabular[PlanTable]):
     workload: Workload
     num_candidates: int
     ranked: tuple[Estimate, ...]
-    """The fastest layout of every strategy that fits, best first."""
+    """Fastest layout of every strategy that fits, best first."""
     recommended: Estimate | None
-    """The simplest of the layouts that are safe in memory and about as fast as the fastest."""
+    """Simplest layout that is safe in memory and about as fast as the fastest."""
     strategies: tuple[Verdict, ...]
     dropped: tuple[Dropped, ...]
     notes: tuple[str, ...]
     queues: tuple[Queue, ...]
     """Queues of the machine that admit this many nodes."""
     queued: bool = True
-    """Whether the machine is known to have queues at all."""
+    """Whether the machine has known queues."""
     batches: tuple[Batch, ...] = ()
-    """Nearby global batches that devices share evenly, if that is faster, simpler or needed."""
+    """Nearby global batches that divide evenly, if they are faster, simpler or needed."""
     asked_batch: int = 0
-    """The job's global batch; `workload` has the nearest one if that has no layout."""
+    """The job's global batch; `workload` has the nearest usable one if it has no layout."""
     num_estimated: int = 0
     """Candidates that were estimated in full; lower bounds ruled out the others."""
     training: WholeTraining | None = None
@@ -80,7 +80,7 @@ class Plan(Tabular[PlanTable]):
         return (*first, *(each for each in self.ranked if each not in first))
 
     def ranked_at(self, rank: int | None = None) -> Estimate:
-        """The layout of a rank, from 1, or the recommended one if None; EmitError beyond them."""
+        """Layout by rank from 1; None: the recommended one. Raises EmitError if there is none."""
         if not self.ranked or self.recommended is None:
             raise EmitError(f"nothing fits on {self.nodes} nodes, so there is nothing to run")
         if rank is None:
@@ -94,7 +94,7 @@ class Plan(Tabular[PlanTable]):
 
     @property
     def closest(self) -> Verdict | None:
-        """The strategy for all devices whose best layout needs the least memory."""
+        """Strategy on all devices whose best layout needs the least memory."""
         legal = [
             (entry.estimate.memory_bytes["total"], number, entry)
             for number, entry in enumerate(self.strategies)
@@ -104,13 +104,13 @@ class Plan(Tabular[PlanTable]):
 
     @property
     def legal_batches(self) -> list[int]:
-        """Global batches that have a legal layout if this one has none, as far as known."""
+        """Known alternative global batches with a legal layout."""
         offered = [batch.global_batch for batch in self.batches]
         return offered or sorted({each.batch for each in self.strategies if each.batch})[:1]
 
     @property
     def why(self) -> str:
-        """Why nothing fits: the closest strategy, or the rule that forbids all; else empty."""
+        """Why nothing fits: the closest strategy or the most frequent reason; empty if any fits."""
         if self.fits:
             return ""
         entry = self.closest
@@ -124,16 +124,16 @@ class Plan(Tabular[PlanTable]):
 
     @property
     def enough_nodes(self) -> int | None:
-        """If nothing fits: the fewest nodes on which a classic strategy does."""
+        """Fewest nodes on which a classic strategy fits, if nothing fits here; else None."""
         nodes = [verdict.nodes for verdict in self.strategies if verdict.nodes]
         return min(nodes) if nodes and not self.fits else None
 
     def duration_s(self, estimate: Estimate) -> float:
-        """Time for the workload's tokens at an estimate's rate; 0 if it has none [s]."""
+        """Time to train the workload's tokens at an estimate's rate; 0 without tokens [s]."""
         return training_time(self.workload, estimate)
 
     def node_hours(self, estimate: Estimate) -> float:
-        """Node-hours for the workload's tokens, or of one thousand steps if it has none."""
+        """Node-hours for the workload's tokens, or for one thousand steps without tokens."""
         return node_hours(self.nodes, self.workload, estimate)
 
     def tables(self) -> dict[str, Table]:
@@ -185,7 +185,7 @@ class Plan(Tabular[PlanTable]):
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """The plan that `to_json` wrote; DescriptionError where the text is none."""
+        """Read a plan that `to_json` wrote. Raises DescriptionError if the text is not a plan."""
         try:
             data = json.loads(text)
             recommended, training = data["recommended"], data.get("training")
@@ -215,7 +215,7 @@ _PLAIN = (
     *("model", "num_params", "machine", "nodes", "num_devices", "num_candidates"),
     *("queued", "asked_batch", "num_estimated"),
 )
-"""Fields of batches, verdicts and plans that are plain in JSON."""
+"""Fields of batches, verdicts and plans that JSON holds as they are."""
 
 
 def estimate_dict(value: Estimate) -> dict[str, Any]:
@@ -225,7 +225,7 @@ def estimate_dict(value: Estimate) -> dict[str, Any]:
 
 
 def _with_estimate(data: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """The named fields of a verdict or batch, with its estimate if there is one."""
+    """Read the named fields of a verdict or batch, and its estimate if it has one."""
     estimate = _estimate_from(data["estimate"]) if data["estimate"] else None
     return {**{name: data[name] for name in names}, "estimate": estimate}
 

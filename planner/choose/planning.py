@@ -1,4 +1,4 @@
-"""Plan a job, estimate one of its layouts, or its whole training."""
+"""Plan a job; estimate one of its layouts or its whole training."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from planner.training.campaign import whole_training as whole_training_of
 from planner.training.whole_training import WholeTraining
 
 TOP = 20
-"""Ranked layouts of a plan."""
+"""Default number of ranked layouts in a plan."""
 
 
 def plan(
@@ -51,7 +51,7 @@ def plan(
     experience: Experience = Experience(),
     training: Training | None = None,
 ) -> Plan:
-    """Search every legal layout of a job: which to run, which is fastest, what does not fit.
+    """Search every legal layout of a job; rank those that fit and recommend one.
 
     >>> answer = plan("gpt2", "polaris", nodes=1, workload=Workload(global_batch=64,
     ...               sequence_length=1024))
@@ -108,7 +108,7 @@ def plan_job(job: JobSpec, top: int = TOP) -> Plan:
 
 
 def _dropped(result: JobCandidates) -> tuple[Dropped, ...]:
-    """Rejected layouts by reason, the most frequent first."""
+    """Rejected candidates by reason, most frequent first."""
     counts: Counter[str] = Counter()
     for part in result.by_framework.values():
         counts.update(part.dropped)
@@ -123,7 +123,7 @@ def _notes(
     verdicts: Sequence[Verdict],
     ranked: Sequence[Estimate],
 ) -> tuple[str, ...]:
-    """Sentences that a plan adds to its figures."""
+    """Notes of a plan, one sentence or more each."""
     candidates = result.by_framework
     return (
         *plan_notes(tuple(scenarios.values()), job.nodes, best, verdicts),
@@ -191,7 +191,7 @@ def job_of_layout(
     framework: str | Framework | None,
     experience: Experience,
 ) -> JobSpec:
-    """The job that one layout runs; arguments as of `estimate`."""
+    """Make the job of a layout, with the nodes and, by default, the global batch of the layout."""
     place = machine if isinstance(machine, Machine) else load_machine(machine)
     job = JobSpec(
         model,
@@ -207,7 +207,7 @@ def job_of_layout(
 
 
 def scenario_for(job: JobSpec, layout: Layout) -> Scenario:
-    """The job under the first of its frameworks that allows a layout."""
+    """Scenario under the first framework that allows a layout. Raises LayoutError if none does."""
     per_node = job.machine.node.num_devices
     needed = -(-layout.world // per_node)
     if needed != job.nodes:
@@ -228,6 +228,6 @@ def scenario_for(job: JobSpec, layout: Layout) -> Scenario:
 
 
 def _distance(scenario: Scenario, layout: Layout) -> tuple[int, bool, int, int]:
-    """Sort key: the rules that a layout breaks, then how little the framework offers."""
+    """Sort key of frameworks: fewest broken rules, then the most axes and recompute modes."""
     framework, rules = scenario.framework, len(list(broken(scenario, layout)))
     return rules, bool(framework.instead_of), -len(framework.axes), -len(framework.recompute)

@@ -36,20 +36,20 @@ from planner.units import counted
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The best of all layouts with one tp and pp."""
+    """Best layout for one pair of tp and pp."""
 
     tp: int
     pp: int
     step_time_s: float
-    """The fastest that fits; infinite if none does."""
+    """Step time of the fastest layout that fits; infinite if none fits [s]."""
     memory_bytes: float
-    """Of that layout, or of the smallest if none fits."""
+    """Memory of that layout, or of the smallest one if none fits [B]."""
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One layout as memory and time."""
+    """Memory and step time of one layout."""
 
     memory_bytes: float
     step_time_s: float
@@ -58,13 +58,13 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class LayoutSpace:
-    """All layouts of a job, condensed."""
+    """Summary of all layouts of a job."""
 
     cells: tuple[Cell, ...]
     front: tuple[Point, ...]
-    """The layouts that fit and that no other beats in both memory and time, smallest first."""
+    """Pareto front of memory and step time among layouts that fit, smallest memory first."""
     cloud: tuple[Point, ...]
-    """A deterministic sample of all layouts, those that do not fit included."""
+    """Deterministic sample of all layouts, including those that do not fit."""
     num_candidates: int
 
 
@@ -78,7 +78,7 @@ def layout_space(
     cloud: int = 400,
     experience: Experience = Experience(),
 ) -> LayoutSpace:
-    """Condense all layouts of a job: the best per tp and pp, the Pareto front, a sample."""
+    """Summarize all layouts of a job: the best per tp and pp, the Pareto front, a sample."""
     job = JobSpec(
         model, machine, nodes=nodes, workload=workload, frameworks=frameworks, experience=experience
     )
@@ -109,7 +109,7 @@ class _Table:
         self.tp = np.concatenate([each.layouts.tp for each in footprints])
         self.pp = np.concatenate([each.layouts.pp for each in footprints])
         self.time_s = np.full(len(self), np.inf)
-        """Infinite for layouts that do not fit, unless they are estimated."""
+        """Step time; infinite for layouts that do not fit, unless estimated [s]."""
         for part, start in zip(parts, self._starts, strict=False):
             rows = start + np.flatnonzero(part.footprints.fits)
             self.time_s[rows] = part.estimates.step_time_s
@@ -126,19 +126,19 @@ class _Table:
                 self.time_s[selected] = estimates.step_time_s
 
     def text(self, row: int) -> str:
-        """A layout and its framework."""
+        """Label of a layout with its framework."""
         number = int(np.searchsorted(self._starts, row, side="right")) - 1
         part = self.parts[number]
         layout = part.footprints.layouts[row - int(self._starts[number])]
         return f"{layout} [{part.scenario.framework.name}]"
 
     def point(self, row: int) -> Point:
-        """A layout as memory and time."""
+        """Memory and step time of a layout."""
         return Point(float(self.memory_bytes[row]), float(self.time_s[row]), self.text(row))
 
 
 def _front(table: _Table) -> Int:
-    """Rows of the layouts that fit and that nothing beats in both, by rising memory."""
+    """Rows of the Pareto front of memory and step time among layouts that fit."""
     order = np.lexsort((table.time_s, table.memory_bytes))
     order = order[table.fits[order]]
     time_s = table.time_s[order]
@@ -162,18 +162,18 @@ def _cells(table: _Table) -> list[Cell]:
 
 @dataclass(frozen=True, slots=True)
 class ScalePoint:
-    """The best layout of a job for a number of nodes."""
+    """Best layout of a job on a number of nodes."""
 
     nodes: int
     step_time_s: float | None
-    """None where nothing fits."""
+    """None if nothing fits."""
     tokens_per_s: float
     node_hours: float
     layout: str
 
     @classmethod
     def of(cls, plan: Plan) -> ScalePoint:
-        """Return the point of a plan."""
+        """Make the point of a plan."""
         best = plan.best
         if best is None:
             return cls(plan.nodes, None, 0.0, 0.0, "nothing fits")
@@ -182,12 +182,12 @@ class ScalePoint:
         return cls(plan.nodes, best.step_time_s, best.tokens_per_s, hours, layout)
 
     def efficiency(self, first: ScalePoint) -> float:
-        """Return tokens per second and node over those of the first point."""
+        """Tokens per second and node, relative to the first point [1]."""
         return self.tokens_per_s / self.nodes / (first.tokens_per_s / first.nodes)
 
 
 def above_one(points: Sequence[ScalePoint]) -> str:
-    """Explain an efficiency above 100 %; empty where there is none."""
+    """Explain an efficiency above 100 %; empty if no point has one."""
     fitting = [point for point in points if point.step_time_s is not None]
     if not any(point.efficiency(fitting[0]) > 1.005 for point in fitting):
         return ""
@@ -198,7 +198,7 @@ def above_one(points: Sequence[ScalePoint]) -> str:
 
 
 _MOST_TASKS = 8_000
-"""Passes to play, which takes half a second; further repetitions of the middle are left out."""
+"""Most passes to simulate for a plot (half a second); further steady-state passes are skipped."""
 
 
 def scenario_of(
@@ -208,23 +208,23 @@ def scenario_of(
     estimate: Estimate,
     experience: Experience = Experience(),
 ) -> Scenario:
-    """The scenario of an estimate, with the framework of the catalogue."""
+    """Make the scenario of an estimate, with its framework from the catalogue."""
     return Scenario(model, machine, workload, load_framework(estimate.framework), experience)
 
 
 @dataclass(frozen=True)
 class PlayedStep:
-    """The step of an estimate, event by event, and as long as the estimate says."""
+    """Simulated events of a step, stretched to the estimated step time."""
 
     timeline: Timeline
     micro_batches: int
-    """Micro-batches of the step; the timeline may play fewer."""
+    """Micro-batches of the step; the timeline may simulate fewer."""
     step_s: float
-    """Length of the step, as estimated [s]."""
+    """Estimated step time [s]."""
 
     @classmethod
     def of_schedule(cls, timeline: Timeline) -> PlayedStep:
-        """A schedule without an estimate."""
+        """Make a step from a timeline alone, without an estimate."""
         return cls(timeline, timeline.num_micro_batches, timeline.makespan_s)
 
     @functools.cached_property
@@ -234,11 +234,11 @@ class PlayedStep:
 
     @functools.cached_property
     def middle_s(self) -> float:
-        """Instant of the timeline at which the difference to the estimate is made up for [s]."""
+        """Instant of the timeline where the difference to the estimate is inserted [s]."""
         return self.timeline.passes_s / 2
 
     def instant_s(self, time_s: float) -> float:
-        """Instant of the step that an instant of the timeline stands for [s]."""
+        """Map an instant of the timeline to the estimated step [s]."""
         difference_s = self.step_s - self.played_s
         return time_s if time_s <= self.middle_s else time_s + difference_s
 
@@ -262,7 +262,7 @@ def play_step(
     estimate: Estimate,
     experience: Experience = Experience(),
 ) -> PlayedStep:
-    """Play the step of an estimate, event by event."""
+    """Simulate the step of an estimate event by event."""
     layout = estimate.layout
     scenario = scenario_of(model, machine, workload, estimate, experience)
     work = stage_work(scenario, layout, measured_factor(scenario, estimate))
@@ -287,7 +287,7 @@ class Axis:
     latency_s: float
     carries: str
     traffic: AxisTraffic
-    """Bytes of one step, hidden or not."""
+    """Traffic of one step, hidden or exposed [B]."""
     time_s: float
     """Exposed communication of the axis in a step [s]."""
 
@@ -303,7 +303,7 @@ _CARRIES = {
     ),
     "pp": ("activations, stage to stage", ("pipeline_transfer",)),
 }
-"""Data of each axis, and its parts of the step; fastest axis first."""
+"""Data sent on each axis, and the parts of the step time for it; fastest axis first."""
 
 
 def parallel_axes(
@@ -330,7 +330,7 @@ def parallel_axes(
 
 
 def rank_axes(layout: Layout, rank: int) -> dict[str, int]:
-    """Coordinates of a rank on tp, the fastest axis, then cp, dp and pp."""
+    """Coordinates of a rank on tp (varies fastest), cp, dp and pp."""
     place = {}
     for axis in ("tp", "cp", "dp", "pp"):
         rank, place[axis] = divmod(rank, getattr(layout, axis))

@@ -15,113 +15,113 @@ from planner.describe.files import read_toml
 from planner.errors import DescriptionError, shorten, shorten_path
 
 VARIABLE = "PLANNER_PREFERENCES"
-"""Environment variable with the path of the user's file; empty to use none."""
+"""Environment variable with the path of the user's file; an empty value means no file."""
 _DEFAULTS = Path(__file__).with_name("preferences.toml")
 
 
 class Effort(Quantity):
-    """Work for the people who set a run up, relative to tensor parallelism or to a flag."""
+    """Work to set up a run (1: tensor parallelism) or to change it (1: a flag)."""
 
     value: float = Field(ge=0, le=100)
-    """Effort; an order of preference, no measurement."""
+    """Effort: an order of preference, not a measurement."""
 
 
 class Gain(Factor):
-    """A ratio from which on something is worth its price."""
+    """Ratio above which an option is worth its cost."""
 
     value: float = Field(ge=1, le=100)
     """Ratio."""
 
 
 class Parameters(Quantity):
-    """A size of models."""
+    """Size of a model."""
 
     value: float = Field(ge=0, le=1e15)
     """Parameters."""
 
 
 class RecommendationPreferences(Description):
-    """Which of the layouts that fit is recommended."""
+    """How the recommended layout is chosen among those that fit."""
 
     tolerance: Share
     """Share by which a simpler layout may be slower than the fastest."""
     out_of_memory_risk: Share
-    """Highest probability of running out of memory of a layout that counts as safe."""
+    """Highest out-of-memory probability of a layout that counts as safe."""
     stall_probability: Share
-    """Probability of a stall above which a layout is recommended only if nothing else fits."""
+    """Stall probability above which a layout is recommended only if nothing else fits."""
     min_slice_tokens: Count
     """Shortest slice of a sequence in common use [tokens]."""
     max_pipeline_stages: Count
     """Most pipeline stages in common use."""
     deep_pipeline_params: Parameters
-    """Parameters from which on a model may have more stages."""
+    """Model size from which more pipeline stages are common."""
     uncommon_slowdown: Gain
-    """Time of common layouts over the fastest beyond which uncommon ones are recommended."""
+    """Step time of common layouts over the fastest above which uncommon ones are recommended."""
     offload_slowdown: Share
-    """Time that offload must save, as a share of the fastest with it."""
+    """Step time that offload must save, as a share of the fastest step with offload."""
     strategy_slowdown: Share
-    """Time that a strategy's safe layout may lose before its fastest is shown instead."""
+    """Share by which a strategy's safe layout may be slower before its fastest is shown."""
 
 
 class EffortPreferences(Description):
-    """Effort of a layout, by column; offload by kind."""
+    """Setup effort of a layout, by column; offload by kind."""
 
     used: dict[str, Effort]
-    """Once, where the degree is above one."""
+    """Effort once, if the degree is above one."""
     doubling: dict[str, Effort]
-    """For every doubling of the degree."""
+    """Effort for every doubling of the degree."""
     sharding: dict[str, Effort]
-    """Sharding of states, and every group smaller than all ranks."""
+    """Effort of sharding states, and of each sharding group smaller than all ranks."""
     offload: dict[str, Effort]
-    """By what is offloaded to where."""
+    """Effort by kind of offload."""
 
 
 class SearchPreferences(Description):
-    """Limits of the search, beyond which layouts are not worth an estimate."""
+    """Limits beyond which the search estimates no layouts."""
 
     max_micro_batch: Count
-    """Largest micro-batch of sequences."""
+    """Largest micro-batch [sequences]."""
     max_samples: Count
-    """Largest micro-batch of samples that are no sequences."""
+    """Largest micro-batch of samples other than sequences, such as images."""
     min_context_tokens: Count
-    """Shortest slice of a sequence [tokens]."""
+    """Shortest slice of a sequence per context rank [tokens]."""
     fullest_chunk: Gain
-    """Layers of the fullest chunk over the mean of all chunks."""
+    """Largest ratio of the layers in the fullest chunk to the mean of all chunks."""
 
 
 class OfferPreferences(Description):
-    """Alternatives to the answer that are worth offering."""
+    """Which alternatives to the answer are offered."""
 
     batch_change: Share
-    """Share by which a batch may change and the job stay the same."""
+    """Largest relative change of the batch that counts as the same job."""
     farther_batch_gain: Gain
-    """Sequences per second of a farther batch over those of a nearer one."""
+    """Throughput of a farther batch over a nearer one above which it is offered instead."""
     node_doublings: Count
-    """How often the nodes are doubled where nothing fits."""
+    """Number of times that the nodes are doubled if nothing fits."""
     switch_gain: Gain
-    """Step time without a switch over the time with it."""
+    """Smallest speedup for which a switch is offered."""
     switch_shortage: Share
-    """Share of the memory that a layout may lack to be tried with a switch."""
+    """Excess over device memory, as a share, up to which layouts are tried with a switch."""
 
 
 class GuidePreferences(Description):
-    """How the field's decision guide is read, and compared with the answer."""
+    """Thresholds of the field's decision guide and of its comparison with the answer."""
 
     fast_network_bytes_per_s: Rate
-    """Network bandwidth per device from which on a network is fast [B/s]."""
+    """Network bandwidth per device from which a network counts as fast [B/s]."""
     same_time: Share
-    """Difference of two step times that is a matter of taste."""
+    """Relative difference up to which two step times count as equal."""
     attention_share: Share
-    """Share of attention in all operations above which the causal mask is mentioned."""
+    """Share of attention in all operations above which a note mentions the causal mask."""
 
 
 class Preferences(Description):
-    """All judgements, by what they decide."""
+    """All preferences, grouped by what they decide."""
 
     recommendation: RecommendationPreferences
     effort: EffortPreferences
     change: dict[str, Effort]
-    """Effort of changing one column of a layout, the framework, or beyond wired devices."""
+    """Effort of changing one column of a layout, the framework, or tp beyond wired devices."""
     search: SearchPreferences
     offers: OfferPreferences
     guide: GuidePreferences
@@ -138,12 +138,12 @@ class Preferences(Description):
 
 
 def preferences() -> Preferences:
-    """Load the preferences, with those of the user's file on top."""
+    """Load the preferences; values in the user's file override the defaults."""
     return _load(user_file())
 
 
 def user_file() -> Path | None:
-    """The user's file, from PLANNER_PREFERENCES or `~/.config/planner`; None without one."""
+    """Path of the user's file, from PLANNER_PREFERENCES or `~/.config/planner`; else None."""
     named = os.environ.get(VARIABLE)
     if named is not None:
         return Path(named).expanduser() if named else None
@@ -153,7 +153,7 @@ def user_file() -> Path | None:
 
 
 def user_changes() -> dict[str, tuple[float, float]]:
-    """Values that the user's file changes, by dotted name: before and after."""
+    """Values that the user's file changes, by dotted name: default and new value."""
     current, default = (_values(each.model_dump()) for each in (preferences(), _load(None)))
     return {
         name: (default[name], current[name]) for name in default if current[name] != default[name]
@@ -172,7 +172,7 @@ def _load(path: Path | None) -> Preferences:
 def _overridden(
     tables: Mapping[str, Any], changes: Mapping[str, Any], where: str, prefix: str
 ) -> dict[str, Any]:
-    """The tables with a user's changes; a plain number stands for a value of the user's own."""
+    """Apply a user's changes to the tables; a plain number sets a value."""
     result = dict(tables)
     for name, change in changes.items():
         if name not in tables:
@@ -194,7 +194,7 @@ def _overridden(
 
 
 def _values(tables: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """The numbers of nested tables by dotted name."""
+    """Flatten nested tables to numbers by dotted name."""
     values: dict[str, float] = {}
     for name, table in tables.items():
         if "value" in table:

@@ -1,4 +1,4 @@
-"""Recommendation: rank what fits by strategy, and choose the layout to run."""
+"""Recommendation: rank the layouts that fit by strategy, and choose the one to run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DEGREES = ("tp", "pp", "cp", "ep")
 
 
 def setup_effort(layouts: Layouts) -> Float:
-    """Effort of setting up layouts and keeping them alive, beyond plain data parallelism [1]."""
+    """Effort to set up and maintain each layout, beyond plain data parallelism [1]."""
     weights = preferences().effort
     total = np.zeros(np.shape(layouts.dp))
     for column, used in weights.used.items():
@@ -44,7 +44,7 @@ def rank_layouts(candidates: Iterable[Candidates], top: int) -> list[Estimate]:
         layouts = estimates.layouts.take(indices)
         degrees = [getattr(layouts, name) for name in (*_DEGREES, "zero_stage")]
         first, _ = distinct(*degrees, layouts.dp_shard < layouts.dp, layouts.offload)
-        # twice as many, because some may prove to be needless
+        # twice as many, because layouts that offload needlessly are skipped below
         for index in indices[first][: 2 * top]:
             time_s = round(float(estimates.step_time_s[index]), 9)
             firsts.append((time_s, position, estimates, int(index)))
@@ -60,7 +60,7 @@ def rank_layouts(candidates: Iterable[Candidates], top: int) -> list[Estimate]:
 
 
 def _offloads_needlessly(estimate: Estimate, faster: Estimate) -> bool:
-    """Whether a faster layout of the same degrees leaves states on the device, as safely."""
+    """True if a faster layout of the same degrees and framework is safe without offload."""
     if estimate.layout.offload == "none" or faster.layout.offload != "none":
         return False
     alike = all(getattr(estimate.layout, x) == getattr(faster.layout, x) for x in _DEGREES)
@@ -73,7 +73,7 @@ def _offloads_needlessly(estimate: Estimate, faster: Estimate) -> bool:
 
 
 def recommend(candidates: Iterable[Candidates], tolerance: float | None = None) -> Estimate | None:
-    """Choose the layout to run: safe in memory, within `tolerance` of the fastest, least effort."""
+    """Choose the simplest layout that is safe in memory and within `tolerance` of the fastest."""
     parts = [part for part in candidates if len(part.estimates)]
     if not parts:
         return None
@@ -93,7 +93,7 @@ def recommend(candidates: Iterable[Candidates], tolerance: float | None = None) 
 
 
 def _recommendable(parts: Sequence[Candidates]) -> list[Mask]:
-    """The layouts among which effort decides: safe, steady, common, on the device if possible."""
+    """Mask layouts to choose from: safe and, if possible, free of stalls, common, not offloaded."""
     policy = preferences().recommendation
     least_risk = min(float(np.min(part.estimates.out_of_memory_probability)) for part in parts)
     risk = max(policy.out_of_memory_risk.value, least_risk)
@@ -114,7 +114,7 @@ def _restrict(
     masks: Sequence[Mask],
     condition: Callable[[Scenario, Layouts], Mask],
 ) -> list[Mask]:
-    """The masks where a condition holds as well."""
+    """Restrict the masks to layouts that meet a condition."""
     return [
         mask & condition(part.scenario, part.estimates.layouts)
         for part, mask in zip(parts, masks, strict=True)
@@ -122,7 +122,7 @@ def _restrict(
 
 
 def _fastest_s(parts: Sequence[Candidates], masks: Sequence[Mask]) -> float:
-    """The least step time under the masks; infinite where they leave nothing [s]."""
+    """Shortest step time under the masks; infinite if the masks are empty [s]."""
     return min(
         float(np.min(part.estimates.step_time_s, where=mask, initial=np.inf))
         for part, mask in zip(parts, masks, strict=True)
@@ -133,7 +133,7 @@ def _fastest_s(parts: Sequence[Candidates], masks: Sequence[Mask]) -> float:
 
 
 def stall_probability(scenario: Scenario, layouts: Layouts) -> Float:
-    """Largest share of a framework's measured runs in layouts like these that stalled [1]."""
+    """Largest share of stalled runs among the framework's measured runs in similar layouts [1]."""
     devices = scenario.machine.node.num_devices
     probability = np.zeros(np.shape(layouts.dp))
     for stall in scenario.framework.stalls:
@@ -145,13 +145,13 @@ def stall_probability(scenario: Scenario, layouts: Layouts) -> Float:
 
 
 def likely_stalls(scenario: Scenario, layouts: Layouts) -> Mask:
-    """Where more measured runs stalled than did not."""
+    """True where the stall probability exceeds the limit in the preferences."""
     limit = preferences().recommendation.stall_probability.value
     return stall_probability(scenario, layouts) > limit
 
 
 def stall_notes(scenarios: Mapping[str, Scenario], estimates: Iterable[Estimate]) -> list[str]:
-    """One warning for each layout of whose kind measured runs have stalled."""
+    """Warn about each layout if measured runs in similar layouts stalled."""
     shares = {
         each.layout: float(stall_probability(scenarios[each.framework], Layouts.of(each.layout)))
         for each in estimates

@@ -1,4 +1,4 @@
-"""User layouts: complete what files and a user state of a layout, estimate and improve it."""
+"""User layouts: complete a layout from files and options, estimate it, find a faster one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Fields = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class CompletedLayout:
-    """A layout that can be estimated, and notes on how it was completed."""
+    """A complete layout with its workload, and notes on how it was completed."""
 
     layout: Layout
     workload: Workload
@@ -43,7 +43,7 @@ def complete_layout(
     workload: Mapping[str, Any] | None = None,
     framework: str | Framework | None = None,
 ) -> CompletedLayout:
-    """Complete the layout that files state together with a user's own fields, which count first."""
+    """Complete a layout from files and the user's fields; the user's fields take precedence."""
     files = configuration or Configuration((), ())
     values, override_notes = _merge(files, {**(layout or {}), **(workload or {})})
     notes = [*files.notes, *override_notes, *_delegation_notes(files, values)]
@@ -70,7 +70,7 @@ def complete_layout(
 
 
 def _merge(files: Configuration, user: Fields) -> tuple[Fields, list[str]]:
-    """The fields of the files with the user's on top, and a note for each that differs."""
+    """Merge the files' fields with the user's, which win, and note each override."""
     from_files = {**files.usual, **files.layout, **files.workload}
     notes = [
         f"{key} = {value} as you say, instead of {from_files[key]} of {files.name}"
@@ -85,7 +85,7 @@ def _merge(files: Configuration, user: Fields) -> tuple[Fields, list[str]]:
 
 
 def _delegation_notes(files: Configuration, values: Fields) -> list[str]:
-    """Notes on fields that a file leaves to another; any but offload must be stated."""
+    """Note offload that a file leaves to another file. Raises DescriptionError for other fields."""
     left = {field: target for field, target in files.left_to.items() if field not in values}
     for field, target in left.items():
         if field != "offload":
@@ -101,8 +101,8 @@ def _delegation_notes(files: Configuration, values: Fields) -> list[str]:
 def _with_degrees(
     fields: Fields, files: Configuration, machine: Machine, nodes: int | None, values: Fields
 ) -> Fields:
-    """The fields with the data-parallel degree and the sharding group."""
-    # degrees below one are refused with the layout
+    """Add the data-parallel degree and the sharding group."""
+    # the layout's own check rejects degrees below one
     model_ranks = max(fields.get("tp", 1) * fields.get("pp", 1) * fields.get("cp", 1), 1)
     dp = fields.get("dp")
     if files.world:
@@ -119,7 +119,7 @@ def _with_degrees(
 def _check_world(
     files: Configuration, machine: Machine, nodes: int | None, dp: int | None, model_ranks: int
 ) -> None:
-    """Raise LayoutError where the ranks that files start fill neither the nodes nor the degrees."""
+    """Raise LayoutError if the ranks that files start do not match the nodes or the degrees."""
     per_node, world = machine.node.num_devices, files.world
     if nodes is not None and nodes * per_node != world:
         raise LayoutError(
@@ -134,7 +134,7 @@ def _check_world(
 
 
 def _dp_of_batch(values: Fields, files: Configuration) -> int:
-    """The data-parallel degree that follows from all three sizes of the batch."""
+    """Derive dp from global batch, micro-batch and gradient accumulation."""
     sizes = [values.get(key) for key in ("global_batch", "micro_batch", "grad_accumulation")]
     if None in sizes:
         raise LayoutError(f"{files.name} does not say how many ranks it runs on; give --nodes")
@@ -147,7 +147,7 @@ def _dp_of_batch(values: Fields, files: Configuration) -> int:
 def _sharding_group(
     fields: Fields, files: Configuration, machine: Machine, dp: int
 ) -> dict[str, int]:
-    """The group of hybrid sharding, from the number of replicas or the node."""
+    """Derive the hybrid sharding group from the node size or the number of replicas."""
     if "dp_shard" in fields:
         return {}
     if files.shards_per_node:
@@ -163,7 +163,7 @@ def _sharding_group(
 
 
 def _with_micro_batches(fields: Fields, values: Fields, files: Configuration) -> Fields:
-    """The fields with the micro-batch and the micro-batches of a step, computed where open."""
+    """Add the micro-batch and gradient accumulation, derived where not stated."""
     batch, dp = values.get("global_batch"), max(fields["dp"], 1)
     micro, passes = fields.get("micro_batch"), fields.get("grad_accumulation")
     if micro is None:
@@ -177,7 +177,7 @@ def _with_micro_batches(fields: Fields, values: Fields, files: Configuration) ->
 
 
 def _micro_batch(files: Configuration, batch: int | None, passes: int | None, dp: int) -> int:
-    """The micro-batch that follows from batch, number of micro-batches and replicas."""
+    """Derive the micro-batch from global batch, gradient accumulation and dp."""
     if batch is None or passes is None:
         raise LayoutError(
             f"{files.name} does not state the sequences of a replica and pass; give --micro-batch"
@@ -191,7 +191,7 @@ def _micro_batch(files: Configuration, batch: int | None, passes: int | None, dp
 def _batch_message(
     files: Configuration, batch: int, micro: int | None, passes: int | None, dp: int | None
 ) -> str:
-    """Refuse a batch that is not the product of its sizes."""
+    """Explain that the global batch is not the product of its factors, with a remedy."""
     sizes = {"micro-batch": micro, "passes": passes, "dp": dp}
     product = " * ".join(f"{name} {size}" for name, size in sizes.items() if size is not None)
     remedy = "give --global-batch or --micro-batch so that they multiply"
@@ -205,7 +205,7 @@ def _batch_message(
 
 
 def _with_schedule(fields: Fields) -> Fields:
-    """The fields with the usual schedule of a pipeline."""
+    """Add the default pipeline schedule, or two chunks if the schedule is V-shaped."""
     if fields.get("schedule") in V_SHAPED and fields.get("pp", 1) != 1:
         return {"vpp": 2, **fields}
     usual = "1f1b" if fields.get("vpp", 1) == 1 else "interleaved-1f1b"
@@ -216,7 +216,7 @@ def _with_schedule(fields: Fields) -> Fields:
 
 
 def _shape_notes(files: Configuration, model: Model) -> list[str]:
-    """A note where the files train a model of other sizes."""
+    """Note model sizes in the files that differ from the model's."""
     # a vocabulary may be padded
     sizes = [
         f"{name} = {size} not {getattr(model, name)}"
@@ -230,8 +230,8 @@ def _shape_notes(files: Configuration, model: Model) -> list[str]:
 def _configured_framework(
     framework: Framework, files: Configuration, layout: Layout, workload: Workload, model: Model
 ) -> tuple[Framework, list[str]]:
-    """The framework with the switches and values that the files set, and notes on them."""
-    # a single rank sends nothing
+    """Apply the switches and values that the files set to the framework, with notes."""
+    # a single data-parallel rank communicates nothing
     sends = layout.dp * layout.cp > 1
     changes = {
         key: value
@@ -247,7 +247,7 @@ def _configured_framework(
 def _with_switches(
     framework: Framework, files: Configuration, workload: Workload, model: Model
 ) -> tuple[Framework, list[str]]:
-    """The framework with the switches that files turn on, if they suit it and the workload."""
+    """Turn on the files' switches if they suit the framework and the workload, with notes."""
     reasons, names = {}, {word: word.partition("=")[0] for word in files.switches}
     for word, name in names.items():
         if (switch := framework.switches.get(name)) is None:
@@ -265,7 +265,7 @@ def _with_switches(
 def _changes_as_switches(
     framework: Framework, changes: Changes, files: str
 ) -> tuple[Framework, list[str]]:
-    """The framework with the switches that stand for changed values."""
+    """Turn on the switches that explain changed values, with notes."""
     different = {
         path: value
         for path, value in changes.items()
@@ -284,7 +284,7 @@ def _changes_as_switches(
 def _with_changes(
     framework: Framework, changes: Changes, precision: str, model: Model
 ) -> tuple[Framework, list[str]]:
-    """The framework with changed values, and a note for each."""
+    """Apply changed values to the framework, with a note for each."""
     tables, notes = framework.model_dump(), []
     states, prefix = framework.states(precision), framework.states_of(precision)
     for key, change in changes.items():
@@ -299,7 +299,7 @@ def _with_changes(
         table = tables
         for part in path:
             table = table[part]
-        # None: the framework has no such choice
+        # None: the framework does not have this option
         if table[name] is not None and table[name] != value:
             before, after = (
                 str(each).lower() if isinstance(each, bool | str) else f"{float(each):g}"
@@ -315,14 +315,14 @@ def _with_changes(
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationEstimate:
-    """The estimate of a configuration."""
+    """Estimate of a configured layout."""
 
     job: CompletedLayout
-    """The layout as completed, with notes on how the files were understood."""
+    """Completed layout, with notes on how the files were read."""
     estimate: Estimate
     """Memory and step time."""
     better: Estimate | None
-    """A faster layout of the same framework on the same nodes, or one that fits; None without."""
+    """Faster layout in the same framework on the same nodes, or one that fits; else None."""
 
 
 def estimate_configuration(
@@ -336,7 +336,7 @@ def estimate_configuration(
     framework: str | Framework | None = None,
     experience: Experience = Experience(),
 ) -> ConfigurationEstimate:
-    """Estimate the layout that files configure, and the best that their framework can do."""
+    """Estimate a configured layout, and find a better one in the same framework."""
     model = model if isinstance(model, Model) else load_model(model)
     machine = machine if isinstance(machine, Machine) else load_machine(machine)
     job = complete_layout(
@@ -361,7 +361,7 @@ def faster_layout(
     configured: Estimate,
     experience: Experience = Experience(),
 ) -> Estimate | None:
-    """Find a faster layout of the same framework for the job, or one that fits; else None."""
+    """Find a faster layout in the same framework, or one that fits; None without one."""
     if job.layout.world % machine.node.num_devices:
         return None
     framework = job.framework or load_framework(configured.framework)

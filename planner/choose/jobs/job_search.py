@@ -1,4 +1,4 @@
-"""Search a job with every framework, and with a nearby batch where its own has no layout."""
+"""Search a job with every framework, and with a nearby batch if its own has no layout."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _AXES = ("tp", "ep")
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Another global batch, with the layout that is recommended for it."""
+    """A nearby global batch and its recommended layout."""
 
     global_batch: int
     estimate: Estimate
     speedup: float | None
-    """Its sequences per second over those of the batch asked for; None where that has no layout."""
+    """Throughput relative to the job's own batch; None if that batch has no layout."""
 
     def record(self) -> Record:
-        """The batch as one flat row, with that of its estimate."""
+        """Flatten the batch and its estimate to one row."""
         return {
             "global_batch": self.global_batch,
             "speedup": self.speedup,
@@ -43,7 +43,7 @@ class Batch:
 
 
 def nearest_batches(batch: int, ranks: int) -> list[int]:
-    """Multiples of the ranks next to a batch, below and above; none where it is one itself."""
+    """Nearest multiples of `ranks` below and above a batch; none if the batch is a multiple."""
     below = batch // ranks * ranks
     return [] if below == batch else [size for size in (below, below + ranks) if size]
 
@@ -51,7 +51,7 @@ def nearest_batches(batch: int, ranks: int) -> list[int]:
 def offered(
     scenarios: Mapping[str, Scenario], nodes: int, answer: Estimate | None
 ) -> tuple[Batch, ...]:
-    """Batches near the one asked for with which the job is faster, or as fast and simpler."""
+    """Find nearby batches that make the job possible, faster, or simpler at about equal speed."""
     first = next(iter(scenarios.values()))
     world, batch = nodes * first.machine.node.num_devices, first.workload.global_batch
     if answer is not None and answer.layout.pp * answer.layout.cp == 1:
@@ -65,7 +65,7 @@ def offered(
 
 
 def _nearest(side: Sequence[Batch]) -> Batch:
-    """Of batches, nearest first, the first that no farther one beats by much."""
+    """Pick the nearest batch, or a farther one with much more throughput; nearest come first."""
     batch, gain = side[0], preferences().offers.farther_batch_gain.value
     for farther in side[1:]:
         if farther.estimate.tokens_per_s > gain * batch.estimate.tokens_per_s:
@@ -74,7 +74,7 @@ def _nearest(side: Sequence[Batch]) -> Batch:
 
 
 def _sharing(ranks: int, batch: int) -> int:
-    """As many of the ranks as have a sequence each, where powers of two of them cut the model."""
+    """Halve `ranks` until each has a sequence of the batch, or until `ranks` is odd."""
     while ranks > batch and ranks % 2 == 0:
         ranks //= 2
     return ranks
@@ -83,14 +83,14 @@ def _sharing(ranks: int, batch: int) -> int:
 def _worth(
     scenarios: Mapping[str, Scenario], world: int, sizes: Sequence[int], answer: Estimate | None
 ) -> Iterator[Batch]:
-    """Of some batches those that are worth a change."""
+    """Yield the batch sizes that are worth changing the job for."""
     first = next(iter(scenarios.values()))
     batch, per_node = first.workload.global_batch, first.machine.node.num_devices
-    # where there is no layout at all, or no sequence for each device, every axis may help
+    # without a layout, or with fewer sequences than devices, every axis may help
     axes = _AXES if answer and batch >= world else ()
 
     def no_worse(x: Layouts) -> Mask:
-        """Without what is no better than the cut layers that it is to replace."""
+        """Exclude tp across nodes and, if the job has a layout, offload."""
         return np.asarray((x.tp <= per_node) & (x.keeps_states | (answer is None)))
 
     for size in sizes:
@@ -101,7 +101,7 @@ def _worth(
         if best is None:
             continue
         if answer is None:
-            # where there is no layout, the nearest that has one is enough
+            # if the job's batch has no layout, the nearest batch with one is enough
             yield Batch(size, best, None)
             return
         speedup = best.tokens_per_s / answer.tokens_per_s
@@ -112,7 +112,7 @@ def _worth(
 
 
 def _runnable(scenarios: Mapping[str, Scenario]) -> list[Scenario]:
-    """The scenarios as far as their layouts can be written; all where none can."""
+    """Limit scenarios to layouts that files can express; all scenarios if files express none."""
     parts = [
         replace(q, framework=q.framework.limit_to_files(q.model, q.workload))
         for q in scenarios.values()
@@ -122,7 +122,7 @@ def _runnable(scenarios: Mapping[str, Scenario]) -> list[Scenario]:
 
 
 def _effort(scenarios: Mapping[str, Scenario], estimate: Estimate) -> float:
-    """What a layout costs the people who run it, its framework included."""
+    """Setup effort of a layout and its framework; infinite if no files can be written [1]."""
     scenario = scenarios[estimate.framework]
     if scenario.framework.code.lacks(scenario.model, scenario.workload):
         return math.inf
@@ -130,7 +130,7 @@ def _effort(scenarios: Mapping[str, Scenario], estimate: Estimate) -> float:
 
 
 def _with_batch(scenario: Scenario, size: int, axes: Sequence[str]) -> Scenario:
-    """The scenario with another batch, and of the axes only some where such are named."""
+    """Copy a scenario with another batch and, unless `axes` is empty, only these axes."""
     workload, framework = scenario.workload.replaced(global_batch=size), scenario.framework
     if axes:
         framework = framework.replaced(axes=[axis for axis in framework.axes if axis in axes])
@@ -139,18 +139,18 @@ def _with_batch(scenario: Scenario, size: int, axes: Sequence[str]) -> Scenario:
 
 @dataclass(frozen=True, slots=True)
 class JobCandidates:
-    """Layouts of a job by framework."""
+    """Candidates of a job by framework."""
 
     workload: Workload
-    """The job's own, or with the nearest batch that has a layout where the job's own has none."""
+    """The job's workload, with the nearest usable batch if its own has no suitable layout."""
     by_framework: dict[str, Candidates]
-    """Every layout, by the framework's name."""
+    """Candidates by name of the framework."""
     batches: tuple[Batch, ...] = ()
-    """Batches to use in place of one that has no layout."""
+    """Alternatives to the job's batch, if the search replaced it."""
 
 
 def search_job(job: JobSpec, scope: SearchScope = SearchScope()) -> JobCandidates:
-    """Search every layout of a job; of the nearest batch where its own has none."""
+    """Search every layout of a job, with the nearest usable batch if its own has no layout."""
     candidates: dict[str, Candidates] = {}
     for scenarios in _search_steps(job):
         candidates |= _search_all(scenarios, job.num_devices, scope)
@@ -169,7 +169,7 @@ def search_job(job: JobSpec, scope: SearchScope = SearchScope()) -> JobCandidate
 
 
 def _nearest_batch(job: JobSpec, batches: tuple[Batch, ...], best: Estimate | None) -> int | None:
-    """The closest of some batches that is near enough to stand for the job's own."""
+    """Closest offered batch that is near enough to replace the job's own; None without one."""
     batch = job.workload.global_batch
     change = preferences().offers.batch_change.value * batch
     sizes = [
@@ -184,7 +184,7 @@ def _nearest_batch(job: JobSpec, batches: tuple[Batch, ...], best: Estimate | No
 def _search_all(
     scenarios: dict[str, Scenario], world: int, scope: SearchScope
 ) -> dict[str, Candidates]:
-    """Search every framework."""
+    """Search every framework, those with the most axes first."""
     candidates: dict[str, Candidates] = {}
     for name in sorted(reversed(scenarios), key=lambda name: -len(scenarios[name].framework.axes)):
         candidates[name] = search(scenarios[name], world, scope=scope)
@@ -193,7 +193,7 @@ def _search_all(
 
 
 def _search_steps(job: JobSpec) -> Iterator[dict[str, Scenario]]:
-    """Scenarios that configuration files can express, then what else the frameworks can do."""
+    """Yield scenarios limited to what configuration files can express, then those without limit."""
     written = _writable_scenarios(job)
     yield written
     yield {
@@ -205,7 +205,7 @@ def _search_steps(job: JobSpec) -> Iterator[dict[str, Scenario]]:
 
 
 def _writable_scenarios(job: JobSpec) -> dict[str, Scenario]:
-    """Every framework, limited to layouts that its configuration files can express."""
+    """Scenario of every framework, limited to layouts that its files can express."""
     model, workload = job.model, job.workload
     scenarios = {}
     frameworks = job.searched_frameworks() if job.frameworks else running_frameworks(job.machine)
@@ -227,7 +227,7 @@ def _writable_scenarios(job: JobSpec) -> dict[str, Scenario]:
 
 
 def framework_notes(job: JobSpec, searched: Collection[str]) -> list[str]:
-    """One sentence for every framework whose configuration cannot express the job."""
+    """Name each framework whose configuration files cannot express the job, and the reason."""
     frameworks = [each for each in job.searched_frameworks() if each.instead_of not in searched]
     reasons = {each.name: each.code.lacks(job.model, job.workload) for each in frameworks}
     return [
@@ -239,13 +239,13 @@ def framework_notes(job: JobSpec, searched: Collection[str]) -> list[str]:
 
 
 def unwritable_layout_notes(scenarios: Mapping[str, Scenario], best: Estimate | None) -> list[str]:
-    """One sentence where no configuration can express the recommended layout itself."""
+    """Explain why configuration files cannot express the recommended layout; empty if they can."""
     if best is None:
         return []
     scenario = scenarios[best.framework]
     model, workload, framework = scenario.model, scenario.workload, scenario.framework
     if framework.code.lacks(model, workload):
-        return []  # `framework_notes` has said so of the whole framework
+        return []  # `framework_notes` reports the whole framework
     try:
         check(replace(scenario, framework=framework.limit_to_files(model, workload)), best.layout)
     except LayoutError as error:

@@ -1,4 +1,4 @@
-"""JobSpec: a model to train on some nodes of a machine, loaded and checked."""
+"""JobSpec: a model to train on nodes of a machine, loaded and checked."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from planner.errors import LayoutError
 
 @dataclass(frozen=True, slots=True, init=False)
 class JobSpec:
-    """The fields of a job, and the one place that checks them; see `planner.Job`."""
+    """Fields of a job, with their checks; see `planner.Job`."""
 
     model: Model
     """Model to train."""
     machine: Machine
-    """Machine that trains it."""
+    """Machine to train on."""
     nodes: int = 1
-    """Nodes of the machine."""
+    """Number of nodes."""
     workload: Workload = field(default_factory=Workload)
     """Batch, sequence, precision and optimizer."""
     frameworks: tuple[Framework, ...] = ()
-    """Frameworks to search; the catalogue's usual ones where empty."""
+    """Frameworks to search; empty: the catalogue's usual ones."""
     tolerance: float = field(default_factory=lambda: preferences().tolerance)
     """Share by which a simpler layout may be slower than the fastest and still be recommended."""
     experience: Experience = field(default=Experience(), compare=False)
@@ -61,7 +61,7 @@ class JobSpec:
         experience: Experience = Experience(),
         training: Training | None = None,
     ) -> None:
-        """Load what is given by name, fill in defaults, and check the whole."""
+        """Load names from the catalogue, fill in defaults, and check the job."""
         check_workload(workload)
         model = model if isinstance(model, Model) else load_model(model)
         machine = machine if isinstance(machine, Machine) else load_machine(machine)
@@ -81,7 +81,7 @@ class JobSpec:
 
     @classmethod
     def described(cls, description: JobDescription, **values: Any) -> Self:
-        """Load and check the job that a description states; `values` replace what it loads."""
+        """Load and check a described job; `values` override its loaded fields."""
         model = description.load_model()
         loaded = {
             "nodes": description.nodes,
@@ -104,29 +104,29 @@ class JobSpec:
 
     @property
     def num_devices(self) -> int:
-        """Devices of its nodes."""
+        """Number of devices on all nodes."""
         return self.nodes * self.machine.node.num_devices
 
     def replaced(self, **changes: Any) -> Self:
-        """Copy the job with other fields, checked again."""
+        """Copy the job with changed fields, and check it again."""
         return replace(self, **changes)
 
     def searched_frameworks(self) -> list[Framework]:
-        """Frameworks that are searched; LayoutError where a chosen one does not run the job."""
+        """List the frameworks to search. Raises LayoutError if a chosen one cannot run the job."""
         return frameworks_for(self.frameworks, self.machine, self.workload, self.model)
 
     def scenario(self, framework: Framework) -> Scenario:
-        """The job under one framework."""
+        """Make the scenario of the job under a framework."""
         return Scenario(self.model, self.machine, self.workload, framework, self.experience)
 
     def scenario_of(self, estimate: Estimate) -> Scenario:
-        """The job under the framework of one of its estimates."""
+        """Make the scenario of the job under the framework of an estimate."""
         named = {framework.name: framework for framework in self.frameworks}
         return self.scenario(named.get(estimate.framework) or load_framework(estimate.framework))
 
 
 def _usual_workload(model: Model) -> Workload:
-    """The workload of a job that states none; a model of samples has sequences of one."""
+    """Default workload of a model; models of samples use their own default sequence length."""
     if model.counts_samples:
         return Workload(sequence_length=model.default_sequence_length)
     return Workload()

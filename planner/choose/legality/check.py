@@ -1,4 +1,4 @@
-"""Checks of a job before any of its layouts, and of layouts by all rules."""
+"""Checks of a job independent of its layouts, and of layouts by all rules."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _USUAL = Workload.model_fields
 
 
 def check_nodes(machine: Machine, nodes: int) -> None:
-    """Raise LayoutError where a machine does not have so many nodes."""
+    """Raise LayoutError unless `nodes` is a number of nodes that the machine has."""
     if isinstance(nodes, bool) or not isinstance(nodes, numbers.Integral):
         shown = shorten(repr(nodes))
         raise LayoutError(f"nodes = {shown} is no whole number; write for example nodes=4")
@@ -42,7 +42,7 @@ def check_nodes(machine: Machine, nodes: int) -> None:
 
 
 def check_workload(workload: Workload | None) -> None:
-    """Raise DescriptionError for what is no workload."""
+    """Raise DescriptionError if the value is not a Workload or None."""
     if not isinstance(workload, Workload | None):
         raise DescriptionError(
             f"workload = {quote(workload)} is no planner.Workload; write for example "
@@ -51,7 +51,7 @@ def check_workload(workload: Workload | None) -> None:
 
 
 def check_sequence(model: Model, workload: Workload) -> None:
-    """Raise LayoutError where the model cannot train on the workload's sequences."""
+    """Raise LayoutError if the model cannot train on the workload's sequences."""
     length = workload.sequence_length
     if model.traced is not None and workload.adapted:
         raise LayoutError(
@@ -70,7 +70,7 @@ def check_sequence(model: Model, workload: Workload) -> None:
 
 
 def _check_samples(model: Model, workload: Workload) -> None:
-    """Raise LayoutError for settings of sequences where the model trains on samples."""
+    """Raise LayoutError for settings that a model trained on samples does not support."""
     if (length := workload.sequence_length) != 1:
         raise LayoutError(
             f"sequence length {length}: a sample of {model.name} is a whole and no sequence; "
@@ -88,7 +88,7 @@ def _check_samples(model: Model, workload: Workload) -> None:
 
 
 def check_routing(model: Model, workload: Workload) -> None:
-    """Raise LayoutError for settings of experts that the model does not have."""
+    """Raise LayoutError for expert settings that do not suit the model."""
     experts, uneven = model.experts, workload.expert_imbalance
     if experts is None:
         names = ("expert_imbalance", "expert_capacity", "pad_experts")
@@ -107,7 +107,7 @@ def check_routing(model: Model, workload: Workload) -> None:
 
 
 def check_ramp(workload: Workload) -> None:
-    """Raise LayoutError where a ramp does not stay below the batch that it leads to."""
+    """Raise LayoutError if a batch-size ramp has steps of the global batch or more."""
     largest = max((size for _, size in parse_ramp(workload.ramp)), default=0)
     if largest >= workload.global_batch:
         raise LayoutError(
@@ -118,7 +118,7 @@ def check_ramp(workload: Workload) -> None:
 
 
 def check_tolerance(tolerance: float) -> None:
-    """Raise LayoutError where by how much a simpler layout may be slower is no share."""
+    """Raise LayoutError if the tolerance is negative or infinite."""
     if not 0 <= tolerance < math.inf:
         raise LayoutError(
             f"tolerance = {tolerance:g} must be at least 0 and finite: the share by which a "
@@ -127,7 +127,7 @@ def check_tolerance(tolerance: float) -> None:
 
 
 def check_division(machine: Machine, nodes: int | None, dp: int | None, other_degrees: int) -> int:
-    """The data-parallel degree that fills the nodes; LayoutError where the degrees do not fit."""
+    """Data-parallel degree that fills the nodes. Raises LayoutError if the degrees do not fit."""
     if nodes is not None and nodes < 1:
         raise LayoutError(f"nodes = {nodes} must be at least 1; give a positive number")
     if nodes is None or other_degrees < 1:
@@ -157,7 +157,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def legal(scenario: Scenario, layouts: Layouts, columns: set[str]) -> tuple[Mask, dict[str, int]]:
-    """Check layouts by every rule that reads no other columns than these."""
+    """Check layouts by every rule that reads only these columns, and count failures by reason."""
     alive = np.ones(np.shape(layouts.dp), dtype=np.bool_)
     dropped: dict[str, int] = {}
     for rule in RULES:
@@ -171,7 +171,7 @@ def legal(scenario: Scenario, layouts: Layouts, columns: set[str]) -> tuple[Mask
 
 
 def legal_layouts(scenario: Scenario, layouts: Layouts) -> Layouts:
-    """The layouts that keep every rule."""
+    """Keep the layouts that meet every rule."""
     is_legal, _ = legal(scenario, layouts, set(Layout.model_fields))
     return layouts.take(np.flatnonzero(is_legal))
 

@@ -1,4 +1,4 @@
-"""Rules of the degrees tp, cp and ep: what model, machine and framework divide."""
+"""Rules of the degrees tp, cp and ep: sizes that they must divide, axes of the framework."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _node(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
 
 @rule("the framework has another kind of context parallelism", "cp", "ulysses")
 def _context_kind(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
-    # keys and values in a ring, tokens for heads, or both
+    # ring attention, Ulysses, or both in two levels
     offered = q.framework.context
     is_ring, is_exchange = x.ulysses == 1, (x.ulysses > 1) & (x.ulysses == x.cp)
     is_offered = np.where(is_exchange, "ulysses" in offered, "two-level" in offered)
@@ -248,7 +248,7 @@ def _spread(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]
 
 @rule("experts beside tp need sequence parallelism", "tp", "ep", "etp", "sequence_parallel")
 def _routes_once(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
-    # each rank sends a token to its experts once, because it has its own part of the tokens
+    # each rank has its own part of the tokens, so each token is sent to its experts once
     routes_own = q.model.experts is not None and q.framework.communication.routes_own_tokens
     is_spread = (x.settled(q.framework).expert_tp != x.tp) | routes_own
     if breaks(is_spread & (x.tp > 1) & ~x.splits_sequence):

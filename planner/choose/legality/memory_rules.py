@@ -1,4 +1,4 @@
-"""Rules of batch and memory: recompute, offload, tiles, and what replicas share."""
+"""Rules of batch and memory: recompute, offload, tiles, and sharding over replicas."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _spans(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
 
 
 def chunk_layers(q: Scenario, x: Layout) -> Float:
-    """Layers of every chunk of every stage, without embedding and head."""
+    """Layers of each chunk of each stage, without embedding and head."""
     blocks = blocks_of(q)
     counts = chunk_counts(blocks, Layouts.of(x), np.arange(x.pp), q.framework)
     pairs = zip(blocks, counts, strict=True)
@@ -107,7 +107,7 @@ def _modules(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str
 
 
 def _other_recipe(q: Scenario, y: Layout) -> str:
-    """Switches with which the framework repeats modules that it does not in 8-bit training."""
+    """Suggest switches that lift the framework's limits on recompute in fp8; else empty."""
     barred = q.framework.recompute_modules_not_fp8
     if not set(y.recompute_modules) & set(barred) or q.workload.precision != "fp8":
         return ""
@@ -169,7 +169,7 @@ def _offload(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str
 
 
 def _offloads(q: Scenario, x: Layouts) -> Mask:
-    """Which layouts offload nothing, or what framework and machine allow."""
+    """True for layouts without offload, or with offload that framework and machine allow."""
     fw, disk = q.framework, q.machine.node.local_disk is not None
     staged = is_in(x.zero_stage, fw.offload_stages)
     to_host = staged & ("cpu" in fw.offload_optimizer)
@@ -182,7 +182,7 @@ def _offloads(q: Scenario, x: Layouts) -> Mask:
 
 
 def _offload_stages(q: Scenario, y: Layout) -> list[int]:
-    """ZeRO stages of the framework at which it offloads as the layout does."""
+    """ZeRO stages at which the framework allows the layout's offload."""
     stages = q.framework.zero_stages_for(q.workload.precision)
     allowed = _offloads(q, Layouts.stack([y.replaced(zero_stage=stage) for stage in stages]))
     return [stage for stage, holds in zip(stages, allowed, strict=True) if holds]

@@ -30,7 +30,7 @@ def _custom_split(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterato
 
 
 def _split_options(y: Layout) -> str:
-    """The options of a layout that split its layers over stages."""
+    """List the options of a layout that split its layers over stages."""
     options = y.model_dump(include=set(STAGE_FIELDS), exclude_defaults=True)
     return ", ".join(f"{name} = {shorten(str(value))}" for name, value in options.items())
 
@@ -69,7 +69,7 @@ def _filled(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]
 
 
 def _is_filled(layers: int, y: Layout) -> bool:
-    """Every layer lies on a stage, and no chunk but the first and last is empty."""
+    """True if chunks hold all layers; the first, the last and those of `split` may be empty."""
     chunks = y.pp * y.vpp
     _, counts = layers_on_stage(layers, chunks, np.arange(chunks), layer_split(layers, y))
     between = counts[1:-1] if not y.split else counts[:0]

@@ -1,4 +1,4 @@
-"""Rule: cases in which layouts `x` of a scenario `q` break it, with a message for a layout `y`."""
+"""Rule: a condition on layouts `x` of a scenario `q`, with messages for a single layout `y`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import Layout, divisors
 
 Breaks = Callable[[Mask], bool]
-"""Notes the layouts that break a rule in one case; says whether to yield the case's message."""
+"""Records the layouts that break a rule in one case; True: yield the case's message."""
 Cases = Callable[[Scenario, Layouts, Layout, Breaks], Iterator[str]]
 
 _NONE = Layout()
@@ -27,13 +27,13 @@ class Rule:
     """A condition on layouts, and the messages for layouts that break it."""
 
     reason: str
-    """Reason by which rejected layouts are counted."""
+    """Reason under which rejected layouts are counted."""
     needs: frozenset[str]
     """Columns that the rule reads; it applies once these are set."""
     cases: Cases
 
     def holds(self, q: Scenario, x: Layouts) -> Mask:
-        """The layouts that keep the rule in every case."""
+        """True for layouts that break the rule in no case."""
         broken: list[Mask] = []
 
         def breaks(mask: Mask) -> bool:
@@ -44,17 +44,17 @@ class Rule:
         return np.logical_not(functools.reduce(operator.or_, broken))
 
     def message(self, q: Scenario, y: Layout) -> str:
-        """The message of the first case in which a layout breaks the rule."""
+        """Message of the first case in which a layout breaks the rule."""
         return next(self.cases(q, Layouts.of(y), y, bool))
 
 
 def rule(reason: str, *needs: str) -> Callable[[Cases], Rule]:
-    """Make a rule of its cases."""
+    """Decorate a generator of cases to make it a rule."""
     return lambda cases: Rule(reason, frozenset(needs), cases)
 
 
 def coded(name: str, table: tuple[object, ...], allowed: str) -> Rule:
-    """A rule that a choice is in the framework's tuple `allowed`, or is "none"."""
+    """Make a rule that a choice is "none" or in the framework's tuple `allowed`."""
 
     @rule(f"{name} is not offered by the framework", name)
     def is_offered(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
@@ -68,16 +68,16 @@ def coded(name: str, table: tuple[object, ...], allowed: str) -> Rule:
 
 
 def listed(values: list[int], limit: int = 16) -> str:
-    """The first of the allowed values."""
+    """Join the first `limit` allowed values; "none" if the list is empty."""
     first = ", ".join(map(str, values[:limit]))
     return first + (", ..." if len(values) > limit else "") if values else "none"
 
 
 def one_of(*numbers: int) -> str:
-    """What to use in place of a number that does not divide all of these."""
+    """Remedy for a value that does not divide all of these numbers: the common divisors."""
     return f"use one of {listed(divisors(math.gcd(*numbers)))}"
 
 
 def choices(axis: str, allowed: tuple[object, ...]) -> str:
-    """What to use in place of a value that is not allowed."""
+    """Remedy for a value that is not allowed: the allowed ones."""
     return f"use {axis} = {', '.join(map(str, allowed)) or '1'}"

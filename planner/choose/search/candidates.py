@@ -22,20 +22,20 @@ Int = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The layouts of one framework: the memory of all, the step time of those that fit."""
+    """Layouts of one framework, with the memory of all and the step time of those that fit."""
 
     scenario: Scenario
     footprints: Footprints
     estimates: Estimates
-    """Of the layouts that fit, in the same order."""
+    """Estimates of the layouts that fit, in the same order."""
     dropped: dict[str, int]
-    """How many combinations were rejected, by reason."""
+    """Number of rejected combinations, by reason."""
     too_large: int = 0
-    """More candidates, which do not fit by a lower bound of their memory."""
+    """Further candidates, whose lower bound of memory exceeds the device."""
     too_slow: int = 0
-    """More candidates, slower than others of their class by a lower bound of their time."""
+    """Further candidates, slower than others of their class by a lower bound of step time."""
     top_time_s: float = np.inf
-    """Time of the slowest strategy that an answer lists, if bounds pruned the search [s]."""
+    """Step time of the slowest strategy that an answer lists; infinite without pruning [s]."""
 
     @property
     def num_decided(self) -> int:
@@ -44,7 +44,7 @@ class Candidates:
 
     @classmethod
     def joined(cls, parts: Sequence[Candidates]) -> Candidates:
-        """Join candidates of one framework; all but the layouts is taken from the first part."""
+        """Join the layouts of one framework's candidates; other fields come from the first part."""
         if len(parts) == 1:
             return parts[0]
         return replace(
@@ -54,7 +54,7 @@ class Candidates:
         )
 
     def reordered(self, rows: Int) -> Candidates:
-        """The candidates with their layouts in another order."""
+        """Put the layouts in another order."""
         place = np.cumsum(self.footprints.fits) - 1
         fitting = place[rows[self.footprints.fits[rows]]]
         return replace(
@@ -62,7 +62,7 @@ class Candidates:
         )
 
     def only(self, holds: Callable[[Layouts], Mask]) -> Candidates:
-        """The candidates whose layouts meet a condition."""
+        """Keep the candidates whose layouts meet a condition."""
         rows, fitting = (
             np.flatnonzero(holds(part.layouts)) for part in (self.footprints, self.estimates)
         )
@@ -72,14 +72,14 @@ class Candidates:
 
 
 def fits_safely(scenario: Scenario, footprints: Footprints) -> Mask:
-    """Whether layouts fit and are unlikely to run out of memory."""
+    """True for layouts that fit and are unlikely to run out of memory."""
     room = footprints.device_limit_bytes / np.maximum(footprints.memory_bytes, 1.0)
     risk = exceeding_probability(scenario, footprints.layouts, room)
     return np.asarray(footprints.fits & (risk <= preferences().risk))
 
 
 def rank_fastest(estimates: Estimates, count: int | None = None) -> Int:
-    """Indices of the first `count` that fit, by time to a nanosecond, then memory, then degrees."""
+    """Indices of the `count` fastest that fit, by time (rounded to 1 ns), memory, then degrees."""
     if count is not None and count < 0:
         raise LayoutError(f"top = {count} must not be negative; give 0 or more")
     fitting = np.flatnonzero(estimates.fits)

@@ -28,7 +28,7 @@ def enumerate_layouts(scenario: Scenario, world: int) -> tuple[Layouts, dict[str
 
 
 class _Grid:
-    """Columns of layouts under construction, and the reasons of rejected rows."""
+    """Columns of layouts under construction, and counts of rejected rows by reason."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
@@ -46,7 +46,7 @@ class _Grid:
         self.columns[name] = np.tile(np.asarray(values, dtype=np.int64), rows)
 
     def filter(self, mask: Mask, reason: str = "") -> None:
-        """Keep the rows of a mask; the others are counted if there is a reason."""
+        """Keep the rows of a mask; count the others if a reason is given."""
         if reason:
             self.drop(reason, int(np.count_nonzero(~mask)))
         self.take(np.flatnonzero(mask))
@@ -61,19 +61,19 @@ class _Grid:
             self.dropped[reason] += count
 
     def apply_rules(self, *columns: str) -> None:
-        """Apply the rules that new columns complete."""
+        """Mark columns as complete, and apply the rules that read only complete columns."""
         self._complete |= set(columns)
         self.apply_rules_of(self._complete)
 
     def apply_rules_of(self, columns: set[str], *, counted: bool = True) -> None:
-        """Apply the rules that look at no other columns."""
+        """Apply the rules that read only these columns."""
         mask, dropped = legal(self.scenario, self.layouts(), columns)
         if counted:
             self.dropped.update(dropped)
         self.filter(mask)
 
     def layouts(self) -> Layouts:
-        """The rows so far; columns that are not crossed yet have a layout's defaults."""
+        """Layouts of the rows so far; missing columns have a layout's defaults."""
         return Layouts.broadcast(**self.columns)
 
 
@@ -81,7 +81,7 @@ class _Grid:
 
 
 def _add_degrees(grid: _Grid, world: int) -> None:
-    """Cross the parallel degrees; data parallelism takes what the others leave."""
+    """Cross the parallel degrees; data parallelism takes the remaining ranks."""
     framework, model = grid.scenario.framework, grid.scenario.model
     degrees = divisors(world)
     grid.columns = {"tp": np.asarray(degrees if "tp" in framework.axes else [1], dtype=np.int64)}
@@ -89,7 +89,7 @@ def _add_degrees(grid: _Grid, world: int) -> None:
     grid.cross("pp", [p for p in degrees if p <= model.depth] if "pp" in framework.axes else [1])
     _add_context(grid, degrees)
     used = grid.columns["tp"] * grid.columns["pp"] * grid.columns["cp"]
-    # other products are no layouts at all, and not counted
+    # products that do not divide the world are not layouts, and not counted
     grid.filter(world % used == 0)
     columns = grid.columns
     columns["dp"] = world // (columns["tp"] * columns["pp"] * columns["cp"])
@@ -114,14 +114,14 @@ def _add_context(grid: _Grid, degrees: list[int]) -> None:
         grid.cross("cp", useful)
     else:
         grid.cross("cp", [1])
-    # the framework's first kind; others are tried when candidates are refined
+    # use the framework's first kind; refinements try the others
     exchanges_heads = framework.context[0] == "ulysses"
     cp = grid.columns["cp"]
     grid.columns["ulysses"] = cp if exchanges_heads else np.ones_like(cp)
 
 
 def _add_expert_tensor_parallel(grid: _Grid) -> None:
-    """Split experts as the framework does by default, and not at all where it can."""
+    """Cross expert tensor parallelism: the framework's default, and unsplit if it can."""
     experts = grid.scenario.model.experts
     default, *alternatives = grid.scenario.framework.expert_tensor_parallel
     has_choice = experts is not None and "one" in alternatives and default == "tp"
@@ -161,7 +161,7 @@ def _add_sharding(grid: _Grid) -> None:
     grid.apply_rules("zero_stage")
     grid.cross("offload", list(range(len(OFFLOAD))))
     grid.apply_rules_of({"offload", "zero_stage"}, counted=False)
-    # sharding over one replica is none, but offload needs a ZeRO stage
+    # sharding over one replica does nothing, but offload needs a ZeRO stage
     layouts = grid.layouts()
     is_lowest = layouts.zero_stage == min(stages)
     grid.filter((layouts.num_replicas > 1) | is_lowest | ~layouts.keeps_states)
@@ -171,7 +171,7 @@ def _add_sharding(grid: _Grid) -> None:
 
 
 def _add_schedules(grid: _Grid) -> None:
-    """Cross the pipeline schedules that no other one of the framework beats, and their chunks."""
+    """Cross the pipeline schedules, except those that another one dominates, and their chunks."""
     offered = [name for name in grid.scenario.framework.schedules if name != "none"]
     for name in list(offered):
         if (better := schedule_by_name(name).no_better_than) in offered:
@@ -185,7 +185,7 @@ def _add_schedules(grid: _Grid) -> None:
 
 
 def _add_chunks(grid: _Grid) -> None:
-    """Cross the chunks of a stage: one; two if V-shaped; any even number if interleaved."""
+    """Cross the chunks per stage: one; two if V-shaped; two or more if interleaved; all even."""
     layers, layouts = grid.scenario.model.depth, grid.layouts()
     is_interleaved, is_v_shaped = interleaved(layouts), layouts.v_shaped
     fullest = preferences().search.fullest_chunk.value
@@ -202,7 +202,7 @@ def _add_chunks(grid: _Grid) -> None:
 
 
 def _add_recompute(grid: _Grid) -> None:
-    """Cross the modes of recompute, without selective recompute that would free nothing."""
+    """Cross the recompute modes, without selective recompute that would free nothing."""
     modes = list(grid.scenario.framework.recompute)
     if "selective" in modes and selective_frees_nothing(grid.scenario):
         modes.remove("selective")

@@ -59,7 +59,7 @@ def memory_lower_bound_bytes(scenario: Scenario, layouts: Layouts) -> Float:
 
 
 def _states(scenario: Scenario, layouts: Layouts) -> tuple[Float, Float, Float]:
-    """The first stage: peak without activations, its gradient sums, states at the loss [B]."""
+    """First stage: peak without activations, accumulated gradients, states at the loss [B]."""
     layouts = replace(layouts, grad_accumulation=np.minimum(layouts.grad_accumulation, 2))
     shapes, rows = layouts.distinct(*_STATES)
     stages = Stages.of(scenario, shapes, 0)
@@ -75,15 +75,15 @@ def _states(scenario: Scenario, layouts: Layouts) -> tuple[Float, Float, Float]:
 
 
 def step_time_lower_bound_s(scenario: Scenario, layouts: Layouts, final: bool = False) -> Float:
-    """Lower bound of the step time of layouts, and of their refinements unless `final` [s]."""
+    """Lower bound of the step time of layouts and, unless `final`, of their refinements [s]."""
     shapes = replace(
         layouts,
         pp=np.minimum(layouts.pp, 2),
-        # several passes of a step may be merged, whatever the schedule
+        # passes of several micro-batches may be merged, whatever the schedule
         grad_accumulation=np.minimum(layouts.grad_accumulation, 2),
         vpp=np.full_like(layouts.vpp, 2),
         recompute=np.full_like(layouts.recompute, RECOMPUTE.index("none")),
-        # an exchange of heads leaves every rank as much attention as any other kind
+        # Ulysses leaves each rank as much attention as other context parallelism
         ulysses=layouts.ulysses if final else layouts.cp,
     )
     shapes, rows = shapes.distinct(*_PASSES)

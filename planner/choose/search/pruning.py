@@ -1,4 +1,4 @@
-"""Pruning: estimate only the layouts that an answer can need, out of very many."""
+"""Pruning: estimate only the layouts that can matter for an answer."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from planner.describe.layout import OFFLOAD
 from planner.describe.model.model import Model
 
 _DATA, _TENSOR, _PIPELINE, _TENSOR_PIPELINE, _THREE_AXES, _UNCLASSIFIED = range(6)
-"""Axes in use; `_UNCLASSIFIED` has context parallelism, or experts and data parallelism alone."""
+"""Axes in use; `_UNCLASSIFIED`: context parallelism, or experts with only data parallelism."""
 _ZERO_STAGES, _FLAGS = 4, 2**3
 
 NUM_CLASSES = (_UNCLASSIFIED + 1) * _ZERO_STAGES * len(OFFLOAD) * _FLAGS
 _CLASSES = np.arange(NUM_CLASSES)
 _AXES = _CLASSES // (_ZERO_STAGES * len(OFFLOAD) * _FLAGS)
-# beside data parallelism alone, offload is a strategy of its own
+# with data parallelism only, offload is a strategy of its own
 _OFFLOADED = np.where(_AXES == _DATA, 0, _CLASSES // _FLAGS % len(OFFLOAD))
 
 PREFERRED: Int = _CLASSES // _FLAGS * _FLAGS - _OFFLOADED * _FLAGS
-"""For every class the one that is recommended in its place unless that is much slower."""
+"""For each class, the class recommended in its place unless that is much slower."""
 IS_PREFERRED = PREFERRED == _CLASSES
 IS_UNCLASSIFIED = _AXES == _UNCLASSIFIED
-"""Classes of no classic strategy."""
+"""Classes that belong to no classic strategy."""
 
 
 def classify_layouts(scenario: Scenario, layouts: Layouts) -> Int:
-    """The class of each layout: axes in use, sharding and offload, how far axes reach."""
+    """Class of each layout: axes in use, ZeRO stage, offload, and uncommon features."""
     tensor, piped = layouts.tp > 1, layouts.piped
     both = np.where(layouts.dp > 1, _THREE_AXES, _TENSOR_PIPELINE)
     axes = np.where(tensor & piped, both, _TENSOR * tensor + _PIPELINE * piped)
     is_other = (layouts.cp > 1) | ((layouts.ep > 1) & (axes == _DATA))
     axes = np.where(is_other, _UNCLASSIFIED, axes)
-    # strategies with both axes do not differ by ZeRO stage, but stalls may
+    # with both tp and pp, strategies ignore the ZeRO stage, but stalls may depend on it
     by_stage = (axes < _TENSOR_PIPELINE) | bool(scenario.framework.stalls)
     sharded = np.where(by_stage, layouts.zero_stage, 0)
     offload = np.where(axes == _DATA, layouts.offload, layouts.offload > 0)
@@ -48,7 +48,7 @@ def classify_layouts(scenario: Scenario, layouts: Layouts) -> Int:
     for flag in (
         _leaves_wires(scenario, layouts),
         _has_short_slices(scenario, layouts),
-        # of every model: a class of its own loses no layout, and the recommendation decides
+        # for every model: a separate class loses no layout, and the recommendation decides
         layouts.pp > preferences().recommendation.max_pipeline_stages.value,
     ):
         classes = classes * 2 + flag
@@ -56,62 +56,62 @@ def classify_layouts(scenario: Scenario, layouts: Layouts) -> Int:
 
 
 def is_common(scenario: Scenario, layouts: Layouts) -> Mask:
-    """Whether layers lie on wired devices (arXiv:2104.04473) and slices of sequences are long."""
+    """True if tp stays on wired devices (arXiv:2104.04473) and sequence slices are long enough."""
     return ~_leaves_wires(scenario, layouts) & ~_has_short_slices(scenario, layouts)
 
 
 def _leaves_wires(scenario: Scenario, layouts: Layouts) -> Mask:
-    """Tensor parallelism over devices that are not wired to each other."""
+    """True if tensor parallelism spans devices without direct links."""
     return np.asarray(layouts.tp > scenario.machine.wired_devices)
 
 
 def _has_short_slices(scenario: Scenario, layouts: Layouts) -> Mask:
-    """Context parallelism with fewer tokens a slice than in common use."""
+    """True if context parallelism has fewer tokens per slice than in common use."""
     shortest = preferences().recommendation.min_slice_tokens.value
     tokens = scenario.workload.sequence_length
     return np.asarray((layouts.cp > 1) & (tokens < layouts.cp * shortest))
 
 
 def is_deep_pipeline(model: Model, pp: Int | int) -> Mask:
-    """Whether a model has more stages than any published run of its size (arXiv:2104.04473)."""
+    """True if a model has more stages than any published run of its size (arXiv:2104.04473)."""
     policy = preferences().recommendation
     is_deep = np.asarray(pp) > policy.max_pipeline_stages.value
     return is_deep & (model.num_params < policy.deep_pipeline_params.value)
 
 
 _FIRST_ROUND, _LARGEST_ROUND = 2048, 16_384
-"""Layouts of the first round, those of the lowest bounds; each round has twice as many."""
+"""Layouts of the first and the largest round, lowest bounds first; each round doubles."""
 _FIRST_OF_CLASS = 32
-"""Layouts of every class in the first round; each round has twice as many."""
+"""Layouts of each class in the first round; each round doubles."""
 _CLOSEST = 256
-"""Layouts that miss the device by least, to find what would make them fit."""
+"""Layouts closest to fitting the device, estimated to find what would make them fit."""
 
 Estimator = Callable[[Layouts], Candidates]
 
 
 @dataclass(frozen=True, slots=True)
 class SearchScope:
-    """How much of a search an answer needs."""
+    """Limits of a search: the part that an answer needs."""
 
     exhaustive_up_to: int = 32_768
-    """Up to so many layouts all are estimated, which is about as fast as pruning them."""
+    """Number of layouts up to which all are estimated, about as fast as with pruning."""
     near_factor: float | None = None
-    """Time over the fastest of what may be recommended; by the usual tolerance if None."""
+    """Longest step time to recommend, over the fastest; None: from the preferences."""
     top: int = 20
-    """Strategies that an answer lists."""
+    """Number of strategies that an answer lists."""
     top_time_s: float = np.inf
-    """Time of the slowest of so many strategies in other frameworks [s]."""
+    """Step time of the slowest of the `top` strategies in frameworks searched before [s]."""
 
     @property
     def near_optimal_factor(self) -> float:
-        """Time over the fastest of what may be recommended."""
+        """Longest step time that may be recommended, over the fastest [1]."""
         return 1 + preferences().tolerance if self.near_factor is None else self.near_factor
 
 
 def estimate_promising(
     scenario: Scenario, layouts: Layouts, estimate: Estimator, scope: SearchScope
 ) -> tuple[Candidates, Pruner | None]:
-    """Estimate the layouts that can be the fastest of their class, in their order."""
+    """Estimate the layouts that can be the fastest of their class, and keep their order."""
     is_corrected = scenario.experience.step_time is not None or (
         scenario.experience.memory is not None
     )
@@ -125,21 +125,21 @@ def estimate_promising(
 
 
 class Pruner:
-    """The best known layouts of every class, and the limits that they set to others."""
+    """Best results so far by class, and the limits that they set for other layouts."""
 
     def __init__(self, scenario: Scenario, scope: SearchScope) -> None:
         self.scenario, self.scope = scenario, scope
         self.fastest_s: Float = np.full(NUM_CLASSES, np.inf)
-        """By class, of layouts that fit safely."""
+        """By class: step time of the fastest layout that fits safely."""
         self.least_over: Float = np.full(NUM_CLASSES, np.inf)
-        """By class, the least share by which any layout exceeds its limits."""
+        """By class: smallest relative excess of any layout over its memory limits."""
         self.top_time_s = scope.top_time_s
-        """Time of the slowest strategy that an answer would list."""
+        """Step time of the slowest strategy that an answer would list."""
         self.too_large = self.too_slow = 0
-        """Refined layouts that were ruled out, by the bound that did so."""
+        """Refined layouts ruled out by the memory bound, and by the time bound."""
 
     def over(self, layouts: Layouts) -> Float:
-        """The least share by which layouts exceed the device, also with embedding slots."""
+        """Lower bound of the relative excess over device memory, also with embedding slots [1]."""
         scenario, least = self.scenario, memory_lower_bound_bytes(self.scenario, layouts)
         if scenario.framework.custom_pipeline_split:
             layers = np.maximum(scenario.model.depth // layouts.pp, 2)
@@ -147,18 +147,18 @@ class Pruner:
         return np.maximum(least / max(scenario.machine.device.memory_bytes.value, 1.0) - 1, 0.0)
 
     def limits_s(self) -> Float:
-        """By class, the time above which its layouts do not matter."""
+        """Step time by class above which its layouts cannot matter for the answer [s]."""
         factor = self.scope.near_optimal_factor
         limits_of_class, preferred = factor * self.fastest_s, self.fastest_s[PREFERRED]
         limits = np.where(IS_PREFERRED, limits_of_class, np.minimum(limits_of_class, preferred))
         fastest = float(np.min(self.fastest_s[IS_PREFERRED]))
-        # layouts of no classic strategy matter only among the fastest of all
+        # layouts outside the classic strategies matter only among the fastest of all
         limits = np.where(IS_UNCLASSIFIED, np.minimum(limits, factor * fastest), limits)
         listed = max(self.top_time_s, factor * fastest) if np.isfinite(fastest) else 0.0
         return np.maximum(limits, listed)
 
     def promising(self, layouts: Layouts) -> Layouts:
-        """The refined layouts that can fit and be fast enough; the others are counted."""
+        """Keep refined layouts that can fit and be fast enough; count the others."""
         able = layouts.take(np.flatnonzero(self.over(layouts) == 0))
         self.too_large += len(layouts) - len(able)
         if not len(able):
@@ -169,7 +169,7 @@ class Pruner:
         return able.take(np.flatnonzero(is_fast))
 
     def learn(self, candidates: Candidates) -> None:
-        """Update the best known layouts with estimated ones."""
+        """Update the best results with estimated candidates."""
         footprints, estimates = candidates.footprints, candidates.estimates
         classes = classify_layouts(self.scenario, footprints.layouts)
         np.minimum.at(self.least_over, classes, footprints.excess)
@@ -185,21 +185,21 @@ class _Rounds:
     pruner: Pruner
     layouts: Layouts
     over: Float
-    """The least share by which they exceed the device."""
+    """Lower bound of the relative excess over device memory."""
     bounds_s: Float
     classes: Int
     strategies: Int
-    """Rows of the same number are details of one strategy."""
+    """Number of each layout's strategy; variants of a strategy share it."""
     is_open: Mask
-    """Not estimated yet."""
+    """True for layouts that are not estimated yet."""
     strategy_times_s: Float
-    """The fastest known of each strategy."""
+    """Shortest step time so far of each strategy."""
     parts: list[tuple[Int, Candidates]]
-    """Rows, and their estimates."""
+    """Estimated rows and their candidates."""
 
     @classmethod
     def of(cls, pruner: Pruner, layouts: Layouts) -> _Rounds:
-        """The layouts with bounds alone."""
+        """Compute the bounds of the layouts; none is estimated yet."""
         columns = ("tp", "pp", "cp", "ep", "zero_stage", "offload")
         first, strategies = distinct(*(getattr(layouts, name) for name in columns))
         return cls(
@@ -235,7 +235,7 @@ class _Rounds:
         )
 
     def _possibly_fastest(self, count: int, of_class: int) -> Int:
-        """Open layouts that can be among the fastest, and some of every class without a limit."""
+        """Open layouts that can be among the fastest, and some of each class without a limit."""
         able = np.flatnonzero(self.is_open & (self.over == 0))
         bounds_s, limits_s = self.bounds_s[able], self.pruner.limits_s()[self.classes[able]]
         is_unknown = ~np.isfinite(limits_s)
@@ -247,14 +247,14 @@ class _Rounds:
         return able[np.union1d(fast, unknown)]
 
     def _least_over(self) -> Int:
-        """Of the open layouts that cannot fit, the closest of all and of every class."""
+        """Open layouts that cannot fit but come closest, overall and in each class."""
         rows = np.flatnonzero(self.is_open & (self.over > 0))
         over, classes = self.over[rows], self.classes[rows]
         of_all = _lowest(over, np.ones(len(rows), dtype=np.bool_), _CLOSEST)
         return rows[np.union1d(of_all, _lowest_of_each(over, classes, _FIRST_OF_CLASS))]
 
     def _possibly_closer(self) -> Int:
-        """Open layouts that can come closer to fitting than any known of their class."""
+        """Open layouts that can come closer to fitting than any estimated one of their class."""
         least_over = self.pruner.least_over[self.classes]
         rows = np.flatnonzero(self.is_open & (least_over > 0) & (self.over < least_over))
         return rows[_lowest(self.over[rows], np.ones(len(rows), dtype=np.bool_), _LARGEST_ROUND)]
@@ -266,14 +266,14 @@ class _Rounds:
         self.pruner.learn(candidates)
         strategies = self.strategies[rows[candidates.footprints.fits]]
         np.minimum.at(self.strategy_times_s, strategies, candidates.estimates.step_time_s)
-        # twice as many, because some strategies of two frameworks are the same
+        # twice as many, because two frameworks may have the same strategy
         count = min(2 * self.pruner.scope.top, len(self.strategy_times_s)) - 1
         slowest_s = float(np.partition(self.strategy_times_s, count)[count])
         self.pruner.top_time_s = min(self.pruner.top_time_s, slowest_s)
 
 
 def _lowest(values: Float, able: Mask, count: int) -> Int:
-    """Rows of the lowest values among those that are able."""
+    """Rows of the `count` lowest values in the mask `able`."""
     rows = np.flatnonzero(able)
     if len(rows) <= count:
         return rows
@@ -281,7 +281,7 @@ def _lowest(values: Float, able: Mask, count: int) -> Int:
 
 
 def _lowest_of_each(values: Float, classes: Int, count: int) -> Int:
-    """Rows of the lowest values of each class, `count` of each."""
+    """Rows of the `count` lowest values of each class."""
     order = np.lexsort((values, classes))
     sorted_classes = classes[order]
     starts = np.searchsorted(sorted_classes, sorted_classes)

@@ -1,4 +1,4 @@
-"""Recompute: the least partial recompute that fits, where full recompute fits and none does not."""
+"""Recompute: the least partial recompute for layouts that fit only with full recompute."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import RECOMPUTE, Layout
 
 _BOUNDED_FROM = 4096
-"""Layouts from which on lower bounds are checked before estimates."""
+"""Number of layouts above which lower bounds are checked before estimates."""
 _NEAR_FACTOR = 1.1
-"""Time over the fastest so far of what is worth trying: more than any usual tolerance."""
+"""Longest step time worth trying over the fastest so far; above any usual tolerance."""
 
 
 def reduce_recompute(candidates: Candidates) -> Layouts:
-    """Find the fewest recomputed layers, and the smallest sets of modules, so that layouts fit."""
+    """Find the fewest recomputed layers and the smallest sets of modules with which layouts fit."""
     scenario, layouts = candidates.scenario, candidates.footprints.layouts
     framework = scenario.framework
     if not (framework.recompute_by or framework.recompute_modules) or not len(layouts):
@@ -41,14 +41,14 @@ def reduce_recompute(candidates: Candidates) -> Layouts:
 
 @dataclass(frozen=True, slots=True)
 class _Goals(Arrays):
-    """Layouts with full recompute that may need less, and whether each must fit safely."""
+    """Layouts with full recompute that may need less of it, and whether each must fit safely."""
 
     layouts: Layouts
     safely: Mask
 
     @classmethod
     def of(cls, candidates: Candidates) -> _Goals:
-        """The layouts that need recompute to fit, or to fit safely, and are fast without."""
+        """Select layouts that need recompute to fit (safely), and would be fast without it."""
         scenario, memory = candidates.scenario, candidates.footprints
         goals, limits_s = [], []
         for safely in (False, True):
@@ -67,14 +67,14 @@ class _Goals(Arrays):
         return joined.take(np.flatnonzero(step_times(scenario, without) < limit_s))
 
     def met_by(self, scenario: Scenario, memory: Footprints) -> Mask:
-        """Whether footprints of the layouts fit, safely if they must."""
+        """True for footprints that fit, safely where required."""
         fits = _fits(scenario, memory, safely=False)
         if np.any(self.safely):
             fits = np.where(self.safely, _fits(scenario, memory, safely=True), fits)
         return fits
 
     def changed(self, **columns: Int) -> _Goals:
-        """The goals with other columns of the layouts."""
+        """Copy the goals with changed columns of the layouts."""
         return replace(self, layouts=replace(self.layouts, **columns))
 
 
@@ -83,10 +83,10 @@ def _fits(scenario: Scenario, memory: Footprints, safely: bool) -> Mask:
 
 
 def _needs_recompute(memory: Footprints, fits: Mask) -> Mask:
-    """Layouts of full recompute that fit, unless they are known to fit without."""
+    """True for layouts that fit with full recompute and are not known to fit without it."""
     layouts = memory.layouts
     needs = np.asarray(fits & layouts.recomputes_layers & ~layouts.recomputes_partly)
-    # candidates that differ in recompute alone follow each other
+    # candidates that differ only in recompute follow each other
     for before in range(1, len(RECOMPUTE)):
         same = np.ones(max(len(layouts) - before, 0), dtype=np.bool_)
         for field in fields(layouts):
@@ -103,9 +103,9 @@ def _fewest_layers(scenario: Scenario, goals: _Goals, name: str) -> Layouts:
     column, layouts = f"recompute_{name}", goals.layouts
     if name not in scenario.framework.recompute_by or not len(layouts):
         return layouts.take(np.zeros(0, dtype=np.int64))
-    # of the fullest chunk, where embedding and head may count as layers
+    # layers of the fullest chunk, where embedding and head may count as layers
     deepest = -(-(scenario.model.depth + 2) // (layouts.pp * layouts.vpp))
-    # more first layers are more recompute, a larger n of every n-th is less
+    # more first layers mean more recompute; a larger n in every n-th means less
     if name == "layers":
         fitting, failing = deepest.copy(), np.zeros_like(deepest)
     else:
@@ -123,7 +123,7 @@ def _fewest_layers(scenario: Scenario, goals: _Goals, name: str) -> Layouts:
 
 
 def _fewest_modules(scenario: Scenario, goals: _Goals) -> Layouts:
-    """Recompute the smallest sets of modules that suffice: no subset of them does."""
+    """Find the sets of modules that suffice and have no subset that suffices."""
     sets = _module_sets(scenario)
     none = goals.layouts.take(np.zeros(0, dtype=np.int64))
     if not len(goals.layouts) or not sets:
@@ -133,7 +133,7 @@ def _fewest_modules(scenario: Scenario, goals: _Goals) -> Layouts:
     goals = goals.take(np.flatnonzero(_suffices(scenario, everything)))
     count, suffices = len(goals.layouts), dict[int, Mask]()
     for _, group in itertools.groupby(sets, int.bit_count):
-        # sets of the same size are no subsets of each other, and are checked together
+        # sets of the same size are not subsets of each other, so they are checked together
         rows = {bits: np.flatnonzero(~_subset_suffices(bits, suffices, count)) for bits in group}
         trials = [_with_modules(goals.take(each), bits) for bits, each in rows.items()]
         fits = _suffices(scenario, _Goals.joined(trials))
@@ -149,7 +149,7 @@ def _fewest_modules(scenario: Scenario, goals: _Goals) -> Layouts:
 
 
 def _subset_suffices(bits: int, suffices: Mapping[int, Mask], count: int) -> Mask:
-    """Where a subset of a set of modules is known to suffice."""
+    """True where a subset of a set of modules is known to suffice."""
     covered = np.zeros(count, dtype=np.bool_)
     for subset, mask in suffices.items():
         if subset & bits == subset:
@@ -158,13 +158,13 @@ def _subset_suffices(bits: int, suffices: Mapping[int, Mask], count: int) -> Mas
 
 
 def _with_modules(goals: _Goals, bits: int) -> _Goals:
-    """The layouts with selective recompute of a set of modules."""
+    """Set selective recompute of a set of modules."""
     mode = np.full_like(goals.layouts.recompute, RECOMPUTE.index("selective"))
     return goals.changed(recompute=mode, recompute_modules=np.full_like(mode, bits))
 
 
 def _suffices(scenario: Scenario, goals: _Goals) -> Mask:
-    """Which layouts are legal and fit."""
+    """True for layouts that are legal and fit, safely where required."""
     if not len(goals.layouts):
         return np.zeros(0, dtype=np.bool_)
     suffices, _ = legal(scenario, goals.layouts, set(Layout.model_fields))
@@ -178,7 +178,7 @@ def _suffices(scenario: Scenario, goals: _Goals) -> Mask:
 
 
 def _module_sets(scenario: Scenario) -> list[int]:
-    """Sets of modules as bits, the smallest first; no module frees only what another does."""
+    """Sets of modules as bits, smallest first, in which no module makes another redundant."""
     if "selective" not in scenario.framework.recompute:
         return []
     layers = [block for block in blocks_of(scenario) if block.kind == "layer"]

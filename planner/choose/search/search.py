@@ -1,4 +1,4 @@
-"""Search every legal layout of a world size, and options only where a layout can gain by them."""
+"""Search every legal layout of a world size; try further options only where they can help."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from planner.cost.step.block_pass import block_passes
 from planner.describe.layout import RECOMPUTE, SCHEDULES, Layout, divisors
 
 _HEAD_WEIGHTS = (0.5, 1.0, 2.0)
-"""Time of the head over its share of a layer's parameters: its time is not known here."""
+"""Assumed ratios of the head's time per parameter to a layer's; its time is unknown here."""
 
 
 def count_embedding_and_head(candidates: Candidates) -> Layouts:
-    """Give the embedding and the head a slot each in the pipeline."""
+    """Count embedding and head as one layer each in the pipeline split, where that can help."""
     scenario, framework = candidates.scenario, candidates.scenario.framework
     has_slots = framework.custom_pipeline_split and framework.balance == "layers"
     layouts = candidates.footprints.layouts
@@ -46,13 +46,13 @@ def count_embedding_and_head(candidates: Candidates) -> Layouts:
 
 
 def _with_slots(layouts: Layouts) -> Layouts:
-    """The layouts with a slot for the embedding and one for the head."""
+    """Set one slot for the embedding and one for the head."""
     slots = np.ones_like(layouts.pp)
     return replace(layouts, embedding_slots=slots, head_slots=slots)
 
 
 def _is_lighter(scenario: Scenario, plain: Layouts, with_slots: Layouts) -> Mask:
-    """Whether the slowest stage has less work with slots, for any weight of the head."""
+    """True if slots give the slowest stage less work, for at least one assumed head time."""
     shapes, rows = plain.distinct("pp", "schedule")
     slotted, _ = with_slots.distinct("pp", "schedule")
     head = _head_in_layers(scenario)
@@ -61,7 +61,7 @@ def _is_lighter(scenario: Scenario, plain: Layouts, with_slots: Layouts) -> Mask
 
 
 def _slowest_stage(scenario: Scenario, layouts: Layouts, head: float) -> Float:
-    """Work of the slowest stage in layers. Shape (weights of the head, layouts)."""
+    """Work of the slowest stage, in layers. Shape (_HEAD_WEIGHTS, layouts)."""
     blocks = blocks_of(scenario)
     stages = np.arange(int(np.max(layouts.pp)))
     counts = stage_block_counts(blocks, layouts.take((..., None)), stages, scenario.framework)
@@ -73,7 +73,7 @@ def _slowest_stage(scenario: Scenario, layouts: Layouts, head: float) -> Float:
 
 
 def _head_in_layers(scenario: Scenario) -> float:
-    """Parameters of the head over those of a layer that one token uses."""
+    """Parameters of the head over the parameters of a layer that one token uses [1]."""
     blocks, experts = blocks_of(scenario), scenario.model.experts
     used = experts.top_k / experts.num_experts if experts else 1.0
     weights = {kind: 0.0 for kind in ("embedding", "layer", "head")}
@@ -87,20 +87,20 @@ def _head_in_layers(scenario: Scenario) -> float:
 
 
 def _nearly_fits(scenario: Scenario, footprints: Footprints) -> Mask:
-    """Whether layouts fit the device without one layer of each stage, but not with it."""
+    """True for layouts that do not fit, but would fit the device with one layer less per stage."""
     layers = np.maximum(scenario.model.depth // footprints.layouts.pp, 1)
     without_layer = footprints.memory_bytes * (1 - 1 / layers)
     return ~footprints.fits & (without_layer <= footprints.device_limit_bytes)
 
 
 def _is_even(chunks: Int, slots: int) -> Mask:
-    """Whether no chunk is much fuller than the others."""
+    """True if the fullest chunk has few more layers than the mean."""
     fullest = -(-slots // chunks) * chunks
     return fullest <= preferences().search.fullest_chunk.value * slots
 
 
 def _interleaved(scenario: Scenario, piped: Layouts) -> list[Layouts]:
-    """Interleaved layouts whose chunks are even only with slots."""
+    """Interleaved layouts whose chunks are even only with slots for embedding and head."""
     layers, schedule = scenario.model.depth, SCHEDULES.index("interleaved-1f1b")
     if "interleaved-1f1b" not in scenario.framework.schedules:
         return []
@@ -116,7 +116,7 @@ def _interleaved(scenario: Scenario, piped: Layouts) -> list[Layouts]:
 
 
 def shard_in_groups(candidates: Candidates) -> Layouts:
-    """Shard weights inside groups of every size, where they are sharded over all ranks."""
+    """Try sharding groups of every size (hybrid sharding) for weights sharded over all ranks."""
     scenario, footprints = candidates.scenario, candidates.footprints
     layouts = footprints.layouts
     if not scenario.framework.hybrid_stages or not len(layouts):
@@ -144,7 +144,7 @@ def keep_weights_near(candidates: Candidates) -> Layouts:
 
 
 def exchange_heads(candidates: Candidates) -> Layouts:
-    """Exchange tokens for heads in context parallelism, where that makes a micro-batch faster."""
+    """Use Ulysses, alone or with a ring, where that makes a micro-batch faster than the ring."""
     scenario, footprints = candidates.scenario, candidates.footprints
     layouts, blocks = footprints.layouts, blocks_of(scenario)
     has_kinds = bool(set(scenario.framework.context) - {"ring"}) and len(layouts) > 0
@@ -171,11 +171,11 @@ def exchange_heads(candidates: Candidates) -> Layouts:
 
 
 TILES = (4, 16)
-"""Tiles of the largest matrix to try."""
+"""Numbers of tiles to try for the largest matrix."""
 
 
 def offload_activations(candidates: Candidates) -> Layouts:
-    """Keep activations in host memory between forward and backward."""
+    """Offload activations to host memory, if no layout fits without it."""
     layouts = candidates.footprints.layouts
     modes = candidates.scenario.framework.offload_activations
     if not modes or not len(layouts) or candidates.footprints.fits.any():
@@ -187,7 +187,7 @@ def offload_activations(candidates: Candidates) -> Layouts:
 
 
 def tile_matrices(candidates: Candidates) -> Layouts:
-    """Compute the largest matrix in tiles, with sharded weights."""
+    """Compute the largest matrix in tiles with sharded weights, if no layout fits without it."""
     footprints, layouts = candidates.footprints, candidates.footprints.layouts
     is_tried = candidates.scenario.framework.tiling and not footprints.fits.any()
     sharded = layouts.take(np.flatnonzero(layouts.shards_weights & is_tried))
@@ -203,7 +203,7 @@ REFINEMENTS: tuple[Callable[[Candidates], Layouts], ...] = (
     exchange_heads,
     tile_matrices,
 )
-"""In this order: each sees the layouts that earlier ones added."""
+"""Refinements in order: each sees the layouts that earlier ones added."""
 
 
 def search(
@@ -241,7 +241,7 @@ def _restrict(layouts: Layouts, within: Callable[[Layouts], Mask] | None) -> Lay
 
 
 def _count_dropped(candidates: Candidates) -> None:
-    """Count the candidates that do not fit or are ruled out by a bound."""
+    """Add the candidates that do not fit or are ruled out by a bound to `dropped`."""
     footprints = candidates.footprints
     no_host_memory = footprints.fits_device & ~footprints.fits_host
     counts = {

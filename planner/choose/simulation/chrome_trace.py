@@ -8,9 +8,9 @@ from typing import Any
 from planner.cost.schedules.timeline import ASIDE, STREAMS, Event, Timeline
 
 _PATH = 0
-"""Process of the critical path; the stages follow."""
+"""Process number of the critical path; the stages have the next numbers."""
 _LANES = 8
-"""Threads of a stream, for transfers that overlap each other."""
+"""Thread numbers per stream, one for each transfer that overlaps others."""
 
 Counter = Sequence[tuple[float, dict[str, float]]]
 
@@ -18,7 +18,7 @@ Counter = Sequence[tuple[float, dict[str, float]]]
 def chrome_trace(
     timeline: Timeline, path: Sequence[Event], counters: Sequence[Counter], names: Sequence[str]
 ) -> dict[str, Any]:
-    """Write a timeline as a trace, with the name and memory of each stage [B]."""
+    """Convert a timeline to a trace, with the name and memory of each stage [B]."""
     critical, lanes = {id(event) for event in path}, _lanes(timeline)
     records = [_slice(e, e.stage + 1, lanes[n], id(e) in critical) for n, e in _visible(timeline)]
     records += [_slice(e, _PATH, 0, True) for e in path if _us(e.end_s) > _us(e.start_s)]
@@ -28,24 +28,24 @@ def chrome_trace(
             {"ph": "C", "name": "memory [B]", "pid": stage + 1, "ts": _us(time), "args": amounts}
             for time, amounts in counter
         ]
-    # a slice that begins where another ends comes after it, and before what it sends
+    # the sort is stable: at equal times slices keep their order and precede arrows
     records.sort(key=lambda record: record["ts"])
     names_first = [*_threads(timeline, lanes, names), *records]
     return {"traceEvents": names_first, "displayTimeUnit": "ms"}
 
 
 def _us(seconds: float) -> float:
-    """Microseconds to the nanosecond, so that no event begins before an earlier one ends."""
+    """Convert to microseconds, rounded to 1 ns so that no event starts before another ends."""
     return round(1e6 * seconds, 3)
 
 
 def _visible(timeline: Timeline) -> list[tuple[int, Event]]:
-    """Events that take time, with their numbers."""
+    """Events that take time after rounding, with their indices."""
     return [(n, e) for n, e in enumerate(timeline.events) if _us(e.end_s) > _us(e.start_s)]
 
 
 def _lanes(timeline: Timeline) -> dict[int, int]:
-    """The thread of every event: its stream's first one that is idle."""
+    """Thread of every event: the first idle thread of its stream."""
     busy_until: dict[tuple[int, str], list[float]] = {}
     lanes = {}
     for number, event in sorted(_visible(timeline), key=lambda item: item[1].start_s):

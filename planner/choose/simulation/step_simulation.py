@@ -1,4 +1,4 @@
-"""Simulate one step of a layout event by event, beside its estimate."""
+"""Simulate one step of a layout event by event, and compare it with the estimate."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from planner.errors import LayoutError
 from planner.tables import NotebookView
 
 SPEEDUP = 0.1
-"""Share by which a stage or link is made faster."""
+"""Share by which a stage or a rate of the machine is made faster."""
 _MAX_STAGES = 16
-"""Stages to simulate: those with the most time on the critical path."""
+"""Most stages to speed up: those with the most time on the critical path."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """The gain of a step if one thing were faster."""
+    """Step time saved if one stage or one rate of the machine were faster."""
 
     name: str
     kind: Literal["stage", "machine"]
@@ -49,7 +49,7 @@ class Bottleneck:
 def find_bottlenecks(
     scenario: Scenario, estimate: Estimate, timeline: Timeline, path_s: Mapping[int, float]
 ) -> tuple[Bottleneck, ...]:
-    """Simulate the step with every stage and link faster, and rank the gains."""
+    """Simulate the step with one stage or machine rate faster at a time, and rank the gains."""
     layout, factor = estimate.layout, measured_factor(scenario, estimate)
     work = stage_work(scenario, layout, factor)
     bottlenecks = []
@@ -70,11 +70,11 @@ def find_bottlenecks(
     return tuple(sorted(bottlenecks, key=lambda bottleneck: -bottleneck.gain_s))
 
 
-# --- the machine with one thing faster ------------------------------------------------------------
+# --- the machine with one rate faster -------------------------------------------------------------
 
 
 def _faster(described: Description, *names: str) -> dict[str, Quantity]:
-    """The rates that a description states, faster."""
+    """Raise the rates that a description states by SPEEDUP."""
     rates = {name: getattr(described, name) for name in names}
     return {
         name: rate.replaced(value=rate.value * (1 + SPEEDUP))
@@ -101,7 +101,7 @@ def _inside(machine: Machine) -> Machine:
         wire.replaced(bytes_per_s=wire.bytes_per_s * (1 + SPEEDUP)) for wire in fabric.wires
     )
     wider = fabric.replaced(**_faster(fabric, *rates), wires=wires)
-    # devices reach each other through the host, where the fabric is none of their own
+    # devices without links of their own reach each other through the host
     links = ("host_link_bytes_per_s",) if fabric.kind == "host" else ()
     node = machine.node.replaced(fabric=wider, **_faster(machine.node, *links))
     return machine.replaced(node=node)
@@ -131,10 +131,10 @@ _LINKS: dict[str, Callable[[Machine], Machine]] = {
 
 
 MOST_PASSES = 60_000
-"""Passes of a step to simulate, of all stages and chunks together: some seconds of work."""
+"""Most passes of a step to simulate, over all stages and chunks: a few seconds of work."""
 
 _ROUNDING = 1e-9
-"""Share of a step below which a part of it is a rounding error."""
+"""Share of a step below which a part counts as a rounding error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +142,9 @@ class StageMemory:
     """Memory of one rank of a stage over the step [B]."""
 
     times_s: tuple[float, ...]
-    """Instants at which it changes."""
+    """Instants at which the memory changes [s]."""
     activations_bytes: tuple[float, ...]
-    """Activations from each instant on."""
+    """Activations held from each instant on [B]."""
     states_bytes: float
     """Weights, gradients and optimizer states, which do not change."""
     estimated_bytes: float
@@ -152,34 +152,34 @@ class StageMemory:
 
     @property
     def peak_bytes(self) -> float:
-        """Highest sum of states and activations [B]."""
+        """Peak of states plus activations [B]."""
         return self.states_bytes + max(self.activations_bytes)
 
 
 @dataclass(frozen=True)
 class Simulation(NotebookView):
-    """One step of a layout, event by event; one rank stands for all of a stage."""
+    """Simulated step of a layout, event by event, with one rank per stage."""
 
     scenario: Scenario = field(repr=False)
     estimate: Estimate
     """The closed-form estimate of the same layout."""
     timeline: Timeline = field(repr=False)
     memory: tuple[StageMemory, ...] = field(repr=False)
-    """By stage."""
+    """Memory by stage."""
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """All events, in an order in which none precedes one that it waits for."""
+        """All events, ordered so that each follows the events that it waits for."""
         return self.timeline.events
 
     @property
     def makespan_s(self) -> float:
-        """Length of the step [s]."""
+        """Simulated step time [s]."""
         return self.timeline.makespan_s
 
     @property
     def difference(self) -> float:
-        """Difference of the step to its estimate, as a share of the estimate."""
+        """Difference of simulated and estimated step time, as a share of the estimate."""
         return self.makespan_s / self.estimate.step_time_s - 1
 
     @functools.cached_property
@@ -190,11 +190,11 @@ class Simulation(NotebookView):
 
     @functools.cached_property
     def critical_path(self) -> tuple[Event, ...]:
-        """The events that set the step's length, each waiting for the one before it."""
+        """Events that set the step time; each waits for the one before it."""
         return tuple(self.timeline.critical_path())
 
     def critical_s(self, by: str) -> dict[Any, float]:
-        """Seconds of the critical path by "stage", "stream" or "kind", the longest first [s]."""
+        """Time on the critical path by "stage", "stream" or "kind", longest first [s]."""
         sums: dict[Any, float] = {}
         for event in self.critical_path:
             sums[getattr(event, by)] = sums.get(getattr(event, by), 0.0) + event.duration_s
@@ -203,7 +203,7 @@ class Simulation(NotebookView):
 
     @functools.cached_property
     def bottlenecks(self) -> tuple[Bottleneck, ...]:
-        """Gains of the step if one stage or one link were 10 % faster, the largest first."""
+        """Step time saved if one stage or machine rate were 10 % faster, largest first."""
         return find_bottlenecks(
             self.scenario, self.estimate, self.timeline, self.critical_s("stage")
         )
@@ -223,7 +223,7 @@ class Simulation(NotebookView):
         return chrome_trace(self.timeline, self.critical_path, counters, names)
 
     def to_dict(self) -> dict[str, Any]:
-        """The simulation in plain numbers, without the events."""
+        """Convert the simulation to plain numbers, without the events."""
         return {
             "layout": str(self.estimate.layout),
             "framework": self.estimate.framework,

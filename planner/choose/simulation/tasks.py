@@ -25,7 +25,7 @@ _AXES: tuple[Drawn, ...] = ("tensor_parallel", "context_parallel", "expert_paral
 
 
 def stage_work(scenario: Scenario, layout: Layout, factor: float = 1.0) -> tuple[StageWork, ...]:
-    """The work of every stage in a step; `factor` is the ratio of measured to estimated times."""
+    """Work of every stage in a step; `factor`: ratio of measured to estimated times."""
     stages, framework = Stages.of_pipeline(scenario, layout), scenario.framework
     passes = block_passes(scenario, stages.blocks, stages.layouts)
     chunks = chunk_passes(stages, passes).map(lambda values: factor * values)
@@ -51,34 +51,34 @@ def measured_factor(scenario: Scenario, estimate: Estimate) -> float:
 
 
 class _Gathers(NamedTuple):
-    """Gathers of weights and reductions of ZeRO-3 in the passes of a stage."""
+    """Weight gathers and ZeRO-3 gradient reductions in the passes of a stage [s]."""
 
     first_s: Seconds
-    """Exposed before the first forward pass, beyond those of later ones."""
+    """Exposed before the first forward pass, beyond the exposed time of a later one."""
     forward_s: Seconds
-    """Exposed before each forward pass, with the other exposed ones of the step."""
+    """Exposed before each forward pass, with its share of other exposed gathers of the step."""
     behind_first_s: Seconds
     """Hidden behind the first forward pass."""
     behind_later_s: Seconds
-    """Hidden behind each later one."""
+    """Hidden behind each later forward pass."""
     behind_backward_s: Seconds
     """Hidden behind each backward pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """One stage; its chunks share its exposed communication and offload."""
+    """One pipeline stage, whose chunks share its exposed communication and offload."""
 
     chunks: ChunkPass
     costs: StageOverheads
     passes: int
-    """Of a step, as are the following."""
+    """Micro-batches of a step; the following fields also count per step."""
     gathers: int
     backward_gathers: int
     reductions: int
 
     def work(self) -> StageWork:
-        """The work of the stage."""
+        """Make the work of the stage in one step."""
         costs, exposed, gathers = self.costs, self.costs.exposed, self._gathers()
         often = self.reductions > 1
         reduction_s = exposed.gradients_s / (self.passes if often else 1)
@@ -109,7 +109,7 @@ class _Stage:
     def _gathers(self) -> _Gathers:
         exposed, sent, repeats = self.costs.exposed, self.costs.sent, self.gathers > 1
         later_s = exposed.before_later_forward_s if repeats else 0.0
-        # weights come from no other stage, and are gathered while the stage waits for one
+        # weights do not depend on other stages, and are gathered while the stage waits
         first_s = np.maximum(exposed.before_forward_s - later_s, 0.0)
         counted_s = first_s + self.passes * (later_s + exposed.around_backward_s)
         around_s = sent.before_backward_s * self.backward_gathers
@@ -130,7 +130,7 @@ class _Stage:
         hidden_gathers_s: Seconds,
         reduction_s: Seconds = 0.0,
     ) -> tuple[Span, ...]:
-        """One pass of a chunk, what it waits for, and what is hidden behind it."""
+        """Spans of one pass of a chunk: computation, exposed waiting and hidden communication."""
         chunks = self.chunks
         passes_s = chunks.forward_with_traffic_s, chunks.backward_with_traffic_s
         whole_s = passes_s[0] + passes_s[1]
@@ -157,10 +157,10 @@ class _Stage:
 
 
 def _spans(*parts: tuple[Drawn, Seconds]) -> tuple[Span, ...]:
-    """Spans of the parts that take time."""
+    """Make spans of the parts that take time."""
     return tuple(Span(kind, float(seconds)) for kind, seconds in parts if seconds > 0)
 
 
 def _hidden(*parts: tuple[Drawn, Seconds]) -> tuple[Span, ...]:
-    """Hidden spans of the parts that take time."""
+    """Make hidden spans of the parts that take time."""
     return tuple(span._replace(hidden=True) for span in _spans(*parts))

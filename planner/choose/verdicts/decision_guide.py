@@ -1,4 +1,4 @@
-"""Decision guide of HPC centres: which of its eight cases a job is, and what it recommends."""
+"""Decision guide of HPC centres: the case of a job among its eight, and its recommendation."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def _on_device(x: Layouts) -> Mask:
 
 @dataclass(frozen=True, slots=True)
 class GuideAdvice:
-    """The guide's recommendation: in words, as classic strategies, as a condition on layouts."""
+    """Recommendation of the guide: a text, classic strategies and a condition on layouts."""
 
     text: str
     strategies: tuple[str, ...]
     holds: Callable[[Layouts], Mask]
     before: str = ""
-    """The strategy that comes before the others where it fits."""
+    """Strategy to prefer over the others if it fits."""
 
 
 class GuideCase(Enum):
-    """The eight cases of the decision guide."""
+    """The eight cases of the decision guide; the one of a single node is split by its links."""
 
     SINGLE_DEVICE = GuideAdvice("one device as it is", ("single device",), _plain)
     ALONE_SHORT = GuideAdvice(
@@ -84,7 +84,7 @@ class GuideCase(Enum):
 
 
 def apply_guide(scenarios: Sequence[Scenario], nodes: int) -> tuple[GuideCase, str]:
-    """Find the guide's case of a job in some frameworks, and state it with its numbers."""
+    """Find the guide's case of a job, and explain it for the framework that needs least memory."""
     pairs = [(scenario, _on_one_device(scenario)) for scenario in scenarios]
     scenario, footprint = min(pairs, key=lambda pair: float(pair[1].memory_bytes[0]))
     limit, parts_bytes = format_bytes(footprint.device_limit_bytes), footprint.memory_parts_bytes
@@ -109,12 +109,12 @@ def apply_guide(scenarios: Sequence[Scenario], nodes: int) -> tuple[GuideCase, s
 
 
 def _sample(scenario: Scenario) -> str:
-    """The unit of a batch: a sequence, or another sample."""
+    """Unit of a batch in the singular, such as sequence."""
     return scenario.workload.batch_unit.removesuffix("s")
 
 
 def _case_by_machine(machine: Machine, nodes: int) -> tuple[GuideCase, str]:
-    """The case of a model that needs several devices or the host, and what decides it."""
+    """Find the case of a model that does not fit one device, and the reason in words."""
     if nodes > 1:
         rate = machine.node_bytes_per_s / machine.node.num_devices
         is_fast = rate >= preferences().guide.fast_network_bytes_per_s.value
@@ -128,7 +128,7 @@ def _case_by_machine(machine: Machine, nodes: int) -> tuple[GuideCase, str]:
 
 
 def _on_one_device(scenario: Scenario) -> Footprints:
-    """Memory to train the model on one device with micro-batch 1 and full recompute."""
+    """Memory of the model on one device with micro-batch 1, and full recompute if offered."""
     workload = scenario.workload.replaced(global_batch=1)
     recompute: Recompute = "full" if "full" in scenario.framework.recompute else "none"
     stages = scenario.framework.zero_stages_for(scenario.workload.precision)
@@ -137,7 +137,7 @@ def _on_one_device(scenario: Scenario) -> Footprints:
 
 
 def _largest_layer(scenario: Scenario) -> tuple[float, str]:
-    """Memory of the largest layer while it is computed, at least, and its parts in words [B]."""
+    """Least memory to compute the largest layer, and its parts in words [B]."""
     stages = Stages.of_pipeline(scenario, Layout(recompute="full"))
     largest = max(stages.blocks, key=lambda b: b.num_params if b.kind == "layer" else 0)
     size = float(scenario.workload.compute_bytes)

@@ -1,4 +1,4 @@
-"""Fixes: by how much a layout does not fit; the change, nodes, batch or switches that help."""
+"""Fixes: the memory that a layout lacks; the change, nodes, batch or switches that help."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from planner.errors import PlannerError
 from planner.units import format_bytes, format_seconds
 
 Scenarios = dict[str, Scenario]
-"""A job by framework."""
+"""Scenarios of a job by framework."""
 
 
 def closest_to_fitting(candidates: Candidates) -> tuple[float, Footprints]:
-    """The share by which the closest layout exceeds device, host or disk, and its footprint."""
+    """Find the layout closest to fitting: its relative excess of memory and its footprint."""
     excess = candidates.footprints.excess
     index = int(np.argmin(excess))
     return float(excess[index]), candidates.footprints.take(np.array([index]))
 
 
 def memory_margin(estimate: Estimate, limit_bytes: float) -> str:
-    """Used and free memory of a layout that fits, in words."""
+    """State the used and free memory of a layout that fits."""
     total = estimate.memory_bytes["total"]
     return f"{format_bytes(total)} per rank, {format_bytes(limit_bytes - total)} free"
 
@@ -63,7 +63,7 @@ def _shortage(used: float, limit: float, where: str, owner: str, parts: dict[str
 
 
 def shortage_summary(estimate: Estimate, machine: Machine) -> str:
-    """Name the memory that a layout exceeds and by how much, in few words."""
+    """Name briefly the memory that a layout exceeds and by how much."""
     over = estimate.memory_bytes["total"] - machine.device.memory_bytes.value
     if over > 0:
         return f"{format_bytes(over)} too much per device on stage {estimate.worst_stage}"
@@ -77,7 +77,7 @@ def shortage_summary(estimate: Estimate, machine: Machine) -> str:
 
 
 def cheapest_change(estimate: Estimate, candidates: Mapping[str, Candidates]) -> str:
-    """Describe the change to a fitting layout that costs least; empty where nothing fits."""
+    """Describe the cheapest change to a layout that fits; empty if nothing fits."""
     changes: list[tuple[float, float, str]] = []
     for source in candidates.values():
         estimates = source.estimates
@@ -92,7 +92,7 @@ def cheapest_change(estimate: Estimate, candidates: Mapping[str, Candidates]) ->
 
 
 def _change_effort(estimate: Estimate, candidates: Candidates) -> Float:
-    """Effort of every layout that fits, and of changing to it."""
+    """Effort of each layout that fits, plus the effort of changing to it [1]."""
     efforts = {name: effort.value for name, effort in preferences().change.items()}
     beyond_wires, framework = efforts.pop("tp_beyond_wires"), efforts.pop("framework")
     layouts, old = candidates.estimates.layouts, Layouts.of(estimate.layout)
@@ -107,7 +107,7 @@ _NAMED = (
     *("zero_stage", "dp_shard", "reshard", "tp", "pp", "cp", "ulysses", "ep", "etp"),
     *("recompute", "micro_batch", "offload", "tiles"),
 )
-"""Columns that a change names, in this order."""
+"""Columns named in a change, in this order."""
 
 
 def _difference(old: Estimate, new: Estimate) -> str:
@@ -116,7 +116,7 @@ def _difference(old: Estimate, new: Estimate) -> str:
     for name in _NAMED:
         before, after = getattr(old.layout, name), getattr(new.layout, name)
         if name == "dp_shard":
-            # unstated means all replicas; that it follows dp is no change of its own
+            # 0 means all replicas; following a change of dp is not a change by itself
             if bool(before) == bool(after):
                 continue
             before, after = before or old.layout.dp, after or new.layout.dp
@@ -132,8 +132,8 @@ def _difference(old: Estimate, new: Estimate) -> str:
 
 
 def double_nodes(scenarios: Scenarios, nodes: int) -> Iterator[tuple[int, dict[str, Footprints]]]:
-    """Yield the footprints on two, four, ... 64 times the nodes, as far as the machine has them."""
-    # as much recompute as each framework can do takes the least memory
+    """Yield footprints on two, four, ... 64 times the nodes, up to the size of the machine."""
+    # the strongest recompute mode of each framework needs the least memory
     leanest = {}
     for name, each in scenarios.items():
         mode = max(each.framework.recompute, key=RECOMPUTE.index)
@@ -146,7 +146,7 @@ def double_nodes(scenarios: Scenarios, nodes: int) -> Iterator[tuple[int, dict[s
 
 
 def even_batch(scenarios: Scenarios, nodes: int) -> tuple[int, dict[str, Footprints]]:
-    """The next batch that all devices share evenly, and footprints of data parallelism with it."""
+    """Next batch that divides evenly over all devices, and its footprints with dp only."""
     first = next(iter(scenarios.values()))
     world, batch = nodes * first.machine.node.num_devices, first.workload.global_batch
     even = -(-batch // world) * world
@@ -161,7 +161,7 @@ def even_batch(scenarios: Scenarios, nodes: int) -> tuple[int, dict[str, Footpri
 
 
 def _footprints(scenarios: Scenarios, nodes: int) -> dict[str, Footprints]:
-    """Footprints of all layouts on some nodes, by framework."""
+    """Footprints of all layouts on a number of nodes, by framework."""
     return {
         name: footprints(each, enumerate_layouts(each, nodes * each.machine.node.num_devices)[0])
         for name, each in scenarios.items()
@@ -169,11 +169,11 @@ def _footprints(scenarios: Scenarios, nodes: int) -> dict[str, Footprints]:
 
 
 _MAX_LAYOUTS = 200
-"""Layouts of a framework to try with a switch: those that lack the least memory."""
+"""Most layouts per framework to try with a switch: those that lack the least memory."""
 
 
 class _Trial(NamedTuple):
-    """The effect of more switches on a scenario."""
+    """Effect of additional switches on a scenario."""
 
     switches: tuple[str, ...]
     framework: Framework
@@ -183,16 +183,16 @@ class _Trial(NamedTuple):
     scenario: Scenario
     """The scenario without them."""
     layouts: Layouts
-    """The layouts tried."""
+    """Layouts that were tried."""
 
 
 def switch_notes(candidates: Mapping[str, Candidates], best: Estimate | None) -> list[str]:
-    """One sentence on switches that make a job fit, or that spare recompute and offload."""
+    """Suggest switches that make a job fit, avoid recompute or offload, or suit convolutions."""
     if best is not None and not _is_costly(Layouts.of(best.layout)):
         return list(_memory_order_notes(candidates, best))
     parts = [part for name, part in candidates.items() if best is None or name == best.framework]
     nearest = [(part.scenario, _nearest(part, sparing=best is not None)) for part in parts]
-    # one alone; if nothing fits, then as many as go together, less those that prove unnecessary
+    # single switches first; if nothing fits, maximal sets, then without unnecessary switches
     for together in (False, True) if best is None else (False,):
         trials = [
             trial
@@ -208,7 +208,7 @@ def switch_notes(candidates: Mapping[str, Candidates], best: Estimate | None) ->
 
 
 def _is_costly(layouts: Layouts) -> Mask:
-    """Layouts that recompute whole layers or offload."""
+    """True for layouts that recompute whole layers or offload."""
     return layouts.recomputes_layers | ~layouts.keeps_states
 
 
@@ -220,7 +220,7 @@ def _is_risky(estimate: Estimate) -> bool:
 
 
 def _switch_choices(scenario: Scenario, together: bool) -> list[tuple[str, ...]]:
-    """Each switch that saves memory, with those that it needs; or as many as go together."""
+    """List each memory-saving switch with those it needs, or maximal sets if `together`."""
     framework, device = scenario.framework, scenario.machine.device
     on = {word.partition("=")[0] for word in framework.switched}
     single = []
@@ -235,7 +235,7 @@ def _switch_choices(scenario: Scenario, together: bool) -> list[tuple[str, ...]]
 
 
 def _compatible_sets(framework: Framework, single: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Sets of switches that go together and to which no other can be added."""
+    """Sets of compatible switches to which no other can be added."""
     order = dict.fromkeys(word for switches in single for word in switches)
     sets = []
     for first in single:
@@ -248,7 +248,7 @@ def _compatible_sets(framework: Framework, single: list[tuple[str, ...]]) -> lis
 
 
 def _switched(framework: Framework, switches: tuple[str, ...]) -> Framework | None:
-    """The framework with more switches on; None if they do not go together."""
+    """Turn on more switches of a framework; None if they are incompatible."""
     try:
         return framework.with_switches(*switches)
     except PlannerError:
@@ -256,7 +256,7 @@ def _switched(framework: Framework, switches: tuple[str, ...]) -> Framework | No
 
 
 def _with_fewer_switches(trial: _Trial) -> _Trial:
-    """The trial without switches that a layout as safe does not need to fit."""
+    """Remove switches from a trial while a layout still fits as safely."""
     for word in trial.switches:
         fewer = tuple(switch for switch in trial.switches if switch != word)
         for smaller in _try(trial.scenario, trial.layouts, fewer):
@@ -269,7 +269,7 @@ def _with_fewer_switches(trial: _Trial) -> _Trial:
 
 
 def _try(scenario: Scenario, layouts: Layouts, switches: tuple[str, ...]) -> Iterator[_Trial]:
-    """The fastest legal layout that fits with more switches, safe ones first; nothing if none."""
+    """Yield the fastest layout that fits with the switches, safe ones first; nothing if none."""
     if (framework := _switched(scenario.framework, switches)) is None:
         return
     switched = replace(scenario, framework=framework)
@@ -281,7 +281,7 @@ def _try(scenario: Scenario, layouts: Layouts, switches: tuple[str, ...]) -> Ite
 
 
 def _nearest(candidates: Candidates, sparing: bool) -> Layouts:
-    """Layouts that do not fit, least memory missing first; only cheap ones if `sparing`."""
+    """Layouts that nearly fit, closest first; without full recompute and offload if `sparing`."""
     footprints = candidates.footprints
     limit = max(footprints.device_limit_bytes, 1.0)
     over = np.maximum(footprints.memory_bytes / limit - 1, 0.0)
@@ -297,7 +297,7 @@ def _nearest(candidates: Candidates, sparing: bool) -> Layouts:
 
 
 def _trial_notes(trial: _Trial, best: Estimate | None) -> Iterator[str]:
-    """Say what the switches gain; nothing if that is too little or risky."""
+    """Describe the gain of the switches; nothing if it is too small or risky."""
     fastest, switches = trial.fastest, trial.framework.active_switches
     gain = preferences().offers.switch_gain.value
     effect = "; ".join(switches[word].does for word in trial.switches)
@@ -314,7 +314,7 @@ def _trial_notes(trial: _Trial, best: Estimate | None) -> Iterator[str]:
 
 
 def _memory_order_notes(candidates: Mapping[str, Candidates], best: Estimate) -> Iterator[str]:
-    """Say what the recommended layout of a convolutional network gains by channels-last memory."""
+    """Describe the gain of channels-last memory for a convolutional network, if large enough."""
     part, gain = candidates.get(best.framework), preferences().offers.switch_gain.value
     if part is None or part.scenario.model.convolutional is None:
         return

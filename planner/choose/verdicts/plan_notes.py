@@ -1,4 +1,4 @@
-"""Plan notes: the field's guide beside the answer, what figures count, options without effect."""
+"""Plan notes: the field's guide against the answer, what figures count, unused options."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def plan_notes(
 
 
 def preference_notes() -> Iterator[str]:
-    """One sentence on the preferences that the user's file changes."""
+    """Name the preferences that the user's file changes."""
     changes = [f"{name} = {new:g} (not {old:g})" for name, (old, new) in user_changes().items()]
     path = user_file()
     if changes and path is not None:
@@ -63,7 +63,7 @@ def preference_notes() -> Iterator[str]:
 
 
 def evidence_notes(scenario: Scenario, nodes: int) -> Iterator[str]:
-    """Name the network that is estimated if there are several, and the machine's measured runs."""
+    """Name the estimated network if the machine has several, and the machine's measured runs."""
     machine, network = scenario.machine, scenario.machine.network
     if machine.networks and network is not None and nodes > 1:
         alternatives = " or ".join(f"--network {each.name}" for each in machine.networks)
@@ -81,7 +81,7 @@ def evidence_notes(scenario: Scenario, nodes: int) -> Iterator[str]:
 
 
 def _strategy(layout: Layout) -> str:
-    """The strategy of a layout in the guide's words."""
+    """Name the strategy of a layout in the guide's words."""
     axes = [name.upper() for name in ("tp", "pp", "cp", "ep") if getattr(layout, name) > 1]
     if layout.dp > 1:
         axes.append("DP" if not layout.shards_states else f"ZeRO-{layout.zero_stage}")
@@ -125,7 +125,7 @@ def _largest_loss(slower: Estimate, best: Estimate) -> str:
 
 
 def _misfit(named: Sequence[Verdict]) -> str:
-    """Say why none of the guide's strategies is possible."""
+    """Explain why none of the guide's strategies fits."""
     names = either(verdict.name for verdict in named)
     legal = [(v.estimate.memory_bytes["total"], v) for v in named if v.estimate is not None]
     if not legal:
@@ -171,7 +171,7 @@ def utilisation_notes(scenario: Scenario, estimate: Estimate) -> Iterator[str]:
 
 
 def _attention_notes(scenario: Scenario, estimate: Estimate, share: float) -> Iterator[str]:
-    """The utilisation without masked attention, if that is much; `share` of expert tokens count."""
+    """State MFU without masked attention if that is much; `share`: kept part of expert tokens."""
     workload, blocks = scenario.workload, blocks_of(scenario)
     counted, unmasked = (
         sum(
@@ -219,7 +219,7 @@ def unused_option_notes(scenario: Scenario, layout: Layout) -> list[str]:
 
 
 def _unused_recompute(scenario: Scenario, layout: Layout) -> Iterator[str]:
-    """Selective recompute that repeats attention and frees nothing."""
+    """Report selective recompute that frees no memory."""
     if layout.recompute_modules:
         saved = [item for block in blocks_of(scenario) for item in block.saved]
         freed = {name for item in saved for name in item.again_with}
@@ -235,7 +235,7 @@ def _unused_recompute(scenario: Scenario, layout: Layout) -> Iterator[str]:
 
 
 def _unused_layer_counts(scenario: Scenario, layout: Layout) -> Iterator[str]:
-    """Recompute of more layers than a chunk has."""
+    """Report recompute of more layers than a chunk has."""
     layers, step = layout.recompute_layers, layout.recompute_every
     most = int(np.max(chunk_layers(scenario, layout))) if max(layers, step) > 1 else 1
     if layers > most:
@@ -250,7 +250,7 @@ def _unused_layer_counts(scenario: Scenario, layout: Layout) -> Iterator[str]:
 
 
 def _unused_expert_options(scenario: Scenario, layout: Layout) -> Iterator[str]:
-    """Switches and imbalance of an expert exchange that does not happen or overlap."""
+    """Report expert options without effect, because no exchange happens or none overlaps."""
     framework, imbalance = scenario.framework, scenario.workload.expert_imbalance
     switches = {word: each for word, each in framework.active_switches.items() if each.of_experts}
     if layout.ep == 1:
@@ -269,7 +269,7 @@ def _unused_expert_options(scenario: Scenario, layout: Layout) -> Iterator[str]:
 
 
 def _unused_ramp(workload: Workload) -> Iterator[str]:
-    """A batch-size ramp that ends after the training, or changes no figure of a step."""
+    """Report a batch-size ramp that outlasts the training, or has no training length."""
     end = parse_ramp(workload.ramp)[-1][0] if workload.ramp else 0.0
     if workload.ramp and not workload.all_tokens:
         yield (

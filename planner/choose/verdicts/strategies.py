@@ -1,4 +1,4 @@
-"""Strategies: the classic ones as conditions on layouts, and what leaves one without any."""
+"""Strategies: the classic ones as conditions on layouts, and why one has no legal layout."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from planner.describe.layout import OFFLOAD, SCHEDULES, divisors
 from planner.units import counted, joined
 
 _MAX_LAYOUTS = 2000
-"""Layouts to check, those of the most even degrees: others are no nearer to legal."""
+"""Most layouts to check, most even degrees first: the others are no closer to legal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """A classic strategy: its name, frameworks in order of preference, its layouts."""
+    """A classic strategy: its name, preferred frameworks in order, and a test of layouts."""
 
     name: str
     frameworks: tuple[str, ...]
     holds: Callable[[Layouts], Mask]
     needs: str = "several devices"
-    """Devices without which no job has such a layout."""
+    """Devices that a job must have to use it."""
     single: bool = False
     """Whether it uses one device only."""
     of_sharded: Callable[[Scenario, Layouts], Layouts] | None = None
-    """Derives its layouts from those with sharded weights, if the search tries none."""
+    """Derives its layouts from layouts with sharded weights, if the search has none."""
 
 
 def _no_model_parallel(x: Layouts) -> Mask:
@@ -57,12 +57,12 @@ def _model_parallel(x: Layouts) -> Mask:
 
 
 def _tiled(scenario: Scenario, x: Layouts) -> Layouts:
-    """The largest matrix in tiles, of every number that is tried."""
+    """Split the largest matrix into tiles, for each count in TILES."""
     return Layouts.joined([replace(x, tiles=np.full(len(x), count)) for count in TILES])
 
 
 def _sharded_in_nodes(scenario: Scenario, x: Layouts) -> Layouts:
-    """Sharded inside a node, replicated across nodes."""
+    """Shard inside a node and replicate across nodes, without offload."""
     group = np.gcd(x.dp, scenario.machine.node.num_devices)
     return replace(x, offload=np.zeros(len(x), dtype=np.int64), dp_shard=group)
 
@@ -129,7 +129,7 @@ CLASSIC: tuple[Strategy, ...] = (
 
 
 def strategy_frameworks(strategy: Strategy, names: Iterable[str], chosen: bool) -> list[str]:
-    """The frameworks to look for a strategy in: those known for it, else all that are chosen."""
+    """Frameworks to judge a strategy in: its own, else all if the user chose them."""
     available = list(names)
     usual = [
         name for each in strategy.frameworks for name in available if strip_switches(name) == each
@@ -137,13 +137,13 @@ def strategy_frameworks(strategy: Strategy, names: Iterable[str], chosen: bool) 
     return usual or (available if chosen else [])
 
 
-# --- what leaves a strategy without a layout ------------------------------------------------------
+# --- why a strategy has no legal layout -----------------------------------------------------------
 
 
 def explain_infeasibility(
     strategy: Strategy, scenarios: Mapping[str, Scenario], world: int, chosen: bool
 ) -> str:
-    """Explain as part of a sentence why a strategy has no legal layout over `world` devices."""
+    """Explain why a strategy has no legal layout on `world` devices, as part of a sentence."""
     first = next(iter(scenarios.values()))
     layouts = _strategy_layouts(strategy, first, world)
     if not len(layouts):
@@ -156,7 +156,7 @@ def explain_infeasibility(
 
 
 def _nearest_to_legal(scenario: Scenario, layouts: Layouts) -> tuple[int, str]:
-    """How many rules the most nearly legal layout breaks, and the message of the first."""
+    """Fewest rules that any of the layouts breaks, and the message of the first one."""
     layouts = _completed(scenario, layouts)
     holds = np.array([np.broadcast_to(r.holds(scenario, layouts), len(layouts)) for r in RULES])
     num_broken = np.count_nonzero(~holds, axis=0)
@@ -164,12 +164,12 @@ def _nearest_to_legal(scenario: Scenario, layouts: Layouts) -> tuple[int, str]:
     if not num_broken[best]:
         return 0, f"{scenario.framework.name} has legal layouts, but none worth searching"
     rule = RULES[int(np.argmin(holds[:, best]))]
-    # without the remedy, which would make it another strategy
+    # leave out the remedy, which would change the strategy
     return int(num_broken[best]), rule.message(scenario, layouts[best]).partition(";")[0]
 
 
 def _strategy_layouts(strategy: Strategy, scenario: Scenario, world: int) -> Layouts:
-    """The strategy's layouts over the devices, legal or not, the most even degrees first."""
+    """Build the strategy's layouts on the devices, legal or not, most even degrees first."""
     world = 1 if strategy.single else world
     per_node, batch = scenario.machine.node.num_devices, scenario.workload.global_batch
     pairs = [(tp, pp) for tp in divisors(world) for pp in divisors(world // tp)]
@@ -190,7 +190,7 @@ def _strategy_layouts(strategy: Strategy, scenario: Scenario, world: int) -> Lay
         grad_accumulation=np.maximum(batch // dp, 1),
         schedule=np.where(pp > 1, SCHEDULES.index("1f1b"), SCHEDULES.index("none")),
     )
-    # sharding over one replica is none, but offload and tiles need a ZeRO stage
+    # sharding over one replica does nothing, but offload and tiles need a ZeRO stage
     is_idle = (dp == 1) & layouts.shards_states & layouts.keeps_states & (tiles == 1)
     layouts = layouts.take(np.flatnonzero(~is_idle & strategy.holds(layouts)))
     most_even = np.argsort(np.maximum(layouts.tp, layouts.pp), kind="stable")
@@ -198,7 +198,7 @@ def _strategy_layouts(strategy: Strategy, scenario: Scenario, world: int) -> Lay
 
 
 def _completed(scenario: Scenario, layouts: Layouts) -> Layouts:
-    """The layouts with the framework's own schedule and sequence parallelism."""
+    """Set the framework's pipeline schedule and sequence parallelism."""
     plain = [name for name in scenario.framework.schedules if name in ("1f1b", "gpipe")]
     schedule = SCHEDULES.index(plain[-1] if plain else "1f1b")
     with_tp = scenario.framework.sequence_parallel == "with-tp"
@@ -212,7 +212,7 @@ def _completed(scenario: Scenario, layouts: Layouts) -> Layouts:
 def _absent_frameworks(
     strategy: Strategy, scenarios: Mapping[str, Scenario], layouts: Layouts, chosen: bool
 ) -> list[str]:
-    """Frameworks that have such layouts but are not searched, by the reason."""
+    """Name frameworks that allow the layouts but are not searched, with the reason."""
     first = next(iter(scenarios.values()))
     runtime = first.machine.device.runtime
     searched = {scenario.framework.family for scenario in scenarios.values()}

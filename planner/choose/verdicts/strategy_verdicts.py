@@ -39,7 +39,7 @@ from planner.units import counted
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a classic strategy fits: with its layout to run, or what is missing and helps."""
+    """Verdict on a classic strategy: its layout if it fits, else what is missing and a fix."""
 
     name: str
     fits: bool
@@ -48,12 +48,12 @@ class Verdict:
     estimate: Estimate | None
     """The layout to run if any fits, else the one closest to fitting; None if none is legal."""
     nodes: int | None = None
-    """If nothing fits: nodes on which it does, with this batch; None if there are none."""
+    """If nothing fits: nodes on which it fits with this batch; None if none were found."""
     batch: int | None = None
-    """If no layout is legal: the batch with which one is and fits, on these nodes."""
+    """If no layout is legal: a batch with which one is legal and fits on these nodes."""
 
     def record(self) -> Record:
-        """The verdict as one flat row, with that of its estimate."""
+        """Flatten the verdict and its estimate to one row."""
         row = {"strategy": self.name, "fits": self.fits, "why": self.why, "fix": self.fix}
         elsewhere = {"enough_nodes": self.nodes, "possible_batch": self.batch}
         estimated = {} if self.estimate is None else self.estimate.record()
@@ -74,7 +74,7 @@ class _Searched:
     tolerance: float | None
 
     def for_strategy(self, strategy: Strategy) -> dict[str, Candidates]:
-        """The candidates on the devices that a strategy uses."""
+        """Candidates on one device for a single-device strategy, else on all devices."""
         if self.world == 1 or not strategy.single:
             return self.candidates
         for name, scenario in self.scenarios.items():
@@ -102,7 +102,7 @@ def judge_strategies(
 
 
 def _verdicts(searched: _Searched) -> Iterator[Verdict]:
-    """The verdict on each strategy; layouts that do not fit are estimated together."""
+    """Yield the verdict on each strategy; estimate layouts that do not fit together."""
     layouts = [list(_strategy_candidates(strategy, searched)) for strategy in CLASSIC]
     best = [_best(parts, searched.tolerance) for parts in layouts]
     closest = [
@@ -125,14 +125,14 @@ def _verdicts(searched: _Searched) -> Iterator[Verdict]:
 
 
 def _closest(parts: list[Candidates]) -> tuple[Footprints, Scenario]:
-    """The layout that exceeds its limits least, and its scenario."""
+    """Find the layout that exceeds its limits least, and its scenario."""
     closest = [(*closest_to_fitting(part), part.scenario) for part in parts]
     _, footprint, scenario = min(closest, key=lambda each: each[0])
     return footprint, scenario
 
 
 def _estimates(layouts: list[tuple[Footprints, Scenario]]) -> list[Estimate]:
-    """Estimates of single layouts, those of one scenario at once."""
+    """Estimate single layouts, all layouts of a scenario together."""
     estimates: dict[int, Estimate] = {}
     for scenario in {id(scenario): scenario for _, scenario in layouts}.values():
         rows = [row for row, (_, each) in enumerate(layouts) if each is scenario]
@@ -142,7 +142,7 @@ def _estimates(layouts: list[tuple[Footprints, Scenario]]) -> list[Estimate]:
 
 
 def _best(parts: list[Candidates], tolerance: float | None) -> Estimate | None:
-    """The recommended layout of a strategy; its fastest if that is much faster."""
+    """Recommended layout of a strategy, or its fastest if that is much faster."""
     recommended = recommend(parts, tolerance)
     if recommended is None:
         return None
@@ -153,7 +153,7 @@ def _best(parts: list[Candidates], tolerance: float | None) -> Estimate | None:
 
 
 def _strategy_candidates(strategy: Strategy, searched: _Searched) -> Iterator[Candidates]:
-    """A strategy's candidates in every framework that has any."""
+    """Yield a strategy's candidates in each framework that has any."""
     candidates = searched.for_strategy(strategy)
     for name in strategy_frameworks(strategy, searched.scenarios, searched.chosen):
         part = candidates[name].only(strategy.holds)
@@ -166,7 +166,7 @@ def _strategy_candidates(strategy: Strategy, searched: _Searched) -> Iterator[Ca
 def _derived(
     change: Callable[[Scenario, Layouts], Layouts], strategy: Strategy, candidates: Candidates
 ) -> Candidates:
-    """A strategy's layouts, from the fastest of sharded weights or from the closest to fitting."""
+    """Derive layouts from the sharded-weight layout that is fastest, or closest to fitting."""
     scenario = candidates.scenario
     sharded = candidates.only(lambda x: x.shards_weights & (x.tp * x.pp * x.cp * x.ep == 1))
     if len(sharded.estimates):
@@ -181,11 +181,11 @@ def _derived(
     return replace(candidates, footprints=footprints, estimates=estimates)
 
 
-# --- what would help ------------------------------------------------------------------------------
+# --- fixes ----------------------------------------------------------------------------------------
 
 
 def _with_other_frameworks(verdicts: list[Verdict], first: Scenario, nodes: int) -> list[Verdict]:
-    """The verdicts with the layout that fits in a framework that the user did not name."""
+    """Add fixes: layouts that fit in a framework that the user did not name."""
     job = JobSpec(first.model, first.machine, nodes=nodes, workload=first.workload)
     candidates = search_job(job).by_framework
     scenarios = {name: part.scenario for name, part in candidates.items()}
@@ -201,7 +201,7 @@ def _with_other_frameworks(verdicts: list[Verdict], first: Scenario, nodes: int)
 
 
 def _with_more_nodes(verdicts: list[Verdict], scenarios: Scenarios, nodes: int) -> list[Verdict]:
-    """The verdicts with the first doubling of the nodes on which any of them fits."""
+    """Add fixes: the first doubling of nodes on which any strategy fits, for those that fit."""
     for count, footprints in double_nodes(scenarios, nodes):
         fits = [_fits_in(strategy, footprints) and not strategy.single for strategy in CLASSIC]
         if any(fits):
@@ -214,7 +214,7 @@ def _with_more_nodes(verdicts: list[Verdict], scenarios: Scenarios, nodes: int) 
 
 
 def _with_even_batch(verdicts: list[Verdict], scenarios: Scenarios, nodes: int) -> list[Verdict]:
-    """The verdicts without a legal layout with the batch that gives them one that fits."""
+    """Add fixes: the next even batch, for strategies without a legal layout that fit with it."""
     open_verdicts = [verdict.estimate is None and not verdict.nodes for verdict in verdicts]
     if not any(open_verdicts):
         return verdicts
@@ -228,7 +228,7 @@ def _with_even_batch(verdicts: list[Verdict], scenarios: Scenarios, nodes: int) 
 
 
 def _fits_in(strategy: Strategy, footprints: dict[str, Footprints]) -> bool:
-    """Whether any of the strategy's layouts fits, by framework."""
+    """True if any layout of the strategy fits in one of its frameworks."""
     parts = [
         part for name, part in footprints.items() if strip_switches(name) in strategy.frameworks
     ]
