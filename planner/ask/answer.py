@@ -10,7 +10,7 @@ from planner.errors import DescriptionError
 from planner.tables import Record, Table, Tabular
 
 Row = Record
-"""A record: texts, numbers, truth values or None by column; a column's name ends in its unit."""
+"""One row: text, number, bool or None by column; a column's name ends in its unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,8 @@ class Answer(Tabular[Literal["rows"]]):
     question: str
     """Name of the question."""
     asked: dict[str, Any]
-    """Job and options of the question, then values that programs read from the answer. Model,
-    machine and frameworks stand by name where the catalogue has the same description, else in full.
+    """Job and options of the question, then result values for programs. Model, machine and
+    frameworks are given by name if the catalogue has the same description, else in full.
     """
     found: bool
     """True if there is an answer: something fits, or a limit can be met."""
@@ -38,7 +38,7 @@ class Answer(Tabular[Literal["rows"]]):
     """Assumptions, and what is not counted."""
 
     def __str__(self) -> str:
-        """Verdict and notes, one a line."""
+        """Verdict and notes, one per line."""
         return "\n".join([self.verdict, *(f"- {note}" for note in self.notes)])
 
     def tables(self) -> dict[str, Table]:
@@ -46,12 +46,12 @@ class Answer(Tabular[Literal["rows"]]):
         return {"rows": Table(self.rows)}
 
     def to_json(self) -> str:
-        """The answer as JSON text, which `from_json` reads."""
+        """Return the answer as JSON text, which `from_json` reads."""
         return json.dumps(asdict(self), indent=1, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Answer:
-        """Read the text of `to_json`; DescriptionError where it is no answer."""
+        """Read the text of `to_json`; raise DescriptionError if it is not an answer."""
         try:
             data = json.loads(text)
             if sorted(data) != sorted(field.name for field in fields(cls)):
@@ -65,5 +65,5 @@ class Answer(Tabular[Literal["rows"]]):
             ) from None
 
     def to_csv(self) -> str:
-        """Rows as CSV text, with every column that any row has."""
+        """Return the rows as CSV text, with every column that any row has."""
         return self.table().to_csv()

@@ -1,4 +1,4 @@
-"""Option: an argument of a question besides its job; `options.toml` has help texts and bounds."""
+"""Option: a question's argument in addition to its job; `options.toml` has help and bounds."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ class Option:
     """Help text and bounds of a question's argument."""
 
     help: str
-    """One sentence."""
+    """Help text: one sentence."""
     least: float | None = None
-    """Smallest value."""
+    """Smallest allowed value."""
     above: float | None = None
-    """Lower bound that is itself excluded."""
+    """Exclusive lower bound."""
     most: float | None = None
-    """Largest value."""
+    """Largest allowed value."""
     metavar: str = ""
-    """Placeholder of the value in help texts."""
+    """Placeholder for the value in help texts."""
 
     def broken_bound(self, value: float) -> str:
-        """Name the bound that a value breaks; empty where it keeps all."""
+        """Name the bound that a value violates; empty if it is within bounds."""
         if self.above is not None and not value > self.above:
             return f"be more than {self.above:g}"
         least = -math.inf if self.least is None else self.least
@@ -49,24 +49,24 @@ class Parameter:
 
     name: str
     kind: Any
-    """Its type, without None."""
+    """Type of the value, without None."""
     default: Any
     bounds: Option
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """Words that are allowed; empty where any value of the type is."""
+        """Allowed words of a Literal; empty for every other type."""
         return typing.get_args(self.kind) if typing.get_origin(self.kind) is typing.Literal else ()
 
     @property
     def repeats(self) -> bool:
-        """True if it takes several values."""
+        """True if the option takes several values."""
         return typing.get_origin(self.kind) is tuple
 
     def checked(self, value: Any) -> Any:
-        """A value as plain data: a tuple where several are allowed, a plain number for numpy's.
+        """Return a valid value as plain data: a tuple if several are allowed, no numpy numbers.
 
-        Raises LayoutError for a value beyond the bounds or a word that is not allowed.
+        Raises LayoutError for a value of another type or out of bounds, or an unknown word.
         """
         if self.choices and value not in self.choices:
             text = shorten(quote(value))

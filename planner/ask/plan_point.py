@@ -1,4 +1,4 @@
-"""PlanPoint: the recommended layout of a job, as a row of a table, with its reason and phrases."""
+"""PlanPoint: the recommended layout of a job, its table row, its reason and its wording."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from planner.units import counted, format_amount, format_seconds
 
 DAY_S = 86400.0
 _NO_TOKENS_STEPS = 1000
-"""Steps that node-hours are of where the workload states no tokens."""
+"""Steps that node-hours count if the workload states no tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanPoint:
-    """The recommended layout of a job, or why there is none."""
+    """The recommended layout of a job, or the reason why nothing fits."""
 
     nodes: int
     machine: Machine
     workload: Workload
-    """The job's own, or with the nearest batch where the job's own has no layout."""
+    """Workload of the job; its batch is the nearest one with a layout if its own has none."""
     reason: str
-    """What decides the step time, or why nothing fits."""
+    """Largest parts of the step time and uncommon features, or why nothing fits."""
     best: Estimate | None = None
-    """The recommended layout; None where nothing fits."""
+    """Estimate of the recommended layout; None if nothing fits."""
     scenario: Scenario | None = None
     """The job under the framework of that layout."""
     uncommon_features: tuple[str, ...] = ()
-    """What is uncommon about the layout, such as offload or a very deep pipeline."""
+    """Uncommon features of the layout, for example offload or a very deep pipeline."""
 
     @property
     def fits(self) -> bool:
@@ -64,49 +64,49 @@ class PlanPoint:
 
     @property
     def tokens_per_s(self) -> float:
-        """Throughput; 0 where nothing fits [tokens/s]."""
+        """Throughput; 0 if nothing fits [tokens/s]."""
         return self.best.tokens_per_s if self.best else 0.0
 
     @property
     def seconds(self) -> float:
-        """Time for all tokens, or for a thousand steps; infinite where nothing fits [s]."""
+        """Time for all tokens, else for a thousand steps; infinite if nothing fits [s]."""
         if self.best is None:
             return float("inf")
         return training_time(self.workload, self.best) or _NO_TOKENS_STEPS * self.best.step_time_s
 
     @property
     def node_hours(self) -> float:
-        """Node-hours of that time; infinite where nothing fits."""
+        """Node-hours of `seconds`; infinite if nothing fits."""
         return self.nodes * self.seconds / 3600
 
     @property
     def devices(self) -> int:
-        """Devices of the nodes."""
+        """Number of devices on all nodes."""
         return self.nodes * self.machine.node.num_devices
 
     @property
     def place(self) -> str:
-        """Nodes and machine, for a sentence."""
+        """Nodes and machine as a phrase."""
         return nodes_of(self.machine, self.nodes)
 
     @property
     def columns(self) -> Row:
-        """Columns of the place, and whether something fits."""
+        """Columns for the nodes, and whether something fits."""
         return {"nodes": self.nodes, "devices": self.devices, "fits": self.fits}
 
     def recommended(self) -> tuple[Scenario, Estimate]:
-        """The recommended layout with its scenario; raise Infeasible where nothing fits."""
+        """Return scenario and estimate of the recommended layout; Infeasible if nothing fits."""
         if self.scenario is None or self.best is None:
             raise Infeasible(self)
         return self.scenario, self.best
 
     def describe(self) -> str:
-        """Layout, framework and step time, for a sentence."""
+        """Return layout, framework and step time as a phrase."""
         _, best = self.recommended()
         return f"{best.layout} [{best.framework}], {step_time(best)}"
 
     def row(self, reason: str = "", **columns: Any) -> Row:
-        """A record: the place, the estimate, other columns, and the reason last."""
+        """Return a table row: nodes, estimate, extra columns, and the reason last."""
         row = self.columns
         if self.best is not None:
             row |= estimate_row(self.best)
@@ -120,7 +120,7 @@ class PlanPoint:
 
 
 class Infeasible(Exception):
-    """Raised where no layout of a job fits; carries the plan point with the reason."""
+    """Raised when no layout of a job fits; carries the plan point with the reason."""
 
     def __init__(self, point: PlanPoint) -> None:
         super().__init__(point.reason)
@@ -143,7 +143,7 @@ def plan_point(job: JobSpec) -> PlanPoint:
 
 
 def plan_or_reason(job: JobSpec, **changes: Any) -> PlanPoint:
-    """Plan a job with other fields, its own or its workload's; an error is why nothing fits."""
+    """Plan a job with changed job or workload fields; an error becomes the reason."""
     names = {field.name for field in fields(JobSpec)}
     job_changes = {name: value for name, value in changes.items() if name in names}
     workload_changes = {name: value for name, value in changes.items() if name not in names}
@@ -157,7 +157,7 @@ def plan_or_reason(job: JobSpec, **changes: Any) -> PlanPoint:
 
 
 def point_of(job: JobSpec, candidates: JobCandidates) -> PlanPoint:
-    """The plan point of a job whose layouts were searched."""
+    """Make the plan point of a job from its search results."""
     parts, workload = candidates.by_framework, candidates.workload
     best = recommend(parts.values(), job.tolerance)
     if best is None:
@@ -171,7 +171,7 @@ def point_of(job: JobSpec, candidates: JobCandidates) -> PlanPoint:
 
 
 def _uncommon_features(scenario: Scenario, best: Estimate) -> Iterator[str]:
-    """List what teams do only when nothing else fits."""
+    """List features of a layout that teams use only when nothing else fits."""
     layout, layouts = best.layout, Layouts.stack([best.layout])
     if best.out_of_memory_probability > preferences().risk:
         yield f"out-of-memory risk {percent(best.out_of_memory_probability)}"
@@ -200,7 +200,7 @@ def closest_layout(
 
 
 def _infeasible_reason(parts: Iterable[Candidates]) -> str:
-    """Say by how much the closest layout does not fit, or which rule leaves no layout."""
+    """Name the shortage of the closest layout, or the rule that rejects the most layouts."""
     parts = list(parts)
     if closest := closest_layout(parts):
         _, estimate, footprints = closest
@@ -214,14 +214,14 @@ def _infeasible_reason(parts: Iterable[Candidates]) -> str:
 
 
 def with_interval(column: str, value: float, ends: Sequence[float]) -> Row:
-    """A column and the ends of its interval, named before the unit."""
+    """Return a column with its interval's ends; `_low` and `_high` go before the unit."""
     unit = next((unit for unit in ("_s", "_bytes") if column.endswith(unit)), "")
     stem, (low, high) = column.removesuffix(unit), ends
     return {column: value, f"{stem}_low{unit}": low, f"{stem}_high{unit}": high}
 
 
 def estimate_row(estimate: Estimate) -> Row:
-    """Columns of an estimate."""
+    """Return the columns of an estimate."""
     memory_bytes = estimate.memory_bytes["total"]
     return {
         "framework": estimate.framework,
@@ -250,18 +250,18 @@ def largest_parts(estimate: Estimate, count: int = 3) -> str:
 
 
 def nodes_of(machine: Machine, nodes: int) -> str:
-    """Nodes and machine, such as "14 nodes of polaris"."""
+    """Return nodes and machine as a phrase, for example "14 nodes of polaris"."""
     return f"{counted(nodes, 'node')} of {machine.name}"
 
 
 def step_time(estimate: Estimate) -> str:
-    """A step time with its interval."""
+    """Return a step time with its interval as a phrase."""
     low, high = (format_seconds(end) for end in estimate.interval_step_time_s)
     return f"{format_seconds(estimate.step_time_s)} a step (90 % interval {low} to {high})"
 
 
 def percent(probability: float) -> str:
-    """A probability in percent; never 0 or 100, as no estimate is certain.
+    """Format a probability in percent; never 0 or 100, because no estimate is certain.
 
     >>> percent(0.0004), percent(0.47), percent(1.0)
     ('less than 1 %', '47 %', 'more than 99 %')
@@ -272,24 +272,24 @@ def percent(probability: float) -> str:
 
 
 def within_days(days: float) -> str:
-    """A time limit, such as "2.5 days"."""
+    """Format a time limit, for example "2.5 days"."""
     return f"{days:g} {'day' if days == 1 else 'days'}"
 
 
 def verb(count: int, plural: str, singular: str = "") -> str:
-    """The form of a verb that goes with a count."""
+    """Return the singular or plural form of a verb for a count."""
     return plural if count != 1 else singular or f"{plural}s"
 
 
 def amount_of_training(workload: Workload) -> str:
-    """Name the tokens or steps that a duration is for."""
+    """Return the tokens of the training as a phrase, or 1,000 steps if none are stated."""
     if workload.all_tokens:
         return f"{format_amount(workload.all_tokens)} tokens"
     return f"{_NO_TOKENS_STEPS:,} steps"
 
 
 def needs_tokens(job: JobSpec, purpose: str) -> None:
-    """Raise LayoutError where the workload does not state how long the training is."""
+    """Raise LayoutError if the workload does not state how many tokens it trains on."""
     if not job.workload.all_tokens:
         raise LayoutError(
             f"tokens = 0: {purpose} follows from how much is trained on; set tokens (such as "

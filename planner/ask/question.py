@@ -1,4 +1,4 @@
-"""Question: a function of a job that is called with a model and a machine, or with a job."""
+"""Question: a function of a job, callable with a model and a machine or with a job."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from planner.errors import LayoutError, UnknownNameError
 
 
 class JobFields(TypedDict, total=False):
-    """Fields of a job that every question takes, as `planner.plan` does."""
+    """Job fields that every question takes, like `planner.plan`."""
 
     workload: Workload | None
     frameworks: str | Framework | Sequence[str | Framework]
@@ -41,7 +41,7 @@ _BOUNDS = read_toml(Path(__file__).with_name("options.toml"))
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The result of a question: an Answer without the question's input."""
+    """Result of a question: an Answer without the question's input."""
 
     verdict: str
     rows: Sequence[Row]
@@ -49,11 +49,11 @@ class Findings:
     success: bool = True
     """True if something fits, or a limit can be met."""
     values: Mapping[str, Any] = field(default_factory=dict)
-    """Values for programs, which `Answer.asked` holds beside the options."""
+    """Result values for programs; `Answer.asked` lists them after the options."""
 
 
 def nothing_fits(point: PlanPoint, **values: Any) -> Findings:
-    """The findings where no layout of a job fits."""
+    """Return the findings of a job for which no layout fits."""
     verdict = f"Nothing fits on {point.place}: {point.reason}."
     return Findings(verdict, [point.row()], success=False, values=values)
 
@@ -67,9 +67,9 @@ class Question(Protocol[P]):
     __name__: str
     __signature__: inspect.Signature
     summary: str
-    """The question in a line, for lists of questions."""
+    """The question in one line, for lists of questions."""
     description: str
-    """The question in a paragraph, for help texts."""
+    """The full description, for help texts."""
 
     def __call__(
         self, model: str | Model, machine: str | Machine, *args: P.args, **kwargs: P.kwargs
@@ -77,11 +77,11 @@ class Question(Protocol[P]):
         """Answer the question for a model on a machine."""
 
     def of_job(self, job: JobSpec, /, **options: Any) -> Answer:
-        """Answer the question for a job; its nodes are the default of the option `nodes`."""
+        """Answer the question for a job; the option `nodes` defaults to the job's nodes."""
 
 
 def question(function: Callable[Concatenate[JobSpec, P], Findings]) -> Question[P]:
-    """Make a question of a function of a job and options; wrong arguments are refused."""
+    """Turn a function of a job and options into a question that validates its arguments."""
     signature = _public_signature(function)
     options = {option.name: option for option in parameters(signature)}
     answer = functools.partial(_answer, function, options)
@@ -114,7 +114,7 @@ def question(function: Callable[Concatenate[JobSpec, P], Findings]) -> Question[
 
 
 def _public_signature(function: Callable[..., Findings]) -> inspect.Signature:
-    """Signature of the question: model and machine for the job, and the fields of a job."""
+    """Return the public signature: model, machine, the options, then the job fields."""
     _, *options, _ = inspect.signature(function, eval_str=True).parameters.values()
     bounds = _BOUNDS["every"] | _BOUNDS.get(function.__name__, {})
     hints, new = typing.get_type_hints(JobFields), inspect.Parameter
@@ -133,7 +133,7 @@ def _public_signature(function: Callable[..., Findings]) -> inspect.Signature:
 
 
 def _with_bounds(parameter: inspect.Parameter, bounds: Mapping[str, Any]) -> Any:
-    """The type of a parameter, with its help text and bounds where the table has them."""
+    """Return a parameter's type, annotated with help text and bounds if the table has them."""
     kind = parameter.annotation
     if parameter.name not in bounds:
         return kind
@@ -155,7 +155,7 @@ def _answer(
     job: JobSpec,
     arguments: Mapping[str, Any],
 ) -> Answer:
-    """Run a question, and put its input into the answer."""
+    """Run a question and add its input to the answer."""
     try:
         findings = function(job, **arguments)
     except Infeasible as error:
@@ -182,5 +182,5 @@ def _answer(
 
 
 def name_or_fields(kind: str, description: Description) -> Any:
-    """The name of a description if the catalogue has the same under it, else all its fields."""
+    """Return a description's name if the catalogue has the same description, else all fields."""
     return catalogue_name(kind, description) or description.model_dump(mode="json")

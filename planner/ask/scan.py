@@ -1,4 +1,4 @@
-"""Scan: one job planned for several values of one field, and rules that choose one of them."""
+"""Scan: a job planned for several values of one field, and rules that choose a value."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from planner.errors import LayoutError
 _FULL_RANGE = 16
 _NEIGHBOURS = 3
 _PARTS = 64
-"""Bisection ends at this part of the value."""
+"""Bisection in `largest` stops at 1/64 of the value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Plan points of a job by value; each is planned once, when it is first looked at."""
+    """Plan points of a job by value; each is planned once, on first access."""
 
     job: JobSpec
     plan: Callable[[int], PlanPoint]
     points: dict[int, PlanPoint] = field(default_factory=dict)
 
     def __getitem__(self, value: int) -> PlanPoint:
-        """The point of a value."""
+        """Return the plan point of a value."""
         if value not in self.points:
             self.points[value] = self.plan(value)
         return self.points[value]
 
     def __len__(self) -> int:
-        """Number of values that were planned."""
+        """Number of planned values."""
         return len(self.points)
 
     def plan_all(self, values: Iterable[int]) -> None:
@@ -41,31 +41,31 @@ class Scan:
             self[value]
 
     def by_value(self) -> list[tuple[int, PlanPoint]]:
-        """Values and points, by rising value."""
+        """Return values and plan points in ascending order."""
         return sorted(self.points.items())
 
     def fitting(self) -> list[PlanPoint]:
-        """Points where something fits, by rising value."""
+        """Return the plan points where something fits, by ascending value."""
         return [point for _, point in self.by_value() if point.fits]
 
     def values_where(self, holds: Callable[[PlanPoint], bool]) -> list[int]:
-        """Values that were planned and for whose points something holds, rising."""
+        """Return the planned values whose points satisfy a predicate, in ascending order."""
         return [value for value, point in self.by_value() if holds(point)]
 
     def rows(self, axis: str = "") -> list[Row]:
-        """A record a point, by rising value; `axis` names a first column for the value."""
+        """Return one row per point by ascending value; `axis` names a column for the value."""
         return [{axis: value, **p.row()} if axis else p.row() for value, p in self.by_value()]
 
 
 def scan(job: JobSpec, axis: str, values: Iterable[int] = ()) -> Scan:
-    """Plan a job for values of one field, its own or its workload's; an error is a reason."""
+    """Plan a job for values of one job or workload field; an error becomes the reason."""
     points = Scan(job, lambda value: plan_or_reason(job, **{axis: value}))
     points.plan_all(values)
     return points
 
 
 def node_limit(job: JobSpec, most_nodes: int | None) -> int:
-    """The largest node count to look at; LayoutError where the machine has fewer nodes."""
+    """Return the largest node count to plan; LayoutError if the machine has fewer nodes."""
     available = int(job.machine.num_nodes.value)
     if most_nodes is not None and most_nodes > available:
         raise LayoutError(
@@ -76,7 +76,7 @@ def node_limit(job: JobSpec, most_nodes: int | None) -> int:
 
 
 def count_range(job: JobSpec, nodes: int, most_nodes: int | None) -> range:
-    """Node counts from `nodes` to the limit; LayoutError where there are none."""
+    """Return the node counts from `nodes` to the limit; LayoutError if there are none."""
     limit = node_limit(job, most_nodes)
     if nodes > limit:
         raise LayoutError(f"nodes = {nodes} exceeds most_nodes = {limit}; give fewer, or more")
@@ -84,12 +84,12 @@ def count_range(job: JobSpec, nodes: int, most_nodes: int | None) -> range:
 
 
 def first_common(points: Sequence[PlanPoint]) -> PlanPoint | None:
-    """The first point with a layout in common use, else the first."""
+    """Return the first point with a layout in common use, else the first; None if empty."""
     return next((point for point in points if point.common), points[0] if points else None)
 
 
 def doublings(values: Sequence[int]) -> list[int]:
-    """Pick the values next above each power of two, and the last."""
+    """Pick the first value at or above each power of two, and the last value."""
     picked, power = set(values[-1:]), 1
     while values and power <= values[-1]:
         picked.add(values[bisect_left(values, power)])
@@ -98,8 +98,8 @@ def doublings(values: Sequence[int]) -> list[int]:
 
 
 def smallest(values: Sequence[int], holds: Callable[[int], bool]) -> int | None:
-    """Find the smallest of rising values for which a property holds; None if none was found."""
-    # what holds for a value need not hold for the next: small ranges and neighbours are all tried
+    """Find the smallest of ascending values that satisfies a predicate; None if none was found."""
+    # the predicate is not monotonic: small ranges and neighbours are tried in full
     first = next((value for value in doublings(values) if holds(value)), None)
     if first is None:
         return None
@@ -110,16 +110,16 @@ def smallest(values: Sequence[int], holds: Callable[[int], bool]) -> int | None:
     while high > low:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(values[middle]) else (middle + 1, high)
-    # all of them are tried, as an answer shows every value that was planned
+    # try all of them, because an answer shows every planned value
     below = [value for value in values[max(high - _NEIGHBOURS, 0) : high] if holds(value)]
     return below[0] if below else values[high]
 
 
 def largest(start: int, limit: int, grain: int, holds: Callable[[int], bool]) -> int | None:
-    """Find the largest multiple of `grain` up to `limit` for which a property holds.
+    """Find the largest multiple of `grain` up to `limit` that satisfies a predicate.
 
-    From `start` in factors of two, bisection to a 64th, then two neighbours above; None where the
-    property does not hold for `grain` itself.
+    Starts at `start`, doubles or halves, bisects to 1/64, then tries two multiples above. None if
+    halving reaches `grain` and the predicate fails there, too.
     """
     limit = limit // grain
     low = max(min(start // grain, limit), 1)

@@ -1,4 +1,4 @@
-"""Emitters: the files that run an answer, from one estimated layout of a plan."""
+"""Emitters: configuration files and job scripts for one estimated layout of a plan."""
 
 from planner.emitters.emitting import emit, emit_estimate
 

@@ -1,4 +1,4 @@
-"""Batch job: one estimated layout with everything that its files are written from."""
+"""Batch job: one estimated layout, and everything that its files are written from."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from planner.errors import shorten
 from planner.training.job_slot import Run, Slot, slot_of
 
 CHECKPOINTS = "checkpoints"
-"""Folder beside the job script: every job saves into it and goes on from the last found there."""
+"""Checkpoint folder next to the job script; each job saves there and resumes from the latest."""
 
 FINISHED = "finished"
-"""File that a job leaves beside its script when the program came to the last step."""
+"""Marker file that a job writes next to its script after the last step."""
 
 
 def slug(text: str, limit: int = 40) -> str:
-    """A name that is harmless in every file: letters, digits, . _ -; opens with a letter.
+    """Make a name safe for every file: letters, digits, . _ -; a letter first.
 
     >>> slug('7b "$(rm -rf ~)"'), slug("mistral-7b")
     ('m-7b-rm--rf', 'mistral-7b')
@@ -40,16 +40,16 @@ def slug(text: str, limit: int = 40) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BatchJob:
-    """What is run, where, on how many nodes, and for how many steps."""
+    """A run to write files for: an estimated layout, its nodes, steps and queue."""
 
     scenario: Scenario
     estimate: Estimate
     nodes: int
     steps: int
     queue: str = ""
-    """The queue that a user asked for; empty: the shortest that holds the run."""
+    """Queue that the user chose; empty: the shortest that holds the run."""
     benchmark: bool = False
-    """Whether a script that times the collectives of its nodes comes with it."""
+    """Whether to add a script that times collectives on these nodes."""
 
     @property
     def model(self) -> Model:
@@ -88,12 +88,12 @@ class BatchJob:
 
     @property
     def where(self) -> str:
-        """The machine's name as a message may print it."""
+        """The machine's name, shortened for messages."""
         return shorten(self.machine.name)
 
     @property
     def summary(self) -> str:
-        """The run in one line of plain words."""
+        """The run in one line of text."""
         nodes = f"{self.nodes} node{'s' if self.nodes > 1 else ''}"
         return (
             f"{self.name} on {nodes} of {slug(self.machine.name)} with "
@@ -102,14 +102,14 @@ class BatchJob:
 
     @property
     def model_is_catalogued(self) -> bool:
-        """Whether the model's name suffices to find it again."""
+        """Whether the model can be loaded again by name."""
         if is_from_hub(self.model):
             return True
         return self.model.name in names("model") and load_model(self.model.name) == self.model
 
     @property
     def machine_is_catalogued(self) -> bool:
-        """Whether the machine's name suffices to find it again, or the node that this is of."""
+        """Whether the machine, or the one that this is a part of, can be loaded again by name."""
         name, devices = self.machine.name, self.ranks_per_node
         if name not in names("machine"):
             return False
@@ -121,25 +121,25 @@ class BatchJob:
 
     @property
     def sharding(self) -> tuple[int, int]:
-        """Replicas of the training states, and the ranks over which each is sharded."""
+        """Replicas of the training states, and ranks that shard each replica."""
         layout = self.layout
         shard = (layout.dp_shard or layout.dp) if layout.zero_stage else 1
         return layout.dp // shard, shard
 
     @property
     def dropout(self) -> float:
-        """Dropout probability: the workload's where it states one, else the model's."""
+        """Dropout probability: the workload's if stated, else the model's."""
         dropout_rate = self.workload.dropout
         return self.model.dropout if dropout_rate is None else dropout_rate
 
     @property
     def num_positions(self) -> int:
-        """Positions that the model must know: its own, or the sequence where that is longer."""
+        """Positions that the model needs: its maximum, or the sequence length if longer."""
         return max(self.model.max_sequence_length, self.workload.sequence_length)
 
     @property
     def batches(self) -> str:
-        """What a rank reads for a step, in plain words."""
+        """The batches of a rank for one step, as a phrase."""
         return (
             f"batches of {self.layout.micro_batch} sequences and steps after "
             f"{self.layout.grad_accumulation} of them"
@@ -147,11 +147,11 @@ class BatchJob:
 
     @property
     def run(self) -> Run:
-        """The steps at the slow end of the interval, for a queue."""
+        """The run for choosing a queue, with the step time at the slow end of its interval."""
         slow_s = self.estimate.interval_step_time_s[1]
         return Run(self.machine, self.nodes, self.steps, slow_s, self.queue)
 
     @property
     def slot(self) -> Slot:
-        """The queue, wall time and number of its jobs."""
+        """Queue, wall time and number of jobs of the run."""
         return slot_of(self.run)

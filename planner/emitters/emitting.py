@@ -1,4 +1,4 @@
-"""Emitting: the files that run a layout of a plan, and what is refused before any is written."""
+"""Emitting: the files that run one layout of a plan, with checks of the arguments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def emit(
     queue: str = "",
     benchmark: bool = False,
 ) -> dict[str, str]:
-    """Files (name to text) that run the recommended layout of a plan, or its `rank`-th.
+    """Return files (name to text) that run a plan's recommended layout, or its `rank`-th.
 
     >>> import planner
     >>> workload = planner.Workload(sequence_length=1024, global_batch=64)
@@ -58,8 +58,8 @@ def emit_estimate(
     queue: str = "",
     benchmark: bool = False,
 ) -> dict[str, str]:
-    """Files that run one estimate of a plan's scenario, as `emit`."""
-    # what writes files is loaded when files are written: most who plan write none
+    """Return files that run one estimate of a plan; other arguments as for `emit`."""
+    # imported late: most plans write no files
     from planner.emitters.batch_job import BatchJob
     from planner.emitters.files import files_of
     from planner.training.job_slot import planned_steps
@@ -86,7 +86,7 @@ def emit_estimate(
 
 
 def _check_whole(name: str, value: int | None) -> None:
-    """Raise EmitError for what is no whole number; None is nothing that is asked."""
+    """Raise EmitError unless a value is an integer or None."""
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
@@ -96,6 +96,6 @@ def _check_whole(name: str, value: int | None) -> None:
 
 
 def _check_kind(name: str, value: object, kind: type | UnionType, remedy: str) -> None:
-    """Raise EmitError for what is not of a kind."""
+    """Raise EmitError unless a value has the given type."""
     if not isinstance(value, kind):
         raise EmitError(f"{name} = {shorten(repr(value))} is no {remedy}")

@@ -1,4 +1,4 @@
-"""Files: all that a job is started with: the recipe's, scripts, the layout and the README."""
+"""Files: everything that starts a job: the recipe's files, scripts, layout and README."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from planner.training.job_slot import Slot, walltime_text
 
 
 def files_of(job: BatchJob) -> dict[str, str]:
-    """Name to text, sorted by name."""
+    """Write all files of a job: name to text, sorted by name."""
     recipe = _with_own_program(job, writer_of(job.framework)(job))
     slot = job.slot
     files = [*recipe.files, *job_files(job, recipe, slot), _layout(job)]
@@ -34,7 +34,7 @@ def files_of(job: BatchJob) -> dict[str, str]:
 
 
 def _with_own_program(job: BatchJob, recipe: Recipe) -> Recipe:
-    """The recipe with adapters, frozen parts and documents, if the program is the user's own."""
+    """Add adapters, frozen parts and documents to a recipe for the user's own program."""
     workload, lengths = job.workload, job.workload.document_lengths
     if recipe.default_program != OWN_PROGRAM:
         if workload.adapted:
@@ -66,7 +66,7 @@ def _with_own_program(job: BatchJob, recipe: Recipe) -> Recipe:
 
 
 def _layout(job: BatchJob) -> File:
-    """The layout with its question, as `planner compare --layout` reads it."""
+    """Write `layout.json`, the layout with its job, for `planner compare --layout`."""
     data = {
         "layout": job.layout.model_dump(mode="json"),
         "workload": job.workload.model_dump(mode="json"),
@@ -79,7 +79,7 @@ def _layout(job: BatchJob) -> File:
 
 
 def _readme(job: BatchJob, recipe: Recipe, slot: Slot, files: Iterable[File]) -> str:
-    """What the files are, what to set, what to expect, and how to check the run afterwards."""
+    """Write the README: files, variables to set, expected numbers, checks after the run."""
     estimate, launch = job.estimate, job.machine.scheduler.launch
     fast, slow = estimate.interval_step_time_s
     variables, kind = _variables(job, recipe), job.machine.scheduler.kind
@@ -116,7 +116,7 @@ def _readme(job: BatchJob, recipe: Recipe, slot: Slot, files: Iterable[File]) ->
 
 
 def _variables(job: BatchJob, recipe: Recipe) -> dict[str, str]:
-    """What a user sets before the job is submitted, with its meaning."""
+    """Variables that the user sets before submitting the job, with their meanings."""
     kind, launch = job.machine.scheduler.kind, job.machine.scheduler.launch
     required = SYSTEMS[kind].variables
     if not required and kind != "none" and launch is not None and launch.account:
@@ -125,7 +125,7 @@ def _variables(job: BatchJob, recipe: Recipe) -> dict[str, str]:
 
 
 def _queue(job: BatchJob, slot: Slot) -> dict[str, Any]:
-    """The queue of the job, those that hold it longer, and what is assumed of them and of nodes."""
+    """Values for the README: the queue, queues with longer limits, and assumed numbers."""
     scheduler, cores, queue = job.machine.scheduler, job.machine.node.num_cores, slot.queue
     asks = scheduler.kind not in ("none", "pbs")
     unknown = scheduler.launch is None or scheduler.launch.cpus is None
@@ -144,5 +144,5 @@ def _queue(job: BatchJob, slot: Slot) -> dict[str, Any]:
 
 
 def _plain(name: str) -> str:
-    """A name of a profile without anything that Markdown would read."""
+    """Remove characters with a meaning in Markdown from a name of a profile."""
     return re.sub(r"[^\w ().:@+-]", "-", name)

@@ -1,4 +1,4 @@
-"""Folder: write files all or none, and pack them into a ZIP of the same bytes every time."""
+"""Folder: write all files or none, and pack them into a reproducible ZIP."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _mode(name: str) -> int:
 
 
 def zip_bytes(files: Mapping[str, str]) -> bytes:
-    """Files as a ZIP archive; the same files give the same bytes.
+    """Pack files into a ZIP archive; the same files give the same bytes.
 
     >>> zip_bytes({"a": "1"}) == zip_bytes({"a": "1"})
     True
@@ -63,7 +63,7 @@ def write_folder(files: Mapping[str, str], folder: Path, *, force: bool = False)
 
 
 def _replace(files: Mapping[str, str], folder: Path) -> None:
-    """All files are complete beside their place before the first is moved to it."""
+    """Write all files as drafts first, then move each into place."""
     drafts = Path(tempfile.mkdtemp(prefix=".emit-", dir=folder))
     try:
         for name, text in files.items():

@@ -1,4 +1,4 @@
-"""Limits of configuration files: what a framework's files cannot express."""
+"""Limits: settings that a framework's configuration files cannot express."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from planner.errors import EmitError, LayoutError, shorten
 T = TypeVar("T")
 
 TORCH_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "tf32": "float32"}
-"""torch's type of the tensors that a training precision computes with: TF32 rounds fp32 inside a
-matrix product only. FP8 has none, because its tensors carry scales."""
+"""torch dtype of the tensors in each training precision. TF32 keeps fp32 tensors and rounds inside
+matrix products. FP8 has no entry, because its tensors carry scales."""
 
 
 def not_expressible(setting: str, framework: str, use: str) -> EmitError:
-    """The refusal of a setting that a framework's files cannot express, with the remedy.
+    """Make the error for a setting that a framework's files cannot express.
 
     >>> print(not_expressible("optimizer muon", "nanotron", "adamw"))
     optimizer muon is not written for nanotron; use adamw
@@ -31,7 +31,7 @@ def not_expressible(setting: str, framework: str, use: str) -> EmitError:
 
 @dataclass(frozen=True, slots=True)
 class FrameworkNames(Generic[T]):
-    """A framework's own names of the planner's precisions, optimizers or schedules.
+    """A framework's names for the planner's precisions, optimizers or schedules.
 
     >>> FrameworkNames("schedule", "nanotron", {"gpipe": "afab"})["gpipe"]
     'afab'
@@ -40,12 +40,12 @@ class FrameworkNames(Generic[T]):
     kind: str
     """Kind of the names: precision, optimizer, schedule."""
     framework: str
-    """The framework."""
+    """Framework, for messages."""
     words: Mapping[str, T]
-    """The planner's name to the framework's word."""
+    """The framework's name by the planner's name."""
 
     def __getitem__(self, name: str) -> T:
-        """The word; raises EmitError where the framework has none."""
+        """Return the framework's name; raises EmitError if it has none."""
         if name not in self.words:
             *first, last = self.words
             choices = f"{', '.join(first)} or {last}" if first else last
@@ -55,41 +55,41 @@ class FrameworkNames(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class ExpressibleLayouts:
-    """Layouts that a recipe can write, besides data parallelism and ZeRO stages."""
+    """Layout features that a recipe can write, apart from data parallelism and ZeRO stages."""
 
     axes: tuple[str, ...] = ()
     """Parallel axes."""
     recompute: tuple[str, ...] = ("none", "full")
     """Recompute modes."""
     offload: tuple[str, ...] = ("none",)
-    """What may live off the device."""
+    """Offload modes."""
     recompute_by: tuple[str, ...] = ()
-    """What of layers full recompute is told: the first ones, every n-th, or layers a checkpoint."""
+    """Options of full recompute: layers (the first ones), every (n-th one), span (a checkpoint)."""
     modules: bool = False
-    """Whether selective recompute is told modules."""
+    """Whether selective recompute can name modules."""
     activations: bool = False
-    """Whether activations may live off the device."""
+    """Whether activations can be offloaded."""
     hybrid: bool = False
-    """Whether sharding may stop at a group of ranks."""
+    """Whether states can be sharded over part of the data-parallel ranks."""
     reshard: bool = False
-    """Whether weights may stay sharded over fewer ranks from forward to backward."""
+    """Whether weights can stay sharded over fewer ranks between forward and backward."""
     ulysses: bool = False
-    """Whether context ranks may exchange tokens for heads."""
+    """Whether context-parallel ranks can exchange tokens for heads (Ulysses)."""
     tiles: bool = False
-    """Whether a layer may be tiled."""
+    """Whether the weights of a layer can be tiled."""
     stages: bool = False
-    """Whether layers may be dealt to stages otherwise than usual."""
+    """Whether layers can be placed on pipeline stages in other than the default way."""
     ramp: bool = False
-    """Whether batches may be smaller at first."""
+    """Whether the global batch can ramp up."""
 
     def check(self, layout: Layout, framework: str) -> None:
-        """Raise EmitError for what would be lost in the files."""
+        """Raise EmitError for a layout setting that the files cannot state."""
         for is_lost, setting, use in self._settings(layout):
             if is_lost:
                 raise not_expressible(setting, framework, use)
 
     def _settings(self, layout: Layout) -> Iterator[tuple[bool, str, str]]:
-        """Settings of a layout: whether they would be lost, their words, and what to use."""
+        """Yield a layout's settings: whether the files would lose it, its text, and what to use."""
         for axis in ("tp", "pp", "cp", "ep", "etp"):
             degree = getattr(layout, axis)
             yield degree > 1 and axis not in self.axes, f"{axis} = {degree}", f"{axis} = 1"
@@ -116,7 +116,7 @@ class ExpressibleLayouts:
 
 
 def check_job(job: BatchJob, says: ExpressibleLayouts) -> None:
-    """Raise EmitError where a layout, its model or its workload cannot be written."""
+    """Raise EmitError if the layout, model or workload cannot be written."""
     framework, name = job.framework, shorten(job.framework.name)
     unsaid = framework.code.unsupported_setting(job.workload)
     if unsaid:
@@ -134,7 +134,7 @@ def check_job(job: BatchJob, says: ExpressibleLayouts) -> None:
         raise not_expressible(f"ramp = {shorten(job.workload.ramp)}", name, "none")
     part = framework.limit_to_files(job.model, job.workload)
     if job.layout.world == 1:
-        # one rank shards nothing, whatever its stage is called
+        # one rank shards nothing, whatever its ZeRO stage
         part = part.model_copy(update={"zero_stages": framework.zero_stages})
     try:
         check(Scenario(job.model, job.machine, job.workload, part), job.layout)
@@ -145,7 +145,7 @@ def check_job(job: BatchJob, says: ExpressibleLayouts) -> None:
 
 
 def built(job: BatchJob) -> SupportedModels:
-    """The code of the framework that builds the job's model."""
+    """The framework's supported models that include the job's; raises EmitError if none do."""
     family = job.framework.code.builds(job.model, job.workload)
     if family is None:
         raise EmitError(

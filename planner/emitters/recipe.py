@@ -1,4 +1,4 @@
-"""Recipe: how a framework is told a layout, as what its own module hands to the job script."""
+"""Recipe: a framework's files, program, arguments and variables for one layout."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from planner.emitters.batch_job import CHECKPOINTS, BatchJob
 from planner.emitters.text import render, with_lines
 
 OWN_PROGRAM = "train.py"
-"""The user's own program, where a framework brings none."""
+"""The user's own program, for frameworks that bring none."""
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One file of the folder."""
+    """One file to write."""
 
     name: str
-    """Its name."""
+    """File name."""
     meaning: str
-    """What it is, for the README."""
+    """Purpose, for the README."""
     text: str
-    """What stands in it."""
+    """Content."""
 
 
 class Page:
-    """A template of blocks, one a file or `notes`, and what fills them in."""
+    """A template with a block per file and one of `notes`, and the values that fill it in."""
 
     def __init__(self, name: str, job: BatchJob, **values: Any) -> None:
         self.name = name
@@ -43,65 +43,65 @@ class Page:
         }
 
     def text(self, block: str, form: str = "") -> str:
-        """One block, filled in."""
+        """Fill in one block."""
         return render(self.name, block, form, **self.values)
 
     def file(self, name: str, meaning: str) -> File:
-        """The file of a block."""
+        """Make a file from the block with its name, without the ending."""
         block, dot, ending = name.partition(".")
         return File(name, meaning, self.text(block, dot + ending))
 
     def notes(self) -> tuple[str, ...]:
-        """Sentences of the README: an item of the block `notes` each, in one line."""
+        """Notes for the README: each item of the block `notes`, as one line."""
         items = re.split(r"^- ", self.text("notes"), flags=re.MULTILINE)
         return tuple(" ".join(item.split()) for item in items if item.strip())
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """How a program is told to go on, where it does not look for a checkpoint itself."""
+    """How a program resumes that does not look for a checkpoint itself."""
 
     checkpoint: str
-    """Path, from the job's folder, that exists once a checkpoint was saved."""
+    """Path in the job's folder that exists once a checkpoint is saved."""
     arguments: tuple[str, ...]
-    """Shell words after all others, given where that exists."""
+    """Shell words added at the end of the command if that path exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a framework is told the layout: its files, what is started, what a user still sets."""
+    """How a framework runs a layout: files, program, arguments, and variables that users set."""
 
     files: tuple[File, ...]
-    """What the framework reads."""
+    """Files that the framework reads."""
     program: str = '"${PROGRAM}"'
-    """What Python runs, as shell words: the user's own program, or a module of the framework."""
+    """Program for Python, as shell words: the user's own, or a module of the framework."""
     default_program: str = OWN_PROGRAM
-    """The file taken where PROGRAM is not set; empty where the program is a module."""
+    """Program file if PROGRAM is not set; empty if the program is a module."""
     arguments: tuple[str, ...] = ()
     """Shell words after the program."""
     argument_files: tuple[str, ...] = ()
-    """Files with one argument a line, handed to the program first."""
+    """Files with one argument per line, passed to the program before `arguments`."""
     launcher: Literal["torch", "accelerate", "ezpz", "horovod", "none"] = "torch"
-    """What starts the processes of a node; none: the one process is told of no ranks."""
+    """Launcher of a node's processes; none: a single process without ranks."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """What a user must set, with what it is."""
+    """Variables that the user must set, with their meanings."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables that the framework reads."""
+    """Environment variables that the framework reads."""
     needed: Mapping[str, str] = field(default_factory=dict)
-    """Files and folders/ that a user must bring, with what they are."""
+    """Files and folders/ that the user must provide, with their meanings."""
     saves: bool = False
-    """Whether these files make the program save into CHECKPOINTS every `Slot.save_every` steps and
-    go on from the last; where not, the README asks the user's program to."""
+    """Whether these files make the program save to CHECKPOINTS every `Slot.save_every` steps and
+    resume from the latest. If not, the README asks users to add that."""
     resume: Resume | None = None
-    """How it is told to go on; None where it finds the last checkpoint by itself."""
+    """How the program resumes; None if it finds the latest checkpoint by itself."""
     notes: tuple[str, ...] = ()
-    """What the files cannot say: sentences of the README."""
+    """README sentences on settings that the files cannot state."""
     tells: bool = False
-    """Whether its files say already which switches are on."""
+    """Whether its files already state the active switches."""
 
 
 def switched_on(recipe: Recipe, framework: Framework) -> Recipe:
-    """The recipe with what its files and the job's environment are told for active switches."""
+    """Add the arguments and environment variables of active switches to a recipe."""
     for word, switch in framework.active_switches.items():
         for line in () if recipe.tells else switch.fill_arguments(word):
             recipe = _add_switch_line(recipe, word, switch, line)
@@ -109,7 +109,7 @@ def switched_on(recipe: Recipe, framework: Framework) -> Recipe:
 
 
 def _add_switch_line(recipe: Recipe, word: str, switch: Switch, line: str) -> Recipe:
-    """The recipe with one line more in a file, or with a sentence where none takes it."""
+    """Add a switch's line to a file, or a note to the README if no file takes it."""
     files = list(recipe.files)
     place, colon, rest = line.partition(": ")
     name, argument = (place, rest) if colon else (files[0].name if files else "", line)

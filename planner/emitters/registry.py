@@ -1,4 +1,4 @@
-"""Registry: the recipes by name, read off their folder."""
+"""Registry: the recipes by name, one module of the folder `recipes` each."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from planner.errors import EmitError, shorten
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """What every module of the folder defines: `recipe`, and `EXPRESSIBLE`."""
+    """The `recipe` and `EXPRESSIBLE` of a recipe module."""
 
     recipe: Callable[[BatchJob], Recipe]
     says: ExpressibleLayouts
 
     def __call__(self, job: BatchJob) -> Recipe:
-        """The recipe of a job; raises EmitError where the files cannot say it."""
+        """Make the recipe of a job; raises EmitError if the files cannot express it."""
         check_job(job, self.says)
         return switched_on(self.recipe(job), job.framework)
 
@@ -35,7 +35,7 @@ NO_FILES = "none"
 
 @functools.cache
 def recipes() -> Mapping[str, Writer]:
-    """Every recipe by its name.
+    """Load all recipes by name.
 
     >>> "deepspeed" in recipes()
     True
@@ -48,7 +48,7 @@ def recipes() -> Mapping[str, Writer]:
 
 
 def writer_of(framework: Framework) -> Writer:
-    """What writes the files of a framework; raises EmitError where it names no recipe."""
+    """Get the writer of a framework's files; raises EmitError if it names no recipe."""
     name = framework.configuration
     if name == NO_FILES:
         raise EmitError(

@@ -1,4 +1,4 @@
-"""Text: templates filled in (jinja2), plain data as text, and lines added to a file."""
+"""Text: fill in templates (jinja2), write plain data as text, and add lines to a file."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _FOLDERS = [Path(__file__).parent / room / "templates" for room in ("scripts", "
 
 
 def template_names() -> list[str]:
-    """Names of the templates that a site may replace, those of scripts first."""
+    """List the templates that a site may replace, those of scripts first."""
     return [path.name for folder in _FOLDERS for path in sorted(folder.glob("*.j2"))]
 
 
 def site_folder() -> Path | None:
-    """Folder of a site's templates; raises EmitError where it is not there or holds a stranger."""
+    """Folder of a site's templates; raises EmitError if missing, or for an unknown template."""
     named = os.environ.get(VARIABLE)
     if named == "":
         return None
@@ -65,7 +65,7 @@ _WRONG = (yaml.YAMLError, ArithmeticError, LookupError, OSError, TypeError, Valu
 
 
 def render(name: str, block: str = "", form: str = "", /, **values: Any) -> str:
-    """Fill in a template or one block; raises EmitError where that fails or its form is wrong."""
+    """Fill in a template or one block; raises EmitError if that fails or gives malformed text."""
     from jinja2 import TemplateError
 
     folder = site_folder()
@@ -118,12 +118,12 @@ def _environment(folder: Path | None) -> Environment:
 
 
 def _folded(text: str) -> str:
-    """Lines of a template as one line of a file."""
+    """Join the lines of a text into one."""
     return " ".join(text.split())
 
 
 def _yaml_scalar(value: object) -> str:
-    """A value in a line of YAML, quoted where YAML would read another.
+    """Write a scalar for YAML, quoted if YAML would read another value.
 
     >>> _yaml_scalar("no"), _yaml_scalar(True), _yaml_scalar("adamW")
     ("'no'", 'true', 'adamW')
@@ -132,7 +132,7 @@ def _yaml_scalar(value: object) -> str:
 
 
 def _tidy_json(text: str) -> str:
-    """JSON of a template, where a comma may stand after the last entry.
+    """Format a template's JSON, which may have trailing commas.
 
     >>> print(_tidy_json('{"a": [",}", 1,],}'), end="")
     {
@@ -147,12 +147,12 @@ def _tidy_json(text: str) -> str:
 
 
 def _literal(value: object) -> str:
-    """A value in a module of Python, its words in double quotes."""
+    """Write a value as a Python literal, with strings in double quotes."""
     return repr(value) if isinstance(value, (bool, int)) else json.dumps(value)
 
 
 def _parsed(parse: Callable[[str], object], text: str) -> str:
-    """A text that can be parsed."""
+    """Return a text, after checking that it parses."""
     parse(text)
     return text
 
@@ -162,11 +162,11 @@ _CHECKED: dict[str, Callable[[str], str]] = {
     ".yaml": functools.partial(_parsed, yaml.safe_load),
     ".toml": functools.partial(_parsed, tomllib.loads),
 }
-"""Checks of texts by their form."""
+"""Checks of rendered texts by file ending."""
 
 
 def _options(table: Mapping[str, Any]) -> str:
-    """Options of an argument file by name: True for one without a value, None or False for none.
+    """Write options to an argument file: True for a bare one, None or False to leave it out.
 
     >>> _options({"bf16": True, "fp16": False, "pp": 4, "sizes": (4, 2), "modules": ()})
     '--bf16\\n--pp=4\\n--sizes\\n4\\n2\\n'
@@ -197,7 +197,7 @@ _FILTERS: dict[str, Callable[..., str]] = {
 
 
 def assigned(tables: Mapping[str, Any], lines: Iterable[str]) -> dict[str, Any]:
-    """Tables after assignments to dotted keys, in TOML's notation.
+    """Apply assignments to dotted keys, in TOML notation, to tables.
 
     >>> assigned({"compile": {"enable": False}}, ["compile.enable = true", "a = 5"])
     {'compile': {'enable': True}, 'a': 5}
@@ -206,7 +206,7 @@ def assigned(tables: Mapping[str, Any], lines: Iterable[str]) -> dict[str, Any]:
 
 
 def yaml_text(data: Mapping[str, Any]) -> str:
-    """A mapping as block YAML, its keys in their own order.
+    """Write a mapping as block YAML, keys in their given order.
 
     >>> print(yaml_text({"b": {"a": "no"}, "a": [{"x": 1e-8, "y": None}]}), end="")
     b:
@@ -219,7 +219,7 @@ def yaml_text(data: Mapping[str, Any]) -> str:
 
 
 def toml_text(tables: Mapping[str, Mapping[str, Any]], comment: str) -> str:
-    """Tables of plain values, or of lists of them, as TOML under a comment.
+    """Write tables of plain values, or lists of them, as TOML under a comment.
 
     >>> print(toml_text({"training": {"steps": 10, "parts": [["a"], ["b"]]}}, "ours"), end="")
     # ours
@@ -244,7 +244,7 @@ def toml_text(tables: Mapping[str, Mapping[str, Any]], comment: str) -> str:
 
 
 def json_text(data: Mapping[str, Any]) -> str:
-    """A mapping as JSON.
+    """Write a mapping as JSON.
 
     >>> print(json_text({"a": 1}), end="")
     {
@@ -255,7 +255,7 @@ def json_text(data: Mapping[str, Any]) -> str:
 
 
 def arguments_text(options: Iterable[str]) -> str:
-    """Options as a file of one a line: one value after an equals sign, several a line each.
+    """Write options one per line: a single value after `=`, several on lines of their own.
 
     >>> arguments_text(["--bf16", "--num-layers 32", "--sizes 4 2"])
     '--bf16\\n--num-layers=32\\n--sizes\\n4\\n2\\n'
@@ -264,19 +264,19 @@ def arguments_text(options: Iterable[str]) -> str:
 
 
 def _lines(option: str) -> list[str]:
-    """The words that a program gets of an option; argparse takes one value after `=`, not more."""
+    """Split an option into the words of a command line; argparse takes only one value after `=`."""
     name, *values = option.split(" ")
     return [f"{name}={values[0]}"] if len(values) == 1 else [name, *values]
 
 
 def _arguments_with(text: str, lines: Iterable[str]) -> str:
-    """An argument file with further options, each in the place of the same one or at the end."""
+    """Add options to an argument file; each replaces the same option, or goes to the end."""
     plain = arguments_text(line.replace(" = ", "=") for line in lines)
     return "".join((_by_name(text) | _by_name(plain)).values())
 
 
 def _by_name(text: str) -> dict[str, str]:
-    """Options of an argument file by their names, values in lines of their own with them."""
+    """Group the lines of an argument file by option, with values on lines of their own."""
     line_by_name: dict[str, str] = {}
     name = ""
     for line in text.splitlines():
@@ -292,11 +292,11 @@ _FORMS: dict[str, Callable[[str, Iterable[str]], str]] = {
     ".json": lambda text, lines: json_text(assigned(json.loads(text), lines)),
     ".yaml": lambda text, lines: yaml_text(assigned(yaml.safe_load(text), lines)),
 }
-"""How lines are added to a file, by how its name ends."""
+"""Functions that add lines to a file, by file ending."""
 
 
 def with_lines(name: str, text: str, lines: Iterable[str]) -> str | None:
-    """A file's text with further options or assignments; None where its form takes none.
+    """Add options or assignments to a file's text; None if its format takes none.
 
     >>> with_lines("a.args", "--x=1", ["--x 2", "--y"])
     '--x=2\\n--y\\n'

@@ -1,12 +1,12 @@
-"""Sweeps: thousands of questions answered on cores or on a cluster, as one table.
+"""Sweeps: thousands of questions answered on local cores or a cluster, as one table.
 
-Every combination of the lists of a sweep is a question. A journal beside the table keeps the
-answers, so that a sweep that was stopped goes on where it was.
+Every combination of a sweep's lists is a question. A journal next to the table keeps the
+answers, so that a stopped sweep resumes where it was.
 """
 
 from planner.sweeps.runner import SweepResult, dry_run, sweep
 
 Swept = SweepResult
-"""The result by its earlier name."""
+"""Earlier name of `SweepResult`."""
 
 __all__ = ["SweepResult", "Swept", "dry_run", "sweep"]

@@ -1,6 +1,6 @@
-"""Answers: a worker turns the questions of a task into cells of the table.
+"""Answers: the cells of the table that a worker computes for the questions of a task.
 
-A refused question is a row with the reason, and so is a fault of the planner.
+A refused question, or a fault of the planner, becomes a row with the reason.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _load(kind: type[D], text: str) -> D:
 
 
 def answer_task(task: Task) -> list[Answer]:
-    """Answer the questions of a task; PlannerError on a worker of other code, or without torch."""
+    """Answer a task; raises PlannerError if the worker has other code, or no torch for traces."""
     if task.fingerprint != fingerprint():
         raise PlannerError(
             f"a worker on {socket.gethostname()} has other code of the planner than who asks it; "
@@ -82,7 +82,7 @@ def _cells(answer: AnswerQuestion, task: Task, question: Question) -> Cells:
     except PlannerError as error:
         return _refused(task.kind, str(error))
     except (OSError, MemoryError):
-        raise  # of the worker, not of the question: another call may answer it
+        raise  # a fault of the worker, not of the question: another call may answer it
     except Exception as error:
         fault = shorten(f"{type(error).__name__}: {error}", 200)
         return _refused(
@@ -145,7 +145,7 @@ def _plan_cells(question: _LoadedQuestion) -> Cells:
 
 
 def _completed(question: _LoadedQuestion, **changes: Any) -> CompletedLayout:
-    """The layout, workload and framework of a question that states them in part."""
+    """Complete the layout, workload and framework of a question."""
     fields: dict[str, Any] = {"workload": question.workload, "framework": question.framework}
     return complete_layout(
         question.model,
@@ -184,7 +184,7 @@ def _trace_cells(tracer: Any, question: _LoadedQuestion) -> Cells:
 
     completed = _completed(
         question,
-        workload={"dropout": 0.0, **question.workload},  # neither a trace nor its estimate has any
+        workload={"dropout": 0.0, **question.workload},  # a trace and its estimate have none
         framework=question.framework or load_framework("fsdp2"),
     )
     layout, framework = completed.layout, completed.framework

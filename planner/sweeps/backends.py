@@ -1,4 +1,4 @@
-"""Backends that answer tasks: this process, the cores of this machine, or a cluster, by joblib."""
+"""Backends: run tasks in this process, on the cores of this machine or on a cluster (joblib)."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from planner.sweeps.questions import Task
 from planner.units import either
 
 BACKENDS = ("loky", "sequential", "dask", "ray")
-"""Processes on the cores of this machine, this process, a Dask or a Ray cluster. Other backends
-that joblib knows, such as threading, are taken by their names."""
+"""Processes on the cores of this machine, this process, a Dask cluster, a Ray cluster. Other
+joblib backends, such as threading, are accepted by name."""
 
 _PACKAGES = {"dask": ("joblib", "distributed"), "ray": ("joblib", "ray"), "sequential": ()}
 PATIENCE_S = 60.0
 """Longest wait for the first worker of a cluster."""
 _WAVE = 2
-"""Tasks per worker in one call of a backend that returns all at once; a stop loses that many."""
+"""Tasks per worker and call for a backend that returns all at once; a stop loses that many."""
 
 
 def check_backend(backend: str, jobs: int = -1, address: str | None = None) -> None:
-    """Raise PlannerError where a backend is unknown, lacks a package, or takes no address.
+    """Raise PlannerError if a backend is unknown, lacks a package, or takes no address.
 
     >>> check_backend("sequential")
     """
@@ -58,7 +58,7 @@ def check_backend(backend: str, jobs: int = -1, address: str | None = None) -> N
 
 
 def _joblib_backends() -> list[str]:
-    """List further backends of joblib, with those that were registered with it."""
+    """List the other backends of joblib, including registered ones."""
     from joblib.parallel import BACKENDS as registered
 
     return [name for name in sorted(registered) if name not in BACKENDS]
@@ -67,7 +67,7 @@ def _joblib_backends() -> list[str]:
 def answer_tasks(
     tasks: Sequence[Task], backend: str, jobs: int, address: str | None
 ) -> Generator[list[Answer]]:
-    """Yield the answers of tasks in any order; PlannerError where a backend fails."""
+    """Yield the answers of tasks in any order; raises PlannerError if a backend fails."""
     try:
         if not tasks or backend == "sequential":
             yield from map(answer_task, tasks)
@@ -110,7 +110,7 @@ def _parallel(
 
 
 def _quietly_closed(answers: Generator[list[Answer]]) -> Iterator[list[Answer]]:
-    """Yield answers; on a stop cancel the rest without joblib's warning, as the sweep says it."""
+    """Yield answers; on a stop, cancel the rest without joblib's warning."""
     try:
         # `yield from` would close `answers` while the warnings are still on
         for answer in answers:  # noqa: UP028
@@ -154,7 +154,7 @@ def answer_in_worker(parent: int, task: Task) -> list[Answer]:
 
 @functools.cache
 def _end_with(parent: int) -> None:
-    """Watch for the end of the parent, once in each worker; loky itself would wait for minutes."""
+    """Exit when the parent ends (one watch per worker); loky itself would wait for minutes."""
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -1,4 +1,4 @@
-"""Columns of a sweep's table, whatever its answers are, and its file: Parquet or CSV."""
+"""Columns: the columns of a sweep's table, and its Parquet or CSV file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Columns = dict[str, type]
 
 
 def _types(kind: type[Description], names: Iterable[str] | None = None) -> Columns:
-    """List columns for fields of a description; lists are text."""
+    """List the columns for fields of a description; lists become text."""
     fields = kind.model_fields
     return {name: _type(fields[name].annotation) for name in (fields if names is None else names)}
 
@@ -119,7 +119,7 @@ def cell(value: Any) -> Any:
 
 
 def check_table(path: Path, journal: Path) -> None:
-    """Raise PlannerError unless a table can be written here, before anything is asked."""
+    """Raise PlannerError if a table cannot be written to this path; checked before any answer."""
     where = shorten_path(path)
     if path.suffix not in (".parquet", ".csv"):
         raise WriteError(f"{where} is no table format; name a file .parquet or .csv")
@@ -138,7 +138,7 @@ def check_table(path: Path, journal: Path) -> None:
 
 
 def write_table(path: Path, columns: Columns, rows: Sequence[Record]) -> None:
-    """Replace a table; a reader or a crash never sees half, and equal rows give equal bytes."""
+    """Replace a table atomically; equal rows give equal bytes."""
     if path.suffix == ".csv":
         write_atomically(path, csv_text(columns, rows))
     else:
@@ -161,7 +161,7 @@ def _write_parquet(path: Path, columns: Columns, rows: Sequence[Record]) -> None
         parquet.write_table(pyarrow.table(arrays), draft, compression="zstd")
         mask = os.umask(0)
         os.umask(mask)
-        os.chmod(draft, 0o666 & ~mask)  # as any other file, not private
+        os.chmod(draft, 0o666 & ~mask)  # the usual permissions; mkstemp makes private files
         os.replace(draft, path)
     except OSError as error:
         if draft is not None and os.path.exists(draft):

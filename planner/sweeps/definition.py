@@ -1,6 +1,6 @@
-"""Definition of a sweep in a file or a call: lists, every combination of which is a question.
+"""Definition: the lists of a sweep, from a file or a call; each combination is a question.
 
-Input that cannot be read refuses the whole sweep; what cannot be answered is a row with the reason.
+Invalid input stops the whole sweep; a question that has no answer is a row with the reason.
 """
 
 from __future__ import annotations
@@ -26,41 +26,41 @@ from planner.errors import CatalogueError, DescriptionError, UnknownNameError, s
 
 Kind = Literal["plan", "estimate", "trace"]
 """plan: search every layout of a job; estimate: one stated layout; trace: one rank of a stated
-layout, traced with torch beside its estimate."""
+layout, traced with torch and compared with its estimate."""
 
 MAX_QUESTIONS = 1_000_000
 """Most questions of one sweep."""
 _LARGEST_FILE = 50_000_000
 _TABLES: dict[str, type[Description]] = {"workload": Workload, "layout": Layout}
 _DESCRIPTIONS = {"models": Model, "machines": Machine, "frameworks": Framework}
-"""Fields that take descriptions besides names."""
+"""Fields that take descriptions as well as names."""
 
 
 class SweepPart(Description):
-    """Lists, every combination of which is a question."""
+    """Lists of values; each combination is a question."""
 
     kind: Kind = "plan"
-    """The answer: a plan, an estimate or a trace."""
+    """Kind of answer: plan, estimate or trace."""
     models: tuple[Any, ...] = Field(min_length=1)
-    """Names or paths."""
+    """Names or paths of models."""
     machines: tuple[Any, ...] = Field(min_length=1)
-    """Names or paths."""
+    """Names or paths of machines."""
     sets: tuple[tuple[str, ...], ...] = ((),)
-    """What-ifs: overrides of the machine, each such as device.memory_bytes=80GB, or a list of them
-    together; an empty list is the machine as it is described."""
+    """What-if overrides of the machine, such as device.memory_bytes=80GB: each alone, or a list
+    applied together; an empty list is the unchanged machine."""
     leave_free: tuple[float, ...] = (0.0,)
-    """Percent of every device's memory that a layout must not need."""
+    """Percent of every device's memory to leave free."""
     devices: tuple[int | None, ...] = (None,)
-    """Devices of one node, where the job has a part of it."""
+    """Devices of one node, if the job uses part of it."""
     nodes: tuple[int | None, ...] = (None,)
-    """Nodes; by default 1 for a plan, and as many as dp needs for a layout."""
+    """Nodes; default: 1 for a plan, as many as dp needs for a layout."""
     frameworks: tuple[tuple[Any, ...], ...] = ((),)
-    """Names with switches, each alone, or a list of those that are searched together; an empty
-    list stands for the planner's usual ones."""
+    """Names of frameworks with switches: each alone, or a list searched together; an empty list
+    is the planner's default set."""
     workload: tuple[dict[str, Any], ...] = ({},)
-    """Fields of a workload, each one value or a list of them."""
+    """Workload fields, each one value or a list."""
     layout: tuple[dict[str, Any], ...] = ({},)
-    """Fields of a layout, for an estimate or a trace."""
+    """Layout fields, each one value or a list, for an estimate or a trace."""
     stages: tuple[int, ...] = (0,)
     """Pipeline stages to trace."""
 
@@ -101,7 +101,7 @@ def combinations(tables: Sequence[Mapping[str, Sequence[Any]]]) -> list[dict[str
 
 
 def read_sweep(path: str | Path) -> tuple[SweepPart, ...]:
-    """Read a sweep from a TOML or JSON file; CatalogueError or DescriptionError if it is none."""
+    """Read a sweep from TOML or JSON; raises CatalogueError or DescriptionError if invalid."""
     path = Path(path).expanduser()
     text = read_text(path, _LARGEST_FILE, "state lists, whose combinations are asked, not rows")
     fields = (parse_json if path.suffix == ".json" else parse_toml)(text, str(path))
@@ -111,7 +111,7 @@ def read_sweep(path: str | Path) -> tuple[SweepPart, ...]:
 
 
 def define_sweep(fields: Mapping[str, Any], where: str = "sweep") -> tuple[SweepPart, ...]:
-    """Read a sweep from plain data: one part, or one for each of its `rows`, which go before it.
+    """Read a sweep from plain data: one part, or one per row, which overrides common fields.
 
     >>> first, second = define_sweep({"models": "gpt2", "machines": "polaris",
     ...                               "rows": [{"nodes": 1}, {"nodes": [2, 4]}]})
@@ -142,7 +142,7 @@ def define_sweep(fields: Mapping[str, Any], where: str = "sweep") -> tuple[Sweep
 
 
 def _check_kind(part: SweepPart, where: str) -> None:
-    """Refuse fields that only other kinds of questions have."""
+    """Raise DescriptionError for fields that only other kinds of questions have."""
     if part.kind == "plan" and part.layout != ({},):
         raise DescriptionError(
             f"{where}: a plan searches all layouts; leave layout out, or say kind = 'estimate'"
@@ -166,7 +166,7 @@ def _merged(common: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _lists(fields: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Write every single value as a list of one."""
+    """Turn every single value into a list of one."""
     for name in fields:
         if name not in SweepPart.model_fields:
             listing = f"in {where}; docs/sweeps.md has all"
@@ -178,7 +178,7 @@ def _lists(fields: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _field_values(name: str, value: Any, where: str) -> list[Any]:
-    """The values of a field of a sweep."""
+    """List the values of a sweep's field."""
     values = list(value) if isinstance(value, list | tuple | range) else [value]
     if not values:
         raise DescriptionError(f"{where}: {name} = [] asks nothing; give one or leave it out")
@@ -192,7 +192,7 @@ def _field_values(name: str, value: Any, where: str) -> list[Any]:
 
 
 def _table(kind: type[Description], table: Any, where: str) -> dict[str, list[Any]]:
-    """The values of every field of a workload or a layout."""
+    """List the values of every field of a workload or a layout."""
     if isinstance(table, kind):
         return {name: [value] for name, value in table.model_dump(mode="json").items()}
     if not isinstance(table, Mapping):
@@ -207,7 +207,7 @@ def _table(kind: type[Description], table: Any, where: str) -> dict[str, list[An
 
 
 def _values(kind: type[Description], name: str, value: Any) -> list[Any]:
-    """The values of a field of a table; a field that is a list has several in a list of lists.
+    """List the values of a table's field; a list field takes several as a list of lists.
 
     >>> _values(Workload, "frozen", ["head"]), _values(Workload, "frozen", [[], ["head"]])
     ([['head']], [[], ['head']])
@@ -226,10 +226,10 @@ def _list_fields(kind: type[Description]) -> frozenset[str]:
 
 
 def _check(kind: type[Description], name: str, value: Any, where: str) -> None:
-    """Refuse a field or a value that no combination could have."""
+    """Raise DescriptionError for a field or value that is wrong in every combination."""
     try:
         kind.model_validate({name: value})
     except ValidationError as error:
-        # a rule between several fields names none: it may hold beside the others
+        # an error without a location concerns several fields: others may resolve it
         if error.errors(include_url=False)[0]["loc"]:
             raise DescriptionError(explain(error, where)) from None

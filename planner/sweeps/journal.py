@@ -1,7 +1,7 @@
-"""Journal: the answers of a sweep as an SQLite database beside its table.
+"""Journal: the answers of a sweep, as an SQLite database next to its table.
 
-SQLite's rollback journal undoes what a killed process left of a transaction, and its exclusive
-lock, which the kernel frees with the process, keeps two sweeps from writing into one journal.
+SQLite's rollback journal undoes an unfinished transaction of a killed process. Its exclusive
+lock, which the kernel frees when the process ends, keeps two sweeps from sharing one journal.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from planner.units import counted
 _APPLICATION = 0x706C616E
 """SQLite's `application_id` of a journal: "plan"."""
 _TEXT_FORMAT = b'{"journal": "planner sweep"'
-"""Start of a journal of an earlier planner, which had one JSON line an answer."""
+"""First bytes of an earlier planner's journal, which had one JSON line per answer."""
 _SETTINGS = (
     "PRAGMA locking_mode = EXCLUSIVE",
-    # unlike a write-ahead log it needs no memory that several hosts would have to share
+    # unlike a write-ahead log it needs no memory shared between hosts
     "PRAGMA journal_mode = DELETE",
     "PRAGMA synchronous = FULL",
     "BEGIN EXCLUSIVE",
@@ -47,7 +47,7 @@ def journal_of(table: Path) -> Path:
 
 
 class Journal:
-    """Answers by the key of their question, on disk or (without a path) in memory alone."""
+    """Answers by question key, on disk, or in memory only if there is no path."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.answers: dict[str, dict[str, Any]] = {}
@@ -70,7 +70,7 @@ class Journal:
             self._database.close()
 
     def record(self, answers: Sequence[tuple[str, dict[str, Any]]]) -> None:
-        """Add answers; they are on the disk when this returns."""
+        """Add answers, and commit them to disk before returning."""
         if self._database is not None and self._path is not None:
             rows = [(key, json.dumps(cells, separators=(",", ":"))) for key, cells in answers]
             try:
@@ -79,7 +79,7 @@ class Journal:
                 self._database.execute("COMMIT")
             except sqlite3.Error as error:
                 raise _full_disk(self._path, error, len(self.answers)) from None
-            except KeyboardInterrupt:  # raised after the commit, it must not lose the count
+            except KeyboardInterrupt:  # if raised after the commit, keep the answers
                 if not self._database.in_transaction:
                     self.answers.update(answers)
                 raise
@@ -152,7 +152,7 @@ def _foreign_file(path: Path) -> WriteError:
 
 
 def _writer_of(path: Path) -> str:
-    """Name the process that holds a journal, read past its lock."""
+    """Name the process that holds a journal, reading past its lock."""
     name = f"file:{quote(str(path))}?immutable=1"
     with (
         contextlib.suppress(sqlite3.Error, TypeError),

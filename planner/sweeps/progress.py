@@ -1,4 +1,4 @@
-"""Progress of a sweep: a bar on a terminal, a line now and then elsewhere."""
+"""Progress: a bar on a terminal, occasional lines elsewhere, while a sweep runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Self
 from planner.units import format_seconds
 
 _STEP, _PAUSE_S = 0.05, 2.0
-"""A line is printed after this share of a sweep and this time."""
+"""Least share of a sweep, and least time, between two printed lines."""
 
 
 class Progress:
@@ -31,7 +31,7 @@ class Progress:
             self._bar.stop()
 
     def start(self, total: int, num_known: int) -> None:
-        """Begin with `total` questions, `num_known` of them answered before."""
+        """Begin with `total` questions, `num_known` of them already answered."""
         self.total, self.num_known, self.done = total, num_known, num_known
         self._began = self._last = time.monotonic()
         self._reported = num_known / max(total, 1)
@@ -41,7 +41,7 @@ class Progress:
             _print(f"{num_known:,} of {total:,} questions were answered before")
 
     def advance(self, answers: int, refused: int) -> None:
-        """Count further answers, `refused` of them refusals."""
+        """Count new answers, `refused` of them with an error."""
         self.done += answers
         self.refused += refused
         share = self.done / max(self.total, 1)
@@ -56,7 +56,7 @@ class Progress:
         return self.done == self.total or (paused and share >= self._reported + _STEP)
 
     def _time(self) -> str:
-        """Say how long it has taken, and how long the rest will."""
+        """Describe the elapsed and the remaining time."""
         elapsed = time.monotonic() - self._began
         remaining = elapsed / max(self.done - self.num_known, 1) * (self.total - self.done)
         remainder = f", about {_rounded(remaining)} to go" if remaining else ""

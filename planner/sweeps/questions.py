@@ -1,6 +1,6 @@
-"""Questions of a sweep, each with a key of everything that its answer depends on.
+"""Questions: the combinations of a sweep, each with a key of everything its answer depends on.
 
-Descriptions travel as JSON, so that a worker on another machine needs no file of the user.
+Descriptions travel as JSON, so that a worker on another machine needs none of the user's files.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ANSWERING = (
     "sweeps/answer_cells.py",
     "sweeps/columns.py",
 )
-"""Files and folders that answers depend on, down to how answers become cells."""
+"""Files and folders of code that answers and their cells depend on."""
 _KINDS = (".py", ".toml", ".csv")
 
 
@@ -61,7 +61,7 @@ def digest(text: str) -> str:
 
 @functools.cache
 def fingerprint() -> str:
-    """Digest of the code and the constants that answer here."""
+    """Digest of the code, constants and user preferences that answers depend on."""
     code = hashlib.sha256()
     places = [_PACKAGE / name for name in _ANSWERING]
     files = [file for place in places for file in (place, *place.rglob("*"))]
@@ -77,35 +77,35 @@ def fingerprint() -> str:
 
 
 NAMED = ("sequence_length", "global_batch", "precision", "optimizer")
-"""Fields of a workload that every table has as columns."""
+"""Workload fields that are columns of every table."""
 D = TypeVar("D", bound=Description)
 
 _TASK_SIZES: dict[Kind, int] = {"plan": 4, "estimate": 50, "trace": 8}
-"""Most questions of a task: about a second of work, of which little is lost in a kill."""
+"""Most questions per task: about a second of work, so that a kill loses little."""
 _MIN_TASKS: dict[Kind, int] = {"plan": 32, "estimate": 32, "trace": 4}
-"""Tasks of a sweep that has questions enough, so that no worker waits long for the last task."""
+"""Tasks to split a small sweep into, so that no worker waits long for the last one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question. Descriptions are named by digests of their content."""
+    """One question, with descriptions referenced by digests of their content."""
 
     key: str
     model: str
     machine: str
     frameworks: tuple[str, ...]
-    """Empty: the planner's usual ones."""
+    """Empty: the planner's default set."""
     nodes: int | None
     workload: dict[str, Any]
     layout: dict[str, Any]
     stage: int
     cells: dict[str, Any]
-    """Its columns in the table."""
+    """Cells of the columns that describe the question."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionList:
-    """All questions of a sweep in order, without repetitions."""
+    """All questions of a sweep in order, without duplicates."""
 
     kind: Kind
     questions: tuple[Question, ...]
@@ -125,7 +125,7 @@ class Task:
 
 
 def list_questions(parts: Sequence[SweepPart]) -> QuestionList:
-    """List the questions of a sweep; PlannerError for an unknown name or an unreadable file.
+    """List the questions of a sweep; raises PlannerError for an unknown name or unreadable file.
 
     >>> from planner.sweeps.definition import define_sweep
     >>> sweep = list_questions(define_sweep({"models": "gpt2", "machines": "polaris",
@@ -144,7 +144,7 @@ def list_questions(parts: Sequence[SweepPart]) -> QuestionList:
 
 
 def _questions_of(part: SweepPart, descriptions: dict[str, str]) -> Iterator[Question]:
-    """Combine the lists of a part; the content of its descriptions is added to `descriptions`."""
+    """Yield the questions of a part, adding the content of its descriptions to `descriptions`."""
 
     def with_digest(description: D) -> tuple[str, D]:
         text = canonical(description.model_dump(mode="json"))
@@ -191,7 +191,7 @@ def _questions_of(part: SweepPart, descriptions: dict[str, str]) -> Iterator[Que
 def _machine(
     machine: str | Machine, overrides: tuple[str, ...], free: float, devices: int | None
 ) -> Machine:
-    """Load a machine and change it; a description is changed as it is."""
+    """Load a machine by name, or take its description, and apply the overrides."""
     if isinstance(machine, str):
         return load_machine(machine, overrides, free, devices)
     changed = reserve_memory(override_fields(machine, overrides) if overrides else machine, free)
@@ -203,16 +203,16 @@ def _variant_cells(overrides: tuple[str, ...], free: float, devices: int | None)
 
 
 def _workload_cells(model: Model, workload: dict[str, Any], kind: Kind) -> dict[str, Any]:
-    """Columns of a workload: its stated fields, and defaults of those that every table has."""
+    """Cells of a workload: its stated fields, and defaults of those that every table has."""
     defaults = {name: Workload.model_fields[name].default for name in NAMED}
     defaults["sequence_length"] = model.default_sequence_length
     if kind != "plan":
-        defaults["global_batch"] = None  # the layout's own
+        defaults["global_batch"] = None  # the layout decides
     return {**defaults, **{name: cell(value) for name, value in workload.items()}}
 
 
 def make_tasks(sweep: QuestionList, questions: Sequence[Question]) -> list[Task]:
-    """Divide questions into tasks, those of one machine and model in a row."""
+    """Divide questions into tasks, ordered by machine and model."""
     places = {name: number for number, name in enumerate(sweep.descriptions)}
     ordered = sorted(questions, key=lambda q: (places[q.machine], places[q.model], q.frameworks))
     size = max(min(_TASK_SIZES[sweep.kind], -(-len(questions) // _MIN_TASKS[sweep.kind])), 1)

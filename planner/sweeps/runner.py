@@ -1,4 +1,4 @@
-"""Run a sweep: answer the questions that have no answer yet, and write the table."""
+"""Runner: answer the open questions of a sweep, and write its table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from planner.sweeps.questions import NAMED, Question, QuestionList, list_questio
 from planner.tables import Record, Table, Tabular
 
 SweptTable = Literal["rows"]
-"""Name of its one table."""
+"""Name of the only table of a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class SweepResult(Tabular[SweptTable]):
     rows: tuple[Record, ...] = field(repr=False)
     """Answers so far, in the order of the questions; an empty cell is None."""
     num_questions: int
-    """Different questions of the sweep."""
+    """Distinct questions of the sweep."""
     num_asked: int
-    """Questions that this call answered; the others have an earlier answer, or wait."""
+    """Questions that this call answered; others were answered earlier or are still open."""
 
     def tables(self) -> dict[str, Table]:
         """Return the rows as a table."""
@@ -41,12 +41,12 @@ class SweepResult(Tabular[SweptTable]):
 
     @property
     def num_refused(self) -> int:
-        """Questions whose answer is the reason of a refusal."""
+        """Number of refused questions, whose column `error` has the reason."""
         return sum(row["error"] is not None for row in self.rows)
 
     @property
     def num_fitting(self) -> int:
-        """Questions whose answer is that the job fits."""
+        """Number of questions whose job fits."""
         return sum(bool(row.get("fits")) for row in self.rows)
 
 
@@ -63,12 +63,12 @@ def sweep(
 ) -> SweepResult:
     """Answer thousands of questions, on cores or a cluster, and write the answers as one table.
 
-    The questions are those of a file, or `models`, `machines`, `sets`, `leave_free`, `devices`,
-    `nodes`, `frameworks`, `workload`, `layout`, `stages`, `rows` and `kind` (plan, estimate, trace)
-    as a file has them: every combination of the lists. `into` is a .parquet or .csv file; a journal
-    beside it keeps the answers, and the same call goes on where another was stopped. `backend` is
-    loky, sequential, dask or ray (or another of joblib's), `address` that of a cluster. A refused
-    question is a row whose column `error` gives the reason.
+    State the sweep in a file, or by the same fields: `models`, `machines`, `sets`, `leave_free`,
+    `devices`, `nodes`, `frameworks`, `workload`, `layout`, `stages`, `rows` and `kind` (plan,
+    estimate, trace). Each combination of the lists is a question. `into` is a .parquet or .csv
+    file; a journal next to it keeps the answers, so that the same call resumes a stopped sweep.
+    `backend` is loky, sequential, dask, ray or another of joblib's; `address` is that of a cluster.
+    A refused question is a row whose column `error` gives the reason.
 
     >>> result = sweep(models="llama-3-8b", machines="polaris", kind="estimate",
     ...                layout={"dp": 4, "tp": [1, 4], "zero_stage": 3}, backend="sequential")
@@ -91,7 +91,7 @@ def sweep(
         tasks = make_tasks(questions, open_questions[:limit])
         try:
             _record(answer_tasks(tasks, backend, jobs, address), journal, progress)
-        finally:  # a stop may have come between an answer and its count
+        finally:  # an interrupt may have come between an answer and its count
             progress.done = sum(key in journal.answers for key in by_key)
         rows = tuple(_rows(questions.questions, journal.answers, names))
         if table is not None:
@@ -109,7 +109,7 @@ def _record(answers: Generator[list[Answer]], journal: Journal, progress: Progre
 
 
 def dry_run(file: str | Path | None = None, **fields: Any) -> tuple[QuestionList, Record]:
-    """List the questions of a sweep, and the columns of the first; answer none."""
+    """List the questions of a sweep and the cells of the first, without answering any."""
     questions = _list_questions(file, fields)
     first = questions.questions[0].cells
     return questions, {name: first[name] for name in _columns(questions) if first.get(name)}
@@ -126,7 +126,7 @@ def _list_questions(file: str | Path | None, fields: Mapping[str, Any]) -> Quest
 
 
 def _columns(sweep: QuestionList) -> Columns:
-    """Columns of the table, with every field of a workload that any question states."""
+    """Columns of the table, with every workload field that any question states."""
     stated_fields = {name for question in sweep.questions for name in question.workload}
     return columns(sweep.kind, {*NAMED, *stated_fields})
 

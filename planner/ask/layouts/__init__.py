@@ -1,1 +1,1 @@
-"""One layout taken apart: memory, ZeRO stages, offload, traffic, and what each number does."""
+"""One layout in detail: memory, ZeRO stages, offload, traffic, sensitivity to each number."""

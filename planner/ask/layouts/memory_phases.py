@@ -1,4 +1,4 @@
-"""Memory phases: what a device and a host hold in each phase of a step, a load or a save."""
+"""Memory phases: device memory by phase of a step, host memory of load, step and save."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ _TOOLS: dict[MemoryKind, str] = {
     "reserved": "torch.cuda.max_memory_reserved()",
     "device": "nvidia-smi, xpu-smi, rocm-smi",
 }
-"""Tools that report memory, by the kind of memory that they see."""
+"""Tools that report memory, by the kind of memory that they report."""
 
 
 @question
 def memory(job: JobSpec, *, nodes: int = 1, **_: Unpack[JobFields]) -> Findings:
-    """Show what a device holds in each phase of a step, and what each tool reports at the peak.
+    """Show device memory in each phase of a step, and the peak that each tool would report.
 
-    Of the recommended layout on its fullest pipeline stage; where nothing fits, of the layout that
-    is closest to fitting. The last three rows are the allocator, its cache and the driver at the
-    peak, with the interval of measured runs.
+    Uses the recommended layout on its fullest pipeline stage. If nothing fits, uses the layout
+    closest to fitting. The last three rows are the peak as allocated, reserved and device tools
+    report it, with the interval of measured runs.
     """
     job = job.replaced(nodes=nodes)
     candidates = search_top_layouts(job)
@@ -73,7 +73,7 @@ def memory(job: JobSpec, *, nodes: int = 1, **_: Unpack[JobFields]) -> Findings:
 
 
 def _phase_rows(scenario: Scenario, estimate: Estimate) -> list[Row]:
-    """A record for every phase that this layout has."""
+    """Return one row for every phase that this layout has."""
     layouts = Layouts.stack([estimate.layout])
     inputs = PeakInputs.of(Stages.of(scenario, layouts, estimate.worst_stage))
     correction, rows = float(memory_outlook(scenario, layouts).expected[0]), []
@@ -94,7 +94,7 @@ def _phase_rows(scenario: Scenario, estimate: Estimate) -> list[Row]:
 
 
 def _reported_row(estimate: Estimate, kind: MemoryKind) -> Row:
-    """The record of a kind of tool."""
+    """Return the row of the peak as one kind of tool reports it."""
     amounts = estimate.memory_bytes
     unseen = {part(name).label: amounts[name] for name in unseen_parts(kind)}
     reported = amounts["total"] - sum(unseen.values())
@@ -109,9 +109,9 @@ def _reported_row(estimate: Estimate, kind: MemoryKind) -> Row:
 
 @question
 def host(job: JobSpec, *, nodes: int = 1, **_: Unpack[JobFields]) -> Findings:
-    """Show a node's host memory while a checkpoint is loaded, in a step, and while it is saved.
+    """Show a node's host memory during a checkpoint load, a step, and a checkpoint save.
 
-    Of the recommended layout. The save gathers the 16-bit (or fp32) weights on one rank of the
+    Uses the recommended layout. The save gathers the 16-bit (or fp32) weights on one rank of the
     node, as `stage3_gather_16bit_weights_on_model_save` and FSDP's full state dict do, on top of a
     step. Sharded checkpoints take less. The page cache is not counted.
     """

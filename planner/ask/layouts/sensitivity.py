@@ -1,4 +1,4 @@
-"""Sensitivity: how far an answer depends on every number of machine, model and framework."""
+"""Sensitivity: how much an answer depends on each number of machine, model and framework."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _DESCRIPTIONS: dict[str, type[Machine] | type[Model] | type[Framework]] = {
     "framework": Framework,
 }
 _NEGLIGIBLE = 1e-4
-"""Elasticity below which a fact does not matter."""
+"""Facts with a smaller elasticity are not listed."""
 _QUANTITY = {"value", "kind", "source"}
 _ENDS = (0, "low"), (1, "high")
 _CURVES = ("fraction", "seconds")
 _SOURCE_OF_LIST = {"wires": "device_bytes_per_s"}
-"""The quantity that has the source of a list's numbers."""
+"""Field that states the source of a list's numbers, by list."""
 _GIVEN_BY_USER = "stated"
-"""The kind of a number that its description states without a source of its own."""
+"""Kind of a number that a description states without a source."""
 _NO_FACTS = {
     *("num_nodes", "devices", "nic_of_device", "scheduler", "file_systems", "networks"),
     *("switches", "effort", "stalls", "code", "other_kernels"),
 }
-"""Numbers that count, name or order things, belong to other software, or enter no estimate."""
+"""Fields to skip: they count, name or order things, or do not affect these estimates."""
 _COLLECTIVES = "planner validate collectives, planner calibrate --from-collectives"
 _COMMANDS = {
     "device.sustained_fraction": "planner calibrate --from-runs",
@@ -53,33 +53,33 @@ _COMMANDS = {
     "node.host_memory_bytes_per_s": "planner validate calibrate",
     "device": "planner validate calibrate",
 }
-"""Commands that measure facts of a machine, by the start of their names."""
+"""Commands that measure a machine's facts, by the start of the fact's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A number of a description, such as a rate or a curve."""
+    """A number of a description, for example a rate or a curve."""
 
     path: tuple[str | int, ...]
     value: float
-    """Its value; the largest of a curve."""
+    """The value; for a curve, its largest value."""
     kind: str
-    """How it is known; `stated` where the description says no more."""
+    """Kind of number, for example `measured`; `stated` if the description gives no source."""
     source: str
 
     @property
     def unsure(self) -> bool:
-        """True if it was read or measured somewhere, and so may be wrong."""
+        """True if the number has a source, and so may be wrong."""
         return self.kind != _GIVEN_BY_USER
 
     @property
     def name(self) -> str:
-        """Its dotted name."""
+        """Dotted name of the fact."""
         return ".".join(map(str, self.path))
 
 
 def facts_of(fields: Any, path: tuple[str | int, ...] = ()) -> Iterator[Fact]:
-    """List every number but 0 in plain data; a curve, or equal numbers of a list, are one fact."""
+    """List every nonzero number in plain data; a curve, or equal numbers of a list, is one fact."""
     if not isinstance(fields, dict):
         yield from _fact(path, fields, _GIVEN_BY_USER, "")
         return
@@ -101,7 +101,7 @@ def facts_of(fields: Any, path: tuple[str | int, ...] = ()) -> Iterator[Fact]:
 def _facts_of_list(
     entries: Sequence[Any], path: tuple[str | int, ...], kind: str, source: str
 ) -> Iterator[Fact]:
-    """One fact for each name and value among the entries' numbers; plain lists have none."""
+    """Yield one fact per field name and value among the entries; lists of numbers have none."""
     places: dict[tuple[str, float], list[int]] = {}
     for place, entry in enumerate(entries):
         for name, value in entry.items() if isinstance(entry, dict) else ():
@@ -125,7 +125,7 @@ def _fact(path: tuple[str | int, ...], value: Any, kind: str, source: str) -> It
 
 
 def scaled(fields: dict[str, Any], fact: Fact, factor: float) -> dict[str, Any]:
-    """Copy plain data with one fact times a factor; integers are rounded."""
+    """Copy plain data with one fact multiplied by a factor; integers are rounded."""
 
     def times(value: float) -> float:
         return round(value * factor) if isinstance(value, int) else value * factor
@@ -134,7 +134,7 @@ def scaled(fields: dict[str, Any], fact: Fact, factor: float) -> dict[str, Any]:
     *way, last = fact.path
     tables: list[Any] = [copied]
     for name in way:
-        # a step may name several entries of a list
+        # one path element may name several entries of a list
         tables = [
             table[place]
             for table in tables
@@ -150,7 +150,7 @@ def scaled(fields: dict[str, Any], fact: Fact, factor: float) -> dict[str, Any]:
 
 
 def measuring_command(fact: Fact) -> str:
-    """The command that measures a fact; empty where none does."""
+    """Return the command that measures a fact; empty if there is none."""
     description, _, name = fact.name.partition(".")
     if description != "machine":
         return "planner compare" if description == "framework" else ""
@@ -176,11 +176,11 @@ def sensitivity(
 ) -> Findings:
     """Show how step time and memory depend on every number of machine, model and framework.
 
-    Elasticity is the percent by which a figure changes for 1 % of a fact. A curve is one fact; so
-    are equal numbers of a list, such as rates of wires. A fact of the machine, without the word
-    `machine`, is a name for `--set`. The layout is the recommended one or the one given, and stays.
-    The job is planned anew with the facts that matter most. Assumed facts name the command that
-    measures them.
+    Elasticity is the percent change of a figure when a fact changes by 1 %. A curve is one fact; so
+    are equal numbers of a list, for example rates of wires. A machine fact without its prefix
+    `machine.` is a name for `--set`. The layout is the recommended one unless `layout` states one,
+    and is held fixed. The job is planned again with the facts that matter most. Assumed facts name
+    the command that measures them.
     """
     job = job.replaced(nodes=nodes)
     point = _given_layout(job, layout, framework) if layout else plan_point(job)
@@ -188,7 +188,7 @@ def sensitivity(
         return nothing_fits(point, layout=None, framework=None)
     scenario, best = point.recommended()
     moved, fixed = _moved_facts(scenario, best, by / 100)
-    # the other frameworks of a search stay as they are, so framework facts are not planned anew
+    # a search keeps its other frameworks unchanged, so framework facts are not planned again
     unsure = [each for each in moved if each.fact.unsure and each.fact.path[0] != "framework"]
     recommended = plan_point(job).best if layout and unsure[:replan] else best
     for each in unsure[:replan]:
@@ -209,7 +209,7 @@ def sensitivity(
 
 
 def _given_layout(job: JobSpec, layout: Layout, framework: str | Framework | None) -> PlanPoint:
-    """The point of a layout of the user, under its own global batch."""
+    """Return the plan point of a user's layout, with that layout's global batch."""
     workload = job.workload.replaced(global_batch=layout.global_batch, ramp="")
     best = estimate(
         job.model,
@@ -228,7 +228,7 @@ def _given_layout(job: JobSpec, layout: Layout, framework: str | Framework | Non
 def _moved_facts(
     scenario: Scenario, best: Estimate, by: float
 ) -> tuple[list[_MovedFact], list[str]]:
-    """Facts that matter, most important first; names of those that cannot be moved."""
+    """Return the facts that matter, most important first, and names of those that cannot move."""
 
     def importance(row: Row) -> tuple[float, float]:
         return abs(row["step_elasticity"]), abs(row["memory_elasticity"])
@@ -247,7 +247,7 @@ def _moved_facts(
 
 
 def _move(scenario: Scenario, best: Estimate, fact: Fact, by: float) -> _MovedFact | None:
-    """Estimate a layout with a smaller and a larger fact, or its own value where one is illegal."""
+    """Estimate with the fact lowered and raised; its own value replaces an illegal one."""
 
     def estimate_at(factor: float) -> Estimate | None:
         try:
@@ -270,14 +270,14 @@ def _move(scenario: Scenario, best: Estimate, fact: Fact, by: float) -> _MovedFa
 
 
 def _scaled_description(scenario: Scenario, fact: Fact, factor: float) -> dict[str, Any]:
-    """The description with one fact times a factor, by its name."""
+    """Return the description with one fact multiplied by a factor, keyed by its name."""
     name = str(fact.path[0])
     fields, inner = getattr(scenario, name).model_dump(), replace(fact, path=fact.path[1:])
     return {name: _DESCRIPTIONS[name].described(scaled(fields, inner, factor))}
 
 
 def _step(value: float, by: float) -> float:
-    """The part by which a number moves: for integers, a multiple of a power of two that divides it.
+    """Relative step of a number: integers move by a multiple of a power of two dividing them.
 
     >>> _step(4096.0, 0.1), _step(0.5, 0.1)
     (0.125, 0.1)
@@ -293,7 +293,7 @@ def _step(value: float, by: float) -> float:
 def _replanned(
     job: JobSpec, scenario: Scenario, moved: _MovedFact, recommended: Estimate | None
 ) -> str:
-    """The recommended layouts with a fact at its two values, where they differ from today's."""
+    """Name the layouts recommended at a fact's two values if they differ from today's."""
     today = recommended and (recommended.layout, recommended.framework)
     layouts = []
     for factor in moved.factors:

@@ -1,4 +1,4 @@
-"""Transfers: what crosses nodes, axis by axis, and what each path of offloaded bytes costs."""
+"""Transfers: traffic between nodes by parallel axis, and the cost of each offload path."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ _KINDS: dict[str, Callable[[Layouts], np.ndarray]] = {
     "sharded inside groups (HSDP)": lambda x: _data_parallel(x) & x.shards_weights & _in_groups(x),
     "replicated or ZeRO-1": lambda x: _data_parallel(x) & (x.zero_stage <= 1),
 }
-"""Kinds of layouts to compare."""
+"""Kinds of layouts to compare: a mask by name."""
 
 
 @question
 def network(job: JobSpec, *, nodes: int = 2, **_: Unpack[JobFields]) -> Findings:
-    """Compare tokens per second and device on some nodes and on one, and show what crosses nodes.
+    """Compare tokens/s per device on several nodes with one, and show traffic between nodes.
 
-    One node has the same batch per node. A row is a parallel axis of a layout: what leaves a node
-    for it in a step, the least time for that at the stated rate of all interfaces, and how much of
-    its communication is exposed.
+    One node has the same batch per node. A row is a parallel axis of a layout: the bytes that leave
+    a node in a step, the least time for them at the full rate of all interfaces, and the exposed
+    time of its communication.
     """
     if nodes < 2:
         raise LayoutError(f"nodes = {nodes}: nothing leaves one node; give 2 or more")
@@ -92,7 +92,7 @@ def network(job: JobSpec, *, nodes: int = 2, **_: Unpack[JobFields]) -> Findings
 
 
 def _axis_rows(name: str, estimate: Estimate, job: JobSpec, workload: Workload) -> Iterator[Row]:
-    """A record for every parallel axis of a layout."""
+    """Yield one row for each parallel axis of a layout."""
     machine = job.machine.network_of(estimate.framework)
     columns = {
         "what": name,
@@ -120,7 +120,7 @@ def _axis_rows(name: str, estimate: Estimate, job: JobSpec, workload: Workload) 
 
 
 def _crossing(job: JobSpec, best: Estimate, single: Estimate | None, rows: list[Row]) -> str:
-    """Tokens per second and device beside those of one node, and what leaves a node."""
+    """Compare tokens/s per device with one node, and sum up the traffic that leaves a node."""
     rate = best.tokens_per_s / job.num_devices
     sentence = (
         f"{job.model.name} has {rate:,.0f} tokens/s per device on {counted(job.nodes, 'node')}"
@@ -150,7 +150,7 @@ def _crossing(job: JobSpec, best: Estimate, single: Estimate | None, rows: list[
 
 
 _SLOWEST, _INFINITE = 1e6, 1e18
-# the lowest and highest rate that a description may state [B/s]
+# lowest and highest rate that a description may state [B/s]
 
 
 _DISK = "node.local_disk"
@@ -159,7 +159,7 @@ _PATHS = (
     ("memory of the host (optimizer on the CPU)", ("node.host_memory_bytes_per_s",), "node"),
     ("local disk", (f"{_DISK}.read_bytes_per_s", f"{_DISK}.write_bytes_per_s"), "node"),
 )
-"""Paths of offloaded bytes: name, the machine's rates that limit it, and their owner."""
+"""Paths of offloaded bytes: name, machine fields of the limiting rates, unit that has them."""
 
 
 @question
@@ -170,11 +170,11 @@ def offload(
     share: float = 10.0,
     **_: Unpack[JobFields],
 ) -> Findings:
-    """Show what each path of offloaded bytes adds to the step, and how fast it would have to be.
+    """Show how much each offload path adds to the step, and how fast it would have to be.
 
-    Of the best layout that offloads. The time of a path is what the step would be shorter if the
-    path were infinitely fast, so transfers hidden by others do not count. The rate needed is 0
-    where every rate suffices.
+    Uses the best layout that offloads. The time of a path is the step time saved if the path were
+    infinitely fast, so hidden transfers do not count. The needed rate is 0 if every rate is fast
+    enough.
     """
     job = job.replaced(nodes=nodes)
     candidates = search_every_layout(job)
@@ -228,7 +228,7 @@ def _path_columns(scenario: Scenario, best: Estimate, names: tuple[str, ...], sh
 
 
 def _least_factor(suffices: Callable[[float], bool], slowest: float) -> float:
-    """Find the least factor of a rate that suffices, to a thousandth; 0 if the slowest does."""
+    """Find the smallest sufficient rate factor, within 0.1 %; 0 if `slowest` is sufficient."""
     if suffices(slowest):
         return 0.0
     high = 1.0
@@ -244,7 +244,7 @@ def _least_factor(suffices: Callable[[float], bool], slowest: float) -> float:
 
 
 def _slowest_path(best: Estimate, point: PlanPoint, rows: list[Row], share: float) -> str:
-    """What offload takes of the step, on which path most, and the step without it."""
+    """Name the offload time of the step, its slowest path, and the step without offload."""
     sentence = (
         f"With {best.layout.offload} offload {step_time(best)}, "
         f"{format_seconds(best.step_time_parts_s['offload'])} of it for offload"

@@ -1,4 +1,4 @@
-"""ZeRO stages: which stage and offload to use, why each faster one fails, what buckets take."""
+"""ZeRO stages: which stage and offload to use, why faster ones fail, memory of buckets."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from planner.units import counted, either, format_bytes, format_count, format_se
 _STAGES = (0, 1, 2, 3)
 _USUAL_FRAMEWORK = "deepspeed"
 _BUCKET_ELEMENTS = (5e8, 2e8, 5e7, 2e7)
-# DeepSpeed's default, its documents' example (docs/_pages/config-json.md: 2e8), and smaller
+# DeepSpeed's default, the example of its documents (docs/_pages/config-json.md: 2e8), and smaller
 
 
 @dataclass(frozen=True, slots=True)
 class _StageAndOffload:
-    """A ZeRO stage with an offload, and its recommended layout or the one closest to fitting."""
+    """A ZeRO stage and offload, with its recommended layout, else the one closest to fitting."""
 
     stage: int
     offload: str
@@ -61,7 +61,7 @@ class _StageAndOffload:
 
     @property
     def failure(self) -> str:
-        """Why it is not safe."""
+        """Reason why the layout is not safe."""
         if self.best.fits:
             return f"has an out-of-memory risk of {percent(self.best.out_of_memory_probability)}"
         return self.reason
@@ -79,11 +79,11 @@ def zero(
     alone: bool = False,
     **_: Unpack[JobFields],
 ) -> Findings:
-    """Compare every ZeRO stage with every offload, fastest first, and say why the others fail.
+    """Compare every ZeRO stage with every offload, fastest first, and explain which ones fail.
 
-    Each row is the recommended layout of its kind, of any framework. Where none fits, it is the one
-    closest to fitting, with the step time that it would have. Where ranks do not share the batch
-    evenly, the nearest batch that they share is used, and the answer says so.
+    Each row is the recommended layout of its kind, over all frameworks. If none fits, it is the one
+    closest to fitting, with the step time that it would have. If the ranks cannot share the batch
+    evenly, the nearest batch that they can share is used, and the answer states it.
     """
     job = job.replaced(nodes=nodes)
     candidates = search_every_layout(_with_shared_batch(job) if alone else job)
@@ -106,7 +106,7 @@ def zero(
 
 
 def _with_shared_batch(job: JobSpec) -> JobSpec:
-    """The job with the nearest batch that all its ranks share, if one is near."""
+    """Return the job with the nearest batch that its ranks share evenly, if one is near."""
     batch = job.workload.global_batch
     limit = preferences().offers.batch_change.value * batch
     nearby_batches = [n for n in _shared_batches(job) if abs(n - batch) <= limit]
@@ -117,13 +117,13 @@ def _with_shared_batch(job: JobSpec) -> JobSpec:
 
 
 def _shared_batches(job: JobSpec) -> list[int]:
-    """The multiples of the ranks next below and above the batch."""
+    """Return the multiples of the rank count nearest to the batch, below and above."""
     ranks, batch = job.num_devices, job.workload.global_batch
     return sorted({n for n in (batch // ranks * ranks, -(-batch // ranks) * ranks) if n})
 
 
 def _kinds(parts: list[Candidates], job: JobSpec, alone: bool) -> Iterator[_StageAndOffload]:
-    """Stages and offloads that have a legal layout."""
+    """Yield the stages and offloads that have a legal layout."""
     for stage in _STAGES:
         for code, offload in enumerate(OFFLOAD):
 
@@ -154,7 +154,7 @@ def _no_layout(job: JobSpec, is_data_parallel: bool) -> str:
 def _fastest_kind(
     job: JobSpec, kinds: list[_StageAndOffload], first: _StageAndOffload | None
 ) -> str:
-    """Name the fastest kind that is safe, those about as fast, and why faster ones fail."""
+    """Name the fastest safe kind, those about as fast, and why faster ones fail."""
     place = nodes_of(job.machine, job.nodes)
     if first is None:
         closest = min(kinds, key=lambda kind: kind.best.memory_bytes["total"])
@@ -186,11 +186,11 @@ class _BucketEstimates:
 
     @property
     def sizes(self) -> list[float]:
-        """Bucket sizes in elements, falling; the first is the framework's default."""
+        """Bucket sizes in elements, descending; the first is the framework's default."""
         return sorted({size for _, size in self.estimates}, reverse=True)
 
     def growth(self, stage: int, size: float) -> float:
-        """Memory of a stage beyond the stage below it [B]; 0 for the lowest."""
+        """Memory of a stage minus that of the stage below it [B]; 0 for the lowest stage."""
         if (stage - 1, size) not in self.estimates:
             return 0.0
         above, below = (self.estimates[each, size].memory_bytes for each in (stage, stage - 1))
@@ -201,8 +201,8 @@ class _BucketEstimates:
 def buckets(job: JobSpec, *, nodes: int = 1, **_: Unpack[JobFields]) -> Findings:
     """Show the memory of every ZeRO stage for several bucket sizes, with data parallelism only.
 
-    Of the first framework named, else DeepSpeed, with micro-batches of one sequence. The answer
-    names a stage whose buckets take more than it saves, and the largest bucket size that helps.
+    Uses the first framework named, else DeepSpeed, and micro-batches of one sequence. The answer
+    names stages whose buckets take more than they save, and the largest bucket size that helps.
     """
     job = job.replaced(nodes=nodes)
     framework = job.frameworks[0] if job.frameworks else load_framework(_USUAL_FRAMEWORK)
@@ -265,7 +265,7 @@ def _bucket_row(table: _BucketEstimates, stage: int, size: float) -> Row:
 
 
 def _larger_stages(table: _BucketEstimates) -> str:
-    """Which stages take more memory than the stage below, and which bucket size undoes it."""
+    """Name the stages that take more memory than the stage below, and the remedy."""
     default = table.sizes[0]
     lowest, *stages = sorted({stage for stage, _ in table.estimates})
     if not stages:
@@ -290,7 +290,7 @@ def _larger_stages(table: _BucketEstimates) -> str:
 
 
 def _remedy(table: _BucketEstimates, stage: int) -> str:
-    """The largest bucket size with which a stage takes no more memory than the one below."""
+    """Name the largest bucket size with which a stage takes no more than the one below."""
     default, least = table.sizes[0], table.sizes[-1]
     more = format_bytes(table.growth(stage, default))
     growth = f"ZeRO-{stage} takes {more} more than ZeRO-{stage - 1}"

@@ -1,4 +1,4 @@
-"""Batch sizes: the best batch nearby, the largest one that fits, and the learning rate of one."""
+"""Batch sizes: the best batch nearby, the largest safe one, and the learning rate for one."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ _MOST_BATCHES = 12
 _MOST_MICRO_BATCH = 4096
 _MOST_BETWEEN = 8
 _LINEAR_RULE = ("sgd", "sgd-momentum")
-"""Optimizers of the linear rule; others divide by the size of the gradient."""
+"""Optimizers that use the linear rule; the others normalize by the gradient's size."""
 _ALL_LAYERS: dict[str, Any] = {
     name: Layout.model_fields[name].default
     for name in ("recompute_layers", "recompute_every", "recompute_span", "recompute_modules")
 }
-"""Recompute of all layers and modules that its mode covers."""
+"""Layout fields that make a recompute mode cover all its layers and modules."""
 _RULES = (
     "Linear, for SGD: Goyal et al. 2017 (arXiv:1706.02677, section 2.1); square root, usual with "
     "Adam and LAMB: Krizhevsky 2014 (arXiv:1404.5997, section 5). Both are starting points for "
@@ -63,11 +63,11 @@ def batch(
     within: float = 1.25,
     **_: Unpack[JobFields],
 ) -> Findings:
-    """Find the nearest global batch whose tokens per second are about the most within a factor.
+    """Find the nearest global batch that is about as fast as the fastest within a factor.
 
-    About: within the tolerance of the most (5 % by default). The batch itself is planned, and the
-    nearest that all devices, half of them, and so on, share evenly. Larger batches are faster a
-    token, but a training may learn less from each.
+    About as fast: tokens/s within the tolerance of the highest (5 % by default). Plans the batch
+    itself, and the nearest batches that all devices, half of them, and so on, share evenly. Larger
+    batches are faster per token, but each token may teach less.
     """
     job = job.replaced(nodes=nodes)
     size = job.workload.global_batch
@@ -99,7 +99,7 @@ def batch(
 
 
 def nearby_batches(batch: int, ranks: int, within: float) -> list[int]:
-    """List up to twelve batches within a factor of one: those that most ranks share, then near."""
+    """List up to twelve batches near one: those that most ranks share first, then by distance."""
     low, high = batch / within, batch * within
     sizes = [batch]
     while ranks >= 1 and len(sizes) <= _MOST_BATCHES:
@@ -115,7 +115,7 @@ def nearby_batches(batch: int, ranks: int, within: float) -> list[int]:
 
 
 def _of_batch(point: PlanPoint, batch: int) -> PlanPoint:
-    """The point of a batch; infeasible where the plan had to take another batch."""
+    """Return the point of a batch; infeasible if the plan had to use another batch."""
     planned_batch = point.workload.global_batch
     if not point.fits or planned_batch == batch:
         return point
@@ -143,9 +143,9 @@ def _batch_verdict(points: Scan, best: int | None, target: PlanPoint) -> str:
 def largest_batch(job: JobSpec, *, nodes: int = 1, **_: Unpack[JobFields]) -> Findings:
     """Find the largest safe micro-batch of the recommended layout, for each recompute mode.
 
-    Degrees, sharding and framework stay. The global batch is that of one pass of all replicas: one
-    micro-batch each, with a pipeline as many as stages. More micro-batches a step allow any larger
-    global batch.
+    Degrees, sharding and framework are kept. The global batch is one pass of all replicas: one
+    micro-batch each, or with a pipeline one micro-batch per stage. Gradient accumulation allows
+    any larger global batch.
     """
     point = plan_point(job.replaced(nodes=nodes))
     scenario, best = point.recommended()
@@ -174,7 +174,7 @@ def largest_batch(job: JobSpec, *, nodes: int = 1, **_: Unpack[JobFields]) -> Fi
 
 
 def _largest(scenario: Scenario, layout: Layout, mode: Recompute) -> Estimate | None:
-    """Estimate a layout with the largest micro-batch that is safe under a recompute mode."""
+    """Estimate a layout with the largest safe micro-batch under a recompute mode."""
 
     def in_one_pass(size: int) -> Estimate | None:
         passes = {"micro_batch": size, "grad_accumulation": max(layout.pp, 1)}
@@ -231,10 +231,10 @@ def learning_rate(
     critical_batch: float | None = None,
     **_: Unpack[JobFields],
 ) -> Findings:
-    """Scale a learning rate from your batch to the workload's, with its warm-up and its speed.
+    """Scale a learning rate from your batch to the workload's, with warm-up and throughput.
 
-    Batches in between are planned too: where tokens per second no longer grow, a larger batch gains
-    nothing. The effect on accuracy is not estimated; published trainings of the model are listed.
+    Batches in between are planned too: once tokens/s no longer grow, a larger batch gains nothing.
+    The effect on accuracy is not estimated; published trainings of the model are listed.
     """
     workload = job.workload
     rows: dict[int, Row] = {}
@@ -270,7 +270,7 @@ def learning_rate(
 
 
 def batches_between(base: int, batch: int) -> list[int]:
-    """List two batches and doublings of the smaller between them; the eight largest at most."""
+    """List two batches and the largest doublings of the smaller between them; eight at most."""
     low, high = sorted((base, batch))
     between = [low * 2**power for power in range(1, math.ceil(math.log2(high / low)))]
     return sorted({low, *between[2 - _MOST_BETWEEN :], high})

@@ -1,4 +1,4 @@
-"""Largest jobs: the largest model of a family, and the longest sequence."""
+"""Largest jobs: the largest model of a family, and the longest sequence that fit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LONGEST = 4_194_304
 
 
 def families() -> dict[str, list[Model]]:
-    """Models of the catalogue by family, smallest first."""
+    """Return the models of the catalogue by family, smallest first."""
     models: dict[str, list[Model]] = {}
     for each in map(load_model, names("model")):
         models.setdefault(each.family, []).append(each)
@@ -47,10 +47,10 @@ def model(
     days: float | None = None,
     **_: Unpack[JobFields],
 ) -> Findings:
-    """Find the largest model of a family, or of those named, that some nodes can train.
+    """Find the largest model of a family, or of those named, that a number of nodes can train.
 
-    Its layout is safe in memory, and in common use if any model's is. With `days`, the workload's
-    tokens must also be trained in that time by the estimate.
+    The model needs a layout that is safe in memory. Models with a layout in common use come first.
+    With `days`, the estimated time for the workload's tokens must not exceed that.
     """
     if days is not None:
         needs_tokens(job, "whether it is done in time")
@@ -73,7 +73,7 @@ def model(
 
 
 def _models(job: JobSpec, family: str | None, among: tuple[str, ...]) -> list[Model]:
-    """The models to compare, smallest first."""
+    """Return the models to compare, smallest first."""
     if among:
         return sorted(map(load_model, dict.fromkeys(among)), key=_size)
     catalogue = families()
@@ -129,7 +129,7 @@ def sequence(
     """Find the longest sequence with a common layout, and the longest that is safe in memory.
 
     The global batch keeps its number of sequences. Lengths are multiples of `grain` up to 4 Mi
-    tokens, bisected to a 64th. A model's usual length is a limit only where its positions are a
+    tokens, bisected to 1/64. A model's usual length is a limit only if its positions are a learned
     table.
     """
     job = job.replaced(nodes=nodes)
@@ -141,7 +141,7 @@ def sequence(
     longest = largest(start, _LONGEST, grain, lambda length: lengths[length].safe)
     if longest:
         largest(start, longest, grain, lambda length: lengths[length].common)
-    # bisection may have passed a longer one that holds
+    # bisection may have passed a longer sequence that is safe
     safe = max(lengths.values_where(lambda point: point.safe), default=None)
     common = max(lengths.values_where(lambda point: point.common), default=None)
     notes = [
@@ -161,7 +161,7 @@ def sequence(
 
 
 def _check_grain(model: Model, grain: int) -> None:
-    """Raise LayoutError where no multiple of a grain is a sequence of the model."""
+    """Raise LayoutError if no multiple of a grain is a sequence of the model."""
     longest = model.longest_sequence
     if model.counts_samples:
         raise LayoutError(
@@ -185,7 +185,7 @@ def _longest_sequence(lengths: Scan, safe: int | None, common: int | None, grain
         )
     best = lengths[common or safe]
     if safe < grain:
-        # only the workload's own length lies below the grain
+        # only the workload's own length is shorter than the grain
         return (
             f"{model} is safe on {best.place} with the {safe:,} tokens of the workload, and with "
             f"no multiple of {grain:,}: {best.describe()}. Use a smaller grain for lengths between."

@@ -1,1 +1,1 @@
-"""Nodes, deadlines, costs, and one machine, framework or setting against another."""
+"""Resources: nodes, deadlines, costs, and comparisons of machines, frameworks and settings."""

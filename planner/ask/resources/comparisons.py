@@ -1,4 +1,4 @@
-"""Comparisons: one machine against others, and what each change of machine or software brings."""
+"""Comparisons: one machine against others, and the gain of each machine or software change."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _DOUBLED = {
     "device memory twice as fast": ("device.memory_bytes_per_s",),
     "host memory twice as large": ("node.host_memory_bytes",),
 }
-"""Quantities of a machine that are doubled together."""
+"""Machine fields that are doubled together, by the name of the change."""
 _SMALL_PART = 0.005
 
 
@@ -50,9 +50,9 @@ def machine(
 ) -> Findings:
     """Find the machine on which a job is fastest, or takes the fewest node-hours.
 
-    The others get at least as many devices as the nodes of the first (`same="devices"`), or as many
-    nodes. A machine that cannot run the job, for example without its precision, is a row with the
-    reason.
+    The other machines get at least as many devices as the first (`same="devices"`), or the same
+    number of nodes. A machine that cannot run the job, for example because it lacks the precision,
+    is a row with the reason.
     """
     if not against:
         raise LayoutError("against names no other machine; name at least one")
@@ -64,7 +64,7 @@ def machine(
         count = -(-devices // each.node.num_devices) if same == "devices" else nodes
         points.append(plan_or_reason(job, machine=each, nodes=count))
     measure = "node_hours" if by == "node-hours" else "seconds"
-    # ties keep the order in which machines are named
+    # ties keep the order in which the machines were given
     points.sort(key=operator.attrgetter(measure))
     unproven = [p.machine.name for p in points if p.fits and not p.machine.evidence]
     notes = ["Every machine has its own plan, with the layout and framework that suit it."]
@@ -96,7 +96,7 @@ def _best_machine(job: JobSpec, points: list[PlanPoint], measure: str) -> str:
         "seconds": ("time", f"{verb(best.nodes, 'are', 'is')} the fastest"),
         "node_hours": ("node-hours", f"{verb(best.nodes, 'take')} the fewest node-hours"),
     }[measure]
-    # the intervals overlap where the runner-up may be better
+    # if the intervals overlap, the runner-up may be better
     (_, best_estimate), (_, second_estimate) = best.recommended(), second.recommended()
     highest = best_estimate.interval_step_time_s[1] / best_estimate.step_time_s
     lowest = ratio * second_estimate.interval_step_time_s[0] / second_estimate.step_time_s
@@ -114,7 +114,7 @@ def _with_devices(point: PlanPoint) -> str:
 
 
 class _Change(NamedTuple):
-    """A change: its kind, its name, and the fields of the job or its workload that it sets."""
+    """A change: its kind, its name, and the job or workload fields that it sets."""
 
     kind: str
     name: str
@@ -129,10 +129,10 @@ def change(
     also: tuple[str, ...] = (),
     **_: Unpack[JobFields],
 ) -> Findings:
-    """Plan a job anew with each of many changes to machine, job and software.
+    """Plan a job again with each of many changes to machine, job and software, one at a time.
 
-    Faster and larger parts of the machine, twice the nodes, twice the batch, fp8, every other
-    framework, every switch of the recommended one. Gain is tokens per second over today's.
+    Changes: faster and larger parts of the machine, twice the nodes, twice the batch, fp8, every
+    other framework, every switch of the recommended one. Gain is the relative change of tokens/s.
     """
     job = job.replaced(nodes=nodes)
     machines = {shorten(text): override_fields(job.machine, (text,)) for text in also}
@@ -157,7 +157,7 @@ def change(
 
 
 def _machine_changes(job: JobSpec) -> Iterator[_Change]:
-    """Doubled quantities that the machine states, and half the latency of its network."""
+    """Yield doublings of quantities that the machine states, and half its network latency."""
     machine = job.machine
     networked = job.nodes > 1 and machine.node.num_nics > 0
     for name, paths in _DOUBLED.items():
@@ -185,12 +185,12 @@ def _job_changes(job: JobSpec) -> Iterator[_Change]:
         try:
             workload.replaced(**fields)
         except PlannerError:
-            continue  # no workload has such a batch
+            continue  # the workload cannot have this batch or precision
         yield _Change("job", name, fields)
 
 
 def _software_changes(job: JobSpec, now: PlanPoint) -> Iterator[_Change]:
-    """Every other framework, and every switch of the recommended one."""
+    """Yield every other framework, and every inactive switch of the recommended one."""
     current = "" if now.best is None else now.best.framework
     for framework in frameworks_for((), job.machine):
         if strip_switches(framework.name) != strip_switches(current):
@@ -208,7 +208,7 @@ def _software_changes(job: JobSpec, now: PlanPoint) -> Iterator[_Change]:
         try:
             switched = framework.with_switches(word)
         except PlannerError:
-            continue  # it needs another switch, or excludes one that is on
+            continue  # it needs another switch, or conflicts with an active one
         yield _Change("switch", f"{current}+{word}", {"frameworks": (switched,)})
 
 
@@ -221,7 +221,7 @@ def _row(each: _Change, point: PlanPoint, now: PlanPoint) -> Row:
 
 
 def _largest_difference(point: PlanPoint, now: PlanPoint) -> str:
-    """The part of the step that gets shorter, or longer, by most for as many tokens."""
+    """Name the part of the step time that changes most, scaled to the same number of tokens."""
     (_, after), (_, before) = point.recommended(), now.recommended()
     scale = now.workload.tokens_per_step / point.workload.tokens_per_step
     times = {

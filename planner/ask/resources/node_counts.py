@@ -1,4 +1,4 @@
-"""Node counts: the fewest nodes for a job, and how it scales on more."""
+"""Node counts: the fewest nodes for a job, and how it scales to more."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from planner.choose.preferences import preferences
 from planner.units import counted
 
 _LARGER_ROWS = 3
-"""Doublings beyond the smallest node count that the table shows."""
+"""Number of doublings beyond the smallest node count that the table shows."""
 
 
 @question
 def nodes(job: JobSpec, *, most_nodes: int | None = None, **_: Unpack[JobFields]) -> Findings:
-    """Find the smallest node counts: where a job fits, is safe, and has a common layout.
+    """Find the smallest node counts where a job fits, is safe, and has a common layout.
 
-    Safe: the out-of-memory risk is at most 5 %. Common: besides, nothing is offloaded, tensor
-    parallelism stays among wired devices, no pipeline is deeper than published ones, and context
-    parallelism keeps long slices. Rows are the node counts that were planned.
+    Safe: the out-of-memory risk is at most 5 %. Common: it is safe, nothing is offloaded, tensor
+    parallelism stays among wired devices, the pipeline is not deeper than published ones, and
+    context parallelism keeps long slices. Rows are the node counts that were planned.
     """
     limit = node_limit(job, most_nodes)
     counts, points = range(1, limit + 1), scan(job, "nodes")
@@ -92,9 +92,9 @@ def scaling(
 ) -> Findings:
     """Plan doublings of the nodes: step time, throughput, parallel efficiency, and the knee.
 
-    Efficiency is tokens per second and node over those of the first node count with a common layout
-    (the first that fits if there is none). The knee is the last doubling before efficiency falls
-    below the percentage asked for.
+    Efficiency is tokens/s per node over that of the first node count with a common layout (the
+    first that fits if there is none). The knee is the last doubling before efficiency falls below
+    `efficiency` percent.
     """
 
     def plan(count: int) -> PlanPoint:
@@ -134,7 +134,7 @@ def scaling(
 
 
 def _knee(point: PlanPoint, first: PlanPoint, row: Row, larger: Row | None = None) -> str:
-    """The knee, its efficiency, and that of the next larger node count."""
+    """Describe the knee, its efficiency, and that of the next larger node count."""
     _, best = point.recommended()
     sentence = (
         f"{point.place}: {100 * row['efficiency']:.0f} % of the tokens/s per node on "

@@ -1,4 +1,4 @@
-"""Training time: the fewest nodes for a deadline, the cheapest ones, and jobs in a row."""
+"""Training time: the fewest nodes for a deadline, the cheapest node count, chains of jobs."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from planner.training.job_slot import START_S, Run, Slot, planned_steps, slot_of
 from planner.units import counted, format_amount, joined, parse_power
 
 _MOST_JOBS = 100
-# ours: nobody trains in a longer row, though short debug queues would admit it
+# our choice: nobody trains in a longer chain, though short debug queues would admit it
 _EVEN = 0.5
 _REFINEMENTS = 2
-"""Rounds of looking halfway between the cheapest count and its planned neighbours."""
+"""Rounds of planning halfway between the cheapest node count and its planned neighbours."""
 _NORMAL = NormalDist()
 
 
 @dataclass(frozen=True, slots=True)
 class JobChain:
-    """The jobs in a row that a training takes on some nodes, under the limits of the queues."""
+    """Consecutive jobs that a training needs on a number of nodes under the queue limits."""
 
     point: PlanPoint
     slot: Slot
@@ -51,7 +51,7 @@ class JobChain:
 
     @property
     def days(self) -> tuple[float, float, float]:
-        """Days of all jobs: the estimate, and the ends of its 90 % interval."""
+        """Days of all jobs: the estimate, then the ends of its 90 % interval."""
         _, best = self.point.recommended()
         expected, low, high = (
             (self.point.seconds * each / best.step_time_s + self.starting_s) / DAY_S
@@ -60,11 +60,11 @@ class JobChain:
         return expected, low, high
 
     def late_probability(self, days: float) -> float:
-        """Probability that it takes longer than some days [1].
+        """Probability that the training takes longer than a number of days [1].
 
-        The logarithm of the step time is normal to either side of the estimate, with the ends of
-        the 90 % interval as its 5 % and 95 % quantiles. Waiting in queues and failures are left
-        out. method.md#intervals.
+        The logarithm of the step time is taken as normal on each side of the estimate; the ends of
+        the 90 % interval are its 5 % and 95 % quantiles. Left out: waiting in queues, failures.
+        method.md#intervals.
         """
         working_s = days * DAY_S - self.starting_s
         if working_s <= 0 or math.isinf(working_s):
@@ -76,7 +76,7 @@ class JobChain:
         return 1 - _NORMAL.cdf(margin / (spread / _NORMAL.inv_cdf(0.95)))
 
     def describe_jobs(self) -> str:
-        """Number and length of the jobs, for a sentence."""
+        """Return number and length of the jobs as a phrase."""
         queue, jobs = self.slot.queue.name if self.slot.queue else "", self.slot.jobs
         if jobs == 1:
             return f"in 1 job of {queue}" if queue else "in 1 job"
@@ -84,12 +84,12 @@ class JobChain:
         return f"{row} ({queue})" if queue else row
 
     def describe_days(self) -> str:
-        """Days with their interval, for a sentence."""
+        """Return the days with their interval as a phrase."""
         expected, low, high = (f"{float(f'{value:.3g}'):g}" for value in self.days)
         return f"{expected} days (90 % interval {low} to {high})"
 
     def row(self, days: float, **columns: Any) -> Row:
-        """A record of the table, with the risk to be late where the time limit is finite."""
+        """Return a table row, with the risk of being late if the time limit is finite."""
         expected, *ends = self.days
         queue = self.slot.queue.name if self.slot.queue else ""
         row = {**with_interval("days", expected, ends), "jobs": self.slot.jobs, "queue": queue}
@@ -99,7 +99,7 @@ class JobChain:
 
 
 def chain_of(point: PlanPoint) -> JobChain | None:
-    """The jobs in a row of a plan point; None where nothing fits."""
+    """Return the chain of jobs of a plan point; None if nothing fits."""
     if point.best is None or point.scenario is None:
         return None
     run = Run(
@@ -112,7 +112,7 @@ def chain_of(point: PlanPoint) -> JobChain | None:
 
 
 def admitted_counts(machine: Machine, limit: int) -> Sequence[int]:
-    """Node counts that a queue admits without a request; all where no queues are known."""
+    """Return the node counts that queues admit without a request; all if no queue is known."""
     counts = range(1, limit + 1)
     if not machine.scheduler.queues:
         return counts
@@ -121,9 +121,9 @@ def admitted_counts(machine: Machine, limit: int) -> Sequence[int]:
 
 
 def sections(machine: Machine, counts: Sequence[int]) -> list[Sequence[int]]:
-    """Split node counts where the longest job that queues allow changes.
+    """Split node counts into runs with the same longest allowed job.
 
-    More nodes may be slower to finish where only queues for short jobs admit them.
+    More nodes may take longer to finish if only queues for short jobs admit them.
     """
     queues = [q for q in machine.scheduler.queues if not q.on_request]
 
@@ -136,15 +136,15 @@ def sections(machine: Machine, counts: Sequence[int]) -> list[Sequence[int]]:
 
 @dataclass(frozen=True, slots=True)
 class _Trainings:
-    """A training on several node counts, and its limits."""
+    """A training planned on several node counts, and its limits."""
 
     points: Scan
     counts: Sequence[int]
     """Node counts that queues admit."""
     days: float
-    """From first job to last; infinite where there is no time limit."""
+    """Time limit from first job to last; infinite without a limit."""
     most_jobs: int
-    """Largest number of jobs in a row."""
+    """Largest number of consecutive jobs."""
 
     @classmethod
     def of(
@@ -167,7 +167,7 @@ class _Trainings:
         return f"{len(self.points)} of {counted(len(self.counts), 'node count')} planned"
 
     def accept(self, point: PlanPoint, risk: float = _EVEN) -> bool:
-        """True if a training fits, in few enough jobs, and its risk to be late is low enough."""
+        """True if a training fits, in at most `most_jobs` jobs, and is late with at most `risk`."""
         chain = chain_of(point)
         if chain is None or (point.workload.all_tokens and chain.slot.jobs > self.most_jobs):
             return False
@@ -177,26 +177,26 @@ class _Trainings:
         return [point for point in self.points.fitting() if self.accept(point)]
 
     def fewest(self, risk: float) -> int | None:
-        """The fewest nodes whose risk to be late is low enough."""
+        """Return the fewest nodes whose risk of being late is at most `risk`; None without any."""
         results = (
             smallest(part, lambda n: self.accept(self.points[n], risk)) for part in self.sections
         )
         return next((count for count in results if count is not None), None)
 
     def chains(self) -> list[JobChain]:
-        """Jobs in a row of every point where something fits, by rising nodes."""
+        """Return the chain of jobs of every point where something fits, by ascending nodes."""
         return [chain for point in self.points.fitting() if (chain := chain_of(point))]
 
     def risk(self, chain: JobChain) -> str:
         return percent(chain.late_probability(self.days))
 
     def row(self, point: PlanPoint, **columns: Any) -> Row:
-        """A record, with the jobs in a row where the workload states tokens."""
+        """Return a table row, with the chain of jobs if the workload states tokens."""
         chain = chain_of(point) if point.workload.all_tokens else None
         return chain.row(self.days, **columns) if chain else point.row(**columns)
 
     def with_more_jobs(self, below: float) -> str:
-        """Name fewer nodes that are in time with too many jobs; empty if there are none."""
+        """Name a smaller node count that is in time but needs too many jobs; empty if none."""
         for chain in self.chains():
             in_time = chain.late_probability(self.days) <= _EVEN
             if chain.point.nodes < below and in_time and chain.slot.jobs > self.most_jobs:
@@ -204,7 +204,7 @@ class _Trainings:
         return ""
 
     def none_accepted(self) -> str:
-        """Say why no node count is accepted."""
+        """Explain why no node count is accepted."""
         chains, points = self.chains(), self.points
         if not chains:
             reason = points[max(points.points)].reason if len(points) else "no queue admits any"
@@ -229,11 +229,11 @@ def deadline(
     most_nodes: int | None = None,
     **_: Unpack[JobFields],
 ) -> Findings:
-    """Find the fewest nodes that train the workload's tokens in some days, job after job.
+    """Find the fewest nodes that train the workload's tokens in a number of days, job after job.
 
-    A job is as long as the shortest queue that holds the training, or the longest queue, allows;
-    each takes ten minutes to start. Node counts that need more than `most_jobs` jobs are passed
-    over. The risk to be late follows from the interval of the step time.
+    Job length is the limit of the shortest queue that holds the whole training, else of the longest
+    queue; each job takes ten minutes to start. Node counts that need more than `most_jobs` jobs are
+    skipped. The risk of being late follows from the interval of the step time.
     """
     needs_tokens(job, "how long it takes")
     trainings = _Trainings.of(job, days, most_jobs, most_nodes)
@@ -255,7 +255,7 @@ def deadline(
 
 
 def _in_time(trainings: _Trainings, likely: int, sure: int | None, late: float) -> str:
-    """Name the node counts that are surely in time, and in time at even odds."""
+    """Name the node counts that are in time with low risk, and in time at even odds."""
     chains = {chain.point.nodes: chain for chain in trainings.chains()}
     best, even = chains[sure or likely], chains[likely]
     sentence = (
@@ -287,8 +287,8 @@ def cheapest(
     """Find the node count with the fewest node-hours, and their price and energy.
 
     Price and energy are node-hours times the user's own figures, so one node count minimises all
-    three. With `days`, only node counts that are in time at even odds count. Where the workload
-    states tokens, node counts that need more jobs in a row than `most_jobs` are passed over.
+    three. With `days`, only node counts that are in time at even odds are considered. If the
+    workload states tokens, node counts that need more than `most_jobs` jobs are skipped.
     """
     if days is not None:
         needs_tokens(job, "whether it is done in time")
@@ -333,7 +333,7 @@ def _watts(power: str | None) -> float | None:
 
 
 def _cheapest(trainings: _Trainings) -> PlanPoint | None:
-    """The accepted point with the fewest node-hours, safe ones first; ties take fewer nodes."""
+    """Pick the accepted point with the fewest node-hours, safe ones first; ties: fewer nodes."""
     accepted = trainings.accepted()
     safe = [point for point in accepted if point.safe] or accepted
     return min(safe, key=lambda point: (point.node_hours, point.nodes), default=None)
@@ -352,7 +352,7 @@ def _refine(trainings: _Trainings) -> None:
 
 
 def _fewest_hours(trainings: _Trainings, best: PlanPoint, row: Row) -> str:
-    """Name the cheapest node count, its charges, and those that cost about as much."""
+    """Name the cheapest node count, its cost, and node counts that cost about as much."""
     low, high = format_amount(row["node_hours_low"]), format_amount(row["node_hours_high"])
     training = f"{amount_of_training(best.workload)} of {trainings.points.job.model.name}"
     sentence = (

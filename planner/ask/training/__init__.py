@@ -1,1 +1,1 @@
-"""What a training takes besides its steps: input data, start-up, checkpoints."""
+"""Time outside the steps: input data, start-up, checkpoints."""

@@ -1,4 +1,4 @@
-"""Checkpoint cost: size and time of checkpoints, how often to save, and what failures cost."""
+"""Checkpoint cost: size and time of checkpoints, the save interval, and the cost of failures."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from planner.training.resilience.start import restart_s
 from planner.units import counted, format_bytes, format_rate, format_seconds
 
 _MONTH_S = 30 * 86400.0
-"""Training time where the workload states no tokens; shares of it hardly depend on it."""
+"""Training time if the workload states no tokens; the shares hardly depend on it."""
 _FILE_SYSTEMS = 2
-"""Number of file systems that are compared: the fastest ones."""
+"""Number of file systems to compare: the fastest ones."""
 _NOTES = (
     "To resume exactly, a checkpoint also holds the step, the schedule, the random states and "
     "the position of the data loader, with the epoch that seeds a DistributedSampler; else "
@@ -42,7 +42,7 @@ _NOTES = (
 
 
 class _Saving(NamedTuple):
-    """A way to save checkpoints, and what it costs."""
+    """A way to save checkpoints, and its cost."""
 
     settings: Checkpoints
     saved: Checkpoint
@@ -61,12 +61,12 @@ def checkpoints(
     share: float = 100.0,
     **_: Unpack[JobFields],
 ) -> Findings:
-    """Show the size of a checkpoint, how long steps wait for it, how often to save, and the losses.
+    """Show the size of a checkpoint, how long steps wait for it, how often to save, and losses.
 
-    Of the recommended layout: to the fastest shared file systems, synchronous and asynchronous, to
-    the nodes' own disks and from there to the file system, and gathered by one rank. Without
-    `interval_minutes` the interval is the one that loses least by Daly's formula. With `most_nodes`
-    also on doublings of the nodes.
+    Uses the recommended layout. Compares synchronous and asynchronous saves to the fastest shared
+    file systems, saves to node-local disks drained to the file system, and one rank gathering all.
+    Without `interval_minutes`, the interval loses the least time by Daly's formula. With
+    `most_nodes`, also plans doublings of the nodes.
     """
     failure_rate = None if device_mtbf_hours is None else 1 / device_mtbf_hours
     failures = Failures(per_device_hour=failure_rate, detection_s=60 * detection_minutes)
@@ -109,7 +109,7 @@ def checkpoints(
 def _savings(
     point: PlanPoint, failures: Failures, interval_s: float | None, share: float
 ) -> Iterator[_Saving]:
-    """Estimate every way to save that the machine has."""
+    """Estimate every way to save checkpoints on the machine."""
     scenario, best = point.recommended()
     layouts = Layouts.of(best.layout)
     weights = saved_bytes(scenario, layouts, "weights")["weights"]
@@ -146,7 +146,7 @@ def _savings(
 def _settings(
     scenario: Scenario, layouts: Layouts, share: float
 ) -> Iterator[tuple[str, Checkpoints]]:
-    """Ways to save, with their names."""
+    """Yield the ways to save checkpoints: name and settings."""
     machine = scenario.machine
     rates = {s.name: s.bytes_per_s.value for s in machine.file_systems if s.bytes_per_s is not None}
     fastest = sorted(rates, key=lambda name: -rates[name])[:_FILE_SYSTEMS] or [""]
@@ -165,7 +165,7 @@ def _settings(
 def _bottleneck(
     scenario: Scenario, layouts: Layouts, settings: Checkpoints, saved: Checkpoint
 ) -> str:
-    """Name what limits the rate of writing."""
+    """Name the bottleneck of writing."""
     machine, rate = scenario.machine, constants().writer_bytes_per_s.value
     nodes = min(float(nodes_of(machine, layouts)), float(saved.writers))
     limits = transfer_bounds_s(
@@ -189,7 +189,7 @@ def _bottleneck(
 
 
 def _best(savings: list[_Saving]) -> Row:
-    """The way that loses least; ties keep their order."""
+    """Return the row of the way that loses the least time; ties keep their order."""
     return max((each.row for each in savings), key=lambda row: float(row["useful_share"]))
 
 
@@ -213,7 +213,7 @@ def _size_and_interval(point: PlanPoint, savings: list[_Saving], interval_s: flo
 
 
 def _percent(share: float) -> str:
-    """A share with enough digits to differ from 100 %."""
+    """Format a share with enough digits to differ from 100 %."""
     digits = 1
     while digits < 6 and f"{100 * share:.{digits}f}" == f"{100:.{digits}f}":
         digits += 1
@@ -254,7 +254,7 @@ def _advice(point: PlanPoint, savings: list[_Saving], failures: Failures) -> Ite
 
 
 def _time_limit_cost(point: PlanPoint, best: Row, failures: Failures) -> Iterator[str]:
-    """What the time limit of the longest queue costs."""
+    """State the cost of the longest queue's time limit."""
     queues = [q for q in point.machine.scheduler.queues if not q.on_request]
     admitting = [q for q in queues if q.min_nodes <= point.nodes <= q.max_nodes]
     if not admitting:

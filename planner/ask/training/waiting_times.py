@@ -1,4 +1,4 @@
-"""Waiting times: before the first step of a job, part by part, and for the data of its steps."""
+"""Waiting times: the start-up of a job, part by part, and input data of its steps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from planner.training.resilience.start import START_PARTS, start_up
 from planner.units import counted, format_bytes, format_seconds
 
 _LEAST_GAIN = 0.005
-"""Gain of utilisation below which a change is no help."""
+"""Smallest gain of utilisation that counts as a help."""
 
 
 @question
@@ -43,11 +43,11 @@ def startup(
     warm_up_s: float = 0.0,
     **_: Unpack[JobFields],
 ) -> Findings:
-    """Show the start of a job on doublings of the nodes, for the recommended layouts.
+    """Show the start-up time of a job on doublings of the nodes, for the recommended layouts.
 
-    Parts follow one after the other: launch, imports, process groups, communicators, the model, its
+    Parts run one after another: launch, imports, process groups, communicators, the model, its
     weights, the dataset's index, compilation, slower first steps. Parts that depend on the machine
-    and the ranks are modelled; the others are as long as stated.
+    and the ranks are modelled; the others take the time that the options state.
     """
     start = StartUp(
         environment=environment,
@@ -59,7 +59,7 @@ def startup(
     )
     points = scan(job, "nodes", doublings(count_range(job, nodes, most_nodes)))
     rows = [_start_row(point, start) for _, point in points.by_value()]
-    # parts that are 0 in every row have no column
+    # drop the columns of parts that are 0 in every row
     empty = {f"{name}_s" for name in START_PARTS}
     empty -= {name for row in rows for name in empty if row.get(name)}
     fitting = [row for row in rows if row["fits"]]
@@ -108,7 +108,7 @@ def _start_row(point: PlanPoint, start: StartUp) -> Row:
 
 
 def _other_starts(point: PlanPoint, start: StartUp) -> Iterator[str]:
-    """Compare other ways to start by the same formulas."""
+    """Compare other ways to start, using the same formulas."""
     now_s, place = sum(_start_parts(point, start).values()), f"on {counted(point.nodes, 'node')}"
     if start.environment != "local-disk" and point.machine.num_nodes.value > 1:
         local = start.replaced(environment="local-disk")
@@ -120,7 +120,7 @@ def _other_starts(point: PlanPoint, start: StartUp) -> Iterator[str]:
         )
     unordered = start.replaced(ordered_groups=False)
     waiting_s = sum(_start_parts(point, unordered).values())
-    if waiting_s - now_s > 1:  # 0 where all ranks wait already
+    if waiting_s - now_s > 1:  # 0 if all ranks wait already
         yield (
             f"If all ranks wait for each other at every new group, as with torch's new_group "
             f"without use_local_synchronization, the start takes {format_seconds(waiting_s)} "
@@ -130,7 +130,7 @@ def _other_starts(point: PlanPoint, start: StartUp) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Input:
-    """The input of a step on some nodes; on other node counts the batch of a node stays."""
+    """Input pipeline of a step; other node counts keep the batch per node."""
 
     job: JobSpec
     step_s: float
@@ -140,29 +140,29 @@ class _Input:
 
     @property
     def epochs(self) -> float:
-        """Epochs; two at least, as caches help from the second on."""
+        """Number of epochs, at least two because caches help from the second epoch on."""
         return max(self.job.workload.epochs, 2.0)
 
     def time(self, nodes: int, staging: Staging) -> InputTime:
-        """Time to read a step's samples on some nodes."""
+        """Time to read a step's samples on a number of nodes."""
         samples = self.job.workload.global_batch * nodes / self.job.nodes
         step = self.job.machine, nodes, self.ranks_per_node, samples, self.step_s
         return input_time(*step, self.dataset, self.loader.replaced(staging=staging), self.epochs)
 
     @property
     def now(self) -> InputTime:
-        """The time on the job's nodes with the loader as it is."""
+        """Time on the job's nodes with the loader's present settings."""
         return self.time(self.job.nodes, self.loader.staging)
 
     def changes(self) -> list[Change]:
-        """Other settings on the job's nodes, most utilisation first."""
+        """Try other settings on the job's nodes, highest utilisation first."""
         job, batch = self.job, self.job.workload.global_batch
         step = job.machine, job.nodes, self.ranks_per_node, batch, self.step_s
         tried = changes(*step, self.dataset, self.loader, self.epochs)
         return sorted(tried, key=lambda change: -float(change.time.utilisation))
 
     def row(self, nodes: int, staging: Staging) -> Row:
-        """What the input of a step takes on some nodes."""
+        """Return the table row of one node count and staging."""
         time = self.time(nodes, staging)
         slowest = str(time.bound)
         return {
@@ -196,11 +196,11 @@ def data(
     most_nodes: int | None = None,
     **_: Unpack[JobFields],
 ) -> Findings:
-    """Show how long steps wait for data on more and more nodes, from file system, disk and memory.
+    """Show how long steps wait for data on doublings of the nodes, from file system, disk, memory.
 
-    The batch is the workload's on the nodes of the job; on other node counts the batch of a node
-    and the time of a step stay. Utilisation is that of DLIO and MLPerf Storage: computing time over
-    all time, after the first epoch. `reason` is the slowest stage.
+    The batch is the workload's on the nodes of the job; other node counts keep the batch per node
+    and the step time. Utilisation is defined as in DLIO and MLPerf Storage: computing time over
+    total time, after the first epoch. `reason` is the slowest stage.
     """
     job = job.replaced(nodes=nodes)
     loader = Loader(
@@ -219,13 +219,13 @@ def data(
     ranks = float(job.machine.node.num_devices)
     if step_seconds is None:
         best = plan_point(job).recommended()[1]
-        # ranks of a tensor, pipeline or context group share what one of them reads
+        # ranks of a tensor, pipeline or context group share the samples that one of them reads
         ranks = max(ranks / (best.layout.tp * best.layout.pp * best.layout.cp), 1.0)
         step_seconds = best.step_time_s
     reading = _Input(job, step_seconds, ranks, description, loader)
     limit = int(job.machine.num_nodes.value)
     counts = doublings(range(1, min(most_nodes or limit, limit) + 1))
-    # a copy on disk is worth it only where the dataset lies elsewhere
+    # staging to local disk is useful only if the dataset is on another file system
     has_disk = job.machine.node.local_disk and job.machine.file_system(file_system)
     places: list[Staging] = ["none", "local-disk", "memory"] if has_disk else ["none", "memory"]
     return Findings(
@@ -236,7 +236,7 @@ def data(
 
 
 def _arrival(reading: _Input) -> str:
-    """When the data of a step arrive, beside its computing, and the change that helps most."""
+    """Compare the delivery time of a step's data with its compute time; name the best change."""
     job, now, loader = reading.job, reading.now, reading.loader
     system = job.machine.file_system(loader.file_system)
     source = {
@@ -271,7 +271,7 @@ def _utilisation(time: InputTime) -> str:
 
 
 def _in_words(reading: _Input, change: Change) -> str:
-    """A change of the input pipeline, for a sentence."""
+    """Return a change of the input pipeline as a phrase."""
     loader, packed = change.loader, change.dataset.samples_per_file.value
     return {
         "workers": f"giving a rank {loader.workers} workers instead of {reading.loader.workers}",
@@ -288,7 +288,7 @@ def _in_words(reading: _Input, change: Change) -> str:
 
 
 def _data_notes(reading: _Input) -> Iterator[str]:
-    """Changes that help, best first, and what is not counted."""
+    """Yield the changes that help, best first, and what is not counted."""
     now, dataset = reading.now, reading.dataset
     for change in reading.changes():
         if float(change.time.utilisation - now.utilisation) >= _LEAST_GAIN:
@@ -314,7 +314,7 @@ def _data_notes(reading: _Input) -> Iterator[str]:
 
 
 def _unknown_rates(reading: _Input, now: InputTime) -> str:
-    """Name the stages whose rate the machine does not state, and the setting that states one."""
+    """Name the stages whose rate the machine does not state, and the setting for the first."""
     machine = reading.job.machine
     system = machine.file_system(reading.loader.file_system)
     stages = f"Not counted, because {machine.name} states no rate of it: {', '.join(now.unknown)}"

@@ -1,1 +1,1 @@
-"""Recipes: a layout in the files of each framework."""
+"""Recipes: the files of each framework for a layout, a module each."""

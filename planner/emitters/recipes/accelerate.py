@@ -25,13 +25,13 @@ _OPTIMIZERS = {
     "adafactor": "adafactor",
     "sgd": "sgd",
 }
-"""Optimizers of TrainingArguments; the estimate counts torch's AdamW over lists of tensors."""
+"""Optimizer names of TrainingArguments; the estimate counts torch's AdamW with `foreach`."""
 TRAINER_ARGUMENT = '${TRAINING_ARGUMENTS:+"${TRAINING_ARGUMENTS}"}'
-"""The path of the Trainer's arguments, where the user set it."""
+"""Path of the Trainer's arguments, as a shell word; empty if the user has not set it."""
 
 
 def accelerate_files(job: BatchJob, kind: str, **values: Any) -> tuple[File, ...]:
-    """`accelerate.yaml`, and `training_arguments.json` where the Trainer has words for it."""
+    """Write `accelerate.yaml`, and `training_arguments.json` if the Trainer can express the job."""
     workload = job.workload
     page = Page("accelerate", job, kind=kind, **values)
     config = page.file("accelerate.yaml", "Accelerate's configuration")
@@ -46,7 +46,7 @@ def accelerate_files(job: BatchJob, kind: str, **values: Any) -> tuple[File, ...
 
 
 def recipe(job: BatchJob) -> Recipe:
-    """`accelerate.yaml` for the user's own program."""
+    """Write `accelerate.yaml` for the user's own program."""
     layout = job.layout
     syncs = layout.grad_accumulation > 1 and layout.world > 1
     kind = "NO" if layout.world == 1 else "FSDP"

@@ -1,4 +1,4 @@
-"""DDP: the user's own program under torchrun; nanoGPT's options where the model is a GPT-2."""
+"""DDP: the user's own program under torchrun; nanoGPT's options if the model is a GPT-2."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from planner.emitters.recipe import Page, Recipe, Resume
 
 EXPRESSIBLE = ExpressibleLayouts()
 EVALUATED_BATCHES = 10
-"""Ours: the estimate counts no evaluation, and nanoGPT saves only beside one, of 200 by itself."""
+"""Ours; nanoGPT, which takes 200, saves only after an evaluation. Estimates leave those out."""
 _GPT2 = SupportedModels(
     positions=("learned",),
     norms=("layernorm", "layernorm-nobias"),
@@ -19,17 +19,17 @@ _GPT2 = SupportedModels(
     biases=("none", "all"),
     any_head_width=False,
 )
-"""What nanoGPT's `GPTConfig` builds, in sizes of GPT-2's proportions only."""
+"""Models that nanoGPT's `GPTConfig` builds; GPT-2's proportions of sizes only."""
 LEARNING = {
     "LEARNING_RATE": "the learning rate of your recipe, such as 6e-4",
     "WARMUP_STEPS": "the steps over which it warms up",
 }
-"""What a user of nanoGPT sets."""
+"""Variables that a user of nanoGPT sets."""
 
 
 def recipe(job: BatchJob) -> Recipe:
-    """`nanogpt.args` where nanoGPT can train the model, else what the program must do itself."""
-    # a process that torchrun starts would wrap the model, and hold buckets for nobody
+    """Write `nanogpt.args` if nanoGPT can train the model, else notes for the user's program."""
+    # under torchrun a single process would wrap the model in DDP, with useless buckets
     launcher: Literal["torch", "none"] = "none" if job.layout.world == 1 else "torch"
     page = Page("ddp", job, nanogpt=runs_nanogpt(job))
     if not runs_nanogpt(job):
@@ -57,7 +57,7 @@ def recipe(job: BatchJob) -> Recipe:
 
 
 def runs_nanogpt(job: BatchJob) -> bool:
-    """Whether nanoGPT builds the model and has every setting of the job."""
+    """Whether nanoGPT builds the model and supports every setting of the job."""
     model, workload = job.model, job.workload
     return (
         not _GPT2.lacks(model, workload.sequence_length)

@@ -1,4 +1,4 @@
-"""DeepSpeed: `ds_config.json` with every value written out, and `accelerate.yaml` beside it."""
+"""DeepSpeed: `ds_config.json` with every value written out, and `accelerate.yaml`."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _PRECISIONS = FrameworkNames(
 
 
 def config_file(job: BatchJob) -> File:
-    """`ds_config.json`."""
+    """Write `ds_config.json`."""
     return _page(job).file("ds_config.json", "DeepSpeed's configuration")
 
 
 def disk_folder(job: BatchJob) -> dict[str, str]:
-    """The folder that a user must bring where a job needs the node's disk and none is stated."""
+    """Folder that the user must provide for NVMe offload if the profile states no local disk."""
     if "nvme" not in job.layout.offload or _stated_disk(job):
         return {}
     return {_OWN_DISK: "make it a folder on the disk of every node, or a link to one"}
 
 
 def recipe(job: BatchJob) -> Recipe:
-    """`ds_config.json` for the user's own program, and how Accelerate would read it."""
+    """Write `ds_config.json` for the user's own program, and `accelerate.yaml` that names it."""
     config = config_file(job)
     return Recipe(
         files=(config, *accelerate_files(job, "DEEPSPEED", syncs=False)),
@@ -43,11 +43,11 @@ def recipe(job: BatchJob) -> Recipe:
 
 
 def _page(job: BatchJob) -> Page:
-    """The template with what is sharded, offloaded and reduced in which precision."""
+    """The template with values for sharding, offload and the precision of reductions."""
     layout, framework = job.layout, job.framework
     precision = _PRECISIONS[job.workload.precision]
     states = framework.states(job.workload.precision)
-    # a whole fp32 buffer beside 16-bit gradients is what accumulating in fp32 takes
+    # accumulating in fp32 takes a full fp32 buffer in addition to 16-bit gradients
     widens = states.gradient_bytes + states.unsharded_gradient_bytes >= 4
     moved = 0 if layout.offload == "none" else 2 if layout.offload.startswith("all-") else 1
     return Page(
@@ -68,13 +68,13 @@ def _page(job: BatchJob) -> Page:
 
 
 def _stated_disk(job: BatchJob) -> str:
-    """The folder of the node's disk that the machine's profile states, or empty."""
+    """Folder on the node's local disk that the machine's profile states, or empty."""
     launch = job.machine.scheduler.launch
     return launch.local_disk if launch is not None else ""
 
 
 def _largest_parameter(job: BatchJob) -> int:
-    """Elements of the model's largest matrix, in whole millions upwards."""
+    """Elements of the model's largest matrix, rounded up to whole millions."""
     model = job.model
     width = max(model.vocab_size, model.ffn_size)
     return -(-width * model.hidden_size // 1_000_000) * 1_000_000

@@ -12,16 +12,16 @@ EXPRESSIBLE = ExpressibleLayouts()
 _SCHEDULERS = ("pbs", "slurm", "none")
 """Batch systems that ezpz knows; without one it calls `mpirun`."""
 _CHARACTERS = 256
-"""A vocabulary up to this size is of characters."""
+"""Largest vocabulary that is taken as one of characters."""
 _DONE = (
     "python3 -c 'import torch; "
     f'print(torch.load("{CHECKPOINTS}/ckpt.pt", map_location="cpu")["iter_num"])\''
 )
-"""Steps behind a checkpoint: wordplay counts `max_iters` from where it starts."""
+"""Shell command for a checkpoint's step: wordplay counts `max_iters` from where it resumes."""
 
 
 def recipe(job: BatchJob) -> Recipe:
-    """`wordplay.args` for wordplay's own program."""
+    """Write `wordplay.args` for wordplay's own program."""
     _check(job)
     page = Page(
         "ezpz",
@@ -45,7 +45,7 @@ def recipe(job: BatchJob) -> Recipe:
         argument_files=(file.name,),
         launcher="ezpz",
         variables={"DATA": f"what wordplay calls the data, such as {data}", **LEARNING},
-        # its checkpoints hold more than tensors, which newer torch does not load unasked
+        # its checkpoints hold more than tensors, which newer torch does not load by default
         environment={"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"},
         saves=True,
         resume=Resume(
@@ -57,7 +57,7 @@ def recipe(job: BatchJob) -> Recipe:
 
 
 def _check(job: BatchJob) -> None:
-    """Raise EmitError where ezpz knows no batch system, or wordplay cannot train the model."""
+    """Raise EmitError if ezpz lacks the batch system or wordplay cannot train the model."""
     kind = job.machine.scheduler.kind
     if kind not in _SCHEDULERS:
         raise EmitError(

@@ -12,7 +12,7 @@ _PRECISIONS = FrameworkNames("precision", "FSDP2 alone", TORCH_DTYPES)
 
 
 def recipe(job: BatchJob) -> Recipe:
-    """`sharding.py` for the user's own program; data-parallel layouts only."""
+    """Write `sharding.py` for the user's own program; data-parallel layouts only."""
     layout, runtime = job.layout, job.machine.device.runtime
     EXPRESSIBLE.check(layout, "FSDP2 alone")
     dtype, offloads = _PRECISIONS[job.workload.precision], layout.offload == "all-cpu"

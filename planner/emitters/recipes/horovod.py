@@ -1,4 +1,4 @@
-"""Horovod: one process a device under the site's MPI, and what wraps the optimizer."""
+"""Horovod: one process per device under the site's MPI, and a module to wrap the optimizer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PRECISIONS = FrameworkNames("precision", "Horovod", TORCH_DTYPES)
 
 
 def recipe(job: BatchJob) -> Recipe:
-    """`horovod_plan.py`, and the variables of the fusion buffer."""
+    """Write `horovod_plan.py`, and set the variables of the fusion buffer."""
     if job.machine.scheduler.kind == "kubernetes":
         raise not_expressible("a PyTorchJob, which knows no MPI,", "Horovod", "framework ddp")
     launch, framework = job.machine.scheduler.launch, job.framework

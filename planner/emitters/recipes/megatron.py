@@ -1,4 +1,4 @@
-"""Megatron: the arguments of Megatron-LM, one a line, for the model, the job and the layout."""
+"""Megatron: Megatron-LM's arguments for the model, the job and the layout, one per line."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OPTIMIZERS = FrameworkNames(
     "optimizer", _FRAMEWORK, {"adam": "adam", "adamw": "adam", "sgd": "sgd", "sgd-momentum": "sgd"}
 )
 _Options = Mapping[str, object]
-"""Values of options by name, as the filter `options` of templates writes them."""
+"""Values of options by name, for the template filter `options`."""
 _PRECISIONS: FrameworkNames[_Options] = FrameworkNames(
     "precision",
     _FRAMEWORK,
@@ -53,15 +53,15 @@ _GATES: dict[str, _Options] = {
         "softmax-type": "learnable",
     },
 }
-"""Gates of the feed-forward, by the module that builds the model."""
+"""Options of gated feed-forwards, by the module that builds the model."""
 _ACTIVATIONS: dict[str, _Options] = {
     # transformer_config.py: bias is fused with GELU and SwiGLU only
     "squared-relu": {"squared-relu": True, "no-bias-gelu-fusion": True},
 }
-"""Non-linearities without a gate that are not its default, GELU."""
+"""Options of activations without a gate, other than Megatron's default, GELU."""
 
 ARGUMENTS = "the arguments of Megatron, one a line"
-"""Meaning of `megatron.args`."""
+"""Purpose of `megatron.args`, for the README."""
 START = Recipe(
     files=(),
     argument_files=("megatron.args", "data.args"),
@@ -72,11 +72,11 @@ START = Recipe(
     },
     saves=True,
 )
-"""How Megatron-LM and its forks are started."""
+"""Base recipe of Megatron-LM and its forks, without files."""
 
 
 def recipe(job: BatchJob) -> Recipe:
-    """`megatron.args`, and `data.args` with mock data for a first run."""
+    """Write `megatron.args`, and `data.args` with mock data for a first run."""
     model, workload = job.model, job.workload
     page = Page(
         "megatron",
@@ -107,12 +107,12 @@ def recipe(job: BatchJob) -> Recipe:
 
 
 def common_options(job: BatchJob) -> str:
-    """Lines of what Megatron-LM and its forks spell alike."""
+    """Write the argument lines that Megatron-LM and its forks share."""
     return Page("megatron", job, **_common(job)).text("common")
 
 
 def _common(job: BatchJob) -> dict[str, object]:
-    """What fills in the common options: the ramp as batches by the tokens they begin at."""
+    """Values of the shared options: the save interval, and the ramp as START_TOKENS:BATCH."""
     ramp = parse_ramp(job.workload.ramp)
     starts = [0.0, *(until for until, _ in ramp)]
     sizes = [*(size for _, size in ramp), job.layout.global_batch]
@@ -121,7 +121,7 @@ def _common(job: BatchJob) -> dict[str, object]:
 
 
 def _window(job: BatchJob) -> _Options:
-    """The attention window, and which layers have none: every n-th, else the last."""
+    """Options of the attention window, and of layers without one: every n-th, else the last."""
     model = job.model
     layers, windows = model.num_layers, model.num_window_layers
     if not 0 < model.sliding_window < job.workload.sequence_length or not windows:
@@ -140,7 +140,7 @@ def _expert_tp(job: BatchJob) -> int:
 
 def _flexible(job: BatchJob) -> bool:
     """Whether tokens go through DeepEP."""
-    # its dispatcher takes no rank alone (moe/token_dispatcher.py:1836 @d98e8a64)
+    # its dispatcher refuses a single rank (moe/token_dispatcher.py:1836 @d98e8a64)
     shared = job.layout.ep * _expert_tp(job) > 1
     return bool(job.model.experts) and shared and job.framework.communication.experts_once_per_node
 
@@ -150,7 +150,7 @@ def _merges_passes(job: BatchJob) -> bool:
 
 
 def _stages(job: BatchJob) -> _Options:
-    """The chunks of the pipeline: in Megatron's counts where it has them, else one by one."""
+    """Options that place layers on chunks: Megatron's counts if they suffice, else a layout."""
     layout, layers = job.layout, job.model.num_layers
     chunks = layout.pp * layout.vpp
     deal = layer_split(layers, layout)
@@ -165,7 +165,7 @@ def _stages(job: BatchJob) -> _Options:
 
 
 def _uneven_ends(layout: Layout, layers: int, counts: list[int]) -> _Options:
-    """Ends that count as layers, or layers of the first and last stage."""
+    """Options for ends that count as layers, or for layers of the first and last stage."""
     options: dict[str, object] = {}
     first, last = max(layout.embedding_slots, 0), max(layout.head_slots, 0)
     if first + last and max(first, last) == 1 and not (layers + first + last) % len(counts):
@@ -181,7 +181,7 @@ def _uneven_ends(layout: Layout, layers: int, counts: list[int]) -> _Options:
 
 
 def uneven_stages(counts: Iterable[int]) -> str:
-    """Layers of every chunk in Megatron's notation.
+    """Write the layers of every chunk in Megatron's layout notation.
 
     >>> uneven_stages([2, 2, 1]), uneven_stages([0, 1, 0])
     ('Et*2|t*2|t*1L', 'E|t*1|L')
@@ -190,7 +190,7 @@ def uneven_stages(counts: Iterable[int]) -> str:
 
 
 def _environment(job: BatchJob) -> dict[str, str]:
-    """Megatron's own demand where communication overlaps with tensor or context parallelism."""
+    """Variables that Megatron requires for overlap with tensor, context or expert parallelism."""
     if _merges_passes(job):
         # perf_plugins.py of Megatron-Bridge v0.2.0, with a flexible dispatcher and without
         return {"CUDA_DEVICE_MAX_CONNECTIONS": "32" if _flexible(job) else "8"}

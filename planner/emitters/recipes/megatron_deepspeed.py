@@ -34,7 +34,7 @@ _PRECISIONS: FrameworkNames[Mapping[str, object]] = FrameworkNames(
 
 
 def recipe(job: BatchJob) -> Recipe:
-    """`megatron.args` and `ds_config.json`; the data is the user's."""
+    """Write `megatron.args` and `ds_config.json`; the user provides `data.args`."""
     built(job)
     config = config_file(job)
     page = Page(

@@ -14,7 +14,7 @@ _SCHEDULES = FrameworkNames("schedule", _FRAMEWORK, {"1f1b": "1f1b", "gpipe": "a
 
 
 def recipe(job: BatchJob) -> Recipe:
-    """`nanotron.yaml` for nanotron's own `run_train.py`."""
+    """Write `nanotron.yaml` for nanotron's own `run_train.py`."""
     built(job)
     page = Page(
         _FRAMEWORK,

@@ -17,14 +17,14 @@ EXPRESSIBLE = ExpressibleLayouts(
     recompute=("none", "selective", "full"),
     offload=("none", "all-cpu"),
     hybrid=True,
-    reshard=True,  # of other models, by fully_shard alone
+    reshard=True,  # only for other models, through fully_shard
     stages=True,
 )
 _OLD_MODULE = "llama3"
-"""The module whose models 0.2.2 is told as well."""
+"""Module whose models also get the TOML file of release 0.2.2."""
 _OLD_FLAVORS = ("8B", "70B", "405B")
 _OURS = "planned"
-"""Name of the model's sizes where they are no flavor of torchtitan's."""
+"""Name of the model's sizes if they are not a flavor of torchtitan."""
 _PRECISIONS = FrameworkNames(
     "precision", "torchtitan", {name: TORCH_DTYPES[name] for name in ("bf16", "fp32", "tf32")}
 )
@@ -55,7 +55,7 @@ _ASYNC = "enable_async_tensor_parallel"
 
 
 def recipe(job: BatchJob) -> Recipe:
-    """torchtitan's files for a model that it knows; for others FSDP2 alone."""
+    """Write torchtitan's files for a model that it builds; for others FSDP2's `sharding.py`."""
     built = job.framework.code.builds(job.model, job.workload)
     if built is None or not built.module:
         return fully_shard.recipe(job)
@@ -88,7 +88,7 @@ def recipe(job: BatchJob) -> Recipe:
 
 
 def _settings(job: BatchJob, flavor: str = "") -> dict[str, Any]:
-    """What a release is told, by section: 0.2.2 where it is told a flavor, else 0.3.0."""
+    """Settings by section: for release 0.2.2 if a flavor is given, else for 0.3.0."""
     page = Page(
         "torchtitan",
         job,
@@ -103,11 +103,11 @@ def _settings(job: BatchJob, flavor: str = "") -> dict[str, Any]:
 
 
 def _chunks(job: BatchJob, head: str) -> list[list[str]]:
-    """Modules of every chunk, dealt as the estimate deals them."""
+    """Modules of every pipeline chunk, placed as in the estimate."""
     if job.layout.pp == 1:
         return []
     number, layers = job.layout.pp * job.layout.vpp, job.model.num_layers
-    # both ends weigh one layer, where nothing else is told
+    # by default both ends count as one layer
     deal = layer_split(layers, job.layout, LayerSplit(1, 1))
     chunks = []
     for chunk in range(number):
@@ -117,8 +117,8 @@ def _chunks(job: BatchJob, head: str) -> list[list[str]]:
 
 
 def _is_old(job: BatchJob) -> bool:
-    """Whether 0.2.2 can say the job."""
-    # no shared embedding, other axes beside FSDP only, a whole loss, documents that attend together
+    """Whether release 0.2.2 can express the job."""
+    # no tied embeddings, chunked loss or document masks; tp and pp only together with FSDP
     layout = job.layout
     if job.framework.kernels.loss_chunks > 1 or job.workload.document_lengths:
         return False
@@ -128,11 +128,11 @@ def _is_old(job: BatchJob) -> bool:
 
 
 def _old_files(job: BatchJob, page: Page, flavor: str) -> list[File]:
-    """`torchtitan.toml`, and the model's sizes where they are no flavor."""
+    """Write `torchtitan.toml`, and a module of the model's sizes if they are not a flavor."""
     has_flavor = flavor in _OLD_FLAVORS
     tables = _settings(job, flavor if has_flavor else _OURS)
     if _ASYNC in tables.get("compile", {}):
-        # the older release has it among the degrees
+        # release 0.2.2 has it under `parallelism`
         tables.setdefault("parallelism", {})[_ASYNC] = tables["compile"].pop(_ASYNC)
     if not has_flavor:
         tables["experimental"] = {"custom_import": "torchtitan_model"}

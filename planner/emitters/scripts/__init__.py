@@ -1,1 +1,1 @@
-"""Scripts: the job script of every batch system, and what submits it."""
+"""Scripts: the job script of every batch system, and the script that submits it."""

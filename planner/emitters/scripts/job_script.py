@@ -1,4 +1,4 @@
-"""The job script of a machine, and the scripts that it starts and that start it."""
+"""Job script: the batch script of a machine, and the scripts that it starts or that submit it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PORT = 29500
 
 
 def job_files(job: BatchJob, recipe: Recipe, slot: Slot) -> list[File]:
-    """`job.sh`, and `rank.sh`, `submit.sh` and `job.yaml` where the machine needs them."""
+    """Write `job.sh`, and `rank.sh`, `submit.sh` and `job.yaml` if the machine needs them."""
     kind = job.machine.scheduler.kind
     if kind not in SYSTEMS:
         raise EmitError(
@@ -53,7 +53,7 @@ def job_files(job: BatchJob, recipe: Recipe, slot: Slot) -> list[File]:
 
 
 def benchmark_files(job: BatchJob, slot: Slot) -> list[File]:
-    """`collectives.sh`, which times collectives on the job's nodes as the job would run them."""
+    """Write `collectives.sh`, which times collectives on the job's nodes, launched like the job."""
     kind, launch = job.machine.scheduler.kind, job.machine.scheduler.launch
     if SYSTEMS[kind].resources:
         raise EmitError(f"{job.where}: no benchmark is written for {kind}; leave it out")
@@ -72,7 +72,7 @@ def benchmark_files(job: BatchJob, slot: Slot) -> list[File]:
 
 
 class _Script:
-    """The values that a job script is filled in with."""
+    """The values that fill in a job script."""
 
     def __init__(self, job: BatchJob, recipe: Recipe, slot: Slot, system: BatchSystem) -> None:
         self.job, self.recipe, self.slot, self.system = job, recipe, slot, system
@@ -83,12 +83,12 @@ class _Script:
             and launch.rank_variables is not None
             and recipe.launcher == "torch"
         )
-        """Whether every process is started by the site's launcher, through `rank.sh`."""
+        """Whether the site's launcher starts every process through `rank.sh`."""
         self.per_device = self.wrapped or recipe.launcher in ("ezpz", "horovod")
         self.tasks = job.ranks_per_node if self.per_device else 1
 
     def text(self, template: str = "job.sh") -> str:
-        """The whole script."""
+        """Fill in the script."""
         return render(template, **self._values())
 
     def _values(self) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class _Script:
         }
 
     def _variables(self) -> dict[str, str]:
-        """Variables of the site and of the framework."""
+        """Environment variables of the site, its network and the framework."""
         launch = self.job.machine.scheduler.launch
         variables = dict(launch.environment) if launch is not None else {}
         if launch is not None:
@@ -140,13 +140,13 @@ class _Script:
         return variables | dict(self.recipe.environment)
 
     def _stray_variables(self) -> set[str]:
-        """Variables of the machine's other networks and of other ways to launch."""
+        """Variables of all networks of the machine and of one process per device."""
         launch = self.job.machine.scheduler.launch
         names = {name for network in self.job.machine.networks for name in network.environment}
         return names | (set(launch.device_environment) if launch is not None else set())
 
     def _command(self, variables: Mapping[str, str]) -> str:
-        """The scheduler's launcher, what it starts, and the program with its arguments."""
+        """The command: the scheduler's launcher, the process it starts, the program's arguments."""
         arrays = [f'"${{{_array(name)}[@]}}"' for name in self.recipe.argument_files]
         resume = ['"${RESUME[@]}"'] if self.recipe.resume is not None else []
         arguments = " ".join([*arrays, *self.recipe.arguments, *resume])
@@ -156,7 +156,7 @@ class _Script:
         return BREAK.join(word for word in [across, self._process(), arguments] if word)
 
     def _process(self) -> str:
-        """The process that one task starts."""
+        """The command that one task runs, without the program's arguments."""
         job, program = self.job, self.recipe.program
         if self.wrapped:
             return f"bash rank.sh python3 -u {program}"
@@ -174,12 +174,12 @@ class _Script:
         return BREAK.join([f"torchrun {BREAK.join(self._filled(self.system.torchrun))}", program])
 
     def _filled(self, words: Iterable[str], exported: Iterable[str] = ()) -> list[str]:
-        """Words of the system, filled in for the job."""
+        """Fill in words of the batch system for the job."""
         values = values_of(self.job, self.slot, self.tasks, exported)
         return [fill(word, **values).rstrip() for word in words]
 
     def _directives(self) -> list[str]:
-        """What asks for nodes, time and queue, and what the site asks in every script."""
+        """Directives that request nodes, time and queue, and those of the site."""
         launch, queue = self.job.machine.scheduler.launch, self.slot.queue
         system = self.system
         if not system.directives:
@@ -195,12 +195,12 @@ class _Script:
 
 
 def _array(name: str) -> str:
-    """The shell array that holds the words of an argument file."""
+    """Name of the shell array that holds the lines of an argument file."""
     return name.partition(".")[0].upper()
 
 
 def _rank_script(launch: Launch) -> str:
-    """`rank.sh`, which tells torch the rank of a process."""
+    """Write `rank.sh`, which tells torch the rank of a process."""
     assert launch.rank_variables is not None, "asked only where it is known"
     rank, local_rank = launch.rank_variables
     return render(
@@ -209,12 +209,12 @@ def _rank_script(launch: Launch) -> str:
 
 
 def _passed_variables(recipe: Recipe) -> list[str]:
-    """Variables of the user that the job reads."""
+    """Variables that the user sets and the job reads."""
     return [*recipe.variables, *(["PROGRAM"] if recipe.default_program else [])]
 
 
 def _manifest(job: BatchJob, slot: Slot, system: BatchSystem, exported: list[str]) -> File:
-    """`job.yaml`; what stands in it as `${NAME}` is filled in by `submit.sh`."""
+    """Write `job.yaml`; `submit.sh` fills in each `${NAME}`."""
     runtime = job.machine.device.runtime
     if runtime not in system.resources:
         raise EmitError(
@@ -225,7 +225,7 @@ def _manifest(job: BatchJob, slot: Slot, system: BatchSystem, exported: list[str
         "job.yaml",
         "",
         ".yaml",
-        # letters of a DNS label only
+        # only characters of a DNS label
         name=job.name.lower().replace("_", "-").replace(".", "-"),
         queue=slot.queue.name if slot.queue is not None else None,
         pods={"Master": 1, "Worker": job.nodes - 1},
@@ -238,7 +238,7 @@ def _manifest(job: BatchJob, slot: Slot, system: BatchSystem, exported: list[str
 
 
 def _submit_script(job: BatchJob, recipe: Recipe, slot: Slot, system: BatchSystem) -> str:
-    """`submit.sh`: it stops where something is missing that only the user can give."""
+    """Write `submit.sh`, which stops if a value that only the user can give is missing."""
     launch = job.machine.scheduler.launch
     has_account = launch is not None and launch.account
     required = {"PROJECT": "the account that pays for the job"} if has_account else {}
@@ -256,7 +256,7 @@ def _submit_script(job: BatchJob, recipe: Recipe, slot: Slot, system: BatchSyste
 
 
 def _submit_command(system: BatchSystem, names: list[str], has_account: bool) -> str:
-    """One submission, or what fills in the manifest and applies it."""
+    """The command that submits one job, or that fills in the manifest and applies it."""
     submission = system.submission
     if submission is None:
         filled = [f'-e "s|\\${{{name}}}|${{{name}}}|g"' for name in (*system.variables, *names)]

@@ -1,4 +1,4 @@
-"""Systems: the words of every batch system (`systems.toml`), and what fills them in."""
+"""Systems: commands and options of every batch system (`systems.toml`), and their values."""
 
 from __future__ import annotations
 
@@ -15,68 +15,68 @@ from planner.emitters.batch_job import BatchJob
 from planner.training.job_slot import Slot, walltime_text
 
 BREAK = " \\\n    "
-"""Between two words of a long command."""
+"""Line break between two words of a long command."""
 
 
 class Submission(Description):
-    """How a script is handed over, and how one waits for another, as shell words."""
+    """How a script is submitted, and how one job waits for another, as shell words."""
 
     command: str
-    """The command, which prints the number of the job."""
+    """Command that submits a script and prints the job number."""
     account: str
-    """The option that names who pays, before its value."""
+    """Option for the account that is charged, without its value."""
     after: str
-    """The options of a job that starts after the job `${id}`, however that ended."""
+    """Options to start a job after job `${id}` has ended, successful or not."""
     number: str = ""
-    """Lines that cut the number out of what the command prints, where it prints more."""
+    """Shell lines that extract the job number from longer output; empty: it is all the output."""
 
 
 class BatchSystem(Description):
-    """One batch system's words."""
+    """Commands and options of one batch system."""
 
     title: str
-    """What it is."""
+    """Name of the batch system, with a remark."""
     shebang: str = "#!/bin/bash"
     """First line of the job script."""
     folder: str = ""
-    """Where the script was submitted, as a shell word; empty where it runs there."""
+    """Folder of submission, as a shell word; empty if the script starts there."""
     hosts: str = ""
-    """Command that prints the hosts of the job, one a line; empty where there is only this."""
+    """Command that prints the hosts of the job, one per line; empty if it needs none."""
     number: str = "0"
-    """Number of the job, as a shell word."""
+    """Job number, as a shell word."""
     submission: Submission | None = None
-    """How jobs are submitted; None where the script itself is run, or a manifest is applied."""
+    """How jobs are submitted; None if the script is run directly or a manifest is applied."""
     prefix: str = ""
-    """What a directive begins with."""
+    """Start of a directive line."""
     directives: tuple[str, ...] = ()
-    """Directives that ask for nodes and time."""
+    """Directives that request nodes and time."""
     usual: tuple[str, ...] = ()
-    """Directives of a site of which nothing is known."""
+    """Further directives for a machine whose profile does not describe launching."""
     queue: str = ""
-    """The option before a queue's name, where the queue has no directives of its own."""
+    """Option before a queue's name, for queues without directives of their own."""
     across: tuple[str, ...] = ()
-    """What starts `tasks` processes on every node, in lines; empty where nothing does."""
+    """Launcher of `tasks` processes on every node, as lines; empty: none."""
     torchrun: tuple[str, ...] = (
         "--nnodes={{ job.nodes }} --nproc-per-node={{ job.ranks_per_node }}",
         '--rdzv-id="{{ number }}" --rdzv-backend=c10d',
         '--rdzv-endpoint="${MASTER_ADDR}:${MASTER_PORT}"',
     )
-    """Options with which one `torchrun` a node finds the others, in lines."""
+    """Options with which the `torchrun` of a node finds the others, as lines."""
     meeting: tuple[str, ...] = (
         '--main_process_ip "${MASTER_ADDR}"',
         '--main_process_port "${MASTER_PORT}"',
     )
-    """How `accelerate launch` on each node finds the others."""
+    """Options with which the `accelerate launch` of a node finds the others."""
     log: tuple[str, ...] = ('LOG="run.log"',)
-    """Lines that name the file to which this script's output is appended."""
+    """Shell lines that set LOG, the file that the output is appended to."""
     inherited: dict[str, str] = Field(default_factory=dict)
-    """Variables for the launcher where another program calls it without these options."""
+    """Variables in place of launcher options, for programs that call the launcher themselves."""
     passes: str = ""
-    """The option that hands variables to the job, where the system does not hand on all."""
+    """Option that passes variables to the job; empty if the system passes all of them."""
     resources: dict[str, str] = Field(default_factory=dict)
-    """Names of devices by their runtime, in a manifest; empty where a script is submitted."""
+    """Resource names of devices in a manifest, by runtime; empty if a script is submitted."""
     variables: dict[str, str] = Field(default_factory=dict)
-    """What only the user of such a system knows, with what it is."""
+    """Variables that only the user knows on this system, with their meanings."""
 
 
 def _systems() -> dict[str, BatchSystem]:
@@ -85,11 +85,11 @@ def _systems() -> dict[str, BatchSystem]:
 
 
 SYSTEMS: Mapping[str, BatchSystem] = _systems()
-"""Batch systems by the kind of the machine's scheduler."""
+"""Batch systems by scheduler kind."""
 
 
 def values_of(job: BatchJob, slot: Slot, tasks: int, exported: Iterable[str]) -> dict[str, Any]:
-    """What fills in the words of a system for `tasks` processes a node."""
+    """Values that fill in a batch system's templates for `tasks` processes per node."""
     launch, node = job.machine.scheduler.launch, job.machine.node
     cpus = (launch.cpus if launch is not None else None) or int(node.num_cores.value)
     options: list[str] = []
