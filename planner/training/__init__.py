@@ -1,1 +1,1 @@
-"""What a whole training takes besides its steps: data, start-up, checkpoints, failures, energy."""
+"""Training: time and bill of a whole training: steps, data, start-up, checkpoints, failures."""

@@ -1,4 +1,4 @@
-"""Campaign: the steps of an estimate, and everything before, between and after them."""
+"""Campaign: time and bill of a whole training, from its first job to its last step."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from planner.training.whole_training import Amount, TrainingPart, WholeTraining,
 from planner.units import format_seconds
 
 _MIN_WAIT = 0.01
-# share of a step: shorter waiting is not mentioned
+# fraction of a step: the notes do not mention shorter waits for data
 
 _ROUGH_FACTOR = 2.0
-# ours: roughly modelled parts (start-up, staging, waiting for data, checkpoints, failures) may take
-# half as long or twice as long
+# own assumption: roughly modelled parts (start-up, staging, waiting for data, checkpoints,
+# failures) may take half as long or twice as long
 
 
 def whole_training(
@@ -42,8 +42,8 @@ def whole_training(
     """Estimate a whole training: time from the first job to the last step, its parts, its bill.
 
     None if the workload states no tokens or samples. Counted: the estimated steps, waiting for
-    data, evaluation, checkpoints, work lost to failures and wall time, recovery, the start of every
-    job. Left out: queues, stragglers that do not fail, mistakes. method.md#whole-trainings.
+    data, evaluation, checkpoints, work lost to failures and at job ends, recovery, the start of
+    every job. Left out: queues, slow nodes that do not fail, mistakes. method.md#whole-trainings.
 
     >>> scenario = make_scenario("gpt2", "ddp", global_batch=64, sequence_length=1024, tokens=1e10)
     >>> job, layout = scenario.workload, Layout(dp=4, micro_batch=16)
@@ -58,7 +58,7 @@ def whole_training(
 
 @dataclass(frozen=True)
 class _Campaign:
-    """A training on the layout of an estimate; each figure follows from those above it."""
+    """Whole training on an estimated layout; each property uses those above it."""
 
     scenario: Scenario
     estimate: Estimate
@@ -88,7 +88,7 @@ class _Campaign:
 
     @cached_property
     def waiting_s(self) -> float:
-        """Time of waiting for data, in the first epoch and after it [s]."""
+        """Total time that steps wait for data, in the first and in later epochs [s]."""
         if self.input is None or self.training.dataset is None:
             return 0.0
         workload = self.scenario.workload
@@ -130,7 +130,7 @@ class _Campaign:
         if saving.every_steps:
             interval_s = work_s * saving.every_steps / self.scenario.workload.steps
         elif interval_s is None:
-            # the end of a job undoes work as a failure does
+            # the end of a job loses work as a failure does
             interval_s = float(daly_interval_s(write_s, 1 / (1 / mtbf_s + 1 / self.wall_s)))
         recovery_s = detection_s(failures) + self.start_s + self.staging_s
         behind_s = self.checkpoint.behind_s
@@ -138,7 +138,7 @@ class _Campaign:
 
     @cached_property
     def queue(self) -> Queue | None:
-        """The queue with the longest limit for these nodes, those by request last."""
+        """Queue with the longest limit for these nodes; on-request queues only if no other fits."""
         queues = self.scenario.machine.scheduler.queues
         admit = [queue for queue in queues if queue.min_nodes <= self.nodes <= queue.max_nodes]
         open_queues = [queue for queue in admit if not queue.on_request] or admit
@@ -186,13 +186,13 @@ class _Campaign:
         )
 
     def _step_like_part(self, name: str, seconds: float) -> TrainingPart:
-        """A part that is as uncertain as the step."""
+        """Make a part with the relative interval of the step time."""
         (low, high), step = self.estimate.interval_step_time_s, self.estimate.step_time_s
         amount = Amount(seconds, seconds * low / step, seconds * high / step)
         return TrainingPart(name, amount, with_steps=True)
 
     def _notes(self) -> list[str]:
-        """Costs that are not counted, and assumptions."""
+        """List the costs that are not counted, and the assumptions."""
         options, notes = self.training, []
         if self.input is None:
             notes.append("No dataset is stated: waiting for data is not counted (--dataset).")

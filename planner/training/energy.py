@@ -15,20 +15,20 @@ from planner.describe.base import Description, Quantity
 from planner.describe.machine import Machine
 
 _METER_ERROR = 0.1
-# ours: relative error of a stated power, both ways; meters of nodes and racks differ by as much
+# own assumption: relative error of a stated power; meters of nodes and racks differ by as much
 
 
 class EnergyConstants(Description):
-    """Power of nodes in training, over their rated power."""
+    """Power of nodes in training, relative to their rated power."""
 
     drawn_fraction: Quantity
-    """Mean power of a node in training over its rated power."""
+    """Mean power of a node in training / its rated power."""
     drawn_fraction_low: Quantity
-    """The same if devices wait for much of the time."""
+    """Mean power of a node / its rated power if devices wait much of the time."""
     drawn_fraction_high: Quantity
-    """The highest fraction that was measured."""
+    """Highest measured power of a node / its rated power."""
     node_over_devices: Quantity
-    """Rated power of a node over that of its devices, for nodes that state none."""
+    """Rated power of a node / that of its devices, for nodes without a stated power."""
 
 
 @functools.cache
@@ -39,7 +39,7 @@ def constants() -> EnergyConstants:
 
 @dataclass(frozen=True, slots=True)
 class NodePower:
-    """Power of a node in training, and its origin for a sentence."""
+    """Power of a node in training, its interval, and its origin as text for messages."""
 
     watts: float
     low_watts: float
@@ -48,7 +48,7 @@ class NodePower:
 
 
 def node_power(machine: Machine, stated_watts: float | None = None) -> NodePower | None:
-    """Power of a node in training [W]; None where neither the node nor its devices state one.
+    """Power of a node in training [W]; None if neither the node nor its devices state one.
 
     Counted: the rated power of the node, or that of its devices times a usual ratio, times the
     measured fraction. Left out: utilisation of the devices by this job, switches, storage, cooling
@@ -82,8 +82,8 @@ def node_power(machine: Machine, stated_watts: float | None = None) -> NodePower
 def energy_kwh(node_hours: ArrayLike, node_watts: ArrayLike, pue: ArrayLike = 1.0) -> Float:
     """Energy of node-hours, the centre's overhead included [kWh].
 
-    Counted: power of nodes times the power usage effectiveness. Left out: making the hardware,
-    other systems of the centre. Definition: ISO/IEC 30134-2.
+    Counted: power of nodes times the power usage effectiveness. Left out: manufacture of the
+    hardware, other systems of the centre. Definition: ISO/IEC 30134-2.
 
     >>> float(energy_kwh(1000.0, 2000.0, 1.2))
     2400.0

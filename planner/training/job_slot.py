@@ -1,4 +1,4 @@
-"""Job slot: the queue of a run, the wall time and number of its jobs, and when it saves."""
+"""Job slot: queue, wall time and number of jobs of a run, and its checkpoint interval."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from planner.describe.workload import Workload
 from planner.errors import EmitError, shorten
 
 START_S = 600.0
-"""What a job takes before its first step: start-up and the first compilation [s]."""
+"""Time of a job before its first step: start-up and the first compilation [s]."""
 _ROUND_S = 600.0
-# ours: ten minutes, and a round figure to ask for
+# own choices: ten minutes to start; requested wall times are multiples of ten minutes
 _CHAIN = 20
-# ours: jobs submitted at once where the site states no limit
+# own choice: jobs submitted at once if the site states no limit
 _SAVES = 10
 _SAVE_S = 3600.0
-# ours: a job that dies loses a tenth of its steps or an hour, whichever is less
+# own choice: a job that dies loses at most a tenth of its steps or an hour, whichever is less
 _WORD = re.compile(r"[A-Za-z0-9_.:@+-]+")
 
 
 _DEFAULT_STEPS = 1000
-# of a run without a number of tokens, as the plan's node-hours count them
+# steps of a run that states no tokens; the plan's node-hours assume the same number
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Some steps on some nodes of a machine."""
+    """A number of steps on a number of nodes of a machine."""
 
     machine: Machine
     nodes: int
@@ -36,7 +36,7 @@ class Run:
     step_s: float
     """Time of a step at the slow end of its interval [s]."""
     queue: str = ""
-    """The queue that a user named; empty: the shortest that holds the run."""
+    """Queue named by the user; empty: the shortest queue that holds the run."""
 
     @property
     def seconds(self) -> float:
@@ -45,34 +45,34 @@ class Run:
 
     @property
     def where(self) -> str:
-        """The machine's name as a message may print it."""
+        """Machine name, shortened for messages."""
         return shorten(self.machine.name)
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where and how long a run is queued."""
+    """Queue, wall time and number of jobs of a run."""
 
     queue: Queue | None
-    """The queue; None where the profile knows none."""
+    """Queue of the jobs; None if the profile lists no queues."""
     seconds: float
     """Wall time of one job [s]."""
     jobs: int
-    """Jobs in a row that all steps need."""
+    """Number of consecutive jobs that all steps need."""
     steps: int
-    """Steps that one job surely gets through and keeps: whole multiples of `save_every`."""
+    """Steps that one job completes and saves; a multiple of `save_every` if there are more jobs."""
     save_every: int
     """Steps between two checkpoints."""
 
     @property
     def chained(self) -> int:
-        """Jobs that are submitted at once: as many as needed, or as the queue lets a user have."""
+        """Jobs submitted at once: all, up to the queue's limit per user (20 if it states none)."""
         most = self.queue.max_jobs if self.queue is not None else None
         return min(self.jobs, most or _CHAIN)
 
 
 def planned_steps(workload: Workload) -> int:
-    """Steps for the workload's tokens, or 1,000 where it states none [1].
+    """Steps for the workload's tokens, or 1,000 if it states none [1].
 
     Counted: steps of a ramp. Left out: evaluation. Definition.
 
@@ -83,23 +83,23 @@ def planned_steps(workload: Workload) -> int:
 
 
 def slot_of(run: Run) -> Slot:
-    """The shortest queue that admits the nodes and holds the run; else the longest, cut."""
+    """Choose the shortest queue that holds the run; else split it into jobs of the longest."""
     wanted = math.ceil((run.seconds + START_S) / _ROUND_S) * _ROUND_S
     queue = _queue(run, wanted)
     limit = queue.max_hours * 3600 if queue else math.inf
     if wanted <= limit:
         return Slot(queue, wanted, 1, run.steps, _save_every(run, run.steps))
-    # ten minutes written as hours are a little more than ten minutes
+    # whole minutes: a limit in hours may be a rounding error above them
     seconds = math.floor(limit / 60) * 60.0
     steps = max(int((seconds - min(START_S, seconds / 2)) / run.step_s), 1)
     save_every = _save_every(run, steps)
-    # the next job goes on from the last checkpoint, not from the last step
+    # the next job resumes from the last checkpoint, not from the last step
     steps -= steps % save_every
     return Slot(queue, seconds, math.ceil(run.steps / steps), steps, save_every)
 
 
 def _save_every(run: Run, steps: int) -> int:
-    """A tenth of a job's steps, or what an hour surely holds where that is less."""
+    """Steps between checkpoints: a tenth of a job's steps, at most an hour of steps."""
     return max(int(min(steps / _SAVES, _SAVE_S / run.step_s)), 1)
 
 
@@ -124,7 +124,7 @@ def _queue(run: Run, wanted: float) -> Queue | None:
 
 
 def _named(run: Run, admitting: list[Queue]) -> Queue:
-    """The queue a user asked for, among those of the profile where it lists any."""
+    """Find the user's queue in the profile; accept any name if the profile lists no queues."""
     if not _WORD.fullmatch(run.queue):
         raise EmitError(
             f"queue {shorten(run.queue)!r} is no name of a queue; use letters, digits, _ . - only"
@@ -132,7 +132,7 @@ def _named(run: Run, admitting: list[Queue]) -> Queue:
     if run.machine.scheduler.kind == "none":
         raise EmitError(f"{run.where} has no scheduler and so no queue {run.queue}; use no --queue")
     if not run.machine.scheduler.queues:
-        # nothing is known of its limits: the site will say
+        # its limits are unknown: the scheduler will check them
         return Queue(name=run.queue, max_nodes=run.nodes, max_hours=1e5)
     for queue in admitting:
         if run.queue == queue.name or run.queue in _names_in_directives(queue):
@@ -145,12 +145,12 @@ def _named(run: Run, admitting: list[Queue]) -> Queue:
 
 
 def _names_in_directives(queue: Queue) -> list[str]:
-    """What the directives of a queue name: `prod` of `-q prod`."""
+    """List the names in a queue's directives: `prod` in `-q prod`."""
     return [re.split(r"[ =]", directive)[-1] for directive in queue.directives]
 
 
 def walltime_text(seconds: float) -> str:
-    """Hours, minutes and seconds.
+    """Format seconds as hours, minutes and seconds.
 
     >>> walltime_text(5400)
     '01:30:00'

@@ -1,4 +1,4 @@
-"""Large batch: how the learning rate, its warm-up and the samples needed follow the batch."""
+"""Large batch: learning rate, warm-up steps and samples needed for a batch size."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from planner.cost.constants import load
 from planner.describe.base import Description
 
 LINEAR = 1.0
-"""Goyal et al. 2017, arXiv:1706.02677, section 2.1."""
+"""Exponent of the linear rule: Goyal et al. 2017, arXiv:1706.02677, section 2.1."""
 SQUARE_ROOT = 0.5
-"""Krizhevsky 2014, arXiv:1404.5997, section 5."""
+"""Exponent of the square-root rule: Krizhevsky 2014, arXiv:1404.5997, section 5."""
 
 
 class LargeBatch(Description):
     """A published training with a large batch."""
 
     model: str = Field(min_length=2)
-    """The model, by its name in the catalogue."""
+    """Catalogue name of the model."""
     batch: int = Field(ge=1, le=10**9)
-    """Samples a step."""
+    """Samples per step."""
     optimizer: str = Field(min_length=2)
-    """What updated the weights, and what was done to make it work."""
+    """Optimizer, and the measures that made the large batch work."""
     outcome: str = Field(min_length=8)
-    """What was reached, beside a smaller batch where one is stated."""
+    """Result, compared with that of a smaller batch if one is stated."""
     source: str = Field(min_length=2)
-    """Where that was read."""
+    """Source of these figures."""
 
 
 class LargeBatches(Description):
-    """All of them."""
+    """All published trainings with large batches."""
 
     published: tuple[LargeBatch, ...] = Field(min_length=1)
-    """By model, smaller batches first."""
+    """Grouped by model, smaller batches first."""
 
 
 def scaled_rate(
     base_rate: ArrayLike, base_batch: ArrayLike, batch: ArrayLike, power: ArrayLike = LINEAR
 ) -> Float:
-    """Learning rate of a batch, from the one that suits another batch [1].
+    """Learning rate for a batch size, scaled from the rate for another batch size [1].
 
-    Counted: the ratio of the batches (SGD: as many samples move the weights as far) or its square
-    root (the gradient's noise stays as strong; usual with Adam and LAMB). Left out: warm-up, decay,
-    momentum, where a rule ends. Sources: of `LINEAR`, `SQUARE_ROOT`; method.md#large-batches.
+    Counted: the ratio of the batch sizes (SGD: the same update per sample) or its square root (the
+    same gradient noise; usual with Adam and LAMB). Left out: warm-up, decay, momentum, the size at
+    which a rule fails. Sources: see `LINEAR` and `SQUARE_ROOT`; method.md#large-batches.
 
     >>> float(scaled_rate(0.1, 256, 8192)), float(scaled_rate(1e-4, 512, 8192, SQUARE_ROOT))
     (3.2, 0.0004)
@@ -58,9 +58,9 @@ def scaled_rate(
 
 
 def warm_up_steps(samples: ArrayLike, epochs: ArrayLike, batch: ArrayLike) -> Float:
-    """Steps of a warm-up that lasts some epochs, whatever the batch [1].
+    """Steps of a learning-rate warm-up of `epochs` epochs, for any batch size [1].
 
-    Counted: whole steps, one at least. Left out: how the rate rises. Goyal et al. 2017,
+    Counted: whole steps, at least one. Left out: the shape of the warm-up. Goyal et al. 2017,
     arXiv:1706.02677, section 2.2: five epochs; method.md#large-batches.
 
     >>> float(warm_up_steps(1_281_167, 5, 8192))        # ImageNet
@@ -70,10 +70,10 @@ def warm_up_steps(samples: ArrayLike, epochs: ArrayLike, batch: ArrayLike) -> Fl
 
 
 def more_samples(batch: ArrayLike, critical_batch: ArrayLike) -> Float:
-    """Samples to the same loss over those that a very small batch would take [1].
+    """Samples needed to reach the same loss, relative to a very small batch [1].
 
-    Counted: 1 + batch / critical batch, the gradient's noise scale, at which both samples and steps
-    are twice their least. Left out: growth of the scale while a model learns. McCandlish et al.
+    Counted: 1 + batch / critical batch (the gradient noise scale, where samples and steps are both
+    twice their minimum). Left out: growth of the noise scale during training. McCandlish et al.
     2018, arXiv:1812.06162, section 2.3, equation 2.11; method.md#large-batches.
 
     >>> [float(more_samples(size, 1000)) for size in (1, 1000, 8000)]

@@ -1,4 +1,4 @@
-"""Steps: time and node-hours of the steps of a training, without everything else."""
+"""Steps: time and node-hours of a training's steps alone, and time of an evaluation."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from planner.describe.workload import Workload
 def training_time(job: Workload, estimate: Estimate) -> float:
     """Time of all steps of a workload; 0 if it states no tokens [s].
 
-    Counted: steps of a ramp as those of the same layout with fewer passes. Left out: evaluation,
-    checkpoints, restarts. Definition.
+    Counted: steps of a batch ramp as steps of the same layout with fewer micro-batches. Left out:
+    evaluation, checkpoints, restarts. Definition.
 
     >>> job = Workload(global_batch=64, sequence_length=1024, tokens=64 * 1024 * 1000)
     >>> estimate = planner.estimate("gpt2", "polaris", Layout(dp=4, micro_batch=16), workload=job)
@@ -58,7 +58,7 @@ _FORWARD = {
     "pipeline_bubble": 1 / 3,
     "pipeline_transfer": 1 / 2,
 }
-"""Forward fraction of parts of the step: backward launches and computes twice as much; it sends as
+"""Forward share of each part of the step. Backward launches and computes twice as much; it sends as
 much over tensor, expert and pipeline groups, twice as much over context groups and for weights."""
 
 

@@ -21,11 +21,11 @@ _BY_NAME = {
 }
 
 PARTS = tuple(_BY_NAME)
-"""In the order of every answer."""
+"""Names of all parts, in the order of every answer."""
 
 
 def part(name: str) -> Part:
-    """The record of a part; UnknownNameError where nobody wrote one."""
+    """Return the record of a part. Raises UnknownNameError for an unknown name."""
     if name not in _BY_NAME:
         raise UnknownNameError("part", name, _BY_NAME, f"`{__name__}` has all {len(_BY_NAME)}")
     return _BY_NAME[name]
@@ -54,12 +54,12 @@ class TrainingPart:
     name: str
     time_s: Amount
     with_steps: bool = False
-    """Whether its error is that of the steps, so that both add up linearly."""
+    """True if its error follows that of the steps, so that both add up linearly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """Costs of a whole training; None for those that follow from nothing that is stated."""
+    """Costs of a whole training; None if the power, carbon intensity or price is unknown."""
 
     node_hours: Amount
     energy_kwh: Amount | None
@@ -78,7 +78,7 @@ class WholeTraining(Tabular[str]):
     jobs: int
     """Consecutive jobs within the queue's limit; 1 if no limit is known."""
     queue: str
-    """Its name; empty if none is known."""
+    """Name of the queue; empty if none is known."""
     failures: float
     """Expected number of interruptions."""
     checkpoints: float
@@ -137,8 +137,8 @@ class WholeTraining(Tabular[str]):
 def sum_parts(parts: tuple[TrainingPart, ...]) -> Amount:
     """Sum of parts, with its interval [s].
 
-    Counted: errors that follow the steps add up linearly, independent errors as squares. Left out:
-    other correlations. method.md#whole-trainings.
+    Counted: errors that follow the steps add up linearly, independent errors in quadrature. Left
+    out: other correlations. method.md#whole-trainings.
 
     >>> steps = TrainingPart("steps", Amount(100.0, 90.0, 120.0), with_steps=True)
     >>> start = TrainingPart("start_up", Amount(20.0, 20.0, 35.0))
@@ -152,7 +152,7 @@ def sum_parts(parts: tuple[TrainingPart, ...]) -> Amount:
 
 
 def _spread(errors: list[tuple[float, bool]]) -> float:
-    """Error of a sum [s], from that of every part and whether it follows the steps."""
+    """Error of a sum [s], from each part's error and whether it follows the steps."""
     independent = (error for error, with_steps in errors if not with_steps)
     return math.hypot(sum(error for error, with_steps in errors if with_steps), *independent)
 
@@ -163,7 +163,7 @@ def bill_training(
     """Node-hours of a training, and the energy, emissions and price that follow from them.
 
     Counted: all nodes for the whole time; the centre's overhead (PUE); stated prices per node-hour
-    and per kWh. Left out: waiting in queues, making the hardware. method.md#energy.
+    and per kWh. Left out: waiting in queues, manufacture of the hardware. method.md#energy.
 
     >>> steps = TrainingPart("steps", Amount(3600.0, 1800.0, 7200.0))
     >>> bill_training((steps,), 2, Charges(), None).node_hours
@@ -183,7 +183,7 @@ def bill_training(
 
 
 def _energy(hours: Amount, power: NodePower, pue: float) -> Amount:
-    """Energy of node-hours [kWh]; relative errors of time and power add as squares."""
+    """Energy of node-hours [kWh]; relative errors of time and power add in quadrature."""
     mean = float(energy_kwh(hours.expected, power.watts, pue))
     if not mean:
         return Amount(0.0, 0.0, 0.0)

@@ -1,11 +1,11 @@
-"""`python -m planner.validate trace|run|collectives|calibrate`: what launchers start."""
+"""Entry point: `python -m planner.validate trace|run|collectives|calibrate`, also for launchers."""
 
 from __future__ import annotations
 
 import os
 import sys
 
-# ranks that are started here import this module again: they need nothing of the program
+# ranks started from here import this module again and do not need the command line
 if __name__ == "__main__":
     from planner.validate.program import main
     from planner.validate.ranks.rank import is_launched
@@ -14,5 +14,5 @@ if __name__ == "__main__":
     sys.stdout.flush()
     sys.stderr.flush()
     if code and is_launched():
-        os._exit(code)  # peers that are gone would be waited for at exit
+        os._exit(code)  # a normal exit would wait for peers that are gone
     sys.exit(code)

@@ -1,7 +1,7 @@
 """Program: the commands of `planner validate`, also `python -m planner.validate`.
 
-The second form is what torchrun, mpiexec and srun start, once per rank. Heavy imports happen
-inside the commands, so that `planner --help` loads none of them.
+torchrun, mpiexec and srun start the second form, once per rank. Heavy imports happen inside the
+commands, so that `planner --help` loads none of them.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def trace_command(
 ) -> int:
     """Trace a rank of the real sharded model.
 
-    Needs no accelerator, and stands beside its estimate; both are without dropout.
+    Needs no accelerator. Prints the trace next to the estimate, both without dropout.
     """
     from planner.describe.workload import Workload
     from planner.validate.trace.compare import compare_trace, report_json, report_text
@@ -128,12 +128,12 @@ def run_command(
     cpu: Annotated[bool, typer.Option("--cpu", help="Use no accelerator.")] = False,
     fault: Annotated[str, typer.Option(hidden=True)] = "",
 ) -> int:
-    """Train small shards on real ranks, and check them; with --model those of your own model.
+    """Train small shards on real ranks, and check them; --model trains your own model.
 
-    Losses and final parameters must equal the single process; bytes per step and rank must be
-    exact, peaks of memory within 10 % of the estimate; times count where the cores were ours.
-    Exit codes: 0 as expected, 1 bytes, states or a peak are not, 2 wrong use, a rank that failed
-    or disagrees, 130 interrupted.
+    Losses and final parameters must equal those of a single process, bytes per step and rank must
+    be exact, peak memory within 10 % of the estimate. Times count only if the cores were otherwise
+    idle. Exit codes: 0 as expected; 1 bytes, states or a peak are not; 2 wrong use, or a rank
+    failed or disagrees; 130 interrupted.
     """
     from planner.validate.sharding.adapter import require_torch
 
@@ -190,7 +190,7 @@ def collectives_command(
 ) -> int:
     """Time real collectives, and check their results.
 
-    Alone, and between matrix products as in a training step.
+    Each is timed alone, some also between matrix products as in a training step.
     """
     from planner.units import parse_quantity
     from planner.validate.sharding.adapter import require_torch
@@ -244,7 +244,7 @@ def _say(message: str, code: int) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit code of `python -m planner.validate`; wrong use ends in one sentence, no traceback."""
+    """Run `python -m planner.validate`; return its exit code. Wrong use prints one sentence."""
     command: Any = typer.main.get_command(app)
     name = "python -m planner.validate"
     words = sys.argv[1:] if arguments is None else arguments
@@ -255,7 +255,7 @@ def main(arguments: list[str] | None = None) -> int:
     except typer.Abort:
         return _say("interrupted", INTERRUPTED)
     except Exception as error:
-        # the command line library's own complaints, whose class is not public
+        # usage errors of the command-line library, whose class is not public
         if not hasattr(error, "format_message"):
             raise
         return _say(f"{error.format_message()} (`{name} --help` shows the options)", WRONG_USE)

@@ -41,8 +41,8 @@ def constants() -> DataConstants:
 def node_read_rate(machine: Machine, nodes: Float, system: FileSystem | None) -> Float:
     """Read rate of a node from a shared file system that all nodes read at once [B/s].
 
-    Counted: an equal part of the aggregate bandwidth, the node's interfaces, the rate of a client;
-    infinite if unknown. Left out: other jobs, gradients on the same interfaces. Definition.
+    Counted: the lowest of an equal share of the bandwidth, the interfaces and one client's rate;
+    infinite if unknown. Left out: other jobs, gradient traffic on the same interfaces. Definition.
 
     >>> polaris = load_machine("polaris")
     >>> (node_read_rate(polaris, np.array([1, 100]), polaris.file_system()) / 1e9).tolist()
@@ -55,7 +55,7 @@ def node_read_rate(machine: Machine, nodes: Float, system: FileSystem | None) ->
 
 
 def _interfaces_rate(machine: Machine, system: FileSystem | None) -> float:
-    """Read rate of one node by its interfaces and as one client; infinite if unknown [B/s]."""
+    """Read rate of one node: its interfaces or one client's rate; infinite if unknown [B/s]."""
     client = system.client_bytes_per_s.value if system and system.client_bytes_per_s else np.inf
     return min(machine.node_bytes_per_s or np.inf, client)
 
@@ -69,10 +69,10 @@ def stage_times(
     loader: Loader,
     cached: Float,
 ) -> dict[str, Float]:
-    """Time of every stage for the samples of one step, by its name; arrays broadcast [s].
+    """Time of each input stage for the samples of one step, by name; arrays broadcast [s].
 
-    Counted: reads that nodes have not `cached` come from the shared file system. Stages work at the
-    same time on other batches: the slowest sets the pace. Left out: other jobs. method.md#input.
+    Counted: reads outside the `cached` fraction come from the shared file system. Stages overlap on
+    different batches, so the slowest sets the pace. Left out: other jobs. method.md#input.
 
     >>> job = load_machine("polaris"), np.array(100), np.array(4), np.array(2800)
     >>> times = stage_times(*job, planner.load_dataset("unet3d"), Loader(), np.array(0.0))
@@ -101,7 +101,7 @@ def stage_times(
 
 
 def _unknown_stages(machine: Machine, loader: Loader) -> tuple[str, ...]:
-    """Stages for which the machine's description states no rate."""
+    """Names of the stages for which the machine's description states no rate."""
     system = machine.file_system(loader.file_system)
     if system is None:
         return () if machine.node.local_disk else ("local disk",)
@@ -168,7 +168,7 @@ def _cache_bytes(machine: Machine, loader: Loader) -> float:
 
 
 def reread_fraction(nodes: Float, epochs: Float) -> Float:
-    """Fraction of an epoch that a node has read before, mean of the epochs after the first [1].
+    """Mean fraction of a node's reads that it has read before, in epochs after the first [1].
 
     Counted: a node reads 1/nodes of the samples at random in every epoch, so that after e epochs it
     has read 1 - (1 - 1/nodes)^e of them. Left out: the size of the cache. Definition.
@@ -186,9 +186,9 @@ def cached_fraction(
 ) -> tuple[Float, Float]:
     """Fraction of a node's reads that its cache serves, in the first epoch and in later ones [1].
 
-    Counted: a local disk is filled before the first step; memory as the first epoch reads. With
-    shards a node keeps its own part of the dataset, else as much of the whole as it has room for.
-    Left out: the files that nodes could pass to each other. Definition.
+    Counted: the local disk is filled before the first step, memory during the first epoch. With
+    `sharded` a node keeps its own part of the dataset, otherwise as much of all of it as fits.
+    Left out: files that nodes could pass to each other. Definition.
 
     >>> job = load_machine("polaris"), np.array(4.0), planner.load_dataset("unet3d")
     >>> [float(part) for part in cached_fraction(*job, Loader(staging="local-disk"), np.array(2.0))]
@@ -213,8 +213,8 @@ def staging_time(
     """Time to copy the dataset, or its shards, to the local disks, once [s].
 
     Counted: every node reads its own copy of the whole dataset, or its shard, from the shared file
-    system, at `read_bytes_per_s` a node, and writes it to its disk meanwhile. Left out: metadata,
-    unpacking, broadcasts between nodes. Definition.
+    system at `read_bytes_per_s` per node, and writes it to its disk at the same time. Left out:
+    metadata, unpacking, broadcasts between nodes. Definition.
 
     >>> job = load_machine("polaris"), np.array(10.0), planner.load_dataset("imagenet")
     >>> loader = Loader(staging="local-disk", sharded=True)
@@ -230,11 +230,11 @@ def staging_time(
 
 @dataclass(frozen=True, slots=True)
 class InputTime:
-    """Input of one step, in arrays of one shape: of epochs after the first, unless named so [s]."""
+    """Input times of one step, arrays of one shape; after the first epoch unless named so [s]."""
 
     delivery_s: Float
     exposed_s: Float
-    """Part of the delivery that a step waits [s]."""
+    """Time that a step waits for its batch [s]."""
     first_epoch_exposed_s: Float
     staging_s: Float
     """Copying the dataset to the local disks, once [s]."""
@@ -245,7 +245,7 @@ class InputTime:
     cached: Float
     """Fraction of reads that the node cache serves [1]."""
     unknown: tuple[str, ...]
-    """Stages that are not counted, because their rate is not known."""
+    """Stages that are not counted because their rate is unknown."""
 
     @property
     def bound(self) -> NDArray[np.str_]:
@@ -268,14 +268,14 @@ def input_time(
     loader: Loader,
     epochs: ArrayLike = 2.0,
 ) -> InputTime:
-    """Time to deliver the samples of a step, and the part of it that the step waits [s].
+    """Time to deliver the samples of a step, and the time that the step waits for them [s].
 
     Counted: the slowest of `stage_times`, which prefetch hides behind a step of `step_s`; fetching
     a ready batch in every step. Without prefetch or workers nothing is hidden. Left out:
-    evaluation, other jobs on the file system, gradients on the same interfaces, samples of unlike
-    size in one batch. `ranks_per_node` counts ranks that load, `samples_per_step` different samples
-    of the whole job. Raises DescriptionError for datasets of tokens that are not cut and missing
-    local disks; UnknownNameError for unknown file systems. method.md#input.
+    evaluation, other jobs on the file system, gradient traffic on the same interfaces, samples of
+    different sizes in a batch. `ranks_per_node`: ranks that load data; `samples_per_step`: distinct
+    samples of the whole job. Raises DescriptionError for token datasets not cut into samples and
+    for missing local disks; UnknownNameError for unknown file systems. method.md#input.
 
     >>> job = load_machine("polaris"), 100, 4, 2800, 0.636, planner.load_dataset("unet3d")
     >>> time = input_time(*job, Loader(workers=8))

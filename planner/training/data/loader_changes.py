@@ -1,4 +1,4 @@
-"""Changes of loader and dataset, one at a time, and the input time with each."""
+"""Loader changes: single changes of loader or dataset, and the input time after each."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ ChangeName = Literal[
 ]
 
 _FILE_BYTES = 1e9
-# a usual size of record files: they are opened seldom
+# usual size of record files, large enough that opening them costs little
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change of loader or dataset, and the input time with it."""
+    """One change of loader or dataset, and the input time after it."""
 
     name: ChangeName
     dataset: Dataset
@@ -41,7 +41,7 @@ def changes(
     loader: Loader,
     epochs: ArrayLike = 2.0,
 ) -> list[Change]:
-    """Every possible single change of loader and dataset, with its input time [s].
+    """Single changes of loader or dataset that apply, each with its input time [s].
 
     Counted: more workers, prefetch, staging, larger files, stripes, sequential reads. Left out: two
     changes at once. method.md#input.
@@ -60,7 +60,7 @@ def changes(
 def _variants(
     machine: Machine, ranks: float, dataset: Dataset, loader: Loader
 ) -> Iterator[tuple[ChangeName, Dataset, Loader]]:
-    """Dataset and loader after each change."""
+    """Yield the name of each change that applies, with dataset and loader after it."""
     workers = max(int(machine.node.num_cores.value / max(ranks, 1)), 1)
     hidden = max(loader.prefetch, 2)
     if workers > loader.workers:

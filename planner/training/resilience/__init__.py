@@ -1,1 +1,1 @@
-"""What a job takes to start, what it saves and when, and what interruptions cost."""
+"""Resilience: start-up time of a job, its checkpoints, and the cost of failures."""

@@ -28,16 +28,16 @@ from planner.errors import DescriptionError
 
 
 class CheckpointConstants(Description):
-    """Rates of processes that write and read checkpoints, for every storage."""
+    """Rates of a process that writes or reads checkpoints, and overheads, for any storage."""
 
     writer_bytes_per_s: Quantity
     """Write rate of one process with torch.save [B/s]."""
     reader_bytes_per_s: Quantity
     """Read rate of one process [B/s]."""
     staging_s: Quantity
-    """Time of an asynchronous checkpoint besides the copy to the host [s]."""
+    """Blocking time of an asynchronous checkpoint, in addition to the copy to the host [s]."""
     behind_rank_s: Quantity
-    """Time that each rank adds in the background: ranks agree on shards and on completion [s]."""
+    """Background time per rank, in which ranks agree on shards and on completion [s]."""
 
 
 @functools.cache
@@ -49,18 +49,18 @@ def constants() -> CheckpointConstants:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint(Arrays):
-    """A checkpoint of layouts: bytes of its parts and of the rank that writes most, its times."""
+    """Checkpoint of each layout: bytes by part, files, writers, bytes of the busiest, times."""
 
     parts_bytes: dict[str, Float]
     files: Float
     writers: Float
     most_bytes: Float
     write_s: Float
-    """Time from the last step before it until it is complete, `blocking_s` and `behind_s` [s]."""
+    """Time until the checkpoint is complete: `blocking_s` + `behind_s` [s]."""
     blocking_s: Float
-    """Time that steps wait for it [s]."""
+    """Time that steps wait for the checkpoint [s]."""
     behind_s: Float
-    """Time that it is written in the background while steps go on [s]."""
+    """Time of writing in the background while steps continue [s]."""
 
     @property
     def total_bytes(self) -> Float:
@@ -69,7 +69,7 @@ class Checkpoint(Arrays):
 
 
 def nodes_of(machine: Machine, layouts: Layouts) -> Float:
-    """Number of nodes that layouts run on, without spare ones [1]."""
+    """Number of nodes that layouts run on, without spare nodes [1]."""
     return np.ceil(layouts.world / machine.node.num_devices)
 
 
@@ -77,7 +77,7 @@ def saved_bytes(scenario: Scenario, layouts: Layouts, contents: str = "states") 
     """Bytes of a checkpoint by part, all files together [B].
 
     Counted: weights in the framework's precision; with `states` also fp32 master weights and
-    optimizer moments of trained parameters; with adapters only theirs. Left out: random states,
+    optimizer moments of trained parameters; with LoRA only the adapters. Left out: random states,
     schedulers, file formats, copies of tied weights on two pipeline stages, optimizer states per
     tensor (Adafactor). ZeRO-3 omits the 16-bit copy: its partitions have no elements in a state
     dict (DeepSpeed 0.19, runtime/engine.py). method.md#checkpoints.
@@ -94,7 +94,7 @@ def saved_bytes(scenario: Scenario, layouts: Layouts, contents: str = "states") 
     if contents == "weights":
         only_weights = np.full(shape, weights * float(workload.compute_bytes))
         return {"weights": only_weights, "master_weights": nothing, "moments": nothing}
-    # shards that are fp32 copies themselves are saved once
+    # sharded weights that are the fp32 copy themselves are saved once
     copy = states.sharded_weight_bytes if states.master_bytes else states.weight_bytes
     rebuilt = layouts.shards_weights & bool(states.master_bytes)
     return {
@@ -105,7 +105,7 @@ def saved_bytes(scenario: Scenario, layouts: Layouts, contents: str = "states") 
 
 
 def _elements(blocks: Sequence[Block]) -> float:
-    """Parameters of a model, tied ones once [elements]."""
+    """Parameters of a model, tied weights counted once [elements]."""
     return float(sum(block.count * without_tied(block).num_params for block in blocks))
 
 
@@ -121,7 +121,7 @@ def transfer_bounds_s(
 ) -> dict[str, Float]:
     """Lower bounds of the time to write or read files from several nodes, by cause [s].
 
-    `most_bytes` are those of the busiest process. Counted: one process, the nodes' interfaces, the
+    `most_bytes`: bytes of the busiest process. Counted: one process, the nodes' interfaces, the
     job's share of the file system's aggregate rate; for `reading` also the rate of one client. Left
     out: other jobs, metadata, stripes, the rate of one client for writing; a file system of unknown
     rate sets no bound. method.md#checkpoints.
@@ -166,9 +166,9 @@ def checkpoint_of(
 ) -> Checkpoint:
     """Size, files and times of a checkpoint [B, 1, s].
 
-    Counted: every weight and every optimizer state is written once by one of the ranks that hold
-    it; or one rank gathers and writes all. Steps wait for an asynchronous checkpoint only while it
-    is copied to the host; local files go to the file system in the background. Left out: metadata,
+    Counted: each weight and optimizer state is written once, by one of the ranks that hold it; with
+    `full`, one rank gathers and writes all. Steps wait for an asynchronous checkpoint only during
+    the copy to the host; local files move to the file system in the background. Left out: metadata,
     frameworks that spread weights over all replicas, barriers. method.md#checkpoints.
 
     >>> scenario = make_scenario(framework="fsdp2")
@@ -206,13 +206,13 @@ def checkpoint_of(
 
 
 def _shard_counts(layouts: Layouts, full: bool) -> tuple[Float, Float]:
-    """Numbers of ranks over which weights and optimizer states are spread [1]."""
+    """Numbers of ranks that write weights and optimizer states [1]."""
     unit = np.ones(np.shape(layouts.dp))
     if full:
         return unit, unit
     parts = unit * layouts.tp * layouts.pp
     shards = parts * layouts.num_shards
-    # experts of different ranks are different weights
+    # expert-parallel ranks hold different weights
     weights = np.where(layouts.shards_weights, shards, parts * layouts.ep)
     return weights, np.where(layouts.shards_states, shards, weights)
 
@@ -235,8 +235,8 @@ def loading_s(
 ) -> Float:
     """Time to load a checkpoint, or to broadcast the first weights [s].
 
-    Counted: `sharded`: every rank reads its shards; `every-rank`: every rank reads all, once over
-    the network for a node; `rank-0`: one rank reads all and broadcasts it; `none`: rank 0
+    Counted: `sharded`: every rank reads its shards; `every-rank`: every rank reads everything, once
+    per node over the network; `rank-0`: one rank reads and broadcasts everything; `none`: rank 0
     broadcasts the weights that it initialised, unless they are sharded. Left out: resharding,
     conversion. method.md#checkpoints.
 

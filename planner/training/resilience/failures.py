@@ -1,4 +1,4 @@
-"""Failures: time that interruptions, a Poisson process, cost, and the best checkpoint interval."""
+"""Failures: time lost to interruptions (a Poisson process), and the best checkpoint interval."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from planner.describe.files import read_toml
 from planner.describe.training.training_run import Failures
 
 _ENDLESS_S = 1e18
-# stands for "never", so that exponents stay finite
+# stands for "never"; keeps exponents finite
 _MAX_EXPONENT = 200.0
-# beyond it a training never ends
+# a training with a larger exponent never ends
 
 
 class FailureConstants(Description):
@@ -26,7 +26,7 @@ class FailureConstants(Description):
     per_device_hour: Quantity
     """Interruptions of the job per device-hour."""
     detection_s: Quantity
-    """Time to detect one [s]."""
+    """Time to detect an interruption [s]."""
 
 
 @functools.cache
@@ -40,7 +40,7 @@ def mean_time_between_failures_s(num_devices: ArrayLike, failures: Failures | No
     """Mean time between interruptions of a job on a number of devices [s].
 
     Counted: every device, with its share of host and network, interrupts the job at the same rate.
-    Left out: worse nodes, wear, maintenance. arXiv:2410.21680, section III; method.md#failures.
+    Left out: weak nodes, wear, maintenance. arXiv:2410.21680, section III; method.md#failures.
 
     >>> round(float(mean_time_between_failures_s(16_384)) / 3600, 1)    # Llama 3 405B
     3.1
@@ -55,7 +55,7 @@ def mean_time_between_failures_s(num_devices: ArrayLike, failures: Failures | No
 def detection_s(failures: Failures) -> float:
     """Time to detect an interruption and to get nodes again [s].
 
-    Counted: stated time or torch's timeout, waiting for nodes. Left out: start-up. Definition.
+    Counted: the stated time or torch's timeout; the wait for nodes. Left out: start-up. Definition.
 
     >>> detection_s(Failures()), detection_s(Failures(detection_s=30, queue_s=120))
     (600.0, 150.0)
@@ -92,7 +92,7 @@ def daly_interval_s(write_s: ArrayLike, mtbf_s: ArrayLike) -> Float:
 
 
 def _floats(*values: ArrayLike) -> tuple[Float, ...]:
-    """Real numbers in arrays of one shape."""
+    """Convert values to float arrays of one shape."""
     return np.broadcast_arrays(*(np.asarray(each, dtype=float) for each in values))
 
 
@@ -103,7 +103,7 @@ def expected_time_s(
     mtbf_s: ArrayLike,
     restart_s: ArrayLike,
 ) -> Float:
-    """Expected time of work with checkpoints and restarts [s].
+    """Expected time to complete work with checkpoints, failures and restarts [s].
 
     Counted: every interval and its checkpoint are repeated until they pass without a failure;
     restarts fail too. Left out: simultaneous failures. Daly 2006, doi:10.1016/j.future.2004.11.016.
@@ -120,19 +120,19 @@ def expected_time_s(
 
 @dataclass(frozen=True, slots=True)
 class Losses(Arrays):
-    """Expected time of a training, by use [s], its interruptions and checkpoint interval."""
+    """Expected time of a training by use [s], its checkpoint interval and number of failures."""
 
     interval_s: Float
     work_s: Float
     checkpoints_s: Float
     lost_s: Float
-    """Work and checkpoints that failures undo; the others are without them."""
+    """Work and checkpoints lost to failures; not part of `work_s` and `checkpoints_s`."""
     restarts_s: Float
     failures: Float
 
     @property
     def total_s(self) -> Float:
-        """Time of everything [s]."""
+        """Total time [s]."""
         return self.work_s + self.checkpoints_s + self.lost_s + self.restarts_s
 
     @property
@@ -151,10 +151,10 @@ def training_losses(
 ) -> Losses:
     """Time that a training loses to checkpoints, failures and restarts [s].
 
-    Steps wait `write_s` for a checkpoint, written in the background for `behind_s`; `interval_s` is
-    the best by default, at least `behind_s`. Counted: as `expected_time_s`; a failure while a
-    checkpoint is written loses the work since the one before. Left out: whole steps, the end's
-    checkpoint. Daly 2006, doi:10.1016/j.future.2004.11.016; method.md#failures.
+    A checkpoint blocks steps for `write_s`, then writes in the background for `behind_s`;
+    `interval_s` is the best by default, at least `behind_s`. Counted: as in `expected_time_s`; a
+    failure during a write loses the work since the previous checkpoint. Left out: whole steps, the
+    final checkpoint. Daly 2006, doi:10.1016/j.future.2004.11.016; method.md#failures.
 
     >>> month = training_losses(30 * 86400, write_s=40, mtbf_s=11_135, restart_s=900)
     >>> round(float(month.interval_s)), round(float(month.fraction), 3)
@@ -177,7 +177,7 @@ def training_losses(
 
 @dataclass(frozen=True, slots=True)
 class Jobs(Arrays):
-    """Number of consecutive jobs, their start-up, and the losses at their ends but the last [s]."""
+    """Number of consecutive jobs, their start-up time, and time lost at the ends of jobs [s]."""
 
     jobs: Float
     starts_s: Float
@@ -193,11 +193,11 @@ def consecutive_jobs(
     *,
     saves_at_end: bool = False,
 ) -> Jobs:
-    """Number of jobs of a queue's wall time that a training needs, with starts and ends [1, s].
+    """Jobs within a queue's wall time that a training needs, with time for starts and ends [1, s].
 
-    Counted: a start of every job; at its end half an interval of work, or with `saves_at_end` (a
-    signal before the limit) one more checkpoint. The number is infinite if start and end leave
-    nothing of `wall_s`. Left out: waiting in the queue. Definition.
+    Counted: the start of each job; at its end half an interval of lost work, or with `saves_at_end`
+    (a signal before the limit) one more checkpoint. The number is infinite if start and end take
+    all of `wall_s`. Left out: waiting in the queue. Definition.
 
     >>> day = consecutive_jobs(86_400, wall_s=21_600, start_s=300, interval_s=1800, write_s=20)
     >>> float(day.jobs), float(day.starts_s), float(day.ends_s)
@@ -206,7 +206,7 @@ def consecutive_jobs(
     total, wall, start, interval, write = _floats(total_s, wall_s, start_s, interval_s, write_s)
     end = write if saves_at_end else interval / 2
     room = wall - start - end
-    # the last job ends where the training does
+    # the last job ends with the training and loses nothing
     most = np.maximum((total - end) / np.where(room > 0, room, 1.0), 0.0)
     jobs = np.where(room > 0, np.maximum(np.ceil(most), 1.0), np.inf)
     counted = np.where(np.isfinite(jobs), jobs, 0.0)

@@ -32,28 +32,28 @@ START_PARTS = {
 
 _AXES = ("tensor", "context", "pipeline", "shard", "replica")
 _EXPERT_AXES = ("expert", "expert_tensor")
-# experts' own shards and replicas lie among the others'
+# shard and replica groups of experts are not counted: they lie within the dense ones
 
 
 class StartConstants(Description):
-    """Times of starting on every machine."""
+    """Start-up times and rates, the same for every machine."""
 
     launch_s: Quantity
     """Starting the processes [s]."""
     import_s: Quantity
     """Importing torch from local disks [s]."""
     file_system_import_s: Quantity
-    """The same from a parallel file system with cold caches [s]."""
+    """Importing torch from a parallel file system with cold caches [s]."""
     nfs_import_s: Quantity
-    """The same from NFS [s]."""
+    """Importing torch from NFS [s]."""
     import_operations: Quantity
     """Files that one process looks up or opens to import torch."""
     metadata_operations_per_s: Quantity
     """Operations per second of a metadata server."""
     first_communicator_s: Quantity
-    """The first communicator of a few ranks, with kernels and buffers [s]."""
+    """Creating the first communicator of a few ranks, with kernels and buffers [s]."""
     communicator_s: Quantity
-    """Every further communicator [s]."""
+    """Creating each further communicator [s]."""
     communicator_rank_s: Quantity
     """Time that each rank adds to a communicator [s]."""
     barrier_rank_s: Quantity
@@ -64,7 +64,7 @@ class StartConstants(Description):
 
 @functools.cache
 def constants() -> StartConstants:
-    """Constants of the start, from `operation.toml`."""
+    """Constants of start-up, from `operation.toml`."""
     data = read_toml(Path(__file__).with_name("operation.toml"))["start"]
     return StartConstants.described(data, where="operation.toml: start")
 
@@ -72,9 +72,9 @@ def constants() -> StartConstants:
 def imports_s(num_nodes: Float, start: StartUp) -> Float:
     """Time until all processes have imported torch [s].
 
-    Counted: a first import as measured on 8 nodes, by place of the environment; on shared file
-    systems at least one answer of one metadata server to every node. Left out: other packages, warm
-    caches, several servers, other load. method.md#start-up.
+    Counted: a first import as measured on 8 nodes, by location of the environment; on shared file
+    systems at least one metadata server's time for one process per node. Left out: other packages,
+    warm caches, several servers, other load. method.md#start-up.
 
     >>> [round(float(imports_s(np.asarray(n), StartUp())), 1) for n in (8, 10_000)]
     [51.0, 489.6]
@@ -90,9 +90,9 @@ def imports_s(num_nodes: Float, start: StartUp) -> Float:
 def communicators_s(layouts: Layouts) -> Float:
     """Time to set up all communicators of a rank, one after the other [s].
 
-    Counted: one communicator of the job and one of every parallel axis; the exchange of addresses
-    around a ring, which grows with the ranks. Left out: slower libraries of other networks,
-    connections made at first use, busy hosts. NCCL's own timings, method.md#start-up.
+    Counted: one communicator for the job and one per parallel axis; the exchange of addresses
+    around a ring, which grows with the ranks. Left out: slower libraries on other networks,
+    connections opened at first use, busy hosts. NCCL's own timings, method.md#start-up.
 
     >>> [round(float(s), 1) for s in communicators_s(Layouts.broadcast(dp=[1, 8, 98_304]))]
     [0.0, 2.1, 57.9]
@@ -114,7 +114,7 @@ def _sizes(layouts: Layouts) -> list[Float]:
 
 
 def _groups_s(layouts: Layouts, start: StartUp) -> Float:
-    """Time of the barriers of all ranks at every process group [s]."""
+    """Time of the barriers of all ranks, one at the creation of each process group [s]."""
     world, count = np.asarray(layouts.world, dtype=float), np.zeros(np.shape(layouts.world))
     if start.ordered_groups:
         return count
@@ -129,10 +129,10 @@ def start_up(
     start: StartUp | None = None,
     checkpoints: Checkpoints | None = None,
 ) -> dict[str, Float]:
-    """Time of a job before its first step, by part: START_PARTS [s].
+    """Time of a job before its first step, by part as in START_PARTS [s].
 
     Counted: parts one after the other; building the full model on the host, if the framework's
-    processes do; a machine of one node imports from its own disk. Left out: waiting in the queue,
+    processes do; one-node machines import from their own disk. Left out: waiting in the queue,
     modules and staging before the launch, evaluation before the first step. method.md#start-up.
 
     >>> scenario = make_scenario(framework="fsdp2")

@@ -1,1 +1,1 @@
-"""Measure: this machine's kernels and collectives, and how quiet it was, as a profile."""
+"""Measure: kernels and collectives of this node, load by other processes, and its profile."""

@@ -1,10 +1,10 @@
 """Collectives: run every operation on real ranks, check its result, time it, fit it.
 
-Sizes are full buffers, times those of the slowest rank. Bus bandwidth is nccl-tests': bytes over
-time, times the share that each rank's link must carry, so that it can be held against the link
-whatever the number of ranks. Times span four decades, so fits minimise squares of relative errors:
-a plain fit would serve only the largest size, and R2 is near one where small messages are missed
-fivefold.
+Sizes are full buffers; times are those of the slowest rank. Bus bandwidth is defined as in
+nccl-tests: bytes / time * the share that each rank's link must carry, so it compares with the
+link's speed for any number of ranks. Times span four decades, so fits minimise squared relative
+errors: a plain fit would match only the largest size, with R2 near one even if small messages are
+off fivefold.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class AlphaBeta:
 
 
 def relative_least_squares(columns: ArrayLike, times_s: ArrayLike) -> tuple[Float, float]:
-    """Non-negative coefficients c that minimise sum ((columns @ c) / t - 1)^2, and the MAPE.
+    """Fit non-negative coefficients c that minimise sum ((columns @ c) / t - 1)^2; also the MAPE.
 
-    Raises CatalogueError without scipy, whose non-negative least squares are used.
+    Raises CatalogueError without scipy, which solves the non-negative least squares.
 
     >>> c, mape = relative_least_squares([[1, 0], [1, 10], [1, 1000]], [2, 7, 502])
     >>> [round(float(x), 6) for x in c], round(mape, 9)
@@ -58,7 +58,7 @@ def relative_least_squares(columns: ArrayLike, times_s: ArrayLike) -> tuple[Floa
         ) from None
     matrix, times = np.asarray(columns, dtype=float), np.asarray(times_s, dtype=float)
     weighted = matrix / times[:, None]
-    # columns span many decades; the solver's tolerance is one for all
+    # columns span many decades, but the solver has one tolerance for all
     scale = np.linalg.norm(weighted, axis=0)
     scale[scale == 0] = 1.0
     solved = nnls(weighted / scale, np.ones(len(times)))[0] / scale
@@ -67,7 +67,7 @@ def relative_least_squares(columns: ArrayLike, times_s: ArrayLike) -> tuple[Floa
 
 
 def alpha_beta(sizes_bytes: Sequence[float], times_s: Sequence[float]) -> AlphaBeta:
-    """Latency and rate of one operation.
+    """Fit latency and rate of one operation.
 
     >>> fit = alpha_beta([1e3, 1e5, 1e7], [1.01e-4, 2e-4, 1.01e-2])
     >>> round(fit.alpha_s * 1e6), round(fit.bytes_per_s / 1e9, 3), fit.mape < 1e-6
@@ -81,7 +81,7 @@ def alpha_beta(sizes_bytes: Sequence[float], times_s: Sequence[float]) -> AlphaB
 def interpolate(
     size_bytes: ArrayLike, sizes_bytes: Sequence[float], times_s: Sequence[float]
 ) -> Float:
-    """Interpolate measured times, linear in logarithms; constant below, the last slope above."""
+    """Interpolate measured times in logarithms; constant below all sizes, linear above them."""
     x, sizes = np.asarray(size_bytes, dtype=float), np.asarray(sizes_bytes, dtype=float)
     times = np.asarray(times_s, dtype=float)
     inside = np.exp(np.interp(np.log(np.maximum(x, 1e-9)), np.log(sizes), np.log(times)))
@@ -104,12 +104,12 @@ OPERATIONS = (
 SIZES = tuple(1024 * 4**k for k in range(11))
 """1 KiB to 1 GiB."""
 IN_STEP = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "send_receive")
-"""Operations that are timed between matrix products, too."""
+"""Operations that are also timed between matrix products."""
 _BUDGET_S, _ROUNDS = 0.04, 7
 
 
 def _bus_factor(name: str, size: int) -> float:
-    # there and back is timed, and halved: what nccl-tests calls send_recv
+    # half of a timed round trip, comparable to send_recv of nccl-tests
     return bus_factor("send_recv" if name == "send_receive" else name, size)
 
 
@@ -133,7 +133,7 @@ def _call(name: str, b: _Buffers) -> Callable[[], None]:
     reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 
     def send_receive() -> None:
-        # there and back between ranks 0 and 1: half of it is one message
+        # a round trip between ranks 0 and 1: half of it is one message
         if b.rank == 0:
             dist.send(b.values, 1)
             dist.recv(b.values, 1)
@@ -156,7 +156,7 @@ def _call(name: str, b: _Buffers) -> Callable[[], None]:
 
 
 def _check(name: str, rank: Rank, size_bytes: int) -> None:
-    """Raise RankError where an operation gives a wrong result."""
+    """Raise RankError if an operation gives a wrong result."""
     b = _Buffers(rank, size_bytes)
     n, count = b.world, b.values.numel()
     base = (torch.arange(count, device=b.values.device) % 251).float()
@@ -189,7 +189,7 @@ def _check(name: str, rank: Rank, size_bytes: int) -> None:
 
 
 def slowest(values: list[float]) -> list[float]:
-    """Maximum of each value over the ranks, the same on every rank."""
+    """Take the maximum of each value over all ranks; every rank gets the same result."""
     return [max(column) for column in zip(*gather_objects(values), strict=True)]
 
 
@@ -207,7 +207,7 @@ def _isolated_s(name: str, rank: Rank, size_bytes: int) -> list[float]:
 
 
 def _in_step_s(name: str, rank: Rank, size_bytes: int) -> list[float]:
-    """Times of one operation between matrix products, where ranks arrive apart [s]."""
+    """Times of one operation between matrix products, which make ranks arrive unevenly [s]."""
     call = _call(name, _Buffers(rank, size_bytes))
     a = torch.ones(512, 512, device=rank.device)
     call()
@@ -228,7 +228,7 @@ def time_operations(
         _check(name, rank, size)
         half = 2 if name == "send_receive" else 1
         isolated_s = np.array(_isolated_s(name, rank, size)) / half
-        # others can only make it slower: a low quantile is the operation itself
+        # other processes only make it slower, so a low quantile is the operation itself
         time_s = float(np.quantile(isolated_s, 0.2))
         row: dict[str, Any] = {
             "name": name,
@@ -282,7 +282,7 @@ def measure_collectives(
     limit_s: float = 60.0,
     progress: Progress = None,
 ) -> dict[str, Any] | None:
-    """Measure on new local ranks or as one of a launcher, where only rank 0 has the result."""
+    """Measure on new local ranks, or as a rank of a launcher (then only rank 0 gets the result)."""
     outer = external_rank(limit_s)
     world = outer.world if outer else world
     unknown = sorted(set(operations) - set(OPERATIONS))
@@ -302,7 +302,7 @@ def measure_collectives(
 
 
 def collectives_csv(result: dict[str, Any]) -> str:
-    """CSV for `planner calibrate`, of the operations that estimates know."""
+    """Format as CSV for `planner calibrate`, only the operations that estimates use."""
     lines = ["collective,nodes,ranks,size_bytes,time_us"]
     lines += [
         f"{row['name']},{result['nodes']},{row['ranks']},{row['bytes']},{1e6 * row['time_s']:.3f}"
@@ -313,7 +313,7 @@ def collectives_csv(result: dict[str, Any]) -> str:
 
 
 def collectives_text(result: dict[str, Any]) -> str:
-    """Table of times and fits as text."""
+    """Format times and fits as a text table."""
     lines = [f"{'operation':16}{'bytes':>10}{'time us':>11}{'in a step us':>14}{'bus GB/s':>10}"]
     for row in result["rows"]:
         step = f"{1e6 * row['in_step_s']:14.1f}" if "in_step_s" in row else f"{'':14}"

@@ -40,7 +40,7 @@ _MIN_S, _MAX_REPEATS, _ROUNDS = 0.06, 2000, 6
 
 
 def _best_s(rank: Rank, call: Callable[[], Any]) -> float:
-    """Low quantile of the time of one call: a busy neighbour only makes it slower [s]."""
+    """Time of one call, as a low quantile: other processes only make it slower [s]."""
     rank.seconds(call)
     call_s = max(rank.seconds(call), 1e-7)
     repeats = int(min(max(_MIN_S / _ROUNDS / call_s, 1), _MAX_REPEATS))
@@ -78,7 +78,7 @@ def _grouped_fraction(rank: Rank) -> float | None:
     try:
         grouped = _best_s(rank, lambda: F.grouped_mm(x, weights, offs=ends))
     except (AttributeError, RuntimeError):
-        return None  # this torch has none for this device
+        return None  # this torch has no grouped product for this device
     return _best_s(rank, lambda: torch.mm(x, weights[0])) / grouped
 
 
@@ -130,7 +130,7 @@ def _launch_s(rank: Rank) -> float:
 
 
 def _host_copies(rank: Rank) -> dict[str, float] | None:
-    """Host to device and back, pinned memory [B/s]; None where there is no device."""
+    """Copy rates host to device and back, pinned memory [B/s]; None on a CPU."""
     if rank.device == "cpu":
         return None
     rank.report("host-device copies")
@@ -143,7 +143,7 @@ def _host_copies(rank: Rank) -> dict[str, float] | None:
 
 
 def _device(rank: Rank) -> dict[str, Any]:
-    """Name, memory, context and units that the device reports."""
+    """Name, memory, context size and number of compute units of the device."""
     if rank.device == "cpu":
         return {
             "name": _cpu_name(),
@@ -300,7 +300,7 @@ def calibrate_to_file(
     limit_s: float = 120.0,
     progress: Progress = None,
 ) -> Machine:
-    """Measure and write the profile, with the raw figures beside it as `.measured.json`."""
+    """Measure this node and write its profile, and the raw figures as `.measured.json`."""
     check_description_file(output)
     machine, measured = calibrate(
         device, name=output.stem, devices=devices, limit_s=limit_s, progress=progress

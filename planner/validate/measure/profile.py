@@ -1,7 +1,7 @@
 """Profile: make a machine description from measurements.
 
-Rates are fitted through the planner's own formulas, so that an estimate on the profile repeats the
-measurement; every source states the remaining error.
+Rates are fitted through the planner's own formulas, so that an estimate with the profile reproduces
+the measurement; every source states the remaining error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FITTED = {
 
 
 def machine_of(name: str, measured: dict[str, Any]) -> Machine:
-    """The profile of one node, from `planner.validate.measure.node_calibration`'s measurements."""
+    """Make the profile of one node from the measurements of `node_calibration`."""
     kernels, how = measured["kernels"], measured["how"]
     fields = {
         "name": name,
@@ -94,7 +94,7 @@ def _grouped(kernels: dict[str, Any], how: str) -> dict[str, Any]:
 def _sustained(
     kernels: dict[str, Any], best: dict[str, float], units: float
 ) -> tuple[float, float]:
-    """Sustained fraction with which `gemm_s` is right in the median, and its mean error."""
+    """Fit the sustained fraction so that `gemm_s` matches the median product; also its error."""
     ratios = []
     for row in kernels["gemm"]:
         element = 4 if row["precision"] in ("fp32", "tf32") else 2
@@ -115,7 +115,7 @@ def _sustained(
 
 
 def _attention(kernels: dict[str, Any], best: dict[str, float]) -> tuple[float, float]:
-    """Efficiency of fused attention, as `planner.cost.step.compute.block_time` defines it."""
+    """Fit the attention efficiency of `planner.cost.step.compute.block_time`; also its error."""
     points = []
     for row in kernels["attention"]:
         reach = min(1.0, row["dim"] / 128) ** 0.25 * row["sequence"] / (row["sequence"] + 512)
@@ -158,9 +158,9 @@ def _node(measured: dict[str, Any]) -> dict[str, Any]:
 
 
 def _links(rows: list[dict[str, Any]]) -> tuple[float, float, float]:
-    """Fit latency and bandwidth to the collectives through the planner's formulas; with the error.
+    """Fit latency and bandwidth to the collectives through the planner's formulas; also the error.
 
-    A search over both, finer each time: it needs to know nothing of the formulas.
+    Searches grids of both, each finer than the last, so it works with any formula.
     """
     used = [row for row in rows if row["name"] in _FITTED and "in_step_s" in row]
     if not used:
@@ -210,7 +210,7 @@ def on_one_node(size: Any, bytes_per_s: Any, latency_s: Any) -> GroupView:
 
 
 def toml_of(machine: Machine, comment: str) -> str:
-    """The profile as a TOML file that `planner.describe.catalogue.load_machine` reads."""
+    """Format the profile as TOML that `planner.describe.catalogue.load_machine` reads."""
     data = machine.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     data.pop("name")
     document = tomlkit.document()
@@ -221,7 +221,7 @@ def toml_of(machine: Machine, comment: str) -> str:
 
 
 def _table(data: dict[str, Any]) -> Table:
-    """TOML table: quantities on one line each, then nested tables."""
+    """Make a TOML table: quantities on one line each, then nested tables."""
     table = tomlkit.table()
     inner = {k: v for k, v in data.items() if isinstance(v, dict) and "source" not in v}
     for name, value in data.items():
@@ -234,6 +234,6 @@ def _table(data: dict[str, Any]) -> Table:
 
 def _quantity_line(quantity: dict[str, Any]) -> InlineTable:
     line = tomlkit.inline_table()
-    # a measurement has no more than seven digits to say
+    # a measurement is no more precise than seven digits
     line.update({k: float(f"{v:.7g}") if isinstance(v, float) else v for k, v in quantity.items()})
     return line

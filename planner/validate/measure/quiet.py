@@ -1,7 +1,7 @@
-"""Quiet: tell whether other processes used the cores during a measurement.
+"""Quiet: detect other processes that used the cores during a measurement.
 
-Two signs, because each misses a case: the share of a core that a pure computation got while it
-ran (cpu over wall), and how many cores other processes used meanwhile (Linux only).
+Two signs, because each misses a case: the share of a core that a pure computation got (CPU time /
+wall time), and the number of cores that other processes used at the time (Linux only).
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any
 from planner.validate.ranks.rank import num_cores
 
 _MIN_CPU_WALL = 0.9
-"""Below it, a time is not scored."""
+"""CPU time / wall time below which a time is not scored."""
 _SHORTEST_S = 0.5
 # the kernel counts in ticks of 10 ms per core
 _MAX_FOREIGN = 0.15
-"""Cores that others may use, as a part of all, before a time is not scored."""
+"""Fraction of all cores that other processes may use before a time is not scored."""
 
 
 class Disturbance(Enum):
-    """Reasons for which times are not scored, worst first."""
+    """Reasons not to score times, worst first."""
 
     CROWDED = "more ranks than cores: waiting does not help"
     SHARED = "a core worked for others while a rank wanted it"
@@ -36,15 +36,15 @@ class Load:
     """Load of the cores during a measurement."""
 
     cpu_wall: float
-    """Share of a core that a pure computation got, worst rank."""
+    """Share of a core that a pure computation got on the worst rank."""
     foreign_cores: float | None
-    """Cores that other processes used meanwhile; None where it cannot be read."""
+    """Cores that other processes used at the time; None if it cannot be read."""
     num_ranks: int
     num_cores: int
 
     @property
     def disturbance(self) -> Disturbance | None:
-        """Why times are not scored; None where they are."""
+        """Reason why times are not scored; None if they are."""
         if self.num_ranks > self.num_cores:
             return Disturbance.CROWDED
         if self.cpu_wall < _MIN_CPU_WALL:
@@ -55,7 +55,7 @@ class Load:
 
     @property
     def why_not(self) -> str:
-        """The disturbance in words and numbers; empty where there is none."""
+        """Disturbance in words and numbers; empty if there is none."""
         share = f"cpu/wall is {self.cpu_wall:.3f}, below {_MIN_CPU_WALL}: the cores were shared"
         match self.disturbance:
             case Disturbance.CROWDED:
@@ -69,11 +69,11 @@ class Load:
 
     @property
     def scored(self) -> bool:
-        """Whether times count."""
+        """True if times are scored."""
         return self.disturbance is None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {**asdict(self), "scored": self.scored, "why_not": self.why_not}
 
 
@@ -85,22 +85,22 @@ class Watch:
         self._busy, self._since_s, self._cpu_s = _busy_s(), time.perf_counter(), time.process_time()
 
     def probe(self, seconds: float) -> None:
-        """Look at the share of a core for a moment."""
+        """Sample this process's share of a core for `seconds`."""
         self._shares.append(probe_cpu_wall(seconds))
 
     def report(self) -> tuple[float, float]:
-        """Worst share of a core since the start, and this process's time on the cores [s]."""
+        """Worst share of a core since the start, and CPU time of this process [s]."""
         self.probe(0.05)
         return min(self._shares), time.process_time() - self._cpu_s
 
     def load(self, reports: list[tuple[float, float]]) -> Load:
-        """Load during the reports of this machine's ranks."""
+        """Combine the reports of this node's ranks into the load of its cores."""
         own_cpu_s = sum(cpu_s for _, cpu_s in reports)
         share = min(share for share, _ in reports)
         return Load(share, self._foreign_cores(own_cpu_s), len(reports), num_cores())
 
     def _foreign_cores(self, own_cpu_s: float) -> float | None:
-        """Cores used by other processes; None where unreadable, or after too little time."""
+        """Cores used by other processes; None if unreadable or after too little time."""
         now, wall = _busy_s(), time.perf_counter() - self._since_s
         if now is None or self._busy is None or wall < _SHORTEST_S:
             return None
@@ -118,7 +118,7 @@ def _busy_s() -> float | None:
 
 
 def probe_cpu_wall(seconds: float = 0.05) -> float:
-    """Share of a core that a pure computation of about `seconds` gets now."""
+    """Measure the share of a core that a pure computation of about `seconds` gets now."""
     import torch
 
     a = torch.ones(256, 256)

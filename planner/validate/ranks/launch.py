@@ -2,11 +2,11 @@
 
 A rank that dies ends the run at once, one that hangs soon after its time limit; the error names
 the rank and what it did last. Ranks meet through a file in a private folder, so no port is open
-before gloo connects its pairs on the loopback interface. Should this process itself be killed,
-every rank notices its pipe closing, ends the others, removes the folder and exits.
+before gloo connects its pairs on the loopback interface. If this process itself is killed, every
+rank sees its pipe close, ends the others, removes the folder and exits.
 
-torch's `elastic.multiprocessing.start_processes` (2.13) starts ranks as well, but blames the first
-rank that exits: in 1 of 3 runs a rank that had lost its peers, not the one that raised. It knows no
+torch's `elastic.multiprocessing.start_processes` (2.13) starts ranks too, but blames the first rank
+that exits: in 1 of 3 runs a rank that had lost its peers, not the one that raised. It tracks no
 progress, so a hanging rank never ends a run, and a stopped rank outlives a killed launcher.
 """
 
@@ -47,18 +47,18 @@ _PRELOAD = [
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _GRACE_S = 10.0
-"""Beyond its time limit, a rank that hangs ends the run within this time [s]."""
+"""Time after its limit within which a hanging rank ends the run [s]."""
 _SETTLE_S = 5.0
-"""Time after a first failure for other ranks to report theirs: the cause may come second [s]."""
+"""Time to wait after a first failure for other ranks' reports: the cause may come second [s]."""
 
 Progress = Callable[[int, str], None] | None
-"""Called with a rank and where it stands."""
+"""Called with a rank and its current activity."""
 OnResult = Callable[[Any], None] | None
 """Called with each partial result."""
 
 
 class Failure(IntEnum):
-    """Why a rank has no result; of several ranks the one with the lowest is to blame."""
+    """Reason why a rank has no result; the rank with the lowest value is named as the cause."""
 
     DIED = 1
     ERROR = 2
@@ -82,7 +82,7 @@ class RankState:
     result: Any = None
     failure: Failure | None = None
     message: str = ""
-    """How it failed, in words."""
+    """Description of the failure."""
 
     @property
     def ended(self) -> bool:
@@ -103,8 +103,8 @@ def launch(
     """Run `entry` ("module:function") on `world` ranks. Returns its results in rank order.
 
     The function gets (rank: Rank, payload, send) and may `send` partial results. A rank without
-    progress for `limit_s` is taken to hang. Raises RankError with the rank that is to blame. Where
-    another launcher started this process as the rank `outer`, it runs here, and gives one result.
+    progress for `limit_s` counts as hanging. Raises RankError that names the rank at fault. If
+    another launcher started this process as rank `outer`, the function runs here, for one result.
     """
     if outer is not None:
         with watching(outer) as watched_rank:
@@ -147,7 +147,7 @@ def launch(
 def _supervise(
     watched: list[RankState], folder: Path, limit_s: float, progress: Progress, on_result: OnResult
 ) -> None:
-    """Wait until every rank has a result. Raises RankError with the rank that is to blame."""
+    """Wait until every rank has a result. Raises RankError that names the rank at fault."""
     first_failure_s = math.inf
     while not all(item.done for item in watched):
         _wait(watched, progress, on_result)
@@ -155,7 +155,7 @@ def _supervise(
         failures = [item.failure for item in watched if item.failure is not None]
         if failures:
             first_failure_s = min(first_failure_s, now_s)
-        # a rank that only lost its peers speaks first; the cause follows soon
+        # a rank that only lost its peers may report first; the cause follows soon
         clear = Failure.DIED in failures or all(item.ended for item in watched)
         settled = failures and (clear or now_s - first_failure_s > _SETTLE_S)
         silent_s = max((now_s - item.seen_s for item in watched if not item.done), default=0.0)
@@ -207,7 +207,7 @@ def _how_it_died(code: int | None) -> str:
 
 
 def _blame(watched: list[RankState], folder: Path, limit_s: float) -> str:
-    """Name the rank that caused the failure; of silent ranks the longest silent."""
+    """Describe the rank that caused the failure; among silent ranks, the longest silent one."""
     causes = [(item.failure or Failure.SILENT, item.seen_s, item) for item in watched]
     failure, seen_s, item = min(
         (cause for cause in causes if not cause[2].done),

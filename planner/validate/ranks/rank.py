@@ -1,9 +1,9 @@
-"""Ranks: their numbers, their launcher, the process group that they form, and a watchdog.
+"""Ranks: rank numbers from the launcher's environment, the process group, and a watchdog.
 
-A rank is started here (`planner.validate.ranks.launch`) or by torchrun, mpiexec or srun, whose
-environment is read. torch has no MPI backend in its wheels; mpiexec only numbers the ranks. Under a
-launcher a thread ends a rank that makes no progress, and the launcher then ends the others. The
-rank to blame shows in where each stands: those that wait in torch's communication, it elsewhere.
+A rank is started by `planner.validate.ranks.launch`, or by torchrun, mpiexec or srun. torch's
+wheels have no MPI backend; mpiexec only numbers the ranks. Under a launcher, a thread ends a rank
+that makes no progress, and the launcher then ends the others. Before that, every rank prints the
+line that it executes: the rank at fault is the one that does not wait in torch's communication.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _HIGHEST_PORT = 65535
 _LOCAL_SIZES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE")
 _SHORTEST_S, _LONGEST_S = 5, 1_000_000
 _BEFORE_S = 2.0
-"""Time for every rank to say where it stands, before the first of them ends the job [s]."""
+"""Time for every rank to print the line that it executes, before the first ends the job [s]."""
 
 
 class RankError(PlannerError):
@@ -46,7 +46,7 @@ class RankError(PlannerError):
 
 
 def num_cores() -> int:
-    """Cores that this process may use."""
+    """Count the cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -70,17 +70,17 @@ class Rank:
     local_rank: int
     launcher: str
     rendezvous: str
-    """Where the ranks meet: file:///path, or tcp://host:port."""
+    """Address where the ranks meet: file:///path, or tcp://host:port."""
     timeout_s: float
-    """A collective that waits longer fails."""
+    """Longest wait of a collective, and longest time without progress [s]."""
     folder: Path | None = None
-    """Private folder of the run, where one exists; removed at its end."""
+    """Private folder of the run, removed at its end; None under another launcher."""
     report: Callable[[str], None] = field(default=lambda _: None, compare=False)
-    """Says where the rank stands; a rank that says nothing for long is taken to hang."""
+    """Reports the rank's current activity; a rank silent for `timeout_s` counts as hanging."""
 
     @property
     def device(self) -> str:
-        """cuda or xpu where torch has one, else cpu."""
+        """Torch device: cuda or xpu if available, else cpu."""
         import torch
 
         for name in ("cuda", "xpu"):
@@ -91,7 +91,7 @@ class Rank:
 
     @property
     def backend(self) -> str:
-        """nccl, xccl or gloo, by the device."""
+        """Backend for the device: nccl, xccl or gloo."""
         return {"cuda": "nccl", "xpu": "xccl"}.get(self.device.split(":")[0], "gloo")
 
     def seconds(self, call: Callable[[], Any], repeats: int = 1) -> float:
@@ -107,9 +107,9 @@ class Rank:
 
 
 def _launchers(env: Mapping[str, str]) -> Iterator[tuple[str, str, str, str]]:
-    """Launchers whose variables are set."""
+    """Yield the launchers whose variables are set."""
     for launcher, rank_name, world_name, local_name in _LAUNCHERS:
-        # a batch script has srun's numbers too, but is no step of it
+        # a batch script has these variables too, but is not a job step
         if launcher == "srun" and "SLURM_STEP_ID" not in env:
             continue
         if rank_name in env and world_name in env:
@@ -126,9 +126,9 @@ def is_launched(environment: Mapping[str, str] | None = None) -> bool:
 
 
 def external_rank(timeout_s: float, environment: Mapping[str, str] | None = None) -> Rank | None:
-    """Rank of this process under torchrun, mpiexec or srun; None outside of them.
+    """Rank of this process under torchrun, mpiexec or srun; None without a launcher.
 
-    Raises RankError where the launcher's variables contradict each other.
+    Raises RankError if the launcher's variables contradict each other.
 
     >>> rank = external_rank(60, {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4",
     ...     "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"})
@@ -150,7 +150,7 @@ def external_rank(timeout_s: float, environment: Mapping[str, str] | None = None
 
 
 def _number(env: Mapping[str, str], name: str, launcher: str) -> int:
-    """A launcher's variable as a number."""
+    """Read a launcher's variable as a number."""
     try:
         number = int(env[name])
     except ValueError:
@@ -174,7 +174,7 @@ def _port(env: Mapping[str, str]) -> int:
 
 
 def _meeting_point(env: Mapping[str, str], world: int, launcher: str) -> str:
-    """The address that torchrun sets; else the first node of the job, or this one."""
+    """Address where the ranks meet: MASTER_ADDR, else srun's launch node, else this node."""
     host = env.get("MASTER_ADDR") or env.get("SLURM_LAUNCH_NODE_IPADDR")
     if host is None:
         sizes = [name for name in _LOCAL_SIZES if env.get(name)]
@@ -188,8 +188,8 @@ def _meeting_point(env: Mapping[str, str], world: int, launcher: str) -> str:
 
 
 _LEFT: list[Any] = []
-"""Groups that ranks have left. A group must not die with the last model that DDP wrapped: its
-destructor holds Python's lock while it waits for gloo's thread, which may want that lock."""
+"""Groups that ranks have left, kept alive. A group's destructor would run with the last DDP model:
+it holds Python's lock while it waits for gloo's thread, which may need that lock."""
 
 
 @contextlib.contextmanager
@@ -200,7 +200,7 @@ def joined(rank: Rank) -> Iterator[None]:
 
     torch.set_num_threads(1)
     if rank.backend == "gloo" and rank.folder is not None:
-        # all ranks are here: nothing listens on the network
+        # all ranks are on this node: nothing listens on the network
         loopback = "lo0" if sys.platform == "darwin" else "lo"
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
     elif rank.backend != "gloo":
@@ -233,7 +233,7 @@ def gather_objects(value: Any) -> list[Any]:
 
 
 def _store(rank: Rank) -> dict[str, Any]:
-    """Where the ranks meet, as arguments of torch."""
+    """Arguments of `init_process_group` for the place where the ranks meet."""
     if rank.rendezvous.startswith("file:"):
         return {"init_method": rank.rendezvous}
     if rank.launcher == "torchrun":
@@ -258,7 +258,7 @@ def _why_not(rank: Rank, error: Exception) -> str:
 
 @contextlib.contextmanager
 def watching(rank: Rank) -> Iterator[Rank]:
-    """Watch a rank: end it after silence. Raises RankError if its peers are gone."""
+    """Watch a rank, and end it if it makes no progress. Raises RankError if its peers are gone."""
     seen, last = time.monotonic(), "starting"
     over = threading.Event()
     main = threading.get_ident()
@@ -299,7 +299,7 @@ def watching(rank: Rank) -> Iterator[Rank]:
 
 
 def _where(thread: int) -> str:
-    """File, line and function in which a thread stands."""
+    """File, line and function that a thread executes."""
     frame = sys._current_frames().get(thread)
     if frame is None:
         return "nowhere"

@@ -1,7 +1,7 @@
 """Rank process: its start and end, its messages to the supervisor, and the folder of a run.
 
-A launcher that is killed removes nothing. Its ranks notice, end each other and remove the folder
-and that of the sockets. If the ranks were killed as well, the next run removes both.
+A killed launcher cleans up nothing. Its ranks notice, end each other, and remove the run's folder
+and the folder of its sockets. If the ranks were killed too, the next run removes both.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PEER_SIGNS = (
     "socket",
     "aborted",
 )
-"""How torch, gloo and NCCL say that another rank is gone."""
+"""Words in errors by which torch, gloo and NCCL report that another rank is gone."""
 
 
 class Word(Enum):
@@ -55,7 +55,7 @@ def stack_file(folder: Path, rank: int) -> Path:
 
 
 def find_entry(entry: str) -> Callable[[Rank, dict[str, Any], Callable[[Any], None]], Any]:
-    """The function that "module:function" names."""
+    """Import the function that "module:function" names."""
     module, function = entry.split(":")
     call: Callable[..., Any] = getattr(importlib.import_module(module), function)
     return call
@@ -99,7 +99,7 @@ def rank_main(
         send(Word.DONE, result)
     except BaseException as error:
         send(_cause(error), _describe(error))
-        # peers may wait in a collective that C++ would wait for at exit
+        # a normal exit would wait in C++ for a collective that peers still wait in
         os._exit(1)
     finally:
         sys.stdout.flush()
@@ -132,11 +132,11 @@ def _die_with_parent(alive: Any, folder: str) -> None:
 _PREFIX, _SOCKETS = "planner-validate-", "sockets"
 _SOCKETS_PREFIX = "pymp-"  # multiprocessing's
 _LONGEST_SOCKET, _SOCKET_NAME = 103, len("/listener-01234567")
-"""Bytes of a socket's path on every system, and of what multiprocessing adds to its folder."""
+"""Longest socket path on every system, and length of the name that multiprocessing adds [B]."""
 
 
 def private_folder() -> Path:
-    """Make a folder for a run, and remove those of killed runs; RankError without a place."""
+    """Make a folder for a run, and remove those of killed runs. Raises RankError if it cannot."""
     mine = f"{_PREFIX}{platform.node()}-"
     try:
         sockets = Path(util.get_temp_dir())
@@ -159,13 +159,13 @@ def private_folder() -> Path:
 
 
 def enter(folder: Path, rank: int) -> None:
-    """Write down the process id of a rank, so that other ranks can end it."""
-    with contextlib.suppress(OSError):  # without it a stopped rank would stay
+    """Write the process id of a rank to the folder, so that other ranks can end it."""
+    with contextlib.suppress(OSError):  # without the file, only a stopped rank would stay
         (folder / f"pid.{rank}").write_text(str(os.getpid()))
 
 
 def abandon(folder: Path) -> None:
-    """End the other ranks, stopped ones too, and remove the folder: the launcher was killed."""
+    """End the other ranks, even stopped ones, and remove the folder of a killed launcher."""
     for noted in folder.glob("pid.*"):
         with contextlib.suppress(OSError, ValueError):
             pid = int(noted.read_text())
@@ -196,5 +196,5 @@ def _alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        return True  # another user's
+        return True  # a process of another user
     return True

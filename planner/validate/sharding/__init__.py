@@ -1,1 +1,1 @@
-"""Sharding: what torch's own parallelisms do to a model and send."""
+"""Sharding: models under torch's own parallelisms, and recorders of their bytes."""

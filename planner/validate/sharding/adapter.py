@@ -1,6 +1,6 @@
 """Adapter: the private or unstable torch calls of validation, each guarded.
 
-A new torch release that moves one changes this file, and the list in its test.
+If a torch release moves one of them, only this file and the list in its test change.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _TRIED = "2.13"
 
 
 class TorchMissingError(PlannerError):
-    """torch is absent, or not one that can be validated against."""
+    """torch is not installed, or this version cannot be used for validation."""
 
 
 def require_torch() -> str:
-    """Version of the installed torch. Raises TorchMissingError where it is absent or too old."""
+    """Return the version of torch. Raises TorchMissingError if it is not installed or too old."""
     try:
         import torch
     except ImportError as error:
@@ -43,7 +43,7 @@ def require_torch() -> str:
 
 
 def _private(path: str) -> Any:
-    """A private name of torch, or an error that names the one that moved."""
+    """Import a private name of torch. Raises TorchMissingError if it moved."""
     import importlib
 
     module, name = path.rsplit(".", 1)
@@ -90,7 +90,7 @@ def fake_mode() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _replaced(owner: Any, **attributes: Any) -> Iterator[None]:
-    """Replace attributes of a private class; raises TorchMissingError where one moved."""
+    """Replace attributes of a private class. Raises TorchMissingError if one moved."""
     for name in attributes:
         if not hasattr(owner, name):
             raise _moved(f"{owner.__module__}.{owner.__qualname__}.{name}")
@@ -115,7 +115,7 @@ def quiet_propagation() -> AbstractContextManager[None]:
 
 
 def static_pipeline() -> AbstractContextManager[None]:
-    """Let pipeline stages trust their example shapes: asking a neighbour needs real data."""
+    """Make pipeline stages use their example shapes: asking a neighbour would need real data."""
     static = _private("torch.distributed.pipelining._utils.InferenceMode").STATIC
 
     def warmup(_: Any, stages: Any, *__: Any) -> None:
@@ -138,14 +138,14 @@ def receive_buffers(stage: Any) -> list[Any]:
 
 
 class Region(Enum):
-    """FSDP communication that allocates a storage, by the storage's category."""
+    """Kind of FSDP communication that allocates a storage; its value is the storage's category."""
 
     GATHER = "gathered_parameters"
     REDUCE = "reduction_buffers"
 
 
 def communication_region(enter: Any) -> AbstractContextManager[None]:
-    """Call `enter(region, group)` around FSDP's gathering, copying out and reduction of a group."""
+    """Call `enter(region, group)` around FSDP's all-gather, copy-out and reduction of a group."""
     group = _private("torch.distributed.fsdp._fully_shard._fsdp_param_group.FSDPParamGroup")
 
     def wrapped(name: str, region: Region) -> Any:
@@ -176,15 +176,15 @@ def group_ranks(handle: Any) -> tuple[int, ...]:
 
 
 def shard_on_mesh(mesh: Any) -> Callable[[Any], Any]:
-    """Make the placement by which FSDP shards parameters over another mesh than their module's."""
+    """Make placements by which FSDP shards parameters over a mesh other than their module's."""
     result = _private("torch.distributed.fsdp._fully_shard._fsdp_common.ShardPlacementResult")
-    # parameters of one group must have the same object
+    # all parameters of a group must share one object
     about = _private("torch.distributed.fsdp._fully_shard._fsdp_init._get_mesh_info")(mesh)
     return lambda placement: result(placement=placement, mesh_info=about)
 
 
 def exchange_counts(counts: Any, group: Any) -> Any:
-    """All-to-all of token counts in equal parts, without gradients."""
+    """Exchange token counts by an all-to-all of equal parts, without gradients."""
     import torch
 
     exchange = _private("torch.distributed._functional_collectives.all_to_all_single")
@@ -193,7 +193,7 @@ def exchange_counts(counts: Any, group: Any) -> Any:
 
 
 def all_to_all(rows: Any, group: Any) -> Any:
-    """Differentiable all-to-all of rows in equal parts."""
+    """Exchange rows by a differentiable all-to-all of equal parts."""
     import torch.distributed as dist
 
     exchange = _private("torch.distributed._functional_collectives.all_to_all_single_autograd")
@@ -203,7 +203,7 @@ def all_to_all(rows: Any, group: Any) -> Any:
 
 
 def ring_templates() -> tuple[Any, Any]:
-    """torch's ring attention, forward and backward, as functions of a kernel."""
+    """Return torch's ring attention, forward and backward, which take a kernel as argument."""
     ring = _private("torch.distributed.tensor.experimental._context_parallel._attention")
     return ring._templated_ring_attention, ring._templated_ring_attention_backward
 

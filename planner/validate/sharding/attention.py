@@ -1,9 +1,9 @@
-"""Attention: plain, grouped and latent, with norms, biases, sinks and ALiBi as described.
+"""Attention: plain, grouped-query and latent, with a model's norms, biases, sinks and ALiBi.
 
-A fused kernel of our own takes what torch's on a CPU does not: heads of two widths, ALiBi and
-sinks. It saves what kernels of accelerators save: queries, keys, values, output and one fp32 number
-per row. Fake tensors give shapes alone. Ring attention is torch's own around this kernel, with keys
-and values gathered once in each direction, as torchtitan does by default.
+Our own fused kernel covers what torch's CPU kernel does not: two head widths, ALiBi and sinks. It
+saves what accelerator kernels save: queries, keys, values, output and one fp32 number per row. With
+fake tensors it gives shapes only. Ring attention is torch's own around this kernel, with keys and
+values gathered once in forward and once in backward, as torchtitan does by default.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def alibi_slopes(first: int, count: int, total: int) -> list[float]:
 def flash_attention(
     q: Tensor, k: Tensor, v: Tensor, causal: bool, slopes: list[float]
 ) -> tuple[Tensor, Tensor]:
-    """Fused attention of (batch, head, token, width): output and log-sum-exp of each row."""
+    """Compute fused attention of (batch, head, token, width): output, log-sum-exp of each row."""
     scores = _scores(q, k, causal, slopes)
     rows = scores.logsumexp(-1)
     out = (scores - rows.unsqueeze(-1)).exp() @ _repeat_heads(v, q).float()
@@ -47,7 +47,7 @@ def flash_attention(
 def flash_gradients(
     gradient: Tensor, of_rows: Tensor | None, saved: list[Tensor], causal: bool, slopes: list[float]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of queries, keys and values; `saved` are these, the output and its rows."""
+    """Gradients of queries, keys and values; `saved`: these three, the output, log-sum-exps."""
     q, k, v, out, rows = saved
     gradient = gradient.float()
     weights = (_scores(q, k, causal, slopes) - rows.unsqueeze(-1)).exp()
@@ -88,7 +88,7 @@ def _gradients(ctx: Any, gradient: Tensor, of_rows: Tensor | None) -> tuple[Tens
 
 flash_attention.register_autograd(_gradients, setup_context=_keep)
 OPERATOR = torch.ops.planner.flash_attention.default
-"""As recompute policies name it."""
+"""Operator that recompute policies compare with."""
 
 
 def _repeat_heads(x: Tensor, q: Tensor) -> Tensor:
@@ -124,7 +124,7 @@ def _backward(is_causal: bool, grad_out: Tensor, **saved: Tensor) -> Any:
 
 
 class _Ring(torch.autograd.Function):
-    """Ring attention: causal, from this rank's tokens to the tokens of all ranks."""
+    """Causal ring attention of this rank's tokens over the tokens of all ranks."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, group: Any) -> Tensor:
@@ -149,7 +149,7 @@ RmsNorm = Callable[[Any, Any, float], Any]
 Rope = tuple[Tensor, Tensor] | None
 _EPS = 1e-5
 _SCORES_CAP = 50.0
-"""Where Gemma 2 caps scores outside of fused kernels (config.json: attn_logit_softcapping)."""
+"""Soft cap of Gemma 2's scores outside fused kernels (config.json: attn_logit_softcapping)."""
 
 
 class RMSNorm(nn.Module):
@@ -161,12 +161,12 @@ class RMSNorm(nn.Module):
         self._kernel = kernel
 
     def forward(self, x: Tensor) -> Tensor:
-        """Rows of norm one, times the weight."""
+        """Normalise each row, and multiply it by the weight."""
         return self._kernel(x, self.weight, _EPS)
 
 
 class _FusedNorm(torch.autograd.Function):
-    """Saves what CUDA's fused kernel saves: input, weight, one fp32 per row."""
+    """RMS norm that saves what CUDA's fused kernel saves: input, weight, one fp32 per row."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
@@ -181,7 +181,7 @@ class _FusedNorm(torch.autograd.Function):
 
 
 def fused_rms_norm(x: Any, weight: Any, eps: float) -> Any:
-    """RMS norm of an accelerator, in shapes alone: the CPU's saves 7 bytes per element more."""
+    """Fused RMS norm of accelerators, shapes only: a CPU's saves 7 bytes per element more."""
     if isinstance(x, DTensor):
         partial = [Replicate() if p.is_replicate() else Partial() for p in x.placements]
         local = weight.to_local(grad_placements=partial) if isinstance(weight, DTensor) else weight
@@ -191,7 +191,7 @@ def fused_rms_norm(x: Any, weight: Any, eps: float) -> Any:
 
 
 def make_norm(model: Model, width: int, kernel: RmsNorm) -> nn.Module:
-    """The model's normalisation."""
+    """Make a normalisation layer of the model's kind."""
     if model.norm == "rmsnorm":
         return RMSNorm(width, kernel)
     return nn.LayerNorm(width, bias=model.norm == "layernorm")
@@ -212,7 +212,7 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Core(nn.Module):
-    """Scores, softmax and sum over values of (batch, sequence, head, width)."""
+    """Attention without projections: scores, softmax, sum over values."""
 
     def __init__(self, model: Model, eager: bool) -> None:
         super().__init__()
@@ -225,7 +225,7 @@ class Core(nn.Module):
             self.sinks = nn.Parameter(torch.empty(model.num_heads))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attention output, a token's heads side by side."""
+        """Attend over (batch, sequence, head, width); the output concatenates a token's heads."""
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         if self.eager:
             out = self._eager(q, k, v)
@@ -283,7 +283,7 @@ class Attention(Core):
             self.q_norm, self.k_norm = (RMSNorm(width, kernel) for width in widths)
 
     def forward(self, x: Tensor, rope: Rope) -> Tensor:
-        """Attention's update of the residual stream."""
+        """Compute the attention's update of the residual stream."""
         q, k, v = self.wq(x), self.wk(x), self.wv(x)
         if self.qk_norm == "full":
             q, k = self.q_norm(q), self.k_norm(k)
@@ -315,7 +315,7 @@ class LatentAttention(Core):
         self.wo = nn.Linear(heads * mla.v_head_dim, hidden, bias=False)
 
     def forward(self, x: Tensor, rope: Rope) -> Tensor:
-        """Attention's update of the residual stream."""
+        """Compute the attention's update of the residual stream."""
         sizes = self.sizes
         plain, turned, value = sizes.qk_nope_head_dim, sizes.qk_rope_head_dim, sizes.v_head_dim
         q = self.wq_b(self.q_norm(self.wq_a(x)) if hasattr(self, "wq_a") else x)

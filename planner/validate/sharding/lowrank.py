@@ -14,12 +14,12 @@ from planner.validate.sharding.models import Stage
 _BLOCK = 64
 _HALF = torch.bfloat16
 _NAMES = {"query": "wq", "key": "wk", "value": "wv", "out": "wo"}
-"""Targets of adapters whose linear layer is called otherwise."""
+"""Adapter targets whose linear layer has another name here."""
 
 
 @torch.library.custom_op("planner::unpack", mutates_args=())
 def unpack(packed: Tensor, columns: int) -> Tensor:
-    """Unpack a matrix of 4 bits, equal steps and an fp32 scale a block, to bf16 in one kernel."""
+    """Unpack a 4-bit matrix (equal steps, one fp32 scale per block) to bf16 in one kernel."""
     packed_bytes = packed.contiguous().view(torch.uint8)
     halves, scales = packed_bytes.split((columns // 2, 4 * columns // _BLOCK), -1)
     codes = torch.stack((halves // 16, halves % 16), -1).flatten(-2).float() - 8
@@ -33,7 +33,7 @@ def _(packed: Tensor, columns: int) -> Tensor:
 
 
 class _Product(torch.autograd.Function):
-    """Product with a packed matrix, which forward and backward unpack once each."""
+    """Product with a packed matrix, unpacked once in forward and once in backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, packed: Tensor, columns: int) -> Tensor:
@@ -75,7 +75,7 @@ class LowRank(nn.Module):
         self.magnitude = nn.Parameter(torch.empty(rows)) if workload.dora else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Base plus adapter; DoRA scales the rows of their sum to its magnitudes."""
+        """Add the adapter to the base; DoRA scales the rows of their sum to its magnitudes."""
         out = self.base(x)
         inner = F.dropout(x, self.dropout) if self.dropout else x
         beside = self.b(self.a(inner)) * 2.0
@@ -86,7 +86,7 @@ class LowRank(nn.Module):
 
     @torch.no_grad()
     def _norms(self) -> Tensor:
-        """Norm of every row of the sum of both, as a constant (DoRA, section 4.3)."""
+        """Norms of the rows of base plus adapter, without gradients (DoRA, section 4.3)."""
         base: Any = self.base
         stored = isinstance(base, Blockwise)
         weight = unpack(base.packed, base.columns) if stored else base.weight

@@ -1,8 +1,8 @@
-"""Models: compact torch transformers built from a `Model`, layer by layer as catalogued.
+"""Models: compact torch transformers built from a `Model`, layer by layer as described.
 
 They are written to be sharded and traced, not to be trained well: torch's own initialisation, no
-generation, no cache. Parameter counts equal `Model.num_params`. Over an expert-parallel group
-tokens travel as in torchtitan: one all-to-all of counts, one of tokens, one of results.
+generation, no cache. Parameter counts equal `Model.num_params`. An expert-parallel group exchanges
+tokens as torchtitan does: one all-to-all of counts, one of tokens, one of results.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(width, hidden, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The feed-forward's update of the residual stream."""
+        """Compute the feed-forward's update of the residual stream."""
         if self.gated:
             inner = self.activation(self.gate(x)) * self.up(x)
         else:
@@ -73,7 +73,7 @@ class GroupedExperts(nn.Module):
             self.register_parameter(f"{name}_bias", nn.Parameter(torch.empty(count, rows)))
 
     def spread(self, group: Any) -> None:
-        """Keep the experts of this rank of an expert-parallel group."""
+        """Keep only this rank's experts of an expert-parallel group."""
         self.group = group
         for name, weight in list(self.named_parameters()):
             mine = weight.chunk(dist.get_world_size(group))[dist.get_rank(group)]
@@ -84,7 +84,7 @@ class GroupedExperts(nn.Module):
         if self.group is None:
             return self._compute(sent, chosen, count)
         ranks = dist.get_world_size(self.group)
-        # of every rank's tokens those of this rank's experts, by expert within each rank
+        # tokens of all ranks for this rank's experts, sorted by rank, then by expert
         arriving = exchange_counts(_tokens_per_expert(chosen, count), self.group)
         arrived = all_to_all(sent, self.group)
         local = torch.arange(count // ranks, device=sent.device).repeat(ranks)
@@ -106,7 +106,7 @@ class GroupedExperts(nn.Module):
             return result + local_part(getattr(self, f"{name}_bias"))[chosen] / share
 
         inner = self.activation(product(sent, "gate")) * product(sent, "up")
-        # the bias after a split product is added once in all
+        # every split adds its share of the output bias, so that the sum adds it once
         return product(inner, "down", self.num_splits)
 
 
@@ -117,7 +117,7 @@ def _tokens_per_expert(chosen: Tensor, count: int) -> Tensor:
 
 
 class ExpertFeedForward(nn.Module):
-    """Routed and shared experts; tokens are taken to spread evenly over experts."""
+    """Routed and shared experts; with expert parallelism tokens spread evenly over experts."""
 
     def __init__(self, model: Model, experts: Experts) -> None:
         super().__init__()
@@ -131,10 +131,10 @@ class ExpertFeedForward(nn.Module):
             self.shared_gate = nn.Linear(hidden, 1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The experts' update of the residual stream."""
+        """Compute the experts' update of the residual stream."""
         beside = self.shared(x) if hasattr(self, "shared") else None
-        # split over tp every rank routes all tokens through its part of every expert; where experts
-        # are spread over the ranks of tp too, it sends its part of the tokens
+        # if tp splits the experts, every rank routes all tokens through its part of each expert; if
+        # whole experts are spread over tp ranks too, every rank sends its part of the tokens
         x = local_part(x)
         shape = x.shape
         x = x.reshape(-1, shape[-1])
@@ -152,18 +152,18 @@ class ExpertFeedForward(nn.Module):
         return out + beside
 
     def _routed(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Tokens in the experts' order, their experts and weights."""
+        """Choose experts: token indices sorted by expert, their experts and routing weights."""
         logits = F.linear(x, local_part(self.router.weight), local_part(self.router.bias))
         scores = F.softmax(logits.float(), dim=-1)
         if self.experts.group is None:
             weights, chosen = scores.topk(self.top_k, dim=-1)
         else:
-            # as many tokens for every rank, whose buffers are then known
+            # the same number of tokens for every rank, so that buffer sizes are known
             turns = torch.arange(x.shape[0] * self.top_k, device=x.device) % self.count
             chosen = turns.view(-1, self.top_k)
             weights = scores.gather(1, chosen)
         if self.num_parts > 1:
-            # ranks of a tensor-parallel group that hold the same tokens send a part of them each
+            # ranks of a tensor-parallel group hold the same tokens: each sends a part of them
             weights, chosen = (t.chunk(self.num_parts)[self.part] for t in (weights, chosen))
         order = chosen.flatten().argsort(stable=True)
         rows = order // self.top_k + self.part * len(chosen)
@@ -171,10 +171,10 @@ class ExpertFeedForward(nn.Module):
 
 
 Part = int | Literal["embedding", "head", "output"]
-"""A part of a stage that forward enters: a layer by its number, or an end."""
+"""Part of a stage that forward enters: a layer number, or a name for what is not a layer."""
 _ROPE_BASE = 10_000.0
 _LOGITS_CAP = 30.0
-"""Where Gemma 2 caps logits (its config.json: final_logit_softcapping)."""
+"""Soft cap of Gemma 2's logits (its config.json: final_logit_softcapping)."""
 
 
 def _plain_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -182,18 +182,18 @@ def _plain_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 class Layer(nn.Module):
-    """Attention and feed-forward on the residual stream, in sequence or side by side."""
+    """Attention and feed-forward on the residual stream, in sequence or in parallel."""
 
     def __init__(self, model: Model, eager: bool, dense: bool, kernel: RmsNorm) -> None:
         super().__init__()
         self.parallel = model.parallel_residual
-        # without a final norm the last thing of a layer is one
+        # in models without a final norm, every layer ends with a norm
         self.norm_last = not model.final_norm
         norms = [make_norm(model, model.hidden_size, kernel) for _ in range(model.norms_per_layer)]
         self.attention_norm = norms[0]
         if len(norms) > 1:
             self.ffn_norm = norms[1]
-        if len(norms) > 2:  # one behind each half as well (Gemma 2)
+        if len(norms) > 2:  # norms after attention and feed-forward too (Gemma 2)
             self.attention_post_norm, self.ffn_post_norm = norms[2:]
         latent = model.latent_attention is not None
         self.attention = (LatentAttention if latent else Attention)(model, eager, kernel)
@@ -219,7 +219,7 @@ class Layer(nn.Module):
 
 
 class Patches(nn.Module):
-    """Patches of an image as tokens, after one that stands for the image."""
+    """Patches of an image as tokens, after one class token for the whole image."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -227,13 +227,13 @@ class Patches(nn.Module):
         self.image = nn.Parameter(torch.zeros(hidden))
 
     def forward(self, patches: Tensor) -> Tensor:
-        """Project the patches, and put the image's own token before them."""
+        """Project the patches, and put the class token before them."""
         x = self.patch(patches)
         return torch.cat((self.image.expand(x.shape[0], 1, -1), x), 1)
 
 
 class Stage(nn.Module):
-    """Consecutive layers of a model, with embedding and head at its ends."""
+    """Consecutive layers of a model, with the embedding if first and the head if last."""
 
     def __init__(
         self,
@@ -299,12 +299,12 @@ class Stage(nn.Module):
             self.pooler = nn.Linear(hidden, hidden)
 
     def tie(self) -> None:
-        """Share the embedding with the head, after both were split alike."""
+        """Share the embedding's weights with the head, after both were split the same way."""
         if self.tied and self.head is not None:
             self.head.weight = self.embedding.weight  # type: ignore[assignment]
 
     def ends(self) -> tuple[list[nn.Module], list[nn.Module]]:
-        """Modules before the layers and after them."""
+        """List the modules before the layers, and those after them."""
         before = ("embedding", "position", "token_types", "embedding_norm")
         after = ("norm", "head", "pooler")
         modules = dict(self.named_children())
@@ -322,7 +322,7 @@ class Stage(nn.Module):
         return angles.cos().to(dtype).unsqueeze(1), angles.sin().to(dtype).unsqueeze(1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Tokens (or patches) or the stream in, the stream or logits out."""
+        """Map tokens, patches or the residual stream to the residual stream or logits."""
         rope = self.default_rope
         if self.first:
             x = self._embedded(self.marks("embedding", x))
@@ -359,7 +359,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def unsupported(model: Model) -> str:
-    """Reason why no torch module is built for a model; empty if one is."""
+    """Reasons why no torch module can be built for a model; empty if one can."""
     reasons = {
         "convolutional networks": model.convolutional is not None,
         "encoder-decoders": model.kind == "encoder-decoder",

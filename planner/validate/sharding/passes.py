@@ -1,8 +1,8 @@
-"""Passes: what runs sharded stages: torch's pipeline schedules, a loss in chunks, AdamW.
+"""Passes: torch's pipeline schedules, chunked loss and AdamW, which run sharded stages.
 
 A chunked loss calls FSDP as torchtitan 0.3 does (components/loss.py, ChunkedLossWrapper): the
-head's weights are gathered once for all pieces, its gradient is summed over them and reduced after
-the last one, the gradient of the stream is gathered in fp32.
+head's weights are all-gathered once for all chunks, its gradient is summed over them and reduced
+after the last one, and the gradient of the residual stream is collected in fp32.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _BLOCK, _SMALLEST = 256, 4096
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Number formats of AdamW's weights, reductions and moments, in bytes per element."""
+    """Bytes per element of AdamW's weights, reductions and moments, and options of the step."""
 
     weight_bytes: int = 4
     reduce_bytes: int = 4
     moment_bytes: int = 4
-    """1: in blocks with a scale each."""
+    """1: 8-bit blocks with one scale each."""
     in_backward: bool = False
-    """Whether a weight is updated as soon as its gradient is there."""
+    """True if each weight is updated in backward, as soon as its gradient is ready."""
     loss_chunks: int = 1
-    """Pieces of the sequence that pass head and loss, forward and backward, one by one."""
+    """Chunks of the sequence that run head and loss, forward and backward, one by one."""
 
     @property
     def weight(self) -> torch.dtype:
@@ -61,14 +61,14 @@ class Numbers:
 
 
 class _Blockwise(torch.optim.Optimizer):
-    """Adam with 8-bit moments (bitsandbytes, torchao); its update allocates as theirs, nothing."""
+    """Adam with 8-bit moments; allocates nothing in the update, like bitsandbytes and torchao."""
 
     def __init__(self, params: Any) -> None:
         super().__init__(params, {"lr": 1e-3})
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Make the states, update in place."""
+        """Create missing states, and update the weights in place."""
         del closure
         for group in self.param_groups:
             for param in group["params"]:
@@ -83,7 +83,7 @@ def _local(value: Tensor) -> Tensor:
 
 
 def _in_blocks(param: Tensor) -> dict[str, Tensor]:
-    """Two moments of a tensor: 8-bit blocks with scales, or fp32 for small tensors."""
+    """Make both moments of a tensor: 8-bit blocks with scales, or fp32 for small tensors."""
     if param.numel() < _SMALLEST:
         return {name: torch.zeros_like(param, dtype=torch.float32) for name in ("m", "v")}
     blocks = -(-param.numel() // _BLOCK)
@@ -95,7 +95,7 @@ def _in_blocks(param: Tensor) -> dict[str, Tensor]:
 
 
 def make_optimizer(params: Any, kind: str, numbers: Numbers) -> torch.optim.Optimizer:
-    """AdamW, fused or not, with moments in a number format."""
+    """Make AdamW, fused or foreach, with moments in the format of `numbers`."""
     if numbers.moment_bytes == 1:
         return _Blockwise(params)
     optimizer = torch.optim.AdamW(params, fused=kind == "fused", foreach=kind == "foreach")
@@ -105,7 +105,7 @@ def make_optimizer(params: Any, kind: str, numbers: Numbers) -> torch.optim.Opti
 
 
 def _narrow(optimizer: Any, args: Any, kwargs: Any) -> None:
-    """Make moments in bf16 before Adam makes them (torchtitan, fused_opt_states_bf16)."""
+    """Create the moments in bf16 before Adam creates them (torchtitan, fused_opt_states_bf16)."""
     del args, kwargs
     for group in optimizer.param_groups:
         for param in group["params"]:
@@ -134,7 +134,7 @@ def in_backward(
 
 
 def optimizer_groups(module: nn.Module) -> list[dict[str, Any]]:
-    """Parameters by mesh and placement: one fused update cannot mix them."""
+    """Group parameters by mesh and placement, which one fused update cannot mix."""
     groups: dict[Any, list[nn.Parameter]] = {}
     for param in module.parameters():
         if not param.requires_grad:
@@ -145,7 +145,7 @@ def optimizer_groups(module: nn.Module) -> list[dict[str, Any]]:
 
 
 class _PrecomputedGradient(torch.autograd.Function):
-    """A loss whose gradient of the stream is already computed."""
+    """Loss whose gradient for the residual stream is already computed."""
 
     @staticmethod
     def forward(ctx: Any, stream: Tensor, gradient: Tensor) -> Tensor:
@@ -166,7 +166,7 @@ def chunked_loss(
     enter: Callable[[], None],
     reduce: bool,
 ) -> Tensor:
-    """Run head and `loss` chunk by chunk, forward and backward; the stream's backward is left."""
+    """Run head and `loss` forward and backward, chunk by chunk; the layers' backward remains."""
     head = stage.head
     assert head is not None
     pieces = [p.contiguous().detach().requires_grad_() for p in stream.chunk(count, 1)]
@@ -210,7 +210,7 @@ SCHEDULES: dict[str, Callable[..., Any]] = {
 def stage_tensors(
     model: Model, layout: Layout, workload: Workload, index: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Example input and output of a stage: token numbers, residual streams or logits."""
+    """Make an example input and output of a stage: token ids, residual stream or logits."""
     if model.vision is not None or model.pooler:
         raise LayoutError(
             f"pp = {layout.pp} is not traced with patches or a pooler; use pp = 1 for {model.name}"
@@ -240,7 +240,7 @@ class Pipeline:
         device: torch.device,
         examples: dict[int, tuple[Tensor, Tensor]] | None = None,
     ) -> None:
-        """`spread` is the schedule, the number of all stages, and that of micro-batches."""
+        """`spread`: schedule, total number of stages, number of micro-batches."""
         schedule, total, micro_batches = spread
         if schedule not in SCHEDULES:
             names = ", ".join(name for name in SCHEDULES if name != "none")
@@ -257,11 +257,11 @@ class Pipeline:
         )
 
     def receive_buffers(self) -> list[Tensor]:
-        """Receive buffers: one activation and one gradient per micro-batch."""
+        """List the receive buffers: one activation and one gradient per micro-batch."""
         return [buffer for stage in self._stages for buffer in adapter.receive_buffers(stage)]
 
     def step(self, inputs: Tensor | None, labels: Tensor | None) -> list[Tensor]:
-        """Run all micro-batches forward and backward; their losses, on the last stage's rank."""
+        """Run all micro-batches forward and backward. Returns their losses on the last stage."""
         losses: list[Tensor] = []
         target = {"target": labels, "losses": losses} if self.last else {}
         # outputs are dropped at once, as in torchtitan

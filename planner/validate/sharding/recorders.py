@@ -1,9 +1,9 @@
 """Recorders: the collectives and the storages of a step, each with its bytes.
 
-torch has recorders of its own, which stay unused because they are not exact (2.13, the same steps):
-CommDebugMode counts the same calls but neither bytes nor groups, and fails in pipeline schedules;
-MemTracker and FSDPMemTracker see no buffers of reduce-scatters, so that their peaks are too
-low: GPT-2 over dp 8 by 19 %, with full recompute by 23 %, over dp 8 x tp 2 by 16 %.
+torch's own recorders are not used because they are not exact (2.13, the same steps): CommDebugMode
+counts the same calls but neither bytes nor groups, and fails in pipeline schedules; MemTracker and
+FSDPMemTracker miss the buffers of reduce-scatters, so their peaks are too low: GPT-2 over dp 8 by
+19 %, with full recompute by 23 %, over dp 8 x tp 2 by 16 %.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _KINDS = (
     *("reduce_scatter", "all_gather", "all_reduce", "all_to_all", "broadcast"),
     *("recv", "send", "scatter", "gather", "reduce"),
 )
-"""Names of operations, with and without underscores; the first that fits counts."""
+"""Names of operations, matched without underscores; the first match counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 def _buffer(kind: str, functional: bool, args: tuple[Any, ...], result: Any) -> int:
-    """Full buffer of an operation; c10d's own have the output first."""
+    """Bytes of an operation's full buffer; c10d operations take the output first [B]."""
     value = args[0]
     if kind == "all_gather" and functional:
         value = result
@@ -58,7 +58,7 @@ def _buffer(kind: str, functional: bool, args: tuple[Any, ...], result: Any) -> 
 
 
 class CollectiveRecorder(TorchDispatchMode):
-    """Counts collectives below autograd and DTensor, where every framework passes."""
+    """Counts collectives below autograd and DTensor, where the calls of every framework arrive."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class CollectiveRecorder(TorchDispatchMode):
         self._bytes[key] += _buffer(kind, functional, args, result)
 
     def operations(self) -> tuple[Recorded, ...]:
-        """Recorded operations in a fixed order."""
+        """List the recorded operations in a fixed order."""
         return tuple(
             Recorded(name, ranks, self._count[name, ranks], self._bytes[name, ranks])
             for name, ranks in sorted(self._count)
@@ -109,7 +109,7 @@ class CollectiveRecorder(TorchDispatchMode):
 
 
 class Direction(Enum):
-    """Directions of a step."""
+    """Direction of a phase: before the step, forward, backward, optimizer, or after it."""
 
     BEFORE = "before"
     FORWARD = "forward"
@@ -128,7 +128,7 @@ class Phase:
 
     direction: Direction
     part: str = ""
-    """Part of the model that is at work; empty outside of it."""
+    """Part of the model that is running; empty outside the model."""
 
     def __str__(self) -> str:
         """Name of the phase in results."""
@@ -149,7 +149,7 @@ class StorageEvent:
 
 
 class StorageTimeline(TorchDispatchMode):
-    """Follows storages, views once, from their first appearance to their last reference."""
+    """Follows storages from first use to release; views of one storage count once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -216,16 +216,16 @@ class StorageTimeline(TorchDispatchMode):
             self.region = before
 
     def restart(self) -> None:
-        """Forget what happened so far; storages seen before keep their keys."""
+        """Forget all events so far; storages seen again get new keys."""
         self.events.clear()
         self._keys.clear()
 
     def moment(self, name: str) -> None:
-        """Name the current instant."""
+        """Store the current position in the events under a name."""
         self.moments[name] = len(self.events)
 
     def live(self, until: int) -> list[StorageEvent]:
-        """What allocated the storages that are alive after `until` events."""
+        """Latest allocation event of each storage that is alive after `until` events."""
         storages: dict[int, StorageEvent] = {}
         for event in self.events[:until]:
             if event.bytes:
@@ -235,12 +235,12 @@ class StorageTimeline(TorchDispatchMode):
         return list(storages.values())
 
     def peaks(self, start: int, stop: int) -> dict[Phase, tuple[int, int]]:
-        """Highest sum of bytes in every phase: bytes, and events until then."""
+        """Peak of live bytes in each phase, and the number of events until it."""
         sizes: dict[int, int] = {}
         total = 0
         best: dict[Phase, tuple[int, int]] = {}
         for index, event in enumerate(self.events[:stop]):
-            # a phase that opens with a release was highest before it
+            # if a phase starts with a release, the total before it counts
             before, total = total, total + event.bytes - sizes.get(event.key, 0)
             sizes[event.key] = event.bytes
             if index < start:

@@ -39,8 +39,8 @@ _DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16}
 class Meshes:
     """Device meshes of one rank, with tp fastest, then the data axis, then pp.
 
-    Context and expert-parallel ranks are neighbours on the data axis; those that hold the same
-    experts are the data axis of experts.
+    Context-parallel and expert-parallel ranks are neighbours on the data axis; ranks that hold the
+    same experts form the experts' data axis.
     """
 
     data: DeviceMesh
@@ -62,7 +62,7 @@ class Meshes:
             split = make_mesh("cpu", pp=pp, replicate=replicas, shard=shards, tp=tp)
             data = split["replicate", "shard"]
         if ep > 1:
-            # as torchtitan since 0.3: over the ranks of tp as well, each expert whole
+            # as in torchtitan since 0.3: whole experts, spread over the ranks of tp too
             mesh = make_mesh("cpu", pp=pp, replicate=replicas, shard=shards * tp // ep, ep=ep)
             expert = mesh["ep"]
             expert_data = mesh["replicate", "shard"] if replicas > 1 else mesh["shard"]
@@ -78,7 +78,7 @@ def make_mesh(device: str, **sizes: int) -> DeviceMesh:
 
 
 def compute_dtype(workload: Workload) -> torch.dtype:
-    """Type of activations."""
+    """Torch type of activations."""
     return _DTYPES.get(workload.precision, torch.bfloat16)
 
 
@@ -90,7 +90,7 @@ def apply(
     *,
     reduce: torch.dtype = torch.float32,
 ) -> None:
-    """Split over tp, wrap for recompute, shard or replicate over the data axis."""
+    """Apply a layout: split over tp, wrap for recompute, shard or replicate over the data axis."""
     if meshes.tensor is not None:
         has_experts = meshes.expert is not None
         tensor_parallel(stage, meshes.tensor, layout.sequence_parallel, whole_experts=has_experts)
@@ -129,11 +129,11 @@ def _groups(
     layers: dict[str, Any],
     head: dict[str, Any],
 ) -> None:
-    """Group parameters as torchtitan: embedding, each layer, its spread experts, norm with head."""
+    """Make torchtitan's FSDP groups: embedding, each layer, its spread experts, norm with head."""
     tied = stage.tied
     before, after = stage.ends()
     if tied and stage.ends_in_stream:
-        # the head is called on its own, and has the table's group
+        # the head is called separately, and shares the group of the tied embedding
         shard([*before, *after], mesh=meshes.data, **head)
     if before and not tied:
         shard(before, mesh=meshes.data, **layers)
@@ -141,14 +141,14 @@ def _groups(
         places = {"shard_placement_fn": _places(layer, meshes)} if layers else {}
         shard(layer, mesh=meshes.data, **layers, **places)
     if after and not tied:
-        # gathered again at once in backward, so it stays
+        # backward would gather it again at once, so it stays gathered
         shard(after, mesh=meshes.data, **head)
-    # what is left (tied tables, final norm) stays gathered over backward
+    # the rest (tied embedding, final norm) stays gathered from forward to backward
     shard(stage, mesh=meshes.data)
 
 
 def _places(layer: nn.Module, meshes: Meshes) -> Callable[[nn.Parameter], Any]:
-    """Placement of parameters: experts fewer than ranks are sharded inside, over their own mesh."""
+    """Choose placements: experts shard over their own mesh, inside each if fewer than ranks."""
     experts = {id(param) for part in _experts(layer) for param in part.parameters()}
     expert_mesh = meshes.expert_data
     mesh = meshes.data if expert_mesh is None else expert_mesh
@@ -164,7 +164,7 @@ def _places(layer: nn.Module, meshes: Meshes) -> Callable[[nn.Parameter], Any]:
 
 
 def _prefetch(stage: Stage) -> None:
-    """Gather the next group while one computes, as torchtitan does with expert parallelism."""
+    """Prefetch the next FSDP group during compute, as torchtitan does with expert parallelism."""
     before, after = ([], []) if stage.tied else stage.ends()
     order: list[Any] = [*before[:1], *stage.layers.values(), *after[:1]]
     for group, following in itertools.pairwise(order):
@@ -180,7 +180,7 @@ def tensor_parallel(
     whole_logits: bool = False,
     whole_experts: bool = False,
 ) -> None:
-    """Megatron's split (arXiv:1909.08053): columns then rows, one reduction per pair and way."""
+    """Split as Megatron (arXiv:1909.08053): columns, then rows, one reduction per pair and pass."""
     stream = Shard(1) if sequence else Replicate()
     plan: dict[str, Any] = {}
     if stage.first:
@@ -245,7 +245,7 @@ def _layer_plan(layer: nn.Module, stream: Any, sequence: bool) -> dict[str, Any]
     }
     for name in ("attention.wq", "attention.wk", "attention.wv", "ffn.gate", "ffn.up"):
         plan[name] = plan[name.replace("ffn.", "ffn.shared.")] = ColwiseParallel()
-    # summed with the routed experts' part before it is reduced
+    # added to the routed experts' output before the reduction
     plan["ffn.shared.down"] = RowwiseParallel(output_layouts=Partial())
     if sequence:
         plan["attention_norm"] = plan["ffn_norm"] = SequenceParallel()
@@ -268,7 +268,7 @@ def _layer_plan(layer: nn.Module, stream: Any, sequence: bool) -> dict[str, Any]
 
 
 def _selective() -> Any:
-    """torchtitan's policy: keep attention, reduce-scatters and every second matrix product."""
+    """Make torchtitan's policy: save attention, communication, every second matrix product."""
     aten, functional = torch.ops.aten, torch.ops._c10d_functional
     num_products = {False: 0, True: 0}
     saved_operators = {
@@ -292,7 +292,7 @@ def _selective() -> Any:
 
 
 def _recompute(stage: Stage, layout: Layout) -> None:
-    # torchtitan runs a repeated layer to its end
+    # torchtitan recomputes a layer to its end
     settings: dict[str, Any] = {"preserve_rng_state": False, "early_stop": False}
     for number, (name, layer) in enumerate(list(stage.layers.items()), 1):
         if number % layout.recompute_every or number > (layout.recompute_layers or number):
@@ -307,20 +307,20 @@ def _recompute(stage: Stage, layout: Layout) -> None:
 
 
 class OffDevice(nn.Module):
-    """A layer whose saved activations leave the device until backward: only shapes stay here."""
+    """Layer whose saved activations are offloaded until backward: only their shapes stay."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
         self.layer = layer
 
     def forward(self, *inputs: Any) -> Any:
-        """The layer's output."""
+        """Run the layer with offload of its saved tensors."""
         with torch.autograd.graph.saved_tensors_hooks(self._down, self._up):
             return self.layer(*inputs)
 
     def _down(self, saved: torch.Tensor) -> Any:
         storage_id = saved.untyped_storage()._cdata
-        # weights stay, which torch's own `save_on_cpu` takes along
+        # weights stay on the device; torch's own `save_on_cpu` would offload them too
         if any(param.untyped_storage()._cdata == storage_id for param in self.parameters()):
             return saved
         return saved.size(), saved.stride(), saved.dtype

@@ -1,1 +1,1 @@
-"""Trace: exact bytes of one rank of any layout, and of a user's own module, with no device."""
+"""Trace: exact bytes of one rank of a layout, or of a user's own module, without a device."""

@@ -1,4 +1,4 @@
-"""Compare: traces beside the planner's estimates, part by part, as text and JSON."""
+"""Compare: traces and the planner's estimates of them, part by part, as text and JSON."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class PartDifference:
 
     @property
     def error(self) -> float:
-        """Estimate over trace, minus one; 0 where both are nothing."""
+        """Estimate / trace - 1; 0 if both are equal, infinite if only the trace is 0."""
         if self.traced_bytes == self.estimated_bytes:
             return 0.0
         return self.estimated_bytes / self.traced_bytes - 1 if self.traced_bytes else float("inf")
@@ -56,18 +56,18 @@ class CollectiveDifference(PartDifference):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A trace beside the planner's estimate of the same rank."""
+    """A trace and the planner's estimate of the same rank."""
 
     trace: Trace
     parts: tuple[PartDifference, ...]
-    """weights, gradients, optimizer_states: resident. activations: when backward starts.
-    logits_and_loss: at the highest point of the loss. peak: the whole step."""
+    """weights, gradients, optimizer_states: resident. activations: at the start of backward.
+    logits_and_loss: at the peak of the loss. peak: of the whole step."""
     collectives: tuple[CollectiveDifference, ...]
     estimated_moment: str
-    """When in the step the estimate has its peak: one of planner.cost.memory.peak.MOMENTS."""
+    """Phase of the step at which the estimate peaks: one of planner.cost.memory.phases.MOMENTS."""
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-able form."""
+        """Return data that JSON can hold."""
         return {
             "trace": self.trace.as_dict(),
             "estimated_moment": self.estimated_moment,
@@ -132,7 +132,7 @@ def _collectives(
 
 
 UPDATES = ("fused", "foreach")
-"""How AdamW updates: in one kernel, or tensor by tensor in lists."""
+"""AdamW implementations: one fused kernel, or foreach over lists of tensors."""
 
 
 def compare_trace(
@@ -147,7 +147,7 @@ def compare_trace(
     tracer: Tracer | None = None,
     **degrees: Any,
 ) -> Comparison:
-    """Trace a layout, where dp fills the world, and compare it with its estimate."""
+    """Trace a layout and compare it with its estimate; without a given dp, dp fills the world."""
     if optimizer not in UPDATES:
         raise LayoutError(f"optimizer = {optimizer!r} is not traced; use {' or '.join(UPDATES)}")
     model_ranks = math.prod(degrees.get(axis, 1) for axis in ("tp", "pp", "cp"))
@@ -168,7 +168,7 @@ def compare_trace(
 
 
 def report_text(comparison: Comparison) -> str:
-    """Comparison as a text table."""
+    """Format a comparison as a text table."""
     traced = comparison.trace
     depth = f"{traced.num_layers} layers"
     if traced.depths != (traced.num_layers,):
@@ -199,5 +199,5 @@ def report_text(comparison: Comparison) -> str:
 
 
 def report_json(comparison: Comparison) -> str:
-    """Comparison as JSON."""
+    """Format a comparison as JSON."""
     return json.dumps(comparison.as_dict(), indent=2, sort_keys=True)

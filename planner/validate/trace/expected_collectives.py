@@ -1,15 +1,15 @@
-"""Expected collectives: counts and bytes that the planner expects of one rank in a step of FSDP2.
+"""Expected collectives: counts and bytes that the planner expects for one rank of an FSDP2 step.
 
-How often weights are gathered and gradients reduced, what is local, and the sizes of groups are
-those of `planner.cost`; what it sums up stands here one by one, in full buffers, as in traces.
+The numbers of gathers and reductions, local sizes and group sizes come from `planner.cost`. Here
+every collective is counted separately, in full buffers, as in traces.
 
-    data axis     a gather per parameter group in forward, in ZeRO-3 again in backward except
+    data axis     one all-gather per parameter group in forward, in ZeRO-3 again in backward except
                   for the head, which stays gathered; one fp32 reduction per group
-    tensor axis   sequence parallelism: gather and reduce-scatter around each region in both
-                  directions; else one all-reduce each. Recomputation repeats the forward's
-    expert axis   of counts, tokens and results one all-to-all each in forward, of gradients two in
-                  backward; experts are gathered and reduced by the ranks that hold the same ones
-    context axis  keys and values gathered in every pass, their fp32 gradients passed around
+    tensor axis   sequence parallelism: all-gather and reduce-scatter around each region in both
+                  directions; else one all-reduce each. Recompute repeats those of forward
+    expert axis   one all-to-all each for counts, tokens and results in forward, two for gradients
+                  in backward; ranks that hold the same experts gather and reduce them
+    context axis  keys and values gathered in every pass, their fp32 gradients sent around the ring
     pipeline      one message per micro-batch, neighbour on another rank and direction
 """
 
@@ -33,7 +33,7 @@ from planner.describe.model.block import Block
 _ACCUMULATED = 4
 _COUNT = 4
 _LOSS_REDUCTIONS = 3
-"""Maximum, sum of exponentials and chosen logit of each token, in fp32."""
+"""All-reduces of a parallel loss: maximum, sum of exponentials, target logit of tokens, in fp32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Collective:
 def expected_collectives(
     scenario: Scenario, layout: Layout, stage: int = 0
 ) -> tuple[Collective, ...]:
-    """Collectives of one rank of a stage in one step, in a fixed order."""
+    """List the collectives of one rank of a stage in one step, in a fixed order."""
     rank = _Rank(scenario, layout, stage)
     if layout.dp * layout.cp > 1:
         for group in rank.groups():
@@ -73,10 +73,10 @@ def expected_collectives(
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """FSDP parameter groups of one size: each is gathered and reduced at once."""
+    """FSDP parameter groups of equal size: each is gathered and reduced in one collective."""
 
     count: float
-    """Number of such groups."""
+    """Number of these groups."""
     elements: float
     """Elements of one group, with padding."""
     trained: float
@@ -84,9 +84,9 @@ class _Group:
     stays: bool = False
     """True if the group stays gathered from forward to backward."""
     chunked: bool = False
-    """True if a chunked loss uses it: freed before and after, the head's gradient reduced apart."""
+    """True if a chunked loss uses it: freed before and after; the head is reduced separately."""
     tied: float = 0.0
-    """Elements of a tied table whose gradient a chunked loss reduces twice."""
+    """Elements of a tied embedding, whose gradient a chunked loss reduces twice."""
     experts: bool = False
     """True for experts of an expert-parallel group, which fewer ranks replicate."""
 
@@ -106,7 +106,7 @@ class _Rank:
         self.sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
 
     def _add(self, name: str, kind: str, count: float, size: float) -> None:
-        """`count` operations of `size` bytes each over the groups of a kind."""
+        """Add `count` operations of `size` bytes each over the groups of a kind."""
         if count and size:
             total = self.sums[name, axis_of(self.layout, *self.places[kind])]
             total[0] += count
@@ -115,11 +115,11 @@ class _Rank:
     # --- data axis -------------------------------------------------------------------------------
 
     def groups(self) -> list[_Group]:
-        """Parameter groups: one per layer and its experts, one per end or one for both."""
+        """List the groups: layers, their experts, embedding and head (in one group if tied)."""
         layers: list[_Group] = []
         ends: list[tuple[str, tuple[float, float]]] = []
         for block, count in self.blocks:
-            # the embedding owns a tied table: the head's group is the final norm
+            # a tied table belongs to the embedding: the head's group is the final norm
             shares = self.layout.pp == 1 and block.tied_elsewhere
             own_block = without_tied(block) if shares else block
             if block.kind == "layer":
@@ -138,7 +138,7 @@ class _Rank:
         ]
 
     def _layer_groups(self, block: Block, count: float) -> Iterator[_Group]:
-        """The group of a layer, and that of its experts where expert parallelism shards them."""
+        """Yield the group of a layer, and that of its experts under expert parallelism."""
         routed = tuple(w for w in block.weights if w.expert and self.layout.ep > 1)
         dense = tuple(w for w in block.weights if w not in routed)
         yield _Group(count, *self._elements(replace(block, weights=dense)))
@@ -154,7 +154,7 @@ class _Rank:
         return total, trained
 
     def add_data(self, group: _Group) -> None:
-        """Gathers of weights and reductions of gradients of a group's kind."""
+        """Add the weight gathers and gradient reductions of a parameter group."""
         layout, framework = self.layout, self.scenario.framework
         shards = int(self.layouts.num_shards)
         ranks = shards * layout.tp // layout.ep if group.experts else shards
@@ -195,7 +195,7 @@ class _Rank:
         return self.layout.recompute == "full" and not block.kept_whole
 
     def add_expert(self, block: Block, times: float) -> None:
-        """Exchange of tokens and their counts, `times` passes."""
+        """Add the exchanges of tokens and their counts in `times` passes."""
         model, passes = self.scenario.model, 2 if self._repeats(block) else 1
         experts = model.experts
         assert experts is not None
@@ -205,7 +205,7 @@ class _Rank:
         self._add("all_to_all", "expert", times * passes, _COUNT * experts.num_experts)
 
     def add_context(self, block: Block, times: float) -> None:
-        """Keys and values and their gradients, `times` passes."""
+        """Add the exchanges of keys, values and their gradients in `times` passes."""
         gathers, cp = 3 if self._repeats(block) else 2, self.layout.cp
         for attention in block.attentions:
             width = attention.num_kv_heads * (attention.qk_dim + attention.v_dim) // self.layout.tp
@@ -214,7 +214,7 @@ class _Rank:
             self._add("all_to_all", "context", times * cp, size * _ACCUMULATED)
 
     def add_tensor(self, block: Block, times: float) -> None:
-        """Residual stream and loss, `times` passes."""
+        """Add the collectives of the residual stream and the loss in `times` passes."""
         gathers = reductions = 1.0
         if block.kind == "layer":
             # a recomputed layer runs to its end; selective recompute keeps reduce-scattered results
@@ -232,7 +232,7 @@ class _Rank:
             self._add("all_reduce", "tensor", times * _LOSS_REDUCTIONS, 4.0 * self.tokens)
 
     def add_partial_gradients(self, block: Block, count: float) -> None:
-        """Reductions of replicated weights' gradients, which see part of the tokens or heads."""
+        """Add gradient reductions of replicated weights that see part of the tokens or heads."""
         layout = self.layout
         times, element = count * layout.grad_accumulation, self.element
         if layout.pp > 1 or not layout.shards_gradients:
@@ -240,7 +240,7 @@ class _Rank:
             times, element = count, _ACCUMULATED
         for weight in block.weights:
             routes = weight.part == "router" or (weight.part == "experts" and layout.ep == 1)
-            # what an embedding holds whole is used per token, as norms are
+            # replicated weights of an embedding are applied per token, like norms
             per_token = weight.part in ("norm", "position") or block.kind == "embedding"
             if weight.split == "replicated" and (
                 weight.part == "qk_norm" or routes or (per_token and layout.sequence_parallel)
@@ -251,7 +251,7 @@ class _Rank:
                 self._add("all_reduce", "tensor", times * copies, size)
 
     def add_pipeline(self) -> None:
-        """Messages to the neighbours that lie on other ranks."""
+        """Add the messages to and from neighbour stages on other ranks."""
         layout = self.layout
         chunks = [layout.chunk(self.stage, number) for number in range(layout.vpp)]
         neighbours = sum(
@@ -275,12 +275,12 @@ _NAMES = {
     "tensor": "tp",
     "pipeline": "pp",
 }
-"""Kinds of groups, by the name that traces give them; equal groups have the first one's."""
+"""Axis name of each kind of group in traces; equal groups have the first name."""
 
 
 def _places(layout: Layout) -> dict[str, tuple[int, int]]:
     """Size and stride of the groups of every kind."""
-    # experts are whole where they are spread, as FSDP2 leaves them
+    # FSDP2 keeps experts whole under expert parallelism
     layouts = Layouts.of(layout if layout.ep == 1 else layout.replaced(etp=1))
     placements = geometry(layouts)
     return {kind: (int(placements[kind][0]), int(placements[kind][1])) for kind in _NAMES}

@@ -25,7 +25,7 @@ def load_transformer(name: str) -> Model:
 
 
 def check_traceable(scenario: Scenario, layout: Layout, stage: int) -> None:
-    """Raise LayoutError with the first reason for which a stage cannot be traced."""
+    """Raise LayoutError with the first reason why a stage cannot be traced."""
     for is_wrong, message in (
         *_wrong_context(scenario, layout),
         *_wrong_experts(scenario, layout),
@@ -41,7 +41,7 @@ def check_traceable(scenario: Scenario, layout: Layout, stage: int) -> None:
 
 
 _Rules = list[tuple[bool, str]]
-"""Whether each limit is exceeded, and its message."""
+"""For each limit: True if it is exceeded, and its message."""
 
 
 def _wrong_context(scenario: Scenario, layout: Layout) -> _Rules:
@@ -105,7 +105,7 @@ def _wrong_model(scenario: Scenario, layout: Layout) -> _Rules:
 
 
 def _wrong_recompute(layout: Layout) -> _Rules:
-    """Limits of recompute and of activations on the host."""
+    """Limits of recompute and of activation offload."""
     modules, apart = layout.recompute_modules, layout.tp * layout.pp * layout.cp > 1
     return [
         (

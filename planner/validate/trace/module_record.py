@@ -20,7 +20,7 @@ from planner.validate.sharding.recorders import Direction, Phase, StorageTimelin
 from planner.validate.trace.user_module import Places, Sample, accelerator_kernels
 
 _EMPTY = ("empty", "new_empty", "lift_fresh", "_assert", "is_same_size")
-"""Operations that move nothing."""
+"""Prefixes of operations that move no data."""
 _STATISTICS = frozenset(
     (
         torch.ops.aten.native_batch_norm,
@@ -29,7 +29,7 @@ _STATISTICS = frozenset(
         torch.ops.aten.native_group_norm_backward,
     )
 )
-"""Norms over places, which are too many for one pass."""
+"""Norms whose statistics need a separate pass over the input."""
 
 
 aten: Any = torch.ops.aten
@@ -45,14 +45,14 @@ class Operation:
     k: int
     copies: int = 1
     inputs: int = 0
-    """Elements that the rows of a convolution share."""
+    """Input elements of a convolution, which its rows share."""
     values: int = 0
-    """Width of a value, of attention."""
+    """Width of an attention value."""
     causal: bool = False
     input_gradient: bool = True
     weight_gradient: bool = True
     small_kernel: bool = False
-    """Whether it is a kernel of 3 x 3 that moves by one place."""
+    """True for a 3 x 3 convolution with stride and dilation 1."""
 
 
 def _mm(args: Any, *_: Any) -> Operation:
@@ -69,7 +69,7 @@ def _bmm(args: Any, *_: Any) -> Operation:
 
 def _convolution(args: Any, _: Any, out: Tensor) -> Operation:
     x, weight, _, stride, _, dilation, transposed, _, groups = args[:9]
-    # a transposed one is the gradient of a plain one: its rows are the places of its input
+    # a transposed convolution is the gradient of a plain one: its rows are its input positions
     seen = x if transposed else out
     inside, n = math.prod(weight.shape[1:]), weight.shape[0] // groups
     small = not transposed and groups == 1 and tuple(weight.shape[2:]) == (3, 3)
@@ -110,17 +110,17 @@ FORWARD: dict[Any, Callable[[Any, Any, Tensor], Operation]] = {
     aten.convolution: _convolution,
     aten._scaled_dot_product_flash_attention_for_cpu: _attention,
 }
-"""Operations of torch that are products, and how their sizes are read from arguments and result."""
+"""Torch operations that are products, and functions that read their sizes from a call."""
 
 BACKWARD = frozenset(
     (aten.convolution_backward, aten._scaled_dot_product_flash_attention_for_cpu_backward)
 )
-"""Their gradients, where these are operations of their own."""
+"""Gradients of those products that are separate operations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A memory-bound kernel: where, in which pass, and the bytes that it reads and writes."""
+    """A memory-bound kernel: its place, its pass, and the bytes that it reads and writes."""
 
     place: str
     backward: bool
@@ -134,9 +134,9 @@ class SavedTensor:
     place: str
     bytes: int
     real: bool
-    """Whether it holds real numbers, whose width depends on the precision."""
+    """True if it holds floating-point numbers, whose size depends on the precision."""
     result: bool
-    """Whether nothing but the caller of forward holds it."""
+    """True if only the caller of forward holds it."""
 
 
 @dataclass(slots=True)
@@ -157,9 +157,9 @@ class Record:
 class _Recorder(TorchDispatchMode):
     """Records the products and kernels of every operation.
 
-    torch's FlopCounterMode gives the same FLOP of products and convolutions, but sums alone, where
-    times and batches need the sizes; and it counts 0 for the CPU's fused attention (40 % too little
-    for a layer of 64 channels, 4 heads and 128 tokens).
+    torch's FlopCounterMode gives the same FLOP for products and convolutions, but only their sums,
+    while times and batches need the sizes; and it counts 0 for the CPU's fused attention (40 % too
+    little for a layer of 64 channels, 4 heads and 128 tokens).
     """
 
     def __init__(self, trace_record: Record, places: Places, timeline: StorageTimeline) -> None:
@@ -168,12 +168,12 @@ class _Recorder(TorchDispatchMode):
         self.backward = False
         self.place_of_backward = places.LAST
         self.parameters: dict[int, int] = {}
-        """Identity of a parameter by the key of its storage."""
+        """Id of each parameter, by the key of its storage."""
         self.copies: set[int] = set()
-        """Storages of parameters that autocast copied."""
+        """Keys of the storages that are autocast's copies of parameters."""
         self.real: dict[int, bool] = {}
         self.hooked: dict[int, str] = {}
-        """Place of what autograd saves, by the key of its storage."""
+        """Place of each tensor that autograd saves, by the key of its storage."""
 
     def pack(self, tensor: Tensor) -> tuple[Tensor, str]:
         """Save a tensor for backward, with its place."""
@@ -181,7 +181,7 @@ class _Recorder(TorchDispatchMode):
         return tensor, self.places.now
 
     def unpack(self, packed: tuple[Tensor, str]) -> Tensor:
-        """Return a saved tensor: backward works at the place that saved it."""
+        """Return a saved tensor, and set the place of backward to the one that saved it."""
         tensor, self.place_of_backward = packed
         self.timeline.phase = Phase(Direction.BACKWARD, self.place_of_backward)
         return tensor
@@ -211,7 +211,7 @@ class _Recorder(TorchDispatchMode):
                 "computes; write it as products, convolutions or scaled_dot_product_attention"
             )
         elif packet is torch.ops.aten._to_copy and before <= {*self.parameters, *self.copies}:
-            # once a batch, and beside the count of kernels that hosts were calibrated with
+            # once per batch, and not among the kernels that host overheads were calibrated with
             self.copies |= after
         elif outputs and (func._schema.is_mutable or not after <= before):
             self._add_kernel(packet, inputs, outputs)
@@ -224,7 +224,7 @@ class _Recorder(TorchDispatchMode):
         place = self.place_of_backward if self.backward else self.places.now
         moved_bytes = sum(map(_size, [*inputs, *outputs]))
         if packet in _STATISTICS:
-            # the sums of a norm are a pass of their own over the inputs
+            # the statistics of a norm are a separate pass over the inputs
             moved_bytes += sum(map(_size, inputs))
         self.trace_record.kernels.append(Kernel(place, self.backward, moved_bytes))
 
@@ -241,7 +241,7 @@ class _Recorder(TorchDispatchMode):
 
 
 def _size(tensor: Tensor) -> int:
-    """Bytes that a kernel moves of a tensor; an expanded one is read once."""
+    """Bytes of a tensor that a kernel moves; an expanded tensor is read once."""
     return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
 
 
@@ -266,7 +266,7 @@ def record(module: nn.Module, sample: Sample, batch: int, *, autocast: bool) -> 
         inputs = {recorder._key(value) for value in (*args, *kwargs.values())}
         stack.enter_context(saved_tensors_hooks(recorder.pack, recorder.unpack))
         with accelerator_kernels(autocast=autocast):
-            # a training loop holds what forward returned until the next step
+            # a training loop holds the results of forward until the next step
             result = module(*args, **kwargs)
             results = {recorder._key(v) for v in tree_iter(result) if isinstance(v, Tensor)}
             loss = _loss(result)
@@ -284,7 +284,7 @@ def record(module: nn.Module, sample: Sample, batch: int, *, autocast: bool) -> 
 
 
 def _loss(result: Any) -> Tensor:
-    """Scalar that backward starts from."""
+    """Find the scalar from which backward starts."""
     tensors = [v for v in tree_iter(result) if isinstance(v, Tensor) and v.requires_grad]
     for value in tensors:
         if value.numel() == 1:
@@ -298,7 +298,7 @@ def _loss(result: Any) -> Tensor:
 
 
 def _read(recorder: _Recorder, resident: set[int], inputs: set[int], results: set[int]) -> None:
-    """Read the tensors saved for backward, and how memory changes from then on."""
+    """Read the tensors saved for backward, and the changes of memory during backward."""
     timeline, trace_record, hooked = recorder.timeline, recorder.trace_record, recorder.hooked
     start = timeline.moments["backward"]
     for live in timeline.live(start):

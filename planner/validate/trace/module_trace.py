@@ -27,14 +27,14 @@ from planner.validate.trace.user_module import (
 )
 
 _BATCHES = (2, 4, 6)
-"""Sizes of the batch: from two on, which batch norms need, and one more to see a straight line."""
+"""Batch sizes: at least two, which batch norms need, and a third one to check linearity."""
 _SIZES = ("rows", "n", "k", "copies")
 _BESIDE = ("name", "working", "backward")
-"""What tells no blocks apart: it depends on what stands before and after them."""
+"""Fields that equal blocks may differ in: they depend on the blocks before and after."""
 
 
 def trace_file(path: str, function: str, where_stated: str = "") -> dict[str, Any]:
-    """The fields of a `Traced` for what a function in a file builds; its path as users wrote it."""
+    """Trace a function's module to the fields of a `Traced`; messages print `where_stated`."""
     where = f"{shorten_path(where_stated or path)}:{shorten(function)}"
     module, sample = build_module(path, function, where)
     with explain_user_errors(path, where):
@@ -42,7 +42,7 @@ def trace_file(path: str, function: str, where_stated: str = "") -> dict[str, An
 
 
 def trace_module(module: nn.Module, sample: Sample) -> dict[str, Any]:
-    """The fields of a `Traced` for a module and one sample of its input."""
+    """Trace a module with one sample of its input. Returns the fields of a `Traced`."""
     version = adapter.require_torch()
     with adapter.fake_mode():
         materialise(module)
@@ -76,7 +76,7 @@ def _cast(module: nn.Module, sample: Sample) -> list[Record]:
     try:
         return [record(module, narrow, batch, autocast=False) for batch in _BATCHES[:2]]
     except RuntimeError:
-        # operands of two precisions, where it states one itself
+        # operands of two precisions: the module states one itself
         return []
 
 
@@ -84,7 +84,7 @@ def _cast(module: nn.Module, sample: Sample) -> list[Record]:
 
 
 def _weights(module: nn.Module, trace_record: Record) -> dict[str, list[dict[str, Any]]]:
-    """Parameters by place: a unit's own, others where they are first used."""
+    """Parameter shapes by place; a parameter in several places is `shared` after the first."""
     inside: dict[int, list[str]] = defaultdict(list)
     for name, unit in Places(module, lambda _: None).units.items():
         for parameter in unit.parameters():
@@ -112,7 +112,7 @@ def _weights(module: nn.Module, trace_record: Record) -> dict[str, list[dict[str
 
 
 def _check_linear(records: Sequence[Record]) -> None:
-    """Refuse modules whose costs are not linear in the batch."""
+    """Raise DescriptionError if the costs of a module are not linear in the batch."""
     lengths = [(len(r.operations), len(r.kernels), len(r.saved), len(r.changes)) for r in records]
     if len(set(lengths)) > 1:
         raise DescriptionError(
@@ -193,7 +193,7 @@ class _PerSample:
         size = (getattr(large, name) - getattr(small, name)) // self.samples
         grown = replace(small, **{name: size})
         if name == "n":
-            # the batch stands in the columns
+            # the batch is in the columns
             grown = replace(
                 grown,
                 rows=size,
@@ -205,7 +205,7 @@ class _PerSample:
             grown = replace(grown, kind="batched")
         shared = (large.inputs - small.inputs) // self.samples
         if name != "copies" and small.copies > 1 and small.kind != "attention":
-            # every copy has a weight of its own, all of which see all samples
+            # every copy has its own weight, which sees all samples
             grown = replace(grown, rows=grown.rows * small.copies, copies=1)
         return replace(grown, inputs=shared)
 
@@ -267,7 +267,7 @@ def _changed_fields(operation: Operation) -> dict[str, Any]:
 
 
 def _merge_blocks(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Merge equal blocks into one with a count; their working memory is the largest."""
+    """Merge equal blocks into one with a count, the largest working memory, mean backward bytes."""
     merged: dict[str, dict[str, Any]] = {}
     for block in blocks:
         alike = {key: value for key, value in block.items() if key not in _BESIDE}

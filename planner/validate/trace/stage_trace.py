@@ -2,8 +2,8 @@
 
 The model is built and sharded by FSDP2, DTensor and torch's pipeline schedules in one process
 under a fake process group with fake tensors. Deep stages are traced at two depths and extended
-linearly, which is exact: every part of a step is linear in the number of equal layers, and the
-phases are extended one by one before the highest is taken.
+linearly, which is exact: every part of a step is linear in the number of equal layers, and each
+phase is extended before the peak is taken.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from planner.validate.trace.limits import check_traceable
 from planner.validate.trace.tracer import Tracer
 
 _DEPTHS = (4, 6)
-"""Layers traced of a deeper stage: fewer than four and other phases hold the peak."""
+"""Numbers of layers at which deeper stages are traced: below four, other phases hold the peak."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +34,24 @@ class Trace:
     stage: int
     num_layers: int
     depths: tuple[int, ...]
-    """Numbers of layers that were traced; more than one where the result is extended."""
+    """Numbers of layers that were traced; two if the result is extrapolated."""
     torch: str
     parameters_bytes: int
     gradients_bytes: int
     optimizer_states_bytes: int
     start_of_backward_bytes: dict[str, int]
-    """Alive when a backward pass starts, with most micro-batches in flight, by category."""
+    """Live bytes by category at the start of the backward pass with the most activations."""
     peak_bytes: int
     peak_phase: str
     peak_parts_bytes: dict[str, int]
     phases_bytes: dict[str, int]
     """Peak of every phase."""
     loss_parts_bytes: dict[str, int]
-    """Alive when the loss's backward needs most, by category; empty where there is no head."""
+    """Live bytes by category at the peak of the loss's backward; empty without a head."""
     collectives: tuple[Collective, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """The trace as JSON-able data."""
+        """Return data that JSON can hold."""
         return {**asdict(self), "layout": self.layout.model_dump()}
 
 
@@ -102,7 +102,7 @@ def trace(
 
 
 def _layers(scenario: Scenario, layout: Layout, stage: int) -> tuple[int, int, int]:
-    """First layer of a stage, dense layers before its expert layers, and all its layers."""
+    """First layer of a stage, number of dense layers before expert layers, number of layers."""
     stages = Stages.of_pipeline(scenario, layout)
     layers = [
         (block, count)
@@ -116,7 +116,7 @@ def _layers(scenario: Scenario, layout: Layout, stage: int) -> tuple[int, int, i
 
 
 def stage_requests(scenario: Scenario, layout: Layout) -> list[dict[str, Any]]:
-    """Trace requests of all pipeline stages at full depth."""
+    """Make the trace requests of all pipeline stages at full depth."""
     requests = []
     for stage in range(layout.pp):
         check_traceable(scenario, layout, stage)
@@ -126,7 +126,7 @@ def stage_requests(scenario: Scenario, layout: Layout) -> list[dict[str, Any]]:
 
 
 def _chunks(scenario: Scenario, layout: Layout, stage: int, depth: int) -> list[tuple[int, int]]:
-    """First layer and number of layers of every chunk of a stage; a single one has `depth`."""
+    """First layer and number of layers of every chunk; a stage's only chunk has `depth` layers."""
     if layout.vpp == 1:
         return [(_layers(scenario, layout, stage)[0], depth)]
     longer = layout.replaced(pp=layout.pp * layout.vpp, vpp=1, schedule="1f1b")
@@ -137,7 +137,7 @@ def _chunks(scenario: Scenario, layout: Layout, stage: int, depth: int) -> list[
 def _request(
     scenario: Scenario, layout: Layout, stage: int, depth: int, optimizer: str
 ) -> dict[str, Any]:
-    """What `planner.validate.trace.step` reads; its numbers are those of `passes.Numbers`."""
+    """Make a request for `planner.validate.trace.step`; "numbers" are those of `passes.Numbers`."""
     framework, workload = scenario.framework, scenario.workload
     states = framework.states(workload.precision)
     in_blocks = workload.optimizer == "adam-8bit"
@@ -159,7 +159,7 @@ def _request(
 
 
 def _extrapolate(answers: list[dict[str, Any]], steps: float) -> dict[str, Any]:
-    """Extrapolate two answers linearly by `steps` of their distance."""
+    """Extrapolate two answers linearly, by `steps` times their difference."""
     low, high = answers
 
     def line(a: int, b: int) -> int:
@@ -173,7 +173,7 @@ def _extrapolate(answers: list[dict[str, Any]], steps: float) -> dict[str, Any]:
     return {
         **{name: parts(low[name], high[name]) for name in ("states", "start_of_backward", "loss")},
         "torch": high["torch"],
-        # phases of layers between the ends exist only at the larger depth; they lie between
+        # the phase of middle layers exists only at the larger depth; its peak lies between others
         "peaks": {
             phase: parts(low["peaks"][phase], peak)
             for phase, peak in high["peaks"].items()

@@ -52,7 +52,7 @@ class _Step:
     """One rank's stages, optimizer and inputs, and the step that is traced."""
 
     def __init__(self, request: dict[str, Any]) -> None:
-        """`request` is one of `planner.validate.trace.stage_trace`."""
+        """`request` comes from `planner.validate.trace.stage_trace`."""
         self.model = Model.model_validate_json(json.dumps(request["model"]))
         self.layout = Layout.model_validate_json(json.dumps(request["layout"]))
         self.workload = Workload.model_validate_json(json.dumps(request["workload"]))
@@ -123,7 +123,7 @@ class _Step:
             self.pipeline = Pipeline(stages, spread, self._loss, mesh, self.device, examples)
 
     def _inputs(self, shape: tuple[int, int]) -> Tensor:
-        """Token ids, or patches (one fewer: the image has a token of its own)."""
+        """Make token ids, or patches (one fewer: the class token is added later)."""
         vision = self.model.vision
         if vision is None:
             return torch.zeros(shape, dtype=torch.long)
@@ -145,7 +145,7 @@ class _Step:
         self.timeline.phase = Phase(direction, part)
 
     def _mark(self, parts: list[models.Part], part: models.Part, x: Tensor) -> Tensor:
-        """Note that forward enters a part, and that backward leaves it towards the one before."""
+        """Set the phase when forward enters a part, and when backward leaves it."""
         self._enter(Direction.FORWARD, self._place(part))
         if self.recording and part == "head":
             self.head_inputs.add(self.timeline.watch(x))
@@ -166,8 +166,8 @@ class _Step:
             gradients = adapter.unsharded_gradients(group)
             self.keys["unsharded_gradients"] |= {self.timeline.watch(g) for g in gradients}
             if self.numbers.loss_chunks > 1:
-                # those of a piece are gone once they are summed; of sums over passes the estimate
-                # counts both, as the kept traces do
+                # gradients of a chunk are freed once summed; of sums over micro-batches the
+                # estimate counts both, as the stored traces do
                 gradients.clear()
         with self.timeline.within(region):
             yield
@@ -187,7 +187,7 @@ class _Step:
         return loss
 
     def _loss_of(self, stage: models.Stage, tokens: Tensor, labels: Tensor, reduce: bool) -> Tensor:
-        """Loss of a micro-batch; a chunked loss has run its backward already."""
+        """Compute the loss of a micro-batch; a chunked loss has already run its own backward."""
         if not stage.ends_in_stream:
             return self._loss(stage(tokens), labels)
         pieces, enter = self.numbers.loss_chunks, partial(self._enter, Direction.FORWARD, "head")
@@ -208,17 +208,17 @@ class _Step:
         for number, (tokens, labels) in enumerate(self.batches):
             last = number == len(self.batches) - 1
             if not self.layout.shards_gradients:
-                # gradients are summed whole, and reduced once
+                # unsharded gradients are summed, and reduced once
                 stage.set_requires_gradient_sync(last)  # type: ignore[operator]
             if self.layout.zero_stage == 1:
                 stage.set_reshard_after_backward(last)  # type: ignore[operator]
             reduces = self.layout.shards_gradients or last
             with parallel_loss():
-                # the logits are not kept over backward, as in torchtitan
+                # the logits are not held during backward, as in torchtitan
                 self._loss_of(stage, tokens, labels, reduces).backward()
 
     def run(self) -> None:
-        """Forward, backward, update."""
+        """Run one step: forward, backward, update."""
         self._passes()
         self._enter(Direction.OPTIMIZER)
         self.timeline.moment("optimizer")
@@ -235,7 +235,7 @@ class _Step:
             optimizer.step()
 
     def _warm_up(self) -> None:
-        """Prepare what later steps find: optimizer states, pipeline buffers, the head's rules."""
+        """Create what a first step leaves: optimizer states, pipeline buffers, head settings."""
         if self.pipeline is not None or self.numbers.loss_chunks > 1:
             self.run()
             return
@@ -260,7 +260,7 @@ class _Step:
                 for optimizer in self.optimizers
                 for state in optimizer.state.values()
                 for value in state.values()
-                if isinstance(value, Tensor) and value.dim()  # a count of steps is a number
+                if isinstance(value, Tensor) and value.dim()  # the step counter is a scalar
             }
             if self.pipeline is not None:
                 follow["receive_buffers"] |= {watch(b) for b in self.pipeline.receive_buffers()}
@@ -274,7 +274,7 @@ class _Step:
     # --- reading out -------------------------------------------------------------------------
 
     def category(self, live: StorageEvent) -> str:
-        """Category of a storage."""
+        """Category of a storage, from its use or from where it was allocated."""
         for name in _RESIDENT:
             if live.key in self.keys[name]:
                 return name
@@ -312,7 +312,7 @@ class _Step:
 def _collectives(step: _Step) -> list[dict[str, Any]]:
     rows = []
     for item in step.recorder.operations():
-        if len(item.ranks) > 1:  # alone a rank sends nothing
+        if len(item.ranks) > 1:  # a group of one rank sends nothing
             stride = min(b - a for a, b in itertools.pairwise(item.ranks))
             group = axis_of(step.layout, len(item.ranks), stride)
             row = {"name": item.name, "group": group, "count": item.count, "bytes": item.bytes}
@@ -321,9 +321,9 @@ def _collectives(step: _Step) -> list[dict[str, Any]]:
 
 
 def measure(request: dict[str, Any], *, is_fake: bool = True) -> dict[str, Any]:
-    """Bytes and collectives of one rank of a requested stage.
+    """Measure bytes and collectives of one rank of the requested stage.
 
-    Its process group and tensors are fake; else this rank's own, with real tensors on the CPU.
+    With `is_fake`, process group and tensors are fake; else the rank's own, on the CPU.
     """
     step = _Step(request)
     rank = request["stage"] * step.layout.dp * step.layout.cp * step.layout.tp
@@ -345,7 +345,7 @@ def _readout(step: _Step) -> dict[str, Any]:
     moments = step.timeline.moments
     resident = step.parts(moments["optimizer"])
     peaks = step.timeline.peaks(moments["start"], moments["stop"])
-    # a step starts many backward passes: the one with most in flight
+    # a step starts many backward passes: take the one with the most activations
     starts = [step.parts(start) for start in step.starts]
     loss = Phase(Direction.BACKWARD, "loss")
     return {

@@ -2,7 +2,7 @@
 
 Importing torch takes longer than tracing a small model, so one worker answers many requests, each a
 JSON line. A trace can abort the interpreter and leaves process groups behind: that ends the worker,
-not the caller, and the next request starts another. This module is the worker's program as well.
+not the caller, and the next request starts another. This module is also the worker's program.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class TraceError(PlannerError):
 
 
 class Tracer:
-    """A worker, started by its first request and ended with its `with` block."""
+    """Worker process, started by the first request and ended with the `with` block."""
 
     def __init__(self, limit_s: float = 900.0) -> None:
         self._limit_s = limit_s
@@ -41,7 +41,7 @@ class Tracer:
         self._errors.close()
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Answer one request. Raises TraceError where the worker fails."""
+        """Send a request to the worker; return its answer. Raises TraceError if it fails."""
         worker = self._worker()
         assert worker.stdin is not None
         assert worker.stdout is not None
@@ -102,7 +102,7 @@ class Tracer:
             return
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):  # it ended before it read all
+                with contextlib.suppress(BrokenPipeError):  # it ended before it read everything
                     pipe.close()
         try:
             process.wait(10)
@@ -125,7 +125,7 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer every request line; errors for users come back as `error`."""
+    """Answer every request line; a PlannerError is returned as `error`."""
     warnings.simplefilter("ignore")
     # torch's own prints must not mix with the answers
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")

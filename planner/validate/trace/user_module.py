@@ -1,11 +1,11 @@
 """User's module: built with one sample from a function in a file, run as on an accelerator.
 
 The contract of `build()`: it returns a `torch.nn.Module` and one sample of its input: a tensor, a
-tuple of tensors for positional arguments, or a dictionary for keywords, none with a dimension for
-the batch. The planner puts that dimension first.
+tuple of tensors for positional arguments, or a dictionary for keywords, all without a batch
+dimension. The planner adds it as the first dimension.
 
-Tensors without data are the CPU's, because a fake CUDA needs a torch that is built with it. Where
-the two differ in what autograd keeps, the accelerator's is taken: a dropout mask is one byte, fused
+Fake tensors are CPU tensors, because fake CUDA tensors need a torch built with CUDA. If autograd
+saves different tensors on the two, the accelerator's are taken: a dropout mask is one byte, fused
 attention drops inside its kernel, an RMS norm is one kernel, and autocast runs in fp32 what CUDA's
 does (PyTorch, "Automatic Mixed Precision package", CUDA ops that autocast to float32).
 """
@@ -39,7 +39,7 @@ _NEEDS_VALUES = {
     "GuardOnDataDependentSymNode",
     "UnsupportedFakeTensorException",
 }
-"""Errors of torch where an operation on tensors without values asks for one."""
+"""Errors that torch raises if an operation needs the values of fake tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Sample:
         )
 
     def batch(self, size: int) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-        """Arguments of a call with `size` samples."""
+        """Make the arguments of a call with `size` samples."""
         batched = {
             name: torch.zeros((size, *tensor.shape), dtype=tensor.dtype, device="cpu")
             for name, tensor in self.tensors.items()
@@ -68,7 +68,7 @@ class Sample:
 
 
 def build_module(path: str, function: str, where: str) -> tuple[nn.Module, Sample]:
-    """Module and sample of a function in a file, on the meta device; errors start with `where`."""
+    """Build module and sample with a file's function on meta tensors; errors name `where`."""
     build = _function(path, function, where)
     with explain_user_errors(path, where), torch.device("meta"):
         result = build()
@@ -86,12 +86,12 @@ def build_module(path: str, function: str, where: str) -> tuple[nn.Module, Sampl
 
 
 def _function(path: str, function: str, where: str) -> Callable[[], Any]:
-    # a name that no other module has, whatever the file is called
+    # a unique module name, whatever the file is called
     spec = importlib.util.spec_from_file_location(f"traced_{Path(path).stem}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # what stands beside the file can be imported, as when it is run
+    # modules in the file's folder can be imported, as when the file is run
     sys.path.insert(0, str(Path(path).resolve().parent))
     sys.modules[spec.name] = module
     with explain_user_errors(path, where):
@@ -120,7 +120,7 @@ def _type_name(value: Any) -> str:
 
 @contextlib.contextmanager
 def explain_user_errors(path: str, where: str) -> Iterator[None]:
-    """Report an exception of a user's code in one sentence that names its line."""
+    """Report exceptions of a user's code in one sentence that names the line."""
     try:
         yield
     except DescriptionError as error:
@@ -140,7 +140,7 @@ def explain_user_errors(path: str, where: str) -> Iterator[None]:
 
 
 def _line(error: BaseException, path: str) -> str:
-    """Last line of the user's file in a traceback; empty if it is not in it."""
+    """Innermost line of the user's file in a traceback; empty if the file is not in it."""
     if isinstance(error, SyntaxError) and error.lineno:
         return f"line {error.lineno} of {shorten_path(error.filename or path)}"
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
@@ -158,13 +158,13 @@ _IN_FP32 = frozenset(
         *("binary_cross_entropy_with_logits", "cosine_embedding_loss", "triplet_margin_loss"),
     )
 )
-"""Functions that CUDA's autocast runs in fp32, and the CPU's does not."""
+"""Functions that CUDA's autocast runs in fp32, but the CPU's does not."""
 _EPS = 1e-6
 _ATTENTION = functional.scaled_dot_product_attention
 
 
 class _Kernels(TorchFunctionMode):
-    """Replace functions whose CPU kernels save other tensors."""
+    """Replaces functions whose CPU kernels save other tensors than an accelerator's."""
 
     def __init__(self, autocast: bool) -> None:
         super().__init__()
@@ -183,7 +183,7 @@ class _Kernels(TorchFunctionMode):
         if func is _ATTENTION:
             return _attention(*args, **kwargs)
         if func is functional.multi_head_attention_forward:
-            # what this calls inside is not seen by a mode
+            # a mode does not see the calls inside this function
             with mock.patch.multiple(
                 functional, dropout=_dropout, scaled_dot_product_attention=_attention
             ):
@@ -215,7 +215,7 @@ def _attention(
     is_causal: bool = False,
     **options: Any,
 ) -> Tensor:
-    del dropout_p  # a fused kernel drops inside, and keeps a seed
+    del dropout_p  # a fused kernel applies dropout inside, and saves only a seed
     return _ATTENTION(query, key, value, attn_mask, 0.0, is_causal, **options)
 
 
@@ -225,21 +225,21 @@ def _rms_norm(
     if weight is None:
         weight = x.new_ones(shape)
     normed: Tensor = fused_rms_norm(x, weight, _EPS if eps is None else eps)
-    # the product by a number stands for what the kernel reads and writes
+    # this product stands for the bytes that the kernel reads and writes
     return normed * 1.0
 
 
 @contextlib.contextmanager
 def accelerator_kernels(*, autocast: bool) -> Iterator[None]:
     """Run a module as an accelerator does, in fp32 or under autocast to 16 bits."""
-    # without oneDNN recurrent layers are products and element-wise operations, not one operation
+    # without oneDNN, recurrent layers are products and element-wise operations, not one operation
     under = torch.autocast("cpu", torch.bfloat16) if autocast else contextlib.nullcontext()
     with torch.backends.mkldnn.flags(enabled=False), _Kernels(autocast), under:
         yield
 
 
 def materialise(module: nn.Module, real: torch.dtype = torch.float32) -> None:
-    """Give all tensors of a module fake storage on the CPU, in one precision; shared ones share."""
+    """Give a module's tensors fake CPU storage in one precision; shared tensors stay shared."""
     storages: dict[int, Tensor] = {}
     references: list[Tensor] = []
 
@@ -273,7 +273,7 @@ def _is_list(module: nn.Module) -> bool:
 
 
 def _units(module: nn.Module) -> dict[str, nn.Module]:
-    """Blocks that sharding wraps: outermost entries of lists, else children, else itself."""
+    """Find the units that sharding wraps: outermost list entries, else children, else itself."""
     children = dict(module.named_children())
     return dict(_listed(module, "")) or children or {type(module).__name__: module}
 
@@ -287,10 +287,10 @@ def _listed(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
 
 
 class Places:
-    """Where in a module a forward pass is: before its units, in one, or after.
+    """Position of a forward pass in a module: before its units, in one of them, or after.
 
-    The first place is what runs before any unit, the last what runs between and after them.
-    Entries of lists without parameters belong to the unit before them.
+    Operations before any unit belong to the first place, those between and after units to the last.
+    Units without parameters belong to the unit before them.
     """
 
     FIRST, LAST = "first", "last"
@@ -298,11 +298,11 @@ class Places:
     def __init__(self, module: nn.Module, moved: Callable[[str], None]) -> None:
         self.units, self._moved = _units(module), moved
         self.order: list[str] = [self.FIRST]
-        """Places as they were entered."""
+        """Places in the order in which forward entered them."""
         self.now = self.FIRST
         self._inside: list[str] = []
         self.widths: dict[str, int] = {}
-        """Elements of the tensors of real numbers that enter a unit."""
+        """Elements of the floating-point tensors that enter each unit."""
         moved(self.now)
 
     def hook(self) -> Iterator[Any]:

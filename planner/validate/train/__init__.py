@@ -1,1 +1,1 @@
-"""Train: small models on real ranks, beside one process and beside the estimate."""
+"""Train: small models on real ranks, compared with a single process and with the estimate."""

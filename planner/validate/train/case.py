@@ -1,7 +1,7 @@
-"""Case: train on every rank, compare with one process, count bytes, measure times.
+"""Case: train on every rank, compare with a single process, count bytes, measure times.
 
-Each case starts from the same weights. Rank 0 runs the single process that the case must equal,
-and sends its results to the other ranks.
+Each case starts from the same weights. Rank 0 also trains alone, as the single process that the
+case must equal, and sends the results to the other ranks.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from planner.validate.train.tasks import MlpTask, Tensors, fit_task, make_task
 from planner.validate.train.trainer import Trainer
 
 _LOSS_TOLERANCE = 1e-6
-"""Relative, in fp32: six digits."""
+"""Relative tolerance of losses, in fp32: six digits."""
 _PARAMETER_TOLERANCE = 1e-6
-"""Absolute plus relative, for every element."""
+"""Absolute plus relative tolerance of every parameter element."""
 _CHECKED_STEPS = 4
-"""The last of them is recorded; torch's buckets and buffers have settled by then."""
+"""Steps that are compared; the last one is recorded, after torch's buckets have settled."""
 _WARMUP = 3
 
 
@@ -99,7 +99,7 @@ class _Case:
     # --- correctness -------------------------------------------------------------------------
 
     def _reference(self) -> tuple[list[float], Tensors]:
-        """Losses and final parameters of the single process."""
+        """Train in a single process on rank 0. Returns its losses and final parameters."""
         unsharded: list[Any] = [None]
         if self.rank.rank == 0:
             trainer = Trainer(self.task, Spread("single"), self.rank)
@@ -122,7 +122,7 @@ class _Case:
         return losses, recorder
 
     def _fail_on_purpose(self, step: int, trainer: Trainer) -> None:
-        """For tests: `kind:rank:step` makes a rank die, hang or compute something else."""
+        """Inject a fault for tests: `kind:rank:step` makes a rank die, hang or compute wrongly."""
         if not self.fault:
             return
         kind, rank, when = self.fault.split(":")
@@ -139,7 +139,7 @@ class _Case:
     def _compare(
         self, trainer: Trainer, losses: list[float], reference: tuple[list[float], Tensors]
     ) -> dict[str, Any]:
-        """Raise RankError in the rank whose result differs from the single process."""
+        """Compare with the single process. Raises RankError that names the rank that differs."""
         self._say("comparing with the single process")
         expected_losses, expected = reference
         parameters = trainer.parameters()
@@ -151,7 +151,7 @@ class _Case:
             if not error <= worst:
                 worst, where = error, name
         everyone = gather_objects((losses, worst, where))
-        # where gradients are summed one rank's fault reaches all: the worst is named
+        # summed gradients carry one rank's fault to all ranks: the worst rank is named
         error, rank = max((_rank_error(item[1]), rank) for rank, item in enumerate(everyone))
         if error > 1:
             raise RankError(
@@ -217,7 +217,7 @@ class _Case:
         }
 
     def _peaks(self, trainer: Trainer) -> list[int]:
-        """Highest sum of live tensors in a step, every rank; on a CPU without DDP's buckets [B]."""
+        """Peak of live tensors in a step, for every rank; on a CPU without DDP's buckets [B]."""
         self._say("peak memory")
         if self.rank.device != "cpu":
             torch.accelerator.reset_peak_memory_stats()
@@ -239,7 +239,7 @@ class _Case:
     # --- time --------------------------------------------------------------------------------
 
     def _time_attempts(self, trainer: Trainer) -> dict[str, Any]:
-        """Time the steps, again while other processes use the cores."""
+        """Time the steps; try again, up to `attempts` times, if other processes use the cores."""
         count = self.case["timed_steps"]
         if not count:
             return {"step_time_s": None, "load": None}
@@ -255,7 +255,7 @@ class _Case:
         """Step times without recording, and the load; the slowest rank of each step counts."""
         model = None
         if isinstance(self.task, MlpTask) and self.rank.world <= num_cores():
-            # next to what it predicts, so that both see the same neighbours
+            # measured right before the steps that it predicts, under the same load by others
             model = StepModel(self.rank)
         for step in range(_WARMUP):
             trainer.step(step)
@@ -283,7 +283,7 @@ class _Case:
         return measured, load
 
     def _combine_loads(self, watch: Watch, times: list[float]) -> tuple[Load, list[float]]:
-        """Load of rank 0's node with the worst share, and the slowest rank's time of each step."""
+        """Load of rank 0's node, with the worst CPU share; the slowest rank's time of each step."""
         everyone = gather_objects((times, watch.report(), platform.node()))
         load = watch.load([report for _, report, node in everyone if node == platform.node()])
         loads: list[Any] = [replace(load, cpu_wall=min(report[0] for _, report, _ in everyone))]
@@ -292,7 +292,7 @@ class _Case:
 
 
 def _rank_error(error: float) -> float:
-    """Error with NaN as the worst, so that errors compare."""
+    """Replace NaN by infinity, so that errors compare."""
     return math.inf if math.isnan(error) else error
 
 

@@ -1,11 +1,10 @@
-"""Expected: what a case must show: bytes by definition, peak and time by the planner's estimate.
+"""Expected: bytes of a case by definition, its peak and time by the planner's estimate.
 
-Bytes are a check of their own: they follow from what each strategy of torch is defined to send and
-keep, and ask nothing of the cost model. Sizes are full buffers, as
-`planner.validate.sharding.recorders` counts them: the all-gathered tensor, the tensor before
-reduction or scattering, the message. Peak and time are what `planner estimate` prints, the peak
-from the description of the software, the time from a profile of measured rates; nothing is fitted
-to a case.
+Bytes are an independent check: they follow from what each strategy of torch is defined to send and
+keep, without the cost model. Sizes are full buffers, as `planner.validate.sharding.recorders`
+counts them: the all-gathered tensor, the tensor before reduction or scattering, the message. Peak
+and time are those of `planner estimate`: the peak from the framework's description, the time from
+a profile of measured rates. Nothing is fitted to a case.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from planner.validate.train.strategies import SCHEDULES, Spread
 from planner.validate.train.tasks import MlpTask, ModelTask, Task, make_task
 
 PEAK_TOLERANCE = 0.1
-"""Relative; in shards this small single temporaries decide the peak."""
+"""Relative tolerance of the peak; in shards this small, single temporaries decide it."""
 _ELEMENT = 4
 _LEFT_OUT = ("runtime_context", "allocator_reserve")
 Traffic = Counter[tuple[str, str]]
@@ -52,7 +51,7 @@ def wire_bytes(name: str, full_bytes: float, size: int) -> float:
 
 
 def _tensors(task: Task, spread: Spread, pp_rank: int) -> Iterator[tuple[int, int]]:
-    """Rows and columns of a rank's parameters, local to tp."""
+    """Yield rows and columns of a rank's parameters after the tp split."""
     total, tp = spread.pp * spread.chunks, spread.tp
     per_chunk = task.depth // total
     for chunk in _chunks(spread, pp_rank):
@@ -61,7 +60,7 @@ def _tensors(task: Task, spread: Spread, pp_rank: int) -> Iterator[tuple[int, in
                 yield from ((rows, columns), (rows, 1))
             continue
         embedding, layer, *_, head = weight_blocks(task.model)
-        # the layers of a dense model are alike
+        # all layers of a dense model have the same shapes
         blocks = [embedding] * (chunk == 0) + [layer] * per_chunk + [head] * (chunk == total - 1)
         for weight in [weight for block in blocks for weight in block.weights]:
             rows = weight.rows // (tp if weight.split == "column" else 1)
@@ -82,7 +81,7 @@ def _parameter_bytes(task: Task, spread: Spread, pp_rank: int, *, padded_to: int
 def expected_state_bytes(
     task: Task, spread: Spread, pp_rank: int, dp_rank: int = 0
 ) -> dict[str, int] | None:
-    """Parameters and Adam's moments that stay on a rank [B]; None where FSDP's rows are padded."""
+    """Parameters and Adam's moments that stay on a rank [B]; None if FSDP pads rows."""
     unsharded = stays = updated = _parameter_bytes(task, spread, pp_rank)
     if spread.zero_stage == 1:
         updated = _owned_bytes(task, spread, pp_rank)[dp_rank]
@@ -94,7 +93,7 @@ def expected_state_bytes(
 
 
 def _owned_bytes(task: Task, spread: Spread, pp_rank: int) -> list[int]:
-    """Bytes of each replica of ZeroRedundancyOptimizer, largest tensor to the least full [B]."""
+    """Bytes per rank of ZeroRedundancyOptimizer: largest tensors first, to the emptiest [B]."""
     owned = [0] * spread.dp
     sizes = [rows * columns * _ELEMENT for rows, columns in _tensors(task, spread, pp_rank)]
     for size in sorted(sizes, reverse=True):
@@ -111,7 +110,7 @@ def expected_bytes(task: Task, spread: Spread, pp_rank: int) -> Traffic:
     if spread.dp > 1:
         _add_data(traffic, task, spread, pp_rank)
     last = spread.pp * spread.chunks - 1
-    # of all micro-batches together
+    # residual stream of all micro-batches together
     stream_bytes = task.batch // spread.dp * math.prod(task.stream) * _ELEMENT
     for chunk in _chunks(spread, pp_rank):
         ends = (chunk == 0, chunk == last)
@@ -142,7 +141,7 @@ def _add_data(traffic: Traffic, task: Task, spread: Spread, pp_rank: int) -> Non
 def _add_tensor(
     traffic: Traffic, task: ModelTask, spread: Spread, stream_bytes: int, ends: tuple[bool, bool]
 ) -> None:
-    """Stream and whole logits of a transformer's chunk; `ends`: is it the first, the last."""
+    """Add stream and full logits of a transformer's chunk; `ends`: is it the first, the last."""
     if spread.tp == 1:
         return
     rows = task.batch // spread.dp * task.sequence
@@ -158,7 +157,7 @@ def _add_tensor(
 def _add_mlp_tensor(
     traffic: Traffic, task: MlpTask, spread: Spread, stream_bytes: int, ends: tuple[bool, bool]
 ) -> None:
-    """Stream of a perceptron's chunk; nothing wants the gradient of the data."""
+    """Add the stream of a perceptron's chunk; the input data needs no gradient."""
     layers = task.depth // (spread.pp * spread.chunks)
     if spread.tp == 1:
         return
@@ -187,13 +186,13 @@ def _partial_bytes(task: ModelTask, spread: Spread) -> int:
 
 
 def estimate_peak(case: dict[str, Any]) -> dict[str, Any]:
-    """Estimate the peak of the fullest rank, and its error; or the reason for none.
+    """Estimate the peak of the fullest rank and its error; or give the reason why not.
 
-    Left out: the device's context and the allocator's reserve, as in what the ranks count.
+    Left out: the device's context and the allocator's reserve, which ranks do not count either.
     """
     if case["task"] == "mlp":
         return {"planned_peak_bytes": None, "peak_why_not": f"{case['task']} is no transformer"}
-    # the peak depends on no rate
+    # the peak does not depend on the machine's rates
     memory = _estimate(case, load_machine("laptop")).memory_bytes
     peak = memory["total"] - sum(memory.get(part, 0.0) for part in _LEFT_OUT)
     error = peak / max(case["peak_bytes_per_rank"]) - 1
@@ -243,12 +242,12 @@ def _framework(case: dict[str, Any]) -> Framework:
     """Framework of a strategy, as `planner.validate.train.trainer` builds it."""
     plain = case["strategy"] in ("single", "ddp", "zero1")
     framework = load_framework("ddp" if plain else "fsdp2")
-    # a gate is a product of its own; on a CPU RMS norm is several kernels, layer norm one
+    # a gate is a separate product; on a CPU, RMS norm is several kernels, layer norm one
     model = case["sizes"].get("model", {})
     apart = case["device"] == "cpu" and model.get("norm") == "rmsnorm"
     kernels = framework.kernels.replaced(
         fused_norm=not apart,
-        # its loss is that of one process, on whole logits
+        # the loss is that of a single process, on full logits
         gathers_logits=True,
         fused_activation=framework.kernels.fused_activation and not model.get("gated_mlp"),
     )
@@ -258,7 +257,7 @@ def _framework(case: dict[str, Any]) -> Framework:
     # AdamW runs over all tensors at once, with a temporary as large as the weights it updates
     states = framework.full.replaced(optimizer_temporary_bytes=4.0)
     if case["spread"]["zero_stage"] < 2:
-        # plain modules: the parameter is what computes
+        # plain modules compute with the parameter itself
         states = states.replaced(sharded_weight_bytes=4.0, master_bytes=0.0)
-    # every stage gets as many layers, where torchtitan gives its ends fewer
+    # all stages get the same number of layers; torchtitan gives the end stages fewer
     return framework.replaced(full=states, balance="layers")

@@ -1,12 +1,11 @@
-"""Predict: the step time of a strategy from what was measured at other shapes.
+"""Predict: the step time of a strategy from measurements at other shapes.
 
     step = overhead(strategy) + compute(shapes of the rank) + copies + collectives
 
 Compute is fitted to single-rank steps of the fit shapes, run on all ranks at once so that they
 share caches and memory as in the real step. Collectives come from the table measured between
-matrix products on the same ranks. What a strategy costs besides (DTensor's dispatch, hooks,
-wake-ups) is its step at a tiny shape less the parts above. The shapes that are scored are in
-none of the fits.
+matrix products on the same ranks. The overhead of a strategy (DTensor's dispatch, hooks, wake-ups)
+is its step time at a tiny shape minus the parts above. No scored shape is part of a fit.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ Float = NDArray[np.float64]
 def features(
     rows: float, num_microbatches: float, matrices: Sequence[tuple[int, int]]
 ) -> list[float]:
-    """Features of a linear step time: constant, calls, FLOP, weight traffic, state, streams."""
+    """Features of a linear step-time model: constant, calls, FLOP, weights, state, streams."""
     elements = sum(n * k for n, k in matrices)
     streams = sum(n + k for n, k in matrices)
     return [
@@ -69,7 +68,7 @@ def features(
 
 
 class StepModel:
-    """The step time of the perceptron in one world: fits and tables measured on its own ranks."""
+    """Step-time model of the perceptron: fits and tables measured on the ranks of the run."""
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
@@ -97,11 +96,11 @@ class StepModel:
         return relative_least_squares(columns, self._agreed(times))
 
     def _agreed(self, values: list[float]) -> list[float]:
-        """Slowest rank's values, which the other ranks wait for."""
+        """Take the values of the slowest rank, for which the other ranks wait."""
         return values if self._rank.world == 1 else slowest(values)
 
     def _compute_step_s(self, rows: int, width: int, num_microbatches: int) -> float:
-        """Median step of the perceptron with nothing to communicate [s]."""
+        """Median step time of the perceptron without communication [s]."""
         task = MlpTask(batch=rows, width=width, depth=_DEPTH)
         trainer = Trainer(task, Spread("single"), replace(self._rank, world=1, rank=0))
         x, y = (tensor.to(trainer.device) for tensor in task.batch_of(0))
@@ -115,7 +114,7 @@ class StepModel:
         return float(np.median([self._rank.seconds(step) for _ in range(_REPEATS)][2:]))
 
     def _copy_s(self) -> float:
-        """Median time of a copy into fresh memory, as FSDP's buffers are [s]."""
+        """Median time of a copy into fresh memory, like that of FSDP's buffers [s]."""
         import torch
 
         source = torch.ones(_COPIED, device=self._rank.device)
@@ -123,7 +122,7 @@ class StepModel:
         return float(np.median(times))
 
     def overhead_s(self, spread: Spread) -> float:
-        """Overhead of a strategy, from its step at the tiny shape [s]."""
+        """Overhead of a strategy, from its step time at a tiny shape [s]."""
         if spread not in self._overheads:
             tiny = MlpTask(batch=8 * spread.dp * spread.micro_batches, width=_TINY_WIDTH)
             task = fit_task(tiny, spread)
@@ -145,12 +144,12 @@ class StepModel:
         return self.overhead_s(spread) + self._parts_s(task, spread)
 
     def _parts_s(self, task: MlpTask, spread: Spread) -> float:
-        """Passes of the slowest pipeline rank with their bubble, update, copies, collectives."""
+        """Time of the slowest rank's passes with bubble, update, copies and collectives [s]."""
         rows, m = task.batch / spread.dp / spread.micro_batches, spread.micro_batches
         bubble = (spread.pp - 1) / spread.chunks / m
         matrices = task.matrices(task.depth // spread.pp, spread.tp)
         cost = self.coefficients * np.array(features(rows, m, matrices))
-        # state and constant come once a step, everything else with every pass
+        # state and constant occur once per step, everything else in every pass
         stretched = np.array([1, 1 + bubble, 1 + bubble, 1 + bubble, 1, 1 + bubble])
         if spread.shards_states:
             stretched[4] = 1 / spread.dp
@@ -163,7 +162,7 @@ class StepModel:
         return float(cost @ stretched) + copies_s + self._collectives_s(task, spread)
 
     def _collectives_s(self, task: MlpTask, spread: Spread) -> float:
-        """Every call at its own size, one after the other: gloo on a CPU hides nothing [s]."""
+        """Time of all calls at their sizes, one by one: gloo on a CPU overlaps nothing [s]."""
         total = 0.0
         for (name, _), value in expected_bytes(task, spread, 0).items():
             if name != "receive":
@@ -173,7 +172,7 @@ class StepModel:
         return total
 
     def as_dict(self) -> dict[str, Any]:
-        """Fits and tables, for the results."""
+        """Return fits and tables as plain data for the results."""
         return {
             "fit_shapes": [list(shape) for shape in FIT_SHAPES],
             "fit_error": self.fit_error,
@@ -192,10 +191,10 @@ def _calls(name: str, value: int, task: MlpTask, spread: Spread) -> list[float]:
     layers = task.depth // spread.pp
     if name == "send":
         calls = spread.micro_batches * (2 * spread.chunks - 1 if spread.chunks > 1 else 1)
-        # only filling and draining the pipeline waits for messages
+        # only fill and drain of the pipeline wait for messages
         return [value / calls] * (2 * (spread.pp - 1))
     if name == "broadcast":
-        # ZeroRedundancyOptimizer sends every tensor by itself
+        # ZeroRedundancyOptimizer broadcasts every tensor separately
         bias = 4.0 * task.width
         return [value / layers - bias, bias] * layers
     if spread.tp > 1:

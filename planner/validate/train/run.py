@@ -1,7 +1,7 @@
 """Run: train small shards on real ranks under every strategy, and compare the estimates.
 
-Correctness first: losses and final parameters equal the single process. Then bytes per step and
-rank, exactly. Then times, if no other process used the cores.
+Checks come in this order: losses and final parameters equal to the single process, exact bytes per
+step and rank, then times, if no other process used the cores.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ResultsError(PlannerError):
 
 
 class ResultsFile:
-    """Cases by key, saved after each; finished cases are not run again."""
+    """Results by case, saved after each case; finished cases are not run again."""
 
     def __init__(self, path: Path | None, settings: dict[str, Any]) -> None:
         self.path, self.settings = path, settings
@@ -40,7 +40,7 @@ class ResultsFile:
         if path is not None and path.exists():
             self._load(path)
         if path is not None:
-            self.save()  # an unwritable path shows before the work, not after it
+            self.save()  # an unwritable path fails before the work, not after it
 
     def _load(self, path: Path) -> None:
         try:
@@ -63,18 +63,18 @@ class ResultsFile:
         self.cases = {case["key"]: case for case in cases}
 
     def add(self, case: dict[str, Any]) -> None:
-        """Keep a finished case."""
+        """Add a finished case, and save."""
         self.cases[case["key"]] = case
         self.save()
 
     def save(self) -> None:
-        """Write everything."""
+        """Write all results to the file."""
         if self.path is not None:
             text = json.dumps(self.as_dict(), indent=1, allow_nan=False)
             write_atomically(self.path, text + "\n")
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {"settings": self.settings, **self.extra, "cases": list(self.cases.values())}
 
 
@@ -87,7 +87,7 @@ def _difference(old: Any, new: dict[str, Any]) -> str:
 
 MAX_WORLD = 64
 _SEQUENCE = 128
-"""Tokens of a sequence of a model of one's own, where none are asked."""
+"""Default sequence length of a user's model, in tokens."""
 FAULTS = ("die", "hang", "disagree")
 
 
@@ -100,19 +100,19 @@ class RunOptions:
     world: int = 2
     timed_steps: int = 10
     attempts: int = 2
-    """How often a case is timed while the cores are busy with something else."""
+    """Largest number of timings of a case, if other processes use the cores."""
     limit_s: float = 60.0
-    """A rank without progress for this long is taken to hang [s]."""
+    """Time without progress after which a rank counts as hanging [s]."""
     output: Path | None = None
-    """JSON of the results; cases that it holds are not run again."""
+    """JSON file of the results; cases in it are not run again."""
     sizes: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Sizes of a task that differ from its defaults."""
     model: str = ""
-    """A model of one's own beside the tasks: catalogue name, config.json or its folder."""
+    """User's model in addition to the tasks: catalogue name, config.json or its folder."""
     exact: bool = False
-    """Whether the model is run as it is, not reduced."""
+    """True to run the model at its full size."""
     profile: str = ""
-    """Machine name or profile; the planner's own estimate of the GPT cases stands beside them."""
+    """Machine name or profile; if stated, transformer cases get a step time estimated for it."""
     fault: str = ""
     """For tests: `kind:rank:step`, kind one of FAULTS."""
 
@@ -130,7 +130,7 @@ def run(options: RunOptions) -> dict[str, Any] | None:
     writes = outer is None or outer.rank == 0
     results = ResultsFile(options.output if writes else None, _settings(options, world, version))
     results.extra = {"skipped": skipped, "num_cores": num_cores()}
-    # under a launcher only rank 0 sees the results, and the others must do what it does
+    # under a launcher only rank 0 reads the results, and all ranks must run the same cases
     todo = [case for case in cases if outer is not None or case["key"] not in results.cases]
     progress = _Progress(len(cases), len(cases) - len(todo), quiet=not writes)
 
@@ -215,7 +215,7 @@ def _check(options: RunOptions, world: int) -> None:
 
 
 def _cases(options: RunOptions, world: int) -> tuple[list[dict[str, Any]], list[str]]:
-    """Cases in order, and the reasons for strategies that `all` leaves out."""
+    """List the cases in order, and the reasons why `all` skips strategies."""
     cases, skipped = [], []
     everything = "all" in options.strategies
     for task in options.tasks:
@@ -261,20 +261,20 @@ class _Progress:
             print(f"{done} of {total} cases were done before", file=sys.stderr)
 
     def at(self, rank: int, text: str) -> None:
-        """Where a rank stands."""
+        """Print the current activity of rank 0."""
         if rank == 0 and text != self._last and not self._quiet:
             self._last = text
             print(f"[{self._done + 1}/{self._total}] {text}", file=sys.stderr, flush=True)
 
     def finished(self, case: dict[str, Any]) -> None:
-        """A case is done."""
+        """Print a finished case."""
         self._done += 1
         if not self._quiet:
             print(f"[{self._done}/{self._total}] {case_line(case)}", file=sys.stderr, flush=True)
 
 
 def case_line(case: dict[str, Any]) -> str:
-    """One case in one line."""
+    """Format a case as one line."""
     sent = max(case["sent_bytes_per_rank"])
     text = (
         f"{case['task']:6}{case['strategy']:12}world {case['world']}  equal to 1 process "
@@ -301,7 +301,7 @@ def case_line(case: dict[str, Any]) -> str:
 
 
 def run_text(results: dict[str, Any]) -> str:
-    """Results as text."""
+    """Format the results as text."""
     lines = [case_line(case) for case in results["cases"]]
     times = results.get("times") or {}
     if times.get("num_scored"):
@@ -316,7 +316,7 @@ def run_text(results: dict[str, Any]) -> str:
 
 
 def _differences(case: dict[str, Any]) -> list[str]:
-    """Checks that a case fails."""
+    """Names of the checks that a case fails."""
     differences = {
         "bytes sent": case["bytes_equal"],
         "states": case["state_bytes_equal"],
@@ -337,6 +337,6 @@ def _verdict(cases: list[dict[str, Any]]) -> str:
 
 
 def exit_code(results: dict[str, Any] | None) -> int:
-    """0 where everything is as expected, 1 where bytes, states or a peak are not."""
+    """Exit code: 0 if everything is as expected, 1 if bytes, states or a peak are not."""
     cases = results["cases"] if results else []
     return 1 if any(_differences(case) for case in cases) else 0

@@ -1,6 +1,6 @@
-"""Strategies: which ways to train are validated, by name, and the degrees of each at a world size.
+"""Strategies: names of the validated strategies, and the degrees of each at a world size.
 
-Named here once for the command line, the explorer and the ranks; loads no torch.
+Shared by the command line, the explorer and the ranks; loads no torch.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from planner.describe.layout import Sharding
 from planner.errors import LayoutError
 
 TASKS = ("mlp", "gpt")
-"""What is trained: a multilayer perceptron and a small GPT."""
+"""Names of the tasks: a multilayer perceptron and a small GPT."""
 
 OWN_MODEL = "model"
-"""The task that trains a model of one's own."""
+"""Name of the task that trains a user's model."""
 
 _ZERO_STAGES = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}
 _TENSOR = ("tp", "sp")
 SCHEDULES = {"": "none", "gpipe": "gpipe", "1f1b": "1f1b", "interleaved": "interleaved-1f1b"}
-"""The planner's schedules by the names of pipelines, empty without one."""
+"""The planner's schedules by the names of pipelines; the empty name is no pipeline."""
 _PIPELINES = tuple(SCHEDULES)[1:]
 
 STRATEGIES = ("single", *_ZERO_STAGES, *_TENSOR, *_PIPELINES, "3d")
@@ -46,12 +46,12 @@ class Spread(Sharding):
 
     @property
     def world(self) -> int:
-        """Ranks."""
+        """Number of ranks."""
         return self.dp * self.tp * self.pp
 
 
 def spread_of(strategy: str, world: int) -> Spread:
-    """The degrees of a strategy. Raises LayoutError where the world does not suit it.
+    """Return the degrees of a strategy. Raises LayoutError if it cannot run on `world` ranks.
 
     >>> spread_of("3d", 8).dp, spread_of("interleaved", 2).micro_batches
     (2, 4)
@@ -84,7 +84,7 @@ def spread_of(strategy: str, world: int) -> Spread:
 
 
 def strategies_on(world: int) -> tuple[str, ...]:
-    """Names of the strategies that a number of ranks suits.
+    """List the strategies that can run on `world` ranks.
 
     >>> strategies_on(1)
     ('single',)

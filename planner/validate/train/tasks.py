@@ -1,7 +1,7 @@
 """Tasks: small trainings that every strategy runs, the same on any number of ranks.
 
-Weights and batches come from fixed seeds on the CPU, so every rank can make any part of them and
-the single process makes the same whole.
+Weights and batches come from fixed seeds on the CPU, so every rank can make any part of them, with
+the same values as the single process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MOST_ELEMENTS = 500_000_000
 
 
 class Mlp(nn.Module):
-    """Consecutive layers of the perceptron, named by their place in it; no GELU after the last."""
+    """Consecutive layers of the perceptron, named by their index; no GELU after the last."""
 
     def __init__(self, width: int, layers: range, depth: int) -> None:
         super().__init__()
@@ -56,12 +56,12 @@ class MlpTask:
 
     @property
     def num_params(self) -> int:
-        """Weights and biases."""
+        """Number of weights and biases."""
         return self.depth * (self.width + 1) * self.width
 
     @property
     def stream(self) -> tuple[int, ...]:
-        """Shape of what one sample passes from layer to layer."""
+        """Shape of one sample's activations between layers."""
         return (self.width,)
 
     @property
@@ -79,7 +79,7 @@ class MlpTask:
         return [(wide, narrow) if layer % 2 else (narrow, wide) for layer in range(layers)]
 
     def module(self, layers: range) -> nn.Module:
-        """Some layers."""
+        """Build consecutive layers."""
         return Mlp(self.width, layers, self.depth)
 
     def batch_of(self, step: int) -> tuple[Tensor, Tensor]:
@@ -104,22 +104,22 @@ class ModelTask:
 
     @property
     def depth(self) -> int:
-        """Layers."""
+        """Number of layers."""
         return self.model.num_layers
 
     @property
     def width(self) -> int:
-        """Width of the stream."""
+        """Width of the residual stream."""
         return self.model.hidden_size
 
     @property
     def num_params(self) -> int:
-        """Weights, norms and biases."""
+        """Number of parameters."""
         return self.model.num_params
 
     @property
     def stream(self) -> tuple[int, ...]:
-        """Shape of what one sample passes from layer to layer."""
+        """Shape of one sample's activations between layers."""
         return (self.sequence, self.width)
 
     @property
@@ -137,7 +137,7 @@ class ModelTask:
         return replace(self, model=self.model.replaced(num_layers=depth))
 
     def module(self, layers: range) -> nn.Module:
-        """Some layers, with embedding and head where they belong."""
+        """Build consecutive layers, with the embedding if first and the head if last."""
         first, last = layers.start == 0, layers.stop == self.depth
         return Stage(self.model, layers, first=first, last=last)
 
@@ -165,7 +165,7 @@ _SIZES = {
 
 
 def make_task(name: str, fields: Mapping[str, Any] | None = None) -> Task:
-    """Make a task by name with some sizes changed. Raises DescriptionError where it cannot be."""
+    """Make a task by name with changed sizes. Raises DescriptionError if it cannot be made."""
     sizes = dict(fields or {})
     described = sizes.pop("model", {}) if name == OWN_MODEL else None
     if name not in _SIZES:
@@ -233,7 +233,7 @@ def _check_size(task: T) -> T:
 
 
 def fit_task(task: Task, spread: Spread) -> Task:
-    """Deepen a task to fill the pipeline's chunks; LayoutError where its rows do not divide."""
+    """Add layers so that chunks fill evenly. Raises LayoutError if the batch does not divide."""
     step = spread.pp * spread.chunks * (2 if spread.tp > 1 and spread.pp > 1 else 1)
     depth = step * math.ceil(task.depth / step)
     rows = spread.dp * spread.micro_batches
@@ -248,7 +248,7 @@ def fit_task(task: Task, spread: Spread) -> Task:
 
 
 def _check_split(model: Model, tp: int) -> None:
-    """Raise LayoutError where torch's tensor parallelism cannot split a model."""
+    """Raise LayoutError if torch's tensor parallelism cannot split a model."""
     reason = ""
     if model.latent_attention is not None or model.qk_norm == "full":
         reason = (
@@ -261,7 +261,7 @@ def _check_split(model: Model, tp: int) -> None:
 
 
 def initial_state(task: Task) -> Tensors:
-    """Initial weights, the same for every strategy."""
+    """Make the initial weights, the same for every strategy."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
         module = task.module(range(task.depth))
@@ -277,7 +277,7 @@ RULES = (
     f"each as before up to {_HEADS} heads, head width {_HEAD_DIM}, vocabulary {_VOCABULARY}, "
     f"latent ranks {_RANK}; the feed-forward shrinks with the width to a multiple of {_FFN_STEP}"
 )
-"""How `reduced` shrinks."""
+"""Rules by which `reduced` shrinks a model, as text for messages."""
 
 
 def reduced(model: Model, sequence: int) -> Model:
@@ -313,5 +313,5 @@ def reduced(model: Model, sequence: int) -> Model:
 
 
 def untie_embeddings(model: Model) -> Model:
-    """Untie embedding and head, which pipelines hold apart, and drop dropout."""
+    """Untie embedding and head, which are on different pipeline stages, and set dropout to 0."""
     return model.replaced(tied_embeddings=False, dropout=0.0)

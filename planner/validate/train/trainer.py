@@ -2,7 +2,7 @@
 
 Each strategy is a layout: DDP, ZeRO-1 (ZeroRedundancyOptimizer), ZeRO-2 and ZeRO-3 (FSDP2),
 tensor and sequence parallel (DTensor), pipelines (torch.distributed.pipelining), and all three
-axes together. Nothing is simulated: the collectives run.
+axes together. The collectives really run; nothing is simulated.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from planner.validate.train.strategies import SCHEDULES, Spread
 from planner.validate.train.tasks import Task, Tensors, initial_state
 
 _LEARNING_RATE, _EPS = 1e-3, 1e-5
-# a larger eps than torch's keeps Adam from turning rounding noise of vanishing gradients into
-# whole steps, which would hide that the strategies agree
+# a larger eps than torch's: otherwise Adam turns rounding noise of tiny gradients into full steps,
+# and strategies that agree seem to differ
 
 
 class Trainer:
@@ -68,7 +68,7 @@ class Trainer:
     # --- build -----------------------------------------------------------------------------------
 
     def _chunk(self, index: int, state: Tensors) -> nn.Module:
-        """One pipeline chunk (or the whole), split over tp and sharded over dp."""
+        """Build one pipeline chunk (or the whole model), split over tp and sharded over dp."""
         spread = self.spread
         per_chunk = self.task.depth // (spread.pp * spread.chunks)
         chunk = self.task.module(range(index * per_chunk, (index + 1) * per_chunk))
@@ -105,7 +105,7 @@ class Trainer:
     # --- train -----------------------------------------------------------------------------------
 
     def step(self, number: int) -> float:
-        """Forward, backward and update on this rank's share; its loss, NaN where it has none."""
+        """Run one step on this rank's share of the batch. Returns its loss; NaN if it has none."""
         rows = self.task.batch // self.spread.dp
         share = slice(self.dp_rank * rows, (self.dp_rank + 1) * rows)
         x, y = (tensor[share].to(self.device) for tensor in self.task.batch_of(number))
@@ -121,7 +121,7 @@ class Trainer:
         return float(torch.stack(losses).mean()) if losses else math.nan
 
     def _reduce_partial(self) -> None:
-        """Sum gradients that tp ranks hold in part, once (AdamW would do it twice)."""
+        """Reduce partial gradients over tp ranks once (AdamW would do it twice)."""
         for param in self._parameters():
             grad = param.grad
             if isinstance(grad, DTensor) and any(isinstance(p, Partial) for p in grad.placements):
@@ -134,11 +134,11 @@ class Trainer:
         return [param for chunk in self.chunks for param in chunk.parameters()]
 
     def degree(self, axis: str) -> int:
-        """Ranks of this rank's group along an axis; the world for anything else."""
+        """Size of this rank's group along an axis; the world size for any other name."""
         return int(getattr(self.spread, axis, self.spread.world))
 
     def axis_of(self, ranks: tuple[int, ...]) -> str:
-        """The axis whose group has these ranks."""
+        """Name of the axis whose group has these ranks; "world" if none has."""
         for axis in ("tp", "dp", "pp"):
             if self.degree(axis) > 1:
                 group = self._axis(axis).get_group()
@@ -147,7 +147,7 @@ class Trainer:
         return "world"
 
     def parameters(self) -> Tensors:
-        """Unsharded parameters of this rank's layers, all-gathered from all that hold a shard."""
+        """All-gather the unsharded parameters of this rank's layers."""
         unsharded = {}
         for chunk in self.chunks:
             for name, param in chunk.named_parameters():
@@ -175,7 +175,7 @@ class Trainer:
 
 
 def _split_mlp(chunk: nn.Module, task: Task, mesh: DeviceMesh, sequence: bool) -> None:
-    """Megatron's split of the perceptron; LayoutError where sizes do not divide by the ranks."""
+    """Split the perceptron as Megatron does. Raises LayoutError if sizes do not divide by tp."""
     if task.depth % 2 or task.width % mesh.size() or (sequence and task.batch % mesh.size()):
         raise LayoutError(
             f"depth {task.depth} must be even, and width {task.width} and batch {task.batch} "
@@ -184,7 +184,7 @@ def _split_mlp(chunk: nn.Module, task: Task, mesh: DeviceMesh, sequence: bool) -
     plan: dict[str, Any] = {}
     names = list(chunk.layers)  # type: ignore[arg-type]
     for place, name in enumerate(names):
-        # the stream is whole at both ends: the data is, and the loss wants it
+        # the stream is unsharded at both ends: the data is, and the loss needs it
         start = Shard(0) if sequence and place else Replicate()
         stop = Shard(0) if sequence and place < len(names) - 1 else Replicate()
         plan[f"layers.{name}.linear"] = (
