@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
     learn = learn_from
 else:
-    # loaded when first used, so that `import planner` takes no time
+    # loaded on first use, so that `import planner` stays fast
     _PLACES = {
         "Charges": "planner.describe.training.training_run",
         "Checkpoints": "planner.describe.training.training_run",
@@ -100,7 +100,7 @@ else:
     __all__ = sorted([*_PLACES, "ask"])
 
     def __getattr__(name: str) -> object:
-        """A public name, loaded from its module."""
+        """Load a public name from its module on first use."""
         if name in _MODULES:
             return importlib.import_module(f"planner.{name}")
         if name in _PLACES:
@@ -111,5 +111,5 @@ else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:
-        """All public names, loaded or not."""
+        """List all public names, loaded or not."""
         return sorted({*globals(), *__all__, *_MODULES})

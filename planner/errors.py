@@ -1,14 +1,14 @@
 """Errors that users see: every message carries the value, the rule and the remedy.
 
     PlannerError(ValueError)
-    |-- UnknownNameError      a model, machine, framework or field that no catalogue holds
+    |-- UnknownNameError      a model, machine, framework or field that is in no catalogue
     |-- CatalogueError        a catalogue or configuration file that cannot be read
     |-- WriteError            a file that cannot be written
     |-- DescriptionError      a description whose numbers are impossible or implausible
     |-- LayoutError           degrees that do not fit the model, the machine or the framework
     `-- EmitError             a layout that a framework's own files or a job script cannot express
 
-What does not fit into memory is a result, not an error.
+Out of memory is a result, not an error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class PlannerError(ValueError):
 
     @property
     def plain(self) -> str:
-        """The message for someone who is not at a command line."""
+        """The message without command-line hints."""
         return str(self)
 
 
@@ -48,7 +48,7 @@ class UnknownNameError(PlannerError):
 
     @property
     def plain(self) -> str:
-        """The message for someone who is not at a command line."""
+        """The message without command-line hints."""
         return self._plain
 
 
@@ -73,9 +73,9 @@ class EmitError(PlannerError):
 
 
 def shorten(text: str, limit: int = 80) -> str:
-    """`text` cut to `limit` characters, so that hostile input cannot flood a message.
+    """Cut `text` to `limit` characters, so that hostile input cannot flood a message.
 
-    What a terminal would not print (line breaks, escapes, halves of characters) is written out.
+    Unprintable characters (line breaks, control characters, lone surrogates) become escapes.
 
     >>> shorten("x" * 200, 8)
     'xxxxx...'
@@ -85,7 +85,7 @@ def shorten(text: str, limit: int = 80) -> str:
 
 
 def shorten_path(path: object, limit: int = 80) -> str:
-    """A path as `shorten` gives texts, but cut at its beginning: its end says which file it is.
+    """Shorten a path like `shorten`, but cut its beginning: the end names the file.
 
     >>> shorten_path("/home/someone/runs/first.csv", 16)
     '...uns/first.csv'

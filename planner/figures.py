@@ -1,7 +1,7 @@
-"""Figures by name: every drawing of `planner.show.figures` for a notebook (extra `app`).
+"""Figures by name: every figure of `planner.show.figures`, for notebooks (extra `app`).
 
-Every figure takes a result and returns a plotly figure. The sentence that stands in for it where it
-cannot be seen is `figure.layout.meta["alt"]`.
+Each function takes a result and returns a plotly figure. The text alternative of the figure is
+`figure.layout.meta["alt"]`.
 """
 
 from __future__ import annotations

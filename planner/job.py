@@ -1,4 +1,4 @@
-"""Job: a model to train on some nodes of a machine, and what can be asked of it."""
+"""Job: a model to train on nodes of a machine, with methods to plan it and ask about it."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from planner.training.whole_training import WholeTraining
 
 @dataclass(frozen=True, slots=True, init=False)
 class Job(JobSpec):
-    """A model to train on some nodes of a machine: plan it, estimate layouts of it, ask about it.
+    """A training job: one model on a number of nodes. Plan it, estimate its layouts, ask about it.
 
-    Names, paths and descriptions are loaded and checked at once; PlannerError says what is wrong.
+    Names, paths and descriptions are loaded and checked at once. Raises PlannerError if invalid.
 
     >>> job = Job("gpt2", "polaris", nodes=1, workload=Workload(global_batch=64,
     ...           sequence_length=1024), frameworks="ddp")
@@ -49,7 +49,7 @@ class Job(JobSpec):
     """
 
     measured: tuple[str, ...] = ()
-    """Files of measured runs from which `experience` was learned."""
+    """Files of measured runs that `experience` was learned from."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Job(JobSpec):
         return estimate_job(self, layout)
 
     def simulate(self, layout: Layout) -> Simulation:
-        """Play one step of a layout event by event."""
+        """Simulate one step of a layout event by event."""
         return simulate_scenario(scenario_for(self, layout), layout)
 
     def train(self, layout: Layout) -> WholeTraining:
@@ -101,9 +101,9 @@ class Job(JobSpec):
     def emit(
         self, rank: int | None = None, *, answer: Plan | None = None, **settings: Any
     ) -> dict[str, str]:
-        """Write the files that run the recommended layout, or the `rank`-th; by name.
+        """Return the files that run the recommended layout, or the `rank`-th: text by file name.
 
-        `answer` is the job's plan, if it is there already; `settings` are those of `planner.emit`,
+        `answer` is the job's plan, if already computed; `settings` are those of `planner.emit`,
         such as steps and queue.
         """
         answer = answer or self.plan()
@@ -121,9 +121,9 @@ class Job(JobSpec):
 
     @classmethod
     def described(cls, description: JobDescription, **values: Any) -> Self:
-        """Load and check the job that a description states; `values` replace what it loads."""
+        """Load and check a job from its description; `values` override what it loads."""
         if description.measured and "experience" not in values:
-            # runs were measured on whole nodes with all their memory
+            # the runs were measured on whole nodes with all their memory
             machine, model = description.load_whole_machine(), description.load_model()
             learned = learn_from(*description.measured, machine=machine, model=model)
             values = {**values, "experience": learned.experience}
@@ -132,18 +132,18 @@ class Job(JobSpec):
 
     @classmethod
     def read(cls, path: str | Path, changes: Mapping[str, Any] | None = None) -> Self:
-        """Read a job from a TOML file; `changes` replace fields of it."""
+        """Read a job from a TOML file; `changes` override its fields."""
         return cls.described(JobDescription.read(path, changes))
 
     @classmethod
     def from_toml(cls, text: str) -> Self:
-        """Read a job from TOML text; PlannerError where it is none."""
+        """Read a job from TOML text. Raises PlannerError if the text does not describe a job."""
         return cls.described(JobDescription.described(parse_toml(text, "job"), where="job"))
 
     def to_toml(self) -> str:
-        """Write the job as TOML text: names of the catalogues where they suffice, else tables.
+        """Write the job as TOML text: catalogue entries by name, other descriptions as tables.
 
-        Raises DescriptionError where measured runs correct the job and no file holds them.
+        Raises DescriptionError if the job has `experience` but `measured` names no files.
         """
         if self.experience.is_known and not self.measured:
             raise DescriptionError(
@@ -158,43 +158,43 @@ class Job(JobSpec):
             "tolerance": self.tolerance,
             "measured": list(self.measured),
             "workload": {
-                "sequence_length": self.workload.sequence_length,  # else the model's own is meant
+                "sequence_length": self.workload.sequence_length,  # else the model's default
                 **_stated_fields(self.workload),
             },
             "training": _stated_fields(self.training),
         }
-        # tables go last: what follows a table in TOML belongs to it
+        # tables go last: in TOML, a key after a table belongs to that table
         set_fields = {name: value for name, value in fields.items() if value not in ([], {})}
         ordered = sorted(set_fields.items(), key=lambda item: isinstance(item[1], dict))
         return tomlkit.dumps(dict(ordered))
 
 
 class JobQuestions:
-    """The questions of `planner.ask` about one job, as methods that take their own options."""
+    """The questions of `planner.ask` about one job, as methods that take only their options."""
 
     def __init__(self, job: Job) -> None:
-        """Questions about a job."""
+        """Bind the questions to a job."""
         self._job = job
 
     def __getattr__(self, name: str) -> Callable[..., Answer]:
-        """The question of that name, asked about the job."""
+        """Return the question of that name as a function of its options."""
         question = QUESTIONS.get(name.replace("_", "-"))
         if question is None:
             raise AttributeError(f"no question {name!r}; planner.ask has {', '.join(QUESTIONS)}")
         return functools.partial(question.of_job, self._job)
 
     def __dir__(self) -> list[str]:
-        """The names of the questions."""
+        """List the names of the questions."""
         return [name.replace("-", "_") for name in QUESTIONS]
 
 
 def _named(kind: str, description: Description) -> Any:
-    """A description's name where the catalogue has it as it is, else all its fields."""
+    """Return the name of an unchanged catalogue entry, else the non-default fields."""
     return catalogue_name(kind, description) or _stated_fields(description)
 
 
 def _stated_fields(description: Description) -> dict[str, Any]:
-    """Fields that differ from their defaults, as plain data."""
+    """Return the fields that differ from their defaults, as plain data."""
     changed = {
         name
         for name, field in type(description).model_fields.items()

@@ -1,8 +1,8 @@
-"""Tables: records of results as CSV, frames of pandas or polars, and cells of text.
+"""Tables: result records as CSV, pandas or polars data frames, and formatted cells.
 
-A result lists its tables in `tables()`. A table that people read has columns, each with a title and
-a format. `planner.show` registers the page of every result with `page`: notebooks show it as HTML,
-`planner.show.terminal` prints it.
+A result lists its tables in `tables()`. A table for display has columns, each with a title and a
+format. `planner.show` registers a page for every type of result with `page`: notebooks show it as
+HTML, `planner.show.terminal` prints it.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ if TYPE_CHECKING:
     import polars
 
 Library = Literal["pandas", "polars"]
-"""Libraries of frames."""
+"""Supported data frame libraries."""
 
 Record = dict[str, Any]
-"""One row: numbers, texts and truth values by the name of their column, units in the names."""
+"""One row: numbers, strings and booleans by column name; a name ends in its unit."""
 
 T = TypeVar("T", bound=str)
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column as people read it: one value of every record, with a title and a format."""
+    """A display column: one value of every record, with a title and a format."""
 
     key: str
-    """The value in a record; the whole record where it is empty."""
+    """Key of the value in a record; empty: the whole record."""
     title: str
     format: Callable[[Any], str] = str
-    """Write a value, unit included. A missing value is an empty cell."""
+    """Format a value with its unit. A missing value becomes an empty cell."""
     min_width: int = 0
-    """Characters to which a narrow terminal may fold the column; 0: it may not."""
+    """Smallest width in characters when a narrow terminal wraps the column; 0: no wrapping."""
     style: Callable[[Any], str] | None = None
-    """Name the terminal's style of a value."""
+    """Return the terminal style of a value."""
 
     def cell(self, record: Record) -> str:
-        """Write the cell of a record.
+        """Format a record's cell.
 
         >>> Column("step_time_s", "step", "{:.1f} s".format).cell({"step_time_s": 2.0})
         '2.0 s'
@@ -56,26 +56,26 @@ class Column:
         return "" if value is None else self.format(value)
 
     def cell_style(self, record: Record) -> str:
-        """Name the terminal's style of the cell of a record; empty for the usual one."""
+        """Return the terminal style of a record's cell; empty for the default."""
         return "" if self.style is None else self.style(self.value(record))
 
     def value(self, record: Record) -> Any:
-        """Return what the cell of a record is written from."""
+        """Return the value that a record's cell shows."""
         return record.get(self.key) if self.key else record
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Records, and how people read them."""
+    """Records, and the columns that display them."""
 
     records: tuple[Record, ...]
     title: str = ""
     columns: tuple[Column, ...] = ()
-    """Columns for people; CSV and frames have everything that the records have."""
+    """Display columns; CSV and data frames contain every key of the records."""
     total: tuple[str, ...] = ()
-    """Cells of a last row that sums the others up."""
+    """Cells of a final row with totals."""
     folded: bool = False
-    """Whether a notebook shows the table only when it is opened."""
+    """True if a notebook shows the table collapsed at first."""
 
     @property
     def titles(self) -> list[str]:
@@ -84,24 +84,24 @@ class Table:
 
     @property
     def names(self) -> list[str]:
-        """Names of everything that any record has, in the order in which they come."""
+        """Keys of all records, in order of first appearance."""
         return list(dict.fromkeys(name for record in self.records for name in record))
 
     def cells(self) -> list[list[str]]:
-        """Write every record, without the total."""
+        """Format every record as a row of cells, without the total row."""
         return [[column.cell(record) for column in self.columns] for record in self.records]
 
     def text_records(self) -> list[dict[str, str]]:
-        """Write every record as cells by the title of their column."""
+        """Format every record as cells by column title."""
         return [dict(zip(self.titles, row, strict=True)) for row in self.cells()]
 
     def numeric(self) -> list[bool]:
-        """Tell which columns hold figures, which stand on the right: no cell is a word."""
+        """Return for each column whether it is numeric (no cell is a word), hence right-aligned."""
         cells = self.cells()
         return [not any(_is_word(row[n]) for row in cells) for n in range(len(self.columns))]
 
     def to_csv(self) -> str:
-        """Write the records as CSV; empty where there are none."""
+        """Write the records as CSV; empty if there are none."""
         return csv_text(self.names, self.records) if self.records else ""
 
     @overload
@@ -111,10 +111,10 @@ class Table:
     def to_frame(self, library: Literal["polars"]) -> polars.DataFrame: ...
 
     def to_frame(self, library: Library = "pandas") -> Any:
-        """Return the records as a frame, with every column that any record has.
+        """Return the records as a data frame with a column for every key.
 
-        In pandas, integers beside a missing value become `Int64`, or Python's own where one exceeds
-        64 bits: none is rounded. Raises PlannerError where the library is not installed.
+        In pandas, an integer column with missing values becomes `Int64`, or Python integers if one
+        exceeds 64 bits: none is rounded. Raises PlannerError if the library is not installed.
 
         >>> Table(({"dp": 4}, {"dp": 8, "step_time_s": 0.5})).to_frame().shape
         (2, 2)
@@ -129,7 +129,7 @@ class Table:
             if library == "polars":
                 import polars
 
-                # every row decides the type of a column
+                # infer column types from all rows
                 return polars.DataFrame(rows, infer_schema_length=None)
             import pandas
         except ImportError:
@@ -146,7 +146,7 @@ class Table:
 
 
 def _is_word(cell: str) -> bool:
-    """Tell words from figures; a switch such as +compile is a word.
+    """True if a cell holds a word, not a number; a switch such as +compile is a word.
 
     >>> [_is_word(cell) for cell in ("yes", "+compile", "< 1 %", "-")]
     [True, True, False, False]
@@ -160,23 +160,23 @@ class Line:
 
     text: str
     style: str = ""
-    """The terminal's style."""
+    """Terminal style."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """Sentences beside an answer; a notebook shows them only when they are opened."""
+    """Remarks on an answer; a notebook shows them collapsed at first."""
 
     lines: tuple[str, ...]
     title: str = "Notes"
 
 
 Block = Line | Notes | Table
-"""What pages are made of."""
+"""A building block of a page."""
 
 
 def _nullable_dtype(values: list[Any]) -> Any:
-    """Return the pandas type that keeps integers and truth values beside a missing one.
+    """Return the pandas dtype that keeps integers or booleans intact when some are missing.
 
     >>> _nullable_dtype([1, None]), _nullable_dtype([1, 2])
     ('Int64', None)
@@ -223,7 +223,7 @@ class Tabular(NotebookView, Generic[T]):
         raise NotImplementedError
 
     def table(self, name: T | None = None) -> Table:
-        """Return a table by name, the first unless one is named."""
+        """Return a table by name, by default the first."""
         tables = self.tables()
         if name is None:
             return next(iter(tables.values()))
@@ -234,7 +234,7 @@ class Tabular(NotebookView, Generic[T]):
         return tables[name]
 
     def records(self, table: T | None = None) -> list[Record]:
-        """Return the rows of a table, of the first unless one is named."""
+        """Return the records of a table, by default the first."""
         return list(self.table(table).records)
 
     @overload
@@ -248,17 +248,17 @@ class Tabular(NotebookView, Generic[T]):
     ) -> polars.DataFrame: ...
 
     def to_frame(self, table: T | None = None, *, library: Library = "pandas") -> Any:
-        """Return a table, the first unless one is named, as a frame of pandas or polars."""
+        """Return a table, by default the first, as a pandas or polars data frame."""
         return self.table(table).to_frame(library)
 
 
 _PAGES = "planner.show.pages"
-"""The module that registers all pages. It stands above this one, and is named to load it late."""
+"""Module that registers all pages. It imports this one, so it is loaded late, by name."""
 
 
 @functools.singledispatch
 def page(value: object) -> list[Block]:
-    """Return what people read of a result or a description, from top to bottom."""
+    """Return the page of a result or a description: its blocks from top to bottom."""
     return [Line(repr(value))]
 
 
@@ -271,7 +271,7 @@ def read_page(value: object) -> list[Block]:
 def html(value: object) -> str:
     """Write a result or a description as HTML for a notebook.
 
-    There are no scripts and no colours: the notebook's theme decides. Every text is escaped.
+    It has no scripts and no colours: the notebook's theme applies. All text is escaped.
 
     >>> html("<b>")
     '<div style="overflow-x:auto"><div style="margin:.2em 0">&#x27;&lt;b&gt;&#x27;</div></div>'

@@ -1,4 +1,4 @@
-"""Units: parse what users write, format what they read.
+"""Units: parse quantities that users write, format numbers for display.
 
 Inside the package everything is SI with the unit in the name (`_bytes`, `_s`, `_flop`,
 `_bytes_per_s`). Prefixes exist only here. GB is 1e9 bytes, GiB is 2**30 bytes.
@@ -27,7 +27,7 @@ _QUANTITY = re.compile(
 
 
 def parse_quantity(text: str) -> float:
-    """Number in SI units from text with an optional prefix and unit.
+    """Parse a number with an optional prefix and unit into SI units.
 
     `B` is bytes, `b/s` bits per second. A bare prefix works too: `2T` is 2e12.
 
@@ -55,12 +55,12 @@ def parse_quantity(text: str) -> float:
 
 
 def parse_power(text: str) -> float:
-    """A power as users write it [W].
+    """Parse a power such as `2.5 kW` [W].
 
     >>> parse_power("2.5 kW"), parse_power("700")
     (2500.0, 700.0)
 
-    Raises DescriptionError for text that is no power above 0.
+    Raises DescriptionError for text that is not a power above 0.
     """
     match = _POWER.fullmatch(text)
     watts = parse_quantity(match[1]) if match else 0.0
@@ -70,7 +70,7 @@ def parse_power(text: str) -> float:
 
 
 def _proper(prefix: str, unit: str) -> str:
-    """A prefix as SI writes it: people type 40gb, 1.6tb/s and 312tflops too."""
+    """Return a prefix in SI capitalisation; accepts 40gb, 1.6tb/s and 312tflops."""
     if len(prefix) == 2:
         return prefix[0].upper() + "i"
     if prefix in _SCALES and not (prefix == "m" and unit.lower().startswith(("b", "flop"))):
@@ -79,7 +79,7 @@ def _proper(prefix: str, unit: str) -> str:
 
 
 def format_bytes(value: float) -> str:
-    """Bytes as GiB, MiB or KiB with two decimals.
+    """Format bytes with a binary prefix, KiB to PiB, and two decimals.
 
     >>> format_bytes(1.5 * 2**30), format_bytes(-3 * 2**20), format_bytes(100e15)
     ('1.50 GiB', '-3.00 MiB', '88.82 PiB')
@@ -92,7 +92,7 @@ def format_bytes(value: float) -> str:
 
 
 def format_rate(value: float, unit: str = "B/s") -> str:
-    """A rate with a decimal prefix.
+    """Format a rate with a decimal prefix and three significant digits.
 
     >>> format_rate(1.56e12), format_rate(312e12, "FLOP/s"), format_rate(25e9)
     ('1.56 TB/s', '312 TFLOP/s', '25 GB/s')
@@ -104,7 +104,7 @@ def format_rate(value: float, unit: str = "B/s") -> str:
 
 
 def format_count(value: float) -> str:
-    """A count with a decimal prefix, as the field writes parameters and tokens.
+    """Format a count with a decimal prefix, as is usual for parameters and tokens (B: 1e9).
 
     >>> format_count(8030261248), format_count(85_003_776), format_count(512)
     ('8.03 B', '85 M', '512')
@@ -116,7 +116,7 @@ def format_count(value: float) -> str:
 
 
 def format_amount(value: float) -> str:
-    """An estimated amount, such as node-hours: three digits, as more would feign precision.
+    """Format an estimated amount, such as node-hours, with three significant digits.
 
     >>> format_amount(13_224_257), format_amount(131_234), format_amount(2007.4), format_amount(0.5)
     ('13.2 M', '131,000', '2,010', '0.5')
@@ -128,7 +128,7 @@ def format_amount(value: float) -> str:
 
 
 def counted(number: float, thing: str) -> str:
-    """A whole number of things, in the singular where it is one.
+    """Format a whole number with its noun, in the singular for 1.
 
     >>> counted(1, "node"), counted(12_288, "device")
     ('1 node', '12,288 devices')
@@ -137,7 +137,7 @@ def counted(number: float, thing: str) -> str:
 
 
 def either(words: Iterable[str]) -> str:
-    """Words of which one is meant.
+    """Join alternatives with commas and a final `or`.
 
     >>> either(["ddp"]), either(["ddp", "fsdp2", "deepspeed"])
     ('ddp', 'ddp, fsdp2 or deepspeed')
@@ -146,7 +146,7 @@ def either(words: Iterable[str]) -> str:
 
 
 def joined(words: Iterable[str], by: str = "and") -> str:
-    """Words as one writes them in a sentence.
+    """Join words with commas and a final conjunction, by default `and`.
 
     >>> joined(["ddp", "fsdp2"])
     'ddp and fsdp2'
@@ -156,7 +156,7 @@ def joined(words: Iterable[str], by: str = "and") -> str:
 
 
 def format_places(places: Iterable[int]) -> str:
-    """Places in a list as overrides name them, counted from 0, runs as ranges.
+    """Format list indices, counted from 0, as overrides write them: consecutive ones as a range.
 
     >>> format_places([0, 1, 2, 5]), format_places([7])
     ('0-2,5', '7')
@@ -171,7 +171,7 @@ def format_places(places: Iterable[int]) -> str:
 
 
 def parse_places(text: str, count: int) -> tuple[int, ...]:
-    """Places in a list of some length, as `format_places` writes them; DescriptionError for others.
+    """Parse indices of a list of `count` entries. Raises DescriptionError for any other text.
 
     >>> parse_places("0-2,5", 6)
     (0, 1, 2, 5)
@@ -182,7 +182,7 @@ def parse_places(text: str, count: int) -> tuple[int, ...]:
         if not (first.isdecimal() and (last or first).isdecimal() and len(part) < 20):
             places = []
             break
-        # no range is written out beyond the list
+        # a huge range is not expanded beyond the list
         places += range(int(first), min(int(last or first), count) + 1)
     if not places or max(places) >= count:
         raise DescriptionError(
@@ -193,7 +193,7 @@ def parse_places(text: str, count: int) -> tuple[int, ...]:
 
 
 def _three(value: float) -> str:
-    """Three significant digits and no exponent, but for what is below every unit.
+    """Format three significant digits; without an exponent from 1e-4 up to 1e6.
 
     >>> _three(999.7), _three(81.58), _three(1.9e-7)
     ('1000', '81.6', '1.9e-07')
@@ -211,11 +211,11 @@ _DURATIONS = (
     ("d", 86400.0, 1000.0),
     ("years", 365.25 * 86400.0, float("inf")),
 )
-# name, seconds, and how many of them one still counts in that unit
+# unit, its length in seconds, and the count from which the next unit is used
 
 
 def format_seconds(value: float) -> str:
-    """A duration in the unit a person would use.
+    """Format a duration in a readable unit, from ns to years.
 
     >>> format_seconds(0.285), format_seconds(81.58), format_seconds(4e5), format_seconds(2e-5)
     ('285 ms', '81.6 s', '4.63 d', '20 us')

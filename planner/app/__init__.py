@@ -1,1 +1,1 @@
-"""App: the explorer. Its pages read widgets, call the planner and draw `planner.show.figures`."""
+"""App: the web explorer. Its pages read widgets, call the planner, draw `planner.show.figures`."""

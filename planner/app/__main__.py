@@ -1,4 +1,4 @@
-"""What `planner app` gives to Streamlit."""
+"""Entry point: the script that `planner app` runs in Streamlit."""
 
 from planner.app.main import main
 

@@ -1,4 +1,4 @@
-"""Address: what a session asks, as the text of its address; every page reads the same."""
+"""Address: the job and choices of a session as query parameters, shared by all pages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 from planner.errors import PlannerError, shorten
 
 Query = dict[str, str]
-"""What is asked, by name, as an address writes it."""
+"""Query parameters of an address: text by name."""
 
 _QUERY, _SHOWN, _ARRIVALS = "asked", "shown", "arrivals"
 _PARAMETERS, _ADDRESS, _PAGE = "stated", "told", "page"
@@ -24,45 +24,45 @@ _LONGEST = 20_000
 
 @dataclass(slots=True)
 class QueryReader:
-    """Query as values for widgets; one that cannot be is said, and another value taken."""
+    """Reads query parameters as widget values; replaces invalid ones and collects messages."""
 
     query: Query
     values: dict[str, Any] = field(default_factory=dict)
-    """What widgets show, by their key."""
+    """Values that widgets show, by widget key."""
     defaults: dict[str, Any] = field(default_factory=dict)
-    """What they would show if nothing were asked."""
+    """Values that widgets show without a query."""
     messages: list[str] = field(default_factory=list)
-    """Sentences about query that cannot be."""
+    """Messages about invalid parameters."""
     keys: list[str] = field(default_factory=list)
-    """Names that the address of this page may state."""
+    """Names of the parameters that this page's address may contain."""
 
     def text(self, key: str, usual: str = "") -> str:
-        """A wish as it stands."""
+        """Read a parameter as text."""
         self.keys.append(key)
         self.defaults[key] = usual
         self.values[key] = self.query.get(key, usual)
         return str(self.values[key])
 
     def packed(self, key: str) -> str:
-        """A wish that no widget shows."""
+        """Read a parameter that no widget shows."""
         self.keys.append(key)
         return self.query.get(key, "")
 
     def choice(self, key: str, options: Sequence[str], usual: str) -> str:
-        """One of some words."""
+        """Read one of `options`."""
         wish = self.text(key, usual)
         if wish not in options:
             self._replace(key, wish, _possible(wish, [word for word in options if word]), usual)
         return str(self.values[key])
 
     def truth(self, key: str, usual: bool) -> bool:
-        """Yes or no."""
+        """Read a boolean."""
         value = self.choice(key, ("True", "False"), str(usual)) == "True"
         self.values[key], self.defaults[key] = value, usual
         return value
 
     def words(self, key: str, options: Sequence[str], usual: Sequence[str] = ()) -> list[str]:
-        """Some of some words."""
+        """Read a comma-separated selection of `options`."""
         requested = [word for word in self.text(key, ",".join(usual)).split(",") if word]
         self.defaults[key] = list(usual)
         self.values[key] = accepted = [word for word in requested if word in options]
@@ -74,7 +74,7 @@ class QueryReader:
     def number(
         self, key: str, least: float, most: float, usual: float | None, kind: type = int
     ) -> Any:
-        """A number between two others, or the nearest of them."""
+        """Read a number, clamped to the range from `least` to `most`."""
         wish = self.text(key)
         self.defaults[key] = self.values[key] = usual
         if key not in self.query:
@@ -94,7 +94,7 @@ class QueryReader:
         return self.values[key]
 
     def checked(self, key: str, check: Callable[[str], Any], usual: str = "") -> Any:
-        """What a reader makes of a text; the reader's complaint is said."""
+        """Parse a text with `check`; if that fails, add a message and use `usual`."""
         wish = self.text(key, usual)
         try:
             return check(wish)
@@ -116,7 +116,7 @@ def _named(key: str) -> str:
 
 
 def _possible(wish: str, options: Sequence[str]) -> str:
-    """What might have been meant, for a message."""
+    """Name the valid options, or the closest matches, for a message."""
     if len(options) <= _MOST_SAID:
         return f"possible here is {', '.join(options) or 'none'}"
     matches = difflib.get_close_matches(wish[:80].lower(), options, n=3, cutoff=0.4)
@@ -127,7 +127,7 @@ def _possible(wish: str, options: Sequence[str]) -> str:
 def begin(
     page: str, read: Callable[[QueryReader], None], follow: Callable[[Query, set[str]], None]
 ) -> QueryReader:
-    """The wishes of this run; `read` makes values of them, `follow` changes them after the user."""
+    """Read the query of this run with `read`; `follow` adapts it to what the user changed."""
     state = st.session_state
     fresh = state.get(_PAGE) != page or _is_history_navigation()
     incoming = {key: ",".join(st.query_params.get_all(key))[:_LONGEST] for key in st.query_params}
@@ -154,7 +154,7 @@ def begin(
     state[_PARAMETERS] = reader.keys
     state[_SHOWN] = reader.values
     for key, value in reader.values.items():
-        # setting a value again would disturb a user who is just typing another
+        # setting an unchanged value again would disturb a user who is typing
         if fresh or key not in state or state[key] != value:
             state[key] = value
     _write_address(query_to_show, incoming)
@@ -162,8 +162,8 @@ def begin(
 
 
 def _write_address(query_to_show: Query, incoming: Query) -> None:
-    """Make the browser's address say what is stated; comes last, as sending may end this run."""
-    # the browser may have heard of the address of the run before only after it asked for this one
+    """Update the browser's address; called last, because sending it may end this run."""
+    # the browser may have requested this run before it received the address of the previous one
     shown_before = st.session_state.get(_ADDRESS, incoming)
     st.session_state[_ADDRESS] = query_to_show
     if not query_to_show == incoming == shown_before:
@@ -171,12 +171,12 @@ def _write_address(query_to_show: Query, incoming: Query) -> None:
 
 
 def _is_history_navigation() -> bool:
-    """Whether the browser's Back or Forward led here."""
+    """True if the browser's Back or Forward started this run."""
     return bool(getattr(get_script_run_ctx(), "is_history_navigation", False))
 
 
 def _apply_widgets(before: Query) -> tuple[Query, set[str]]:
-    """Query with what the user changed on the page, and the names of it."""
+    """Return the query with the user's changes on the page, and the changed keys."""
     state, query, changed = st.session_state, dict(before), set()
     for key, shown in state[_SHOWN].items():
         value = state.get(key, shown)
@@ -190,30 +190,30 @@ def _apply_widgets(before: Query) -> tuple[Query, set[str]]:
 
 
 def requested(key: str) -> str:
-    """What is asked under a name; empty where nothing is."""
+    """Return a parameter of the session's query; empty if it is not set."""
     return str(st.session_state.get(_QUERY, {}).get(key, ""))
 
 
 def request(**changes: str | None) -> None:
-    """Ask, from the next run on, for something that no widget shows; None takes a wish back."""
+    """Set parameters that no widget shows, from the next run on; None removes one."""
     query = {**st.session_state.get(_QUERY, {}), **changes}
     st.session_state[_QUERY] = {key: value for key, value in query.items() if value}
 
 
 def arrivals() -> int:
-    """How often an address brought this session here: then widgets without own values restart."""
+    """Return how often an address opened this session; part of widget keys, to reset widgets."""
     return int(st.session_state.get(_ARRIVALS, 0))
 
 
 def stated_query(keys: Sequence[str] = ()) -> Query:
-    """The address of a page that states some names, or those of the present page."""
+    """Return the query restricted to `keys`, by default those of the current page."""
     query: Query = st.session_state.get(_QUERY, {})
     keys = keys or st.session_state.get(_PARAMETERS, ())
     return {key: query[key] for key in keys if key in query}
 
 
 def link(path: str, paths: Sequence[str]) -> str:
-    """The whole address of a page, as the browser's bar shows it."""
+    """Return the full URL of a page, as the browser's address bar shows it."""
     base = (st.context.url or "").split("?")[0].split("#")[0].rstrip("/")
     head, _, last = base.rpartition("/")
     encoded = urllib.parse.urlencode(stated_query())

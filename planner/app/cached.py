@@ -1,4 +1,4 @@
-"""Cached: pure functions of a job that pages ask again and again, and its chosen layout."""
+"""Cached: results for a job that pages reuse, and the layout that they show."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _HASH: dict[Any, Any] = {PageJob: lambda job: job.key}
 
 @st.cache_data(max_entries=64, show_spinner="Searching all layouts ...", hash_funcs=_HASH)
 def plan_of(job: PageJob) -> Plan:
-    """The plan of a job."""
+    """Plan a job."""
     return plan_job(job, job.top)
 
 
 @st.cache_data(max_entries=32, show_spinner="Collecting all layouts ...", hash_funcs=_HASH)
 def space_of(job: PageJob) -> LayoutSpace:
-    """All candidates of a job, condensed."""
+    """Return all candidates of a job in condensed form."""
     return layout_space(
         job.model, job.machine, job.nodes, job.workload, job.frameworks, experience=job.experience
     )
@@ -52,12 +52,12 @@ def space_of(job: PageJob) -> LayoutSpace:
 
 @st.cache_data(max_entries=128, show_spinner=False, hash_funcs=_HASH)
 def estimate_of(job: PageJob, packed: str) -> Estimate:
-    """The estimate of a layout that an address or a form names."""
+    """Estimate a packed layout."""
     return estimate(job.model, job.machine, **_laid_out(job, packed))
 
 
 def _laid_out(job: PageJob, packed: str) -> dict[str, Any]:
-    """A packed layout and its framework, with the workload of as many sequences as it trains."""
+    """Unpack a layout and its framework; the workload gets the layout's global batch."""
     layout, framework = link.unpack_layout(packed)
     workload = job.workload.replaced(global_batch=layout.global_batch)
     laid_out = {"layout": layout, "framework": framework or None, "workload": workload}
@@ -66,26 +66,26 @@ def _laid_out(job: PageJob, packed: str) -> dict[str, Any]:
 
 @st.cache_data(max_entries=64, show_spinner=False, hash_funcs=_HASH)
 def training_of(job: PageJob, packed: str, training_json: str) -> WholeTraining:
-    """The whole training on a layout; the JSON is what it does besides its steps."""
+    """Estimate the whole training on a layout; `training_json` is a `Training` as JSON."""
     training = Training.described(json.loads(training_json), where="training")
     return whole_training(job.model, job.machine, training=training, **_laid_out(job, packed))
 
 
 @st.cache_data(max_entries=64, show_spinner=False, hash_funcs=_HASH)
 def played_of(job: PageJob, packed: str) -> PlayedStep:
-    """The step of a layout, event by event."""
+    """Simulate the step of a layout event by event."""
     return play_step(job.model, job.machine, job.workload, estimate_of(job, packed), job.experience)
 
 
 @st.cache_data(max_entries=64, show_spinner=False, hash_funcs=_HASH)
 def axes_of(job: PageJob, packed: str) -> list[Axis]:
-    """Parallel axes of a layout and what they carry."""
+    """Return the parallel axes of a layout with their traffic."""
     return parallel_axes(job.model, job.machine, job.workload, estimate_of(job, packed))
 
 
 @st.cache_data(max_entries=64, show_spinner=False, hash_funcs=_HASH)
 def stage_memory_of(job: PageJob, packed: str) -> list[dict[str, float]]:
-    """Memory by part on every stage of a layout."""
+    """Return the memory of every pipeline stage of a layout, by part."""
     estimated = estimate_of(job, packed)
     scenario = scenario_of(job.model, job.machine, job.workload, estimated, job.experience)
     return stage_memory(scenario, estimated.layout)
@@ -93,7 +93,7 @@ def stage_memory_of(job: PageJob, packed: str) -> list[dict[str, float]]:
 
 @st.cache_data(max_entries=64, show_spinner=False, hash_funcs=_HASH)
 def files_of(job: PageJob, packed: str) -> tuple[bytes, str]:
-    """The files that run a layout as a ZIP archive, or the sentence that refuses them."""
+    """Return the files that run a layout as a ZIP archive, or the reason why there are none."""
     try:
         files = emit_estimate(
             plan_of(job), estimate_of(job, packed), model=job.model, machine=job.machine
@@ -105,7 +105,7 @@ def files_of(job: PageJob, packed: str) -> tuple[bytes, str]:
 
 @st.cache_data(max_entries=64, show_spinner="Working it out ...", hash_funcs=_HASH)
 def answer_of(job: PageJob, question: str, options: str) -> Answer:
-    """The answer to a question about a job; the options are JSON."""
+    """Answer a question about a job; `options` is JSON."""
     return QUESTIONS[question](
         job.model,
         job.machine,
@@ -119,7 +119,7 @@ def answer_of(job: PageJob, question: str, options: str) -> Answer:
 
 @st.cache_data(max_entries=256, show_spinner=False, hash_funcs=_HASH)
 def scale_point(job: PageJob) -> ScalePoint:
-    """The best layout of a job on its nodes, as one point of a scaling curve."""
+    """Plan a job and return its best layout as one point of a scaling curve."""
     try:
         answer = plan_job(job, top=1)
     except PlannerError as error:
@@ -128,7 +128,7 @@ def scale_point(job: PageJob) -> ScalePoint:
 
 
 def chosen(job: PageJob, plan: Plan) -> Estimate | None:
-    """The layout of the job, else the recommended one; says where it is of another size."""
+    """Return the job's chosen layout, else the recommended one; warn of another batch or size."""
     if not job.layout:
         return plan.recommended
     try:
@@ -151,13 +151,13 @@ def chosen(job: PageJob, plan: Plan) -> Estimate | None:
 
 
 def closest(plan: Plan) -> Estimate | None:
-    """What to look at where nothing fits: the layout that lacks least memory."""
+    """Return the strategy layout that needs the least memory, to show when nothing fits."""
     lacking = [v.estimate for v in plan.strategies if v.estimate is not None]
     return min(lacking, key=lambda e: e.memory_bytes["total"], default=None)
 
 
 def kept_batch(layout: Layout, batch: int) -> Layout:
-    """A layout with as many passes as a batch needs; LayoutError where it does not divide."""
+    """Set the gradient accumulation for a batch. Raises LayoutError if it does not divide."""
     once = layout.dp * layout.micro_batch
     if batch % once:
         candidates = [n for n in (batch // once * once, (batch // once + 1) * once) if n]

@@ -1,4 +1,4 @@
-"""Draw: a figure with its text alternative, and what others wrote, shown as text."""
+"""Draw: figures with their text alternatives, tables, messages and escaped text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from planner.tables import Table
 
 
 def escape(text: str) -> str:
-    """Text that Markdown shows as it is; no link, picture, formula or HTML comes to life."""
+    """Escape text for Markdown, so that links, pictures, formulas and HTML stay plain text."""
     return re.sub(r"([\\`*_{}\[\]()<>#|$~:])", r"\\\1", text)
 
 
@@ -27,15 +27,15 @@ _CONFIG = {
 
 _INK = "#333333"
 _DRAWN = "rgb(51, 51, 51)"
-# the same, as browsers write it
+# _INK as browsers write it
 FIGURES = (
     f".js-plotly-plot text[style*='{_DRAWN}'] {{fill: light-dark({_INK}, #E0E0E0) !important}}"
 )
-"""Style of a page: words of figures can be read in both themes, also when the theme changes."""
+"""CSS that keeps text in figures readable in both themes, also when the theme changes."""
 
 
 def draw(drawing: Drawing, key: str, caption: bool = False) -> None:
-    """Draw a figure; readers of screens hear its text alternative, which a caption shows to all."""
+    """Draw a figure with a text alternative for screen readers; `caption` also shows it as text."""
     font = {"color": _INK}
     figure = drawing.figure
     figure.update_layout(font=font, legend={"font": font}, modebar={"orientation": "v"})
@@ -48,7 +48,7 @@ def draw(drawing: Drawing, key: str, caption: bool = False) -> None:
 
 
 def draw_table(rows: Sequence[dict[str, Any]], key: str, alt: str, **settings: Any) -> None:
-    """Draw rows as a table that can be sorted; readers of screens hear its text alternative."""
+    """Draw rows as a sortable table with a text alternative for screen readers."""
     st.dataframe(rows, hide_index=True, key=key, alt=alt, **settings)
 
 
@@ -59,25 +59,25 @@ def escaped_rows(table: Table) -> list[dict[str, str]]:
 
 
 def metrics(rows: Iterable[tuple[str, str, str]]) -> None:
-    """Draw figures side by side, each with its label and its small print."""
+    """Draw metrics side by side: label, value and small print."""
     with st.container(horizontal=True):
         for label, value, small in rows:
             st.metric(label, value, escape(small), "off", delta_arrow="off", border=True)
 
 
 def refuse(error: PlannerError, title: str | None = None) -> None:
-    """Say why something cannot be."""
+    """Show an error message."""
     st.error(escape(error.plain), title=title)
 
 
 def announce(sentence: str, fits: bool, tight: bool = False) -> None:
-    """Say a verdict in the colour of what fits, fits tightly, or does not."""
+    """Show a verdict in the colour for fits, fits tightly, or does not fit."""
     say = (st.warning if tight else st.success) if fits else st.error
     say(escape(sentence))
 
 
 def download(label: str, data: str | bytes, name: str, key: str) -> None:
-    """A button that saves data as a file."""
+    """Draw a button that saves data as a file."""
     ending = name.rpartition(".")[2]
     kind = "text/csv" if ending == "csv" else f"application/{ending}"
     st.download_button(label, data, name, kind, key=key, on_click="ignore")
@@ -90,6 +90,6 @@ def list_lines(lines: Iterable[str]) -> None:
 
 
 def in_rows(items: Sequence[str], width: int, **settings: Any) -> Iterator[tuple[Any, str]]:
-    """Every item with its column, in rows of so many columns."""
+    """Yield every item with its column, in rows of `width` columns."""
     for start in range(0, len(items), width):
         yield from zip(st.columns(width, **settings), items[start : start + width], strict=False)

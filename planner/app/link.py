@@ -1,4 +1,4 @@
-"""Link: what an address carries beside plain values: a layout, one's own model or machine."""
+"""Link: layouts and the user's own models and machines, encoded for an address."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _MOST_VALUE = 2000
 
 
 def pack_layout(layout: Layout, framework: str) -> str:
-    """A layout as one word for an address."""
+    """Encode a layout and its framework as one word for an address."""
     fields = layout.model_dump(mode="json", exclude_defaults=True).items()
     plain = [(name, "+".join(v) if isinstance(v, list) else v) for name, v in fields]
     return "~".join([framework, *(f"{name}.{value}" for name, value in plain)])
 
 
 def unpack_layout(text: str) -> tuple[Layout, str]:
-    """The layout and framework that `pack_layout` wrote."""
+    """Decode the layout and framework that `pack_layout` wrote."""
     framework, *parts = text[:_MAX_LINK].split("~")
     fields = {}
     for part in parts:
@@ -43,12 +43,12 @@ def unpack_layout(text: str) -> tuple[Layout, str]:
 
 
 def of(estimate: Estimate) -> str:
-    """An estimate's layout as one word."""
+    """Encode an estimate's layout as one word."""
     return pack_layout(estimate.layout, estimate.framework)
 
 
 def parse_config(data: bytes) -> dict[str, Any]:
-    """The object in an uploaded file; CatalogueError in one sentence where there is none."""
+    """Parse the JSON object in an uploaded file. Raises CatalogueError if there is none."""
     text = _decoded(data, "a config.json has a few kB: give the configuration, not weights")
     try:
         fields = json.loads(text)
@@ -78,27 +78,27 @@ def _decoded(data: bytes, remedy: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class OwnDescription:
-    """A description that a user gave: a config.json, or a TOML file as the catalogues hold."""
+    """A user's own description: a config.json, or a TOML file like those of the catalogues."""
 
     name: str
-    """What it is called on the pages."""
+    """Name shown on the pages."""
     fields: dict[str, Any] | str
     """The object of a config.json, or the text of a TOML file."""
 
     @property
     def text(self) -> str:
-        """The description as its user edits it."""
+        """The description as text to edit."""
         return self.fields if isinstance(self.fields, str) else json.dumps(self.fields, indent=1)
 
     def model(self) -> Model:
-        """The model that is described."""
+        """Load the described model."""
         if isinstance(self.fields, dict):
             return from_config(self.fields, self.name)
         fields = {**parse_toml(self.fields, self.name), "name": self.name}
         return Model.described(fields, where=self.name)
 
     def machine(self) -> Machine:
-        """The machine that is described."""
+        """Load the described machine."""
         if isinstance(self.fields, dict):
             raise CatalogueError("a machine is described by a TOML file; give such a file")
         fields = {"title": self.name, **parse_toml(self.fields, self.name), "name": self.name}
@@ -106,7 +106,7 @@ class OwnDescription:
 
 
 def read_own(data: bytes, file_name: str) -> OwnDescription:
-    """A description from an uploaded or edited file, under a harmless name that says what it is."""
+    """Read a description from an uploaded or edited file; its name keeps only safe characters."""
     if file_name.lower().endswith(".toml"):
         text = _decoded(data, "a description has a few kB: give a profile of the catalogue's form")
         lines = [line.rstrip() for line in text.splitlines()]
@@ -121,19 +121,19 @@ def read_own(data: bytes, file_name: str) -> OwnDescription:
 
 
 def _is_shape(value: Any) -> bool:
-    """Whether a value of a configuration can describe shapes: plain and small."""
+    """True if a configuration value is plain and small enough to describe shapes."""
     return isinstance(value, (int, float, str, bool, dict)) and len(json.dumps(value)) < _MOST_VALUE
 
 
 def _safe(name: str) -> str:
-    """Letters, digits, dot, dash and underscore of a file name; nothing else survives."""
+    """Reduce a file name to letters, digits, dot, dash and underscore."""
     stem = re.sub(r"\.(json|toml)$", "", name, flags=re.IGNORECASE)
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")
     return stem[:40] or "uploaded"
 
 
 def pack_own(description: OwnDescription) -> str:
-    """A description as one word for an address, compressed."""
+    """Compress a description into one word for an address. Raises CatalogueError if too long."""
     text = json.dumps([_safe(description.name), description.fields], separators=(",", ":"))
     packed = base64.urlsafe_b64encode(zlib.compress(text.encode(), 9)).decode()
     if len(packed) > _MAX_LINK:
@@ -145,10 +145,10 @@ def pack_own(description: OwnDescription) -> str:
 
 
 def unpack_own(packed: str) -> OwnDescription:
-    """The description that `pack_own` put into an address."""
+    """Decode the description that `pack_own` wrote."""
     try:
         data = base64.urlsafe_b64decode(packed[:_MAX_LINK].encode("ascii"))
-        # a limit on what comes out: a few bytes can expand to gigabytes
+        # limit the output: a few bytes can expand to gigabytes
         text = zlib.decompressobj().decompress(data, _MAX_CONFIG_BYTES)
         name, fields = json.loads(text)
     except (ValueError, zlib.error, RecursionError, TypeError):

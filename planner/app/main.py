@@ -1,4 +1,4 @@
-"""Main: the pages, their order, and the way between them."""
+"""Main: the pages, their order and the navigation between them."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ PAGES = {
     "trust": trust,
     "learn": learn,
 }
-"""Pages by their path in the address, in the order of the navigation; the first opens."""
+"""Pages by their path in the address, in order of navigation; the first is the start page."""
 FIRST = next(iter(PAGES))
 NAME = "Parallelism planner"
 _PURPOSE = (
     "Which way to spread a model's training over a machine fits, how long a step takes, and how "
     "sure that is."
 )
-# Streamlit leaves a hand's breadth for a bar and a footer that this app does not have
+# Streamlit reserves space for a bar and a footer that this app does not have
 _SPACE = "[data-testid=stMainBlockContainer] {padding-block: 1rem 2rem}"
 _TABLES = "[data-testid=stMarkdownContainer] table {display: block; overflow-x: auto}"
 # wide tables scroll, not the page
@@ -40,7 +40,7 @@ _NARROW = (
     f"@media (max-width: 640px) {{.st-key-{ROW} [data-testid=stColumn] {{min-width: 40%; flex: 1}} "
     "h1 {font-size: 2rem !important} h2 {font-size: 1.5rem !important}}"
 )
-# on a phone the verdict is to be seen without scrolling
+# on a phone the verdict should be visible without scrolling
 _CHOSEN = (
     "[data-testid$=Active]",
     "[aria-checked=true]",
@@ -48,9 +48,9 @@ _CHOSEN = (
     "[data-selected]",
     "[data-testid=stSliderThumbValue]",
 )
-# on dark ground, words in the colour of buttons could not be read
+# on a dark background, text in the colour of buttons is unreadable
 _READABLE = f":is({', '.join(_CHOSEN)}) p {{color: light-dark(#0072B2, #9CD3F5) !important}}"
-# what only runs takes no room
+# elements that only run a script take no space
 _HIDDEN = "[data-testid=stElementContainer]:has(> [data-testid=stHtml] > script) {display: none}"
 _STYLE = f"<style>{_SPACE} {_TABLES} {_NARROW} {_READABLE} {_HIDDEN} {FIGURES}</style>"
 _WAITING = """<script>
@@ -65,8 +65,8 @@ _WAITING = """<script>
     }, true);
   }
 </script>"""
-# What was typed is sent by a timer, for the page that is then shown. A click of a link that came
-# before it, as every tap does, would be undone by it; queued behind that timer, it is not.
+# Streamlit sends typed text on a timer, for the page shown at that time. It would undo a click on a
+# link that came before it, as every tap does. The script queues the click behind the timer.
 
 
 def main() -> None:
@@ -74,27 +74,27 @@ def main() -> None:
     st.set_page_config(page_title=NAME, page_icon=_icon(), layout="wide")
     st.html(_STYLE)
     st.html(_WAITING, unsafe_allow_javascript=True)
-    # the page that opens has the address /, and is there under its own name as well
+    # the start page has the address / and a second one with its own name
     pages = {path: _page(path, "start" if path == FIRST else path) for path in PAGES}
     first_by_name = _page(FIRST, FIRST)
     chosen = st.navigation([*pages.values(), first_by_name], position="hidden")
-    # not run as a page: a link brings along what was just typed into widgets of this script only
+    # called here, not run as a page: a link keeps just-typed text only of this script's widgets
     open_page(chosen.url_path or FIRST, pages)
 
 
 def _icon() -> Image.Image:
-    """Four ranks, two of them alike; a name of an icon would be fetched from the net."""
+    """Draw the icon, four ranks in two colours; a named icon would be fetched from the internet."""
     colours = np.array([[[0, 114, 178], [230, 159, 0]], [[230, 159, 0], [0, 114, 178]]])
     return Image.fromarray(np.kron(colours, np.ones((16, 16, 1))).astype(np.uint8))
 
 
 def _page(path: str, url: str) -> Page:
-    """A page as Streamlit knows it: its title, and its place in the address."""
+    """Create the Streamlit page with its title and URL path."""
     return st.Page(lambda: None, title=PAGES[path].TITLE, url_path=url, default=url == "start")
 
 
 def open_page(path: str, pages: Mapping[str, Page] | None = None) -> None:
-    """One page, for what the address asks, below links to `pages`."""
+    """Draw one page for the query of the address, below links to `pages`."""
     request, keys = _begin(path)
     if pages:
         with st.container(horizontal=True, vertical_alignment="center"):
@@ -111,7 +111,7 @@ def open_page(path: str, pages: Mapping[str, Page] | None = None) -> None:
 
 
 def _begin(path: str) -> tuple[PageRequest, dict[str, list[str]]]:
-    """What this run is about, and which names every page states."""
+    """Read the request of this run, and the parameter names of every page's address."""
     requests: list[PageRequest] = []
     jobs: list[str] = []
 
@@ -130,6 +130,6 @@ def _begin(path: str) -> tuple[PageRequest, dict[str, list[str]]]:
 
 
 def _asks(path: str, reader: address.QueryReader, request: PageRequest) -> None:
-    """Read what only one page asks for."""
+    """Read the parameters that only one page has."""
     if asks := getattr(PAGES[path], "asks", None):
         asks(reader, request.job)

@@ -1,4 +1,4 @@
-"""Command line: one module a group of commands, options they share, the program itself."""
+"""Command line: one module per group of commands, their shared options, and the program."""
 
 from planner.cli.exit_codes import FITS, NOTHING_FITS, WRONG_USE
 from planner.cli.program import app, main

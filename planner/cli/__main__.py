@@ -1,4 +1,4 @@
-"""`python -m planner.cli`."""
+"""Entry point of `python -m planner.cli`."""
 
 from planner.cli.program import main
 

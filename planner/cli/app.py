@@ -19,7 +19,7 @@ THEME = {
     "dark.linkColor": "#56B4E9",
     "dark.textColor": "#FFFFFF",
 }
-"""How the explorer looks: in a checkout `.streamlit/config.toml` says the same."""
+"""Theme of the explorer; `.streamlit/config.toml` of a checkout repeats it."""
 
 
 def register(app: typer.Typer) -> None:
@@ -44,12 +44,12 @@ def app_command(
             "`pip install 'parallelism-planner[app]'`"
         )
     page = Path(__file__).parents[1] / "app" / "__main__.py"
-    # Streamlit's own way to open a browser asks for an e-mail address first
+    # Streamlit would ask for an e-mail address before it opens a browser
     options = [f"--server.port={port}", "--server.headless=true"]
     options += ["--server.address=127.0.0.1", "--browser.gatherUsageStats=false"]
     options += ["--server.maxUploadSize=5", "--client.toolbarMode=minimal"]
     options += ["--client.showErrorDetails=none"]
-    # else two acts in a row run at once, on one memory of what is asked
+    # otherwise two runs of one session could overlap and corrupt its shared state
     options += ["--runner.fastReruns=false"]
     options += [f"--theme.{name}={value}" for name, value in THEME.items()]
     if not headless:

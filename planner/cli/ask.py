@@ -58,7 +58,7 @@ def _command(question: Question[...]) -> Callable[..., int]:
 
 
 def _option(parameter: Parameter) -> inspect.Parameter:
-    """Make the option that typer reads of a question's option."""
+    """Make the typer option for a question's option."""
     name, bounds = parameter.name, parameter.bounds
     settings: dict[str, Any] = {"help": bounds.help}
     if bounds.metavar:

@@ -43,7 +43,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _print_list(as_json: bool, records: Iterable[object], lines: Iterable[str]) -> int:
-    """Print entries of the catalogue, as JSON or a line each."""
+    """Print catalogue entries as JSON, or as one line each."""
     if as_json:
         print(json.dumps(list(records), indent=1))
     else:
@@ -120,8 +120,8 @@ def datasets_command(as_json: AsJson = False) -> int:
 
 
 def _kind_of_file(name: str) -> str | None:
-    """The kind of thing that a path describes, by its form; None where the name is no path."""
-    # unlike Path.is_dir this takes any text
+    """Return the kind of description that a file or folder holds; None for a plain name."""
+    # os.path.isdir accepts any text, unlike Path.is_dir
     is_folder = os.path.isdir(name) and name not in names("machine")
     if is_python_file(name) or name.endswith(".json") or is_folder:
         return "model"
@@ -137,7 +137,7 @@ def _kind_of_file(name: str) -> str | None:
 
 
 def _show_constants(as_json: bool) -> int:
-    """The numbers of the cost model that belong to no machine."""
+    """Print the constants of the cost model that do not belong to a machine."""
     from planner.cost.constants import network_constants, step_constants
     from planner.show.descriptions import constants_page
     from planner.show.terminal import console, print_page
@@ -164,7 +164,7 @@ def _show_constants(as_json: bool) -> int:
 
 
 def _show_preferences(as_json: bool) -> int:
-    """The judgements that decide what is searched, recommended and offered."""
+    """Print the preferences, which decide what is searched, recommended and offered."""
     from planner.choose.preferences import preferences, user_file
     from planner.show.descriptions import quantity_table
     from planner.show.terminal import console, print_table
@@ -229,7 +229,7 @@ def show_command(
 
 
 def _show_model(model: Model) -> None:
-    """Print the fields of a model that are not as usual, and its stages or traced blocks."""
+    """Print the non-default fields of a model, and its stages or traced blocks."""
     net = model.convolutional
     for field, value in model.model_dump(exclude_defaults=True).items():
         if field not in ("convolutional", "traced"):

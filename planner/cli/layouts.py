@@ -1,4 +1,4 @@
-"""Command line: `planner plan`, and `estimate`, `simulate` and `emit` of one layout."""
+"""Command line: `planner plan`, and `estimate`, `simulate` and `emit` for one layout."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ def estimate_command(
 ) -> int:
     """Estimate one layout: memory by part and stage, step time by part.
 
-    With --from, the layout is that of configuration files that you have: of DeepSpeed, Accelerate,
-    torchtitan, Megatron, nanotron, nanoGPT, wordplay or the Hugging Face Trainer. Options count
-    before them.
+    With --from, the layout is read from your configuration files of DeepSpeed, Accelerate,
+    torchtitan, Megatron, nanotron, nanoGPT, wordplay or the Hugging Face Trainer. Options override
+    the files.
     """
     from planner.choose.planning import estimate_job, job_of_layout, scenario_for
     from planner.choose.user_layouts import faster_layout
@@ -110,7 +110,7 @@ def estimate_command(
 def _training(
     scenario: Scenario, answer: Estimate, tokens: float | None, options: TrainingOptions
 ) -> WholeTraining | None:
-    """The whole training on the layout; None where no tokens are given."""
+    """Estimate the whole training on the layout; None without a number of tokens."""
     from planner.describe.training.training_run import Training
     from planner.training.campaign import whole_training
 
@@ -127,21 +127,21 @@ def _nodes(scenario: Scenario, answer: Estimate) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Report:
-    """An estimate, and everything that is printed with it."""
+    """An estimate and everything that is printed with it."""
 
     scenario: Scenario
     answer: Estimate
     lessons: LearnedAnswer
     training: WholeTraining | None
     read_files: bool
-    """Whether the layout came from configuration files."""
+    """True if the layout came from configuration files."""
     better: Estimate | None
-    """A faster layout of the same framework."""
+    """A faster layout of the same framework; None if none is known."""
     notes: tuple[str, ...]
-    """How the configuration files were understood."""
+    """Notes on how the configuration files were read."""
 
     def to_json(self) -> str:
-        """The report as JSON text."""
+        """Return the report as JSON text."""
         from planner.choose.plan import estimate_dict
         from planner.cost.memory.footprint import stage_memory
 
@@ -188,7 +188,7 @@ def simulate_command(
 ) -> int:
     """Play one step of a layout event by event: what waits for what, and what to widen.
 
-    The layout is stated as for `planner estimate`, and the same seconds are played.
+    State the layout as for `planner estimate`; the simulation uses the same times.
     """
     from planner.choose.simulation.step_simulation import simulate
 
@@ -222,9 +222,9 @@ def simulate_command(
 
 
 _LONGEST = 120
-"""Letters of a model in the name of a folder: those of the hub have up to 96, and a revision."""
+"""Longest model name in a folder name; names of the hub have up to 96 letters and a revision."""
 _LEAST_TOP = 200
-"""Layouts to look through for one that can be written, where the asked one cannot."""
+"""Smallest number of ranked layouts, to find one with files if the requested one has none."""
 
 
 def emit_command(
@@ -280,7 +280,7 @@ def emit_command(
 
 
 def _files(job: Job, answer: Plan, rank: int | None, settings: dict[str, Any]) -> dict[str, str]:
-    """The files of a layout; a refusal names the fastest layout that can be written."""
+    """Return the files of a layout; without any, the error names the fastest layout with files."""
     from planner.errors import EmitError
 
     def can_be_written(number: int) -> bool:

@@ -25,7 +25,7 @@ _WORDS = {
     "Input should be less than or equal to": "must be at most",
     "Input should be a valid number, unable to parse string as a number": "write a number",
 }
-"""What the library that reads options says, and what it means."""
+"""Phrases of the option parser's error messages, and their plain replacements."""
 
 _MODULES = {
     "planner.cli.layouts": ["plan", "estimate", "simulate", "emit"],
@@ -70,14 +70,14 @@ COMMANDS = {name: (_MODULE_OF[name], summary) for name, summary in _SUMMARIES.it
 
 
 class CommandGroup(TyperGroup):
-    """The commands, each loaded from its module when it is called."""
+    """The group of all commands; each is loaded from its module when it is called."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Names of all commands."""
+        """List the names of all commands."""
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, name: str) -> Any:
-        """A command by name; None where there is none."""
+        """Load a command by name; None if there is none."""
         if name not in COMMANDS:
             return None
         application = typer.Typer(rich_markup_mode=None)
@@ -102,7 +102,7 @@ app = typer.Typer(
 
 @functools.cache
 def _command() -> Callable[..., Any]:
-    """The program as a command; put together once."""
+    """Build the program as one command; cached."""
     return typer.main.get_group(app)
 
 
@@ -112,14 +112,14 @@ def _fail(message: str) -> NoReturn:
 
 
 def _plain(message: str) -> str:
-    """A complaint of the options in the words of all others."""
+    """Reword an error message of the option parser."""
     for words, plain in _WORDS.items():
         message = message.replace(words, plain)
     return message
 
 
 def _named(context: Any) -> str:
-    """The command that a complaint is about, as it is typed."""
+    """Return the command that an error is about, as the user types it."""
     words: list[str] = []
     while context is not None and context.parent is not None:
         words.insert(0, context.info_name)
@@ -137,19 +137,19 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except typer.Abort:
         _fail("interrupted")
     except BrokenPipeError:
-        # the reader of the pipe has what it wanted
+        # the reader closed the pipe, which is not an error
         sys.stderr.close()
         sys.exit(FITS)
     except OSError as error:
         if error.errno not in _NO_ROOM:
             raise
-        # what is still to be written would fail once more when Python ends
+        # otherwise flushing the rest of the output at exit would fail again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         _fail(f"the answer cannot be written: {error.strerror}; make room, or write it elsewhere")
     except Exception as error:
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):
             message = error.format_message()
-            if message.startswith("Usage:"):  # a group of commands without one
+            if message.startswith("Usage:"):  # a command group without a command
                 print(message, file=sys.stderr)
                 sys.exit(WRONG_USE)
             command = _named(getattr(error, "ctx", None))

@@ -56,8 +56,8 @@ def sweep_command(
 ) -> int:
     """Ask thousands of questions, on cores or a cluster: models, machines, nodes, what-ifs.
 
-    With --into, a journal beside the table keeps what was answered: the same command goes on where
-    another was stopped. A question that is refused is a row that says why.
+    With --into, a journal next to the table keeps the answers: the same command continues where an
+    earlier one stopped. A refused question becomes a row with the reason.
     """
     if dry_run:
         return _show_first(sweep)
@@ -112,7 +112,7 @@ def _summary(result: SweepResult, into: Path, progress: Progress) -> str:
 
 
 def _report_interrupt(progress: Progress | None, into: Path | None) -> int:
-    """Say how many answers are kept, and return the exit code of an interrupt."""
+    """Print how many answers are kept, and return the exit code of an interrupt."""
     message = "no question was asked yet"
     if progress is not None and progress.total:
         fate = "and none kept; name a table with --into, and they are"

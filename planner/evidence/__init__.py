@@ -1,1 +1,1 @@
-"""Evidence: measurements, and how far estimates are from them."""
+"""Evidence: measurements, and the errors of estimates against them."""

@@ -1,4 +1,4 @@
-"""Backtest: estimates beside measured runs, those of one scenario estimated together."""
+"""Backtest: score estimates against measured runs; runs of one scenario are estimated together."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _FIGURES = (
     "estimated_fits",
 )
 _ABSURD = 1e6
-"""Ratio of measured to estimated beyond which a cell is wrong, whatever the estimate."""
+"""Factor between measurement and estimate beyond which the measured value must be wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backtest:
-    """Every row in the order of the table: scored or refused."""
+    """All rows in the order of the table, each scored or refused."""
 
     rows: tuple[Score | RefusedRun, ...]
 
@@ -58,7 +58,7 @@ class Backtest:
         return tuple(row for row in self.rows if isinstance(row, RefusedRun))
 
     def groups(self, keys: Sequence[str] = ("source",)) -> list[Group]:
-        """Figures per group, groups in order of first appearance."""
+        """Compute the figures of every group, in order of first appearance."""
         members: dict[str, list[Score]] = {}
         for item in self.scores:
             name = ", ".join(GROUP_KEYS[key](item.run) for key in keys)
@@ -66,13 +66,13 @@ class Backtest:
         return [group(name, items) for name, items in members.items()]
 
     def to_json(self, keys: Sequence[str] = ("source",)) -> dict[str, Any]:
-        """Plain data: {"rows": [...], "groups": [...]}."""
+        """Return plain data: {"rows": [...], "groups": [...]}."""
         groups = [asdict(group) for group in self.groups(keys)]
         return {"rows": [_row_json(row) for row in self.rows], "groups": groups}
 
 
 def score(runs: Iterable[Run | RefusedRun]) -> Backtest:
-    """Estimate every run, and put the estimate beside the measurement."""
+    """Estimate every run and score the estimate against the measurement."""
     rows: list[Score | RefusedRun | None] = []
     together: dict[Any, list[tuple[int, Run]]] = {}
     for place, run in enumerate(runs):
@@ -107,7 +107,7 @@ def _score_run(run: Run, estimate: Estimate) -> Score | RefusedRun:
 
 
 def _refusal(run: Run, step_time_s: float, memory: float) -> str:
-    """Why an estimate of step time and memory cannot be put beside a run; empty where it can."""
+    """Return why a run cannot be compared with its estimate; empty if it can."""
     if not (math.isfinite(step_time_s) and math.isfinite(memory)):
         return f"no finite estimate for {run.layout}"
     if run.step_time_s is None and run.memory_bytes is None and run.fits is None:
@@ -125,14 +125,14 @@ def _refusal(run: Run, step_time_s: float, memory: float) -> str:
 
 
 def _fits_with_recompute(run: Run) -> bool:
-    """Whether a run fits with any recompute of its software."""
+    """True if a run fits with any recompute mode of its framework."""
     modes = run.framework.recompute
     layouts = Layouts.stack(run.layout.replaced(recompute=mode) for mode in modes)
     return bool(np.any(estimate_layouts(run.scenario, layouts).fits))
 
 
 def measurable_memory(run: Run, estimate: Estimate) -> float:
-    """Memory that the run's way of measuring sees, of the stage that it measured [B]."""
+    """Estimated memory that the run's measurement sees, on the stage that it measured [B]."""
     parts: Mapping[str, float] = estimate.memory_bytes
     total = parts["total"]
     if run.first_stage and run.layout.pp > 1:
@@ -142,7 +142,7 @@ def measurable_memory(run: Run, estimate: Estimate) -> float:
 
 
 def interval(run: Run, estimate: Estimate) -> Interval | None:
-    """Range in which the step time is expected [s]; None where no time was measured."""
+    """Expected range of the step time [s]; None if no time was measured."""
     if run.step_time_s is None:
         return None
     if not run.guessed:

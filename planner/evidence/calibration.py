@@ -1,7 +1,7 @@
-"""Calibration from runs: fit what training sustains on a machine to measured step times.
+"""Calibration from runs: fit a machine's sustained rate in training to measured step times.
 
-One figure is fitted, `device.sustained_fraction`: the one in which devices of one kind differ
-between sites and software. A fit of more figures to few runs would follow their noise.
+Only `device.sustained_fraction` is fitted: for one kind of device, it is what differs between
+sites and software. Fitting more numbers to few runs would fit their noise.
 """
 
 from __future__ import annotations
@@ -37,34 +37,34 @@ class HeldOut:
     """Attribute that the runs of a fold share: model, workload or layout."""
     num_folds: int
     error_before: float
-    """Mean |error| with the profile as it was."""
+    """Mean |error| with the original profile."""
     error_after: float
-    """Mean |error| of the same runs, each estimated by a fit on the others."""
+    """Mean |error| of the same runs, each fold estimated with a fit to the other folds."""
 
     @property
     def worse(self) -> bool:
-        """Whether the profile as it was does better."""
+        """True if the error is smaller without the fit."""
         return self.error_after > self.error_before
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The fitted figure, its runs, and its errors on them."""
+    """The fitted fraction, the runs it was fitted to, and the errors on them."""
 
     machine: str
     sustained_fraction: float
     num_runs: int
     row_ids: tuple[str, ...]
     error_before: float
-    """Median of estimated / measured - 1 with the profile as it was."""
+    """Median of estimated / measured - 1 with the original profile."""
     error_after: float
-    """Mean |error| on the rows of the fit, after it: no proof."""
+    """Mean |error| with the fit, on the rows of the fit: not a validation."""
     held_out: HeldOut | None
-    """None where there are too few runs, or of one layout alone, to tell."""
+    """None if there are fewer than three runs, or all of one layout."""
 
 
 def _with_fraction(runs: list[Run], fraction: float) -> list[Run]:
-    """The runs on machines whose device sustains another fraction."""
+    """Return the runs with another `sustained_fraction` of their machines' devices."""
     machines: dict[str, Machine] = {}
     for run in runs:
         if run.machine_label not in machines:
@@ -80,7 +80,7 @@ def _errors(runs: list[Run]) -> NDArray[np.float64]:
 
 
 def _fit(runs: list[Run]) -> float:
-    """The fraction at which the median of estimated / measured is one."""
+    """Find the fraction at which the median of estimated / measured is one."""
 
     def is_too_low(fraction: float) -> bool:
         # a higher fraction means shorter estimates
@@ -90,7 +90,7 @@ def _fit(runs: list[Run]) -> float:
 
 
 def bisected(is_too_low: Callable[[float], bool], low: float, high: float, rounds: int) -> float:
-    """The value at which `is_too_low` ends to hold, or the nearer bound; values are positive."""
+    """Find the positive value at which `is_too_low` turns false, or the nearer bound."""
     for _ in range(rounds):
         middle = math.sqrt(low * high)
         low, high = (middle, high) if is_too_low(middle) else (low, middle)
@@ -98,7 +98,7 @@ def bisected(is_too_low: Callable[[float], bool], low: float, high: float, round
 
 
 def calibrate(path: Path, machine: str) -> Calibration:
-    """Fit a machine's `sustained_fraction` to its runs in a CSV; CatalogueError without any."""
+    """Fit `sustained_fraction` to a machine's runs in a CSV. Raises CatalogueError without runs."""
     name = load_machine(machine).name
     runs = [
         run
@@ -106,7 +106,7 @@ def calibrate(path: Path, machine: str) -> Calibration:
         if isinstance(run, Run)
         and run.machine.name == name
         and run.step_time_s is not None
-        # what was guessed of a job must not shape a machine
+        # a guessed job must not influence the machine's profile
         and not run.guessed
     ]
     if not runs:
@@ -142,7 +142,7 @@ _MIN_RUNS, _MAX_FOLDS = 3, 5
 
 
 def _held_out(runs: list[Run]) -> HeldOut | None:
-    """Estimate runs that share an attribute by a fit on the others."""
+    """Estimate the runs of each fold with a fit to the others; None without enough runs."""
     several = (name for name, key in _FOLD_KEYS.items() if len(set(map(key, runs))) > 1)
     attribute = next(several, None)
     if len(runs) < _MIN_RUNS or attribute is None:
@@ -161,7 +161,7 @@ def _held_out(runs: list[Run]) -> HeldOut | None:
 
 
 def write_profile(result: Calibration, machine: str, output: Path, source: str) -> None:
-    """Write the machine's profile with the fitted figure; CatalogueError onto itself."""
+    """Write the machine's profile with the fit. Raises CatalogueError for the profile itself."""
     document = profile_to_change(machine, result.machine, output)
     device = document.get("device", {})
     if "sustained_fraction" not in device:
@@ -176,7 +176,7 @@ def write_profile(result: Calibration, machine: str, output: Path, source: str) 
 
 
 def profile_to_change(machine: str, name: str, output: Path) -> Any:
-    """The profile of a machine as a document, to be written to another file."""
+    """Load a machine's profile for editing. Raises CatalogueError if `output` is the profile."""
     is_file = machine.endswith(".toml")
     original = Path(machine) if is_file else folder("machine") / f"{name}.toml"
     if output.resolve() == original.resolve():
@@ -185,7 +185,7 @@ def profile_to_change(machine: str, name: str, output: Path) -> Any:
 
 
 def inline_table(fields: dict[str, Any]) -> Any:
-    """A table on one line, as profiles state numbers."""
+    """Make a one-line TOML table, as profiles write numbers."""
     table = tomlkit.inline_table()
     table.update({name: list(v) if isinstance(v, tuple) else v for name, v in fields.items()})
     return table

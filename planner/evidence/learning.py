@@ -1,4 +1,4 @@
-"""Learning: a user's own measured runs correct further estimates."""
+"""Learning: correct estimates by a user's own measured runs."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from planner.evidence.scores import Score
 from planner.tables import Table, Tabular
 
 MOST_RUNS = 60
-"""Most measured figures that count: further ones add little, and every search evaluates all."""
+"""Largest number of measured values used: more add little, and every search evaluates all."""
 LearnedTable = Literal["runs", "refused"]
-"""Names of the tables: runs beside their estimates, and refused runs."""
+"""Names of the tables: runs with their estimates, and refused runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Learned(Tabular[LearnedTable]):
-    """Experience from measured runs, with the runs beside their estimates."""
+    """Experience learned from measured runs, with the runs and their estimates."""
 
     experience: Experience
     scores: tuple[Score, ...]
-    """Runs beside estimates without the experience."""
+    """Runs scored against estimates without the experience."""
     refused: tuple[RefusedRun, ...]
     odd_site: float
     """Probability that the site differs from its description [1]."""
@@ -50,7 +50,7 @@ class Learned(Tabular[LearnedTable]):
     """Probability that a timed run does not fit the others, by row [1]."""
 
     def tables(self) -> dict[str, Table]:
-        """Return the runs beside their estimates, and the refused runs."""
+        """Return the runs with their estimates, and the refused runs."""
         runs = ({**s.record(), "odd": self.odd_runs.get(s.run.row_id)} for s in self.scores)
         return {
             "runs": Table(tuple(runs)),
@@ -59,12 +59,12 @@ class Learned(Tabular[LearnedTable]):
 
     @property
     def num_timed(self) -> int:
-        """Step times that count."""
+        """Number of measured step times used."""
         return 0 if self.experience.step_time is None else len(self.experience.step_time)
 
     @property
     def num_weighed(self) -> int:
-        """Memories that count."""
+        """Number of measured memory peaks used."""
         return 0 if self.experience.memory is None else len(self.experience.memory)
 
 
@@ -73,8 +73,8 @@ def learn_from(
 ) -> Learned:
     """Learn from CSVs of runs, logs (LOG=JOB.json), and results of `planner compare`.
 
-    `machine` and `model` are those of the job; files may call them by name. CatalogueError for a
-    file without a run that can be estimated.
+    `machine` and `model` are those of the job; files may refer to them by name. Raises
+    CatalogueError for a file without a run that can be estimated.
     """
     runs: list[Run | RefusedRun] = []
     for file in files:
@@ -102,7 +102,7 @@ def learn_from_text(text: str, where: str, machine: Machine | None = None) -> Le
 
 
 def _check(runs: Sequence[Run | RefusedRun], where: str) -> None:
-    """Raise CatalogueError where no run has a measured figure."""
+    """Raise CatalogueError if no run has a measured step time or memory."""
     read = (run for run in runs if isinstance(run, Run))
     if all(run.step_time_s is None and run.memory_bytes is None for run in read):
         reason = next((f" ({run.reason})" for run in runs if isinstance(run, RefusedRun)), "")
@@ -113,9 +113,9 @@ def _check(runs: Sequence[Run | RefusedRun], where: str) -> None:
 
 
 def learn(runs: Iterable[Run | RefusedRun]) -> Learned:
-    """Learn from the log ratios of measured runs, of very many an even sample, to estimates.
+    """Learn from log(measured / estimated) of runs; of more than `MOST_RUNS`, from an even sample.
 
-    Odd runs are weighed where the experience is used (method.md#intervals).
+    Odd runs are weighted when the experience is applied (method.md#intervals).
     """
     backtest = score(runs)
     timed = _sample([(s, e) for s in backtest.scores if (e := s.error) is not None])
@@ -156,19 +156,19 @@ def _traits(item: Score, parts_s: Mapping[str, float]) -> Traits:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Change of one figure of an estimate by measured runs; factors of the uncorrected estimate."""
+    """Change of one figure of an estimate by measured runs, as factors."""
 
     factor: float
-    """Expected value now [1]."""
+    """Corrected over uncorrected estimate [1]."""
     before: tuple[float, float]
-    """90 % interval over the estimate, before."""
+    """90 % interval relative to the uncorrected estimate."""
     after: tuple[float, float]
-    """90 % interval over the corrected estimate."""
+    """90 % interval relative to the corrected estimate."""
 
 
 @dataclass(frozen=True, slots=True)
 class EstimateChange:
-    """Change of one estimate by measured runs; None where no run carries a figure."""
+    """Change of one estimate by measured runs; None for a figure that no run measured."""
 
     step_time: Change | None
     memory: Change | None
@@ -191,7 +191,7 @@ def change_by_experience(scenario: Scenario, estimate: Estimate) -> EstimateChan
 
 
 def most_informative(candidates: Sequence[tuple[Scenario, Estimate]]) -> Estimate | None:
-    """Choose the estimate whose measurement says most of the others; None of fewer than three."""
+    """Choose the candidate whose measurement says most about the others; None below three."""
     if len(candidates) < 3:
         return None
     traits = [

@@ -1,7 +1,7 @@
-"""Fit the links and the network of a profile to measured collectives.
+"""Links: fit the links and the network of a profile to measured collectives.
 
 Each figure is fitted through the planner's own formulas, so that an estimate on the fitted profile
-gives back the measurement.
+reproduces the measurement.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from planner.evidence.calibration import bisected, inline_table, profile_to_chan
 from planner.evidence.nccl_tests import Measured, measured_group, read_measured
 
 _LARGE, _SMALL = 2**20, 2**14
-"""From and up to which sizes [B] bandwidth and latency are seen."""
+"""Sizes from which on bandwidth is fitted, and up to which latency is fitted [B]."""
 _ADDING = ("all_reduce", "reduce_scatter")
 _RING = ("all_gather", *_ADDING)
-"""Collectives that show the rates of links; all-to-alls and sends have figures of their own."""
+"""Collectives that show link rates; all-to-alls and sends have parameters of their own."""
 _LEAST, _MOST = 1e-4, 1.0
 
 
@@ -36,19 +36,19 @@ class Links:
 
     machine: Machine
     nodes: tuple[int, ...]
-    """Numbers of nodes that were measured."""
+    """Measured node counts."""
     measured: tuple[Measured, ...]
-    """The measurements beside their estimates on `machine`."""
+    """The measurements with their estimates on `machine`."""
     error_before: float
-    """Mean |estimated / measured - 1| of sizes from 1 MiB on, with the profile as it was."""
+    """Mean |estimated / measured - 1| of sizes from 1 MiB on, with the original profile."""
     error_after: float
-    """Mean |error| with the fitted profile, on the rows of the fit: no proof."""
+    """Mean |error| with the fitted profile, on the rows of the fit: not a validation."""
     messages: tuple[str, ...]
-    """Sentences on what was fitted and what was not."""
+    """Messages on what was fitted and what was not."""
 
 
 def fit_links(path: Path, machine: Machine, nodes: int | None = None) -> Links:
-    """Fit links and network to a file of collectives; CatalogueError without any from 1 MiB on."""
+    """Fit links and network to measured collectives. Raises CatalogueError without any >= 1 MiB."""
     rows, _ = read_measured(path, machine, nodes)
     large = _ring_collectives(rows)
     counts = tuple(sorted({row.nodes for row in large}))
@@ -82,7 +82,7 @@ def _evidence(machine: Machine, counts: Sequence[int], path: Path) -> str:
 
 
 def _ring_collectives(rows: Sequence[Measured]) -> list[Measured]:
-    """Select large collectives, which show the rate of links."""
+    """Select large ring collectives, which show link rates."""
     return [row for row in rows if row.operation in _RING and row.size_bytes >= _LARGE]
 
 
@@ -98,7 +98,7 @@ def _estimated(machine: Machine, row: Measured) -> float:
 def _root(
     rows: Sequence[Measured], changed: Callable[[float], Machine], lower: float, upper: float
 ) -> float:
-    """Find the value at which the median of estimated over measured is one, or the nearer bound."""
+    """Find the value at which the median of estimated / measured is one, or the nearer bound."""
 
     def ratio(value: float) -> float:
         machine = changed(value)
@@ -119,7 +119,7 @@ def _largest(rows: Sequence[Measured]) -> list[Measured]:
 def _fit_fabric(machine: Machine, rows: Sequence[Measured], source: str) -> tuple[Machine, str]:
     """Fit the efficiency of a node's links to runs on one node.
 
-    Where a switch reduces, all-reduces fit its rate instead: they do not run as rings.
+    With in-switch reduction, all-reduces fit the switch's rate instead: they do not run as rings.
     """
     in_node = [row for row in _ring_collectives(rows) if row.nodes == 1]
     if not in_node or machine.node.num_devices == 1:
@@ -138,7 +138,7 @@ def _fit_fabric(machine: Machine, rows: Sequence[Measured], source: str) -> tupl
 def _fitted_fabric(
     machine: Machine, name: str, rows: Sequence[Measured], source: str
 ) -> tuple[Machine, float]:
-    """A machine with one fraction of its fabric as measured, and the fraction."""
+    """Fit one fraction of a machine's fabric; return the machine and the fraction."""
 
     def changed(value: float) -> Machine:
         fields = machine.node.model_dump()
@@ -150,7 +150,7 @@ def _fitted_fabric(
 
 
 def _fit_network(machine: Machine, rows: Sequence[Measured], source: str) -> tuple[Machine, str]:
-    """Fit the efficiency of the nodes' interfaces, by number of nodes."""
+    """Fit the efficiency of the nodes' network interfaces, by node count."""
     across_nodes = [row for row in _ring_collectives(rows) if row.nodes > 1]
     network = machine.network
     if not across_nodes or network is None:
@@ -192,7 +192,7 @@ def _curve(machine: Machine, rows: Sequence[Measured], source: str) -> dict[str,
 
 
 def _fit_latency(machine: Machine, rows: Sequence[Measured], source: str) -> tuple[Machine, str]:
-    """Fit the time that doubling the nodes adds to a small all-reduce."""
+    """Fit the network latency, which each doubling of the nodes adds to a small all-reduce."""
     across = [row for row in rows if row.nodes > 1]
     small = [r for r in across if r.size_bytes <= _SMALL and r.operation == "all_reduce"]
     if not small or machine.network is None:
@@ -211,7 +211,7 @@ def _quantity(value: float, source: str) -> dict[str, Any]:
 
 
 def write_links(result: Links, machine: str, output: Path) -> None:
-    """Write the profile with the fitted figures; CatalogueError where it would replace itself."""
+    """Write the profile with the fit. Raises CatalogueError if `output` is the profile itself."""
     fitted = result.machine
     document = profile_to_change(machine, fitted.name, output)
     document["evidence"] = fitted.evidence

@@ -1,8 +1,8 @@
-"""Measured collectives: the output of nccl-tests beside the model, and published times.
+"""Measured collectives: output of nccl-tests against estimates, and published times.
 
-Reads the output of nccl-tests (and of RCCL's and oneCCL's versions), of several tests too, or a CSV
-with the columns `collective`, `nodes`, `size_bytes` and `time_us`, and `ranks` where they are not
-all devices of the nodes. Published times stand in `collectives.toml`.
+Reads the output of one or more nccl-tests (or RCCL's and oneCCL's versions), or a CSV with the
+columns `collective`, `nodes`, `size_bytes` and `time_us`, and `ranks` if they are not all devices
+of the nodes. Published times are in `collectives.toml`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Measured:
     time_s: float
     estimated_s: float = math.nan
     ranks: int | None = None
-    """Ranks where they are not all devices of the nodes."""
+    """Number of ranks; None: all devices of the nodes."""
 
     @property
     def error(self) -> float:
@@ -59,7 +59,7 @@ _SPELLINGS = {
     "gather": "gather",
     "reduce": "reduce",
 }
-"""Names without signs, longer ones before those that they contain."""
+"""Operations by the letters of their name; a longer name comes before names it contains."""
 _NUMBER = r"\d+(?:\.\d*)?"
 _TEST_LINE = re.compile(
     rf"\s*(\d{{1,18}})\s+\d+\s+\w+\s+\w+\s+-?\d+\s+({_NUMBER})\s+{_NUMBER}\s+{_NUMBER}(?:\s|$)"
@@ -84,11 +84,11 @@ def _operation(text: str) -> str | None:
 def read_measured(
     path: Path, machine: Machine, nodes: int | None = None
 ) -> tuple[list[Measured], list[str]]:
-    """Read measured collectives with their estimates, and the reasons of refused rows."""
+    """Read measured collectives with their estimates, and the reasons for refused rows."""
     if nodes is not None and not 1 <= nodes <= _MAX_NODES:
         raise CatalogueError(f"nodes = {nodes} must be between 1 and {_MAX_NODES:,}; correct it")
     text = read_text(path, limit=_MAX_FILE_BYTES).lstrip("\ufeff")
-    # a launcher may have said something before
+    # a launcher may have printed lines before the table
     header = next((line for line in text.splitlines() if _is_header(line)), "")
     if header:
         text = text[text.index(header) :]
@@ -119,9 +119,9 @@ def read_measured(
 
 
 def measured_group(machine: Machine, nodes: int, ranks: int | None) -> GroupView:
-    """The group of devices of a measurement, which has its nodes for itself.
+    """Return the device group of a measurement, which has its nodes to itself.
 
-    LayoutError where they are not as many, and where the machine has no such nodes.
+    Raises LayoutError if the nodes have different numbers of ranks, or the machine lacks them.
     """
     per_node = machine.node.num_devices
     if ranks is None or ranks == nodes * per_node:
@@ -131,7 +131,7 @@ def measured_group(machine: Machine, nodes: int, ranks: int | None) -> GroupView
             f"{ranks} ranks are not as many on each of {counted(nodes, 'node')} of {per_node} "
             "devices; measure on the same number of each"
         )
-    # the machine as a run sees it that has the first devices of every node for itself
+    # the machine as seen by a run that has the first devices of every node to itself
     part = take_devices(machine, ranks // nodes)
     per_socket = -(-per_node // machine.node.num_sockets)
     node = {**part.node.model_dump(), "num_sockets": -(-ranks // nodes // per_socket)}
@@ -159,7 +159,7 @@ def _from_csv(text: str, header: str, nodes: int | None) -> tuple[list[Measured]
 
 
 def _row(cells: Mapping[str, str | None], nodes: int | None) -> Measured | str:
-    """The measurement of a row of a table, or what is wrong with it."""
+    """Return the measurement in a row of a table, or what is wrong with the row."""
     label = cells["collective"] or ""
     operation = _operation(label)
     try:
@@ -182,7 +182,7 @@ def _row(cells: Mapping[str, str | None], nodes: int | None) -> Measured | str:
 
 
 def _from_nccl_tests(text: str, nodes: int | None) -> tuple[list[Measured], list[str]]:
-    """Lines of nccl-tests: size, count, type, operation, root, time [us], ..."""
+    """Parse lines of nccl-tests: size, count, type, operation, root, time [us], ..."""
     lines = [line[:1000] for line in text.splitlines()]
     comments = (line for line in lines if line.startswith("#"))
     matches = (re.search(r"Rank\s+(\d+).*? on\s+(\S+)", line) for line in comments)
@@ -200,9 +200,9 @@ def _from_nccl_tests(text: str, nodes: int | None) -> tuple[list[Measured], list
 
 
 def _timed_lines(lines: Sequence[str]) -> Iterator[tuple[str, float, float]]:
-    """Operation, size [B] and time [s] of every line of a table.
+    """Yield operation, size [B] and time [s] of every line of a table.
 
-    Older versions print no root or operation; the line above the table says where the time is.
+    Older versions print no root or operation; the header line gives the column of the time.
     """
     operation = time_column = None
     for line in lines:
@@ -217,7 +217,7 @@ def _timed_lines(lines: Sequence[str]) -> Iterator[tuple[str, float, float]]:
 
 
 def _size_and_time(line: str, time_column: int | None) -> tuple[float, float] | None:
-    """Size [B] and out-of-place time [s] of a line of the table."""
+    """Return size [B] and out-of-place time [s] of a line of the table; None for other lines."""
     if time_column is None:
         test_line = _TEST_LINE.match(line)
         return (float(test_line[1]), float(test_line[2]) * 1e-6) if test_line else None
@@ -241,7 +241,7 @@ class SizeClass(NamedTuple):
 
 
 def score(measured: list[Measured]) -> list[SizeClass]:
-    """Errors per operation, class of sizes (from 1 MiB on, below) and number of nodes."""
+    """Compute errors per operation, size class (from 1 MiB on, below) and node count."""
     groups: dict[tuple[str, int], list[float]] = {}
     for item in measured:
         label = f"{item.operation} {'>= 1 MiB' if item.size_bytes >= 2**20 else '< 1 MiB'}"
@@ -261,9 +261,9 @@ class Published(Description):
     operation: str
     """Operation as the figures call it."""
     nodes: int = Field(ge=1)
-    """Nodes, all of whose devices take part."""
+    """Nodes; all their devices take part."""
     ranks: int = Field(ge=2)
-    """Devices."""
+    """Devices that take part."""
     library: str
     """Library and version."""
     sizes_bytes: tuple[int, ...]
@@ -286,7 +286,7 @@ def _published() -> tuple[Published, ...]:
 
 
 def published_for(machine: str, operation: str, ranks: int, per_node: int) -> Published | None:
-    """The published times of a collective over `ranks` ranks that fill their nodes.
+    """Return the published times of a collective over `ranks` ranks that fill their nodes.
 
     >>> published_for("polaris", "all-reduce", 8, 4).times_s[-1]
     0.052079

@@ -1,7 +1,7 @@
 """Residuals: measured over estimated for every scored run, written by `benchmarks/accuracy.py`.
 
 The table holds ratios and traits by row and source; the measurements stay where they were
-published. What learns from the traits reads them in `benchmarks/residual_table.py`.
+published. `benchmarks/residual_table.py` reads the traits.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Residual:
     row: str
     source: str
     site: str
-    """Machine, as the row names it."""
+    """Machine name in the row."""
     seen: bool
-    """Whether a constant was fitted on the run."""
+    """True if a constant was fitted on the run."""
     step_time: float | None
     """Measured over estimated step time."""
     memory: float | None
@@ -36,7 +36,7 @@ class Residual:
 
 @functools.cache
 def residuals() -> tuple[Residual, ...]:
-    """Every scored run of this version."""
+    """Read the residuals of every scored run of this version."""
     with PATH.open(encoding="utf-8", newline="") as file:
         return tuple(
             Residual(
@@ -51,7 +51,7 @@ def residuals() -> tuple[Residual, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """How far estimates of some runs are off: estimate over measurement, minus one."""
+    """Errors of step times, estimated / measured - 1, over a set of runs."""
 
     num_runs: int
     num_sources: int
@@ -61,7 +61,7 @@ class Summary:
 
 
 def summary(rows: Sequence[Residual]) -> Summary | None:
-    """Figures over the step times of some runs; None where none carries one."""
+    """Summarize the step-time errors of runs; None if no run has a step time."""
     timed = [(row.source, row.step_time) for row in rows if row.step_time]
     if not timed:
         return None

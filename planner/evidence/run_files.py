@@ -1,6 +1,6 @@
-"""Files of measured runs: tables as CSV, logs, and what `planner compare --json` printed.
+"""Files of measured runs: CSV tables, logs, and output of `planner compare --json`.
 
-A default with a note fills in an empty cell or a missing column, or the row is refused, alone.
+An empty cell or a missing column gets a default with a note, or only its row is refused.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _MAX_TABLE_BYTES = 20_000_000
 _PROBE = 65_536
 _SMALL = 1_000_000
-"""Bytes above which a JSON file is no result of `compare`."""
+"""Largest size [B] of a JSON file that may be output of `compare`."""
 _COLUMNS = (
     "n_gpus",
     "gpu",
@@ -49,7 +49,7 @@ _COLUMNS = (
     "tokens_per_s_per_gpu",
     "samples_per_s",
 )
-"""A table needs at least two of these columns to be one of runs."""
+"""A table of runs has at least two of these columns."""
 _WAYS = (
     "give a CSV of runs (docs/runs.md), LOG=JOB.json for a log, or what `planner compare --json` "
     "printed"
@@ -60,9 +60,9 @@ _WAYS = (
 
 
 def read_runs(path: str | Path, own_machine: Machine | None = None) -> list[Run | RefusedRun]:
-    """Read every row of a CSV of runs, which may call `own_machine` by its name.
+    """Read every row of a CSV of runs; rows may refer to `own_machine` by name.
 
-    CatalogueError where the file is no such table at all.
+    Raises CatalogueError if the file is not a table of runs.
     """
     data = read_bytes(Path(path), _MAX_TABLE_BYTES, "split it")
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
@@ -83,13 +83,13 @@ def runs_from_text(
 
 
 def is_table_of_runs(first_line: str) -> bool:
-    """Whether a file that begins with this line is a table of runs."""
+    """True if a file with this first line is a table of runs."""
     names = {name.strip().strip('"').lower() for name in re.split("[,;\t]", first_line)}
     return len(names & set(_COLUMNS)) >= 2
 
 
 def _rows(text: str, where: str) -> Iterator[tuple[int, dict[str, str] | str]]:
-    """Line number and cells of every row, or the reason why it cannot be read."""
+    """Yield line number and cells of every row, or the reason why it cannot be read."""
     text = text.replace("\0", "")
     first = text.split("\n", 1)[0]
     delimiter = max(",;\t", key=first.count)
@@ -112,7 +112,7 @@ def _rows(text: str, where: str) -> Iterator[tuple[int, dict[str, str] | str]]:
             yield reader.line_num, str(error)
             continue
         if any(cell.strip() for cell in cells):
-            # a short row leaves its last columns empty, a long one has nothing to name them
+            # a short row leaves its last columns empty; cells beyond the header are dropped
             yield reader.line_num, dict(zip(header, cells, strict=False))
 
 
@@ -138,8 +138,8 @@ def read_measured(
 ) -> list[Run | RefusedRun]:
     """Read a file of runs: a CSV, a log as LOG or LOG=JOB.json, or a printed comparison.
 
-    `own_machine` and `model` are those of the job: a log ran there, and files may name them.
-    Raises PlannerError where the file holds no run.
+    `own_machine` and `model` are those of the job: logs ran on it, and files may name both.
+    Raises PlannerError if the file holds no run.
     """
     text = str(file)
     log, _, job = text.rpartition("=")
@@ -169,7 +169,7 @@ def _head(path: Path) -> str:
 
 
 def _printed(path: Path, head: str) -> dict[str, Any] | None:
-    """Read a result of `compare --json`; None for other files."""
+    """Read output of `compare --json`; None for other files."""
     if not head.lstrip().startswith("{") or path.stat().st_size > _SMALL:
         return None
     data = _json(path)
@@ -178,7 +178,7 @@ def _printed(path: Path, head: str) -> dict[str, Any] | None:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """The object in a file; empty where it holds none."""
+    """Read the JSON object in a file; empty if there is none."""
     try:
         data = json.loads(read_text(path))
     except (ValueError, RecursionError):  # a PlannerError is a ValueError
@@ -198,7 +198,7 @@ def _of_log(
             f"{name} does not say on which machine it ran; name it, or give what `planner compare "
             "--json` printed of it"
         )
-    # who reads the job says what is wrong with it
+    # compare_log reports what is wrong with the job's file
     model_name = _json(Path(job).expanduser()).get("model") if job else None
     try:
         result = compare_log(
@@ -208,7 +208,7 @@ def _of_log(
             model=model_name if model_name and isinstance(model_name, str) else model,
         )
     except LogError:
-        raise  # it names the file, and no job would mend it
+        raise  # its message names the file, and stating a job would not help
     except PlannerError as error:
         remedy = "" if job else f"; state its job: {log}=JOB.json (`planner compare --help`)"
         raise CatalogueError(f"{name}: {error}{remedy}") from None
@@ -250,9 +250,9 @@ def run_compared(
     own_machine: Machine | None = None,
     model: Model | None = None,
 ) -> Run | RefusedRun:
-    """Read the run of a comparison that `planner compare --json` printed.
+    """Read a run from the output of `planner compare --json`.
 
-    Raises PlannerError where a name is in no catalogue, or a figure is none.
+    Raises PlannerError if a name is in no catalogue or a value is invalid.
     """
     try:
         source = str(printed.get("log", name))

@@ -1,4 +1,4 @@
-"""Scores: a measured run beside its estimate."""
+"""Scores: measured runs against their estimates, and figures over groups of runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from planner.evidence.runs.run import Run
 from planner.tables import Record
 
 Interval = tuple[float, float]
-"""Shortest and longest step time that is expected [s]."""
+"""Shortest and longest expected step time [s]."""
 MISSING_RANKS = (
     "rank correlations are left out, as scipy is not installed; install the extra: "
     "pip install 'parallelism-planner[evidence]'"
@@ -28,24 +28,24 @@ MISSING_RANKS = (
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One scored run beside its estimate."""
+    """One measured run with its estimate."""
 
     run: Run
     estimate: Estimate
     estimated_memory_bytes: float
-    """The parts that the measurement sees, summed [B]."""
+    """Sum of the memory parts that the measurement sees [B]."""
     interval_s: Interval | None
     fits: bool
-    """Whether it fits; where the row does not say what is recomputed, with any recompute."""
+    """True if the estimate fits; if the row states no recompute, with any recompute mode."""
 
     @property
     def error(self) -> float | None:
-        """Estimated over measured step time, minus one; None where no time was measured."""
+        """Estimated over measured step time, minus one; None if no time was measured."""
         measured = self.run.step_time_s
         return None if measured is None else self.estimate.step_time_s / measured - 1
 
     def record(self) -> Record:
-        """The run as one flat row: what was measured, how far the estimate is off, its own row."""
+        """Return the run as one flat row: measurements, errors, and the record of the estimate."""
         run = self.run
         return {
             "run": run.row_id,
@@ -61,20 +61,20 @@ class Score:
 
     @property
     def covered(self) -> bool:
-        """Whether the interval holds the measured step time."""
+        """True if the interval contains the measured step time."""
         measured, bounds = self.run.step_time_s, self.interval_s
         return measured is not None and bounds is not None and bounds[0] <= measured <= bounds[1]
 
     @property
     def memory_error(self) -> float | None:
-        """Estimated over measured memory, minus one; None where none was measured."""
+        """Estimated over measured memory, minus one; None if none was measured."""
         measured = self.run.memory_bytes
         return None if measured is None else self.estimated_memory_bytes / measured - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Figures over a group of scored runs; None where too few runs carry them."""
+    """Figures over a group of scored runs; None if too few runs have the data."""
 
     name: str
     num_runs: int
@@ -90,35 +90,35 @@ class Group:
     worst_row: str | None
     worst_error: float | None
     coverage: float | None
-    """Share of the measured step times that lie in the estimate's interval."""
+    """Share of the measured step times inside the estimate's interval."""
     rank_correlation: float | None
-    """Spearman's, over the tokens per second and device of all runs of the group."""
+    """Spearman's rank correlation of tokens per second and device, over the group's runs."""
     num_jobs: int
     """Jobs measured in at least two layouts."""
     regret: float | None
-    """Mean over jobs: measured time of the layout ranked first over the best measured, - 1."""
+    """Mean over jobs: measured time of the first-ranked layout over the best measured, - 1."""
     job_rank_correlation: float | None
-    """Mean over jobs with at least four layouts of the correlation of step times."""
+    """Mean rank correlation of step times, over jobs with at least four timed runs."""
     failed_picks: int
-    """Jobs whose layout ranked first did not run."""
+    """Jobs whose first-ranked layout failed to run."""
     memory_mape: float | None
     memory_bias: float | None
     num_memories: int
     fit_recall: float | None
-    """Of the runs that went through, the share said to fit."""
+    """Share of the successful runs that are estimated to fit."""
     oom_precision: float | None
-    """Of the runs said not to fit, the share that failed."""
+    """Share of the runs estimated not to fit that failed."""
     oom_recall: float | None
-    """Of the runs that failed, the share said not to fit."""
+    """Share of the failed runs that are estimated not to fit."""
 
 
 def ranks_are_known() -> bool:
-    """Whether scipy, which computes rank correlations, is installed."""
+    """True if scipy, which computes rank correlations, is installed."""
     return find_spec("scipy") is not None
 
 
 def rank_correlation(a: ArrayLike, b: ArrayLike) -> float | None:
-    """Spearman's; None below three pairs, without spread on either side, and without scipy.
+    """Spearman's rank correlation; None below three pairs, for constant values, or without scipy.
 
     >>> rank_correlation([1, 2, 3, 4], [1, 3, 2, 4])
     0.8
@@ -143,10 +143,10 @@ _JOB = operator.attrgetter(
 
 
 def regret(items: Sequence[Score]) -> tuple[float | None, bool]:
-    """Of one job: measured time of our pick over the best measured, minus one; did it fail?
+    """Measured time of our pick for a job over the best measured, minus one; and whether it failed.
 
-    Our pick is the fastest layout by estimate among those that we say fit (all, if none does) and
-    that are not likely to stall. Where it did not run, the best-ranked one that did stands in.
+    Our pick is the fastest layout by estimate among those estimated to fit (all, if none does);
+    layouts likely to stall rank last. If it was not timed, the best-ranked timed layout counts.
     """
     times: dict[Layout, list[float]] = {}
     for item in items:
@@ -162,7 +162,7 @@ def regret(items: Sequence[Score]) -> tuple[float | None, bool]:
 
 
 def _rank(item: Score) -> tuple[bool, float, str]:
-    """Sort key of a layout among those of its job."""
+    """Sort key of a layout within its job: layouts likely to stall last, then by step time."""
     stalls = bool(likely_stalls(item.run.scenario, Layouts.of(item.run.layout)))
     return stalls, item.estimate.step_time_s, item.run.row_id
 
@@ -173,7 +173,7 @@ def _mean(values: ArrayLike) -> float | None:
 
 
 def group(name: str, items: Sequence[Score]) -> Group:
-    """All figures over some scored runs."""
+    """Compute all figures over scored runs."""
     timed = [item for item in items if item.error is not None]
     errors = np.array([item.error for item in timed], dtype=np.float64)
     logs = np.log1p(errors)
@@ -200,13 +200,13 @@ def group(name: str, items: Sequence[Score]) -> Group:
 
 
 def _times(timed: Sequence[Score]) -> NDArray[np.float64]:
-    """Measured and estimated step times [s]."""
+    """Return measured and estimated step times [s]."""
     pairs = [(item.run.step_time_s, item.estimate.step_time_s) for item in timed]
     return np.array(pairs, dtype=np.float64).reshape(-1, 2).T
 
 
 def _rates(timed: Sequence[Score]) -> NDArray[np.float64]:
-    """Measured and estimated tokens per second and device."""
+    """Return measured and estimated tokens per second and device."""
     tokens = np.array([item.run.workload.tokens_per_step for item in timed])
     return tokens / (_times(timed) * np.array([item.run.layout.world for item in timed]))
 

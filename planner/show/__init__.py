@@ -1,1 +1,1 @@
-"""Show: answers for people: tables, words, figures."""
+"""Show: display of results as tables, sentences and figures."""

@@ -1,4 +1,4 @@
-"""Answers as people read them: the sentence, the table, and the notes."""
+"""Answers: display of an answer as sentence, table and notes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _TITLES = {
     "delivery_s": "arrives in",
 }
 _MIN_WIDTHS = {"reason": 24, "layout": 16, "recommendation": 14, "measure next": 14}
-"""Titles of columns that a narrow terminal folds, and their least width."""
+"""Titles of columns that a narrow terminal wraps, and their smallest width."""
 _OMITTED = (
     *("framework", "devices", "mfu", "group_nodes", "peak", "queue"),
     *("step_change_low", "step_change_high", "memory_change_low", "memory_change_high"),
@@ -67,7 +67,7 @@ def answer_page(answer: Answer) -> list[Block]:
 
 
 def answer_table(answer: Answer) -> Table:
-    """Return the table of an answer as people read it: units written out, intervals joined."""
+    """Return the display table of an answer, with units and with intervals in one cell."""
     names = [name for name in _names(answer.rows) if _is_shown(answer.rows, name)]
     samples = answer.asked.get("workload", {}).get("sequence_length") == 1
     return Table(answer.rows, columns=tuple(_column(name, samples) for name in names))
@@ -88,13 +88,13 @@ def _names(rows: Sequence[Row]) -> list[str]:
 
 
 def _is_shown(rows: Sequence[Row], name: str) -> bool:
-    """Tell whether a column is shown: it is not empty, and no end of an interval."""
+    """True if a column is shown: it distinguishes rows and is not the end of an interval."""
     if name == "fits":
         return not all(row.get(name, True) for row in rows)
     if name.endswith("_bytes") and _base(name) not in _TOTALS:
         distinct = {row[name] for row in rows if row.get(name) is not None}
         if len(distinct) == 1 or not any(distinct):
-            # a part that is the same in all rows tells none apart
+            # a part that is equal in all rows does not distinguish them
             return len(rows) == 1 and any(distinct)
     if name == "framework" and not any("layout" in row for row in rows):
         return True
@@ -102,7 +102,7 @@ def _is_shown(rows: Sequence[Row], name: str) -> bool:
 
 
 def _base(name: str) -> str:
-    """Return the column of which a column is an end of the interval, else itself."""
+    """Return the column whose interval a column bounds, else the column itself."""
     for end in ("_low", "_high"):
         for unit in ("_s", "_bytes", ""):
             if name.endswith(end + unit) and not name.endswith(f"_change{end}"):
@@ -111,7 +111,7 @@ def _base(name: str) -> str:
 
 
 def interval_names(name: str) -> tuple[str, str]:
-    """Name the columns of both ends of the interval of a column."""
+    """Return the names of the columns with the ends of a column's interval."""
     unit = next((unit for unit in ("_s", "_bytes") if name.endswith(unit)), "")
     stem = name.removesuffix(unit)
     return f"{stem}_low{unit}", f"{stem}_high{unit}"
@@ -137,7 +137,7 @@ def _cell(row: Row, name: str) -> str:
 
 
 def column_text(name: str, value: Any) -> str:
-    """Write a value in the unit that its column states."""
+    """Format a value in the unit of its column."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Collectives as people read them: the group, the time of each operation, and its errors."""
+"""Collective report: a group of ranks, the time of each operation, and errors, as text."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def group_text(group: GroupView) -> str:
 def collectives_text(
     machine: Machine, group: GroupView, rows: Sequence[Row], size_bytes: float, apart: int = 1
 ) -> str:
-    """Write a table of the operations of a group, the library's choices marked."""
+    """Format a table of a group's operations, with the library's choices marked."""
     size = int(group.size)
     spacing = "" if apart == 1 else f", every {apart}th device" if apart > 3 else _SPACINGS[apart]
     lines = [
@@ -74,7 +74,7 @@ def _legend(rows: Sequence[Row], size: int) -> list[str]:
 
 
 def score_text(groups: Sequence[SizeClass], refused: Sequence[str]) -> str:
-    """Write errors by operation and class of sizes, and why rows were refused."""
+    """Format errors by operation and size class, and the reasons for refused rows."""
     lines = [
         f"{name:26} {count:>4} nodes {runs:>4} runs  mean |error| {100 * mean:5.1f} %"
         f"  median {100 * median:+6.1f} %"

@@ -1,4 +1,4 @@
-"""Descriptions as people read them: machines, frameworks, models, layouts, configuration files."""
+"""Descriptions: display of machines, frameworks, models, layouts and configuration files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def quantities(description: Description, prefix: str = "") -> Iterable[tuple[str
 
 
 def format_quantity(name: str, value: float) -> str:
-    """Write a quantity in the unit that its name states."""
+    """Format a quantity in the unit of its name."""
     last = name.rsplit(".", 1)[-1]
     if "flop_per_s" in name:
         return format_rate(value, "FLOP/s")
@@ -81,7 +81,7 @@ def quantity_table(description: Description, title: str = "") -> Table:
 
 
 def constants_page(constants: Mapping[str, Description]) -> list[Block]:
-    """Return the constants of the cost model, by the part of the model that reads them."""
+    """Return the constants of the cost model, by the part that uses them."""
     blocks: list[Block] = []
     for name, description in constants.items():
         blocks += [Line(f"{name}:", "bold"), quantity_table(description), Line("")]
@@ -133,12 +133,12 @@ def configuration_page(configuration: Configuration) -> list[Block]:
 
 
 def spelled(name: str, switch: Switch) -> str:
-    """Write a switch as it is named behind a framework."""
+    """Format a switch as it is appended to a framework's name."""
     return f"+{name}=VALUE" if switch.takes else f"+{name}"
 
 
 def written(switch: Switch) -> str:
-    """Write the arguments and variables that a switch puts into files."""
+    """Format the arguments and variables that a switch writes into files."""
     if switch.arguments is None:
         return "estimated only: no file is told"
     variables = [f"{key}={value}" for key, value in switch.environment.items()]
@@ -206,7 +206,7 @@ def machine_page(machine: Machine) -> list[Block]:
 
 
 def _efficiency_records(machine: Machine) -> Iterator[Record]:
-    """Yield the efficiency of every network by number of nodes."""
+    """Yield the efficiency of every network by node count."""
     for network in machine.all_networks:
         curve = network.efficiency
         points = zip(curve.num_nodes, curve.fraction, strict=True)
@@ -267,7 +267,7 @@ _BLOCK_BYTES = ("kernels", "kept", "autocast", "16 bits", "working")
 
 
 def traced_page(traced: Traced) -> list[Block]:
-    """Return the blocks of a traced module, every figure of one block and one sample."""
+    """Return the blocks of a traced module; figures are per block and sample."""
     columns = (
         Column("block", "block"),
         Column("count", "count"),
@@ -308,7 +308,7 @@ def _block_record(block: TracedBlock) -> Record:
 
 
 def model_toml(model: Model) -> str:
-    """A model as the text of a TOML file that describes it; its name is the file's."""
+    """Write a model as TOML text; the file's name will be the model's name."""
     import tomlkit
 
     data = model.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
@@ -327,7 +327,7 @@ def model_toml(model: Model) -> str:
 
 
 def _table(block: Mapping[str, Any]) -> Any:
-    """A block with what it lists on a line each."""
+    """Return a block as a TOML table, with one line per list item."""
     import tomlkit
 
     def line(fields: Mapping[str, Any]) -> Any:

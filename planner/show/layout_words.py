@@ -1,4 +1,4 @@
-"""Layouts in words, and what the letters of their code mean."""
+"""Layout words: layouts in words, and the meaning of the letters in their code."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _AXES = {"dp": "data", "tp": "tensor", "pp": "pipeline", "cp": "context", "ep": 
 
 
 def layout_words(layout: Layout) -> str:
-    """Describe a layout to someone who has never seen one."""
+    """Describe a layout in words."""
     return ", ".join((*_degrees(layout), *_batching(layout), *_stage_layers(layout)))
 
 
 def _degrees(layout: Layout) -> Iterator[str]:
-    """Say over how many devices each part of the model and its states is split."""
+    """Describe over how many devices the model and its states are split."""
     degrees = ((getattr(layout, axis), word) for axis, word in _AXES.items())
     split = ", ".join(f"{degree} x {word}" for degree, word in degrees if degree > 1)
     yield f"{split} parallel" if split else "one device"
@@ -37,7 +37,7 @@ def _degrees(layout: Layout) -> Iterator[str]:
 
 
 def _batching(layout: Layout) -> Iterator[str]:
-    """Say how a step runs its micro-batches and saves memory meanwhile."""
+    """Describe the micro-batches, the schedule and the memory savings of a step."""
     yield f"micro-batch {layout.micro_batch} x {layout.grad_accumulation}"
     if layout.recomputed:
         yield layout.recomputed
@@ -52,7 +52,7 @@ def _batching(layout: Layout) -> Iterator[str]:
 
 
 def _stage_layers(layout: Layout) -> Iterator[str]:
-    """Say how layers are dealt to pipeline stages, if the layout states it."""
+    """Describe how layers are assigned to pipeline stages, if the layout states it."""
     for name in ("embedding", "head"):
         if (slots := getattr(layout, f"{name}_slots")) >= 0:
             yield f"{name} dealt as {counted(slots, 'layer')}"
@@ -79,4 +79,4 @@ CODE = {
     "split7,8*2,7": "layers of every chunk of the pipeline, in the order of the model",
     "mb2x32": "micro-batches of 2 sequences, 32 of them per step and replica",
 }
-"""The code in which layouts are written, by example."""
+"""The code of layouts, by example."""

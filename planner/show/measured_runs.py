@@ -1,4 +1,4 @@
-"""Measured runs: how well estimates match them, and what they teach."""
+"""Measured runs: reports on how well estimates match them and how they correct estimates."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def corrected(learned: Learned) -> str:
 def lessons(
     learned: Learned, taught: EstimateChange, next_one: Estimate | None = None
 ) -> list[str]:
-    """List what runs teach about an estimate, runs that do not fit, and what to measure next."""
+    """List how runs change an estimate, which runs do not fit, and what to measure next."""
     lines = []
     if taught.step_time is not None:
         runs = counted(learned.num_timed, "measured step time")
@@ -117,24 +117,24 @@ def _change_dict(change: Change | None) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class LearnedAnswer:
-    """An answer's estimates with the lessons of measured runs, if there are any."""
+    """An answer's estimates with the lessons of measured runs, if any."""
 
     learned: Learned | None
     estimates: Sequence[tuple[Scenario, Estimate]]
     """The answer's own estimate first, then others that could be measured."""
 
     def lines(self) -> list[str]:
-        """The lessons in sentences; none without measured runs."""
+        """Return the lessons as sentences; none without measured runs."""
         return [] if self.learned is None else lessons(self.learned, *self._comparison())
 
     def to_json(self, data: dict[str, Any]) -> str:
-        """Data of an answer as JSON text, with the lessons as `measured` if there are any."""
+        """Write an answer's data as JSON text, with the lessons, if any, as `measured`."""
         if self.learned is not None:
             data = {**data, "measured": lessons_dict(self.learned, *self._comparison())}
         return json.dumps(data, indent=1, allow_nan=False)
 
     def _comparison(self) -> tuple[EstimateChange, Estimate | None]:
-        """The correction of the first estimate, and the estimate to measure next."""
+        """Return the correction of the first estimate, and the estimate to measure next."""
         if not self.estimates:
             return EstimateChange(None, None), None
         return change_by_experience(*self.estimates[0]), most_informative(self.estimates)
@@ -143,7 +143,7 @@ class LearnedAnswer:
 _NUM_WORST = 10
 _NUM_REASONS = 20
 _ROWS_REFUSED = 3
-"""Exit code where rows were refused."""
+"""Exit code if rows were refused."""
 
 
 def main(
@@ -152,7 +152,7 @@ def main(
     group_by: Sequence[str] = ("source",),
     console: Console | None = None,
 ) -> int:
-    """Score the runs of a CSV and print the result; 0, or 3 where rows were refused."""
+    """Score the runs of a CSV and print the result; return 0, or 3 if rows were refused."""
     keys = tuple(filter(None, map(str.strip, group_by))) or ("source",)
     for key in keys:
         if key not in GROUP_KEYS:
@@ -216,7 +216,7 @@ def _group_columns(
 
 
 def _group_text(name: str, text: Callable[[Any], str], group: Group) -> str:
-    """Write a figure of a group; one that is not known is a dash."""
+    """Format a figure of a group; an unknown one becomes a dash."""
     value = getattr(group, name)
     return "-" if value is None else text(value)
 
@@ -297,7 +297,7 @@ def _worst_table(worst: Sequence[Score]) -> Table:
 
 
 def _refused_table(backtest: Backtest) -> Table:
-    """Return the reasons of refused rows, the commonest first, each with its first row."""
+    """Return the reasons for refused rows, the most frequent first, each with its first row."""
     counts: Counter[str] = Counter()
     examples: dict[str, str] = {}
     for row in backtest.refused:

@@ -1,4 +1,4 @@
-"""Pages of results: plans, estimates, steps, sweeps and lessons; importing it registers all."""
+"""Pages of results: plans, estimates, steps, sweeps and measured runs; import registers all."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from planner.tables import Block, Column, Line, Notes, Record, Table, page
 from planner.units import counted, format_bytes, format_seconds
 
 REGISTERING = (answers, descriptions)
-"""Modules that register pages of their own where they are imported."""
+"""Modules that register their own pages on import."""
 _MAX_ROWS = 8
 
 
 @page.register
 def plan_page(plan: Plan) -> list[Block]:
-    """Return the verdict of a plan, its fastest layouts, and what became of all others."""
+    """Return the verdict of a plan, its fastest layouts, strategies, and dropped layouts."""
     blocks: list[Block] = [Line(f"{words.job_sentence(plan)}."), Line(words.plan_sentence(plan))]
     if plan.recommended is not None:
         blocks.append(Line(words.cost_sentence(plan, plan.recommended)))
@@ -42,7 +42,7 @@ def plan_page(plan: Plan) -> list[Block]:
 
 @page.register
 def estimate_page(estimate: Estimate) -> list[Block]:
-    """Return whether a layout fits, its step, and the parts of time and memory."""
+    """Return whether a layout fits, its step time, and the parts of time and memory."""
     figures = f"{estimate.layout} [{estimate.framework}]: {words.step_figures(estimate)}"
     doubt = [Line(words.tight_warning(estimate))] if estimate.tight else []
     return [Line(f"{words.fit_word(estimate)}: {figures}"), *doubt, *estimate_tables(estimate)]
@@ -50,7 +50,7 @@ def estimate_page(estimate: Estimate) -> list[Block]:
 
 @page.register
 def sweep_page(swept: Swept) -> list[Block]:
-    """Return counts of a sweep's questions, and the first of their rows."""
+    """Return counts of a sweep's questions, and its first rows."""
     counts = (
         f"{counted(swept.num_questions, 'question')}: {counted(len(swept.rows), 'row')}, "
         f"{swept.num_fitting:,} fit, {swept.num_refused:,} refused."
@@ -67,7 +67,7 @@ def sweep_page(swept: Swept) -> list[Block]:
 
 @page.register
 def learned_page(learned: Learned) -> list[Block]:
-    """Return every measured run beside its estimate."""
+    """Return every measured run with its estimate."""
     columns = (
         *(Column(name, name) for name in ("run", "model", "machine", "layout")),
         Column("measured_s", "measured", format_seconds),
@@ -101,7 +101,7 @@ _MIN_GAIN = 0.0005
 
 @page.register
 def simulation_page(simulation: Simulation) -> list[Block]:
-    """Return the step's length and what sets it, its stages, and what to widen."""
+    """Return the length of a step and its critical path, the stages, and gains from speedups."""
     head, *lines = _sentences(simulation)
     stages = _stage_table(simulation)
     hidden = simulation.timeline.num_stages - len(stages.records)
@@ -110,7 +110,7 @@ def simulation_page(simulation: Simulation) -> list[Block]:
 
 
 def _sentences(simulation: Simulation) -> Iterator[str]:
-    """Say what is simulated, how long it takes, and what sets its length."""
+    """Describe the simulated step, its length, and its critical path."""
     layout, step_s = simulation.estimate.layout, simulation.makespan_s
     yield f"{layout} [{simulation.estimate.framework}]: {_length(simulation)}"
     yield f"{len(simulation.events):,} events on {counted(layout.pp, 'stage')}"
@@ -131,7 +131,7 @@ def _length(simulation: Simulation) -> str:
 
 
 def _shares(sums: Mapping[Any, float], step_s: float) -> str:
-    """Write shares of a step by name; those below half a percent are summed up."""
+    """Format shares of a step by name; those below half a percent are added up."""
     large = {name: seconds for name, seconds in sums.items() if seconds >= 0.005 * step_s}
     texts = [f"{name} {100 * seconds / step_s:.0f} %" for name, seconds in large.items()]
     rest = sum(sums.values()) - sum(large.values())
@@ -141,7 +141,7 @@ def _shares(sums: Mapping[Any, float], step_s: float) -> str:
 
 
 def _stage_table(simulation: Simulation) -> Table:
-    """Return time and memory of every stage; of many stages the first and the last."""
+    """Return time and memory of every stage; of many stages only the first and the last ones."""
     count = simulation.timeline.num_stages
     half = _MAX_LINES // 2
     middle = range(half, count - half) if count > _MAX_LINES else ()
@@ -164,7 +164,7 @@ def _stage_record(simulation: Simulation, stage: int) -> Record:
     return {
         "stage": stage,
         "busy_s": step_s - idle_s,
-        # what rounding leaves is none
+        # rounding errors count as zero
         "idle_s": idle_s if idle_s > 1e-9 * step_s else 0.0,
         "idle_share": max(idle_s, 0.0) / step_s,
         "states_bytes": memory.states_bytes,
@@ -174,7 +174,7 @@ def _stage_record(simulation: Simulation, stage: int) -> Record:
 
 
 def _gain_table(simulation: Simulation) -> Table:
-    """Return what the step gains if one resource is faster, each simulated once more."""
+    """Return the step's gain if one resource is faster, each from a simulation of its own."""
     step_s = simulation.makespan_s
     records = (
         {"faster": each.name, "step_s": step_s - each.gain_s, "gain": each.gain_s / step_s}

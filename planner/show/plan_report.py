@@ -1,4 +1,4 @@
-"""Reports: plans and single estimates as the command line prints them."""
+"""Plan report: plans and single estimates as printed by the command line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FIT_STYLES = {"no": "red", "tight": "yellow", "yes": "green"}
 
 
 def ranked_table(plan: Plan) -> Table:
-    """Return the fastest layouts of a plan, one of a kind."""
+    """Return the fastest layouts of a plan, one of each kind."""
 
     def risk_style(risk: float) -> str:
         return "yellow" if risk > preferences().risk else ""
@@ -66,7 +66,7 @@ def _slowest(estimate: Estimate, count: int = 3) -> str:
 
 
 def strategies_table(plan: Plan) -> Table:
-    """Return the verdict on every classic strategy, and what would help."""
+    """Return the verdict on every classic strategy, and the cheapest change that makes it fit."""
     columns = (
         Column("strategy", "strategy"),
         Column("fits", "fits", style=lambda fits: _FIT_STYLES[fits]),
@@ -129,7 +129,7 @@ _STYLES = {"Fits": "bold green", "Fits, but tight": "bold yellow", "Does not fit
 
 
 def show_plan(plan: Plan, out: Console, lessons: Sequence[str] = ()) -> None:
-    """Print a plan: verdict, lessons of runs, ranked layouts, classic strategies, notes."""
+    """Print a plan: verdict, lessons from measured runs, ranked layouts, strategies, notes."""
     out.print(verdict(plan))
     if lessons:
         print_notes(lessons, out)
@@ -172,7 +172,7 @@ def verdict(plan: Plan) -> Text:
 
 
 def _figures(plan: Plan, estimate: Estimate) -> str:
-    """Write the figures of the recommended layout in two lines."""
+    """Format the figures of the recommended layout in two lines."""
     device, host = estimate.memory_bytes["total"], estimate.host_memory_bytes["total"]
     step = (
         f"  step {format_seconds(estimate.step_time_s)} ({words.step_interval(estimate)})   "
@@ -185,7 +185,7 @@ def _figures(plan: Plan, estimate: Estimate) -> str:
 
 
 def _reason(record: Record) -> str:
-    """Write a strategy's layout, why it fits or not, and what would help."""
+    """Format a strategy's layout, why it fits or not, and its cheapest fix."""
     layout = f"{record['layout']}: " if record["layout"] else ""
     return f"{layout}{record['why']}" + (f". Fix: {record['fix']}" if record["fix"] else "")
 
@@ -206,7 +206,7 @@ def show_estimate(
 
 
 def show_simulation(simulation: Simulation, machine: Machine, out: Console) -> None:
-    """Print a simulated step, and first whether it fits at all."""
+    """Print a simulated step, after a warning if the layout does not fit."""
     if not simulation.estimate.fits:
         shortage = words.fit_sentence(simulation.estimate, machine)
         out.print(f"{shortage}.", style="bold red", highlight=False)
@@ -216,7 +216,7 @@ def show_simulation(simulation: Simulation, machine: Machine, out: Console) -> N
 def show_reading(
     estimate: Estimate, better: Estimate | None, notes: Iterable[str], out: Console
 ) -> None:
-    """Print how configuration files were read, and what their framework can do instead."""
+    """Print how configuration files were read, and the fastest layout of their framework."""
     lines = [f"- {note}" for note in notes]
     text = "\n".join(["How the files were read:", *lines]) if lines else "The files say it all."
     out.print(Text(f"{text}\n{words.better_layout(estimate, better)}"), highlight=False)

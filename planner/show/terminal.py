@@ -1,4 +1,4 @@
-"""Terminal: pages and tables as rich prints them, whole, in a terminal of any width."""
+"""Terminal: print pages and tables with rich, complete at any terminal width."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from planner.tables import Block, Line, Table, read_page
 
 _PIPE_WIDTH = 160
 _PADDING = 2
-# blanks beside a column of a table without lines
+# blanks between columns of a table without lines
 
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Leave a closed pipe to the caller; rich itself would exit with "nothing fits"."""
+        """Leave a closed pipe to the caller; rich would exit with code 1, "nothing fits"."""
         raise BrokenPipeError
 
 
 def console() -> Console:
-    """Return standard output: as wide as a terminal is, wide where it is a pipe."""
+    """Return standard output as a console: as wide as the terminal, or wide for a pipe."""
     return _Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
 
 
 def show(result: object, out: Console) -> None:
-    """Print what people read of a result."""
+    """Print the page of a result."""
     print_page(read_page(result), out)
 
 
@@ -51,13 +51,13 @@ def print_page(blocks: Iterable[Block], out: Console) -> None:
 
 
 def print_notes(notes: Iterable[str], out: Console) -> None:
-    """Print sentences beside an answer, one a line."""
+    """Print remarks, one per line."""
     for note in notes:
         out.print(Text(f"- {note}"))
 
 
 def print_table(table: Table, out: Console) -> None:
-    """Print a table; columns that have no room stand under their rows."""
+    """Print a table; columns that do not fit are printed below their rows."""
     if table.title:
         out.print(Text(table.title, "italic"))
     widths = _column_widths(table, out.width - _PADDING * len(table.columns))
@@ -82,7 +82,7 @@ def print_table(table: Table, out: Console) -> None:
 
 
 def _column_widths(table: Table, width: int) -> list[int] | None:
-    """Return widths of columns that share a width, long texts folded; None if it is too small."""
+    """Distribute a width over columns, wrapping long texts; None if it is too small."""
     rows = [*table.cells(), table.total] if table.total else table.cells()
     titled, folded, longest = [], [], []
     for n, column in enumerate(table.columns):
@@ -102,14 +102,14 @@ def _column_widths(table: Table, width: int) -> list[int] | None:
 
 _INDENT = 4
 _JOINED_PERCENT = "\xa0%"
-# a percent stays with its number
+# keeps a percent sign with its number
 _UNTITLED = ("layout", "reason")
-# texts that need no title
+# cells that need no title
 
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A column of figures: its title and cells in the lines in which they are printed."""
+    """A printed column: its title and cells, each as lines."""
 
     title: list[str]
     cells: list[list[str]]
@@ -126,7 +126,7 @@ class _Column:
 def stack_table(
     titles: Sequence[str], rows: Sequence[Sequence[str]], below: Sequence[str], width: int
 ) -> tuple[list[str], list[str]]:
-    """Return the lines of a table's head and body; columns named in `below` go under the rows."""
+    """Return the lines of a table's head and body; columns in `below` go under the rows."""
     places = [n for n, title in enumerate(titles) if n == 0 or title not in below]
     for folded in (False, True):
         columns = [_column(titles[n], [row[n] for row in rows], folded) for n in places]
@@ -144,7 +144,7 @@ def stack_table(
 
 
 def _column(title: str, cells: Sequence[str], folded: bool) -> _Column:
-    """Return a column; if folded, intervals stand under their values."""
+    """Return a column; if folded, intervals go below their values."""
     lines = [cell.replace(" (", "\n(").split("\n") if folded else [cell] for cell in cells]
     widest = max(len(line) for cell in lines for line in cell)
     word = max(map(len, wrap(title, 1, break_long_words=False)), default=0)
@@ -153,7 +153,7 @@ def _column(title: str, cells: Sequence[str], folded: bool) -> _Column:
 
 
 def _fitting(columns: Sequence[_Column], width: int) -> int:
-    """Count the columns that have room; the first always has."""
+    """Count the columns that fit; the first always does."""
     used = 1 + columns[0].width
     for count, column in enumerate(columns[1:], 1):
         used += 2 + column.width
@@ -177,7 +177,7 @@ def _side_by_side(cells: Sequence[tuple[_Column, Sequence[str]]], bottom: bool) 
 def _under(
     titles: Sequence[str], row: Sequence[str], places: Sequence[int], width: int
 ) -> list[str]:
-    """Write the cells that have no room in columns in lines of their own."""
+    """Format the cells whose columns do not fit, as lines below the row."""
     texts = [
         row[n] if titles[n] in _UNTITLED else f"{titles[n]} {row[n]}"
         for n in places

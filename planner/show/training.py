@@ -1,4 +1,4 @@
-"""Whole trainings as people read them: the sentence, the bill, and the parts of the time."""
+"""Whole training: display of a training as a sentence, its costs, and the parts of its time."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from planner.training.whole_training import DAY_S, Amount, WholeTraining, part
 from planner.units import counted, format_amount, format_bytes, format_seconds
 
 _RARE_INTERRUPTIONS = 0.05
-"""Expected interruptions below which none is mentioned."""
+"""Expected number of interruptions below which none is mentioned."""
 
 
 @page.register
 def training_page(training: WholeTraining) -> list[Block]:
-    """Return the sentence, the parts and the notes of a whole training."""
+    """Return the summary, the parts and the notes of a whole training."""
     return [
         Line(summary(training), "bold"),
         training_table(training),
@@ -22,7 +22,7 @@ def training_page(training: WholeTraining) -> list[Block]:
 
 
 def training_table(training: WholeTraining) -> Table:
-    """Return the parts of a training's time that are longer than nothing, and their sum."""
+    """Return the nonzero parts of a training's time, and their sum."""
     total = training.time
     records = (
         {"part": item.name, "time": item.time_s, "share": item.time_s.expected / total.expected}
@@ -41,7 +41,7 @@ def training_table(training: WholeTraining) -> Table:
 
 
 def summary(training: WholeTraining) -> str:
-    """Say in one sentence how long a training takes and what it costs."""
+    """State how long a training takes and what it costs."""
     steps_s = training.part_s("steps")
     rest = format_seconds(training.time.expected - steps_s)
     jobs = f", in {counted(training.jobs, 'job')} of {training.queue}" if training.jobs > 1 else ""
@@ -52,7 +52,7 @@ def summary(training: WholeTraining) -> str:
 
 
 def bill(training: WholeTraining) -> list[str]:
-    """Write node-hours, energy, emissions and price with their ranges, as far as they are known."""
+    """Format node-hours, energy, emissions and price with their ranges; omit unknown ones."""
     costs = training.bill
     lines = [amount(costs.node_hours, "node-hours")]
     if (energy := costs.energy_kwh) is not None:
@@ -66,21 +66,21 @@ def bill(training: WholeTraining) -> list[str]:
 
 
 def amount(value: Amount, unit: str) -> str:
-    """Write a value with its range."""
+    """Format a value with its range."""
     low, high = format_amount(value.low), format_amount(value.high)
     expected = f"{format_amount(value.expected)} {unit}".rstrip()
     return f"{expected} (90 % between {low} and {high})"
 
 
 def _duration(value: Amount) -> str:
-    """Write a duration, from two days on in days."""
+    """Format a duration; from two days on, in days."""
     if value.expected < 2 * DAY_S:
         return f"{format_seconds(value.expected)} (90 % between {_range(value)})"
     return amount(value.times(1 / DAY_S), "days")
 
 
 def facts(training: WholeTraining) -> str:
-    """Say how many checkpoints of which size are written, and how many interruptions to expect."""
+    """State the number and size of checkpoints, and the expected number of interruptions."""
     checkpoints = counted(max(round(training.checkpoints), 1), "checkpoint")
     written = f"{checkpoints} of {format_bytes(training.checkpoint_bytes)}"
     if training.failures < _RARE_INTERRUPTIONS:

@@ -33,7 +33,7 @@ def throughput_unit(estimate: Estimate) -> str:
 
 
 def plan_sentence(plan: Plan) -> str:
-    """Say which layout is recommended, and with which reservations."""
+    """State the recommended layout and its reservations."""
     estimate = plan.recommended
     if estimate is None:
         return closest_strategy(plan)
@@ -46,7 +46,7 @@ def plan_sentence(plan: Plan) -> str:
 
 
 def other_batch_notice(plan: Plan) -> str:
-    """Say that a plan is for another batch than the requested one; empty if it is not."""
+    """State that a plan is for another batch than requested; empty if it is not."""
     if plan.asked_batch in (0, plan.workload.global_batch):
         return ""
     return (
@@ -63,7 +63,7 @@ def tight_warning(estimate: Estimate) -> str:
 
 
 def fastest_gain(plan: Plan) -> str:
-    """Compare the fastest layout with the recommended one: its gain, and its price."""
+    """Compare the fastest layout with the recommended one: time saved, and what it takes."""
     best, estimate = plan.best, plan.recommended
     if best is None or estimate is None or best.step_time_s >= estimate.step_time_s:
         return "No layout is faster." if estimate else ""
@@ -75,7 +75,7 @@ def fastest_gain(plan: Plan) -> str:
 
 
 def other_batches(plan: Plan) -> str:
-    """List nearby global batches that the devices share evenly, with their step times."""
+    """List nearby global batches that divide evenly over the devices, with their step times."""
     offered = [x for x in plan.batches if x.global_batch != plan.workload.global_batch]
     if not offered:
         return ""
@@ -124,20 +124,20 @@ def _price(best: Estimate, recommended: Estimate) -> str:
 
 
 def percent_chance(value: float) -> str:
-    """Write a probability in percent, never as certain."""
+    """Format a probability in percent, never as 0 % or 100 %."""
     if value < 0.005:
         return "< 1 %"
     return "> 99 %" if value > 0.99 else f"{100 * value:.0f} %"
 
 
 def memory_interval(estimate: Estimate) -> str:
-    """Write the 90 % interval of measured memory."""
+    """State the 90 % interval of measured memory."""
     low, high = estimate.interval_memory_bytes
     return f"90 % of measured runs so estimated took {format_bytes(low)} to {format_bytes(high)}"
 
 
 def search_summary(plan: Plan) -> str:
-    """Say how many layouts were searched, and how many of them bounds decided."""
+    """State how many layouts were searched, and how many were fully estimated."""
     count, full = plan.num_candidates, plan.num_estimated
     if full == count:
         return f"{count:,} layouts evaluated"
@@ -148,7 +148,7 @@ _MULTIPLE = "that is a multiple of the devices"
 
 
 def closest_strategy(plan: Plan) -> str:
-    """Say which strategy of a plan that does not fit comes closest, and what would help."""
+    """State which strategy comes closest if nothing fits, and what would help."""
     entry = plan.closest
     if entry is None or entry.estimate is None:
         sizes = either(map("{:,}".format, plan.legal_batches)) if plan.legal_batches else ""
@@ -163,7 +163,7 @@ def closest_strategy(plan: Plan) -> str:
 
 
 def _help(plan: Plan, entry: Verdict) -> str:
-    """Say what would make a job fit: nodes, another batch, another layout, other hardware."""
+    """State what would make a job fit: nodes, another batch, another layout, other hardware."""
     if plan.enough_nodes:
         return f"It fits on {counted(plan.enough_nodes, 'node')} with the same batch."
     if plan.batches:
@@ -181,14 +181,14 @@ def _help(plan: Plan, entry: Verdict) -> str:
 
 
 def fit_word(estimate: Estimate) -> str:
-    """Say in a word or two whether a layout fits."""
+    """State in a few words whether a layout fits."""
     if not estimate.fits:
         return "Does not fit"
     return "Fits, but tight" if estimate.tight else "Fits"
 
 
 def fit_sentence(estimate: Estimate, machine: Machine) -> str:
-    """Say whether a layout fits, with its free or missing memory."""
+    """State whether a layout fits, with its free or missing memory."""
     free_bytes = machine.device.memory_bytes.value - estimate.memory_bytes["total"]
     head, free = fit_word(estimate), f"{format_bytes(free_bytes)} free per device"
     if estimate.tight:
@@ -197,7 +197,7 @@ def fit_sentence(estimate: Estimate, machine: Machine) -> str:
 
 
 def step_figures(estimate: Estimate) -> str:
-    """Write step time, utilisation and throughput of an estimate."""
+    """Format step time, utilisation and throughput of an estimate."""
     return (
         f"step {format_seconds(estimate.step_time_s)} ({step_interval(estimate)}), MFU "
         f"{100 * estimate.mfu:.1f} %, {format_amount(estimate.tokens_per_s)} "
@@ -206,7 +206,7 @@ def step_figures(estimate: Estimate) -> str:
 
 
 def idle_explanation(estimate: Estimate, numbered: bool) -> str:
-    """Explain the gaps, and the numbers if there are any, of a drawn step."""
+    """Explain the gaps, and the numbers if any, in the figure of a step."""
     numbers = "Numbers are micro-batches. " if numbered else ""
     if estimate.layout.pp == 1:
         return f"{numbers}There is one stage: it waits for no other."
@@ -222,7 +222,7 @@ def idle_explanation(estimate: Estimate, numbered: bool) -> str:
 
 
 def step_interval(estimate: Estimate) -> str:
-    """Write the 90 % interval of a step time."""
+    """Format the 90 % interval of a step time."""
     low, high = estimate.interval_step_time_s
     return f"90 % between {format_seconds(low)} and {format_seconds(high)}"
 
@@ -248,13 +248,13 @@ def training_cost(plan: Plan, estimate: Estimate) -> tuple[str, str, str]:
 
 
 def cost_sentence(plan: Plan, estimate: Estimate) -> str:
-    """Write duration and node-hours of a training, and its queues."""
+    """State duration and node-hours of a training, and its queues."""
     amount, duration, node_hours = training_cost(plan, estimate)
     return f"{amount}: {duration}, {node_hours}. {queue_sentence(plan, estimate)}".rstrip()
 
 
 def queue_sentence(plan: Plan, estimate: Estimate) -> str:
-    """List the queues that admit the job, and the runs in the longest; empty if none is known."""
+    """List the queues that admit the job; empty if the machine's queues are unknown."""
     nodes = counted(plan.nodes, "node")
     if not plan.queued:
         return ""
@@ -270,7 +270,7 @@ def queue_sentence(plan: Plan, estimate: Estimate) -> str:
 
 
 def metrics(plan: Plan, estimate: Estimate, limit_bytes: float) -> list[tuple[str, str, str]]:
-    """Return label, value and small print of the most important figures."""
+    """Return label, value and remark of the most important figures."""
     rate, memory = estimate.tokens_per_s, format_bytes(estimate.memory_bytes["total"])
     per_device = f"{format_amount(rate / plan.num_devices)} per device"
     low, high = map(format_bytes, estimate.interval_memory_bytes)

@@ -1,1 +1,1 @@
-"""Controls: what describes a training job on a page, shared by the pages that need one."""
+"""Controls: the widgets that describe a training job, shared by the pages."""

@@ -9,11 +9,11 @@ from typing import Any
 from planner.describe.base import Description, field_docs
 
 _MOST = 10_000_000.0
-_SHORT_OF = 0.99  # a number that must stay below a bound stops short of it
+_SHORT_OF = 0.99  # share of an exclusive upper bound that a widget allows
 
 
 class Kind(enum.Enum):
-    """What a field holds."""
+    """Kind of value in a field."""
 
     CHOICE = "one word"
     WORDS = "some words"
@@ -24,12 +24,12 @@ class Kind(enum.Enum):
 
     @property
     def number(self) -> type:
-        """The type of a number of this kind."""
+        """Python type of a number of this kind."""
         return int if self is Kind.INTEGER else float
 
 
 def kind_of(description: type[Description], name: str) -> Kind:
-    """The kind of thing that a field of a description holds."""
+    """Return the kind of value in a field of a description."""
     annotation = description.model_fields[name].annotation
     if typing.get_origin(annotation) is tuple:
         return Kind.WORDS
@@ -43,7 +43,7 @@ def kind_of(description: type[Description], name: str) -> Kind:
 
 
 def options_of(description: type[Description], name: str) -> tuple[str, ...]:
-    """Words that a field may hold."""
+    """Return the words that a field accepts."""
     annotation = description.model_fields[name].annotation
     if kind_of(description, name) is Kind.WORDS:
         annotation = typing.get_args(annotation)[0]
@@ -51,7 +51,7 @@ def options_of(description: type[Description], name: str) -> tuple[str, ...]:
 
 
 def bounds(description: type[Description], name: str) -> tuple[float, float]:
-    """Least and most that a number may be."""
+    """Return the smallest and largest value that a number field accepts."""
     least, most = 0.0, _MOST
     for rule in description.model_fields[name].metadata:
         least = getattr(rule, "ge", least)
@@ -64,7 +64,7 @@ def bounds(description: type[Description], name: str) -> tuple[float, float]:
 def integer(
     place: Any, label: str, key: str, bounds: tuple[int, int], about: str | None, step: int = 1
 ) -> None:
-    """A widget for a whole number that the session holds."""
+    """Draw an integer input whose value is in the session state."""
     least, most = bounds
     place.number_input(label, min_value=least, max_value=most, step=step, key=key, help=about)
 
@@ -80,7 +80,7 @@ def widget(
     least: float | None = None,
     value: Any = None,
 ) -> Any:
-    """A widget for a field. `value` is its start; without one the session holds it already."""
+    """Draw a widget for a field, with `value` at first; None: the session state has its value."""
     label = label or name.replace("_", " ")
     kind, text = kind_of(description, name), field_docs(description)[name]
     settings: dict[str, Any] = {"key": key, "help": text}

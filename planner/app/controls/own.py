@@ -1,4 +1,4 @@
-"""Own: a model or machine that the user describes: uploaded, changed in place, removed."""
+"""Own: the user's own model, machine or configuration files: upload, edit, remove."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FILES = {
 
 
 def own_description(kind: str) -> OwnDescription | None:
-    """The description that the user gave, in use or put aside."""
+    """Return the user's own description, whether in use or set aside; None if there is none."""
     parameter = OWN_PARAMETER[kind]
     packed = address.requested(parameter) or address.requested(f"kept_{parameter}")
     try:
@@ -39,7 +39,7 @@ def own_description(kind: str) -> OwnDescription | None:
 
 
 def changes(job: PageJob | None) -> None:
-    """Upload a description, change the one in use, or remove it."""
+    """Draw controls to upload a description, edit the one in use, or remove it."""
     for column, kind in zip(st.columns(2), OWN_PARAMETER, strict=True):
         with column:
             _upload(kind)
@@ -50,7 +50,7 @@ def changes(job: PageJob | None) -> None:
 
 def _upload(kind: str) -> None:
     label, types = _FILES[kind]
-    # an upload is taken over at once: the box is empty again, and what is in use stands below
+    # a new key after each upload empties the box; the description in use is shown below it
     key = f"{kind}_file_{st.session_state.get(f'{kind}_uploads', 0)}"
     st.file_uploader(
         label,
@@ -75,8 +75,8 @@ def _uploaded(kind: str, key: str) -> None:
 
 
 def use(kind: str, description: OwnDescription) -> None:
-    """Plan with a description; PlannerError where it describes nothing."""
-    # a file that is called like everything else gets a name that says what it is
+    """Use a description for the job. Raises PlannerError if it is invalid."""
+    # a description without a telling name is named after its family and size
     if kind == "model":
         described_model = description.model()
         if description.name.startswith("own-"):
@@ -90,7 +90,7 @@ def use(kind: str, description: OwnDescription) -> None:
 
 
 def _present(kind: str, job: PageJob | None) -> None:
-    """What is in use, with buttons to change or remove it."""
+    """Show the model or machine in use, with buttons to edit or remove it."""
     description = own_description(kind)
     in_use = st.session_state.get(kind) == YOURS
     shown = f"In use is {st.session_state.get(kind)}"
@@ -111,7 +111,7 @@ def _remove(kind: str) -> None:
 
 
 def _catalogued(kind: str) -> OwnDescription:
-    """The catalogue's own file, or that of the hub, as a start for changes."""
+    """Return the file of the catalogue or the hub as a starting point for edits."""
     name = str(st.session_state[kind])
     if kind == "model" and parse_hub_name(name):
         return link.read_own(fetch_config(name).read_bytes(), f"{slug(name)}-changed.json")
@@ -120,7 +120,7 @@ def _catalogued(kind: str) -> OwnDescription:
 
 
 def _edit(kind: str, description: OwnDescription) -> None:
-    """Ask for changes in a window of its own."""
+    """Edit a description in a dialog."""
 
     @st.dialog(f"Numbers of your {kind}", width="large")
     def window() -> None:
@@ -147,7 +147,7 @@ _NOT_CARRIED = (
 
 
 def offer_files(job: PageJob) -> None:
-    """Ask for files; say how the last ones were read while their layout is shown."""
+    """Draw an upload of configuration files; with their layout in use, show how they were read."""
     with st.expander("Start from configuration files of yours"), st.form("files", border=False):
         uploads = st.file_uploader(
             "Files of one job: DeepSpeed, Accelerate, torchtitan, Megatron, nanotron, nanoGPT or "
@@ -170,7 +170,7 @@ def offer_files(job: PageJob) -> None:
 
 
 def _text(file: Any) -> str:
-    """The text of an uploaded file, which is refused before it is read where it is large."""
+    """Read the text of an uploaded file; a large one is refused before it is read."""
     name = shorten(file.name)
     if file.size > MAX_BYTES:
         raise CatalogueError(
@@ -184,7 +184,7 @@ def _text(file: Any) -> str:
 
 
 def query_of_files(texts: Mapping[str, str], job: PageJob) -> tuple[address.Query, tuple[str, ...]]:
-    """The address that shows the job of files, and how they were read; a page's job fills gaps."""
+    """Return the query for the job in configuration files, and notes; `job` fills gaps."""
     files = joined([read_configuration_text(text, name) for name, text in texts.items()])
     stated_fields = {*files.layout, *files.workload, *files.usual}
     workload = {k: v for k, v in dict(job.workload).items() if k not in stated_fields}

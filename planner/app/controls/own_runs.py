@@ -1,4 +1,4 @@
-"""Own runs: measured runs that the user gave, which correct all estimates of the session."""
+"""Own runs: the user's measured runs, which correct all estimates of the session."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HASH: dict[Any, Any] = {Machine: lambda machine: machine.model_dump_json()}
 
 
 def use(name: str, text: str) -> None:
-    """Correct all estimates of the session by a table of runs."""
+    """Correct all estimates of the session with a table of runs."""
     st.session_state[_KEY] = name, text
 
 
@@ -32,12 +32,12 @@ def _remove() -> None:
 
 
 def in_use() -> str:
-    """The table that is in use; empty where none is."""
+    """Return the table in use; empty if there is none."""
     return str(st.session_state.get(_KEY, ("", ""))[1])
 
 
 def with_own_runs(request: PageRequest) -> PageRequest:
-    """What is asked, after what the user's own runs teach."""
+    """Return the request with its job corrected by the user's own runs."""
     job = request.job
     if job is None or not in_use():
         return request
@@ -52,7 +52,7 @@ def with_own_runs(request: PageRequest) -> PageRequest:
 
 
 def _whole_machine(job: PageJob) -> Machine:
-    """The job's machine, of which the job may have a part of a node alone."""
+    """Return the job's machine with whole nodes, even if the job uses part of one."""
     name = job.machine.name
     return load_machine(name) if job.devices and name in names("machine") else job.machine
 
@@ -63,7 +63,7 @@ def _learned(text: str, name: str, machine: Machine) -> Learned:
 
 
 def present(job: PageJob | None) -> None:
-    """What the estimates are corrected by, with a button that ends it."""
+    """Show which runs correct the estimates, with a button to remove them."""
     if job is None or job.learned is None:
         return
     badge = f"All estimates are {corrected(job.learned)} ({st.session_state[_KEY][0]})"
@@ -73,7 +73,7 @@ def present(job: PageJob | None) -> None:
 
 
 def show_lessons(job: PageJob, estimate: Estimate | None = None) -> None:
-    """What the runs taught, of an estimate or in all."""
+    """Show what was learned from the runs, and how it changes an estimate."""
     if job.learned is None:
         return
     changes = EstimateChange(None, None)

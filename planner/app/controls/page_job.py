@@ -1,4 +1,4 @@
-"""Job: what query of the address mean, adapted to the model and the machine."""
+"""Page job: the job that the address describes, adapted to the model and the machine."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from planner.errors import CatalogueError, PlannerError
 from planner.evidence.learning import Learned
 
 _AGAIN_S = 60
-"""After so long it is asked again, whether it was there or not."""
+"""Seconds after which the hub is queried again for a name, known or not."""
 
 
 def hub_model(name: str) -> Model:
-    """The model of a name; CatalogueError where it cannot be had."""
+    """Load a model from the Hugging Face hub. Raises CatalogueError if that fails."""
     if isinstance(result := _answer(name), str):
         raise CatalogueError(result)
     return result
@@ -49,7 +49,7 @@ def hub_model(name: str) -> Model:
 
 @st.cache_data(ttl=_AGAIN_S, max_entries=64, show_spinner="Asking the Hugging Face hub ...")
 def _answer(name: str) -> Model | str:
-    """The model, or why there is none: every click asks anew, and no answer takes seconds."""
+    """Return the model, or an error message; failures are cached too, because they take seconds."""
     try:
         return load_from_hub(name)
     except PlannerError as error:
@@ -57,15 +57,15 @@ def _answer(name: str) -> Model | str:
 
 
 SHORT_NAMES = {"global_batch": "batch", "sequence_length": "seq", "lora_rank": "lora"}
-"""Fields of the workload whose name in the address is another."""
+"""Workload fields that have another name in the address."""
 YOURS = "yours"
-"""The choice of a model or machine that the user described."""
+"""Option that stands for the user's own model or machine."""
 OWN_PARAMETER = {"model": "config", "machine": "profile"}
-"""Where the address carries a user's own description."""
+"""Address parameter that holds the user's own description."""
 MOST_TOLERANCE = 100
-"""Percent by which the recommended layout may be slower than the fastest."""
+"""Largest tolerance: percent by which the recommended layout may be slower than the fastest."""
 MOST_LAYOUTS = 1000
-"""Layouts that a ranking may hold."""
+"""Largest number of ranked layouts."""
 _LAYOUT = "layout"
 _NODES = 4
 _TOLERANCE = round(100 * preferences().tolerance)
@@ -73,20 +73,20 @@ _TOLERANCE = round(100 * preferences().tolerance)
 
 @dataclass(frozen=True, slots=True, init=False)
 class PageJob(JobSpec):
-    """The job of a page, with the choices of the page that are no fields of a job."""
+    """The job of a page, with page options that are not fields of a job."""
 
     top: int = TOP
     """Layouts to rank."""
     layout: str = ""
-    """The layout that the user chose, packed; empty for the recommended one."""
+    """Packed layout that the user chose; empty for the recommended one."""
     free: int = 0
-    """Percent of the devices' memory that is left free; the machine has as much less."""
+    """Percent of device memory left free; already subtracted from `machine`."""
     devices: int = 0
-    """Devices of one node, where the job has a part of it; the machine is that part."""
+    """Devices of one node if the job uses part of it (`machine` is that part); 0: whole nodes."""
     runs: str = ""
-    """Digest of the user's own runs; empty where there are none."""
+    """Digest of the user's own runs; empty if there are none."""
     learned: Learned | None = field(default=None, compare=False)
-    """Lessons of the user's own runs."""
+    """Corrections learned from the user's own runs."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class PageJob(JobSpec):
         learned: Learned | None = None,
         **fields: Any,
     ) -> None:
-        """Check the fields of the job, as `JobSpec` does; the user's own runs correct it."""
+        """Check the fields of the job like `JobSpec`; `learned` provides the experience."""
         if learned is not None:
             fields["experience"] = learned.experience
         JobSpec.__init__(self, *job, **fields)
@@ -109,29 +109,29 @@ class PageJob(JobSpec):
 
     @property
     def key(self) -> str:
-        """The job as text, whatever layout is chosen; equal jobs have equal text."""
+        """Cache key: the job as text, without the chosen layout."""
         texts = [part.model_dump_json() for part in (self.model, self.machine, self.workload)]
         texts += map(str, (self.nodes, self.top, self.tolerance))
         return "\n".join([*texts, *(each.name for each in self.frameworks), self.runs])
 
     @property
     def file_name(self) -> str:
-        """What its downloads are called."""
+        """Base name of the job's downloads."""
         return f"{slug(self.model.name)}-{self.machine.name}-{self.nodes}"
 
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """What this run of the app is about."""
+    """Query of one app run and the job that it describes."""
 
     reader: QueryReader
     job: PageJob | None
     problem: str = ""
-    """Why the query describe no job."""
+    """Why the query does not describe a job."""
 
 
 def read(reader: QueryReader) -> PageRequest:
-    """The job that query describe."""
+    """Read the job that the query describes."""
     model: Model = _described(reader, "model", "llama-3-8b")
     machine: Machine = _described(reader, "machine", "polaris")
     machine = reader.checked("set", lambda text: override_fields(machine, tuple(text.splitlines())))
@@ -166,7 +166,7 @@ def read(reader: QueryReader) -> PageRequest:
 
 
 def follow(query: Query, changed: set[str]) -> None:
-    """What else changes with what the user changed."""
+    """Adapt the query to the user's changes: model name, own descriptions, chosen layout."""
     if "model" in changed and "model" in query:
         query["model"] = _match_model(query["model"], query)
     for kind, parameter in OWN_PARAMETER.items():
@@ -176,7 +176,7 @@ def follow(query: Query, changed: set[str]) -> None:
             query[parameter] = query.pop(f"kept_{parameter}", "")
             del query[kind]
         elif parameter in query:
-            # it can be chosen again
+            # kept, so that it can be chosen again
             query[f"kept_{parameter}"] = query.pop(parameter)
     jobs = {"network", "set", "free", "devices", "nodes", "frameworks", SWITCHES, *OWN_PARAMETER}
     if changed & {*jobs, *(SHORT_NAMES.get(f, f) for f in Workload.model_fields)}:
@@ -185,7 +185,7 @@ def follow(query: Query, changed: set[str]) -> None:
 
 
 def _match_model(typed: str, query: Query) -> str:
-    """The choice of a model typed in part: the first that begins so, else that holds it."""
+    """Complete a partly typed model name: the first that starts with it, else contains it."""
     labels = {name: name for name in names("model")}
     packed = query.get(OWN_PARAMETER["model"]) or query.get(f"kept_{OWN_PARAMETER['model']}")
     if packed:
@@ -200,7 +200,7 @@ def _match_model(typed: str, query: Query) -> str:
 
 
 def move_job(job: PageJob, machine: Machine) -> tuple[PageJob, str]:
-    """The same job on at least as many devices of another machine, and what had to change."""
+    """Move a job to at least as many devices of another machine; also return a note on changes."""
     machine = reserve_memory(machine, job.free)
     if 0 < job.devices < machine.node.num_devices:
         machine = take_devices(machine, job.devices)
@@ -217,7 +217,7 @@ def move_job(job: PageJob, machine: Machine) -> tuple[PageJob, str]:
 
 
 def precisions(machine: Machine) -> tuple[TrainingPrecision, ...]:
-    """Precisions of training that a machine's devices compute in."""
+    """Return the training precisions that a machine's devices support."""
     peaks = machine.device.peak_flop_per_s
     return tuple(
         p for p in PRECISIONS if p in peaks and Workload(precision=p).base_precision in peaks
@@ -231,12 +231,12 @@ def _usual_precision(machine: Machine) -> TrainingPrecision:
 
 
 def running_on(machine: Machine) -> list[str]:
-    """Frameworks that run on a machine's devices."""
+    """Return the names of the frameworks that run on a machine's devices."""
     return [name for name in names("framework") if not load_framework(name).refuses(machine)]
 
 
 def _described(reader: QueryReader, kind: str, usual: str) -> Any:
-    """The model or machine that is asked: a catalogue's, or the user's own."""
+    """Load the requested model or machine: from the catalogue, the hub, or the user."""
     packed = reader.packed(OWN_PARAMETER[kind])
     if packed:
         try:
@@ -263,7 +263,7 @@ def _described(reader: QueryReader, kind: str, usual: str) -> Any:
 
 
 def _on_network(reader: QueryReader, machine: Machine) -> Machine:
-    """The machine on the network that is asked, where software makes several of its wires."""
+    """Return the machine with the requested network, if its software offers several."""
     if not machine.networks:
         return machine
     chosen = reader.choice("network", ("", *(each.name for each in machine.all_networks)), "")
@@ -271,7 +271,7 @@ def _on_network(reader: QueryReader, machine: Machine) -> Machine:
 
 
 def _field(reader: QueryReader, name: str, model: Model, machine: Machine) -> Any:
-    """A field of the workload; what nobody asked is as model and machine have it."""
+    """Read a workload field; its default depends on the model and the machine."""
     key, usual = SHORT_NAMES.get(name, name), Workload.model_fields[name].default
     least, most = bounds(Workload, name)
     if name == "tokens":

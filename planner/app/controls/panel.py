@@ -1,4 +1,4 @@
-"""Panel: the controls on a page; a widget's key is the name of its value in the address."""
+"""Panel: the job controls of a page; a widget's key is its parameter in the address."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from planner.describe.workload import Workload
 from planner.units import format_bytes, format_count
 
 ROW = "job_row"
-"""The container of what is asked first."""
+"""Key of the container with the first row of controls."""
 
 _LABELS = {
     "global_batch": "Batch [sequences]",
@@ -54,9 +54,9 @@ _WRITTEN = {
         "100,600,3000; empty where each is a sequence.",
     ),
 }
-"""Fields that are written: label, most characters, example, help."""
+"""Text fields: label, maximum length, placeholder, help."""
 _FIRST = ("global_batch", "sequence_length", "tokens")
-"""Fields of the workload that stand in the first row."""
+"""Workload fields in the first row."""
 _HUB = (
     "One of the catalogue; or type a name on the Hugging Face hub, org/name or org/name@revision: "
     "its config.json is read."
@@ -66,7 +66,7 @@ _MOST_DEVICES = 1024
 
 
 def controls(request: PageRequest) -> PageJob | None:
-    """Draw the controls; None, with a message, where they describe no job."""
+    """Draw the controls and return the job; None, with a message, if it is invalid."""
     with st.container(border=True):
         with st.container(key=ROW):
             first = st.columns([3, 3, 2, 2, 2, 2], vertical_alignment="bottom")
@@ -89,7 +89,7 @@ def controls(request: PageRequest) -> PageJob | None:
 
 
 def choice_box(place: Any, kind: str) -> None:
-    """The choice of the job's model or machine."""
+    """Draw the selection of the job's model or machine."""
     description = own_description(kind)
     options = (YOURS, *names(kind)) if description else names(kind)
     now = str(st.session_state[kind])
@@ -106,7 +106,7 @@ def choice_box(place: Any, kind: str) -> None:
 
 
 def _workload(place: Any, name: str, **more: Any) -> None:
-    """The control of a field of the workload."""
+    """Draw the control of a workload field."""
     label = _LABELS.get(name, name.replace("_", " ").capitalize())
     key = SHORT_NAMES.get(name, name)
     if name in _WRITTEN:
@@ -117,7 +117,7 @@ def _workload(place: Any, name: str, **more: Any) -> None:
 
 
 def _details(request: PageRequest) -> None:
-    """Controls beyond the first row: the rest of the workload, the search, the machine."""
+    """Draw the controls beyond the first row: the rest of the workload, the search, the machine."""
     machine = request.job.machine if request.job else None
     names_left = [name for name in Workload.model_fields if name not in _FIRST]
     for column, name in in_rows(names_left, 4):
@@ -128,7 +128,7 @@ def _details(request: PageRequest) -> None:
 
 
 def _search(job: PageJob | None, machine: Machine | None) -> None:
-    """Controls of the search: frameworks and their switches, devices, tolerance."""
+    """Draw the controls of the search: frameworks and their switches, devices, tolerance."""
     left, part, tolerance = st.columns([2, 1, 1])
     left.multiselect(
         "Frameworks",
@@ -157,7 +157,7 @@ def _search(job: PageJob | None, machine: Machine | None) -> None:
 
 
 def _machine(machine: Machine | None) -> None:
-    """Controls of the machine: network, free memory, overrides; and the length of the list."""
+    """Draw the controls of the machine (network, free memory, overrides) and of the list length."""
     if machine and machine.networks:
         topologies = {network.name: network.topology for network in machine.all_networks}
         st.selectbox(
@@ -194,7 +194,7 @@ def _machine(machine: Machine | None) -> None:
 
 
 def _switches(job: PageJob) -> None:
-    """What is turned on of the frameworks that are chosen."""
+    """Draw the selection of switches for the chosen frameworks."""
     scope = job.machine, job.model, job.workload
     chosen = [name for name in st.session_state["frameworks"] if name in running_on(job.machine)]
     options = offered(chosen, *scope)

@@ -1,4 +1,4 @@
-"""Switches: which are on of the chosen frameworks, as words of the address."""
+"""Switches: the switches of the chosen frameworks, as words of the address."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from planner.describe.workload import Workload
 from planner.errors import PlannerError
 
 SWITCHES = "switches"
-"""Their name in the address."""
+"""Name of the address parameter."""
 
 
 def offered(
@@ -22,7 +22,7 @@ def offered(
     model: Model | None = None,
     workload: Workload | None = None,
 ) -> list[str]:
-    """Switches of frameworks that devices know and that are for a workload, with the framework."""
+    """List switches as FRAMEWORK+SWITCH that the machine's devices and the workload allow."""
     return [word for word, _ in _offered(frameworks, machine, model, workload)]
 
 
@@ -43,7 +43,7 @@ def help_of(
     model: Model | None = None,
     workload: Workload | None = None,
 ) -> str:
-    """What the control says of them."""
+    """Write the help text of the control."""
     if not frameworks:
         return "What users of a framework turn on, such as torch.compile: choose frameworks first."
     words = _offered(frameworks, machine, model, workload)
@@ -61,9 +61,9 @@ def switched(
     model: Model,
     workload: Workload | None,
 ) -> tuple[str, ...]:
-    """The chosen frameworks, each with its switches; what cannot be is said and left out."""
+    """Return the chosen frameworks with their switches; drop invalid ones with a message."""
     wish = reader.query.get(SWITCHES, "")
-    # a plus that was typed into an address is a blank there
+    # a plus sign typed into an address is decoded as a blank
     requested = [word.strip().replace(" ", "+") for word in wish.split(",") if word.strip()]
     if wish:
         reader.query[SWITCHES] = ",".join(requested)
@@ -78,7 +78,7 @@ def switched(
 
 
 def _is_fine(word: str) -> bool:
-    """Whether a framework has such a switch, alone or with those that it needs."""
+    """True if the framework accepts the switches, together with those that they need."""
     name, switches = split_name(word)
     catalogue = load_framework(name).switches
     needed = [
@@ -92,7 +92,7 @@ def _is_fine(word: str) -> bool:
 
 
 def _full_name(name: str, words: Sequence[str]) -> str:
-    """A framework with all its switches."""
+    """Return a framework's name with all its switches."""
     chosen = [split_name(word) for word in words]
     return "+".join([name, *(each for of, all_on in chosen if of == name for each in all_on)])
 
@@ -105,7 +105,7 @@ def _refused(
     model: Model,
     workload: Workload | None,
 ) -> bool:
-    """Whether its switches do not go together or not with the job, which is said."""
+    """True, with a message, if the switches conflict with each other or with the job."""
     try:
         refused = load_framework(full_name).refuses(machine, workload, model)
     except PlannerError as error:

@@ -1,4 +1,4 @@
-"""Page 3: questions that take many plans, with controls, a verdict, a table and a figure."""
+"""Page 3: questions that need many plans, with controls, a verdict, a table and a figure."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def asks(reader: QueryReader, job: PageJob | None) -> None:
 
 
 def page(request: PageRequest) -> None:
-    """Draw job and question, then the answer."""
+    """Draw the job, the question and the answer."""
     st.title(TITLE, anchor=False)
     job = controls(request)
     if job is None:
@@ -78,7 +78,7 @@ def page(request: PageRequest) -> None:
 
 
 def _options(name: str) -> list[Parameter]:
-    """Options of a question that have a control here."""
+    """Return the options of a question that have a control on this page."""
     return [option for option in parameters(QUESTIONS[name]) if option.name != "nodes"]
 
 
@@ -87,14 +87,14 @@ def _key(option: Parameter) -> str:
 
 
 def _initial_value(option: Parameter) -> Any:
-    """The value that a control shows at first."""
+    """Return the initial value of a control."""
     if option.default is inspect.Parameter.empty:
         return _INITIAL_VALUES[option.name]
     return "" if option.repeats else option.default
 
 
 def _as_labelled(text: str) -> str:
-    """Write options like their labels: `most_jobs` is the field "Most jobs"."""
+    """Replace option names in a text by labels: `most_jobs` becomes most jobs."""
     return re.sub("`([a-z_]+)`", lambda match: match[1].replace("_", " "), text)
 
 

@@ -41,7 +41,7 @@ class _Group:
 
 
 def asks(reader: address.QueryReader, job: PageJob | None) -> None:
-    """What only this page asks; the machine is the job's."""
+    """Read this page's own parameters; the machine is the job's."""
     operations = list(figures.OPERATIONS)
     reader.choice("op", operations, operations[0])
     devices = job.machine.num_devices if job else _RANKS
@@ -51,7 +51,7 @@ def asks(reader: address.QueryReader, job: PageJob | None) -> None:
 
 
 def page(job_asked: PageRequest) -> None:
-    """Operation, machine, ranks and size on top; figures below."""
+    """Draw the controls (operation, machine, ranks, size), then the figures."""
     st.title(TITLE, anchor=False)
     machine = job_asked.job.machine if job_asked.job else load_machine("polaris")
     group, size = _controls(machine)

@@ -51,13 +51,13 @@ _VIEWS = (
 
 
 def asks(reader: address.QueryReader, _: PageJob | None) -> None:
-    """What only this page asks."""
+    """Read this page's own parameters."""
     reader.choice("view", _VIEWS, _VIEWS[0])
     training.asks(reader)
 
 
 def page(request: PageRequest) -> None:
-    """Verdict first, then memory by strategy, then layouts and what lies behind them."""
+    """Draw the verdict, then memory by strategy, then the layouts and their details."""
     st.title(TITLE, anchor=False)
     job = controls(request)
     if job is None:
@@ -83,7 +83,7 @@ def _verdict(plan: Plan, job: PageJob, shown: Estimate | None) -> None:
     if shown is None:
         return
     own_runs.show_lessons(job, shown)
-    # always a line, so that nothing below moves when a layout is found
+    # always one line, so that nothing below moves when a layout is found
     role = "chosen" if job.layout else "recommended"
     st.caption(escape(f"Numbers of the {role} layout: {shown.layout} with {shown.framework}."))
     metrics(words.metrics(plan, shown, job.machine.device.memory_bytes.value))
@@ -91,7 +91,7 @@ def _verdict(plan: Plan, job: PageJob, shown: Estimate | None) -> None:
 
 
 def _batches(plan: Plan) -> None:
-    """A button for each nearby batch that the devices share evenly."""
+    """Draw a button for each nearby batch that divides evenly over the devices."""
     if not plan.batches:
         return
     with st.container(horizontal=True):
@@ -114,7 +114,6 @@ def _strategies(plan: Plan, job: PageJob) -> None:
         )
     else:
         st.info("No classic strategy has a layout for this job; why is said of each below.")
-    # empty columns would only take room
     with st.expander("Every strategy: layout, why, and the cheapest change that makes it fit"):
         st.table(escaped_rows(strategies_table(plan)), hide_index=True)
 
@@ -125,7 +124,7 @@ def _ranked(plan: Plan, job: PageJob) -> None:
     rows = [_row(e, limit, _role(e, plan), rate) for e in plan.listed]
     packed = [link.of(e) for e in plan.listed]
     start = [packed.index(job.layout)] if job.layout in packed else []
-    # another job has another table: a row of the one before says nothing about it
+    # each job has its own key: a row selected for another job means nothing here
     table = hashlib.sha256(job.key.encode()).hexdigest()[:12]
     key = f"ranked_{table}_{address.arrivals()}"
     number = st.column_config.NumberColumn
@@ -157,7 +156,7 @@ def _ranked(plan: Plan, job: PageJob) -> None:
 
 
 def _select(key: str, packed: list[str]) -> None:
-    """Take the selected row's layout; no row is the recommended one."""
+    """Choose the selected row's layout; without a selection, the recommended one."""
     rows = st.session_state[key]["selection"]["rows"]
     address.request(layout=packed[rows[0]] if rows else None)
 
@@ -184,7 +183,7 @@ def _row(estimate: Estimate, limit: float, role: str, rate: str) -> dict[str, ob
 
 
 def _views(plan: Plan, job: PageJob, shown: Estimate | None) -> None:
-    # only the open tab is worked out, so a change of a control stays quick
+    # only the open tab is computed, so that changing a control stays quick
     tabs = st.tabs(_VIEWS, key="view", on_change="rerun")
     limit = job.machine.device.memory_bytes.value
     for name, tab in zip(_VIEWS, tabs, strict=True):
@@ -246,7 +245,7 @@ def _take_away(plan: Plan, job: PageJob, shown: Estimate | None) -> None:
 
 
 def _with_files(plan: Plan, job: PageJob) -> None:
-    """Offer the first layout of the list that files can be written for."""
+    """Draw a button for the first listed layout that files can be written for."""
     for candidate in plan.listed:
         if cached.files_of(job, link.of(candidate))[0]:
             first = f"{candidate.layout} with {candidate.framework}"
@@ -257,14 +256,14 @@ def _with_files(plan: Plan, job: PageJob) -> None:
 
 
 def node_counts(most: int, around: int) -> list[int]:
-    """Powers of two around a number of nodes, that number itself, at most seven."""
+    """Return powers of two around a node count, and the count itself; at most seven."""
     powers = [2**i for i in range(int(most).bit_length()) if around / 8 <= 2**i <= around * 4]
     return sorted({*(p for p in powers if p <= most), around})[:7]
 
 
 @st.fragment
 def scaling(job: PageJob) -> None:
-    """The scaling view of page 1."""
+    """Draw the scaling view of page 1."""
     columns = st.columns([2, 1, 1, 3], vertical_alignment="bottom")
     weak = (
         columns[0].segmented_control(
@@ -295,7 +294,7 @@ def scaling(job: PageJob) -> None:
     elif not working:
         st.info(f"Searches {len(jobs)} node counts one by one; each is shown when it is done.")
     if working:
-        # one point a run: Streamlit hears of a button only between two runs
+        # one point per run: Streamlit notices a button only between two runs
         computed[missing[0].key] = cached.scale_point(missing[0])
         st.rerun(scope="fragment" if _is_fragment() else "app")
 
@@ -305,7 +304,7 @@ def _work(task: str) -> None:
 
 
 def _is_fragment() -> bool:
-    """Whether this run is of the fragment alone, not of the page."""
+    """True if this run covers only the fragment, not the page."""
     return bool(getattr(get_script_run_ctx(), "fragment_ids_this_run", None))
 
 

@@ -1,4 +1,4 @@
-"""Page 7: the ideas in order, each with a figure that the planner works out on the spot."""
+"""Page 7: the ideas of parallel training in order, each with a figure computed on the spot."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _DEVICES = 16
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
-    """What the figures of an idea are about."""
+    """Model, machine and workload that an idea's figures show."""
 
     model: Model
     machine: Machine
@@ -59,13 +59,13 @@ class _Subject:
 
 
 def asks(reader: address.QueryReader, _: PageJob | None) -> None:
-    """What only this page asks."""
+    """Read this page's own parameters."""
     reader.choice("idea", list(_IDEAS), next(iter(_IDEAS)))
     reader.choice("of", (_JOB, _EXAMPLE), _JOB)
 
 
 def page(request: PageRequest) -> None:
-    """One tab per idea; only the open one is worked out."""
+    """Draw one tab per idea; only the open one is computed."""
     st.title(TITLE, anchor=False)
     job = controls(request)
     st.radio("Figures of", (_JOB, _EXAMPLE), key="of", horizontal=True)
@@ -88,7 +88,7 @@ def _compared(
     layouts_of: Callable[[_Subject], dict[str, Layout]],
     order: tuple[str, str] = ("memory", "time"),
 ) -> None:
-    """Memory and time of some layouts: of the job, else of the example."""
+    """Draw memory and time of layouts for the job, else for the example."""
 
     def answers(about: _Subject) -> list[tuple[str, Estimate]]:
         batch = about.workload.global_batch
@@ -127,7 +127,7 @@ def _small(model: str, batch: int) -> _Subject:
 
 
 def _place(job: PageJob | None, ranks: int) -> Machine:
-    """The job's machine where it has so many devices, else one that has."""
+    """Return the job's machine if it has at least `ranks` devices, else the example's machine."""
     fits = job is not None and job.machine.num_devices >= ranks
     return job.machine if job is not None and fits else load_machine(_MACHINE)
 

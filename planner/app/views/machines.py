@@ -1,4 +1,4 @@
-"""Page 4: machines: the topology, every fact with its source, two machines for one job."""
+"""Page 4: machines: the topology, every fact with its source, one job on two machines."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _SECOND_MACHINES = ("aurora", "polaris")
 
 
 def asks(reader: address.QueryReader, job: PageJob | None) -> None:
-    """What only this page asks."""
+    """Read this page's own parameters."""
     job_machine = job.machine.name if job else ""
     usual = next(name for name in _SECOND_MACHINES if name != job_machine)
     reader.choice("with", names("machine"), usual)
 
 
 def page(request: PageRequest) -> None:
-    """The job's machine in full, then another for the same job."""
+    """Draw the job's machine in full, then a comparison with another machine for the job."""
     st.title(TITLE, anchor=False)
     job = controls(request)
     if job is None:
@@ -119,7 +119,7 @@ def _facts(machine: Machine) -> None:
 
 
 def _spelled(source: str, machine: Machine) -> str:
-    """A source with its abbreviation spelled out."""
+    """Return a source with its abbreviation spelled out."""
     long = machine.sources.get(source.split(":")[0])
     return f"{source} ({long})" if long else source
 

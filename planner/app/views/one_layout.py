@@ -1,4 +1,4 @@
-"""Page 2: one layout: where ranks sit, what links carry, what happens when."""
+"""Page 2: one layout: placement of ranks, traffic of links, timeline and memory of a step."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _AXES = ("tp", "cp", "dp", "pp")
 
 
 def page(request: PageRequest) -> None:
-    """A layout from the plan, from the address, or changed by hand."""
+    """Draw a layout from the plan, from the address, or edited by hand."""
     st.title(TITLE, anchor=False)
     job = controls(request)
     if job is None:
@@ -55,7 +55,7 @@ def page(request: PageRequest) -> None:
 
 
 def _choice(plan: Plan, shown: Estimate) -> None:
-    """The layouts to study: those of the plan, and the one in use."""
+    """Draw the selection of a layout: those of the plan, and the current one."""
     labels: dict[str, str] = {}
     for number, e in enumerate(plan.listed, 1):
         labels.setdefault(
@@ -68,7 +68,7 @@ def _choice(plan: Plan, shown: Estimate) -> None:
             labels.setdefault(link.of(e), f"{verdict.name}: {e.layout} [{e.framework}]{fate}")
     current = link.of(shown)
     labels.setdefault(current, f"{shown.layout} [{shown.framework}], changed by hand or sent")
-    # another layout in the address is a new widget: it would else keep the choice before
+    # each layout has its own key: the widget would otherwise keep its previous choice
     key = f"pick_{current}"
     st.selectbox(
         "Layout",
@@ -86,9 +86,9 @@ def _pick(key: str) -> None:
 
 
 def _change(shown: Estimate, job: PageJob) -> None:
-    """A form that changes the layout; it is estimated when the form is sent."""
+    """Draw a form that edits the layout; submitting it estimates the result."""
     layout, packed = shown.layout, link.of(shown)
-    # the passes follow from the others and the job's batch
+    # gradient accumulation follows from the other fields and the job's batch
     names = [name for name in Layout.model_fields if name != "grad_accumulation"]
     with st.expander("Change this layout"), st.form(f"change_{packed}", border=False):
         st.caption(
@@ -104,7 +104,7 @@ def _change(shown: Estimate, job: PageJob) -> None:
 
 
 def _use(layout: Layout, framework: str, job: PageJob) -> None:
-    """Choose a changed layout, or say why it cannot be."""
+    """Choose an edited layout, or show why it is invalid."""
     if layout.pp == 1 or layout.schedule == "none":
         layout = layout.replaced(schedule="none" if layout.pp == 1 else "1f1b")
     try:

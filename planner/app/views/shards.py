@@ -1,4 +1,4 @@
-"""Shards: the validation on real processes, one at a time, with progress and a stop."""
+"""Shards: live validation on real processes, one at a time, with progress and a stop button."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _LIMIT_S = 60
 
 @dataclass(slots=True)
 class _Running:
-    """A validation in its own process."""
+    """A validation that runs in its own process."""
 
     process: subprocess.Popen[bytes]
     output: IO[bytes]
     progress: IO[bytes]
 
     def lines(self) -> list[str]:
-        """What it said of its progress so far."""
+        """Return the progress lines so far."""
         self.progress.seek(0)
         return self.progress.read().decode(errors="replace").splitlines()
 
     def results(self) -> dict[str, Any] | None:
-        """Its results; None where it printed none."""
+        """Return the results; None if it printed none."""
         self.output.seek(0)
         try:
             data = json.loads(self.output.read())
@@ -46,12 +46,12 @@ class _Running:
 
 @st.cache_resource
 def _slot() -> list[_Running]:
-    """The one validation of this server, shared by its sessions."""
+    """Return the slot for the server's one validation, shared by all sessions."""
     return []
 
 
 def shards() -> None:
-    """Controls and results of a live validation."""
+    """Draw the controls and results of a live validation."""
     st.header("Run real shards on this machine's CPU", anchor=False)
     if importlib.util.find_spec("torch") is None:
         st.info("This needs PyTorch, which is not installed here: pip install torch.")
@@ -61,7 +61,7 @@ def shards() -> None:
         "equal one process, and the bytes sent must equal the estimate."
     )
     running = any(item.process.poll() is None for item in _slot())
-    # the page looks again while something runs, and rests else
+    # refresh every second while a validation runs
     st.fragment(_panel, run_every=1.0 if running else None)(running)
 
 
@@ -95,7 +95,7 @@ def _start(chosen: list[str], task: str, world: int) -> None:
     command += ["--world", str(world), "--task", task, "--limit", str(_LIMIT_S)]
     for strategy in chosen:
         command += ["--strategy", strategy]
-    # they live as long as the validation and go with it
+    # kept open as long as the validation, then deleted with it
     output = tempfile.TemporaryFile()  # noqa: SIM115
     progress = tempfile.TemporaryFile()  # noqa: SIM115
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=progress)
@@ -135,6 +135,6 @@ def _show(mine: _Running, running: bool) -> None:
 
 
 def _share(line: str) -> float:
-    """Progress from a line such as `[2/5] mlp ddp: step 1 of 4`."""
+    """Return the finished share from a line such as `[2/5] mlp ddp: step 1 of 4`."""
     match = re.match(r"\[?(\d+)/(\d+)(\]|$)", line)
     return min((int(match[1]) - 1) / int(match[2]), 1.0) if match and int(match[2]) else 0.0

@@ -1,4 +1,4 @@
-"""The whole training: days, where they go, node-hours, energy and money, on page 1."""
+"""Whole training: duration by part, node-hours, energy and cost, as a view of page 1."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _WRITTEN = {
     "carbon": ("Carbon [g CO2e/kWh]", "such as 380"),
     "price": ("Price of a node-hour", "in your currency"),
 }
-"""Controls that are written: label and example."""
+"""Text fields: label and placeholder."""
 _FIELDS = {
     "power": "node_power_watts",
     "pue": "pue",
@@ -45,7 +45,7 @@ _STEPS = {
 
 
 def asks(reader: QueryReader) -> None:
-    """What is asked of the training besides its steps."""
+    """Read the parameters of the training beyond its steps."""
     reader.choice("dataset", (_NO_DATASET, *names("dataset")), _NO_DATASET)
     reader.choice("staging", _STAGING, _STAGING[0])
     reader.number("workers", 0, _MOST_WORKERS, Loader().workers)
@@ -57,7 +57,7 @@ def asks(reader: QueryReader) -> None:
 
 
 def _reader(key: str) -> Callable[[str], float | None]:
-    """The reader of a written control: nothing is None, and what cannot be is refused in words."""
+    """Return the parser of a text field: empty text is None, invalid text raises PlannerError."""
 
     def read(text: str) -> float | None:
         if not text.strip():
@@ -74,7 +74,7 @@ def _reader(key: str) -> Callable[[str], float | None]:
 
 
 def stated_training() -> Training:
-    """The training that the controls describe."""
+    """Return the training that the controls describe."""
     state = st.session_state
     written = {key: _value(key) for key in _WRITTEN}
     charges = {_FIELDS[key]: value for key, value in written.items() if key in _FIELDS}
@@ -92,7 +92,7 @@ def stated_training() -> Training:
 
 
 def _value(key: str) -> float | None:
-    """What a control says; nothing where it says what cannot be, which was told above."""
+    """Return the value of a text field; None if it is invalid, which a message above reports."""
     try:
         return _reader(key)(str(st.session_state[key]))
     except PlannerError:
@@ -100,7 +100,7 @@ def _value(key: str) -> float | None:
 
 
 def show_training(job: PageJob, estimate: Estimate | None) -> None:
-    """The view of page 1: controls, the sentence, the waterfall, the table."""
+    """Draw the whole-training view of page 1: controls, summary, waterfall, table."""
     if not job.workload.all_tokens:
         st.info("How long the training is, is not said: write tokens into *Train on* above.")
         return

@@ -1,4 +1,4 @@
-"""Page 6: how far estimates can be trusted: published runs, the user's own, live shards."""
+"""Page 6: how far to trust estimates: published runs, the user's own runs, live shards."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _MAX_BYTES = 5_000_000
 
 
 def page(request: PageRequest) -> None:
-    """All that is known of the estimates' errors, then the user's own runs, and real shards."""
+    """Draw the known errors of estimates, then the user's own runs, then live shards."""
     st.title(TITLE, anchor=False)
     _evidence()
     _intervals()
@@ -59,13 +59,13 @@ def page(request: PageRequest) -> None:
     report = next((path for path in _REPORTS if path.is_file()), None)
     if report is not None:
         with st.expander("The accuracy report of this version"):
-            # its headings stand below the page's own
+            # its headings go below the page's own
             text = re.sub(r"^#", "##", report.read_text(encoding="utf-8"), flags=re.MULTILINE)
             st.markdown(text.replace("## Accuracy", "", 1))
 
 
 def _evidence() -> None:
-    """Draw every run that this version was scored on; the total first."""
+    """Draw all runs that this version was scored on, the totals first."""
     st.header("All measured runs", anchor=False)
     rows = residuals()
     scores = summary([row for row in rows if not row.seen])
@@ -152,7 +152,7 @@ def _runs(job: PageJob | None) -> None:
 
 
 def _use_button(name: str, text: str, result: Backtest) -> None:
-    """A button that corrects all estimates by the runs; none where they teach nothing."""
+    """Draw a button that corrects all estimates with the runs; none if nothing was measured."""
     runs = [each.run for each in result.scores]
     if any(run.step_time_s is not None or run.memory_bytes is not None for run in runs):
         st.button(
@@ -225,7 +225,7 @@ _HELP = (
 
 
 def log(job: PageJob | None) -> None:
-    """What the run is of, its file, and the comparison."""
+    """Draw the controls for a training log and its comparison with the estimate."""
     st.header("Your own log against its estimate", anchor=False)
     columns = st.columns([2, 2, 3, 3])
     machines = names("machine")
@@ -269,16 +269,16 @@ def log(job: PageJob | None) -> None:
 
 
 def read_upload(data: bytes, name: str, columns: dict[str, str] | None = None) -> RunLog:
-    """The run of an uploaded log, whatever its format; LogError where it states nothing."""
+    """Read an uploaded log of any known format. Raises LogError if it cannot be read."""
     called = re.sub(r"[^\w.-]+", "_", name)[-100:].strip(".") or "log"
-    # readers of profiles and of events want files
+    # readers of profiles and event files need a file on disk
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / called
         path.write_bytes(data)
         try:
             return read_log(path, columns)
         except PlannerError as error:
-            # users of the page know the file by its name, and no options of a command
+            # users of the page know the file's name, but not the command's options
             message = error.plain.replace(f"{folder}/", "").replace("as in --column", "such as")
             raise LogError(message) from None
 

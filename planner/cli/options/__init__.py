@@ -1,1 +1,1 @@
-"""Options of the command line: single ones, and groups made from the fields of descriptions."""
+"""Options of the command line: single options, and groups made from fields of descriptions."""

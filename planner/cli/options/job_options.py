@@ -1,4 +1,4 @@
-"""The options that make a job, those that state one layout of it, and those of its training."""
+"""Job options: the options of a job, of one layout of it, and of its training."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OWN_SEQUENCE = {"sequence_length": "the model's own, at most 4096"}
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
-    """A model, or a job's file, and the fields of the job."""
+    """Options of a job: a model or job file, and the fields of the job."""
 
     model: ModelName
     fields: Annotated[
@@ -47,11 +47,11 @@ class JobOptions:
         return "nodes" in self.description().model_fields_set
 
     def description(self, **fields: Any) -> JobDescription:
-        """The job that the options state; `fields` are further ones, and count before them."""
+        """Return the job description that the options state; `fields` override it."""
         return describe_job(self.model, {**self.fields, "workload": self.workload, **fields})
 
     def load(self, **fields: Any) -> tuple[Job, Learned | None]:
-        """The job, and the lessons of its measured runs; None where there are none."""
+        """Load the job, and learn from its measured runs; None without measured runs."""
         from planner.job import Job
 
         description = self.description(**fields)
@@ -60,7 +60,7 @@ class JobOptions:
 
 
 def describe_job(model: str, fields: dict[str, Any]) -> JobDescription:
-    """The job that fields state, of a model or on top of a job's file."""
+    """Describe a job by fields, for a model or on top of a job file."""
     if is_job_file(model):
         return JobDescription.read(model, fields)
     if "machine" not in fields:
@@ -72,31 +72,31 @@ def describe_job(model: str, fields: dict[str, Any]) -> JobDescription:
 
 
 def learned_from(description: JobDescription) -> Learned | None:
-    """Learn from the measured runs of a job; None where it names none."""
+    """Learn from the measured runs of a job; None if it names none."""
     if not description.measured:
         return None
     from planner.evidence.learning import learn_from
 
-    # runs were measured on whole nodes with all their memory
+    # the runs were measured on whole nodes with all their memory
     machine, model = description.load_whole_machine(), description.load_model()
     return learn_from(*description.measured, machine=machine, model=model)
 
 
 def experience_of(learned: Learned | None) -> Experience:
-    """The corrections that lessons bring to estimates."""
+    """Return the learned corrections of estimates; empty ones without measured runs."""
     return Experience() if learned is None else learned.experience
 
 
 def machine_of(
     name: str, overrides: Sequence[str] | None = None, network: str | None = None
 ) -> Machine:
-    """A machine by name, with the overrides and the network of a command's options."""
+    """Load a machine by name, with overrides and network from a command's options."""
     fields = {"machine": name, "set": tuple(overrides or ()), "network": network or ""}
     return JobDescription.described({"model": "", **fields}, where="machine").load_machine()
 
 
 def read_files(files: Sequence[str] | None) -> Configuration | None:
-    """Read the configuration files of `--from`; None where it names none."""
+    """Read the configuration files of `--from`; None without any."""
     if not files:
         return None
     from planner.describe.configurations.reading import read_configuration
@@ -133,11 +133,11 @@ class LayoutOptions:
     files: Files = None
 
     def description(self) -> JobDescription:
-        """The job that the options state."""
+        """Return the job description that the options state."""
         return describe_job(self.model, {**self.fields, "workload": self.workload})
 
     def completed(self) -> tuple[Model, Machine, CompletedLayout]:
-        """The model, the machine, and the layout that options and files state together."""
+        """Return the model, the machine, and the layout that options and files state together."""
         from planner.choose.user_layouts import complete_layout
 
         job = self.description()
@@ -156,7 +156,7 @@ class LayoutOptions:
         return model, machine, layout
 
     def learned(self) -> Learned | None:
-        """The lessons of the measured runs; None where there are none."""
+        """Learn from the measured runs; None without measured runs."""
         return learned_from(self.description())
 
 
@@ -164,7 +164,7 @@ _PANEL = "The whole training, of --tokens or --samples"
 
 
 def _option(*flags: str, **settings: Any) -> Any:
-    """An option of the panel of the training."""
+    """Make an option in the training's panel of the help."""
     return typer.Option(*flags, rich_help_panel=_PANEL, **settings)
 
 
@@ -173,7 +173,7 @@ Staging = Literal["none", "local-disk", "memory"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingOptions:
-    """What a training does besides its steps, and what it is charged."""
+    """Options of a training beyond its steps: data, evaluation, checkpoints, failures, costs."""
 
     training: Annotated[
         str | None, _option(metavar="FILE", help="All of it as a TOML file; options go before.")
@@ -233,7 +233,7 @@ class TrainingOptions:
     ] = None
 
     def fields(self) -> dict[str, Any]:
-        """Fields of the training that a file and the options state; options count first."""
+        """Return the fields of the training from file and options; options override the file."""
         fields = {} if self.training is None else read_toml(Path(self.training))
         if self.dataset is not None:
             fields["dataset"] = load_dataset(self.dataset).model_dump()

@@ -1,4 +1,4 @@
-"""Groups of options: the fields of a dataclass or of a description, as one parameter."""
+"""Option groups: the fields of a dataclass or of a description, as one parameter."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from planner.errors import PlannerError
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FieldsOf:
-    """Mark of a parameter that is a dict of the given options, one per field of a description."""
+    """Marks a parameter as a dict of the stated options, one option per field of a description."""
 
     description: type[Description]
     left_out: tuple[str, ...] = ()
-    """Fields that are no option of the command."""
+    """Fields that are not options of the command."""
     defaults: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Defaults as the help shows them, for fields whose own default does not apply."""
+    """Defaults shown in the help, for fields whose own default does not apply."""
 
     def names(self) -> list[str]:
         """Fields that are options, in the order of the description."""
         return [name for name in self.description.model_fields if name not in self.left_out]
 
     def options(self) -> Iterator[inspect.Parameter]:
-        """The options as parameters that typer reads."""
+        """Yield the options as parameters for typer."""
         for name in self.names():
             style = STYLES.get(name, OptionStyle())
             flags = style.flags or (f"--{name.replace('_', '-')}",)
@@ -41,7 +41,7 @@ class FieldsOf:
             yield keyword(name, Annotated[kind | None, option], None)
 
     def _settings(self, name: str, style: OptionStyle) -> tuple[Any, dict[str, Any]]:
-        """Type and settings of one field's option."""
+        """Return the type and the typer settings of a field's option."""
         field = self.description.model_fields[name]
         kind, default = _plain_type(field.annotation), field.default
         settings: dict[str, Any] = {"help": field_docs(self.description)[name]}
@@ -58,7 +58,7 @@ class FieldsOf:
         return kind, {**settings, **style.settings}
 
     def stated_values(self, values: dict[str, Any]) -> dict[str, Any]:
-        """The fields that the user gave, among the values of all options."""
+        """Select the fields that the user stated from the values of all options."""
         return {
             name: STYLES.get(name, OptionStyle()).value(values[name])
             for name in self.names()
@@ -67,7 +67,7 @@ class FieldsOf:
 
 
 def _plain_type(annotation: Any) -> Any:
-    """The type of an option from a field's: a list for a tuple of texts, text for anything."""
+    """Return a field's option type: a tuple of strings becomes a list, Any becomes str."""
     if isinstance(annotation, types.UnionType):
         annotation = next(each for each in typing.get_args(annotation) if each is not type(None))
     if typing.get_origin(annotation) is tuple and not _words_of(annotation):
@@ -76,7 +76,7 @@ def _plain_type(annotation: Any) -> Any:
 
 
 def _words_of(annotation: Any) -> tuple[str, ...]:
-    """Words that a tuple may hold; empty where the field is no tuple of words."""
+    """Return the words that a tuple may hold; empty if the field is not a tuple of words."""
     if typing.get_origin(annotation) is not tuple:
         return ()
     return typing.get_args(typing.get_args(annotation)[0])
@@ -87,7 +87,7 @@ def _split_words(text: str) -> tuple[str, ...]:
 
 
 def keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    """A keyword parameter of a command."""
+    """Make a keyword parameter of a command."""
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default
     )
@@ -109,7 +109,7 @@ def spread(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def _parameters(group: Callable[..., Any]) -> Iterator[tuple[inspect.Parameter, FieldsOf | None]]:
-    """Parameters of a command or a dataclass, with the mark of those that are fields."""
+    """Yield the parameters of a command or a dataclass, each with its `FieldsOf` mark or None."""
     for parameter in inspect.signature(group, eval_str=True).parameters.values():
         marks = getattr(parameter.annotation, "__metadata__", ())
         yield parameter, next((mark for mark in marks if isinstance(mark, FieldsOf)), None)

@@ -1,4 +1,4 @@
-"""Single options: how those of fields are written, and those that several commands share."""
+"""Option styles: flags and settings of the fields' options, and options shared by commands."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ FRAMEWORK_HELP = (
 
 @dataclass(frozen=True, slots=True)
 class OptionStyle:
-    """How the option of a field differs from a plain one."""
+    """Flags, type and settings of a field's option, where they differ from the plain ones."""
 
     flags: tuple[str, ...] = ()
-    """Its flags; `--name-of-the-field` where empty."""
+    """Flags; empty: `--name-of-the-field`."""
     kind: Any = None
-    """Its type, where that is not the field's."""
+    """Type; None: the field's type."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Further settings that typer takes."""
+    """Further settings for typer."""
     convert: Callable[[Any], Any] | None = None
-    """The field's value from the option's."""
+    """Converts the option's value to the field's; None: they are equal."""
 
     def value(self, option_value: Any) -> Any:
-        """The field's value from what the user gave."""
+        """Convert the option's value to the field's value."""
         return option_value if self.convert is None else self.convert(option_value)
 
 
 def complete_framework(incomplete: str) -> list[str]:
-    """Frameworks that begin with a text, or their switches after a plus."""
+    """List the frameworks that start with a text, or a framework's switches after a plus."""
     before, plus, _ = incomplete.rpartition("+")
     candidates: list[str] = list(names("framework"))
     if plus:
@@ -57,7 +57,7 @@ def complete_framework(incomplete: str) -> list[str]:
 
 
 def _parser(parse: Callable[[str], Any]) -> Callable[[Any], Any]:
-    """A parser of typer's, whose complaint is the planner's."""
+    """Make a parser for typer that reports the planner's own error messages."""
 
     def parsed(text: Any) -> Any:
         try:
@@ -119,7 +119,7 @@ STYLES = {
         convert=tuple,
     ),
 }
-"""Styles by the name of the field; the others are plain."""
+"""Styles by field name; all other fields have plain options."""
 
 
 _DOCS = field_docs(JobDescription)

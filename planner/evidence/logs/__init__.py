@@ -1,1 +1,1 @@
-"""Logs: records of training loops, beside the estimates of their jobs."""
+"""Logs: training logs, and their comparison with the estimates of their jobs."""

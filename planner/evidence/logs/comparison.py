@@ -1,4 +1,4 @@
-"""Comparison of a real run's log with its estimate, and the parts that are most likely off."""
+"""Comparison: a real run's log against its estimate, and the parts that are most likely off."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from planner.evidence.logs.steps import RunLog
 from planner.units import format_bytes, format_count, format_seconds
 
 _NOT_COUNTED = 0.03
-"""Data loading, logging and stragglers, as a part of the step that no estimate holds."""
+"""Share of a step for data loading, logging and stragglers, which no estimate includes."""
 _NOT_COUNTED_NAME = "not estimated (data loading, logging, stragglers)"
 _COMPUTING = ("forward", "backward", "recompute", "optimizer")
 _IDLE = ("host_overhead", "pipeline_bubble", "offload")
@@ -30,7 +30,7 @@ _USE = (
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure of the log beside the estimate's; ratio is measured over estimated."""
+    """One figure of the log with the estimated one."""
 
     name: str
     measured: float
@@ -48,16 +48,16 @@ class Suspect:
 
     part: str
     share: float
-    """Of the difference, if all parts err independently by their usual size."""
+    """Share of the difference, if all parts err independently by their usual size."""
     factor: float | None
-    """By what the part alone would have to be multiplied; None where it is no estimated part."""
+    """Factor by which this part alone would explain the difference; None: not an estimated part."""
     plausible: bool
-    """Whether that factor lies between 1/3 and 3."""
+    """True if that factor lies between 1/3 and 3, or is None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A measured run beside its estimate."""
+    """A measured run with its estimate."""
 
     log: RunLog
     job: Job
@@ -70,7 +70,7 @@ class Comparison:
     """90 % interval of the estimate [s]."""
     suspects: tuple[Suspect, ...]
     doubts: tuple[str, ...]
-    """Reasons why log, layout and machine cannot be of one run."""
+    """Reasons why log, layout and machine cannot belong to one run."""
 
     @property
     def ratio(self) -> float:
@@ -79,7 +79,7 @@ class Comparison:
 
     @property
     def inside(self) -> bool:
-        """Whether the run lies in the estimate's interval."""
+        """True if the measured step time lies in the estimate's interval."""
         return self.interval_s[0] <= self.step_time_s <= self.interval_s[1]
 
 
@@ -138,7 +138,7 @@ def _doubts(job: Job, figures: tuple[Figure, ...]) -> tuple[str, ...]:
 
 
 def _step_times(log: RunLog, job: Job) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Step times, printed or from the printed rates and the job's batch [s]."""
+    """Return step times, as printed or from the printed rates and the job's batch [s]."""
     printed = log.column("time_s")
     if printed.size:
         return printed
@@ -156,7 +156,7 @@ def _step_times(log: RunLog, job: Job) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 def _figures(log: RunLog, job: Job, estimate: Estimate, step_s: float) -> tuple[Figure, ...]:
-    """Figures that the log states, or that follow from its steps, beside the estimate's."""
+    """Return the figures that the log states or its steps imply, with the estimated ones."""
     workload, world = job.scenario.workload, job.layout.world
     rate = log.median("tokens_per_s") or workload.tokens_per_step / step_s
     device_rate = log.median("tokens_per_s_per_device") or rate / world
@@ -178,7 +178,7 @@ def _figures(log: RunLog, job: Job, estimate: Estimate, step_s: float) -> tuple[
 
 
 def _timers(parts: Mapping[str, float]) -> dict[str, float]:
-    """Parts as a framework's timers cut a step [s]; passes share the host by their computation."""
+    """Group parts like a framework's timers [s]; passes share host time by their computation."""
     forward, backward = parts["forward"], parts["backward"] + parts["recompute"]
     share = forward / (forward + backward)
     common = parts["host_overhead"] + parts["parameter_gathering"]
@@ -191,7 +191,7 @@ def _timers(parts: Mapping[str, float]) -> dict[str, float]:
 
 
 def _device_phases(parts: Mapping[str, float]) -> dict[str, float]:
-    """Parts as a profile of a device cuts a step [s]."""
+    """Group parts like a profile of the device [s]."""
     computing, idle = (sum(parts[name] for name in names) for names in (_COMPUTING, _IDLE))
     return {
         "computing_s": computing,
@@ -201,7 +201,7 @@ def _device_phases(parts: Mapping[str, float]) -> dict[str, float]:
 
 
 def _measured_memory(estimate: Estimate) -> dict[str, float]:
-    """Peak memory as each way of measuring it sees [B]."""
+    """Return the peak memory that each way of measuring sees [B]."""
     parts = estimate.memory_bytes
     kinds: tuple[MemoryKind, ...] = ("allocated", "reserved")
     return {
@@ -211,14 +211,14 @@ def _measured_memory(estimate: Estimate) -> dict[str, float]:
 
 
 def _suspects(estimate: Estimate, difference_s: float) -> tuple[Suspect, ...]:
-    """Parts by their share of the difference: (t u)^2 / sum (t u)^2 for errors of t u each.
+    """Rank parts by their share of the difference: (t u)^2 / sum (t u)^2 for errors of t u each.
 
     A heuristic: every part has a relative uncertainty u, and errs independently of the others.
     """
     parts = {name: value for name, value in estimate.step_time_parts_s.items() if value > 0}
     sizes = {name: value * time_spread(name) for name, value in parts.items()}
     if difference_s > 0:
-        # what no estimate holds can only make a run slower
+        # what no estimate includes can only make a run slower
         sizes[_NOT_COUNTED_NAME] = _NOT_COUNTED * estimate.step_time_s
     total = sum(size * size for size in sizes.values())
     suspects = []
@@ -229,11 +229,11 @@ def _suspects(estimate: Estimate, difference_s: float) -> tuple[Suspect, ...]:
     return tuple(sorted(suspects, key=lambda s: (not s.plausible, -s.share, s.part)))
 
 
-# --- what is said of it -----------------------------------------------------------------------
+# --- output -----------------------------------------------------------------------------------
 
 
 def comparison_dict(result: Comparison) -> dict[str, Any]:
-    """A comparison as plain data."""
+    """Return a comparison as plain data."""
     log, job = result.log, result.job
     return {
         "log": log.source,
@@ -270,7 +270,7 @@ def _format(name: str, value: float) -> str:
 
 
 def comparison_text(result: Comparison) -> str:
-    """A comparison as lines to read."""
+    """Format a comparison as text."""
     log, job = result.log, result.job
     lines = [
         f"{log.title} log: {log.num_steps} steps, {log.num_warmup} of warm-up dropped, "
@@ -304,7 +304,7 @@ def _verdict(result: Comparison) -> str:
 
 
 def _blame(result: Comparison) -> str:
-    """One sentence on the part most likely off, with the rule behind it."""
+    """Name the part that is most likely off, and the rule behind it, in one sentence."""
     first = result.suspects[0]
     text = f"most likely off: {first.part} ({100 * first.share:.0f} % of the difference"
     if first.factor is not None and first.factor > 0:

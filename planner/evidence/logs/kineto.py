@@ -1,7 +1,7 @@
-"""Profiles of torch.profiler (Kineto): steps, and in each the time of the device by activity.
+"""Profiles of torch.profiler (Kineto): steps, each with the device's time by activity.
 
 A profile is a Chrome trace: `ProfilerStep#N` marks a step, kernels of NCCL, RCCL and oneCCL
-communicate, all others compute. Holistic Trace Analysis, which tells more, would bring Jupyter.
+communicate, all others compute. Holistic Trace Analysis reports more, but needs Jupyter.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _COLLECTIVES = ("nccl", "rccl", "oneccl", "ccl_")
 _US = 1e-6
 
 Spans = NDArray[np.float64]
-"""Begin and end of events, one row each [us]."""
+"""Start and end of events, one row each [us]."""
 
 
 def is_profile(head: bytes) -> bool:
-    """Whether a file begins as a profile."""
+    """True if a file starts like a profile."""
     if head[:2] == b"\x1f\x8b":
         head = zlib.decompressobj(31).decompress(head, 65_536)
     return head.lstrip()[:1] == b"{" and (b'"traceEvents"' in head or b'"schemaVersion"' in head)
 
 
 def read_profile(path: Path) -> RunLog:
-    """Read the steps of a profile; LogError where the file is cut off or has no marked step."""
+    """Read the steps of a profile. Raises LogError if the file is cut off or marks no step."""
     where = shorten_path(path)
     trace = _loaded(path, where)
     events = [event for event in trace.get("traceEvents") or [] if _is_span(event)]
@@ -106,7 +106,7 @@ def _spans(events: Any) -> Spans:
 
 
 def _union(spans: Spans) -> Spans:
-    """Join overlapping spans; they are ordered by their begin."""
+    """Join overlapping spans; the spans are sorted by start."""
     if not spans.size:
         return spans
     until = np.maximum.accumulate(spans[:, 1])
@@ -116,7 +116,7 @@ def _union(spans: Spans) -> Spans:
 
 
 def _within(spans: Spans, window: Spans) -> float:
-    """Time of a window that disjoint spans cover [us]."""
+    """Return the time of a window that disjoint spans cover [us]."""
     covered = np.minimum(spans[:, 1], window[1]) - np.maximum(spans[:, 0], window[0])
     return float(covered.clip(0).sum())
 

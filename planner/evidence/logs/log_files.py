@@ -1,4 +1,4 @@
-"""Read logs of real runs, whose content shows their format: profile, events, table or lines."""
+"""Log files: read logs of real runs as profile, events, table or lines, by their content."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _PROBE_BYTES = 65_536
 
 
 def read_log(path: str | Path, columns: Mapping[str, str] | None = None) -> RunLog:
-    """Read a file, or a folder of TensorBoard events; LogError where it holds no steps.
+    """Read a log file or a folder of TensorBoard events. Raises LogError if it has no steps.
 
-    `columns` names the column of a figure: see `scalars.FIGURES`.
+    `columns` gives the column of a figure; `scalars.FIGURES` lists the figures.
     """
     place = Path(path).expanduser()
     where = shorten_path(path)

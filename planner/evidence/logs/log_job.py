@@ -1,7 +1,7 @@
-"""The job behind a log, from a small JSON file, or else from the log itself with a note.
+"""Log job: the job of a logged run, from a JSON file, or from the log itself with a note.
 
 The file is a bare layout, or `{"layout": ..., "model": ..., "workload": ..., "framework": ...}`,
-or what `planner estimate --json` or `planner plan --json` printed (then its best layout).
+or output of `planner estimate --json` or `planner plan --json` (then its best layout).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FIELDS: dict[str, tuple[type, str]] = {
     "workload": (dict, 'an object, such as {"sequence_length": 4096}'),
     "framework": (str, 'a name, such as "fsdp2"'),
 }
-"""Fields of a job in a file."""
+"""Fields of a job file: type, and description for messages."""
 _CLOSE = 0.005
 
 
@@ -54,7 +54,7 @@ def read_job(
     sequence_length: int | None = None,
     precision: str | None = None,
 ) -> Job:
-    """Read the job of a log; `layout` may be the configuration in the run's own files."""
+    """Read the job of a log; `layout` may be the `Configuration` of the run's own files."""
     place = machine if isinstance(machine, Machine) else load_machine(machine)
     overrides = {"sequence_length": sequence_length, "precision": precision}
     workload = {name: value for name, value in overrides.items() if value is not None}
@@ -66,7 +66,7 @@ def read_job(
     trained = _model(model or fields.get("model"), log, assumed)
     job_layout = _layout(fields["layout"], log, place, assumed)
     workload = {**(fields.get("workload") or {}), **workload}
-    Workload.described(workload, where="workload")  # the stated fields are sound before their use
+    Workload.described(workload, where="workload")  # check the stated fields before use
     if "sequence_length" not in workload:
         workload["sequence_length"] = _sequence(log, trained, assumed)
     job_layout = _batch(job_layout, fields["layout"], workload, log, assumed)
@@ -90,7 +90,7 @@ def _configured_job(
     workload: dict[str, Any],
     assumed: list[str],
 ) -> Job:
-    """The job of the run's own files and the caller's `workload`; the log fills in the rest."""
+    """Make the job from the run's own files and `workload`; the log fills in the rest."""
     if "sequence_length" not in {**files.workload, **workload}:
         workload["sequence_length"] = _sequence(log, model, assumed)
     files = _with_world(files, log, machine, assumed)
@@ -113,7 +113,7 @@ def _configured_job(
 def _with_world(
     files: Configuration, log: RunLog, machine: Machine, assumed: list[str]
 ) -> Configuration:
-    """Fill in the number of ranks where the files state neither it nor dp."""
+    """Fill in the number of ranks if the files state neither it nor dp."""
     ranks = int(log.fact("world") or 0)
     if ranks and files.world and ranks != files.world:
         assumed.append(
@@ -128,7 +128,7 @@ def _with_world(
 
 
 def _logged_batch(log: RunLog, length: int) -> int | None:
-    """Sequences of one step in the log, or from its tokens."""
+    """Return the sequences per step, as logged or from the logged tokens; None if unknown."""
     batch, tokens = log.fact("global_batch"), log.fact("tokens_per_step")
     if batch is None and tokens is None:
         rate, time = log.median("tokens_per_s"), log.median("time_s")
@@ -139,7 +139,7 @@ def _logged_batch(log: RunLog, length: int) -> int | None:
 
 
 def _read_fields(layout: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:
-    """Read the fields of a job: of a mapping, of a JSON file, or none."""
+    """Read the fields of a job from a mapping or a JSON file; for None, an empty layout."""
     if layout is None:
         return {"layout": {}}
     if isinstance(layout, Mapping):
@@ -229,7 +229,7 @@ def _batch(
     log: RunLog,
     assumed: list[str],
 ) -> Layout:
-    """Give a layout the batch of the log, where the file leaves it open."""
+    """Set the batch of a layout from the workload or the log, if the file leaves it open."""
     batch = fields.get("global_batch") or _logged_batch(log, fields["sequence_length"])
     if not batch or batch == layout.global_batch:
         return layout

@@ -1,7 +1,7 @@
-"""Scalars: figures by name, as loggers write them into tables (CSV, JSON lines) and event files.
+"""Scalars: named figures in tables (CSV, JSON lines) and event files of loggers.
 
-`log_formats.toml` lists known names, and a user can say which column holds what. Where no time and
-no rate is written, the times at which steps were written tell how long they took.
+`log_formats.toml` lists known names, and users can assign columns. If a log has no times and no
+rates, step times are the differences of the times at which steps were written.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _PREFIX = re.compile(r"^(?:train|metrics|perf)[/|. ]+")
 
 
 class Figure(NamedTuple):
-    """A field of `Step`, and the factor that turns a written number into it."""
+    """A field of `Step`, and the factor from the logged number to it."""
 
     field: str
     scale: float = 1.0
 
 
 def _columns() -> Iterator[tuple[str, Figure, list[str]]]:
-    """Figures that a column can hold, and the names of columns that hold them."""
+    """Yield the figures that a column can hold, with their known column names."""
     for name, column in LOG_FORMATS["columns"].items():
         fields = column if isinstance(column, dict) else {"names": column}
         figure = Figure(fields.get("field", name), UNITS[fields.get("unit", "")])
@@ -57,20 +57,20 @@ def _columns() -> Iterator[tuple[str, Figure, list[str]]]:
 
 
 FIGURES = {name: figure for name, figure, _ in _columns()}
-"""Figures that a column can hold; `written_at_s` is a clock."""
+"""Figures that a column can hold; `written_at_s` is the time of writing."""
 _FIGURE_OF = {label: name for name, _, labels in _columns() for label in labels}
 
 
 class Row(NamedTuple):
-    """Figures that were written together, by their names in the log."""
+    """Figures that were logged together, by their names in the log."""
 
     figures: Mapping[str, float]
     written_at_s: float = math.nan
-    """Time of writing, by the logger's own clock."""
+    """Time of writing, by the logger's clock."""
 
 
 def chosen_columns(assignments: Sequence[str]) -> dict[str, str]:
-    """Columns by the figure they hold, from words such as `time_s=dt`.
+    """Parse assignments such as `time_s=dt` into columns by figure.
 
     >>> chosen_columns(["time_s=dt", "loss = train loss"])
     {'time_s': 'dt', 'loss': 'train loss'}
@@ -89,7 +89,7 @@ def chosen_columns(assignments: Sequence[str]) -> dict[str, str]:
 def read_scalars(
     rows: Iterable[Row], source: Source, where: str, columns: Mapping[str, str]
 ) -> RunLog:
-    """Read a run from named figures; LogError where none is a time, a rate or a clock."""
+    """Read a run from named figures. Raises LogError if none is a time, a rate or a clock."""
     all_rows = list(rows)
     names = list(dict.fromkeys(name for row in all_rows for name in row.figures))
     named = _named(names, columns, where)
@@ -109,7 +109,7 @@ def read_scalars(
 
 
 def _named(names: Sequence[str], columns: Mapping[str, str], where: str) -> dict[str, str]:
-    """The figure of every column that is read, by the column's name."""
+    """Return the figure of every column that is read, by column name."""
     plain = {name: _PREFIX.sub("", name.strip().lower()) for name in names}
     named = {name: _FIGURE_OF[plain[name]] for name in names if plain[name] in _FIGURE_OF}
     for figure, column in columns.items():
@@ -136,7 +136,7 @@ def _clock(row: Row, named: Mapping[str, str]) -> float:
 
 
 def _timed(steps: Sequence[Step], clock: Sequence[float]) -> list[Step]:
-    """Steps with the time since the one before, where both were counted and dated."""
+    """Return steps with the time since the previous one; both need a number and a clock."""
     pairs = zip(steps, clock, strict=True)
     dated = [(step, time) for step, time in pairs if "step" in step and math.isfinite(time)]
     timed = []
@@ -148,7 +148,7 @@ def _timed(steps: Sequence[Step], clock: Sequence[float]) -> list[Step]:
 
 
 def _peaks(steps: Sequence[Step]) -> dict[str, float]:
-    """The largest memory that any step states."""
+    """Return the largest memory that any step states."""
     peaks = {}
     for name in ("allocated_bytes", "reserved_bytes"):
         values = values_of(steps, name)
@@ -161,7 +161,7 @@ def _peaks(steps: Sequence[Step]) -> dict[str, float]:
 
 
 def is_table(head: str) -> bool:
-    """Whether a text begins as a table: with column names, or with one object a line.
+    """True if a text starts like a table: with column names, or with one JSON object per line.
 
     >>> is_table("epoch,step,loss,step_time\\n0,1,9.1,0.5\\n"), is_table("step 1: loss 9.1\\n")
     (True, False)
@@ -221,7 +221,7 @@ def _figures(cells: Iterable[tuple[str, Any]]) -> dict[str, float]:
 
 
 def _number(cell: Any) -> float | None:
-    """A finite number; None for anything else, such as an empty cell."""
+    """Parse a finite number; None for anything else, such as an empty cell."""
     if isinstance(cell, bool) or not isinstance(cell, str | int | float):
         return None
     try:
@@ -235,14 +235,14 @@ def _number(cell: Any) -> float | None:
 
 
 def event_files(path: Path) -> list[Path]:
-    """TensorBoard's event files at a path: itself, or those of a folder, in order of names."""
+    """List TensorBoard's event files at a path: the file itself, or those in a folder, by name."""
     if path.is_dir():
         return sorted(path.rglob("*tfevents*"))
     return [path] if "tfevents" in path.name else []
 
 
 def read_events(path: Path, columns: Mapping[str, str]) -> RunLog:
-    """Read event files by TensorBoard itself; LogError where it is missing or they hold nothing."""
+    """Read event files with TensorBoard. Raises LogError without it or without scalars."""
     where = shorten_path(path)
     size = sum(file.stat().st_size for file in event_files(path))
     if size > _MAX_EVENT_BYTES:
@@ -272,7 +272,7 @@ def _event_rows(path: Path, where: str) -> Iterator[Row]:
         )
         try:
             events.Reload()
-        except Exception as error:  # TensorBoard's readers raise whatever their parsers do
+        except Exception as error:  # TensorBoard's readers pass on any error of their parsers
             raise LogError(
                 f"{shorten_path(file)} is no readable event file ({shorten(str(error))}); "
                 "name one that a run has closed"

@@ -1,7 +1,7 @@
-"""Step lines of training loops, whose format is recognised from the lines themselves.
+"""Step lines: steps from the printed lines of training loops, in formats that are detected.
 
-A log may come from anywhere, so encoding, lengths and every number are checked. What the common
-frameworks print is data: `log_formats.toml`.
+A log may come from anywhere, so encoding, lengths and every number are checked. The formats of
+common frameworks are data: `log_formats.toml`.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """Place of a figure in a line, and its factor to SI units."""
+    """Position of a figure in a line, and its factor to SI units."""
 
     pattern: re.Pattern[str]
     scale: float = 1.0
     prefixed: bool = False
-    """Whether a decimal prefix may follow the number, as in 43.2K."""
+    """True if a decimal prefix may follow the number, as in 43.2K."""
 
     @classmethod
     def of(cls, place: str | Mapping[str, Any]) -> Pick:
@@ -59,7 +59,7 @@ class Pick:
         return cls(re.compile(pattern, re.IGNORECASE), scale, prefixed)
 
     def find(self, line: str) -> float | None:
-        """The figure on a line, or None; thousands separators are dropped."""
+        """Return the figure on a line, or None; thousands separators are dropped."""
         match = self.pattern.search(line)
         if match is None:
             return None
@@ -73,7 +73,7 @@ class Format:
 
     source: Source
     words: tuple[str, ...]
-    """Words that the line of a step holds."""
+    """Words that every step line contains."""
     line: re.Pattern[str]
     picks: dict[str, Pick]
 
@@ -86,25 +86,25 @@ class Format:
         return cls(source, tuple(fields["words"]), re.compile(fields["line"]), picks)
 
     def matches(self, line: str) -> bool:
-        """Whether a line is that of a step."""
+        """True if a line is a step line."""
         return all(word in line for word in self.words) and bool(self.line.search(line))
 
 
 FORMATS = tuple(Format.of(fields) for fields in LOG_FORMATS["formats"])
-"""In the order of preference."""
+"""Known formats, in order of preference."""
 FACTS = tuple((fact["name"], fact["word"], Pick.of(fact)) for fact in LOG_FORMATS["facts"])
-"""Name, a word that the line holds in lower case, and where the figure stands."""
+"""Facts: name, a lower-case word that the line contains, and the position of the figure."""
 
 
 def lines_of(file: BinaryIO) -> Iterator[str]:
-    """Lines of a text file, progress bars split at carriage returns."""
+    """Yield the lines of a text file; progress bars are split at carriage returns."""
     # readline with a limit, so that a file without line ends cannot fill the memory
     while chunk := file.readline(1_000_000):
         yield from re.split(r"[\r\n]+", chunk.decode("utf-8", errors="replace"))
 
 
 def read_lines(lines: Iterable[str], where: str) -> RunLog:
-    """Read the step lines of a log; LogError where no line is one of a known format."""
+    """Read the step lines of a log. Raises LogError if no line has a known format."""
     steps_by_format: dict[str, list[Step]] = {each.source.format: [] for each in FORMATS}
     facts: dict[str, Counter[float]] = {name: Counter() for name, _, _ in FACTS}
     for raw in lines:
@@ -141,7 +141,7 @@ def _note_facts(line: str, facts: dict[str, Counter[float]]) -> None:
 
 
 def _settled(facts: dict[str, Counter[float]]) -> dict[str, float]:
-    """Memory by its largest value, anything else by the one that is stated most often."""
+    """Choose one value per fact: the largest for memory, else the most frequent."""
     return {
         name: max(seen, key=lambda value: (name.endswith("_bytes") or seen[value], value))
         for name, seen in facts.items()

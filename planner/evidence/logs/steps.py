@@ -1,4 +1,4 @@
-"""Steps of a log as every reader states them; `summary` drops the warm-up and takes medians."""
+"""Steps: the steps of a log in the form all readers share; `summary` drops the warm-up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from planner.describe.files import read_toml
 from planner.errors import CatalogueError
 
 LOG_FORMATS = read_toml(Path(__file__).with_name("log_formats.toml"))
-"""Step lines, facts and columns of the common frameworks."""
+"""Formats of step lines, facts and columns of common frameworks."""
 UNITS = {"": 1.0, "ms": 1e-3, "%": 0.01, "TFLOP/s": 1e12, "MiB": 2.0**20, "GiB": 2.0**30, "GB": 1e9}
 """Factors to SI units."""
 
@@ -24,11 +24,11 @@ class LogError(CatalogueError):
 
 
 Step = dict[str, float]
-"""Figures of one step, as `log_formats.toml` names them; what the log does not state is missing."""
+"""Figures of one step, as `log_formats.toml` names them, without those not in the log."""
 
 
 def step_of(figures: Mapping[str, float | None]) -> Step:
-    """Make a step of figures; a time per micro-batch or a rate of steps becomes its time.
+    """Make a step from figures; a time per micro-batch or a rate of steps gives its time.
 
     >>> step_of({"step": 25, "passes": 100, "pass_time_s": 0.5, "loss": None})["time_s"]
     2.0
@@ -43,7 +43,7 @@ def step_of(figures: Mapping[str, float | None]) -> Step:
 
 
 def values_of(steps: Sequence[Step], name: str) -> NDArray[np.float64]:
-    """A figure of every step; NaN where it is not stated."""
+    """Return a figure of every step; NaN where it is not stated."""
     return np.array([step.get(name, math.nan) for step in steps], dtype=np.float64)
 
 
@@ -55,9 +55,9 @@ class Source:
     """Key of the format in the answers."""
     title: str
     framework: str = ""
-    """Catalogue name of the framework that writes it; empty where any may."""
+    """Catalogue name of the framework that writes it; empty: any."""
     note: str = ""
-    """Warning for readers of its figures."""
+    """Warning about its figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,27 +71,27 @@ class RunLog:
     num_steps: int
     """Steps with a usable time or rate."""
     num_warmup: int
-    """Leading ones that were dropped."""
+    """Leading steps that were dropped as warm-up."""
     num_slow: int
-    """Later ones above 1.5 times the median: evaluations, checkpoints, stragglers."""
+    """Later steps above 1.5 times the median: evaluations, checkpoints, stragglers."""
     steps: tuple[Step, ...]
-    """The steady ones."""
+    """Steps after the warm-up."""
     facts: dict[str, float]
     notes: tuple[str, ...]
 
     def column(self, name: str) -> NDArray[np.float64]:
-        """The finite, positive values of a figure over the steady steps."""
+        """Return the finite, positive values of a figure over the steady steps."""
         values = values_of(self.steps, name)
         finite: NDArray[np.float64] = values[np.isfinite(values) & (values > 0)]
         return finite
 
     def median(self, name: str) -> float | None:
-        """Median of a figure; None where the log does not state it."""
+        """Return the median of a figure; None if the log does not state it."""
         values = self.column(name)
         return float(np.median(values)) if values.size else None
 
     def fact(self, name: str) -> float | None:
-        """A figure stated once or on step lines."""
+        """Return a figure that is stated once, else its median over the steps."""
         return self.facts.get(name, self.median(name))
 
 
@@ -99,7 +99,7 @@ _RATES = ("tokens_per_s_per_device", "tokens_per_s", "samples_per_s", "mean_samp
 
 
 def durations(steps: Sequence[Step]) -> NDArray[np.float64]:
-    """Duration of every step in the most direct measure: a time, one over a rate, its phases."""
+    """Return step durations, up to a factor, by the most direct measure: time, 1 / rate, phases."""
     for name in ("time_s", *_RATES, "phases_s"):
         values = values_of(steps, name)
         if name in _RATES:
@@ -111,10 +111,10 @@ def durations(steps: Sequence[Step]) -> NDArray[np.float64]:
 
 
 def steady(durations: NDArray[np.float64]) -> int:
-    """Count the leading steps that are warm-up: the first of five or more, then up to half of all.
+    """Count leading warm-up steps: the first of five or more, then outliers, up to half of all.
 
-    Those lie further from the median of the second half than four robust standard deviations and
-    5 %.
+    Outliers differ from the median of the second half by more than four robust standard deviations
+    and more than 5 %.
 
     >>> steady(np.array([9.0, 3.0, 1.0, 1.01, 1.0, 0.99, 1.0, 1.0]))
     2
@@ -133,7 +133,7 @@ def steady(durations: NDArray[np.float64]) -> int:
 
 
 def _phases(steps: Sequence[Step]) -> dict[str, float]:
-    """Medians of the phases that DeepSpeed prints on lines of their own, after the first."""
+    """Return medians of the phases that DeepSpeed prints on separate lines, without the first."""
     timed = [step for step in steps if step["phases_s"] > 0][1:]
     names = ("forward_s", "backward_s", "backward_reduce_s", "optimizer_s")
     return {name: float(np.median(values_of(timed, name))) for name in names if timed}
@@ -142,7 +142,7 @@ def _phases(steps: Sequence[Step]) -> dict[str, float]:
 def summary(
     source: Source, steps: Sequence[Step], facts: Mapping[str, float], where: str
 ) -> RunLog:
-    """Summarise the steady steps; LogError where none has a finite, positive time or rate."""
+    """Summarize the steps after warm-up. Raises LogError without any finite, positive time."""
     measured = durations(steps)
     usable = [step for step, value in zip(steps, measured, strict=True) if value > 0]
     if not usable:

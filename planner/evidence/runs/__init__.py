@@ -1,1 +1,1 @@
-"""Runs: rows of a table of measured runs, read as runs that can be estimated."""
+"""Runs: measured runs, read from the rows of a table so that they can be estimated."""

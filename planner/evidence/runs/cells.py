@@ -1,4 +1,4 @@
-"""Cells: one row of a table of runs, read with care, with a note on every default."""
+"""Cells: one row of a table of runs, checked, with a note on every default."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from planner.errors import PlannerError, shorten
 
 _MAX_COUNT = 1_000_000_000
 _LEAST, _GREATEST = 1e-9, 1e15
-"""No figure of a run lies outside, in any unit of the columns."""
+"""Plausible range of every number, in the unit of its column."""
 _EMPTY = {"", "-", "n/a", "na", "none stated", "null", "?"}
 T = TypeVar("T")
 
@@ -22,18 +22,18 @@ class Note:
 
     sentence: str
     guess: bool = False
-    """Whether it makes the job another one: model shape, software, devices or layout."""
+    """True if it decides what the job is: model shape, software, devices or layout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """The cells of one row by column, and what was assumed so far."""
+    """The cells of one row by column, and the assumptions so far."""
 
     row: Mapping[str, str]
     notes: list[Note] = field(default_factory=list)
 
     def filled(self, **cells: object) -> Cells:
-        """A copy without notes, with some cells filled in."""
+        """Return a copy without notes, with some cells filled in."""
         return Cells({**self.row, **{column: str(value) for column, value in cells.items()}})
 
     def assume(self, value: T, sentence: str, *, guess: bool = False) -> T:
@@ -46,12 +46,12 @@ class Cells:
         return value
 
     def text(self, column: str) -> str:
-        """The cell without surrounding blanks; empty where it or its column is missing."""
+        """Return the cell without surrounding blanks; empty if it or its column is missing."""
         cell = (self.row.get(column) or "").strip()
         return "" if cell.lower() in _EMPTY else cell
 
     def number(self, column: str) -> float | None:
-        """A positive finite number; None where the cell is empty.
+        """Return a positive finite number; None if the cell is empty.
 
         >>> Cells({"hidden": "4096"}).number("hidden")
         4096.0
@@ -75,7 +75,7 @@ class Cells:
         return value
 
     def count(self, column: str, *, zero: bool = False) -> int | None:
-        """A whole number from 1 (or 0) on; None where the cell is empty."""
+        """Return a whole number from 1 (or 0) on; None if the cell is empty."""
         if zero and self.text(column) in ("0", "0.0"):
             return 0
         value = self.number(column)
@@ -87,14 +87,14 @@ class Cells:
         return None if value is None else int(value)
 
     def need(self, column: str) -> int:
-        """A count that no default can replace."""
+        """Return a count without a default. Raises PlannerError if the cell is empty."""
         value = self.count(column)
         if value is None:
             raise PlannerError(f"{column} is empty and nothing else tells it; fill it in")
         return value
 
     def flag(self, column: str) -> bool | None:
-        """yes or no; None where the cell is empty.
+        """Return False for "no" and its synonyms, else True; None if the cell is empty.
 
         >>> Cells({"oom": "crash_or_oom"}).flag("oom")
         True

@@ -1,4 +1,4 @@
-"""Labels: what the words of a row mean, by `labels.toml` and the catalogue, and its software."""
+"""Labels: meanings of a row's words, from `labels.toml` and the catalogue, and its software."""
 
 from __future__ import annotations
 
@@ -23,50 +23,50 @@ class Sourced(Description):
     """A fact with its source."""
 
     source: str = Field(min_length=6)
-    """Source of the fact; it says so where the fact is assumed."""
+    """Source of the fact; it says so if the fact is assumed."""
 
 
 class Meanings(Sourced):
-    """Words of a label and what each means."""
+    """Words of a label and their meanings."""
 
     words: dict[str, str]
-    """Meaning by word; the first word that occurs wins."""
+    """Meaning by word; the first word found wins."""
 
 
 class SlowerLinks(Sourced):
-    """A device that is another one of the catalogue with slower links."""
+    """A device that is another catalogue device with slower links."""
 
     device: str
-    """The device that a row names."""
+    """Device named in a row."""
     like: str
-    """The device whose profile is taken."""
+    """Device whose profile is used."""
     overrides: tuple[str, ...]
     """Differences from that profile, as `section.field=value`."""
 
 
 class Usual(Sourced):
-    """Defaults of the runs of a described framework."""
+    """Defaults for runs of a framework."""
 
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout of a GPT."""
     precision: TrainingPrecision | None = None
-    """Training precision; None: bf16 where the device has it, else fp16."""
+    """Training precision; None: bf16 if the device has it, else fp16."""
     data_parallel_unless_stated: bool = False
-    """Whether a row that states no degrees means data parallelism alone."""
+    """True if a row without degrees means pure data parallelism."""
     zero_stage_with_pipeline: int | None = None
     """ZeRO stage that replaces ZeRO-3 with a pipeline; None: ZeRO-3 stays."""
     sharded_reduce_bytes: float | None = Field(default=None, gt=0)
-    """A bf16 gradient on the wire where gradients are sharded (ZeRO-2 and 3); None: as described
-    [B]."""
+    """Size of a bf16 gradient element on the wire with sharded gradients (ZeRO-2 and 3) [B]; None:
+    as in the framework's description."""
 
 
 class Software(Sourced):
-    """Framework behind a label of software, and defaults of such runs."""
+    """Framework behind a software label, and defaults of its runs."""
 
     words: tuple[str, ...]
-    """All of them occur in the label."""
+    """Words that must all occur in the label."""
     noted: str = ""
-    """Words that the notes must hold as well; empty: any."""
+    """Words that the row's notes must contain as well; empty: any notes."""
     framework: str
     """Name in the catalogue."""
     zero_stage: int = Field(default=0, ge=0, le=3)
@@ -74,78 +74,78 @@ class Software(Sourced):
     recompute: Literal["none", "selective", "full"] = "none"
     """Activation recompute."""
     sequence_parallel: bool = False
-    """Whether norms are split over tp."""
+    """True if norms are split over tp."""
     until_year: int = 9999
     """Last year in which the label means this."""
     flash_since: int = 2023
     """First year whose runs used fused attention."""
     stands_in: bool = False
-    """The nearest description, of other software than the label's; said in the row."""
+    """True if the framework is only the nearest to the label's software; noted in the row."""
     whole_experts: bool = False
-    """Whether its recipes leave experts whole beside tensor parallelism."""
+    """True if its recipes do not split experts under tensor parallelism."""
     pipeline_micro_batches: Literal["tuned", "stages", "single"] = "tuned"
-    """Split of a batch in a pipeline: as tuned, into as many micro-batches as stages, or into
-    single sequences."""
+    """Split of a batch in a pipeline: the fastest, as many micro-batches as stages, or single
+    sequences."""
     changes: dict[str, Any] = Field(default_factory=dict)
     """Traits that its recipes or launchers set: `section.field` of the framework, or `field`."""
     changes_without_pipeline: dict[str, Any] = Field(default_factory=dict)
-    """Traits that they set besides where pp is 1; an empty table takes the section away."""
+    """Further traits that they set if pp is 1; an empty table removes the section."""
     other_build: dict[str, Any] = Field(default_factory=dict)
-    """Traits of a second build, which runs do not state but their memory tells."""
+    """Traits of a second build; rows do not state the build, but their memory reveals it."""
     first_stage_memory: bool = False
-    """Whether the memory that it prints is of the pipeline's first stage, else of the fullest."""
+    """True if it prints the memory of the first pipeline stage; False: of the fullest stage."""
     compiles: bool = False
-    """Whether its runs compile their model."""
+    """True if its runs compile their model."""
     compiled_changes: dict[str, Any] = Field(default_factory=dict)
-    """Traits that differ from the switch `compile` where its runs compile."""
+    """Traits of compiled runs that differ from the switch `compile`."""
 
 
 Where = dict[str, list[str]]
-"""Words by column: one of each column's occurs in its cell."""
+"""Words by column: a row matches if every cell contains one of its column's words."""
 
 
 class Switch(Sourced):
-    """A switch of frameworks, as words of a row say that it is on."""
+    """A switch of frameworks, and the words in a row that turn it on."""
 
     name: str
     where: Where
 
 
 class CellRule(Sourced):
-    """Cells that other cells of a row mean."""
+    """Cells that other cells of a row imply."""
 
     where: Where
     replace: dict[str, str] = Field(default_factory=dict)
-    """Cells that are written whatever stands there."""
+    """Cells that are overwritten."""
     fill: dict[str, str] = Field(default_factory=dict)
-    """Cells that are written where they are empty."""
+    """Cells that are filled if empty."""
 
 
 class Labels(Description):
     """The file `labels.toml`."""
 
     devices: tuple[Meanings, ...]
-    """Spellings of devices in the catalogue's product names."""
+    """Spellings of devices, and their product names in the catalogue."""
     slower_links: tuple[SlowerLinks, ...]
     usual_machines: tuple[str, ...]
-    """Machines that stand for a device where no system is named, in the order of trial."""
+    """Machines used for a device if the row names no system, in order of trial."""
     rates: dict[str, str]
-    """Common form of counts and rates of interfaces, by pattern."""
+    """Common form of counts and rates of network interfaces, by pattern."""
     infiniband: dict[str, int]
-    """Rate of a generation [Gb/s], by pattern."""
+    """Rate of an InfiniBand generation [Gb/s], by pattern."""
     precisions: tuple[Meanings, ...]
     words: dict[str, list[str]]
-    """Single words that decide something, by what they mean."""
+    """Single words that decide something, by their meaning."""
     adapter_rank: Quantity
-    """Rank of adapters where a row does not say."""
+    """Rank of adapters if a row states none."""
     switches: tuple[Switch, ...]
-    """Switches that rows state, besides `compile`, which has its own column."""
+    """Switches that rows state, except `compile`, which has its own column."""
     cells: tuple[CellRule, ...]
-    """Cells that others mean, all that match."""
+    """Rules for implied cells; all that match apply."""
     usual: dict[str, Usual]
-    """By name of a framework."""
+    """Defaults by framework name."""
     software: tuple[Software, ...]
-    """Labels of software; the first match wins."""
+    """Software labels; the first match wins."""
 
 
 @functools.cache
@@ -156,7 +156,7 @@ def known_labels() -> Labels:
 
 
 def normalised(label: str) -> str:
-    """Lower case, everything but letters, digits and dots as single blanks.
+    """Lower-case a label, and turn all but letters, digits and dots into single blanks.
 
     >>> normalised("Megatron-DeepSpeed (bigscience)")
     'megatron deepspeed bigscience'
@@ -165,7 +165,7 @@ def normalised(label: str) -> str:
 
 
 def year_of(label: str) -> int | None:
-    """First year in a label; NVIDIA's container versions such as 25.09 count as years.
+    """Return the first year in a label; NVIDIA's container versions such as 25.09 count as years.
 
     >>> year_of("2022-02-28"), year_of("26.04.01"), year_of("")
     (2022, 2026, None)
@@ -178,7 +178,7 @@ def year_of(label: str) -> int | None:
 
 
 def precision_of(label: str) -> str | None:
-    """Training precision of a label; None where it names none.
+    """Return the training precision of a label; None if it names none.
 
     >>> precision_of("bf16 (fp32 grad accumulation)"), precision_of("mxfp8")
     ('bf16', 'fp8')
@@ -196,7 +196,7 @@ def _occurs(where: Where, cells: Cells) -> bool:
 
 
 def canonical(cells: Cells) -> Cells:
-    """The cells with what labels mean written in the cells of other columns.
+    """Write the cells that other cells of a row imply.
 
     >>> canonical(Cells({"fsdp_sharding": "distributed_fused_adam"})).text("zero_stage")
     '1'
@@ -217,7 +217,7 @@ def canonical(cells: Cells) -> Cells:
 
 
 def software_of_label(label: str, year: int | None, notes: str = "") -> Software | None:
-    """Find the software behind a label; None where no description is near it.
+    """Find the software behind a label; None if no description matches.
 
     >>> software_of_label("NeMo (Megatron-Core)", 2024).framework
     'megatron-lm'
@@ -232,7 +232,7 @@ def software_of_label(label: str, year: int | None, notes: str = "") -> Software
 
 @functools.cache
 def _catalogue() -> tuple[Software, ...]:
-    """Every description by its own names, the longest first."""
+    """List every catalogue framework under its own names, the longest first."""
     rows = [
         Software(words=(label,), framework=name, source=framework.source)
         for name in names("framework")
@@ -273,7 +273,7 @@ def _likely_framework(cells: Cells) -> str:
 
 
 def switches_of(cells: Cells, software: Software) -> tuple[str, ...]:
-    """Switches that a run had on.
+    """List the switches that a run had on.
 
     >>> cells = Cells({"compile": "yes", "framework": "FSDP2 + AsyncTP"})
     >>> switches_of(cells, software_of(cells))
@@ -288,11 +288,11 @@ def switches_of(cells: Cells, software: Software) -> tuple[str, ...]:
 
 
 _LENDER = "accelerate"
-"""The framework whose switches are taken where a run's framework has none of the name."""
+"""Framework whose switch is used if the run's own framework has none of that name."""
 
 
 def described_framework(software: Software, switches: tuple[str, ...] = ()) -> Framework:
-    """A framework of the catalogue with the changes and switches of a run's recipes."""
+    """Load a catalogue framework with the changes and switches of a run's recipes."""
     changes = software.changes | (software.compiled_changes if "compile" in switches else {})
     return changed(_switched(software.framework, switches), changes)
 
@@ -310,7 +310,7 @@ def _switched(name: str, switches: tuple[str, ...]) -> Framework:
 
 
 def changed(framework: Framework, changes: dict[str, Any]) -> Framework:
-    """A framework with other traits, by `section.field` or `field`; no value takes one away."""
+    """Change traits of a framework, by `section.field` or `field`; an empty value removes it."""
     fields: dict[str, Any] = {}
     for path, value in changes.items():
         section, _, name = path.partition(".")
@@ -323,7 +323,7 @@ def changed(framework: Framework, changes: dict[str, Any]) -> Framework:
 
 
 def configured(framework: Framework, software: Software, layout: Layout) -> Framework:
-    """The framework as its runs configure it for a layout: bf16 gradients, and without pipeline."""
+    """Configure a framework for a layout as its runs do: without a pipeline, and bf16 gradients."""
     if layout.pp == 1 and software.changes_without_pipeline:
         return changed(framework, software.changes_without_pipeline)
     wire = usual(software).sharded_reduce_bytes if layout.zero_stage >= 2 else None
@@ -333,6 +333,6 @@ def configured(framework: Framework, software: Software, layout: Layout) -> Fram
 
 
 def usual(software: Software) -> Usual:
-    """Defaults of the framework that stands for some software."""
+    """Return the defaults for runs of a software's framework."""
     nothing = Usual(source="the framework's description")
     return known_labels().usual.get(software.framework, nothing)

@@ -1,4 +1,4 @@
-"""One measured training run, read from the cells of a row."""
+"""Run: one measured training run, read from the cells of a row."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _MAX_RANKS = 10_000_000
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One measured run: the scenario it answers, its layout, and what was measured."""
+    """One measured run: its scenario, its layout, and the measurements."""
 
     row_id: str
     source: str
@@ -61,17 +61,17 @@ class Run:
     """Measured peak memory of the fullest device [B]."""
     memory_kind: MemoryKind
     fits: bool | None
-    """Whether the run went through; False: out of memory or a crash that may be one."""
+    """True if the run succeeded; False: out of memory, or a crash that may be; None: unknown."""
     assumed: tuple[str, ...]
-    """One sentence per cell that was filled by a default."""
+    """One sentence per cell that was filled with a default."""
     guessed: bool = False
-    """Whether the job itself was guessed: model shape, software, devices or layout."""
+    """True if the job itself was guessed: model shape, software, devices or layout."""
     open_recompute: bool = False
-    """Whether the row does not say what is recomputed."""
+    """True if the row does not state the recompute mode."""
     first_stage: bool = False
-    """Whether the measured memory is that of the pipeline's first stage; else the fullest's."""
+    """True if memory was measured on the first pipeline stage; False: on the fullest."""
     told_by_memory: bool = False
-    """Whether the measured memory told which build ran, so that it says nothing of estimates."""
+    """True if the measured memory decided the build, and so cannot test memory estimates."""
 
     @property
     def scenario(self) -> Scenario:
@@ -103,9 +103,9 @@ class _Setting:
 
 
 def run_of(row_id: str, source: str, cells: Cells, own_machine: Machine | None = None) -> Run:
-    """The run of a row; of a system called like `own_machine`, on that machine.
+    """Read the run of a row; a system with the name of `own_machine` is that machine.
 
-    PlannerError where the cells do not tell one.
+    Raises PlannerError if the cells do not determine a run.
     """
     _check_waits(cells)
     sentences = (sentence.strip() for sentence in cells.text("assumed").split(";"))
@@ -142,7 +142,7 @@ def run_of(row_id: str, source: str, cells: Cells, own_machine: Machine | None =
 
 
 def _check_waits(cells: Cells) -> None:
-    """Raise PlannerError where a row's own notes say that its step is not what is estimated."""
+    """Raise PlannerError if a row's notes say that its step includes waiting for input."""
     notes = normalised(cells.text("notes"))
     if reason := next((w for w in known_labels().words["waiting"] if w in notes), ""):
         raise PlannerError(
@@ -188,7 +188,7 @@ def _place(cells: Cells, own_machine: Machine | None) -> Place:
 
 
 def _job(cells: Cells, of: _Setting) -> tuple[Workload, Layout, bool]:
-    """Workload and layout, and whether the row's global batch differs from that of its layout."""
+    """Return workload, layout, and whether the row's global batch differs from its layout's."""
     if not layout_is_stated(cells, of.software, of.framework):
         workload = _workload(cells, of, usual_batch(cells, of.num_ranks))
         layout = choose_layout(cells, of.software, of.scenario(workload), of.num_ranks)
@@ -214,7 +214,7 @@ def _workload(cells: Cells, of: _Setting, batch: int, zero_stage: int | None = N
 
 
 def _precision(cells: Cells, of: _Setting, zero_stage: int | None) -> str:
-    """Stated, else the usual one, or fp16 where the software does not shard so little in that."""
+    """Return the stated precision, else the usual one, or fp16 if the ZeRO stage rules that out."""
     precision_cell = precision_of(cells.text("precision"))
     if precision_cell is not None:
         return precision_cell
@@ -258,13 +258,13 @@ def _step_time_s(
 def _memory(cells: Cells) -> tuple[float | None, MemoryKind]:
     peak, text = cells.number("peak_memory_gib"), cells.text("memory_kind").lower()
     if peak is None or cells.flag("oom"):
-        # what a run had when it failed is less than it needs
+        # the memory of a failed run is less than it needs
         return None, "allocated"
     peak *= GIB
     if "smi" in text:
         return peak, "device"
     if "alloc" in text and "reserved" in text:
-        # such peaks grow with the number of micro-batches, as only reserved memory does
+        # such peaks grow with the number of micro-batches, which only reserved memory does
         return cells.assume((peak, "reserved"), "allocated or reserved: compared with reserved")
     if "reserved" in text and not text.startswith("active"):
         return peak, "reserved"

@@ -1,7 +1,7 @@
 """Layouts of runs: degrees, batches and choices from the cells of a row.
 
-A missing cell follows from the others, or is the software's usual one. As most runs were tuned
-before they were written down, an open micro-batch or layout is the fastest that fits.
+A missing cell is derived from the others, or gets the software's usual value. Most published runs
+were tuned, so an open micro-batch or layout is the fastest that fits.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _USUAL_TOKENS = 2**22
 """Tokens per step of large models: 3.2 to 4 million in GPT-3 (arXiv:2005.14165, table 2.1),
 LLaMA (arXiv:2302.13971, table 2) and BLOOM (arXiv:2211.05100, table 3)."""
 _ALIKE = 0.01
-"""Builds whose memory differs by less cannot be told apart."""
+"""Relative difference in memory below which two builds cannot be told apart."""
 _MICRO_BATCHES = (1, 2, 4, 8, 16, 32, 64)
 _STATED_COLUMNS = {
     "grad_accumulation": "grad_accum",
     **{name: name for name in ("micro_batch", "cp", "ep", "vpp", "zero_stage")},
 }
-"""Columns by field of a layout, with which a chosen layout must agree."""
+"""Columns by layout field; a chosen layout must agree with their cells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,13 @@ class Batches:
     grad_accumulation: int
     global_batch: int
     contradicted: bool = False
-    """Whether the row's global batch differs from that of its layout."""
+    """True if the row's global batch differs from that of its layout."""
     micro_batch_is_open: bool = False
-    """Whether the micro-batch is unknown, so that a tuned run may have had any."""
+    """True if the micro-batch is unknown, so that a tuned run may have had any."""
 
 
 def layout_is_stated(cells: Cells, software: Software, framework: Framework) -> bool:
-    """Whether a row states its degrees, or its framework leaves no choice."""
+    """True if a row states its degrees, or its framework leaves no choice."""
     only_data = not {"tp", "pp"} & set(framework.axes)
     if only_data or usual(software).data_parallel_unless_stated:
         return True
@@ -63,9 +63,9 @@ def layout_is_stated(cells: Cells, software: Software, framework: Framework) -> 
 
 
 def usual_batch(cells: Cells, multiple: int) -> int:
-    """Stated global batch, else about four million tokens, as a multiple of `multiple`.
+    """Return the stated global batch, else about four million tokens as a multiple of `multiple`.
 
-    PlannerError where a time was measured that depends on it.
+    Raises PlannerError if the measured time depends on it.
     """
     global_batch = cells.count("global_batch")
     if global_batch is not None:
@@ -86,7 +86,7 @@ def _rate_is_stated(cells: Cells) -> bool:
 def layout_of(
     cells: Cells, software: Software, framework: Framework, num_ranks: int
 ) -> tuple[Layout, Batches]:
-    """Layout and batches of a row. PlannerError where the cells contradict each other."""
+    """Read layout and batches of a row. Raises PlannerError if the cells contradict each other."""
     degrees = _degrees(cells, num_ranks)
     dp, tp, pp, cp = degrees.values()
     batches = _batches(cells, software, dp, pp)
@@ -141,7 +141,7 @@ def _batches(cells: Cells, software: Software, dp: int, pp: int) -> Batches:
         batch = usual_batch(cells, dp * (micro or 1))
     if micro is None:
         tuned = batch is not None and (pp == 1 or software.pipeline_micro_batches == "tuned")
-        # where nothing limits it, the fastest one is chosen later
+        # if nothing limits it, the fastest one is chosen later
         micro = 1 if tuned else _default_micro_batch(cells, software, dp * pp, batch)
         is_open = is_open and tuned
     if batch is None:
@@ -168,7 +168,7 @@ def _batches(cells: Cells, software: Software, dp: int, pp: int) -> Batches:
 
 
 def _default_micro_batch(cells: Cells, software: Software, ranks: int, batch: int | None) -> int:
-    """Sequences at a time that nothing states, where dp * pp ranks share a batch."""
+    """Return the default micro-batch; `ranks` = dp * pp share a batch."""
     if batch is None:
         return cells.assume(1, "micro_batch missing: 1")
     if software.pipeline_micro_batches == "stages" and batch % ranks == 0:
@@ -178,9 +178,9 @@ def _default_micro_batch(cells: Cells, software: Software, ranks: int, batch: in
 
 
 def _ends_are_layers(cells: Cells, framework: Framework, pp: int, vpp: int) -> bool:
-    """Whether both ends count as layers, where the layers alone do not divide.
+    """True if embedding and head count as layers, because the layers alone do not divide.
 
-    Megatron-LM @d98e8a64, arguments.py, refuses them else; Megatron-Bridge's recipes of 405B do so.
+    Megatron-LM @d98e8a64, arguments.py, otherwise refuses; Megatron-Bridge's 405B recipes do so.
     """
     layers, chunks = cells.count("n_layers"), pp * vpp
     if pp == 1 or not layers or not framework.custom_pipeline_split:
@@ -192,7 +192,7 @@ def _ends_are_layers(cells: Cells, framework: Framework, pp: int, vpp: int) -> b
 
 
 def _split_experts(cells: Cells, software: Software, replicas: int, tp: int, ep: int) -> int:
-    """Ranks that split each expert; 0 as the framework does unasked."""
+    """Return the ranks that split each expert; 0: the framework's default."""
     expert_tp = cells.count("etp") or 0
     if ep == 1:
         return 0
@@ -225,7 +225,7 @@ def _zero_stage(cells: Cells, software: Software, framework: Framework, pp: int)
 
 
 def _second_shards(cells: Cells, framework: Framework) -> int:
-    """Ranks over which weights stay sharded from forward to backward (ZeRO++'s hpZ)."""
+    """Return the ranks over which weights stay sharded from forward to backward (ZeRO++'s hpZ)."""
     match = re.search(r"\bhpz\b\D*(\d+)", normalised(cells.text("fsdp_sharding")))
     return int(match[1]) if match and framework.second_shards else 0
 
@@ -268,7 +268,7 @@ def _offload(cells: Cells) -> str:
 
 
 def tune_layout(cells: Cells, scenario: Scenario, layout: Layout) -> Layout:
-    """The layout of a row with the fastest micro-batch and chunks; as it is where none fit."""
+    """Give a row's layout the fastest micro-batch and chunks; unchanged if none fit."""
     options = _options(cells, scenario, layout)
     best = rank_fastest(estimate_layouts(scenario, options), 1)
     if cells.flag("oom") or not len(best):
@@ -281,7 +281,7 @@ def tune_layout(cells: Cells, scenario: Scenario, layout: Layout) -> Layout:
 
 
 def _options(cells: Cells, scenario: Scenario, layout: Layout) -> Layouts:
-    """List the layouts that a row can mean."""
+    """List the legal layouts that a row may mean."""
     per_replica = layout.micro_batch * layout.grad_accumulation
     micro = [m for m in _MICRO_BATCHES if per_replica % m == 0]
     vpp = [layout.vpp]
@@ -301,8 +301,8 @@ def _options(cells: Cells, scenario: Scenario, layout: Layout) -> Layouts:
 
 
 def choose_layout(cells: Cells, software: Software, scenario: Scenario, num_ranks: int) -> Layout:
-    """The fastest layout that fits and agrees with the row, if possible with the usual sharding and
-    recompute; PlannerError where nothing fits."""
+    """Choose the fastest layout that fits and agrees with the row, preferably with the usual
+    sharding and recompute. Raises PlannerError if nothing fits."""
     layouts = _run_by_people(scenario, enumerate_layouts(scenario, num_ranks)[0])
     layouts = layouts.take(_agreeing(cells, layouts))
     usual_ones = layouts.take(
@@ -318,7 +318,7 @@ def choose_layout(cells: Cells, software: Software, scenario: Scenario, num_rank
 
 
 def _run_by_people(scenario: Scenario, layouts: Layouts) -> Layouts:
-    """Candidates, and those with selective recompute that frees nothing, which is not searched."""
+    """Add layouts whose selective recompute frees nothing: runs use it, the search skips it."""
     if "selective" not in scenario.framework.recompute or not selective_frees_nothing(scenario):
         return layouts
     none = layouts.take(layouts.recompute == RECOMPUTE.index("none"))
@@ -327,7 +327,7 @@ def _run_by_people(scenario: Scenario, layouts: Layouts) -> Layouts:
 
 
 def _agreeing(cells: Cells, layouts: Layouts) -> NDArray[np.bool_]:
-    """Layouts with the degrees and choices that the row states, and nothing offloaded."""
+    """Mask the layouts that have the row's stated degrees and choices, and no offload."""
     mask = layouts.offload == 0
     for name, column in _STATED_COLUMNS.items():
         value = cells.count(column, zero=True)
@@ -346,9 +346,9 @@ def choose_build(
     layout: Layout,
     memory: tuple[float | None, MemoryKind],
 ) -> tuple[Framework, bool]:
-    """Of two builds the one whose memory is nearer to the run's, and whether that told it.
+    """Choose the build whose memory is nearer to the run's; also return whether memory decided.
 
-    The first where the software has one build, no memory was measured, or both take as much.
+    The first build if there is no other, no memory was measured, tp is 1, or both need as much.
     """
     framework, (peak, kind) = scenario.framework, memory
     if not software.other_build or peak is None or layout.tp == 1:
@@ -364,6 +364,6 @@ def choose_build(
 
 
 def _first_stage_bytes(scenario: Scenario, layout: Layout, kind: MemoryKind) -> float:
-    """Memory of a pipeline's first stage that a way of measuring sees [B]."""
+    """Return the memory of the first pipeline stage that a way of measuring sees [B]."""
     parts = stage_memory(scenario, layout)[0]
     return sum(parts.values()) - sum(parts[name] for name in unseen_parts(kind))

@@ -1,4 +1,4 @@
-"""Machines of runs: the profile behind the cells on hardware."""
+"""Machines of runs: the hardware profile for the cells of a row."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _IN_ALL = re.compile(rf"{_RATE}[^;]*?\bper (gpu|node)")
 _ONLY_RATE = re.compile(_RATE)
 _BYTES_PER_S = {"G": 1e9 / 8, "T": 1e12 / 8}
 _SAME_RATE = 0.05
-"""Largest relative distance of a row's rate per node from the profile's that counts as equal."""
+"""Largest relative difference of a row's rate per node from the profile's that is ignored."""
 _GIB_NOMINAL = 0.99
-"""Usable share of a device's nominal memory, where a row overrides the catalogue."""
+"""Usable share of a device's nominal memory, if a row overrides the catalogue."""
 
 
 def device_of(gpu: str, system: str) -> str | None:
-    """The catalogue's spelling of the device that a row names, in `gpu` or else in `system`."""
+    """Return the catalogue's spelling of the device named in `gpu`, else in `system`; or None."""
     for label in (gpu, system):
         text = normalised(label)
         for row in known_labels().devices:
@@ -38,9 +38,9 @@ def device_of(gpu: str, system: str) -> str | None:
 
 @functools.cache
 def _labels() -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Labels and their machines, the surest first: of one machine, then the longest.
+    """List labels with their machines, the least ambiguous first, then the longest.
 
-    A machine of that very name stands before others with the label.
+    A machine with exactly that name comes before others with the label.
     """
     machines: dict[str, list[str]] = {}
     for name in names("machine"):
@@ -64,7 +64,7 @@ def _named_systems(system: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The machine of a run."""
+    """Machine of a run."""
 
     machine: Machine
     label: str
@@ -77,7 +77,7 @@ class Place:
 def machine_of(
     system: str, gpu: str, memory_gb: float | None, per_node: int | None, interconnect: str = ""
 ) -> Place:
-    """Find the machine of the cells on hardware. PlannerError where no profile has the device."""
+    """Find the machine for the hardware cells. Raises PlannerError if no profile has the device."""
     notes: list[str] = []
     candidates, links = _candidates(system, gpu, per_node, notes)
     machine = min(candidates, key=lambda m: _distance(m, memory_gb))
@@ -94,7 +94,7 @@ def machine_of(
 def _candidates(
     system: str, gpu: str, per_node: int | None, notes: list[str]
 ) -> tuple[list[Machine], tuple[str, ...]]:
-    """Machines that the cells may mean, and what differs from their profiles."""
+    """List the machines that the cells may mean, and overrides of their links."""
     device = device_of(gpu, system)
     wanted = [load_machine(name) for name in _named_systems(system)]
     if device is None and not gpu and wanted:
@@ -127,7 +127,7 @@ def _generic(device: str, per_node: int | None, pcie: bool) -> list[Machine]:
 
 
 def _distance(machine: Machine, memory_gb: float | None) -> float:
-    """Distance of the device's memory from the row's, in steps of 15 %; ties keep the order."""
+    """Return the difference of device memory from the row's, in steps of 15 %."""
     if memory_gb is None:
         return 0.0
     ratio = machine.device.memory_bytes.value / (memory_gb * 2**30)
@@ -144,7 +144,7 @@ def _memory_override(
 
 
 def interfaces(interconnect: str, machine: Machine) -> tuple[int, float] | None:
-    """Interfaces of a node and the rate of each, as a cell states them [B/s].
+    """Return a node's network interfaces and the rate of each in a cell [B/s]; None without.
 
     >>> interfaces("NVLink; 4x Omni-Path 100 Gb/s per node", load_machine("selene"))
     (4, 12500000000.0)
@@ -166,7 +166,7 @@ def interfaces(interconnect: str, machine: Machine) -> tuple[int, float] | None:
 
 
 def _plain(interconnect: str) -> str:
-    """The cell with counts and rates in one spelling."""
+    """Return the cell with counts and rates in one spelling."""
     labels = known_labels()
     for pattern, plain in labels.rates.items():
         interconnect = re.sub(pattern, plain, interconnect)
@@ -177,7 +177,7 @@ def _plain(interconnect: str) -> str:
 
 
 def _nics_override(machine: Machine, interconnect: str, notes: list[str]) -> tuple[str, ...]:
-    """The row's interfaces, where they carry another rate than the profile's."""
+    """Return overrides for the row's interfaces, if their rate differs from the profile's."""
     if machine.network is None:
         return ()
     count, rate = interfaces(interconnect, machine) or (0, 0.0)

@@ -21,19 +21,19 @@ _SHAPE = {
     "n_kv_heads": "num_kv_heads",
 }
 _TOLERANCE = 0.03
-"""Largest distance of a count from the stated parameters that proves tied or untied embeddings."""
+"""Largest relative difference from the stated parameters that decides tied embeddings."""
 _SIZE_TOLERANCE = 0.25
-"""Largest distance of a rounded size in a label from the model's parameters."""
+"""Largest relative difference of a rounded size in a label from the model's parameters."""
 _WIDTH_STEP = 128
 _GREATEST_WIDTH = 65536
 _PADDED_VOCABULARY = 51200
-"""GPT-2's vocabulary as Megatron-LM and its relatives pad it."""
+"""GPT-2's vocabulary as padded by Megatron-LM and its derivatives."""
 _LLAMA_VOCABULARY = 32000
-"""LLaMA's (arXiv:2302.13971, section 2)."""
+"""LLaMA's vocabulary (arXiv:2302.13971, section 2)."""
 
 
 def model_of(cells: Cells, dropout: float) -> Model:
-    """The model of a row. PlannerError where the cells and the catalogue do not tell it."""
+    """Return the model of a row. Raises PlannerError if cells and catalogue do not determine it."""
     label = cells.text("model")
     model = _from_catalogue(label)
     if model is not None and _agrees(model, cells):
@@ -55,7 +55,7 @@ def model_of(cells: Cells, dropout: float) -> Model:
 
 
 def _shaped(cells: Cells, label: str, dropout: float) -> Cells:
-    """A copy of the cells, with layers and width that give the stated number of parameters."""
+    """Return a copy of the cells, with layers and width that give the stated parameter count."""
     hidden, layers = cells.count("hidden"), cells.count("n_layers")
     size = cells.number("params_b") or _size_of(label.lower())
     if (hidden and layers) or size is None:
@@ -84,7 +84,7 @@ def _shaped(cells: Cells, label: str, dropout: float) -> Cells:
 
 
 def _fitting_width(cells: Cells, size: float, count: Callable[[int], float]) -> int:
-    """The width whose parameters [billion] are nearest to `size`; 0 where there is none."""
+    """Return the width whose parameters [billion] are nearest to `size`; 0 if there is none."""
     heads = cells.count("n_heads")
     step = 8 * heads if heads else _WIDTH_STEP
     widths = range(step, _GREATEST_WIDTH, step)
@@ -100,20 +100,20 @@ def _dense() -> tuple[Model, ...]:
 
 
 def _nearest(num_params: float) -> Model:
-    """The catalogue's dense model that is nearest in size."""
+    """Return the catalogue's dense model that is nearest in size."""
     return min(_dense(), key=lambda model: abs(math.log(model.num_params / num_params)))
 
 
 @functools.cache
 def _patterns() -> tuple[tuple[re.Pattern[str], str], ...]:
-    """Spellings of each name, the longest name first: "GPT-2 XL", "gpt2-xl"."""
+    """List patterns for the spellings of each name, longest first: "GPT-2 XL", "gpt2-xl"."""
     pairs = []
     for name in sorted(names("model"), key=lambda name: (-len(name), name)):
         total = re.sub(r"-a\d+b$", "", name)
         parts = re.findall(r"[a-z]+|[0-9.]+", total)
-        # "gpt2" must not match "gpt-20b", nor "v1" "v1.5": what follows a number is no digit
+        # "gpt2" must not match "gpt-20b", nor "v1" "v1.5": no digit may follow a number
         text = r"[^a-z0-9.]*".join(map(re.escape, parts)) + r"(?!\.?[0-9])"
-        # parameters in use per token are often left out of a name
+        # many labels leave out the active parameters of a name
         text += "" if total == name else rf"(?:[^a-z0-9.]*{name.rsplit('-', 1)[1]})?"
         pairs.append((re.compile(text), name))
     return tuple(pairs)
@@ -121,7 +121,7 @@ def _patterns() -> tuple[tuple[re.Pattern[str], str], ...]:
 
 @functools.cache
 def _from_catalogue(label: str) -> Model | None:
-    """The catalogue's model whose name the label begins with, and whose size it does not deny."""
+    """Return the catalogue's model whose name starts the label, unless the label's size differs."""
     text = re.sub(r"[()]", "", label.lower())  # "Llama-3(.1)-70B"
     text = re.sub(r"\bmoe\b", "", text)  # "Qwen3 MoE 30B"
     for pattern, name in _patterns():
@@ -134,13 +134,13 @@ def _from_catalogue(label: str) -> Model | None:
 
 
 def _is_of_size(model: Model, rest: str) -> bool:
-    """Whether a size such as 671B in the rest of a label is that of the model."""
+    """True if a size such as 671B in the rest of a label, if any, is that of the model."""
     size = _size_of(rest)
     return size is None or abs(model.num_params / 1e9 / size - 1) < _SIZE_TOLERANCE
 
 
 def _size_of(label: str) -> float | None:
-    """The size that a label states [billion parameters].
+    """Return the size that a label states [billion parameters]; None if it states none.
 
     >>> _size_of("gpt3-20b"), _size_of("bert-large")
     (20.0, None)
@@ -228,7 +228,7 @@ def _make_model(key: tuple[tuple[str, object], ...]) -> Model:
 
 
 def _tied(fields: dict[str, object], params_b: float | None, usual: bool) -> Model:
-    """Choose tied or untied embeddings: the closer to the stated parameters, else the usual."""
+    """Choose tied or untied embeddings, by the stated parameters or else as usual."""
     default = _make_model((*fields.items(), ("tied_embeddings", usual)))
     if params_b is None:
         return default

@@ -1,1 +1,1 @@
-"""Figures: plans, estimates and machines in plotly, with text alternatives; no Streamlit here."""
+"""Figures: plotly figures of plans, estimates and machines, with text alternatives."""

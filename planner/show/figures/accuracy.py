@@ -1,4 +1,4 @@
-"""Accuracy figures: estimates beside measurements."""
+"""Accuracy figures: estimates against measurements."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _low_high(score: Score) -> tuple[float, float]:
 
 @figure_of("learned")
 def parity(scores: Sequence[Score]) -> Drawing:
-    """Estimated against measured step time; on the line they are equal."""
+    """Estimated against measured step time; the dashed line is equality."""
     figure = framed(height=460, x="measured step time [s]", y="estimated step time [s]")
     timed = _timed(scores)
     if not timed:
@@ -54,7 +54,7 @@ def parity(scores: Sequence[Score]) -> Drawing:
 
 
 def _group(figure: Any, number: int, name: str, items: Sequence[Score]) -> None:
-    """The runs of one machine, with the intervals of their estimates."""
+    """Draw the runs of one machine, with the intervals of their estimates."""
     values = [s.estimate.step_time_s for s in items]
     figure.add_scatter(
         x=[s.run.step_time_s for s in items],
@@ -74,7 +74,7 @@ def _group(figure: Any, number: int, name: str, items: Sequence[Score]) -> None:
 
 @figure_of("learned")
 def errors(scores: Sequence[Score]) -> Drawing:
-    """Error of every timed run, largest under-estimate first."""
+    """Errors of all timed runs, the largest under-estimate first."""
     figure = framed(height=300, x="run", y="error of the estimate [%]", legend=False)
     timed = sorted(_timed(scores), key=lambda s: (s.error or 0.0, s.run.row_id))
     values = [100 * (s.error or 0.0) for s in timed]
@@ -145,7 +145,7 @@ _NAMES = {"step_time": "step time", "memory": "memory"}
 
 
 def _short(name: str) -> str:
-    """A source in two lines."""
+    """Wrap the name of a source into at most two lines."""
     lines = textwrap.wrap(name, 24, max_lines=2, placeholder=" ...")
     return "<br>".join(plain(line) for line in lines)
 

@@ -1,4 +1,4 @@
-"""Bar figures: bytes and seconds by part, of strategies, stages, hosts, steps and trainings."""
+"""Bar figures: bytes and seconds by part, for strategies, stages, hosts, steps and trainings."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from planner.training.whole_training import WholeTraining
 from planner.units import GIB, format_bytes, format_seconds
 
 Named = Sequence[tuple[str, Estimate]]
-"""Estimates that are compared, with their names."""
+"""Estimates to compare, with their names."""
 Parts = Mapping[str, float]
 _CUT = 2.5
-# bars beyond this multiple of the limit are cut off: DDP of a large model would hide the rest
+# cut off bars beyond this multiple of the limit: DDP of a large model would dwarf the rest
 _ROOM = 1.6
-# space right of the bars for what they mean
+# width of the axis over the longest bar, to leave space for labels
 _LEAST = 0.0005
-# of the whole: shorter parts would be no more than a line
+# share of the whole below which a part would be only a line
 _UNITS = (("d", 86_400.0, 2 * 86_400.0), ("h", 3600.0, 7200.0), ("s", 1.0, 0.0))
-"""Units of a waterfall's axis: name, seconds, and from how many seconds on it is taken."""
+"""Units of a waterfall's axis: name, seconds, and the smallest total in seconds that uses it."""
 
 
 def _parts(tables: Sequence[Parts]) -> list[str]:
-    """Return the parts that any table has, in the order of the tables."""
+    """Return the parts that are nonzero in any table, in the order of the tables."""
     names = dict.fromkeys(name for table in tables for name in table if name != "total")
     return [name for name in names if any(table.get(name, 0.0) > 0 for table in tables)]
 
@@ -65,13 +65,13 @@ def strategy_bars(strategies: Sequence[Verdict], machine: Machine) -> Drawing:
 
 
 def _draw_limit(figure: Any, limit_bytes: float, text: str, side: str = "auto") -> None:
-    """Draw a limit of memory as a line, with a text above it."""
+    """Draw a memory limit as a line, with a text above it."""
     figure.add_vline(x=limit_bytes / GIB, line=LIMIT_LINE)
     write_above(figure, limit_bytes / GIB, text, xanchor=side)
 
 
 def _mark(figure: Any, entry: Verdict, total: float, limit: float, right: float) -> None:
-    """Write what a bar means beside it: whether it fits and its step, or how much is too much."""
+    """Label a bar: fits and step time, or the excess memory."""
     cut = total > right / _ROOM
     figure.add_annotation(
         x=(right if cut else max(total, limit)) / GIB,
@@ -88,7 +88,7 @@ def _mark(figure: Any, entry: Verdict, total: float, limit: float, right: float)
 def _fate(entry: Verdict, total: float, limit: float) -> str:
     if entry.fits and entry.estimate is not None:
         mark = "&#9888; tight" if entry.estimate.tight else "&#10003; fits"
-        # a narrow screen cuts the end, which the axis tells as well
+        # a narrow screen cuts off the end, which the axis shows as well
         return f"{mark}, <b>{format_seconds(entry.estimate.step_time_s)}</b>, {format_bytes(total)}"
     if total > limit:
         return f"&#10007; {format_bytes(total - limit)} over"
@@ -96,7 +96,7 @@ def _fate(entry: Verdict, total: float, limit: float) -> str:
 
 
 def _strategy_text(entry: Verdict) -> str:
-    """Say what a strategy takes, and whether it fits."""
+    """Describe a strategy's memory, whether it fits, and its step time."""
     if entry.estimate is None:
         return "no legal layout"
     total = format_bytes(entry.estimate.memory_bytes["total"])
@@ -184,7 +184,7 @@ def _compare(
     unit: float,
     text: Callable[[float], str],
 ) -> tuple[Any, str]:
-    """Stack bars of named estimates with their totals beside them; also return those in words."""
+    """Stack bars of named estimates and label them with totals; also return the totals as text."""
     figure = framed(height=230 + 46 * len(estimates), x=title)
     names = [plain(name) for name, _ in estimates][::-1]
     stack_parts(figure, names, tables[::-1], parts, unit=unit, text=text)
@@ -210,7 +210,7 @@ def _compare(
 
 @figure_of("answer")
 def waterfall(estimate: Estimate) -> Drawing:
-    """Step time by part, each from where the one before ended; the total with its interval."""
+    """Step time by part as a waterfall; the total with its interval."""
     interval_s, total = estimate.interval_step_time_s, estimate.step_time_s
     low, high = map(format_seconds, interval_s)
     between = f"90 % of runs: {low} to {high}"
@@ -222,7 +222,7 @@ def waterfall(estimate: Estimate) -> Drawing:
 
 @figure_of("answer")
 def whole_training(training: WholeTraining) -> Drawing:
-    """Time of a whole training by part, each part starting where the one before ended."""
+    """Time of a whole training by part, as a waterfall; the total with its interval."""
     total = training.time
     items = [(item.name, item.time_s.expected) for item in training.parts]
     below = "the line: 90 % of trainings"
@@ -237,7 +237,7 @@ def _falling(
     interval_s: tuple[float, float],
     below: str,
 ) -> tuple[Any, str]:
-    """Draw bars that start where the one before ended, and their sum; also return them in words."""
+    """Draw bars that each start at the end of the previous one, and the total; also return text."""
     parts = [
         (label(name), seconds, format_seconds(seconds), bar_style(name))
         for name, seconds in items
@@ -265,7 +265,7 @@ def _falling(
     _total_bar(figure, sum_name, total_s, interval_s, scale)
     figure.update_yaxes(categoryorder="array", categoryarray=names[::-1])
     named_rows(figure, names)
-    # room for words right of the last bar, on a phone too
+    # space for text right of the last bar, also on a phone
     figure.update_xaxes(range=[0, max(1.6 * total_s, 1.1 * interval_s[1]) / scale])
     longest_first = sorted(parts, key=lambda part: -part[1])
     return figure, ", ".join(f"{name} {text}" for name, _, text, _ in longest_first)

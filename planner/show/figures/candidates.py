@@ -16,12 +16,12 @@ from planner.units import GIB, format_bytes, format_seconds
 _SCALE = "Cividis_r"
 _UNFIT = "#6E6E6E"
 _MAX_COLUMNS, _MAX_ROWS = 12, 14
-# cells of more are too small for words
+# with more, cells are too small for text
 
 
 @figure_of("answer")
 def heatmap(space: LayoutSpace, device_limit_bytes: float) -> Drawing:
-    """Fastest step for every tp and pp, or the memory it lacks; give what `plan` was given."""
+    """Fastest step by tp and pp, or the missing memory; pass the arguments that `plan` had."""
     figure = framed(height=430, x="tensor parallel (tp)", y="pipeline stages (pp)", legend=False)
     if not space.cells:
         return Drawing(figure, "No layout is legal for this job.")
@@ -45,7 +45,7 @@ def heatmap(space: LayoutSpace, device_limit_bytes: float) -> Drawing:
     }
     scale = {"colorscale": _SCALE, "colorbar": _bar(fitting), "showscale": bool(fitting)}
     figure.add_heatmap(z=grid(shades.get), **scale, **shared)
-    # a mark for layouts that are legal but do not fit
+    # grey for layouts that are legal but do not fit
     unfit = grid(lambda place: 1.0 if place in table and shades[place] is None else None)
     figure.add_heatmap(z=unfit, colorscale=[[0, _UNFIT], [1, _UNFIT]], showscale=False, **shared)
     if len(tps) <= _MAX_COLUMNS and len(pps) <= _MAX_ROWS:
@@ -79,7 +79,7 @@ def _shade(cell: Cell) -> float | None:
 
 
 def _write(figure: Any, cells: Sequence[Cell], limit_bytes: float) -> None:
-    """Write every cell's words once, black or white as its ground asks; the fastest is bold."""
+    """Write the text of every cell, in black or white for contrast; the fastest is bold."""
     from plotly.colors import sample_colorscale
 
     shades = [shade for cell in cells if (shade := _shade(cell)) is not None]
@@ -121,7 +121,7 @@ def _hover(cell: Cell | None, tp: int, pp: int, limit: float) -> str:
 def pareto(
     space: LayoutSpace, device_limit_bytes: float, marked: Estimate | None = None
 ) -> Drawing:
-    """Memory against step time of all layouts, and the front; give what `plan` was given."""
+    """Memory against step time of layouts, and the front; pass the arguments that `plan` had."""
     figure = framed(height=460, x="memory per device [GiB]", y="step time")
     if not space.cloud:
         return Drawing(figure, "No layout is legal for this job.")
@@ -157,7 +157,7 @@ def _place(point: Point, between: str) -> str:
 
 
 def _draw_star(figure: Any, estimate: Estimate) -> Point:
-    """Draw an estimate as a star, and return its point."""
+    """Draw an estimate as a star; return its point."""
     text = f"{estimate.layout} [{estimate.framework}]"
     point = Point(estimate.memory_bytes["total"], estimate.step_time_s, text)
     outline = {"color": "#000000", "width": 1}
@@ -189,5 +189,5 @@ def _log_axes(figure: Any, shown: Sequence[Point], limit_bytes: float) -> None:
     memory = log_ticks([limit, *(p.memory_bytes / GIB for p in shown)])
     log_axis(figure.update_xaxes, memory, "{:g}".format)
     log_axis(figure.update_yaxes, log_ticks([p.step_time_s for p in shown]), format_seconds)
-    # on a log axis plotly wants a line's place as it is, but an annotation's as a logarithm
+    # on a log axis, plotly takes a line's position as is, but an annotation's as a logarithm
     figure.layout.annotations[-1].x = math.log10(limit)

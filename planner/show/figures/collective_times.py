@@ -1,4 +1,4 @@
-"""Collective figures: time against size by algorithm, and what an operation does to data."""
+"""Collective figures: time against size by algorithm, and the data before and after."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from planner.units import counted, format_bytes, format_seconds
 
 Timer = Callable[[GroupView, Any], Any]
 Blocks = list[list[str]]
-"""Parts of the buffer of every rank; an empty text is no data."""
+"""Parts of every rank's buffer; an empty text means no data."""
 
 
 def _timers(name: str) -> dict[str, Timer]:
-    """Return an operation's algorithms for large buffers, and the library's choice among them."""
+    """Return an operation's algorithms for large buffers, and the library's choice."""
     timers = {
         algorithm.removesuffix(", Simple"): timer
         for algorithm, timer in ALGORITHMS[name].items()
@@ -39,7 +39,7 @@ _NAMES = {"send" if name == "send_recv" else name.replace("_", "-"): name for na
 """Operations as nccl-tests names them."""
 
 OPERATIONS = {word: _timers(name) for word, name in _NAMES.items()}
-"""Operations with the algorithms that are modelled."""
+"""Operations with their modelled algorithms."""
 
 _LETTERS = "ABCD"
 _SIZES = 2.0 ** np.arange(3, 33)
@@ -76,7 +76,7 @@ def ranks_of(machine: Machine, ranks: int | None, stride: int) -> int:
 
 
 def algorithms_of(operation: str, group: GroupView) -> dict[str, Timer]:
-    """The algorithms of an operation that a group's machine has."""
+    """Return the algorithms of an operation that are available on a group's machine."""
     return {
         name: timer
         for name, timer in OPERATIONS[operation].items()
@@ -85,7 +85,7 @@ def algorithms_of(operation: str, group: GroupView) -> dict[str, Timer]:
 
 
 def _line(name: str, number: int) -> dict[str, Any]:
-    """Style of the line of an algorithm; solid is what the library takes."""
+    """Return the line style of an algorithm; solid for the library's choice."""
     dash = "solid" if name == _CHOICE else _DASHES[number]
     return {"color": HUES[number], "width": 2, "dash": dash}
 
@@ -100,8 +100,8 @@ def times(
 ) -> Drawing:
     """Time of a collective against its size, by algorithm, with measured points.
 
-    It is over two nodes unless `ranks` are given; `stride` ranks lie between neighbours of the
-    group; `size_bytes` is marked.
+    The group spans two nodes unless `ranks` is given; `stride` is the distance between
+    neighbours of the group; `size_bytes` is marked.
     """
     ranks = ranks_of(machine, ranks, stride)
     check_word("operation", operation, OPERATIONS)
@@ -165,7 +165,7 @@ def bandwidth(
 
 
 def _measured(machine: Machine, operation: str, ranks: int, stride: int) -> Published | None:
-    """Return published times of neighbouring ranks of a machine."""
+    """Return published times for a group of stride 1; None if there are none."""
     per_node = machine.node.num_devices
     return published_for(machine.name, operation, ranks, per_node) if stride == 1 else None
 
@@ -188,7 +188,7 @@ def _log_sizes(figure: Any) -> None:
 
 @figure_of()
 def data_picture(operation: str = "all-reduce") -> Drawing:
-    """What each of four ranks holds before and after; a letter is where the data came from."""
+    """Data of four ranks before and after an operation; a letter is the data's origin."""
     check_word("operation", operation, OPERATIONS)
     figure = framed(height=250, legend=False)
     figure.set_subplots(1, 2, subplot_titles=("before", "after"), horizontal_spacing=0.06)
@@ -221,7 +221,7 @@ def _before_and_after(operation: str) -> tuple[Blocks, Blocks]:
 
 
 def _diagonal(blocks: Blocks) -> Blocks:
-    """Keep of every rank the part with the number of the rank."""
+    """Keep for every rank only the part with its own number."""
     return [
         [block if part == rank else "" for part, block in enumerate(row)]
         for rank, row in enumerate(blocks)

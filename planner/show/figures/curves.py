@@ -1,4 +1,4 @@
-"""Curve figures: answers over what was varied, as a curve with its interval or as bars."""
+"""Curve figures: answers against the varied quantity, as a curve with intervals or as bars."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from planner.show.figures.palette import GREY, HUES
 from planner.units import counted, format_amount, format_seconds
 
 _MOST_BARS = _MOST_MARKS = 12
-"""Largest numbers of bars, and of values of which each is labelled."""
+"""Largest number of bars, and of positions that all get an axis label."""
 
 
 _CURVES = {
@@ -41,7 +41,7 @@ _BARS = {"change": ("change", "gain"), "sensitivity": ("fact", "step_elasticity"
 
 
 def answer_figure(answer: Answer) -> Drawing | None:
-    """Draw the rows of an answer; None where a table shows them better."""
+    """Draw the rows of an answer; None if a table shows them better."""
     if answer.question in _CURVES:
         return _curve(answer, *_CURVES[answer.question])
     if answer.question in _BARS:
@@ -77,7 +77,7 @@ def _curve(answer: Answer, x: str, y: str) -> Drawing | None:
 
 
 def _interval(rows: list[Row], name: str) -> dict[str, Any] | None:
-    """Error bars of a column; None where the rows have no interval."""
+    """Return the error bars of a column; None if the rows have no interval."""
     low, high = interval_names(name)
     if any(low not in row for row in rows):
         return None

@@ -1,4 +1,4 @@
-"""Registry of figures: every drawing by its name, and how its arguments follow from a result."""
+"""Registry of figures: every figure by name, and how its arguments are taken from a result."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ FIGURES: dict[str, Callable[..., Any]] = {}
 """Public figures by name: each takes a result and returns a plotly figure."""
 
 Subject = Literal["answer", "answers", "learned", "machine", ""]
-"""First argument of a figure: a plan or an estimate, several, lessons of runs, a machine, none."""
+"""First argument of a figure: a plan or estimate, several, learned runs, a machine, or none."""
 
 _TEXT, _GRID = "#777777", "rgba(128, 128, 128, 0.25)"
-"""Colours of text and grid: both can be seen on light and on dark pages."""
+"""Colours of text and grid, visible on light and on dark pages."""
 _MAX_COMPARED = 6
-"""Layouts of a plan that are drawn side by side."""
+"""Largest number of a plan's layouts to draw side by side."""
 
 Draw = TypeVar("Draw", bound=Callable[..., Drawing])
 
 
 @dataclass(frozen=True)
 class Request:
-    """Arguments of a public figure, and what drawings need of them."""
+    """Arguments of a public figure, and the inputs of drawings derived from them."""
 
     result: Any
     options: Mapping[str, Any]
 
     @functools.cached_property
     def estimate(self) -> Estimate:
-        """The estimate that was given, else the recommended one."""
+        """The given estimate, else the recommended one. Raises PlannerError if nothing fits."""
         if isinstance(self.result, Estimate):
             return self.result
         estimate: Estimate | None = self.options["estimate"] or self.result.recommended
@@ -74,7 +74,7 @@ class Request:
 
     @functools.cached_property
     def machine(self) -> Machine:
-        """The machine that was given, else the plan's."""
+        """The given machine, else the plan's. Raises PlannerError if neither is known."""
         machine = self.options["machine"] or getattr(self.result, "machine", None)
         if machine is None:
             raise PlannerError("an estimate does not know its machine; give machine=")
@@ -82,7 +82,7 @@ class Request:
 
     @functools.cached_property
     def model(self) -> Model:
-        """The model that was given, else the plan's."""
+        """The given model, else the plan's."""
         model = self.options["model"]
         if isinstance(model, Model):
             return model
@@ -90,7 +90,7 @@ class Request:
 
     @property
     def training(self) -> WholeTraining:
-        """The whole training of the plan; PlannerError where it was not told how long it trains."""
+        """The whole training of the plan. Raises PlannerError if its workload has no tokens."""
         training = self.result.training if isinstance(self.result, Plan) else self.result
         if not isinstance(training, WholeTraining):
             raise PlannerError(
@@ -106,7 +106,7 @@ class Request:
 
     @property
     def space(self) -> LayoutSpace:
-        """All layouts of the plan's job, searched again."""
+        """All layouts of the plan's job, from a new search."""
         frameworks, experience = self.options["frameworks"], self.options["experience"]
         job = (self.model, self.machine, self.result.nodes, self.result.workload)
         return layout_space(*job, frameworks, experience=experience)
@@ -114,7 +114,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A need of drawings: how it follows from a request, and from which of its arguments."""
+    """An input of drawings: its value for a request, and the arguments that it depends on."""
 
     value: Callable[[Request], Any]
     needs: tuple[str, ...] = ()
@@ -146,7 +146,7 @@ _SOURCES = {
     "strategies": _Source(attrgetter("result.strategies")),
     "training": _Source(attrgetter("training")),
 }
-"""Needs of drawings, by the name of their parameter."""
+"""Inputs of drawings, by parameter name."""
 
 _DEFAULTS: dict[str, Any] = {
     "estimate": None,
@@ -155,11 +155,11 @@ _DEFAULTS: dict[str, Any] = {
     "frameworks": (),
     "experience": Experience(),
 }
-"""Arguments beside the result, with their defaults, in the order of signatures."""
+"""Arguments in addition to the result, with defaults, in the order of signatures."""
 
 
 def figure_of(subject: Subject = "") -> Callable[[Draw], Draw]:
-    """Register a drawing; its parameters named like a source follow from the result."""
+    """Register a drawing; parameters with the name of a source are derived from the result."""
 
     def register(draw: Draw) -> Draw:
         signature = _public_signature(draw, subject)
@@ -178,7 +178,7 @@ def figure_of(subject: Subject = "") -> Callable[[Draw], Draw]:
 
 
 def _public_signature(draw: Callable[..., Drawing], subject: Subject) -> inspect.Signature:
-    """Return the signature of a public figure: the result, own arguments, then what names it."""
+    """Return the signature of a public figure: the result, its own options, then the sources'."""
     parameters = inspect.signature(draw).parameters
     needs = {need for name in parameters if name in _SOURCES for need in _SOURCES[name].needs}
     needs -= {subject}
@@ -199,7 +199,7 @@ def _public_signature(draw: Callable[..., Drawing], subject: Subject) -> inspect
 def _drawn_arguments(
     draw: Callable[..., Drawing], subject: Subject, arguments: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the arguments of a drawing, from those of its public figure."""
+    """Return the arguments of a drawing from those of its public figure."""
     request = Request(arguments.get(subject), {**_DEFAULTS, **arguments})
     return {
         name: _SOURCES[name].value(request) if name in _SOURCES else arguments[name]
@@ -208,7 +208,7 @@ def _drawn_arguments(
 
 
 def _finish(drawing: Drawing) -> Any:
-    """Return the figure of a drawing for any page, with its text alternative."""
+    """Return the figure of a drawing with its text alternative, styled for any page."""
     figure = drawing.figure
     figure.update_layout(meta={"alt": drawing.alt}, font={"color": _TEXT})
     figure.update_xaxes(gridcolor=_GRID)

@@ -1,4 +1,4 @@
-"""Frame of every figure: the figure with its text alternative, axes, escaping."""
+"""Frame: the common base of figures: text alternative, axes, bars and escaping."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from planner.show.figures.palette import HUES, LIMIT, ink, label
 from planner.units import GIB, either, format_bytes
 
 LIMIT_LINE = {"color": LIMIT, "width": 2, "dash": "dash"}
-"""Style of the line of a limit of memory."""
+"""Line style of a memory limit."""
 
 Points = list[float | None]
-"""Places of a line on an axis; it is interrupted where they are None."""
+"""Positions of a line on an axis; None interrupts the line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A figure and the sentence that stands in for it where it cannot be seen."""
+    """A figure and its text alternative."""
 
     figure: Any
     """A plotly figure."""
     alt: str
-    """The figure in words, with its numbers."""
+    """Text alternative: the figure in words, with its numbers."""
 
 
 def check_word(name: str, value: str, allowed: Iterable[str]) -> None:
-    """Raise PlannerError for a word that names nothing to draw."""
+    """Raise PlannerError if a word is not allowed."""
     words = list(allowed)
     if value not in words:
         raise PlannerError(f"{name} = {shorten(str(value))!r} is not known; use {either(words)}")
 
 
 def plain(text: str) -> str:
-    """Text that plotly shows as it is: its few HTML tags are taken out of force."""
+    """Escape text for plotly, so that HTML tags in it are shown as they are."""
     return html.escape(text)
 
 
 def bar_style(part: str) -> dict[str, Any]:
-    """Colour and hatch of a part as plotly's marker."""
+    """Return the colour and hatch of a part as a plotly marker."""
     chosen = ink(part)
     return {
         "color": chosen.color,
@@ -60,13 +60,13 @@ def bar_style(part: str) -> dict[str, Any]:
 
 
 def named_rows(figure: Any, names: Sequence[str], width: int = 16) -> None:
-    """Name the rows of bars in lines of at most `width` letters: on a phone bars need the room."""
+    """Label the rows of bars in lines of at most `width` letters, to leave space on a phone."""
     lines = [textwrap.wrap(name, width, break_long_words=False) for name in names]
     figure.update_yaxes(tickvals=list(names), ticktext=["<br>".join(line) for line in lines])
 
 
 def framed(*, height: int, x: str = "", y: str = "", legend: bool = True, top: int = 28) -> Any:
-    """An empty figure on a clear ground, with `top` pixels free above the axes for words."""
+    """Return an empty figure without background, with `top` pixels for text above the axes."""
     try:
         import plotly.graph_objects as go
     except ImportError as error:
@@ -111,7 +111,7 @@ def stack_parts(
     row: str = "%{y}",
     upright: bool = False,
 ) -> None:
-    """Stack the parts of named tables as bars, each part in its own colour."""
+    """Draw named tables as stacked bars, each part in its own colour."""
     for part in parts:
         values = [table.get(part, 0.0) for table in tables]
         sizes = [value / unit for value in values]
@@ -128,7 +128,7 @@ def stack_parts(
 
 
 def draw_device_limit(figure: Any, limit_bytes: float, **settings: Any) -> None:
-    """Draw the memory of a device as a line across upright bars or curves."""
+    """Draw the memory limit of a device as a horizontal line."""
     figure.add_hline(
         y=limit_bytes / GIB,
         line=LIMIT_LINE,
@@ -138,7 +138,7 @@ def draw_device_limit(figure: Any, limit_bytes: float, **settings: Any) -> None:
 
 
 def write_above(figure: Any, x: float, text: str, **settings: Any) -> None:
-    """Write a text above the axes."""
+    """Write text above the axes."""
     figure.add_annotation(
         x=x, y=1, yref="paper", yanchor="bottom", showarrow=False, text=text, **settings
     )
@@ -156,7 +156,7 @@ def interval_bars(
     unit: float = 1.0,
     **style: Any,
 ) -> dict[str, Any]:
-    """Return plotly's error bars from every value to the bounds of its interval."""
+    """Return plotly error bars from every value to the bounds of its interval."""
     pairs = list(zip(values, bounds, strict=True))
     above = [(high - value) / unit for value, (_, high) in pairs]
     below = [(value - low) / unit for value, (low, _) in pairs]
@@ -164,23 +164,23 @@ def interval_bars(
 
 
 def hued_steps(colors: Sequence[str]) -> list[list[object]]:
-    """Return a colour scale of equal steps, one of each colour."""
+    """Return a colour scale with one equal step per colour."""
     count = len(colors)
     return [[end / count, hue] for i, hue in enumerate(colors) for end in (i, i + 1)]
 
 
 def capital(text: str) -> str:
-    """Write a text with its first letter as a capital; the others stay as they are."""
+    """Capitalize the first letter of a text; the others stay unchanged."""
     return f"{text[0].upper()}{text[1:]}"
 
 
 def log_axis(update: Any, ticks: Sequence[float], text: Callable[[Any], str], **more: Any) -> None:
-    """Make an axis logarithmic, by its figure's `update_xaxes` or `update_yaxes`."""
+    """Make an axis logarithmic; `update` is the figure's `update_xaxes` or `update_yaxes`."""
     update(type="log", tickvals=ticks, ticktext=[text(tick) for tick in ticks], **more)
 
 
 def log_ticks(values: Sequence[float]) -> list[float]:
-    """Round numbers for a logarithmic axis over some values, three to nine where there are.
+    """Return round tick values for a logarithmic axis, three to nine if possible.
 
     >>> log_ticks([4.1, 62.0]), log_ticks([18.8, 20.1])
     ([5.0, 10.0, 20.0, 50.0], [18.5, 19.0, 19.5, 20.0, 20.5])

@@ -32,12 +32,12 @@ _VERTICES = {
 _CHIP = {"bgcolor": "rgba(60,60,60,0.85)", "borderpad": 2, "font": {"color": "#FFFFFF", "size": 10}}
 Place = tuple[float, float]
 _MAX_LABELS = 4
-# labels of more links than this hide each other; the legend and the pointer still tell
+# labels of more links would overlap; legend and hover texts remain
 
 
 @figure_of("machine")
 def topology(machine: Machine) -> Drawing:
-    """One node and its way out: devices, interfaces, switch, host; links with their rates."""
+    """Topology of a node: devices, network interfaces, switch, host, and links with their rates."""
     graph = build_graph(machine)
     places = _places(machine, list(graph.nodes))
     figure = framed(height=560)
@@ -63,7 +63,7 @@ def topology(machine: Machine) -> Drawing:
 
 
 def _places(machine: Machine, vertices: Sequence[Any]) -> dict[Any, Place]:
-    """Devices on a circle, interfaces outside next to their devices, the network above."""
+    """Place devices on a circle, interfaces in a row above, the network on top, the host below."""
     count = machine.node.num_devices
     turn = [math.pi / 2 + 2 * math.pi * (i + 0.5) / count for i in range(count)]
     order = _nic_order(machine, turn)
@@ -76,7 +76,7 @@ def _places(machine: Machine, vertices: Sequence[Any]) -> dict[Any, Place]:
     }
     for device, angle in enumerate(turn):
         places["device", device] = (1.5 * math.cos(angle), math.sin(angle))
-    # interfaces stand in a row above, in the order of the devices they serve
+    # interfaces are in a row above, in the order of the devices they serve
     for rank, nic in enumerate(order):
         places["nic", nic] = (spread * (2 * rank / width - 1) if len(order) > 1 else 0.0, 1.65)
     return {vertex: places[vertex] for vertex in vertices}
@@ -93,7 +93,7 @@ def _nic_order(machine: Machine, turn: Sequence[float]) -> list[int]:
 def _links(
     figure: Any, kind: str, rate: float, edges: Sequence[tuple[Any, Any, Place, Place]]
 ) -> None:
-    """Draw the links of one kind and rate, given by their vertices and the places of these."""
+    """Draw the links of one kind and rate; an edge is two vertices and their positions."""
     name, color, dash, width = _LINKS[kind]
     middles = [(x0 + 0.38 * (x1 - x0), y0 + 0.38 * (y1 - y0)) for _, _, (x0, y0), (x1, y1) in edges]
     text = format_rate(rate)
@@ -102,7 +102,7 @@ def _links(
         y=[y for _, _, start, end in edges for y in (start[1], end[1], None)],
         mode="lines",
         hoverinfo="skip",
-        # many links of one kind are drawn thin, or they hide everything behind them
+        # many links of one kind are thin, so that they do not hide everything behind them
         line={"color": color, "dash": dash, "width": width if len(edges) <= 16 else 1},
         name=f"{name}: {text}",
         opacity=0.85 if len(edges) <= 16 else 0.5,

@@ -1,7 +1,7 @@
-"""Palette: the colours and hatches of every part, told apart by colour-blind people.
+"""Palette: colours and hatches of every part, distinguishable with colour blindness.
 
-Six hues of Okabe and Ito (2008, "Color universal design") that stand on white and on black;
-where more than six things share a figure, hatches tell the second six from the first.
+Six hues of Okabe and Ito (2008, "Color universal design") that are visible on white and on black;
+if a figure shows more than six things, hatches distinguish the second six from the first.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ BLUE, ORANGE, GREEN, PINK, SKY, RED = (
     "#D55E00",
 )
 HUES = (BLUE, ORANGE, GREEN, PINK, SKY, RED)
-"""Hues in the order in which they are given out."""
+"""Hues in the order of use."""
 GREY = "#8C8C8C"
-"""Hue of parts that no choice of the user changes."""
+"""Hue of parts that do not depend on the user's choices."""
 LIMIT = RED
-"""Limits and what exceeds them."""
+"""Hue of limits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ink:
-    """How one thing is drawn."""
+    """Colour and hatch of one thing."""
 
     color: str
     pattern: str = ""
@@ -56,11 +56,11 @@ _ACTIVITIES = {
     "dp": (Ink(PINK), "data (dp)"),
     "pp": (Ink(GREY), "pipeline (pp)"),
 }
-"""Activities of a simulated rank and parallel axes, which are no parts of an estimate."""
+"""Activities of a simulated rank and parallel axes, which are not parts of an estimate."""
 
 
 def ink(name: str) -> Ink:
-    """Colour and hatch of a part of an estimate, an activity of a rank or an axis."""
+    """Return colour and hatch of a part of an estimate, an activity of a rank or an axis."""
     if name in _ACTIVITIES:
         return _ACTIVITIES[name][0]
     record = _record(name)
@@ -68,12 +68,12 @@ def ink(name: str) -> Ink:
 
 
 def _record(name: str) -> Part:
-    """The record of a part of an estimate, or of a whole training."""
+    """Return the record of a part of an estimate or of a whole training."""
     return of_training.part(name) if name in of_training.PARTS else part(name)
 
 
 def label(name: str) -> str:
-    """The name of the same for a reader."""
+    """Return the display name of a part, an activity or an axis."""
     return _ACTIVITIES[name][1] if name in _ACTIVITIES else _record(name).label
 
 
@@ -99,5 +99,5 @@ def contrast(first: str, second: str) -> float:
 
 
 def readable_on(ground: str) -> str:
-    """Black or white, whichever is read better on a colour."""
+    """Return black or white, whichever has more contrast on a colour."""
     return max(("#000000", "#FFFFFF"), key=lambda ink: contrast(ink, ground))

@@ -1,4 +1,4 @@
-"""Layout figures: which rank sits where, and what links and interfaces carry in one step."""
+"""Layout figures: placement of ranks, and traffic of links and interfaces in one step."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from planner.units import GIB, counted, format_bytes
 
 _MAX_NODES = 128
 _MAX_TICKS = 10
-# nodes that are named on the axis: more would run into each other on a phone
+# labelled nodes on the axis: more would overlap on a phone
 _MAX_WRITTEN = 192
-# cells with words beyond this many are too small to read
+# with more cells, their text is too small to read
 
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """Cells of a rank map: nodes against devices, many nodes side by side."""
+    """Cells of a rank map: nodes against devices; many nodes go side by side."""
 
     layout: Layout
     per_node: int
@@ -39,12 +39,12 @@ class _Grid:
 
     @property
     def is_wide(self) -> bool:
-        """Tell whether nodes stand side by side, their devices one below the other."""
+        """True if nodes are columns and devices are rows."""
         return self.nodes > self.per_node
 
     @property
     def part(self) -> str:
-        """The part of the nodes that is drawn; empty if all are."""
+        """Which nodes are drawn; empty if all are."""
         nodes = counted(self.nodes, "node")
         return f"the first {self.drawn} of {nodes}" if self.drawn < self.nodes else ""
 
@@ -69,7 +69,7 @@ class _Grid:
 
 @figure_of("answer")
 def rank_map(layout: Layout, machine: Machine, axis: str = "tp") -> Drawing:
-    """Up to 128 nodes against devices; cells of one colour have the same index on `axis`."""
+    """Map of ranks on up to 128 nodes; cells of one colour have the same index on `axis`."""
     check_word("axis", axis, ("dp", "tp", "pp", "cp", "ep"))
     grid = _Grid(layout, machine.node.num_devices)
     (columns, names), (x, y) = grid.axes(), grid.titles()
@@ -106,7 +106,7 @@ def rank_map(layout: Layout, machine: Machine, axis: str = "tp") -> Drawing:
 
 
 def _legend(layout: Layout, axis: str) -> dict[str, Any]:
-    """Return the colours' legend; with more indices than colours these repeat."""
+    """Return the legend of the colours, which repeat if there are more indices than colours."""
     size, hues = getattr(layout, axis), len(HUES)
     shown = range(min(size, hues))
     more = [", ".join(str(i) for i in range(k, size, hues)) for k in shown]
@@ -140,7 +140,7 @@ def _hover(layout: Layout, rank: int, per_node: int) -> str:
 
 @figure_of("answer")
 def link_loads(axes: Sequence[Axis], machine: Machine, step_time_s: float) -> Drawing:
-    """Bytes of one step by axis, and how long they keep links and interfaces of a node busy."""
+    """Bytes sent in one step by axis, and how long they keep a node's links and interfaces busy."""
     inside = group_rate(wiring(machine.node), machine.node.num_devices, 1)
     between = machine.node_bytes_per_s if machine.network else float("inf")
     inside_bytes = [each.traffic.inside_bytes for each in axes]
@@ -162,7 +162,7 @@ def link_loads(axes: Sequence[Axis], machine: Machine, step_time_s: float) -> Dr
             "%{customdata[0]}<extra></extra>",
         )
     texts = []
-    # words stand some pixels above the middle of their bar
+    # labels are some pixels above the middle of their bar
     style = {"align": "left", "showarrow": False, "xanchor": "left", "yshift": 30}
     for row, (name, carried, rate) in rows.items():
         total = sum(carried)

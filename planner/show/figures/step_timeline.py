@@ -1,4 +1,4 @@
-"""Pipeline figures: one step, event by event; the middle of a long step is left out."""
+"""Pipeline figures: one step, event by event, without the middle of a long step."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from planner.units import GIB, counted, format_bytes, format_seconds
 _SHOWN_STAGES = 16
 _MAX_NUMBERS = 300
 _FEW_BARS, _MAX_BARS = 1200, 3000
-# passes that are drawn: at least, and at most if the warm-up of a pipeline is long
+# passes to draw: at least, and at most if the warm-up of the pipeline is long
 _BREAK = 0.05
-# width of the break over the width of the axis
+# width of the break relative to the axis
 
 
 @dataclass(frozen=True, slots=True)
 class _Clock:
-    """Axis of a step's time, which may leave out the middle of the step."""
+    """Time axis of a step, which may leave out the middle of the step."""
 
     played: PlayedStep
     head_s: float
@@ -54,7 +54,7 @@ class _Clock:
         return _BREAK * (head + self.played.step_s - tail)
 
     def x(self, step_time_s: float) -> float:
-        """Position of a time of the step on the axis."""
+        """Return the position on the axis of a time in the step."""
         if not self.broken:
             return step_time_s
         head, tail = self._ends
@@ -63,7 +63,7 @@ class _Clock:
     def pieces(self, start_s: float, end_s: float) -> Iterator[tuple[float, float]]:
         """Yield the drawn parts of a span of the timeline, as positions on the axis."""
         if not self.broken:
-            # a schedule that is played differs by a percent or two from the estimate's length
+            # the simulated schedule differs by a percent or two from the estimate's length
             stretch = self.played.step_s / self.played.played_s
             yield start_s * stretch, end_s * stretch
             return
@@ -74,7 +74,7 @@ class _Clock:
             yield self.x(at(max(start_s, self.tail_s))), self.x(at(end_s))
 
     def frame(self, figure: Any) -> None:
-        """Set the range and ticks of the axis, and mark the part that is left out."""
+        """Set range and ticks of the axis, and mark the part that is left out."""
         end = self.x(self.played.step_s)
         figure.update_xaxes(range=[0, end])
         if not self.broken:
@@ -91,13 +91,13 @@ class _Clock:
 
 
 def _nice(value: float) -> float:
-    """The next of 1, 2, 5 times a power of ten."""
+    """Round up to 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(value))
     return next(f * power for f in (1.0, 2.0, 5.0, 10.0) if f * power >= value * 0.999)
 
 
 def _clock(played: PlayedStep) -> _Clock:
-    """Return an axis of the whole step if it has few events, else of its beginning and its end."""
+    """Return an axis of the whole step if it has few events, else of its start and end."""
     timeline = played.timeline
     shown = set(_sampled(timeline))
     events = [e for e in timeline.events if e.stage in shown and e.stream == "compute"]
@@ -113,7 +113,7 @@ def _clock(played: PlayedStep) -> _Clock:
 
 
 def _sampled(timeline: Timeline) -> list[int]:
-    """Choose up to sixteen stages to draw, up to eight if they have many chunks."""
+    """Choose up to sixteen stages to draw; up to eight if there are many chunks."""
     count = timeline.num_stages
     most = _SHOWN_STAGES if count * timeline.num_chunks <= 4 * _SHOWN_STAGES else _SHOWN_STAGES // 2
     if count <= most:
@@ -122,7 +122,7 @@ def _sampled(timeline: Timeline) -> list[int]:
 
 
 def drawn_part(played: PlayedStep) -> str:
-    """Say which stages and micro-batches are drawn; empty if all are."""
+    """State which stages and micro-batches are drawn; empty if all are."""
     clock, timeline = _clock(played), played.timeline
     shown, sentences = _sampled(timeline), []
     if len(shown) < timeline.num_stages:
@@ -139,7 +139,7 @@ def drawn_part(played: PlayedStep) -> str:
 
 @figure_of("answer")
 def gantt(played: PlayedStep, title: str = "") -> Drawing:
-    """Activity of every pipeline stage over time; gaps are idle, a line is the critical path."""
+    """Activity of every pipeline stage over time; gaps are idle, the line is the critical path."""
     timeline, clock = played.timeline, _clock(played)
     rows = _sampled(timeline)
     place = {stage: row for row, stage in enumerate(rows)}
@@ -151,7 +151,7 @@ def gantt(played: PlayedStep, title: str = "") -> Drawing:
             if events:
                 _draw_events(figure, kind, events, place, clock)
     path = timeline.critical_path()
-    # the path runs below the computation of stages and through transfers
+    # the path is drawn below the computation of stages and through transfers
     spans = [
         (e.start_s, e.end_s, place[e.stage] + (0.42 if e.kind == ASIDE else 0.34))
         for e in path
@@ -180,14 +180,14 @@ def gantt(played: PlayedStep, title: str = "") -> Drawing:
 
 
 def has_numbers(drawing: Drawing) -> bool:
-    """Tell whether a drawn step has few enough passes to number them."""
+    """True if the passes of a drawn step are numbered."""
     return any(trace.text is not None for trace in drawing.figure.data)
 
 
 def _draw_events(
     figure: Any, kind: Drawn, events: Sequence[Event], place: dict[int, int], clock: _Clock
 ) -> None:
-    """Draw all events of one kind; transfers and hidden events, which block no stage, are thin."""
+    """Draw all events of one kind; transfers and hidden events, which do not block, are thin."""
     aside = not events[0].keeps_busy
     drawn = [(e, a, b) for e in events for a, b in clock.pieces(e.start_s, e.end_s)]
     computed = kind in ("forward", "backward", "weight_gradient")
@@ -201,7 +201,7 @@ def _draw_events(
         base=[a for _, a, _ in drawn],
         orientation="h",
         name=name,
-        # what is too short to be seen needs no entry
+        # events too short to be seen need no entry
         showlegend=longest > 0.001 * clock.x(clock.played.step_s),
         marker=bar_style(kind),
         customdata=[(_event_text(e), format_seconds(e.duration_s)) for e, _, _ in drawn],
@@ -222,7 +222,7 @@ def _event_text(event: Event) -> str:
 def _line(
     spans: Iterable[tuple[float, float, float]], clock: _Clock, crossing: bool = False
 ) -> tuple[Points, Points]:
-    """Return a line over spans, interrupted where the axis is; a span is, unless `crossing`."""
+    """Return a line over spans, interrupted at the axis break; `crossing` lets a span cross it."""
     xs: Points = []
     ys: Points = []
     before, gap = 0.0, clock.x(clock.head_s)
@@ -238,7 +238,7 @@ def _line(
 
 
 def _path_text(path: Sequence[Event]) -> str:
-    """Say how long the critical path stays on its longest stage, on other stages, in transfers."""
+    """State the shares of the critical path on its main stage, on other stages, in transfers."""
     computed = [event for event in path if event.kind != ASIDE]
     stages = _sums((str(event.stage), event.duration_s) for event in computed)
     longest = next(iter(stages))
@@ -256,7 +256,7 @@ def _path_text(path: Sequence[Event]) -> str:
 
 
 def _sums(parts: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """Seconds by name, the largest first [s]."""
+    """Sum seconds by name, the largest first [s]."""
     sums: dict[str, float] = {}
     for name, seconds in parts:
         sums[name] = sums.get(name, 0.0) + seconds
@@ -267,7 +267,7 @@ def _sums(parts: Iterable[tuple[str, float]]) -> dict[str, float]:
 def memory_over_step(
     played: PlayedStep, stages: Sequence[dict[str, float]], device_limit_bytes: float
 ) -> Drawing:
-    """Memory of the first, the fullest and the last stage while one step runs."""
+    """Memory of the first, the fullest and the last stage over one step."""
     x, y = "time in the step [s]", "memory per device [GiB]"
     figure = framed(height=340, x=x, y=y, legend=len(stages) > 1)
     clock, peaks = _clock(played), {}
@@ -300,9 +300,9 @@ def memory_over_step(
 def _stage_memory(
     played: PlayedStep, parts: dict[str, float], stage: int
 ) -> tuple[list[float], list[float]]:
-    """Times of the timeline, and the memory of a stage from each of them on [B]."""
+    """Return times of the timeline, and the memory of a stage from each time on [B]."""
     times, counts = played.timeline.in_flight(stage)
-    # activations are those at the peak: each micro-batch in flight has an equal part of them
+    # peak activations are divided equally over the micro-batches in flight
     each = parts.get("activations", 0.0) / max(max(counts), 1)
     rest = sum(value for name, value in parts.items() if name != "activations")
     return times, [rest + each * count for count in counts]
