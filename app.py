@@ -1,4 +1,4 @@
-"""The explorer: `streamlit run app.py`, `planner app` or `make app`."""
+"""Explorer: run it with `streamlit run app.py`, `planner app` or `make app`."""
 
 from planner.app.main import main
 

@@ -1,4 +1,4 @@
-"""Names that every doctest of the package may use without an import."""
+"""Doctest names: objects that every doctest of the package may use without an import."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def make_scenario(
     machine: str = "polaris",
     **workload: Any,
 ) -> Scenario:
-    """A scenario of catalogue entries by name, and fields of its workload."""
+    """Make a scenario from catalogue names and workload fields."""
     return Scenario(
         planner.load_model(model) if isinstance(model, str) else model,
         planner.load_machine(machine),
@@ -33,7 +33,7 @@ def make_scenario(
 
 @pytest.fixture(scope="session", autouse=True)
 def _doctest_names(doctest_namespace: dict[str, Any]) -> None:
-    """The catalogue's loaders, descriptions, one prepared scenario and the maker of others."""
+    """Add loaders, description classes, a prepared scenario and `make_scenario` to doctests."""
     doctest_namespace |= {
         "planner": planner,
         "np": np,

@@ -1,11 +1,11 @@
-"""Ablation: take each trait of a framework and each part of the cost model away, and score again.
+"""Ablation: remove each framework trait and each part of the cost model, and score again.
 
     python benchmarks/ablation.py --data DIR        # writes docs/ablation.md; a few minutes
 
 A trait is set to its neutral value (the default of its field), a part of the step time or of the
-memory to zero. Scored are the measured runs that no fit has seen, the peaks of third-party code
-(docs/real_code.md) and the kept traces of torch. A trait that moves none of these is tried on a
-grid of layouts, to tell an effect that nothing measures from none at all.
+memory to zero. The score covers measured runs that no fit has seen, peaks of third-party code
+(docs/real_code.md) and the stored torch traces. A trait that changes none of these is tried on a
+grid of layouts, to separate traits with an unmeasured effect from traits without any effect.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ PAGE = ROOT / "docs" / "ablation.md"
 TRACES = ROOT / "tests" / "validate" / "trace" / "kept.jsonl"
 GIB = 2**30
 UNSEEN = ("runtime_context", "allocator_reserve")
-"""Parts of memory that neither third-party code nor traces show."""
+"""Parts of memory that neither third-party code nor traces include."""
 Array = NDArray[np.float64]
 
 STATED = re.compile(
@@ -65,14 +65,14 @@ STATED = re.compile(
     r"|uneven_stages|custom_pipeline_split|replicates_kv_heads|stalls|context|sequence_parallel"
     r"|offloading\.activations_piped)$"
 )
-"""Traits that say which layouts and files there are, or what is printed: no estimate."""
+"""Traits that decide which layouts and files exist, or printed text, but change no estimate."""
 
 
 REQUIRED: dict[str, Any] = {"loss": "eager"}
-"""Neutral values of required fields that cannot be nothing."""
+"""Neutral values of required fields that have no empty value."""
 
 
-# --- taking a trait away ---------------------------------------------------------------------
+# --- removing a trait ------------------------------------------------------------------------
 
 
 def leaves(table: dict[str, Any], prefix: str = "") -> Iterator[str]:
@@ -85,7 +85,7 @@ def leaves(table: dict[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def stated_traits() -> dict[str, list[str]]:
-    """Map every trait to the frameworks whose file, or whose bundle, states it."""
+    """Map every trait to the frameworks whose file or bundle states it."""
     stating: dict[str, list[str]] = defaultdict(list)
     for name in names("framework"):
         table = read_toml(folder("framework") / f"{name}.toml")
@@ -98,14 +98,14 @@ def stated_traits() -> dict[str, list[str]]:
 
 
 def plain_type(annotation: Any) -> Any:
-    """The type of a field without `None`."""
+    """Return the type of a field without `None`."""
     if get_origin(annotation) in (Union, types.UnionType):
         return next(part for part in get_args(annotation) if part is not type(None))
     return annotation
 
 
 def neutral_value(cls: type[Description], field: str, value: Any) -> Any:
-    """A field's default; for a required one False, nothing, no elements, or a ratio of 1."""
+    """Return a field's default; for required fields an empty value, 0, or a ratio of 1."""
     info = cls.model_fields[field]
     if not info.is_required():
         return info.get_default(call_default_factory=True)
@@ -116,7 +116,7 @@ def neutral_value(cls: type[Description], field: str, value: Any) -> Any:
 
 
 def without_trait(framework: Framework, trait: str) -> Framework:
-    """The framework with one trait neutral; itself where the trait is neutral already."""
+    """Return the framework with one neutral trait; unchanged if the trait is already neutral."""
     table, _, field = trait.rpartition(".")
     owner: Any = getattr(framework, table) if table else framework
     if owner is None or not hasattr(owner, field):
@@ -131,29 +131,29 @@ def without_trait(framework: Framework, trait: str) -> Framework:
     return framework.model_copy(update={table: changed}) if table else changed
 
 
-# --- what estimates are compared with --------------------------------------------------------
+# --- the measurements ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Estimates:
-    """Logarithms of estimate over measurement; nan where nothing was measured."""
+    """Logarithms of estimate over measurement; nan if nothing was measured."""
 
     times: Array
     """Step time of every run."""
     memory: Array
     """Memory of every run."""
     peaks: Array
-    """Peak of every case of third-party code and of every trace."""
+    """Memory peak of every third-party case and of every trace."""
 
 
 Change = Callable[[Framework], Framework]
 Term = tuple[str, str] | None
-"""A part that counts nothing: `("time" or "memory", name)`."""
+"""A part that is set to zero: `("time" or "memory", name)`."""
 
 
 @dataclass(frozen=True)
 class Peak:
-    """A peak of real code, on one stage or on the worst."""
+    """A memory peak of real code, on one stage or on the worst (`stage` None)."""
 
     scenario: Scenario
     layout: Layout
@@ -161,7 +161,7 @@ class Peak:
     real: float
 
     def estimate(self, framework: Framework, term: Term = None) -> float:
-        """The estimated peak [B]."""
+        """Estimated peak without the parts that real code does not show [B]."""
         scenario = Scenario(
             self.scenario.model, self.scenario.machine, self.scenario.workload, framework
         )
@@ -176,7 +176,7 @@ class Peak:
 
 
 def real_code_peaks() -> list[Peak]:
-    """Peaks of third-party code, as docs/real_code.md has them."""
+    """Read the peaks of third-party code from docs/real_code.md."""
     lines = real_code.PAGE.read_text("utf-8").splitlines()
     rows = {tuple(cells[1:7]): cells for line in lines if len(cells := line.split("|")) > 9}
     peaks = []
@@ -189,7 +189,7 @@ def real_code_peaks() -> list[Peak]:
 
 
 def trace_peaks() -> list[Peak]:
-    """Peaks of torch's own sharding, as the kept traces have them."""
+    """Read the peaks of torch's own sharding from the stored traces."""
     cases = {case.key: case for case in (*trace_matrix.cases(), *trace_matrix.others())}
     return [
         Peak(
@@ -204,7 +204,7 @@ def trace_peaks() -> list[Peak]:
 
 
 class Evidence:
-    """Measured runs and peaks, estimated in batches; what a change leaves alone is kept."""
+    """Measured runs and peaks, estimated in batches; unchanged estimates are reused."""
 
     def __init__(self, data: Path) -> None:
         rows = [row for name in accuracy.FILES for row in accuracy.published_runs(data / name)]
@@ -227,7 +227,7 @@ class Evidence:
         self.base = self.estimates(lambda framework: framework, anew=True)
 
     def estimates(self, change: Change, term: Term = None, *, anew: bool = False) -> Estimates:
-        """Estimate all with a change of their frameworks or without a part."""
+        """Estimate all runs and peaks with changed frameworks or without one part."""
         times, memory, peaks = (
             column.copy() for column in (self.base.times, self.base.memory, self.base.peaks)
         )
@@ -256,7 +256,7 @@ class Evidence:
                 memory[place] = np.log(size / run.memory_bytes)
 
     def _estimate(self, places: list[int], framework: Framework) -> tuple[Scenario, Any]:
-        """Estimate runs of one scenario; those with their own framework once."""
+        """Estimate runs of one scenario; results with the unchanged framework are cached."""
         first = self.runs[places[0]]
         if framework is first.framework and places[0] in self.batches:
             return self.batches[places[0]]
@@ -279,7 +279,7 @@ class Evidence:
 
     @functools.cached_property
     def jobs(self) -> list[list[int]]:
-        """Timed, unseen runs of one job in four layouts or more."""
+        """Groups of four or more timed, unseen runs of one job, which differ in layout."""
         jobs: dict[Any, list[int]] = defaultdict(list)
         for place, run in enumerate(self.runs):
             work = run.workload
@@ -292,7 +292,7 @@ class Evidence:
         return [places for places in jobs.values() if len(places) > 3]
 
     def figures(self, found: Estimates) -> dict[str, float]:
-        """Errors and rank correlation of some estimates."""
+        """Compute the errors and the rank correlation of a set of estimates."""
         times = np.abs(found.times[self.unseen & np.isfinite(found.times)])
         memory = np.abs(found.memory[self.weighed & np.isfinite(found.memory)])
         measured = np.log([run.step_time_s or np.nan for run in self.runs])
@@ -310,7 +310,7 @@ class Evidence:
         }
 
 
-# --- a grid, for what no measurement moves -----------------------------------------------------
+# --- a grid, for traits that change no measured estimate ---------------------------------------
 
 LAYOUTS = [
     Layout(dp=8),
@@ -353,7 +353,7 @@ WORKLOADS = (
 
 
 def moves_grid(framework: Framework, changed: Framework) -> bool:
-    """Whether a change moves any estimate on the grid."""
+    """True if a change affects any estimate on the grid."""
     for model, fields, machine in itertools.product(MODELS, WORKLOADS, ("dgx-h100", "aurora")):
         if fields.get("precision") == "fp8" and machine == "aurora":
             continue
@@ -372,7 +372,7 @@ def moves_grid(framework: Framework, changed: Framework) -> bool:
 
 
 def differ(before: dict[str, Any], after: dict[str, Any]) -> bool:
-    """Whether any part differs."""
+    """True if any part differs."""
     return any(np.any(before[name] != after[name]) for name in before)
 
 
@@ -380,13 +380,13 @@ def differ(before: dict[str, Any], after: dict[str, Any]) -> bool:
 
 
 def signed(value: float, digits: int) -> str:
-    """A difference with its sign; nothing if it rounds to zero."""
+    """Format a difference with its sign; "0" if it rounds to zero."""
     return f"{value:+.{digits}f}" if round(value, digits) else "0"
 
 
 @dataclass(frozen=True)
 class Row:
-    """One ablation: how many estimates it moves and what the trait buys."""
+    """One ablation: how many estimates change, and how much worse the scores get."""
 
     name: str
     frameworks: tuple[str, ...]
@@ -397,7 +397,7 @@ class Row:
 
     @property
     def moved(self) -> int:
-        """Measurements whose estimate it moves."""
+        """Number of measurements whose estimate changes."""
         return self.num_times + self.num_memories + self.num_peaks
 
     def __str__(self) -> str:
@@ -412,7 +412,7 @@ class Row:
 def ablate(
     evidence: Evidence, name: str, frameworks: tuple[str, ...], change: Change, term: Term = None
 ) -> Row:
-    """Score again without a trait or a part."""
+    """Score again without one trait or part."""
     base, found = evidence.base, evidence.estimates(change, term)
 
     def moved(column: str) -> int:
@@ -433,7 +433,7 @@ HEAD = [
 
 
 def page(evidence: Evidence, traits: list[Row], terms: list[Row], grid: dict[str, bool]) -> str:
-    """The text of docs/ablation.md."""
+    """Return the text of docs/ablation.md."""
     base = evidence.figures(evidence.base)
     measured = sorted((row for row in traits if row.moved), key=lambda row: -sum_of(row))
     silent = [row for row in traits if not row.moved]
@@ -477,7 +477,7 @@ def page(evidence: Evidence, traits: list[Row], terms: list[Row], grid: dict[str
 
 
 def sum_of(row: Row) -> float:
-    """What a row buys in all: mean error of times, of memory and of peaks."""
+    """Total benefit of a row: mean error of times plus those of memory and of peaks."""
     return row.buys["mean"] + row.buys["memory"] + row.buys["peaks"]
 
 
@@ -507,7 +507,7 @@ def main(
     data: Annotated[Path, typer.Option(help="Folder with CSV files of measured runs.")],
     output: Annotated[Path, typer.Option(help="The page to write.")] = PAGE,
 ) -> None:
-    """Take everything away once, and write the page."""
+    """Remove each trait and each part once, and write the page."""
     evidence = Evidence(data)
     rows, grid = [], {}
     for trait, stating in stated_traits().items():
@@ -533,7 +533,7 @@ def main(
 
 
 def part_names(evidence: Evidence) -> dict[str, list[str]]:
-    """Names of the parts of step time and memory."""
+    """Return the names of the parts of step time and memory."""
     run = evidence.runs[0]
     batch = estimate_layouts(run.scenario, Layouts.of(run.layout))
     return {"time": list(batch.time_parts_s), "memory": list(batch.memory_parts_bytes)}

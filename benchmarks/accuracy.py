@@ -1,9 +1,9 @@
-"""Accuracy report: score measured runs, write docs/accuracy.md, residuals and memory's quantiles.
+"""Accuracy report: score measured runs; write docs/accuracy.md, residuals, memory quantiles.
 
     python benchmarks/accuracy.py --data DIR            # DIR holds CSV files of measured runs
 
-Rows that a constant was fitted on are kept apart from rows that no fit has seen. What the latter
-say of further runs is learned from the residuals by `benchmarks/learning.py`, which runs next.
+Rows that a constant was fitted on are separate from rows that no fit has seen. Run
+`benchmarks/learning.py` next: it learns from the residuals of unseen rows how far new runs err.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from planner.evidence.scores import MISSING_RANKS, Score, ranks_are_known
 ROOT = Path(__file__).parent.parent
 FILES = ("runs.csv", "ultrascale.csv")
 STALLED = 0.6
-"""A run of a host-bound framework stalled where its estimate is below so much of what it took."""
+"""A run whose framework awaits collectives stalled if estimate / measured is below this."""
 
 
 def ratio(item: Score) -> float:
-    """Measured over estimated step time."""
+    """Return measured over estimated step time."""
     assert item.run.step_time_s is not None
     return item.run.step_time_s / item.estimate.step_time_s
 
 
 def figures(items: list[Score]) -> dict[str, float]:
-    """MAPE, bias and worst error of some scored rows."""
+    """Compute count, MAPE, bias, median and worst error of scored rows."""
     errors = np.array([1 / ratio(item) - 1 for item in items])
     return {
         "n": len(errors),
@@ -57,27 +57,27 @@ def figures(items: list[Score]) -> dict[str, float]:
 
 
 def sound(item: Score) -> bool:
-    """Whether a row may shape the intervals: not a copy slip or a stalled run."""
+    """True if a row may enter the intervals: not marked low in its table, and not doubtful."""
     return item.run.reliability != "low" and not doubtful(item.run)
 
 
 def stalled(item: Score) -> bool:
-    """Whether a run of a framework that awaits its collectives took so long that it stalled."""
+    """True if a run was slow enough to count as stalled, and its framework awaits collectives."""
     awaits = item.run.framework.host.awaits_collectives
     return awaits and item.run.step_time_s is not None and ratio(item) > 1 / STALLED
 
 
 def memory_ratio(item: Score) -> float:
-    """Measured over estimated memory, of the parts that the measurement sees."""
+    """Return measured over estimated memory, for the parts that the measurement includes."""
     assert item.run.memory_bytes is not None
     return item.run.memory_bytes / item.estimated_memory_bytes
 
 
 def weighed(rows: Iterable[Score]) -> list[Score]:
-    """Sound rows of stated jobs, whose whole device was measured.
+    """Select sound rows of stated jobs with a memory measurement beyond allocated tensors.
 
-    No constant of memory was fitted on any of them. What tensors alone take is no measure of what
-    must fit: the allocator holds more.
+    No memory constant was fitted on any of them. Allocated tensors alone do not tell whether a job
+    fits: the allocator holds more.
     """
     return [
         item
@@ -91,7 +91,7 @@ def weighed(rows: Iterable[Score]) -> list[Score]:
 
 
 def by_memory_class(items: list[Score]) -> dict[str, list[Score]]:
-    """Rows of each class of memory that has any."""
+    """Group rows by memory class, without empty classes."""
     found = {
         name: [item for item in items if memory_class(item.run.framework) == name]
         for name in MEMORY_CLASSES
@@ -100,7 +100,7 @@ def by_memory_class(items: list[Score]) -> dict[str, list[Score]]:
 
 
 def memory_quantiles(items: list[Score]) -> dict[str, tuple[float, float, int, int]]:
-    """Conformal quantiles of memory per class."""
+    """Compute conformal quantiles, rows and sources of each memory class."""
     found = {}
     for name, members in by_memory_class(items).items():
         low, high = quantiles([memory_ratio(item) for item in members])
@@ -109,7 +109,7 @@ def memory_quantiles(items: list[Score]) -> dict[str, tuple[float, float, int, i
 
 
 def memory_distribution(items: list[Score]) -> dict[str, list[str]]:
-    """Lines of the intervals' file: which parts of a class's runs stay below which ratio."""
+    """Write lines of the intervals file: cumulative distribution of ratios by memory class."""
     found = {}
     for name, members in by_memory_class(items).items():
         parts, ratios = distribution([memory_ratio(item) for item in members])
@@ -125,7 +125,7 @@ def percent(value: float) -> str:
 
 
 def source_table(items: list[Score]) -> list[str]:
-    """Figures per source, fitted and unseen rows apart."""
+    """Make the table of figures per source, with fitted and unseen rows separate."""
     groups: dict[tuple[str, str], list[Score]] = defaultdict(list)
     for item in items:
         unseen = "no, job guessed" if item.run.guessed else "no"
@@ -144,7 +144,7 @@ def source_table(items: list[Score]) -> list[str]:
 
 
 def plot(items: list[Score], width: int = 64, height: int = 24) -> list[str]:
-    """Predicted against measured step time on log axes, as text: o unseen rows, x fitted ones."""
+    """Plot predicted against measured step time as text, log axes: o unseen rows, x fitted."""
     points = [
         (item.run.step_time_s or 1.0, item.estimate.step_time_s, bool(fitted(item.run)))
         for item in items
@@ -166,12 +166,12 @@ def plot(items: list[Score], width: int = 64, height: int = 24) -> list[str]:
 
 
 def worst(items: list[Score]) -> list[Score]:
-    """Rows by falling error, however large or small the estimate."""
+    """Sort rows by descending error; factors above and below 1 count equally."""
     return sorted(items, key=lambda item: -abs(math.log(ratio(item))))
 
 
 def worst_of_each(items: list[Score]) -> list[Score]:
-    """The worst row of each source, worst first."""
+    """Return the worst row of each source, worst first."""
     found: dict[str, Score] = {}
     for item in worst(items):
         found.setdefault(item.run.source, item)
@@ -179,7 +179,7 @@ def worst_of_each(items: list[Score]) -> list[Score]:
 
 
 def worst_table(items: list[Score]) -> list[str]:
-    """Rows with their largest part and what is known of the cause."""
+    """Make a table of rows with their largest part and the known cause of the error."""
     lines = [
         "| row | source | layout | measured | estimated | error | largest part | cause |",
         "|---|---|---|---:|---:|---:|---|---|",
@@ -220,7 +220,7 @@ def main(
 
 
 def write_memory(items: list[Score]) -> None:
-    """The quantiles of memory, by class."""
+    """Write the memory quantiles by class."""
     lines = [
         "# Written by benchmarks/accuracy.py: measured over estimated memory, conformal quantiles",
         "# over rows that no fit of memory has seen.",
@@ -240,7 +240,7 @@ def write_memory(items: list[Score]) -> None:
 
 
 def write_residuals(rows: Iterable[Score]) -> None:
-    """How far every scored row is from its estimate; of the measurements only these ratios."""
+    """Write the residual of every scored row: only ratios to the estimate, no measurements."""
     found = [
         TeachingResidual(
             row=item.run.row_id,
@@ -269,7 +269,7 @@ def share(value: float | None) -> str:
 
 
 def choice_table(backtest: Backtest) -> list[str]:
-    """How well layouts of one job are ranked, and which fit, per model of the ultrascale set."""
+    """Make the table of ranking and fit predictions per model of the ultrascale set."""
     lines = [
         "| model | timed | median error | rank correlation | regret | ran: fits | failed: bursts |",
         "|---|---:|---:|---:|---:|---:|---:|",
@@ -288,7 +288,7 @@ def choice_table(backtest: Backtest) -> list[str]:
 
 
 def build_table(backtest: Backtest) -> list[str]:
-    """How well sound layouts of one job are estimated and ranked inside one build."""
+    """Make the table of errors and ranking of sound layouts of one job within one build."""
     told = [row for row in backtest.scores if row.run.told_by_memory and row.error is not None]
     lines = [
         "| model | gathered inputs | sound | of | median error | mean error | rank correlation | "
@@ -311,7 +311,7 @@ def build_table(backtest: Backtest) -> list[str]:
 
 
 def stall_table(backtest: Backtest) -> list[str]:
-    """How many runs stalled, by their build and whether they had a pipeline."""
+    """Make the table of stalled runs, by build and with or without a pipeline."""
     told = [row for row in backtest.scores if row.run.told_by_memory and row.error is not None]
     counts: dict[tuple[bool, bool], list[bool]] = defaultdict(list)
     for row in told:
@@ -329,14 +329,14 @@ def stall_table(backtest: Backtest) -> list[str]:
 
 
 def stated_for_memory(run: Run) -> str:
-    """What a row's memory was estimated from: the stated job, a guess, or the memory itself."""
+    """Name the basis of a row's memory estimate: the stated job, a guess, or its memory."""
     if run.told_by_memory:
         return "build told by it"
     return "guessed" if run.guessed else "stated"
 
 
 def memory_table(backtest: Backtest) -> list[str]:
-    """Errors of memory per source; what says little of the estimate is apart."""
+    """Make the table of memory errors per source; weak evidence is listed separately."""
     lines = ["| source | rows | job | MAPE | bias |", "|---|---:|---|---:|---:|"]
     for job in ("stated", "guessed", "build told by it"):
         rows = tuple(row for row in backtest.scores if stated_for_memory(row.run) == job)

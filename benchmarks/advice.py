@@ -1,10 +1,10 @@
-"""Advice: what is recommended for real jobs, beside the fastest and the layout that really ran.
+"""Advice: recommendations for real jobs, next to the fastest layout and the one that ran.
 
     python benchmarks/advice.py --data ../shared/data          # writes docs/advice.md
 
-Each job of `advice_jobs.json` has a machine, a model, a batch, and for most the layout that its
-people published. Scored: whether there is an answer and files for it, habits that no practitioner
-has, what the recommendation gives away by our own clock, and whether the published layout is said
+Each job of `advice_jobs.json` has a machine, a model, a batch, and in most cases the published
+layout. Scored: whether there is an answer and files for it, choices that no practitioner would
+make, the estimated loss against the fastest layout, and whether the published layout is estimated
 to fit.
 """
 
@@ -62,7 +62,7 @@ _JOBS = ROOT / "tests" / "choose" / "verdicts" / "guide"
 
 @dataclass(frozen=True)
 class Job:
-    """One job, and what its people ran."""
+    """One job and its published layout."""
 
     name: str
     model: Model
@@ -74,7 +74,7 @@ class Job:
 
     @classmethod
     def read(cls, row: dict[str, Any], data: Path) -> Job:
-        """One row of the file; its own models lie beside it."""
+        """Read one row of the file; its own model files are in the same folder."""
         own = data / row["model"]
         workload = {name: row[name] for name in ("global_batch", "precision", "lora_rank")}
         return cls(
@@ -90,20 +90,20 @@ class Job:
 
 @dataclass(frozen=True)
 class Advice:
-    """What the program says to a job."""
+    """The planner's answer to a job."""
 
     job: Job
     answer: Plan
     production: Estimate | None
-    """The published layout, with the choices that nobody published as they are fastest."""
+    """The published layout; unpublished fields have the values that make it fastest."""
     refused: str
-    """Why the published layout cannot be estimated; empty where it can."""
+    """Why the published layout cannot be estimated; empty if it can."""
     files: str
-    """Empty where there are files, else why there are none."""
+    """Why no files can be written; empty if they can."""
 
     @property
     def habits(self) -> list[str]:
-        """What no practitioner would do, of the recommended layout."""
+        """Choices of the recommended layout that no practitioner would make."""
         found = self.answer.recommended
         return list(_habits(found, self)) if found else ["no answer"]
 
@@ -124,7 +124,7 @@ def _habits(found: Estimate, advice: Advice) -> Iterator[str]:
 
 
 def advise(job: Job) -> Advice:
-    """Plan a job, try to write its files, estimate what was published."""
+    """Plan a job, try to write its files, and estimate the published layout."""
     answer = plan(job.model, job.machine, nodes=job.nodes, workload=job.workload)
     production, refused = None, ""
     try:
@@ -145,10 +145,10 @@ def _files(job: Job, answer: Plan) -> str:
 
 
 def _production(job: Job) -> Estimate | None:
-    """The published layout, with the choices that nobody published as they are fastest.
+    """Estimate the published layout, with the fastest values for unpublished fields.
 
-    Where it fits with none of them, as it is estimated with the most recompute; PlannerError where
-    it is no layout of its framework.
+    If none of these fits, estimates the one with the most recompute; PlannerError if the framework
+    has no such layout.
     """
     if not job.published:
         return None
@@ -159,7 +159,7 @@ def _production(job: Job) -> Estimate | None:
     def ran(layouts: Layouts) -> Mask:
         return np.logical_and.reduce([getattr(layouts, name) == value for name, value in wanted])
 
-    # among all, chunks that are even only with embedding and head as layers are found as well
+    # a full search includes chunks that are even only with embedding and head as layers
     found = search(scenario, world, ran), search(scenario, world).only(ran)
     fastest = [
         kind.estimates[int(one)] for kind in found for one in rank_fastest(kind.estimates, 1)
@@ -180,7 +180,7 @@ def _production(job: Job) -> Estimate | None:
 
 
 def _stated(published: dict[str, Any]) -> list[tuple[str, Any]]:
-    """Columns of layouts and their values."""
+    """Return layout columns and their published values."""
     codes = {"recompute": RECOMPUTE}
     return [(k, codes[k].index(v) if k in codes else v) for k, v in published.items()]
 
@@ -189,7 +189,7 @@ def main(
     data: Annotated[Path, typer.Option(help="Folder with advice_jobs.json.")],
     only: Annotated[str, typer.Option(help="Jobs whose name holds this; writes nothing.")] = "",
 ) -> None:
-    """Print a line a job and the score, and write docs/advice.md."""
+    """Print one line per job and the score, and write docs/advice.md."""
     rows = json.loads((data / "advice_jobs.json").read_text("utf-8"))
     found = []
     for row in rows:
@@ -220,7 +220,7 @@ def _line(advice: Advice) -> str:
 
 
 def score(found: list[Advice]) -> list[str]:
-    """The figures of all jobs."""
+    """Summarize the figures of all jobs."""
     num = len(found)
     pairs = [(x.answer.recommended, x.answer.best) for x in found]
     answered = [(one, best) for one, best in pairs if one and best]
@@ -239,7 +239,7 @@ def score(found: list[Advice]) -> list[str]:
 
 
 def _beside_production(advice: Advice) -> float:
-    """Time of the recommended for a token over that of the published layout."""
+    """Return time per token of the recommended layout over that of the published layout."""
     one, ran = advice.answer.recommended, advice.production
     assert one is not None
     assert ran is not None
@@ -247,7 +247,7 @@ def _beside_production(advice: Advice) -> float:
 
 
 def report(found: list[Advice]) -> str:
-    """The page: the score, a row a job, and why there are no files where there are none."""
+    """Return the page: the score, one row per job, and why files are missing."""
     lines = [
         "# Advice beside real jobs",
         "",
@@ -268,7 +268,7 @@ def report(found: list[Advice]) -> str:
 
 
 def guided() -> Iterator[str]:
-    """A table: the guide's cases, our answer and the guide's."""
+    """Yield a table of the guide's cases, with our answer and the guide's."""
     yield from ("## Beside the field's guide", "", _GUIDE, "")
     yield from ("| job | the guide | recommended | where they differ |", "|---|---|---|---|")
     for row in csv.DictReader((_JOBS / "jobs.csv").read_text("utf-8").splitlines()):

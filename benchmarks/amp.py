@@ -1,4 +1,4 @@
-"""AMP's measured layouts: those on one kind of device, in the schema of runs."""
+"""AMP's measured layouts: runs on one kind of device, in the schema of runs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from planner.evidence.runs.run import RefusedRun, Run
 
 
 def amp_runs(path: Path) -> list[Run | RefusedRun]:
-    """GPT-2 with 24 layers on 16 T4, in 52 layouts; "inf" is a run that failed.
+    """Read GPT-2 with 24 layers on 16 T4, in 52 layouts; "inf" marks a failed run.
 
-    Left out: clusters of two kinds of devices, and models that are no plain transformers.
+    Left out: clusters of two kinds of devices, and models that are not plain transformers.
     """
     with path.open(encoding="utf-8", newline="") as file:
         table = [row for row in csv.DictReader(file) if row["experiment"] == "homogeneous"]

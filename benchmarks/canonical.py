@@ -1,4 +1,4 @@
-"""Rows in the columns of a table of runs, as an adapter of one source writes them."""
+"""Canonical rows: runs of one source, converted to the columns of a table of runs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class PublishedRun(Run):
     """A run of a published table."""
 
     reliability: str = ""
-    """high, medium or low, as the table judges the row; empty where it does not."""
+    """The table's rating of the row: high, medium or low; empty if it has none."""
 
 
 def runs_of(rows: Sequence[Mapping[str, object]], name: str) -> list[PublishedRun | RefusedRun]:
-    """The runs of some rows with the same columns; `name` stands in messages."""
+    """Read runs from rows with equal columns; `name` identifies the table in messages."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]))
     writer.writeheader()

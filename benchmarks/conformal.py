@@ -1,4 +1,4 @@
-"""Conformal quantiles of measured over estimated, which intervals are made of."""
+"""Conformal quantiles of measured / estimated, from which intervals are made."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _PARTS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 def quantiles(ratios: list[float], coverage: float = 0.9) -> tuple[float, float]:
     """Finite-sample conformal quantiles of measured / estimated.
 
-    With n runs the k-th smallest and largest are taken, k = floor((n + 1) (1 - coverage) / 2),
-    so that a further exchangeable run lies between them with at least the coverage (Vovk et
-    al. 2005; Lei et al. 2018, arXiv:1604.04173). With too few runs the extremes are widened by
-    a fifth.
+    For n runs, returns the k-th smallest and largest, k = floor((n + 1) (1 - coverage) / 2), so
+    that another exchangeable run lies between them with at least this coverage (Vovk et al. 2005;
+    Lei et al. 2018, arXiv:1604.04173). If there are too few runs, the extremes are widened by a
+    fifth.
 
     >>> low, high = quantiles([0.9, 1.0, 1.1] * 20)
     >>> (low, high)
@@ -27,9 +27,9 @@ def quantiles(ratios: list[float], coverage: float = 0.9) -> tuple[float, float]
 
 
 def distribution(ratios: list[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Parts of a set of runs, and the ratio that so many of them and of a further one stay below.
+    """Cumulative distribution of ratios: probabilities, and the ratio below which each lies.
 
-    The k-th of n stands for k/(n + 1), as in `quantiles`.
+    The k-th of n ratios has probability k/(n + 1), as in `quantiles`.
 
     >>> parts, below = distribution([0.9, 1.0, 1.1])
     >>> [(round(part, 2), ratio) for part, ratio in zip(parts, below)][:2]

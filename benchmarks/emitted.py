@@ -1,12 +1,12 @@
-"""Emitted files against the software that reads them: random legal layouts, each folder parsed.
+"""Emitted files: random legal layouts, parsed by the software that the files are for.
 
     python -m benchmarks.emitted --count 1000 --source "Megatron-LM=DIR" --source ...
 
-A seeded sample of models, machines, frameworks and legal layouts is emitted; every folder goes
-through the real parsers of `benchmarks.parsers`, in a process each. SOURCE names the checkout or
-the folder of `pip install --target` (several with `:`) of a parser that is not installed; a parser
-that cannot be loaded is said so. Prints a Markdown table: emitted, accepted, refused with its
-reason, and whether what was read is what was planned.
+Files are emitted for a seeded sample of models, machines, frameworks and legal layouts. The real
+parsers of `benchmarks.parsers` read every folder, one process per parser. SOURCE is a checkout or
+a `pip install --target` folder (several with `:`) of a parser that is not installed. Prints a
+Markdown table: files emitted, accepted and refused with reasons, parsers that could not be loaded,
+and values that differ from the plan.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SEQUENCES = (1024, 2048, 4096, 8192)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One layout, and where its files are; no folder where they were refused."""
+    """One layout and the folder of its files; without a folder if emitting was refused."""
 
     framework: str
     layout: Layout
@@ -56,7 +56,7 @@ class Case:
 
 
 def _scenarios(chance: random.Random, only: Collection[str] = ()) -> Iterator[tuple[Scenario, int]]:
-    """Random jobs without end: what the search would be asked, with the nodes."""
+    """Yield random scenarios with node counts, without end."""
     chosen = map(load_framework, only or names("framework"))
     frameworks = [framework for framework in chosen if framework.configuration != NO_FILES]
     models = [m for m in map(load_model, names("model")) if m.convolutional is None]
@@ -74,7 +74,7 @@ def _scenarios(chance: random.Random, only: Collection[str] = ()) -> Iterator[tu
         model = chance.choice(built if built and chance.random() < 0.8 else models)
         longest = model.longest_sequence or workload.sequence_length
         workload = workload.replaced(sequence_length=min(longest, workload.sequence_length))
-        # few jobs are those that cannot be written: they should be refused
+        # keep a few jobs that cannot be written, to check that they are refused
         lacks = framework.code.lacks(model, workload)
         if lacks and chance.random() < 0.9:
             continue
@@ -92,7 +92,7 @@ def _workload(chance: random.Random) -> Workload:
 
 
 def cases(count: int, seed: int, root: Path, only: Collection[str] = ()) -> Iterator[Case]:
-    """Random legal layouts with their files under `root`."""
+    """Yield random legal layouts, and write their files under `root`."""
     chance = random.Random(seed)
     scenarios = _scenarios(chance, only)
     done = 0
@@ -129,7 +129,7 @@ def _written(scenario: Scenario, nodes: int, layout: Layout, folder: Path) -> Ca
 
 
 def parse(parser: str, folders: list[str], source: str = "") -> Answers | str:
-    """What a parser made of folders; one line where it cannot be had."""
+    """Run a parser on folders; return its answers, or one line if it cannot be loaded."""
     command = [sys.executable, "-m", "benchmarks.parsers", parser, *filter(None, source.split(":"))]
     done = subprocess.run(
         command, input=json.dumps(folders), capture_output=True, text=True, check=False
@@ -141,7 +141,7 @@ def parse(parser: str, folders: list[str], source: str = "") -> Answers | str:
 
 
 def wrong(case: Case, read: Mapping[str, Any]) -> str:
-    """The first thing that was read and is not what was planned; empty where all is."""
+    """Name the first value that was read differently than planned; empty if all agree."""
     layout = case.layout
     wanted = {
         "global_batch": layout.global_batch,
@@ -165,11 +165,11 @@ _READERS = {
     "megatron-lm": ("Megatron-LM",),
     "megatron-deepspeed": ("Megatron-DeepSpeed", "DeepSpeedConfig"),
 }
-"""Parsers of frameworks whose files share a name."""
+"""Parsers of frameworks whose files have the same name."""
 
 
 def folders_for(parser: str, found: list[Case]) -> list[str]:
-    """Folders that a parser is to read: those with its file, of the frameworks that use it."""
+    """Select the folders for a parser: they contain its file and belong to its frameworks."""
     file = PARSERS[parser][0]
     only = [name for name, parsers in _READERS.items() if parser in parsers]
     return [
@@ -182,7 +182,7 @@ def folders_for(parser: str, found: list[Case]) -> list[str]:
 
 
 def table(found: list[Case], sources: Mapping[str, str]) -> Iterator[str]:
-    """Lines of the report."""
+    """Yield the lines of the report."""
     planned = {case.folder: case for case in found if case.folder}
     yield "| parser | folders | accepted | equal to the plan | first problem |"
     yield "|---|---:|---:|---:|---|"
@@ -203,7 +203,7 @@ def table(found: list[Case], sources: Mapping[str, str]) -> Iterator[str]:
 
 
 def refusals(found: list[Case]) -> Iterator[str]:
-    """Emitted and refused by framework, with the commonest reasons."""
+    """Yield emitted and refused counts by framework, with the most common reasons."""
     by_name: dict[str, list[Case]] = defaultdict(list)
     for case in found:
         by_name[case.framework].append(case)

@@ -1,11 +1,11 @@
-"""Fuzz: odd input of every kind, each of which must end in an answer or in one sentence.
+"""Fuzz: malformed input of every kind; each case must end in an answer or in one sentence.
 
     python benchmarks/fuzz.py --cases 100000             # all kinds of input, in equal parts
     python benchmarks/fuzz.py --kind logs --first 17 --cases 1 --verbose      # one case again
 
-A case is its kind and number: the same two make the same input. Every case has a limit of CPU time
-and of memory. Answers must be finite; refusals are a `PlannerError`, or exit code 2, with one
-printed line. The exit code is 1 where anything else came up.
+Kind and number identify a case: they always make the same input. Every case has a CPU time and a
+memory limit. Answers must be finite; a refusal is a `PlannerError`, or exit code 2, with one
+printed line. The exit code is 1 if any case ends otherwise.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ _SHOWN = 3
 
 
 class Hang(BaseException):
-    """The case took more CPU time than it has; no `except Exception` holds it up."""
+    """A case exceeded its CPU time; a BaseException, so that `except Exception` lets it pass."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """How one case ended."""
+    """Outcome of one case."""
 
     kind: str
     number: int
     outcome: str
     what: str = ""
-    """Place and message of what is wrong; empty for answers and refusals."""
+    """Place and message of the failure; empty for answers and refusals."""
 
 
 # --- one case ----------------------------------------------------------------------------------
 
 
 def run_case(kind: str, number: int, folder: Path) -> Result:
-    """Make the input, use it, say how it ended."""
+    """Make the input of a case, use it, and return the outcome."""
     rng = random.Random(f"{kind}:{number}")
     try:
         with warnings.catch_warnings(), np.errstate(all="warn", under="ignore"):
@@ -80,7 +80,7 @@ def run_case(kind: str, number: int, folder: Path) -> Result:
 
 
 def _place(trace: Any) -> str:
-    """The innermost line of the package."""
+    """Return the innermost line of a traceback that is in the package."""
     frames = [f for f in traceback.extract_tb(trace) if "planner" in f.filename]
     last = frames[-1] if frames else traceback.extract_tb(trace)[-1]
     return f"{Path(last.filename).name}:{last.lineno} {last.name}"
@@ -90,7 +90,7 @@ def _place(trace: Any) -> str:
 
 
 def _limits() -> None:
-    """CPU time of a case, memory of the process."""
+    """Set the limits: CPU time of a case, memory of the process."""
 
     def stop(signum: int, frame: Any) -> None:
         raise Hang
@@ -100,7 +100,7 @@ def _limits() -> None:
 
 
 def _child(kind: str, numbers: range, pipe: int) -> None:
-    """Run cases and write how each ended; a call that no signal interrupts kills the process."""
+    """Run cases and write their outcomes; an uninterruptible call ends the process."""
     _limits()
     sys.stdin = open(os.devnull)  # noqa: SIM115
     with tempfile.TemporaryDirectory() as folder, os.fdopen(pipe, "w") as out:
@@ -119,7 +119,7 @@ def _child(kind: str, numbers: range, pipe: int) -> None:
 
 
 def run_cases(kind: str, numbers: range) -> Iterator[Result]:
-    """Results of cases in order; what kills the process counts as a hang."""
+    """Yield results of cases in order; a case that kills the process counts as a hang."""
     left = numbers
     while left:
         read, write = os.pipe()
@@ -153,7 +153,7 @@ def run_cases(kind: str, numbers: range) -> Iterator[Result]:
 
 
 def table(results: dict[str, Counter[str]]) -> str:
-    """Calls and outcomes by kind of input."""
+    """Return a table of outcomes by kind of input."""
     lines = ["| input | calls | answers | refusals | tracebacks | NaN or odd | hangs |"]
     lines += ["|---|" + "---:|" * 6]
     total: Counter[str] = Counter()
@@ -169,7 +169,7 @@ def _row(name: str, found: Counter[str]) -> str:
 
 
 def report_wrong(wrong: list[Result]) -> str:
-    """What went wrong by place, with the numbers of the first cases."""
+    """Return the failures by place, with the numbers of the first cases."""
     places: dict[tuple[str, str, str], list[Result]] = defaultdict(list)
     for result in wrong:
         place = " ".join(result.what.split(" ")[:3])
@@ -187,7 +187,7 @@ def main(
     first: Annotated[int, typer.Option(help="Number of each kind's first case.")] = 0,
     verbose: Annotated[bool, typer.Option(help="One case in this process, with its end.")] = False,
 ) -> None:
-    """Run the cases, print a table, and what went wrong."""
+    """Run the cases; print a table and the failures."""
     chosen = kind or list(KINDS)
     if verbose:
         with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,7 @@
-"""What fuzz feeds the planner: inputs of every kind, made odd by a seeded generator.
+"""Inputs for fuzz: every kind of planner input, corrupted by a seeded generator.
 
 A kind is a function of a generator and a folder: it makes one input, uses it as a user would, and
-raises `Odd` where the answer is not finite or makes no sense.
+raises `Odd` if the answer is not finite or makes no sense.
 """
 
 from __future__ import annotations
@@ -59,30 +59,30 @@ _OTHERS: tuple[Any, ...] = (True, False, None, [], {}, [1, "x", None], {"a": {"b
 
 
 class Odd(Exception):
-    """An answer that is not finite, or makes no sense."""
+    """Raised for an answer that is not finite or makes no sense."""
 
 
 class Refused(Exception):
-    """The command line ended with exit code 2 and this text."""
+    """Raised when the command line ends with exit code 2; carries its text."""
 
 
 def odd_value(rng: random.Random) -> Any:
-    """A number, a text, or something else."""
+    """Return a random number, text, or other value."""
     return copy.deepcopy(rng.choice(rng.choice((_NUMBERS, _NUMBERS, _TEXTS, _OTHERS))))
 
 
 def odd_number(rng: random.Random) -> Any:
-    """A number that may be far from any sense, or near a limit."""
+    """Return a number that may be absurd or near a limit."""
     if rng.random() < 0.5:
         return rng.choice(_NUMBERS)
     return rng.choice((1, 1.0)) * 10 ** rng.randint(0, 12) * rng.randint(-2, 9)
 
 
-# --- what every answer is asked -----------------------------------------------------------------
+# --- checks of every answer ---------------------------------------------------------------------
 
 
 def check_finite(data: Any, where: str = "answer") -> None:
-    """Raise Odd where a number is not finite."""
+    """Raise Odd if any number is not finite."""
     if isinstance(data, dict):
         for key, value in data.items():
             check_finite(value, f"{where}.{key}")
@@ -94,7 +94,7 @@ def check_finite(data: Any, where: str = "answer") -> None:
 
 
 def check_estimate(found: Any) -> None:
-    """Raise Odd where parts of an estimate are not finite, negative, or the MFU is above 1."""
+    """Raise Odd if a part of an estimate is not finite or negative, or the MFU is above 1."""
     for name in ("step_time_parts_s", "memory_bytes", "host_memory_bytes"):
         for part, value in getattr(found, name).items():
             if not (math.isfinite(value) and value >= 0):
@@ -105,7 +105,7 @@ def check_estimate(found: Any) -> None:
 
 
 def ask(arguments: list[str]) -> None:
-    """The command line in this process: JSON must be finite, refusals exit with 2 and one line."""
+    """Run a command in this process: JSON must be finite, a refusal exits with 2 and one line."""
     printed, said = io.StringIO(), io.StringIO()
     code: Any = 0
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(said):
@@ -121,11 +121,11 @@ def ask(arguments: list[str]) -> None:
         check_finite(json.loads(printed.getvalue()))
 
 
-# --- making text and data odd -------------------------------------------------------------------
+# --- corrupting text and data -------------------------------------------------------------------
 
 
 def places(data: Any) -> Iterator[tuple[Any, Any]]:
-    """Every container with a key or index in it."""
+    """Yield every container in the data with each of its keys or indices."""
     items: Any = ()
     if isinstance(data, dict):
         items = list(data.items())
@@ -137,7 +137,7 @@ def places(data: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def changed(rng: random.Random, data: Any) -> Any:
-    """Data with one to three values replaced, removed or added."""
+    """Return the data with one to three values replaced, removed or added."""
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         found = list(places(data))
         if not found:
@@ -156,7 +156,7 @@ def changed(rng: random.Random, data: Any) -> Any:
 
 
 def garbled(rng: random.Random, text: str) -> str:
-    """Text with a few pieces cut, doubled, replaced or put in."""
+    """Return the text with a few pieces cut, doubled, replaced or inserted."""
     for _ in range(rng.choice((1, 1, 2, 4))):
         at = rng.randint(0, len(text))
         end = min(at + rng.choice((0, 1, 3, 20, 200)), len(text))
@@ -172,7 +172,7 @@ def garbled(rng: random.Random, text: str) -> str:
 
 
 def numbers_replaced(rng: random.Random, text: str) -> str:
-    """Text with one or two of its words replaced by something odd."""
+    """Return the text with one or two words replaced by odd values."""
     words = text.split(" ")
     for _ in range(rng.choice((1, 2))):
         words[rng.randrange(len(words))] = str(odd_value(rng))
@@ -180,7 +180,7 @@ def numbers_replaced(rng: random.Random, text: str) -> str:
 
 
 def written(rng: random.Random, folder: Path, name: str, text: str) -> str:
-    """A file with the text, sometimes cut within a character."""
+    """Write a file with the text, sometimes cut within a character."""
     data = text.encode("utf-8", errors="replace")
     if rng.random() < 0.05:
         data = rng.choice((data[: rng.randint(0, len(data))], b"\xff\xfe" + data, b"\x80" + data))
@@ -196,7 +196,7 @@ _LARGE = (3, 12, 64, 1000, 65_536, 100_000, 10_000_000)
 
 
 def random_layout(rng: random.Random, framework: Framework) -> dict[str, Any]:
-    """Fields of a layout, mostly of what the framework offers."""
+    """Draw the fields of a layout, mostly values that the framework supports."""
     axes = framework.axes
     pp = rng.choice((1, 1, 2, 4)) if "pp" in axes else 1
     tp = rng.choice((1, 1, 2, 4)) if "tp" in axes else 1
@@ -222,7 +222,7 @@ def random_layout(rng: random.Random, framework: Framework) -> dict[str, Any]:
 
 
 def random_workload(rng: random.Random, layout: Layout) -> dict[str, Any]:
-    """Fields of a workload for a layout, sometimes odd."""
+    """Draw the fields of a workload for a layout, sometimes odd values."""
     fields: dict[str, Any] = {
         "sequence_length": rng.choice((1, 128, 512, 512, 1024, 1024, 1_000_000)),
         "global_batch": min(layout.global_batch, 10**6),
@@ -240,7 +240,7 @@ def random_workload(rng: random.Random, layout: Layout) -> dict[str, Any]:
 
 
 def random_overrides(rng: random.Random, machine: str) -> tuple[str, ...]:
-    """Overrides of a machine's figures, mostly none."""
+    """Draw overrides of a machine's figures, mostly none."""
     if rng.random() < 0.8:
         return ()
     data = tomllib.loads((catalogue_folder("machine") / f"{machine}.toml").read_text("utf-8"))
@@ -253,7 +253,7 @@ def random_overrides(rng: random.Random, machine: str) -> tuple[str, ...]:
 
 
 def layouts(rng: random.Random, folder: Path) -> None:
-    """One layout, or a plan of few nodes, by the functions of the package."""
+    """Estimate one layout, or plan a few nodes, with the functions of the package."""
     model = planner.load_model(rng.choice(MODELS))
     machine = rng.choice(MACHINES)
     place = planner.load_machine(machine, random_overrides(rng, machine))
@@ -309,7 +309,7 @@ _VALUE = re.compile(r"= *([^\s,{}\[\]#]+)")
 
 
 def toml(value: Any) -> str:
-    """A value as TOML writes it; a table for nothing."""
+    """Format a value as TOML; None becomes an empty table."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict | list):
@@ -318,7 +318,7 @@ def toml(value: Any) -> str:
 
 
 def catalogue(rng: random.Random, folder: Path) -> None:
-    """A file of a model, a machine or a framework, and an estimate with it."""
+    """Estimate with a corrupted file of a model, a machine or a framework."""
     kind = rng.choice(("model", "machine", "framework", "framework"))
     text = (catalogue_folder(kind) / f"{rng.choice(names(kind))}.toml").read_text("utf-8")
     for _ in range(rng.choice((0, 1, 1, 1, 2))):
@@ -373,7 +373,7 @@ _SIZES = {
 
 
 def configs(rng: random.Random, folder: Path) -> None:
-    """A Hugging Face config.json, and an estimate with it."""
+    """Estimate with a corrupted Hugging Face config.json."""
     data: Any = {**_SIZES, "model_type": rng.choice(sorted(FAMILIES))}
     if rng.random() < 0.1:
         data = {"model_type": rng.choice(("llava", "gemma3", "x")), "text_config": data}
@@ -394,7 +394,7 @@ _RUNS = (_ROOT / "planner" / "app" / "views" / "example_runs.csv").read_text("ut
 
 
 def runs(rng: random.Random, folder: Path) -> None:
-    """A table of measured runs for `backtest`."""
+    """Run `backtest` on a corrupted table of measured runs."""
     header, rows = _RUNS[0].split(","), [line.split(",") for line in rng.sample(_RUNS[1:], 2)]
     for row in rows:
         for _ in range(rng.choice((0, 1, 1, 2))):
@@ -422,7 +422,7 @@ _COLLECTIVES = "collective,nodes,size_bytes,time_us\nAllGather,2,1024,30\nallred
 
 
 def nccl_tests(rng: random.Random, folder: Path) -> None:
-    """Output of nccl-tests, or a table of collectives, for `collectives --against`."""
+    """Run `collectives --against` on corrupted nccl-tests output or a table of collectives."""
     text = rng.choice((_NCCL, _NCCL, _COLLECTIVES))
     if rng.random() < 0.6:
         separator = "," if text is _COLLECTIVES else " "
@@ -469,7 +469,7 @@ _JOB = {
 
 
 def logs(rng: random.Random, folder: Path) -> None:
-    """A training log, and the JSON of its job, for `compare`."""
+    """Run `compare` on a corrupted training log and the JSON of its job."""
     text = rng.choice(_LOGS)
     if rng.random() < 0.4:
         text = numbers_replaced(rng, text)
@@ -495,7 +495,7 @@ _RECIPES = ("deepspeed", "accelerate", "fsdp2", "megatron-lm", "nanotron", "mega
 
 @functools.cache
 def _emitted(framework: str) -> dict[str, str]:
-    """The files that `planner emit` writes of a small job."""
+    """Return the files that `planner emit` writes for a small job."""
     with tempfile.TemporaryDirectory() as folder:
         job = ["gpt2", "-m", "polaris", "--nodes", "1", "--seq-length", "1024"]
         ask(["emit", *job, "--framework", framework, "-o", folder])
@@ -504,7 +504,7 @@ def _emitted(framework: str) -> dict[str, str]:
 
 
 def configurations(rng: random.Random, folder: Path) -> None:
-    """A configuration file of a framework for `estimate --from`."""
+    """Run `estimate --from` on a corrupted configuration file of a framework."""
     files = _emitted(rng.choice(_RECIPES))
     name = rng.choice(sorted(files))
     text = files[name]
@@ -555,11 +555,11 @@ _WORDS = (
     *("--offload", "all-cpu", "9" * 5000, "--precision", "fp8", "x" * 10_000, "--vpp", "2", "{}"),
 )
 _SLOW = ("app", "validate", "calibrate")
-"""Commands that start programs, or measure."""
+"""Commands that are skipped: they start programs or measure."""
 
 
 def commands(rng: random.Random, folder: Path) -> None:
-    """Words of the command line left out, put in, replaced and swapped."""
+    """Run a command line with words removed, inserted, replaced or swapped."""
     words = rng.choice(_COMMANDS).split()
     for _ in range(rng.choice((1, 1, 2, 3))):
         at = rng.randint(0, len(words))

@@ -1,10 +1,10 @@
-"""Knobs: what each changes on a published case, beside what was measured or published there.
+"""Knobs: the estimated effect of each setting on a published case, next to the measured one.
 
     python benchmarks/knobs.py          # writes docs/knobs.md from the cases in benchmarks/knobs/
 
-A case is a job and what is turned in it. Its figure is estimated before and after; what people
-published or what a trace found stands beside it. A run is a published layout with its step time:
-whether it is said to fit, and whether its time lies in the interval.
+A case is a job and the settings to change. Its figure is estimated before and after, and compared
+with published or traced values. A run is a published layout with its step time: the page shows
+whether it is estimated to fit, and whether its time lies in the interval.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LEFT_OUT = "Settings that are no knob here, with the reason."
 
 
 class Job(Description):
-    """A job with everything that is said of it."""
+    """A job with all its stated fields."""
 
     model: str
     machine: str
@@ -52,12 +52,12 @@ class Job(Description):
     """Overrides of the machine."""
 
     def turned(self, changes: dict[str, Any]) -> Job:
-        """It with what is turned."""
+        """Return the job with changed settings."""
         own = {name: {**getattr(self, name), **changes.get(name, {})} for name in _TABLES}
         return self.replaced(**{**changes, **own})
 
     def estimate(self) -> Estimate:
-        """Memory and step time."""
+        """Estimate memory and step time."""
         machine, model = load_machine(self.machine, self.set), load_model(self.model)
         workload = {k: tuple(v) if isinstance(v, list) else v for k, v in self.workload.items()}
         layout = {k: tuple(v) if isinstance(v, list) else v for k, v in self.layout.items()}
@@ -72,7 +72,7 @@ class Job(Description):
 
     @property
     def _framework(self) -> str:
-        """A description of the benchmark's own is named from the top of the repository."""
+        """Name or file of the framework; a .toml path is relative to the repository root."""
         return str(ROOT / self.framework) if ".toml" in self.framework else self.framework
 
 
@@ -80,17 +80,17 @@ _TABLES = ("layout", "workload")
 
 
 class Published(Description):
-    """What was measured, in SI units."""
+    """Measured values, in SI units."""
 
     before: float | None = None
     after: float | None = None
     change: float | None = None
-    """Ratio less one, where only that is known."""
+    """Relative change (after / before - 1), if only that is known."""
     fits: bool | None = None
 
 
 class Case(Description):
-    """One knob on one job."""
+    """One knob changed on one job."""
 
     knob: str
     said: str
@@ -161,12 +161,12 @@ class Case(Description):
 
 
 class Run(Description):
-    """A published layout that ran."""
+    """A published layout and its measured step time."""
 
     name: str
     job: Job
     step_time: float | None = None
-    """Measured [s]."""
+    """Measured step time [s]."""
     source: str
     note: str = ""
 
@@ -197,7 +197,7 @@ class Run(Description):
 
 
 class LeftOut(Description):
-    """A knob that there is not."""
+    """A setting that the planner does not model."""
 
     knob: str
     why: str
@@ -223,7 +223,7 @@ def _yes(value: Literal[True, False] | bool) -> str:
 
 
 def read_cases(folder: Path = _CASES) -> list[Cases]:
-    """Every file of the folder, in the order of their names."""
+    """Read every file of a folder, sorted by name."""
     return [
         Cases.described(read_toml(path), where=path.name) for path in sorted(folder.glob("*.toml"))
     ]
@@ -238,7 +238,7 @@ def _table(header: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> Iterator
 
 
 def page(found: list[Cases]) -> str:
-    """The whole page."""
+    """Return the whole page."""
     lines = ["# Knobs", "", _ABOUT, ""]
     header = ("knob", "option", "on", "figure", "estimate", "published", "source and notes")
     lines += _table(header, (case.row() for part in found for case in part.cases))

@@ -1,4 +1,4 @@
-"""What is known of measured runs: which a constant was fitted on, and causes of large errors."""
+"""Known facts about measured runs: fitted constants, and causes of large errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def _even(run: Run) -> bool:
 
 _BLACKWELL = ("dgx-b200", "dgx-gb200", "dgx-gb300")
 
-# Which rows a constant was fitted on: a source, what was fitted, and how to tell its rows.
+# Rows that a constant was fitted on: source, the fitted constant, and how to recognize the rows.
 FITTED = (
     (
         "Narayanan et al. 2021",
@@ -90,7 +90,7 @@ FITTED = (
 )
 
 
-# What is known about large errors of a source, or a part of it.
+# Known causes of large errors of a source, or of a part of it.
 CAUSES = (
     (
         "ultrascale",
@@ -120,20 +120,20 @@ CAUSES = (
 
 
 def doubtful(run: Run) -> bool:
-    """Whether a row cannot be right, whatever its table says: NVIDIA's BERT-Large with 512 tokens
+    """True if a row cannot be right as its table states it: NVIDIA's BERT-Large with 512 tokens
     trains on sequences padded to bins of 64 tokens (NVIDIA/DeepLearningExamples @729963dd,
-    PyTorch/LanguageModeling/BERT/README.md), of which no table says how long they are."""
+    PyTorch/LanguageModeling/BERT/README.md), and no table states their length."""
     return "BERT-Large" in run.source and run.workload.sequence_length == 512
 
 
 def cause(run: Run) -> str:
-    """What is known about a large error of a run; empty where nothing is."""
+    """Return the known cause of a run's large error; empty if unknown."""
     found = (text for source, holds, text in CAUSES if source in run.source and holds(run))
     return next(found, "not known")
 
 
 def fitted(run: Run) -> str:
-    """What was fitted on a run; empty where nothing was."""
+    """Return the constant that was fitted on a run; empty if none was."""
     for source, what, holds in FITTED:
         if source in run.source and holds(run):
             return what

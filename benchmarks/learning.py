@@ -1,9 +1,9 @@
-"""Learning report: the prior over errors, how sure it is, and what a user's own runs add.
+"""Learning report: the prior over errors, its coverage, and the gain from a user's own runs.
 
     python benchmarks/learning.py       # after benchmarks/accuracy.py, whose residuals it reads
 
-The prior maximises the marginal likelihood of published runs that no fit has seen. Every figure of
-docs/learning.md is of runs whose source was left out of the prior.
+The prior maximises the marginal likelihood of published runs that no fit has seen. Every figure in
+docs/learning.md is for runs whose source was left out of the prior.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from planner.cost.scenario.prior import GAUSSIAN, Prior
 
 ROOT = Path(__file__).parent.parent
 MOST_ROWS = 48
-"""Rows of one source that the likelihood takes: more say the same again."""
+"""Most rows of one source in the likelihood; more rows add little information."""
 HANDFUL = 6
-"""Runs whose likelihood is taken at once: at most one of them is odd, and users have few."""
+"""Runs per likelihood term: at most one of them is taken as odd, and users have only a few."""
 WEIGHT = 15
-"""How many rows the word of one source counts at most."""
+"""Largest total weight of one source, in rows."""
 STEPS_APART = 8
-"""Steps of the search that starts from what all sources say, with one left out."""
+"""Optimizer steps with one source left out, starting from the prior of all sources."""
 SIZES = (0, 1, 2, 5)
 DRAWS = 40
 
@@ -59,12 +59,12 @@ START = {
     "size_reach": 1.5,
     "shape_reach": 2.0,
 }
-"""Where the search starts; each is known to a factor of e (one standard deviation) beforehand."""
+"""Start of the search; each value is known to a factor of e (one standard deviation) before it."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Runs of one publication or log whose jobs are all stated, or all guessed."""
+    """Runs of one publication or log, either all with stated jobs or all with guessed jobs."""
 
     name: str
     rows: tuple[TeachingResidual, ...]
@@ -76,11 +76,11 @@ class Source:
 
     @property
     def machines(self) -> list[str]:
-        """Machines that its rows ran on."""
+        """Machines of the source's rows."""
         return sorted({str(row.traits.machine[0]) for row in self.rows})
 
     def on(self, machine: str, *, other: bool = False) -> Source | None:
-        """Its rows on a machine, or on every other; None without any."""
+        """Return the rows on a machine, or on all other machines; None if there are none."""
         rows = [row for row in self.rows if (row.traits.machine[0] == machine) != other]
         return Source(self.name, tuple(rows), self.figure) if rows else None
 
@@ -90,7 +90,7 @@ class Source:
 
 
 def sources(rows: Sequence[TeachingResidual], figure: Figure) -> list[Source]:
-    """Rows that may teach, by source."""
+    """Group the rows that a prior may learn from by source."""
     groups: dict[tuple[str, bool], list[TeachingResidual]] = defaultdict(list)
     for row in rows:
         if row.teaches(figure):
@@ -99,7 +99,7 @@ def sources(rows: Sequence[TeachingResidual], figure: Figure) -> list[Source]:
 
 
 def handfuls(source: Source) -> list[tuple[MeasuredRuns, float]]:
-    """Rows of a source by lot, a handful at a time, and what the word of each counts."""
+    """Split a source's rows at random into handfuls; return each with its weight per source."""
     order = np.random.default_rng(1).permutation(len(source.rows))[:MOST_ROWS]
     weight = min(1.0, WEIGHT / len(order))
     rows = source.experience
@@ -107,7 +107,7 @@ def handfuls(source: Source) -> list[tuple[MeasuredRuns, float]]:
 
 
 def learned(groups: Sequence[Source], start: Prior | None = None, steps: int = 60) -> Prior:
-    """The prior that makes the rows of some sources most likely."""
+    """Fit the prior that makes the rows of the sources most likely."""
     drawn = [part for group in groups for part in handfuls(group)]
     names = list(START)
     first = np.log([getattr(start, name) if start else START[name] for name in names])
@@ -129,10 +129,10 @@ def learned(groups: Sequence[Source], start: Prior | None = None, steps: int = 6
 
 
 def quantiles(prior: Prior, groups: Sequence[Source], experts: bool) -> tuple[float, float]:
-    """5 % and 95 % quantiles of standardised errors of stated jobs, dense ones or those of experts.
+    """Compute 5 % and 95 % quantiles of standardised errors of stated dense or expert-model jobs.
 
-    Every source counts alike, up to `WEIGHT` rows. Never narrower than a Gaussian's: sources that
-    are known are nearer to their estimates than a new one.
+    Every row counts once, up to a total of `WEIGHT` rows per source. Never narrower than a
+    Gaussian's: known sources are closer to their estimates than a new one.
     """
     values, weights = [], []
     for group in groups:
@@ -153,20 +153,20 @@ def quantiles(prior: Prior, groups: Sequence[Source], experts: bool) -> tuple[fl
 
 @dataclass(frozen=True)
 class Held:
-    """What was found of one source that the prior had not seen, after n of its runs."""
+    """Result for one source that the prior had not seen, after n of its runs."""
 
     raw: float
-    """Mean |error| of the other rows' estimates."""
+    """Mean |error| of the other rows' uncorrected estimates."""
     error: float
-    """The same after n runs."""
+    """Mean |error| of the other rows' estimates, corrected by n runs."""
     inside: float
-    """Part of the other rows inside their interval."""
+    """Share of the other rows inside their interval."""
     width: float
-    """Median of high over low."""
+    """Median of the interval's high over low."""
 
 
 def held(prior: Prior, group: Source, size: int, chosen: bool = False) -> Held | None:
-    """After `size` rows by lot, or the one that tells most of the others; None with too few."""
+    """Average results after `size` random rows or the most informative row; None if too few."""
     rows, n = group.experience, len(group.rows)
     if n <= size:
         return None
@@ -202,7 +202,7 @@ def _one(prior: Prior, rows: MeasuredRuns, draw: list[int]) -> Held:
 
 @dataclass(frozen=True)
 class Learned:
-    """The prior of one figure, and those that have not seen one source."""
+    """The prior of one figure, and the priors with one source left out."""
 
     title: str
     whole: Prior
@@ -211,7 +211,7 @@ class Learned:
 
 
 def plain_ratio(group: Source) -> Held:
-    """What comes of taking one row's ratio for all others, over every row in turn."""
+    """Average the errors when one row's ratio corrects all others, over every row in turn."""
     logs = group.experience.log_ratios
     raw, after = [], []
     for row in range(len(logs)):
@@ -222,7 +222,7 @@ def plain_ratio(group: Source) -> Held:
 
 
 def main() -> None:
-    """Learn the priors, write prior.toml and docs/learning.md."""
+    """Fit the priors; write prior.toml and docs/learning.md."""
     step_time = _learned("step_time", "Step time")
     memory = _learned("memory", "Memory of a device")
     write_priors(step_time.whole, memory.whole)
@@ -242,7 +242,7 @@ def _learned(figure: Figure, title: str) -> Learned:
 
 
 def _scaled(prior: Prior, groups: Sequence[Source]) -> Prior:
-    """The prior with the quantiles of what its groups' stated rows show."""
+    """Return the prior with the quantiles of its groups' stated rows."""
     low, high = quantiles(prior, groups, experts=False)
     found = {"low": low, "high": high}
     low, high = quantiles(prior, groups, experts=True)
@@ -270,7 +270,7 @@ def report(figures: Sequence[Learned]) -> str:
         "",
     ]
     for found in figures:
-        if found.groups[0].figure == "step_time":  # memory has classes of its own before that
+        if found.groups[0].figure == "step_time":  # memory intervals come from its own classes
             lines += [f"## {found.title}: intervals by machine", "", *machine_table(found), ""]
         lines += [
             f"## {found.title}: after some runs of one's own",
@@ -286,7 +286,7 @@ def report(figures: Sequence[Learned]) -> str:
 
 
 def machine_table(of: Learned) -> list[str]:
-    """Coverage and width before anything is measured, by machine."""
+    """Make the table of coverage and width before any own measurement, by machine."""
     found: dict[str, list[tuple[bool, float]]] = defaultdict(list)
     for group in of.groups:
         if group.rows[0].guessed:
@@ -314,7 +314,7 @@ def machine_table(of: Learned) -> list[str]:
 
 
 def source_table(of: Learned) -> list[str]:
-    """Error, coverage and width after some rows of a source."""
+    """Make the table of error, coverage and width after a number of rows of a source."""
     kinds = [(f"{n} row{'s' * (n != 1)}", n, False) for n in SIZES]
     kinds.insert(2, ("the row that tells most", 1, True))
     lines = [

@@ -1,4 +1,4 @@
-"""Megatron-Bridge's performance page: expert exchanges and CUDA graphs of its recipes."""
+"""Megatron-Bridge recipes: expert exchanges and CUDA graphs behind its performance page."""
 
 from __future__ import annotations
 
@@ -18,46 +18,46 @@ from planner.evidence.runs.run import RefusedRun, Run
 
 
 class Recipes(Description):
-    """Recipes of some releases, by device, model and precision."""
+    """Recipes of a range of releases, by device, model and precision."""
 
     source: str = Field(min_length=6)
-    """Where they were read."""
+    """Where the recipes are published."""
     since: float = Field(ge=0)
-    """First release, such as 26.06."""
+    """First release, for example 26.06."""
     until: float = Field(default=99.99, ge=0)
     """Last release."""
     devices: tuple[str, ...]
-    """Words, one of which is in the column `gpu`."""
+    """Names to match: one of them is a word of the column `gpu`."""
     models: tuple[str, ...]
-    """Parts of names, one of which is in the model's."""
+    """Parts of model names to match: one of them is in the model's name."""
     precision: str = ""
-    """Part of the column `precision`."""
+    """Text that the column `precision` must contain."""
 
     def match(self, release: float, device: str, model: str, precision: str) -> bool:
-        """Whether a run used one of these recipes."""
+        """True if a run used one of these recipes."""
         named = any(word in device.split() for word in self.devices)
         named = named and any(word in model for word in self.models)
         return named and self.since <= release <= self.until and self.precision in precision
 
 
 class Exchange(Recipes):
-    """How recipes send tokens to their experts."""
+    """Expert exchange of recipes: how tokens are sent to experts."""
 
     experts_once_per_node: bool = False
-    """As in a framework's description."""
+    """Same meaning as in a framework's description."""
     overlap_experts: bool = False
-    """As in a framework's description."""
+    """Same meaning as in a framework's description."""
 
 
 class Graphs(Recipes):
-    """Which kernels recipes put in CUDA graphs."""
+    """CUDA graphs of recipes."""
 
     graphed: float = Field(ge=0, le=1)
-    """Part of a layer's kernels."""
+    """Fraction of a layer's kernels that run in CUDA graphs."""
 
 
 class ReleaseRecipes(Description):
-    """The file `megatron_bridge.toml`."""
+    """Contents of `megatron_bridge.toml`."""
 
     exchanges: tuple[Exchange, ...]
     graphs: tuple[Graphs, ...]
@@ -71,20 +71,20 @@ def release_recipes() -> ReleaseRecipes:
 
 
 def release_of(label: str) -> float | None:
-    """The release of NVIDIA's containers that a label names, such as 26.04 of 26.04.01."""
+    """Parse the NVIDIA container release from a label, for example 26.04 from 26.04.01."""
     number = re.match(r"\d\d\.\d\d\b", label.strip())
     return float(number[0]) if number else None
 
 
 def with_recipes(run: Run | RefusedRun, row: Mapping[str, str]) -> Run | RefusedRun:
-    """Give a run of Megatron-Bridge the framework that its release configured."""
+    """Set a Megatron-Bridge run's framework to the one that its release configures."""
     if isinstance(run, RefusedRun) or "megatron bridge" not in normalised(row["framework"]):
         return run
     return replace(run, framework=framework_of_recipe(run.framework, row, run.model.name))
 
 
 def framework_of_recipe(framework: Framework, row: Mapping[str, str], model: str) -> Framework:
-    """The framework with the expert exchange and the graphs of a row's release."""
+    """Return the framework with the expert exchange and CUDA graphs of a row's release."""
     release = release_of(row["year"])
     if release is None:
         return framework

@@ -1,11 +1,11 @@
-"""Mutants: small errors put into the core, one at a time, and whether quick tests see them.
+"""Mutants: small errors in the core, one at a time, and whether quick tests detect them.
 
     python benchmarks/mutants.py          # 200 of them; prints killed and survived by module
     python benchmarks/mutants.py --only planner/cost/memory --count 40
 
-A mutant is one operator, comparison, constant or function exchanged in one place of one module. It
-runs in a process of its own that has numpy and pytest, but not yet the planner; the tests that see
-most of its module come first, and the first failure ends it.
+A mutant replaces one operator, comparison, constant or function in one place of one module. It runs
+in its own process, which has imported numpy and pytest but not the planner. The tests that cover
+its module best run first, and the first failure ends the process.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "choose": (("tests/choose/test_legality.py", "tests/choose/test_search.py"), _PLANS),
 }
-"""What runs for a module, by the longest beginning of its path, in this order."""
+"""Stages of tests for a module, in order; the longest matching path prefix decides."""
 _EXCHANGED: dict[type, tuple[type, ...]] = {
     ast.Add: (ast.Sub,),
     ast.Sub: (ast.Add,),
@@ -75,18 +75,18 @@ _EXCHANGED: dict[type, tuple[type, ...]] = {
     ast.Or: (ast.And,),
 }
 UNCHANGED = "unchanged"
-"""The module as it stands: every test must pass with it."""
+"""The unmodified module: every test must pass with it."""
 _NAMES = {"maximum": "minimum", "minimum": "maximum", "max": "min", "min": "max", "ceil": "floor"}
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One exchange in one module."""
+    """One replacement in one module."""
 
     path: str
     line: int
     index: int
-    """Which of the module's exchanges it is."""
+    """Number of the replacement within the module."""
     what: str
 
 
@@ -94,7 +94,7 @@ class Mutant:
 
 
 def _formulas(tree: ast.AST) -> Iterator[ast.AST]:
-    """Nodes of what is computed: no annotations, no docstrings, no messages."""
+    """Yield syntax nodes of computations, without annotations, f-strings, imports or raises."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Raise | ast.Assert | ast.JoinedStr | ast.Import | ast.ImportFrom):
             continue
@@ -111,7 +111,7 @@ def _formulas(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def exchanges(tree: ast.Module) -> Iterator[tuple[int, str, Any]]:
-    """Line, words and a function that makes the exchange in the tree, in a fixed order."""
+    """Yield line, description and a function that makes the replacement, in a fixed order."""
     for node in _formulas(tree):
         if isinstance(node, ast.BinOp | ast.BoolOp | ast.AugAssign):
             for other in _EXCHANGED.get(type(node.op), ()):
@@ -137,7 +137,7 @@ def _set(node: Any, field: str, value: object, what: str) -> tuple[int, str, Any
 
 
 def mutants(only: str) -> list[Mutant]:
-    """Every possible mutant of the core."""
+    """List every possible mutant of the core."""
     paths = sorted({path for pattern in CORE for path in ROOT.glob(pattern)})
     names = [str(path.relative_to(ROOT)) for path in paths]
     return [
@@ -156,7 +156,7 @@ def _tree(path: str) -> ast.Module:
 
 
 class _Loader(importlib.abc.MetaPathFinder, importlib.abc.SourceLoader):
-    """Finds the mutated module before the real one."""
+    """Import hook that finds the mutated module before the real one."""
 
     def __init__(self, mutant: Mutant) -> None:
         self.path, self.name = mutant.path, mutant.path.removesuffix(".py").replace("/", ".")
@@ -164,33 +164,33 @@ class _Loader(importlib.abc.MetaPathFinder, importlib.abc.SourceLoader):
         list(exchanges(self.tree))[mutant.index][2]()
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Its specification; None for every other module."""
+        """Return the spec of the mutated module; None for every other module."""
         if name != self.name.removesuffix(".__init__"):
             return None
         return importlib.util.spec_from_file_location(name, ROOT / self.path, loader=self)
 
     def get_filename(self, name: str) -> str:
-        """Where it would be read."""
+        """Return the path of the module's source."""
         return str(ROOT / self.path)
 
     def get_data(self, path: str) -> bytes:
-        """The source as it stands: docstrings and lines are its own."""
+        """Return the unmodified source, so that docstrings and line numbers are real."""
         return Path(path).read_bytes()
 
     def get_code(self, name: str) -> Any:
-        """The code of the mutant."""
+        """Return the code of the mutant."""
         return compile(ast.fix_missing_locations(self.tree), str(ROOT / self.path), "exec")
 
 
 def stages(path: str) -> tuple[tuple[str, ...], ...]:
-    """What runs for a module: its doctests after the first tests."""
+    """Return the test stages of a module: its doctests run after the first stage."""
     room = path.removeprefix("planner/")
     first, *others = ORDER[max((key for key in ORDER if room.startswith(key)), key=len)]
     return (first, (path,), *others)
 
 
 def killed(mutant: Mutant, seconds: int, most: int = 9) -> str:
-    """Which tests failed with a mutant, or `survived`; more than `seconds` of CPU end it, too."""
+    """Run the tests of a mutant; return the failed stage, or `survived`. CPU time is limited."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -205,7 +205,7 @@ def killed(mutant: Mutant, seconds: int, most: int = 9) -> str:
 
 
 def _child(mutant: Mutant, pipe: int, most: int) -> None:
-    """Run the stages until one fails, and say which."""
+    """Run the stages until one fails, and report it through the pipe."""
     said = "ended the process"
     with open(os.devnull, "w") as silent, contextlib.redirect_stdout(silent):
         os.dup2(silent.fileno(), 1)
@@ -228,7 +228,7 @@ def _child(mutant: Mutant, pipe: int, most: int) -> None:
                 code = int(pytest.main([*options, *stage]))
             except BaseException:
                 code = 1
-            # no tests in a stage is no failure
+            # exit code 5: a stage without tests is not a failure
             if code not in (0, 5):
                 said = stage[0]
                 break
@@ -250,7 +250,7 @@ def main(
         Path, typer.Option(help="Kept results; what is there is not run again.")
     ] = Path("mutants.jsonl"),
 ) -> None:
-    """Run a sample of mutants, print killed and survived by module and the survivors."""
+    """Run a sample of mutants; print killed and survived by module, then the survivors."""
     os.chdir(ROOT)
     every = mutants(only)
     chosen = random.Random(seed).sample(every, min(count, len(every)))
@@ -274,7 +274,7 @@ def main(
 
 
 def report(found: dict[str, list[tuple[Mutant, str]]]) -> str:
-    """Killed of all by module, then the survivors."""
+    """Return killed counts by module, then the survivors."""
     lines = ["| module | mutants | killed |", "|---|---:|---:|"]
     alive = [m for pairs in found.values() for m, said in pairs if said == "survived"]
     total = sum(len(pairs) for pairs in found.values())

@@ -1,4 +1,4 @@
-"""Narayanan et al. 2021, table 1: micro-batches and chunks, which the authors' script gives."""
+"""Narayanan et al. 2021, table 1: micro-batches and chunks from the authors' script."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ examples/academic_paper_scripts/sc21/run_table_1.sh (arXiv:2104.04473, table 1).
 
 
 def with_schedule(row: dict[str, str]) -> dict[str, str]:
-    """Fill in micro-batch and chunks of a row of table 1, as in the script."""
+    """Fill in micro-batch and chunks of a row of table 1 from the script."""
     of_table = row["source"].startswith("Narayanan et al. 2021") and "Table 1" in row["source_ref"]
     if not of_table or row["micro_batch"]:
         return row

@@ -1,10 +1,10 @@
-"""What the real software reads in emitted folders, one process a parser.
+"""Parsers: emitted folders read by the real software, one process per parser.
 
     python -m benchmarks.parsers NAME [SOURCE] < folders > answers
 
-Standard input is a JSON list of folders, standard output a JSON object: for every folder what was
-read (`Read`), or the error in one line. SOURCE is the folder of a checkout or of `pip install
---target`, where the software is not installed. It imports nothing of the planner.
+Standard input is a JSON list of folders. Standard output is a JSON object: for every folder the
+parsed values (`Read`), or the error in one line. SOURCE is a checkout or a `pip install --target`
+folder if the software is not installed. This module imports nothing from the planner.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from typing import Any
 from unittest.mock import patch
 
 Read = dict[str, Any]
-"""global_batch, micro_batch, accumulation, zero, recompute, tp, pp, vpp, cp, ep: what is known."""
+"""Known ones of global_batch, micro_batch, accumulation, zero, recompute, tp, pp, vpp, cp, ep."""
 
 USER = {"LEARNING_RATE": "3e-4", "WARMUP_STEPS": "10", "HF_ASSETS": "assets"}
-"""What a user sets."""
+"""Values for the settings that are left to the user."""
 
 
 def _arguments(folder: Path) -> list[str]:
-    """Words that the job script hands to the program, as it does itself."""
+    """Return the arguments that the job script passes to the program."""
     script = (folder / "job.sh").read_text()
     words: list[str] = []
     for name in re.findall(r"mapfile -t \w+ < (\S+)", script):
@@ -53,7 +53,7 @@ def _world(folder: Path) -> int:
 
 
 def deepspeed() -> Callable[[Path], Read]:
-    """DeepSpeedConfig; it checks the batch against the ranks itself."""
+    """Parse with DeepSpeedConfig, which checks the batch against the ranks."""
     from deepspeed.runtime import config
 
     config.dist.get_rank = lambda *_: 0
@@ -73,7 +73,7 @@ def deepspeed() -> Callable[[Path], Read]:
 
 
 def accelerate() -> Callable[[Path], Read]:
-    """What `accelerate launch` makes of its configuration; unknown keys are errors here."""
+    """Parse as `accelerate launch` does; unknown keys are errors here."""
     from accelerate.commands.config.config_args import load_config_from_file
     from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 
@@ -99,14 +99,14 @@ def accelerate() -> Callable[[Path], Read]:
 
 
 def transformers() -> Callable[[Path], Read]:
-    """HfArgumentParser into TrainingArguments."""
+    """Parse into TrainingArguments with HfArgumentParser."""
     from transformers import HfArgumentParser, TrainingArguments
 
     parser = HfArgumentParser(TrainingArguments)
 
     def read(folder: Path) -> Read:
         data = json.loads((folder / "training_arguments.json").read_text())
-        data.pop("deepspeed", None)  # it asks for a GPU to be there
+        data.pop("deepspeed", None)  # it requires a GPU
         data |= {"use_cpu": True, "bf16": False, "fp16": False, "tf32": None}
         (found,) = parser.parse_dict(data)
         return {
@@ -121,7 +121,7 @@ def transformers() -> Callable[[Path], Read]:
 
 
 def torchtitan_022() -> Callable[[Path], Read]:
-    """ConfigManager of torchtitan up to 0.2.2, with the module of the model's sizes."""
+    """Parse with ConfigManager of torchtitan up to 0.2.2 and the module of the model's sizes."""
     sys.meta_path.append(_Absent("triton"))
     from torchtitan.config import ConfigManager
 
@@ -144,7 +144,7 @@ def torchtitan_022() -> Callable[[Path], Read]:
 
 
 def torchtitan_030() -> Callable[[Path], Read]:
-    """ConfigManager of torchtitan 0.3.0, which imports the plan."""
+    """Parse with ConfigManager of torchtitan 0.3.0, which imports the plan."""
     sys.meta_path.append(_Absent("triton"))
     from torchtitan.config import ConfigManager
 
@@ -169,7 +169,7 @@ def torchtitan_030() -> Callable[[Path], Read]:
 
 
 def _types(config: Any) -> set[type]:
-    """Types of a configuration's first layer."""
+    """Return the types in a configuration's first layer."""
     layer = config.layers[0]
     return {type(getattr(layer, name)) for name in dir(layer) if not name.startswith("_")}
 
@@ -204,7 +204,7 @@ def _titan(training: Any, mesh: Any) -> Read:
 
 
 class _Everything(type):
-    """A class whose attributes are that class again."""
+    """Metaclass of a class whose attributes are the class itself."""
 
     def __getattr__(cls, name: str) -> _Everything:
         if name.startswith("__"):
@@ -213,10 +213,10 @@ class _Everything(type):
 
 
 class _Anything(metaclass=_Everything):
-    """Stands for a class, a decorator or a function."""
+    """Placeholder for a class, a decorator or a function."""
 
     def __init__(self, *_: object, **__: object) -> None:
-        """Take whatever is given."""
+        """Accept any arguments."""
 
     def __call__(self, *_: object, **__: object) -> _Anything:
         return self
@@ -228,7 +228,7 @@ class _Anything(metaclass=_Everything):
 
 
 class _Empty(types.ModuleType):
-    """A module that has every name, as a class."""
+    """Empty module in which every name is a placeholder class."""
 
     __path__: typing.ClassVar[list[str]] = []  # type: ignore[misc]
     __version__ = "0"
@@ -240,7 +240,7 @@ class _Empty(types.ModuleType):
 
 
 class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Packages that need a GPU stand empty: a parser of arguments asks nothing of them."""
+    """Import hook that replaces packages that need a GPU; argument parsers do not use them."""
 
     def __init__(self, *names: str) -> None:
         self.names = names
@@ -254,11 +254,11 @@ class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return _Empty(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """Nothing to run."""
+        """Run nothing."""
 
 
 def megatron() -> Callable[[Path], Read]:
-    """parse_args and validate_args of Megatron-LM."""
+    """Parse with parse_args and validate_args of Megatron-LM."""
     if not hasattr(typing, "override"):
         typing.override = lambda method: method  # type: ignore[attr-defined]
     sys.meta_path.append(_Absent("triton"))
@@ -293,7 +293,7 @@ def megatron() -> Callable[[Path], Read]:
 
 
 def megatron_deepspeed() -> Callable[[Path], Read]:
-    """parse_args and validate_args of argonne-lcf/Megatron-DeepSpeed; what its start asserts."""
+    """Parse with argonne-lcf/Megatron-DeepSpeed, and repeat the assertions of its start-up."""
     sys.meta_path.append(_Absent("ezpz", "wandb", "apex", "transformer_engine", "sophia"))
     from megatron.arguments import parse_args, validate_args
 
@@ -330,7 +330,7 @@ def megatron_deepspeed() -> Callable[[Path], Read]:
 
 
 def nanotron() -> Callable[[Path], Read]:
-    """get_config_from_file of nanotron."""
+    """Parse with get_config_from_file of nanotron."""
     sys.meta_path.append(_Absent("flash_attn", "datatrove", "grouped_gemm", "functorch", "triton"))
     from nanotron.config import get_config_from_file
 
@@ -352,7 +352,7 @@ def nanotron() -> Callable[[Path], Read]:
 
 
 def nanogpt() -> Callable[[Path], Read]:
-    """nanoGPT's configurator over the settings of its train.py."""
+    """Parse with nanoGPT's configurator and the settings of its train.py."""
     source = Path(os.environ["PARSER_SOURCE"])
     settings = (source / "train.py").read_text().partition("# -----------\n")[0]
     head = settings[settings.index("out_dir") : settings.index("config_keys")]
@@ -390,7 +390,7 @@ PARSERS: Mapping[str, tuple[str, Callable[[], Callable[[Path], Read]]]] = {
     "nanotron": ("nanotron.yaml", nanotron),
     "nanoGPT": ("nanogpt.args", nanogpt),
 }
-"""Parsers by name, with the file that each reads."""
+"""Parsers by name: the file that each reads, and its function."""
 
 
 def _line(error: BaseException) -> str:

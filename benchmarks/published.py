@@ -1,4 +1,4 @@
-"""Tables of published runs, with what single sources state elsewhere than in their rows."""
+"""Published runs: tables, completed with facts that sources state outside their rows."""
 
 from __future__ import annotations
 

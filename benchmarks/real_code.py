@@ -1,13 +1,13 @@
-"""Real code: third-party training code, run on tensors without data, beside the estimate.
+"""Real code: third-party training code, run on tensors without data, next to the estimate.
 
     python benchmarks/real_code.py --packages DIR      # writes docs/real_code.md; an hour
 
-Each case builds a model with somebody else's code, shards it with that code, and follows every
-storage over one step. Results are kept in a file (`--kept`), so that a run that was stopped goes
-on where it was, and a change of a formula is compared again without running anything. DIR holds
-the packages, one folder each: `torchtitan-0.2.2`, `torchtitan-0.3.0`, `nanogpt` (its model.py),
-and `deps` with what they import; `pip install --no-deps --target` makes them. transformers,
-accelerate and deepspeed are imported from where Python finds them.
+Each case builds and shards a model with third-party code, and tracks every storage over one step.
+Results are stored in a file (`--kept`): a stopped run resumes, and a changed formula is compared
+again without running anything. DIR holds the packages, one folder each: `torchtitan-0.2.2`,
+`torchtitan-0.3.0`, `nanogpt` (its model.py), and `deps` with their imports; make them with
+`pip install --no-deps --target`. transformers, accelerate and deepspeed are imported from where
+Python finds them.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ _NOT_FOLLOWED = ("runtime_context", "allocator_reserve")
 
 @dataclass(frozen=True)
 class Case:
-    """One step of one rank of somebody's code."""
+    """One step of one rank of third-party code."""
 
     code: str
-    """As the table calls it."""
+    """Name of the code in the table."""
     worker: str
     """Module of `benchmarks.referee` that runs it."""
     model: str
@@ -61,16 +61,16 @@ class Case:
     sequence: int
     attention: str = "flash"
     layers: int = 0
-    """Layers of the model; 0: all of them."""
+    """Number of layers; 0 for all layers of the model."""
     package: str = ""
-    """Folder of packages that it imports first."""
+    """Package folder that comes first on the import path."""
     options: dict[str, Any] = field(default_factory=dict)
     narrow: dict[str, int] = field(default_factory=dict)
-    """Fields of its config.json that are smaller than the model's own."""
+    """Fields of config.json with smaller values than the model's own."""
 
     @property
     def key(self) -> str:
-        """Its name in the file of results."""
+        """Name of the case in the results file."""
         options = "".join(f" {name}={value}" for name, value in self.options.items())
         eager = " eager" if self.attention == "eager" else ""
         few = f" {self.layers} layers" if self.layers else ""
@@ -79,7 +79,7 @@ class Case:
 
     @property
     def described(self) -> Model:
-        """The model, from its config.json where the code has one."""
+        """The planner's model; read from config.json if the code uses one."""
         model = load_model(self.model)
         fields = configuration(model, self.layers or model.num_layers) | self.narrow
         if self.worker in ("huggingface", "deepspeed"):
@@ -88,7 +88,7 @@ class Case:
 
     @property
     def request(self) -> dict[str, Any]:
-        """What the worker is told."""
+        """Description of the case for the worker, as JSON fields."""
         model = load_model(self.model)
         attention = {"flash": "sdpa"}.get(self.attention, self.attention)
         return {
@@ -112,7 +112,7 @@ class Case:
 
     @property
     def scenario(self) -> Scenario:
-        """The same, as the planner is asked."""
+        """The case as a scenario of the planner."""
         workload = Workload(
             sequence_length=self.sequence,
             global_batch=self.layout.global_batch,
@@ -128,7 +128,7 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """All cases; a few have all layers, where the others have eight."""
+    """Yield all cases; a few have all layers, the others eight."""
     yield from _huggingface()
     yield from _torchtitan("0.3.0", "torchtitan")
     yield from _nanogpt()
@@ -144,7 +144,7 @@ _NARROW = {
     "head_dim": 128,
 }
 _FEW = 8
-"""Layers of a model where not all of them are run."""
+"""Number of layers of a shortened model."""
 
 
 def _layout(dp: int, zero: int = 3, **more: Any) -> Layout:
@@ -271,14 +271,14 @@ def _accelerated(
 
 
 def ran(path: Path, chosen: list[Case], packages: Path) -> dict[str, dict[str, Any]]:
-    """Results by key; those in the file are not made again, and one case runs at a time."""
+    """Return results by key; runs only cases that are missing in the file, one at a time."""
     found: dict[str, dict[str, Any]] = {}
     if path.exists():
         found = {
             row["key"]: row["result"] for row in map(json.loads, path.read_text().splitlines())
         }
     todo = [case for case in chosen if case.key not in found]
-    # DeepSpeed's groups outlive an engine: each has a process of its own
+    # DeepSpeed's groups outlive an engine: each DeepSpeed case has its own process
     groups = itertools.groupby(
         todo,
         lambda case: (case.worker, case.package, case.key if case.worker == "deepspeed" else ""),
@@ -298,7 +298,7 @@ def ran(path: Path, chosen: list[Case], packages: Path) -> dict[str, dict[str, A
 
 
 def _process(worker: str, *packages: Path) -> subprocess.Popen[str]:
-    """A process for the cases of one code: packages of different releases never meet."""
+    """Start a process for the cases of one code, so that package releases do not mix."""
     paths = os.pathsep.join(map(str, (ROOT, *packages)))
     return subprocess.Popen(
         ["nice", "-n", "5", sys.executable, "-m", "benchmarks.referee", worker],
@@ -311,7 +311,7 @@ def _process(worker: str, *packages: Path) -> subprocess.Popen[str]:
 
 
 def _asked(process: subprocess.Popen[str], case: Case) -> dict[str, Any]:
-    """What a process answers to a case."""
+    """Send a case to a worker process and return its answer."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(json.dumps(case.request) + "\n")
@@ -324,7 +324,7 @@ def _asked(process: subprocess.Popen[str], case: Case) -> dict[str, Any]:
 
 
 def estimated(case: Case) -> float:
-    """The estimate of the same: the peak without context and the allocator's reserve [B]."""
+    """Estimate a case's peak memory, without driver context and allocator reserve [B]."""
     parts, _ = device_memory(Stages.of_pipeline(case.scenario, case.layout))
     sizes = (value for name, value in parts.items() if name not in _NOT_FOLLOWED)
     return float(np.max(sum(sizes)))
@@ -332,7 +332,7 @@ def estimated(case: Case) -> float:
 
 @dataclass(frozen=True)
 class Row:
-    """A case, what its code took, and what the estimate says [B]."""
+    """A case with the peak of its code and the estimated peak [B]."""
 
     case: Case
     real: float
@@ -340,7 +340,7 @@ class Row:
 
     @property
     def error(self) -> float:
-        """Estimate over real, minus one."""
+        """Relative error: estimate over real, minus one."""
         return self.estimate / self.real - 1
 
     def __str__(self) -> str:
@@ -361,7 +361,7 @@ class Row:
 
 
 def page(rows: list[Row]) -> str:
-    """The whole of docs/real_code.md."""
+    """Return the text of docs/real_code.md."""
     sizes = [abs(row.error) for row in rows]
     head = ("code", "framework", "model", "layers", "tokens", "layout", "real", "estimate", "")
     lines = [
@@ -417,7 +417,7 @@ def main(
     only: Annotated[str, typer.Option(help="Only cases whose name holds this.")] = "",
     run: Annotated[bool, typer.Option(help="Run what is not kept yet.")] = True,
 ) -> None:
-    """Run what is missing, and write the page."""
+    """Run the missing cases, and write the page."""
     chosen = [case for case in cases() if only in case.key]
     found = ran(kept, chosen if run else [], packages)
     known = [case for case in chosen if case.key in found]

@@ -2,10 +2,10 @@
 
     python benchmarks/real_configurations.py FOLDER
 
-FOLDER holds checkouts of public repositories (their examples and recipes); nothing of them is kept
-here. A file counts as read where a reader knows it. Each is then completed and estimated for one
-model on eight ranks of a machine, with the options that a user would give where it leaves something
-open. Anything but a sentence is a failure, and the exit code 1.
+FOLDER holds checkouts of public repositories (their examples and recipes); none of their files is
+stored here. A file counts as read if a reader recognizes it. It is then completed and estimated for
+one model on eight ranks of a machine, with options that a user would add for missing fields. Any
+error other than a one-sentence refusal is a failure, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LONGEST_SENTENCE = 600
 
 
 def outcome(path: Path) -> tuple[str, str]:
-    """What became of a file, and its kind or the sentence that refuses it."""
+    """Return the outcome of a file, and its kind or the sentence that refuses it."""
     try:
         found = read_configuration(path)
     except PlannerError as error:
@@ -59,7 +59,7 @@ def main() -> int:
             continue
         try:
             what, words = outcome(path)
-        except Exception as error:  # what this looks for
+        except Exception as error:  # the failures that this program looks for
             what, words = "FAILED", f"{type(error).__name__}: {error}"
             failures += 1
         if len(words) > LONGEST_SENTENCE or "\n" in words:

@@ -1,4 +1,4 @@
-"""The residuals that the package ships, with the traits that a prior learns from."""
+"""Residual table: the residuals in the package, with the traits that a prior learns from."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ class TeachingResidual(Residual):
     """The ratios of a run, with its traits."""
 
     doubtful: bool
-    """Whether it is marked low, cannot be right, or stalled for a cause that is not known."""
+    """True if the run is marked low, cannot be right, or stalled for an unknown cause."""
     memory_kind: str
-    """Way of measuring memory; empty without a measurement."""
+    """How memory was measured; empty without a measurement."""
     told_by_memory: bool
-    """Whether its memory decided which build ran; it then says nothing of the estimate."""
+    """True if the measured memory was used to guess the build; it cannot test the estimate."""
     traits: Traits
-    """Of this run alone (n = 1)."""
+    """Traits of this run alone (n = 1)."""
 
     @property
     def guessed(self) -> bool:
-        """Whether model, software, devices or layout had to be guessed."""
+        """True if model, software, devices or layout had to be guessed."""
         return bool(self.traits.guessed[0])
 
     def teaches(self, figure: Figure) -> bool:
-        """Whether a prior may learn from its step time, or from its memory."""
+        """True if a prior may learn from this run's step time, or from its memory."""
         if figure == "memory":
             return self.memory is not None and not self.doubtful and not self.told_by_memory
         return self.step_time is not None and not self.doubtful and not self.seen
 
 
 def read_table() -> tuple[TeachingResidual, ...]:
-    """Every row of the table that the package ships."""
+    """Read every row of the table in the package."""
     with PATH.open(encoding="utf-8", newline="") as file:
         return tuple(
             TeachingResidual(
@@ -84,16 +84,16 @@ def _traits(cells: dict[str, str]) -> Traits:
 
 
 def experience_of(rows: Sequence[TeachingResidual], figure: Figure = "step_time") -> MeasuredRuns:
-    """Experience from runs, at least one of which carries the figure."""
+    """Make experience from runs; at least one run must have the figure."""
     pairs = [(row.traits, value) for row in rows if (value := getattr(row, figure))]
     traits = Traits.joined([traits for traits, _ in pairs])
-    if figure == "memory":  # which no part of the time decides
+    if figure == "memory":  # shares of the step time do not matter for memory
         traits = replace(traits, shares=np.zeros_like(traits.shares))
     return MeasuredRuns(traits, np.log([value for _, value in pairs]))
 
 
 def write_table(rows: Iterable[TeachingResidual]) -> None:
-    """Replace the table that the package ships."""
+    """Replace the table in the package."""
     lines = [_cells(row) for row in sorted(rows, key=lambda row: (row.source, row.row))]
     with PATH.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")

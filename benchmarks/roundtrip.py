@@ -1,10 +1,10 @@
-"""Round trip: files of random legal layouts, emitted and read back, must say the same.
+"""Round trip: files of random legal layouts, emitted and read back, must give the same job.
 
     python benchmarks/roundtrip.py --count 3000
 
 Draws layouts for every framework that `planner emit` writes files for, writes the files, reads
-them back without `layout.json`, and compares layout, workload and estimate. What a framework has
-no word for is given back as an option; `UNSAID` lists what that may be.
+them back without `layout.json`, and compares layout, workload and estimate. Fields that a
+framework's files cannot state are passed as options; `UNSAID` lists the allowed ones.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ __all__ = ["FRAMEWORKS", "UNSAID", "Case", "Emitted", "differences", "emitted"]
 MODELS = ("gpt2", "gpt2-xl", "llama-3-8b", "llama-3.1-405b", "mistral-7b", "qwen3-30b-a3b")
 MACHINES = ("polaris", "dgx-h100", "vsc-5", "workstation-4x4090")
 NO_CONFIGURATION = ("README.md", "layout.json", "data.args", "torchtitan_model.py")
-"""What a folder holds besides scripts and the framework's own files."""
+"""Emitted files, in addition to scripts, that are not configuration files of the framework."""
 _ALWAYS = {"tiles", "attention", "optimizer", "lora_rank", "lora_targets", "frozen", "tokens"}
 _ALWAYS |= {"expert_imbalance", "expert_capacity", "pad_experts"}
 _ALWAYS |= {"lora_dropout", "dora", "base_format"}
 _ALWAYS |= {"ramp", "samples", "epochs", "document_lengths", "packing"}
 _PROGRAM = {"recompute", "sequence_length", "dropout"}
-"""What a user's own program does."""
+"""Fields that a user's own program sets."""
 UNSAID = {
     "accelerate": _ALWAYS | _PROGRAM | {"micro_batch", "grad_accumulation", "global_batch"},
     "ddp": _ALWAYS | {"recompute", "offload"},
@@ -57,7 +57,7 @@ UNSAID = {
     "nanotron": _ALWAYS | {"offload", "dropout"},
     "torchtitan": _ALWAYS | _PROGRAM | {"etp"},
 }
-"""What the files of a framework may leave unsaid, besides degrees of one."""
+"""Fields that a framework's files may omit, in addition to fields with their default."""
 FRAMEWORKS = tuple(name for name in names("framework") if name in UNSAID)
 
 
@@ -72,7 +72,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """A job with its estimate and the configuration files that were written for it."""
+    """A job with its estimate and its emitted configuration files."""
 
     case: Case
     estimate: Estimate
@@ -80,7 +80,7 @@ class Emitted:
 
 
 def emitted(framework: str, random_numbers: random.Random, count: int) -> Iterator[Emitted]:
-    """`count` random jobs of a framework that are legal and can be written."""
+    """Yield `count` random legal jobs of a framework whose files can be written."""
     tried = 0
     while count:
         tried += 1
@@ -114,7 +114,7 @@ def _drawn(name: str, draw: random.Random) -> Case:
     told = {}
     if framework.custom_pipeline_split:
         told = _dealing(draw, model.num_layers, degrees["pp"], vpp)
-        # where ends are layers anyway, no file tells that from what is told
+        # if the framework always counts the ends as layers, no file shows that a user set it
         told = {} if framework.balance == "ends-as-layers" and "split" not in told else told
     split = framework.sequence_parallel
     layout = Layout(
@@ -142,7 +142,7 @@ def _drawn(name: str, draw: random.Random) -> Case:
 
 
 def _experts(draw: random.Random, rest: int, tp: int, *, spread: bool) -> dict[str, int]:
-    """How experts lie over the replicas and the ranks of tp."""
+    """Draw expert parallelism over the replicas and the tensor-parallel ranks."""
     if not spread or draw.random() >= 0.5:
         return {}
     ep = draw.choice(divisors(rest * tp))
@@ -150,7 +150,7 @@ def _experts(draw: random.Random, rest: int, tp: int, *, spread: bool) -> dict[s
 
 
 def _recompute(draw: random.Random, framework: Framework) -> dict[str, Any]:
-    """What is recomputed, and whether activations wait on the host."""
+    """Draw the recompute mode and its details, and whether activations are offloaded."""
     mode = draw.choice(framework.recompute)
     found: dict[str, Any] = {"recompute": mode}
     told = framework.code.recompute_by
@@ -164,7 +164,7 @@ def _recompute(draw: random.Random, framework: Framework) -> dict[str, Any]:
 
 
 def _dealing(draw: random.Random, layers: int, pp: int, vpp: int) -> dict[str, Any]:
-    """Sometimes ends that count as layers, or layers of every chunk that nobody deals so."""
+    """Draw a pipeline split: none, embedding and head as layers, or unusual layers by chunk."""
     if pp == 1 or draw.random() < 0.5:
         return {}
     if draw.random() < 0.5 or layers < 4 * pp * vpp:
@@ -176,7 +176,7 @@ def _dealing(draw: random.Random, layers: int, pp: int, vpp: int) -> dict[str, A
 
 
 def _written(case: Case) -> Emitted | None:
-    """The files of a job; None where a framework has none of its own for it."""
+    """Emit the files of a job; None if the framework has no configuration files for it."""
     scenario = case.scenario
     scenario.machine.peak(scenario.workload.base_precision)
     check(scenario, case.layout)
@@ -195,7 +195,7 @@ def _written(case: Case) -> Emitted | None:
 
 
 def differences(job: Emitted) -> list[str]:
-    """What reading the files of a job says otherwise than the job; empty where all is the same."""
+    """List the differences between a job and its files read back; empty if they agree."""
     case, scenario = job.case, job.case.scenario
     read = joined([read_configuration_text(text, name) for name, text in job.files.items()])
     back, unsaid = _completed(case, read)
@@ -220,8 +220,8 @@ def differences(job: Emitted) -> list[str]:
 
 
 def _counts_alike(job: Emitted, framework: Framework) -> bool:
-    """Whether a framework is the job's own, or takes as long and as much with its layout: files
-    that exchange no tokens do not say how they would."""
+    """True if a framework is the job's own or gives the same estimate: files without expert
+    parallelism do not state how tokens would be exchanged."""
     scenario = job.case.scenario
     if framework == scenario.framework:
         return True
@@ -236,7 +236,7 @@ def _counts_alike(job: Emitted, framework: Framework) -> bool:
 
 
 def _completed(case: Case, read: Configuration) -> tuple[CompletedLayout, set[str]]:
-    """The job that the files and what they leave unsaid make, and the names of the latter."""
+    """Complete the files with the fields that they omit; return the job and the field names."""
     scenario = case.scenario
     layout, workload = case.layout.model_dump(), scenario.workload.model_dump()
     stated = {*read.layout, *read.workload, *read.usual}
@@ -256,8 +256,8 @@ def _completed(case: Case, read: Configuration) -> tuple[CompletedLayout, set[st
 
 
 def _plain(layout: Layout) -> Layout:
-    """The layout in one spelling: a group of all ranks is no hybrid sharding, and a group of one
-    rank, which no file tells from replicas, shards nothing."""
+    """Normalize the layout: a shard group of all ranks is not hybrid sharding, and a group of one
+    rank, which files cannot distinguish from replicas, shards nothing."""
     group = (layout.dp_shard or layout.dp) if layout.zero_stage else 1
     stage = layout.zero_stage
     if group == 1 and layout.cp > 1:
@@ -269,7 +269,7 @@ def _plain(layout: Layout) -> Layout:
 
 
 def _said(case: Case, workload: Workload) -> dict[str, object]:
-    """The workload in one spelling: the model's dropout where none of its own is stated."""
+    """Normalize the workload: it takes the model's dropout if it states none."""
     fields = workload.model_dump()
     if fields["dropout"] is None:
         fields["dropout"] = case.scenario.model.dropout
@@ -277,7 +277,7 @@ def _said(case: Case, workload: Workload) -> dict[str, object]:
 
 
 def main() -> int:
-    """Print how many layouts of each framework came back the same; 1 where one did not."""
+    """Print how many layouts of each framework came back the same; return 1 if any differs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=3000, help="layouts, over all frameworks")
     parser.add_argument("--seed", type=int, default=1)

@@ -1,4 +1,4 @@
-"""SimuMax's measured runs: their table in the schema of runs, with the kernels that they ran."""
+"""SimuMax's measured runs: its table in the schema of runs, with the kernels that ran."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from planner.describe.catalogue import load_model
 from planner.evidence.runs.run import RefusedRun, Run
 
 MODELS = {"llama3-70b": "llama-3-70b", "llama3-8b": "llama-3-8b", "deepseekv2": "deepseek-v2"}
-"""SimuMax's names of models and the catalogue's; its runs have fewer layers."""
+"""Catalogue models by SimuMax's names; its runs have fewer layers."""
 COLUMNS = {
     "row_id": "case",
     "system": "system",
@@ -40,7 +40,7 @@ COLUMNS = {
 
 
 def simumax_runs(path: Path) -> list[Run | RefusedRun]:
-    """The rows of `path`: one node each, times published or implied by the published errors."""
+    """Read the rows of `path`: one node each, times published or implied by published errors."""
     with path.open(encoding="utf-8", newline="") as file:
         table = list(csv.DictReader(file))
     runs = runs_of([_cells(row) for row in table], path.name)
@@ -66,7 +66,7 @@ def _cells(row: dict[str, str]) -> dict[str, object]:
 
 
 def _as_run(run: Run | RefusedRun, row: dict[str, str]) -> Run | RefusedRun:
-    """With the catalogue's model, the fused loss where it was on, and nothing overlapped."""
+    """Return the run with the catalogue's model, and the row's loss kernel and overlap."""
     if isinstance(run, RefusedRun):
         return run
     framework = run.framework
@@ -74,7 +74,7 @@ def _as_run(run: Run | RefusedRun, row: dict[str, str]) -> Run | RefusedRun:
     if row["ce_fusion"] == "1":
         kernels = kernels.replaced(loss="fused-copy")
     if "v0.12" in row["framework"]:
-        # it weights what experts give, and keeps that
+        # v0.12 applies scores to the experts' outputs, and keeps the outputs
         kernels = kernels.replaced(scores_inside_experts=False)
     if row["overlap"] == "none":
         communication = communication.replaced(

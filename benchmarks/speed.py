@@ -1,10 +1,10 @@
-"""Speed report: how much of an estimate many layouts share, and how a search grows with its ranks.
+"""Speed report: the gain from estimating layouts in one call, and search time over rank count.
 
     python benchmarks/speed.py                      # two minutes at most
-    python benchmarks/speed.py --calculon FOLDER    # beside Calculon's model, a clone of it
+    python benchmarks/speed.py --calculon FOLDER    # also compares with a clone of Calculon
 
-Every line is a ratio of figures of this run, so that it says the same on a slow machine. Times are
-those of the processor. The clone is https://github.com/calculon-ai/calculon (Isaev et al. 2023).
+Every line has ratios of figures of this run, which also hold on a slow machine. Times are CPU
+times. The clone is https://github.com/calculon-ai/calculon (Isaev et al. 2023).
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from planner.cost.estimate import estimate_layouts
 from planner.cost.scenario import Scenario
 
 MOST = 65_536
-"""Layouts of one call."""
+"""Most layouts in one call."""
 ALONE = 20
-"""Calls for one layout each."""
+"""Number of calls with one layout each."""
 JOBS = (
     ("llama-3.1-405b", "eos", "megatron-lm", 256, 8192, 2048),
     ("deepseek-v3", "eos", "fsdp2", 256, 4096, 15_360),
 )
 """Model, machine, framework, nodes, sequence length and global batch."""
 GROWTH = (("llama-3-8b", 1), ("llama-3.1-405b", 64))
-"""Models, and the nodes of eight devices of their smallest job."""
+"""Model, and the node count (eight devices each) of its smallest job."""
 NODES = (1, 16, 256, 2048, 16_384)
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Processor time of a call [s]."""
+    """Measure the CPU time of a call [s]."""
     start = time.process_time()
     work()
     return time.process_time() - start
 
 
 def one_call(model: str, machine: str, framework: str, nodes: int, length: int, batch: int) -> None:
-    """Layouts in one call against layouts one by one."""
+    """Compare many layouts in one call with one call per layout."""
     place = planner.load_machine(machine)
     workload = planner.Workload(sequence_length=length, global_batch=batch)
     known = planner.load_framework(framework)
@@ -69,7 +69,7 @@ def one_call(model: str, machine: str, framework: str, nodes: int, length: int, 
 
 
 def growth(model: str, fewest: int) -> None:
-    """The search of more and more ranks against the first."""
+    """Compare searches on more and more ranks with the first one."""
     first = (0.0, 0)
     for nodes in (n for n in NODES if n >= fewest):
         place = planner.load_machine("dgx-h100", (f"num_nodes={max(NODES)}",))
@@ -87,9 +87,9 @@ def growth(model: str, fewest: int) -> None:
 
 
 def calculon(folder: Path) -> None:
-    """One evaluation of GPT-3 175B by Calculon and by this planner, in seconds of this run."""
+    """Time one evaluation of GPT-3 175B by Calculon and by this planner."""
     sys.path.insert(0, str(folder))
-    # what is looked for is there only with a clone
+    # these imports exist only with a clone
     import calculon as theirs  # type: ignore[import-not-found]
     from calculon.llm import Llm  # type: ignore[import-not-found]
     from calculon.system import System  # type: ignore[import-not-found]
@@ -122,12 +122,12 @@ def calculon(folder: Path) -> None:
 
 
 def apart(name: str, *arguments: str) -> None:
-    """One part of the report in a process of its own, whose peak of memory is its own."""
+    """Run one part of the report in its own process, so that it has its own memory peak."""
     subprocess.run([sys.executable, __file__, "--part", name, *arguments], check=True)
 
 
 def main() -> None:
-    """Every part, or one."""
+    """Run every part of the report, or one."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calculon", type=Path, help="a clone of Calculon to compare with")
     parser.add_argument("--part", help=argparse.SUPPRESS)

@@ -1,12 +1,12 @@
-"""Sweep: ten thousand questions on cores and on a Dask cluster, and one that is killed half way.
+"""Sweep: ten thousand questions on cores, on a Dask cluster, and in a sweep killed half way.
 
     python benchmarks/sweep.py                      # some minutes on two cores
     python benchmarks/sweep.py --questions 1000     # the first of them
 
 Three tables of the same questions are written and compared byte by byte: on two cores, on a Dask
 cluster of two workers (processes of this machine), and on two cores by a sweep that is killed with
-SIGKILL once half of the answers are recorded and started again. Then some plans are asked, which
-take longer each.
+SIGKILL once half of the answers are recorded, then restarted. A sweep of plans follows; each plan
+takes longer.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LAYOUTS: dict[str, Any] = {
         "micro_batch": [1, 2, 4, 8, 16],
     },
 }
-"""10,000 stated layouts, some of them impossible."""
+"""Sweep of 10,000 stated layouts, some of them impossible."""
 
 PLANS: dict[str, Any] = {
     "models": ["gpt2-xl", "llama-3-8b"],
@@ -49,11 +49,11 @@ PLANS: dict[str, Any] = {
     "sets": [[], ["device.memory_bytes=80GB"]],
     "workload": {"sequence_length": 1024, "global_batch": 512},
 }
-"""24 plans."""
+"""Sweep of 24 plans."""
 
 
 def swept(sweep: Path, table: Path, *options: str) -> tuple[str, float]:
-    """What a sweep says at its end, and how long it took."""
+    """Run a sweep; return its final message and the duration."""
     began = time.monotonic()
     line = [sys.executable, "-m", "planner.cli", "sweep", sweep, "--into", table, *options]
     ran = subprocess.run(line, capture_output=True, text=True, check=False)
@@ -63,17 +63,17 @@ def swept(sweep: Path, table: Path, *options: str) -> tuple[str, float]:
 
 
 def recorded(table: Path) -> list[str]:
-    """Keys of the answers that are on the disk, in their order."""
+    """Return the keys of the recorded answers, in order."""
     name = f"file:{table}.journal?immutable=1"
     try:
         with closing(sqlite3.connect(name, uri=True)) as database:
             return [key for (key,) in database.execute("SELECT key FROM answers ORDER BY rowid")]
     except sqlite3.DatabaseError:
-        return []  # not there yet, or being written
+        return []  # the table does not exist yet, or is being written
 
 
 def killed(sweep: Path, table: Path, at: int, *options: str) -> list[str]:
-    """Keys that were recorded when a sweep was killed."""
+    """Kill a sweep after `at` answers; return the keys that it had recorded."""
     line = [sys.executable, "-m", "planner.cli", "sweep", sweep, "--into", table, *options]
     process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while len(recorded(table)) < at and process.poll() is None:
@@ -85,7 +85,7 @@ def killed(sweep: Path, table: Path, at: int, *options: str) -> list[str]:
 
 @contextmanager
 def dask_cluster(folder: Path, workers: int) -> Any:
-    """A scheduler and its workers as processes of this machine; gives the scheduler's file."""
+    """Start a scheduler and workers as local processes; yield the scheduler's file."""
     file = folder / "scheduler.json"
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
     here = os.pathsep.join(map(os.path.abspath, sys.path))

@@ -1,15 +1,14 @@
-"""Trace matrix: torch's own sharding beside the estimate, layout by layout.
+"""Trace matrix: torch's own sharding next to the estimate, layout by layout.
 
     python benchmarks/trace_matrix.py            # writes docs/validation.md; about 20 minutes
 
-It also writes `tests/validate/trace/kept.jsonl`: 260 of the traces, with which a test compares the
-estimate where there is no torch.
+It also writes `tests/validate/trace/kept.jsonl`: 260 of the traces, for a test that compares them
+with the estimate without torch.
 
 Two sets of cases: three models of real widths and few layers, over every ZeRO stage, tensor and
 sequence parallelism, pipelines and recompute modes at three world sizes; and models of full depth
-(traced at two depths and extended), where peaks are those of real trainings. Traces are kept in a
-file (`--traces`), so that a run that was stopped goes on where it was, and a change of a formula
-is compared again without tracing.
+(traced at two depths and extended), with peaks as in real trainings. Traces are stored in a file
+(`--traces`): a stopped run resumes, and a changed formula is compared again without tracing.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ FIXTURE, FIXED = ROOT / "tests" / "validate" / "trace" / "kept.jsonl", 260
 WORLDS = (8, 64, 1024)
 MODELS = {"GPT": "gpt3-175b", "Llama": "llama-3-8b", "MoE": "mixtral-8x7b"}
 DEEP = {"GPT": ("ptdp-18b", 2048), "Llama": ("llama-3-8b", 8192), "MoE": ("mixtral-8x7b", 4096)}
-"""Models of full depth and their sequences."""
+"""Models of full depth and their sequence lengths, by family."""
 OTHERS = {
     "Gemma 2": ("gemma-2-27b", 4096, 3),
     "OLMo 2": ("olmo-2-7b", 4096, 3),
@@ -61,12 +60,12 @@ OTHERS = {
     "gpt-oss, experts": ("gpt-oss-20b", 4096, 0),
     "DeepSeek-V3, experts": ("deepseek-v3", 4096, 0),
 }
-"""Other families and axes: model, sequence and layers, 0 for all of them."""
+"""Other families and axes: model, sequence length and layers, 0 for all of them."""
 SPLITS = ((1, False), (2, False), (2, True), (8, False), (8, True))
 RECOMPUTE = ("none", "selective", "full")
 STAGES = (0, 1, 3)
 LAYERS = {1: 3, 4: 6}
-"""Layers without and with a pipeline, whose stages then hold 1, 2, 2 and 1 of them."""
+"""Layers by pipeline stages; with four stages these hold 1, 2, 2 and 1 of them."""
 PASSES = {1: 2, 4: 5}
 DEEP_PASSES = {1: 2, 4: 8}
 EXACT = ("weights", "gradients", "optimizer_states")
@@ -76,7 +75,7 @@ COMPARED = {
     "peak_parts_bytes": (),
     "phases_bytes": (),
 }
-"""What a comparison reads of a trace's tables."""
+"""Entries of a trace's tables that a comparison reads."""
 
 
 @dataclass(frozen=True)
@@ -90,15 +89,15 @@ class Case:
 
     @property
     def key(self) -> str:
-        """Its name in the file of traces."""
-        # files of traces are older than the words for sequence parallelism
+        """Name of the case in the file of traces."""
+        # trace files are older than the text for sequence parallelism
         words = self.layout.replaced(sequence_parallel=False)
         name = f"{self.family} {words} sp{int(self.layout.sequence_parallel)} s{self.stage}"
         return f"deep {name}" if self.deep else name
 
     @property
     def scenario(self) -> Scenario:
-        """The model, and what is asked."""
+        """The shortened or full model with its workload, as a scenario."""
         name, rows = DEEP[self.family] if self.deep else (MODELS.get(self.family, ""), 2048)
         layers = LAYERS[self.layout.pp]
         if self.family in OTHERS:
@@ -117,10 +116,10 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """All legal combinations with few layers, then those of full depth on 64 ranks.
+    """Yield all legal combinations with few layers, then those of full depth on 64 ranks.
 
     A ZeRO stage needs replicas to shard over. A pipeline's first, second and last stage take
-    turns. Then come other families and axes.
+    turns. Other families and axes follow.
     """
     for deep in (False, True):
         worlds = (64,) if deep else WORLDS
@@ -146,8 +145,8 @@ def cases() -> Iterator[Case]:
 
 
 def others() -> Iterator[Case]:
-    """Families beyond GPT, Llama and Mixtral; context and expert parallelism; interleaving."""
-    alone = {"BERT": 32, "ViT": 64}  # sequences of a micro-batch, where one is short
+    """Yield other families, context and expert parallelism, and an interleaved schedule."""
+    alone = {"BERT": 32, "ViT": 64}  # micro-batch of families with short sequences
     for family in OTHERS:
         if ", " in family:
             continue
@@ -166,7 +165,7 @@ def others() -> Iterator[Case]:
 
 
 def _expert_parallel() -> Iterator[Case]:
-    """Experts over ep, with all layers of their models."""
+    """Yield cases with expert parallelism and all layers of their models."""
     eight = Layout(dp=64, ep=8, zero_stage=3)
     for layout in (
         eight,
@@ -190,7 +189,7 @@ def _expert_parallel() -> Iterator[Case]:
 
 
 def traced(path: Path, chosen: list[Case], jobs: int) -> dict[str, dict[str, Any]]:
-    """Traces by key, or an error; those in the file are not made again."""
+    """Return traces or errors by key; traces only the cases that are missing in the file."""
     found = {}
     if path.exists():
         found = {row["key"]: row for row in map(json.loads, path.read_text().splitlines())}
@@ -218,7 +217,7 @@ def traced(path: Path, chosen: list[Case], jobs: int) -> dict[str, dict[str, Any
                 except PlannerError as error:
                     keep(case, {"error": str(error)})
 
-    # one worker process each; a thread only waits for its own
+    # each thread only waits for its own worker process
     threads = [threading.Thread(target=work) for _ in range(jobs)]
     for thread in threads:
         thread.start()
@@ -228,7 +227,7 @@ def traced(path: Path, chosen: list[Case], jobs: int) -> dict[str, dict[str, Any
 
 
 def compared(case: Case, made: dict[str, Any]) -> Comparison:
-    """A kept trace beside today's estimate."""
+    """Compare a stored trace with today's estimate."""
     collectives = tuple(Collective(**item) for item in made["collectives"])
     again = Trace(**{**made, "layout": case.layout, "collectives": collectives})
     return compare(case.scenario, case.layout, again)
@@ -238,7 +237,7 @@ def compared(case: Case, made: dict[str, Any]) -> Comparison:
 
 
 def fixture(pairs: list[tuple[Case, Comparison]]) -> str:
-    """A sample of the traces, without what no comparison reads, and how far the estimate is off."""
+    """Return a sample of the traces, only entries that are compared, with estimate errors."""
     lines = []
     for case, comparison in sorted(random.Random(9).sample(pairs, FIXED), key=lambda p: p[0].key):
         made = comparison.trace.as_dict()
@@ -256,7 +255,7 @@ def fixture(pairs: list[tuple[Case, Comparison]]) -> str:
 
 @dataclass(frozen=True)
 class Row:
-    """One figure of one case: its relative difference, and where it stands."""
+    """One figure of one case: its relative error, and the phase of the traced peak."""
 
     error: float
     equal: bool
@@ -265,7 +264,7 @@ class Row:
 
 
 def differences(pairs: list[tuple[Case, Comparison]]) -> dict[str, list[Row]]:
-    """Rows by part and by collective."""
+    """Return rows by memory part and by collective."""
     found: dict[str, list[Row]] = defaultdict(list)
     for case, comparison in pairs:
         phase = comparison.trace.peak_phase
@@ -279,12 +278,12 @@ def differences(pairs: list[tuple[Case, Comparison]]) -> dict[str, list[Row]]:
 
 
 def worst(rows: list[Row]) -> Row:
-    """The row furthest off."""
+    """Return the row with the largest error."""
     return max(rows, key=lambda row: abs(row.error))
 
 
 def table(found: dict[str, list[Row]], names: list[str]) -> list[str]:
-    """A line per part: cases, equal to the byte, within 1, 2 and 5 %, worst."""
+    """Make a table with one line per part: cases, equal, within 1, 2 and 5 %, worst error."""
     lines = [
         "| | cases | equal to the byte | within 1 % | 2 % | 5 % | worst |",
         "|---|" + "---:|" * 6,
@@ -300,7 +299,7 @@ def table(found: dict[str, list[Row]], names: list[str]) -> list[str]:
 
 
 def furthest(rows: list[Row], count: int) -> list[str]:
-    """The peaks furthest off, with the phase in which the traced one falls."""
+    """List the peaks with the largest errors, with the phase of the traced peak."""
     lines = ["| model | layout | stage | peak falls in | difference |", "|---|---|---:|---|---:|"]
     for row in sorted(rows, key=lambda row: -abs(row.error))[:count]:
         lines.append(
@@ -311,7 +310,7 @@ def furthest(rows: list[Row], count: int) -> list[str]:
 
 
 def section(pairs: list[tuple[Case, Comparison]], count: int) -> list[str]:
-    """Tables of one set of cases."""
+    """Make the tables of one set of cases."""
     found = differences(pairs)
     parts = [name for name in found if " over " not in name]
     collectives = sorted(name for name in found if " over " in name)
@@ -328,7 +327,7 @@ def section(pairs: list[tuple[Case, Comparison]], count: int) -> list[str]:
 
 
 def page(pairs: list[tuple[Case, Comparison]], failed: list[tuple[Case, str]], version: str) -> str:
-    """The whole of docs/validation.md."""
+    """Return the text of docs/validation.md."""
     few = [pair for pair in pairs if pair[0].family in MODELS and not pair[0].deep]
     other = [pair for pair in pairs if pair[0].family in OTHERS]
     deep = [pair for pair in pairs if pair[0].deep]
@@ -445,7 +444,7 @@ def main(
     output: Annotated[Path, typer.Option(help="The page to write.")] = PAGE,
     jobs: Annotated[int, typer.Option(help="Worker processes.")] = 2,
 ) -> None:
-    """Trace what is missing, and write the page."""
+    """Trace the missing cases, and write the page."""
     chosen = [*cases(), *others()]
     found = traced(traces, chosen, jobs)
     made = [(case, found[case.key]["trace"]) for case in chosen]

@@ -1,6 +1,6 @@
-"""Tests, laid out as the package is."""
+"""Tests: they mirror the folders of the package."""
 
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-"""The repository."""
+"""Root folder of the repository."""

@@ -1,4 +1,4 @@
-"""Strict numerics for every test, examples that never change, tests that run alone."""
+"""Test setup: strict numerics, deterministic examples, markers of tests that run alone."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
-# no test asks the network for a model; those of the hub have one of their own
+# no test loads a model from the network; hub tests use a local hub
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-# nor does the developer's own file of preferences change an answer
+# the developer's own preferences file must not change an answer
 os.environ["PLANNER_PREFERENCES"] = ""
 
-# examples are drawn the same way on every machine, and slow machines are no failure
+# examples are the same on every machine, and a slow machine does not fail a test
 settings.register_profile(
     "planner",
     deadline=None,
@@ -27,7 +27,7 @@ settings.load_profile("planner")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What runs alone is slow, too."""
+    """Mark every test that runs alone as slow, too."""
     for item in items:
         if item.get_closest_marker("alone"):
             item.add_marker("slow")
@@ -35,6 +35,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def strict_numerics() -> Iterator[None]:
-    """A division by zero, an overflow or a NaN in a formula is an error."""
+    """Make a division by zero, an overflow or a NaN in a formula an error."""
     with np.errstate(divide="raise", over="raise", invalid="raise"):
         yield

@@ -1,4 +1,4 @@
-"""Descriptions that many tests use: what is asked, of what, with few words."""
+"""Descriptions: short ways to make the scenarios and candidates that many tests use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 
 JOB = {"sequence_length": 4096, "global_batch": 64}
-"""The job where a test does not say another."""
+"""Default workload fields of a test."""
 
 
 def scenario(
@@ -25,9 +25,9 @@ def scenario(
     machine: str | Machine = "polaris",
     **workload: object,
 ) -> Scenario:
-    """What is estimated; names are those of the catalogue, further fields those of the workload.
+    """Make a scenario from catalogue names or descriptions; keywords are workload fields.
 
-    A module whose tests share other defaults says so once, with `functools.partial`.
+    A module whose tests share other defaults sets them once with `functools.partial`.
     """
     return Scenario(
         load_model(model) if isinstance(model, str) else model,
@@ -46,7 +46,7 @@ def searched(
     experience: Experience = Experience(),
     scope: SearchScope = SearchScope(),
 ) -> dict[str, Candidates]:
-    """Candidates of a job by framework."""
+    """Search a job; return its candidates by framework."""
     job = JobSpec(
         model,
         machine,

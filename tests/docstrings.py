@@ -1,9 +1,9 @@
-"""The contract of a formula's docstring: what it must say, and which formulas do not say it.
+"""Docstring contract of formulas: the required parts, and the formulas that lack some.
 
-python -m tests.docstrings             # how many formulas say what
+python -m tests.docstrings             # prints how many formulas have each part
 
 Formulas are the public functions of `planner.cost` that return numbers, plain or in dataclasses.
-Looking up a constant, a name or a mask is none.
+Functions that look up a constant, a name or a mask are not formulas.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests import ROOT
 __all__ = ["formulas", "incomplete", "lacks", "totals", "unknown_units"]
 
 UNITS = ("1", "B", "B/parameter", "B/s", "B/token", "FLOP", "FLOP/s", "elements", "W", "kWh", "s")
-"""What may stand in the brackets; 1 is a count, an index or a ratio."""
+"""Allowed units in brackets; 1 is a count, an index or a ratio."""
 
 _BRACKETS = re.compile(r"(?<![\w)])\[([A-Za-z0-9/]+)\]")
 _SOURCE = re.compile(
@@ -40,7 +40,7 @@ Formula = Callable[..., Any]
 
 
 def formulas() -> dict[str, Formula]:
-    """The functions that keep the contract, by module and name."""
+    """Return the functions that the contract applies to, by module and name."""
     return {
         f"{function.__module__.rpartition('.')[2]}.{name}": function
         for path in sorted((ROOT / "planner" / "cost").rglob("*.py"))
@@ -50,7 +50,7 @@ def formulas() -> dict[str, Formula]:
 
 
 def _exported(path: Path) -> Iterator[tuple[str, Formula]]:
-    """Functions of a module without an underscore."""
+    """Yield the public functions that a module defines."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     module = importlib.import_module(".".join(parts).removesuffix(".__init__"))
     for name, value in vars(module).items():
@@ -61,20 +61,20 @@ def _exported(path: Path) -> Iterator[tuple[str, Formula]]:
 
 
 def _has_unit(formula: Formula, text: str) -> bool:
-    """Its first paragraph names the unit; what returns no numbers needs none."""
+    """True if the first paragraph names the unit, or the formula returns a dataclass."""
     if not _NUMBERS.search(_returned(formula)):
         return True
     return any(unit in UNITS for unit in _BRACKETS.findall(text.split("\n\n")[0]))
 
 
 def _has_source(_: Formula, text: str) -> bool:
-    """A publication, a section of the method that exists, or the word definition."""
+    """True if it cites a publication or an existing section of method.md, or a definition."""
     sections = set(_SECTION.findall(text))
     return bool(_SOURCE.search(text)) or bool(sections and sections <= _headings())
 
 
 def _has_doctest(_: Formula, text: str) -> bool:
-    """An example whose answer is printed."""
+    """True if it has an example with an expected output."""
     return any(example.want for example in doctest.DocTestParser().get_examples(text))
 
 
@@ -85,24 +85,24 @@ RULES: dict[str, Callable[[Formula, str], bool]] = {
     "source": _has_source,
     "doctest": _has_doctest,
 }
-"""What a docstring must say."""
+"""Parts that a docstring must have, each with its check."""
 
 
 def lacks(formula: Formula) -> set[str]:
-    """The rules that a formula's docstring does not keep."""
+    """Return the rules that a formula's docstring breaks."""
     text = inspect.getdoc(formula) or ""
     return {rule for rule, keeps in RULES.items() if not keeps(formula, text)}
 
 
 def unknown_units(formula: Formula) -> set[str]:
-    """What stands in brackets like a unit and is none of `UNITS`."""
+    """Return bracketed words in the first paragraph that are not in `UNITS`."""
     prose = re.sub(r"^\s*(>>>|\.\.\.).*$", "", inspect.getdoc(formula) or "", flags=re.MULTILINE)
     first = prose.split("\n\n")[0]
     return {unit for unit in _BRACKETS.findall(first) if unit not in UNITS}
 
 
 def incomplete() -> dict[str, list[str]]:
-    """The formulas that break a rule, with the rules that they break."""
+    """Return the formulas that break a rule, with the broken rules."""
     missing = {name: lacks(formula) for name, formula in formulas().items()}
     return {
         name: [rule for rule in RULES if rule in rules] for name, rules in missing.items() if rules
@@ -118,7 +118,7 @@ def _only_numbers(annotation: str) -> bool:
 
 
 def _holds_numbers(annotation: str, module: str) -> bool:
-    """Whether it is numbers, or names a dataclass that has a field of them."""
+    """True if an annotation is numeric, or names a dataclass with a numeric field."""
     namespace = vars(sys.modules[module])
     named = (namespace.get(word) for word in _WORDS.findall(annotation))
     return _only_numbers(annotation) or any(
@@ -130,14 +130,14 @@ def _holds_numbers(annotation: str, module: str) -> bool:
 
 
 def _headings() -> set[str]:
-    """Anchors of the method's headings."""
+    """Return the anchors of the headings in method.md."""
     text = (ROOT / "docs" / "method.md").read_text(encoding="utf-8")
     titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def totals() -> str:
-    """How many formulas keep each rule."""
+    """Count the formulas that keep each rule."""
     broken, count = incomplete().values(), len(formulas())
     complete = (f"{count - sum(rule in rules for rules in broken)} {rule}" for rule in RULES)
     return f"of {count} formulas: {', '.join(complete)}"

@@ -1,6 +1,6 @@
-"""Habits of the package: sizes of files and functions, names that say nothing, names of files.
+"""Habits of the package: sizes of files and functions, meaningless names, names of files.
 
-python -m tests.habits          # write the names that are left into tests/empty_names.txt
+python -m tests.habits          # write the remaining names into tests/empty_names.txt
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ found said asked told given held kept taken whole few alone again made known her
 one some many every what which does far near own stated put
 """
 EMPTY = frozenset(_WORDS.split())
-"""Participles and pronouns: a variable, parameter, function or class so called says nothing."""
+"""Participles and pronouns: meaningless as names of variables, parameters, functions, classes."""
 
 
 def sources() -> Iterator[tuple[str, ast.Module, str]]:
-    """Path, syntax tree and text of every module of the package."""
+    """Yield path, syntax tree and text of every module of the package."""
     for path in sorted(PACKAGE.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         yield path.relative_to(PACKAGE.parent).as_posix(), ast.parse(text), text
 
 
 def empty_names() -> list[str]:
-    """Names that say nothing, each with its module and function, sorted."""
+    """List meaningless names with their module and function, sorted."""
     lines = []
     for path, tree, _ in sources():
         lines += [f"{path} {scope} {name}" for scope, name in _bindings(tree, ())]
@@ -41,7 +41,7 @@ def empty_names() -> list[str]:
 
 
 def _bindings(node: ast.AST, scope: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Empty names that a tree binds, with the function or class around each."""
+    """Yield the meaningless names that a tree binds, with the enclosing function or class."""
     for child in ast.iter_child_nodes(node):
         inner, name = scope, ""
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -56,12 +56,12 @@ def _bindings(node: ast.AST, scope: tuple[str, ...]) -> Iterator[tuple[str, str]
 
 
 def file_lengths() -> dict[str, int]:
-    """Lines of every module."""
+    """Count the lines of every module."""
     return {path: text.count("\n") for path, _, text in sources()}
 
 
 def function_lengths() -> dict[str, int]:
-    """Lines of every function's body, without its docstring."""
+    """Count the lines of every function's body, without its docstring."""
     lengths = {}
     for path, tree, _ in sources():
         for node in ast.walk(tree):
@@ -74,7 +74,7 @@ def function_lengths() -> dict[str, int]:
 
 
 def repeated_names() -> dict[str, int]:
-    """Names of files that three modules or more have."""
+    """Return file names that three or more modules share, with their counts."""
     counts = collections.Counter(path.rpartition("/")[2] for path, _, _ in sources())
     return {name: n for name, n in counts.items() if n > 2 and not name.startswith("__")}
 

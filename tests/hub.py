@@ -1,6 +1,6 @@
-"""A hub on this machine: serves a few files as the Hugging Face hub does, and notes what was asked.
+"""Local hub: serves a few files like the Hugging Face hub, and records the requests.
 
-Headers and error codes are those that the hub's clients read: ETag, X-Repo-Commit, X-Error-Code
+It sends the headers and error codes that the hub's clients read: ETag, X-Repo-Commit, X-Error-Code
 (huggingface.co/docs/hub, `huggingface_hub.utils.hf_raise_for_status`).
 """
 
@@ -31,7 +31,7 @@ LLAMA: dict[str, Any] = {
     "tie_word_embeddings": False,
     "hidden_act": "silu",
 }
-"""A small Llama: 4 layers of 718,336 parameters, two vocabularies and a norm."""
+"""Small Llama: 4 layers of 718,336 parameters, untied embedding and head, and a final norm."""
 LLAMA_PARAMS = 4 * (2 * 256 * 256 + 2 * 256 * 128 + 3 * 256 * 688 + 2 * 256) + 2 * 1024 * 256 + 256
 
 FILES: dict[str, dict[str, Any]] = {
@@ -50,18 +50,18 @@ FILES: dict[str, dict[str, Any]] = {
     "here/text": {"config.json": "no JSON at all"},
     "here/huge": {"config.json": {**LLAMA, "padding": "x" * 1_000_000}},
 }
-"""Repositories and their files; `here/gated` asks for a token."""
+"""Repositories and their files; `here/gated` requires a token."""
 
 
 class Hub:
-    """The address of a hub, and the requests that came to it."""
+    """Address of a hub, and the requests that it received."""
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.asked: list[tuple[str, str, str | None]] = []
         """Method, path and token of every request for a file."""
         self.status = 0
-        """What every request is answered instead, where it is not 0."""
+        """If not 0: status with which every request is answered."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -75,7 +75,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         token = self.headers.get("Authorization")
-        if not self.path.startswith("/api/"):  # what the library asks of its own accord
+        if not self.path.startswith("/api/"):  # the client library sends these on its own
             self.hub.asked.append((self.command, self.path, token))
         found = re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", self.path)
         if self.hub.status:
@@ -85,7 +85,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif token not in (None, f"Bearer {TOKEN}"):
             self._send(401, {"X-Error-Message": "Invalid credentials in Authorization header"})
         elif found[1] not in FILES:
-            # to those whom it does not know the hub does not say what is private
+            # without a token the hub does not reveal whether a repository is private
             self._send(404 if token else 401, {"X-Error-Code": "RepoNotFound"})
         elif found[1] == "here/gated" and token is None:
             self._send(401, {"X-Error-Code": "GatedRepo"})
@@ -115,12 +115,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @contextmanager
 def serving() -> Iterator[Hub]:
-    """A hub on a free port of the loopback interface."""
+    """Run a hub on a free port of the loopback interface."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     hub = Hub(f"http://127.0.0.1:{server.server_address[1]}")
     server.RequestHandlerClass = type("Handler", (_Handler,), {"hub": hub})

@@ -1,4 +1,4 @@
-"""Tables of the documents, as rows of text."""
+"""Markdown: the documents and their tables, as rows of text."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from tests import ROOT
 __all__ = ["PAGES", "read", "table"]
 
 PAGES = {path.name: path for path in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]}
-"""Every document, by name."""
+"""Path of every document, by file name."""
 
 Row = dict[str, str]
 
 
 def read(name: str) -> str:
-    """The text of a document."""
+    """Return the text of a document."""
     return PAGES[name].read_text(encoding="utf-8")
 
 
 def table(name: str, heading: str, number: int = 0) -> list[Row]:
-    """Rows of a table below a heading, by column; the first one unless a number is given.
+    """Return the rows of a table below a heading, by column; the first table by default.
 
     >>> table("nomenclature.md", "Units")[0]
     {'suffix': '`_bytes`', 'unit': 'bytes'}
@@ -38,7 +38,7 @@ def _level(line: str) -> int:
 
 
 def _tables(lines: list[str]) -> Iterator[list[Row]]:
-    """Each run of lines that start with a bar."""
+    """Yield the rows of each table: a run of lines that start with a bar."""
     rows: list[list[str]] = []
     for line in [*lines, ""]:
         if line.startswith("|"):

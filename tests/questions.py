@@ -1,12 +1,12 @@
-"""Answers of docs/questions.md: every command of the page is run, and what it shows written again.
+"""Answers of docs/questions.md: run every command of the page and update its shown output.
 
-python -m tests.questions         # or `make questions`; the prose stays as it is
+python -m tests.questions         # or `make questions`; the prose is not changed
 
-What is shown of an answer is chosen on the page, and stays chosen: how many lines before a `...`,
-of a table which rows, and the columns up to one whose lines end in ` ...`. A row is known by its
-first cells, as many as tell rows apart; what stands under it belongs to it. Where it is gone the
-nearest takes its place; where rows are numbered, and the sentence spoke of its layout, one of which
-the sentence speaks now.
+The page selects the shown part of an answer, and the selection is kept: the number of lines before
+a `...`, the rows of a table, and the columns up to one whose lines end in ` ...`. A row is matched
+by its first cells, as many as make rows unique; indented lines below belong to it. A missing row is
+replaced by the nearest one. If rows are numbered and the old sentence names the row's layout, it is
+replaced by a row whose layout the new sentence names.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PAGE = "questions.md"
 _WIDTH, _INDENT, _CUT, _SKIPPED = 100, "    ", " ...", "..."
 _COMMAND = re.compile(r"^    planner (.+)\n", re.MULTILINE)
 _UNDER = re.compile(r" {4}\S+(?: \S+)*")
-"""A line of what has no room beside a row; cells are two blanks apart."""
+"""An indented continuation line below a row; cells are separated by two blanks."""
 _FILE = re.compile(r"with `(\w+\.json)` as\n\n```json\n(.+?)```", re.DOTALL)
 
 
@@ -39,17 +39,17 @@ _FILE = re.compile(r"with `(\w+\.json)` as\n\n```json\n(.+?)```", re.DOTALL)
 
 
 def parts(page: str) -> dict[str, str]:
-    """Every question of a page: its part by its heading."""
+    """Split a page into its questions: text by heading."""
     return dict(part.split("\n", 1) for part in page.split("\n## ")[1:])
 
 
 def command(part: str) -> list[str]:
-    """The words of a question's command."""
+    """Return the arguments of a question's command."""
     return shlex.split(_command(part)[1])
 
 
 def call(part: str) -> str:
-    """The call in Python; empty where there is none."""
+    """Return the Python call of a question; empty if there is none."""
     found = re.findall(r"```python\n(.+?)```", part, re.DOTALL)
     return str(found[0]) if found else ""
 
@@ -61,7 +61,7 @@ def _command(part: str) -> re.Match[str]:
 
 
 def shown(part: str) -> slice:
-    """Where what is shown of the answer stands: indented lines below the command."""
+    """Locate the shown output: the indented lines below the command."""
     start = end = _command(part).end()
     for line in part[start:].splitlines(keepends=True):
         if line.strip() and not line.startswith(_INDENT):
@@ -72,7 +72,7 @@ def shown(part: str) -> slice:
 
 
 def printed(part: str) -> str:
-    """What the command of a question prints, in a folder with the files that its part states."""
+    """Run a question's command in a folder with the files that the part defines; return output."""
     out, err, code = io.StringIO(), io.StringIO(), None
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         for name, text in _FILE.findall(part):
@@ -88,7 +88,7 @@ def printed(part: str) -> str:
 
 
 def rewritten(part: str, output: str) -> str:
-    """A part with what its command prints now; ValueError where a row that it shows is gone."""
+    """Return a part with its current output; ValueError if a shown named row no longer exists."""
     place = shown(part)
     old = [line.removeprefix(_INDENT) for line in part[place].splitlines()]
     lines = [line.rstrip() for line in output.splitlines()]
@@ -98,20 +98,20 @@ def rewritten(part: str, output: str) -> str:
 
 
 def written(page: str) -> str:
-    """A page with all its answers written again."""
+    """Return a page with all its outputs updated."""
     for heading, part in parts(page).items():
         page = page.replace(f"{heading}\n{part}", f"{heading}\n{rewritten(part, printed(part))}")
     return page
 
 
 def _first(old: Sequence[str], lines: Sequence[str]) -> list[str]:
-    """As many lines as were shown, from the first on."""
+    """Return the first lines of the output, as many as were shown."""
     count = sum(line != _SKIPPED for line in old)
     return [*lines[:count], *([_SKIPPED] if any(lines[count:]) else [])]
 
 
 def _of_question(old: Sequence[str], lines: Sequence[str]) -> list[str]:
-    """The sentence, and of the table the rows and columns that were shown."""
+    """Return the sentence, and the table's rows and columns that were shown."""
     (first, *tables), (sentence, *others) = _paragraphs(old), _paragraphs(lines)
     width = _WIDTH - len(_INDENT)
     wrapped = textwrap.wrap(
@@ -133,23 +133,23 @@ def _paragraphs(lines: Sequence[str]) -> list[list[str]]:
 
 @dataclass(frozen=True)
 class Table:
-    """A printed table: lines of titles and of rows, and where its columns begin and end."""
+    """A printed table: title lines, lines of rows, and the span of each column."""
 
     titles: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    """The lines of each."""
+    """Lines of each row."""
     columns: tuple[tuple[int, int], ...]
     cut: bool
-    """Whether columns are left out on the right."""
+    """True if columns on the right are left out."""
 
     @classmethod
     def of(cls, lines: Sequence[str]) -> Table:
-        """A table from its lines; one that was shortened from what is left of it."""
+        """Parse a table, full or shortened, from its lines."""
         cut = any(line.endswith(_CUT) for line in lines)
         whole = [line.removesuffix(_CUT).rstrip() for line in lines if line.strip() != _SKIPPED]
         columns = tuple(_columns([line for line in whole if not _UNDER.fullmatch(line)]))
         first, second = (slice(*column) for column in columns[:2])
-        # cells of a row have text on its first line: long ones go on below, but not both of these
+        # a row starts where both of its first cells have text; long cells continue below
         head, *starts = [
             n
             for n, line in enumerate(whole)
@@ -160,7 +160,7 @@ class Table:
         return cls(tuple(whole[: head + 1]), rows, columns, cut)
 
     def cells(self, row: Sequence[str]) -> tuple[str, ...]:
-        """The texts of a row, long ones in one line again."""
+        """Return the cells of a row, with wrapped text joined."""
         lines = [line for line in row if not _UNDER.fullmatch(line)]
         return tuple(
             " ".join(" ".join(line[start:end] for line in lines).split())
@@ -168,7 +168,7 @@ class Table:
         )
 
     def layout(self, row: Sequence[str]) -> str:
-        """The layout of a row, in its column or under the row; empty where it has none."""
+        """Return the layout of a row, from its column or below the row; empty if it has none."""
         names = self.cells(self.titles)
         if "layout" in names:
             return self.cells(row)[names.index("layout")]
@@ -177,18 +177,18 @@ class Table:
 
     @functools.cached_property
     def width(self) -> int:
-        """The fewest first cells that tell all rows apart."""
+        """Smallest number of first cells that makes all rows unique; 1 if none does."""
         cells = [self.cells(row) for row in self.rows]
         widths = range(1, len(self.columns))
         return next((n for n in widths if len({row[:n] for row in cells}) == len(cells)), 1)
 
     def spoken(self, row: Sequence[str], sentence: str) -> bool:
-        """Whether rows are numbered and a sentence names the layout of one."""
+        """True if a row is numbered and the sentence names its layout."""
         layout = self.layout(row)
         return _number(self.cells(row)[0]) is not None and bool(layout) and layout in sentence
 
     def those(self, before: Table, old: str, new: str) -> list[int]:
-        """Which rows stand for those of the table before, given the sentences above them."""
+        """Match rows with those of an older table, given the old and the new sentence."""
         found = set()
         every = range(len(self.rows))
         for row in before.rows:
@@ -203,7 +203,7 @@ class Table:
         return sorted(found)
 
     def shortened(self, kept: Sequence[int], before: Table) -> Iterator[str]:
-        """Lines of some rows, with the columns of the table before."""
+        """Yield the lines of the kept rows, with the columns of the older table."""
         place = 0
         if before.cut:
             names, last = self.cells(self.titles), before.cells(before.titles)[-1]
@@ -227,7 +227,7 @@ class Table:
 
 
 def _columns(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Where columns begin and end: two blanks in all lines keep them apart."""
+    """Yield the span of each column; columns are separated by two blanks in all lines."""
     length = max(map(len, lines))
     text = "".join(
         "x" if any(line[n : n + 1].strip() for line in lines) else " " for n in range(length)
@@ -244,7 +244,7 @@ def _number(cell: str) -> float | None:
 
 
 def _distance(key: Sequence[str], other: Sequence[str]) -> tuple[int, float]:
-    """How many cells differ from the first that does on, and by how much that does."""
+    """Return the count of cells from the first differing one on, and its numeric difference."""
     for place, (one, another) in enumerate(zip(key, other, strict=True)):
         if one != another:
             numbers = _number(one), _number(another)

@@ -1,6 +1,6 @@
-"""The table of rooms in CONTRIBUTING.md, from the packages' own first lines.
+"""Rooms: the table of packages in CONTRIBUTING.md, made from their docstrings' first lines.
 
-python -m tests.rooms          # write it again
+python -m tests.rooms          # update the table
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ HEAD = "| room | what it holds |\n|---|---|\n"
 
 
 def rooms() -> str:
-    """The table: floors from the ground up, the folders of a room below it."""
+    """Return the table: packages in import order, lowest first, each followed by its folders."""
     return HEAD + "".join(_row(name) for floor in ORDER for name in floor)
 
 
@@ -31,7 +31,7 @@ def _row(name: str) -> str:
 
 
 def _said(path: Path) -> str:
-    """A module's first line, without the name that it may start with."""
+    """Return the first line of a module's docstring, without a leading `Topic:` of one word."""
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     said = text.splitlines()[0]
     name, _, rest = said.partition(": ")
@@ -39,7 +39,7 @@ def _said(path: Path) -> str:
 
 
 def written() -> str:
-    """The table as CONTRIBUTING.md has it."""
+    """Return the present table of CONTRIBUTING.md."""
     below = read("CONTRIBUTING.md").split(HEAD, 1)[1].splitlines(keepends=True)
     end = next(i for i, line in enumerate(below) if not line.startswith("|"))
     return HEAD + "".join(below[:end])

@@ -1,6 +1,6 @@
-"""The public surface: names of the package, commands with their options, fields of JSON answers.
+"""Public surface: names of the package, commands with their options, fields of JSON answers.
 
-python -m tests.surface          # write it into tests/public_surface.json, for a reviewer to read
+python -m tests.surface          # write it into tests/public_surface.json for review
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PATH = ROOT / "tests" / "public_surface.json"
 
 
 def surface() -> dict[str, Any]:
-    """Everything that users may rely on."""
+    """Return everything that users may rely on."""
     return {
         "names": planner.__all__,
         "figures": sorted(dir(planner.figures)),
@@ -31,7 +31,7 @@ def surface() -> dict[str, Any]:
 
 
 def commands() -> dict[str, list[str]]:
-    """Options of every command, by its words."""
+    """Return the options of every command, by command."""
     from typer.main import get_group
 
     group = get_group(app)
@@ -46,7 +46,7 @@ def commands() -> dict[str, list[str]]:
 
 
 def json_fields() -> dict[str, set[str]]:
-    """Dotted fields of the kept JSON answers, by command."""
+    """Return the dotted fields of the stored JSON answers, by command."""
     fields: dict[str, set[str]] = {}
     for name, arguments in questions().items():
         command = " ".join(arguments[: 1 + (arguments[0] == "ask")])
@@ -65,7 +65,7 @@ def _dotted(value: Any, prefix: str = "") -> set[str]:
 
 
 def written() -> str:
-    """The surface as the text of its file."""
+    """Return the surface as the text of its file."""
     return json.dumps(surface(), indent=1) + "\n"
 
 

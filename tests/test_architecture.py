@@ -1,4 +1,4 @@
-"""Architecture: imports point one way, the surface is what it says, numbers have sources."""
+"""Architecture: one import direction, documented modules and exports, sources of numbers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ORDER = (
     ("show", "job"),
     ("cli", "app", "figures"),
 )
-"""The rooms of the house, from the ground up: each imports only from floors below its own."""
+"""Packages by layer, lowest first: each imports only from lower layers."""
 
 FLOOR = {name: floor for floor, names in enumerate(ORDER) for name in names}
 MOST_ENTRIES = 12
@@ -54,17 +54,17 @@ HEAVY = (
 
 
 def dotted(path: Path) -> str:
-    """A file's module, a package for its `__init__`."""
+    """Return the dotted module name of a file; an `__init__` gives its package."""
     parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 FILES = {dotted(path): path for path in sorted(PACKAGE.rglob("*.py"))}
-"""Every module of the package, read from disk: a new file cannot stand outside the law."""
+"""Every module of the package, listed from disk, so that new files are checked, too."""
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Modules of the package that a file imports, at its top or inside a function."""
+    """Yield the modules that a file imports, at its top or inside functions."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
@@ -75,7 +75,7 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def import_graph() -> networkx.DiGraph[str]:
-    """Who imports whom, module by module."""
+    """Return the graph of imports between the package's modules."""
     graph = networkx.DiGraph()
     graph.add_nodes_from(FILES)
     for name, path in FILES.items():
@@ -87,7 +87,7 @@ IMPORTS = import_graph()
 
 
 def room(name: str) -> str:
-    """The entry of the package that a module stands in; empty for the package itself."""
+    """Return the top-level entry that contains a module; empty for the package itself."""
     return name.split(".")[1] if "." in name else ""
 
 
@@ -121,26 +121,26 @@ def test_entries_of_a_folder_stand_on_floors(name: str) -> None:
     for a, b in IMPORTS.edges:
         if f"{a}.".startswith(f"{name}.") and f"{b}.".startswith(f"{name}."):
             ends = [".".join(end.split(".")[: depth + 1]) for end in (a, b)]
-            # what a folder hands on is not an entry of it
+            # imports through the folder's own `__init__` do not count
             if ends[0] != ends[1] and name not in ends:
                 inside.add_edge(*ends)
     assert networkx.is_directed_acyclic_graph(inside), networkx.find_cycle(inside)
 
 
-# what stands in the package itself stands in ORDER, too
+# entries of the package itself are listed in ORDER
 _FOLDERS = [path.parent for path in FILES.values() if path.name == "__init__.py"]
 
 
 @pytest.mark.parametrize("path", [path for path in _FOLDERS if path != PACKAGE], ids=str)
 def test_a_folder_can_be_taken_in_at_a_glance(path: Path) -> None:
-    # what no reader opens does not count
+    # files that readers do not open are not counted
     unread = ("__init__.py", "__pycache__", "py.typed")
     entries = [p for p in path.iterdir() if p.name not in unread]
     assert len(entries) <= MOST_ENTRIES, sorted(p.name for p in entries)
 
 
 def is_overload(node: ast.FunctionDef | ast.ClassDef) -> bool:
-    """Whether a function only states types: what it does is said by the one that does it."""
+    """True for a typing overload: only its implementation needs a docstring."""
     return any(isinstance(d, ast.Name) and d.id == "overload" for d in node.decorator_list)
 
 
@@ -157,7 +157,7 @@ def test_exported_names_exist(name: str) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_public_functions_have_docstrings(name: str) -> None:
-    """Public is what has no underscore; modules list no names besides."""
+    """Names without an underscore are public; modules have no `__all__`."""
     tree = ast.parse(FILES[name].read_text(encoding="utf-8"))
     for node in tree.body:
         if not isinstance(node, ast.FunctionDef | ast.ClassDef) or node.name.startswith("_"):

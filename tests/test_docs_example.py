@@ -1,4 +1,4 @@
-"""The worked example of the method: every line follows from those above, and is the program's."""
+"""Worked example of method.md: each line follows from earlier lines and equals the program's."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.markdown import read
 
 TEXT = read("method.md").split("\n## A worked example\n")[1].split("\n## ")[0]
 ROWS = re.findall(r"^\| `(\w+)` \|.*?\| (?:`([^`]+)` \| )?([\d.,]+) ?(\S*) \|$", TEXT, re.MULTILINE)
-"""Name, what it is worked out from, figure, unit of every line."""
+"""Name, equation, figure and unit of every line."""
 
 UNITS = {"": 1, "%": 1e-2, "ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1}
 UNITS |= {"MiB": 2**20, "GiB": 2**30, "GB/s": 1e9, "GFLOP": 1e9, "TFLOP/s": 1e12}
@@ -48,7 +48,7 @@ BYTES_PER_S = DEVICE.memory_bytes_per_s.value * DEVICE.memory_efficiency.value
 
 
 def gemm(m: float, n: float, k: float, output_bytes: float = 2) -> float:
-    """Time of a product on the device [s]."""
+    """Time of a matrix product on the device [s]."""
     rates = {"flop_per_s": FLOP_PER_S, "bytes_per_s": BYTES_PER_S}
     units = DEVICE.num_units.value
     return float(gemm_s(m, n, k, **rates, num_units=units, output_bytes=output_bytes))
@@ -58,7 +58,7 @@ FUNCTIONS = {"ceil": math.ceil, "hypot": math.hypot, "max": max, "min": min, "ge
 
 
 def worked_out() -> dict[str, float]:
-    """Every name of the section with its figure, worked out from the lines above it."""
+    """Compute the figure of every name of the section from the lines above it."""
     found: dict[str, float] = {}
     for name, equation, figure, unit in ROWS:
         plain = float(figure.replace(",", "")) * UNITS[unit]
@@ -70,14 +70,14 @@ WORKED_OUT = worked_out()
 
 
 def alone(**operators: object) -> Any:
-    """Times of some of a layer's operators."""
+    """Return the times of a subset of a layer's operators."""
     nothing = {"gemms": (), "attentions": (), "pointwise": ()}
     few: Any = {**nothing, **operators}
     return block_time(QUESTION, replace(LAYER, **few), LAYOUTS)
 
 
 def elements(block: Block, *parts: str) -> int:
-    """Parameters of some parts of a block."""
+    """Count the parameters of given parts of a block."""
     return sum(weight.num_params for weight in block.weights if weight.part in parts)
 
 
@@ -178,7 +178,7 @@ def of_the_step(estimate: Estimate) -> dict[str, float]:
 
 
 def program() -> dict[str, float]:
-    """What the program says to every name."""
+    """Return the program's value of every name."""
     estimate = estimate_layouts(QUESTION, LAYOUTS)[0]
     found = {**of_the_model(), **of_memory(estimate), **of_computation()}
     return {**found, **of_traffic(estimate), **of_the_step(estimate)}
@@ -186,7 +186,7 @@ def program() -> dict[str, float]:
 
 PROGRAM = program()
 OURS = {"last", "hidden"}
-"""What the program works out inside a formula."""
+"""Names that the program computes only inside a formula."""
 
 
 @pytest.mark.parametrize(("name", "figure", "unit"), [(row[0], *row[2:]) for row in ROWS])

@@ -1,4 +1,4 @@
-"""What the documents name exists: files, functions, sections, commands, rooms."""
+"""Names in documents: files, functions, sections, commands and rooms exist."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _LINK = re.compile(r"\]\(([\w./-]*)(?:#([\w-]+))?\)")
 
 
 def anchors(page: Path) -> set[str]:
-    """What a link into a page can name."""
+    """Return the anchors that a link into a page can use."""
     titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_files_exist(page: str) -> None:
-    # NAME stands for any name
+    # NAME is a placeholder for any name
     named = (path.replace("NAME", "*") for path in _PATH.findall(read(page)))
     assert [path for path in named if not list(ROOT.glob(path))] == []
 

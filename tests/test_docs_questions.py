@@ -1,4 +1,4 @@
-"""The questions people ask: every command and call of the page answers as the page shows."""
+"""Questions page: every command and call of docs/questions.md gives the output shown."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from tests.markdown import read
 from tests.questions import PAGE, call, command, parts, printed, rewritten, shown, written
 
 PARTS = parts(read(PAGE))
-"""Every question of the page."""
+"""Questions of the page, by heading."""
 _JOB = ("workload", "frameworks", "tolerance", "experience")
 _AGAIN = "python -m tests.questions writes the page again"
 
 
 def asked(question: Any, args: Any, given: dict[str, Any]) -> Any:
-    """What a question is asked with: the job, and what it asks besides."""
+    """Return the job and the options of a call of a question."""
     job = {name: given[name] for name in _JOB if name in given}
     own = {one.name: given.get(one.name, one.default) for one in parameters(question)}
     return JobSpec(*args, **job), own
 
 
 def _same(part: str) -> None:
-    """That a part is as the writer leaves it, who mends numbers that are others."""
+    """Check that the writer leaves a part unchanged, and that it restores altered numbers."""
     out, place = printed(part), shown(part)
     assert rewritten(part, out) == part, _AGAIN
     others = re.sub(r"\d(?= ([GM]iB|s|%)[ ,;)])", "?", part[place])
@@ -48,7 +48,7 @@ def test_the_questions_of_the_field_are_there() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("heading", [h for h, part in PARTS.items() if command(part)[0] == "ask"])
 def test_an_answer_is_as_shown(heading: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The call is worked out, and the command is found to ask the same and to print it so."""
+    """Evaluate the call; check that the command has the same job and options, and its output."""
     part = PARTS[heading]
     words = command(part)
     real = QUESTIONS[words[1]]
@@ -63,7 +63,7 @@ def test_an_answer_is_as_shown(heading: str, monkeypatch: pytest.MonkeyPatch) ->
     [(args, given)] = calls
 
     class Heard:
-        """The question, which compares what the command asks with what the call asks."""
+        """Stand-in for the question that compares the command's arguments with the call's."""
 
         __signature__ = inspect.signature(real)
         __name__, summary, description = real.__name__, real.summary, real.description
@@ -125,7 +125,7 @@ planner.ask.nodes("gpt2", "polaris")
 
 
 def test_rows_and_columns_that_were_shown_are_written_again() -> None:
-    """The row of which the sentence spoke becomes the one of which it speaks."""
+    """The row named by the old sentence is replaced by the one that the new sentence names."""
     assert rewritten(SHOWN, OUTPUT) == SHOWN.replace(
         "from 14 nodes on: dp7 tp2 [fsdp2], 6 s",
         "from 13 nodes on: dp2 tp4 full recompute [fsdp2], 5 s",
@@ -143,14 +143,14 @@ def test_a_row_that_is_gone_is_the_nearest_one() -> None:
 def test_rows_between_whole_ones_are_marked() -> None:
     whole = SHOWN.replace(" ...", "")
     lines = rewritten(whole, OUTPUT).splitlines()
-    assert lines.count("    ...") == 2  # 10 between, and 14 below
+    assert lines.count("    ...") == 2  # for row 10 between, and row 14 below
     assert "     13  dp2 tp4 full recompute          5 s  backward 7 %".strip() in [
         line.strip() for line in lines
     ]
 
 
 def test_what_stands_under_a_row_goes_with_it() -> None:
-    """As where a terminal has no room for all columns, and titles are folded."""
+    """Covers a terminal too narrow for all columns, with wrapped titles."""
     stacked = """\
 It fits from 13 nodes on: dp2 tp4 [fsdp2], 5 s.
 

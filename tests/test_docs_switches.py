@@ -1,4 +1,4 @@
-"""Documentation and switches: what pages name behind a framework is there."""
+"""Documented switches: every switch that pages name after a framework exists."""
 
 from __future__ import annotations
 

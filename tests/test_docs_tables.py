@@ -1,4 +1,4 @@
-"""Tables of the documents that are kept by hand say what the program says."""
+"""Documented tables: hand-written tables agree with the program."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ STATES = {
 @pytest.mark.parametrize("framework", names("framework"))
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "fp32"])
 def test_bytes_per_parameter(framework: str, precision: str) -> None:
-    # bf16 follows the fp16 row where no bf16 row stands
+    # bf16 uses the fp16 row if there is no bf16 row
     row = STATES.get((framework, precision)) or STATES[framework, "fp16"]
     states = load_framework(framework).states(precision)
     assert {column: float(row[column]) for column in COLUMNS} == {
@@ -93,11 +93,11 @@ KEPT: dict[str, dict[str, object]] = {
     "selective, tp 8, sp": {**_SPLIT, "recompute": "selective"},
 }
 _BATCH = 64
-# enough for activations to be the peak, whatever else the moment holds
+# large enough that activations dominate the peak
 
 
 def kept(row: dict[str, str], degrees: dict[str, object], dense: int) -> float:
-    """What one more layer keeps of a token, in units of the hidden size [B]."""
+    """Bytes that one more layer keeps per token and unit of hidden size [B]."""
     name = row["model"].split(",")[0].lower().replace("gpt-3", "gpt3").replace(" ", "-")
     sequence = int(re.findall(r" s (\d+)", row["model"])[0])
     model, layout = load_model(name), planner.Layout.described({"micro_batch": _BATCH, **degrees})
@@ -138,7 +138,7 @@ def test_activations_of_a_layer(row: dict[str, str]) -> None:
 
 
 def _first(rows: list[dict[str, str]]) -> list[str]:
-    """Names in code of a table's first column."""
+    """Return the code-formatted names in a table's first column."""
     return [name for row in rows for name in re.findall(r"`([\w-]+)`", next(iter(row.values())))]
 
 
@@ -164,7 +164,7 @@ def test_words_are_those_of_the_code(heading: str) -> None:
 
 
 def _names(node: ast.AST) -> list[str]:
-    """What a piece of code defines: functions, classes, fields, variables, arguments."""
+    """Return the names that a node defines: functions, classes, fields, variables, arguments."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         return [node.name]
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):

@@ -1,4 +1,4 @@
-"""Docstrings of formulas are contracts: unit, counted, left out, source, a number to check."""
+"""Docstring contract: formulas state unit, counted, left out, source, and have a doctest."""
 
 from __future__ import annotations
 

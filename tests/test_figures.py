@@ -1,4 +1,4 @@
-"""Figures by name: all there are, drawn from an answer, with what they say."""
+"""Figures: the list of names, drawing each from an answer, and the text that they show."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.test_architecture import PACKAGE
 go = pytest.importorskip("plotly.graph_objects", reason="no plotly")
 
 _LEFT_OUT = {"spread"}
-"""Of published runs, which no answer holds."""
+"""Figures of published runs, which no answer contains."""
 _OF_PLAN = (
     *("strategy_bars", "heatmap", "pareto", "waterfall", "time_bars", "memory_bars"),
     "whole_training",
@@ -109,7 +109,7 @@ def test_words_and_lines_can_be_seen_on_light_and_dark_pages(answer: planner.Pla
     figure = planner.figures.waterfall(answer)
     assert figure.layout.paper_bgcolor == "rgba(0,0,0,0)"
     for ground in ("#FFFFFF", "#111111"):
-        # WCAG 2.1, 1.4.11: 3 for what is no running text
+        # WCAG 2.1, 1.4.11: contrast of at least 3 for anything but running text
         assert contrast(figure.layout.font.color, ground) > 4
 
 

@@ -1,4 +1,4 @@
-"""Odd input of every kind ends in an answer or in one sentence: cases of `benchmarks/fuzz.py`."""
+"""Fuzz: malformed input ends in an answer or in one sentence; cases of `benchmarks/fuzz.py`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="limits of a pro
 
 @pytest.fixture
 def fuzz(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The program."""
+    """Import the module `fuzz` from benchmarks."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     return importlib.import_module("fuzz")
 
@@ -43,7 +43,7 @@ def test_odd_input_is_answered_or_refused(fuzz: Any, kind: str) -> None:
 
 
 def test_what_is_wrong_is_seen(fuzz: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Tracebacks, figures that are not finite, floods of words, hangs, processes that die."""
+    """Detects tracebacks, figures that are not finite, messages of several lines, and hangs."""
 
     def broken(rng: random.Random, folder: Path) -> None:
         how = rng.randrange(5)

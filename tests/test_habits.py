@@ -1,4 +1,4 @@
-"""Habits: what CONTRIBUTING allows, and the lists of exceptions, which may only shrink."""
+"""Habits: the limits that CONTRIBUTING.md sets; lists of exceptions may only shrink."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.habits import LEFT, empty_names, file_lengths, function_lengths, repe
 MOST_LINES = 400
 MOST_BODY_LINES = 40
 REPEATED_NAMES: set[str] = set()
-"""Names of three files or more; none is added."""
+"""File names that three or more modules may share; add none."""
 
 
 def test_files_can_be_read_in_one_sitting() -> None:
@@ -21,7 +21,7 @@ def test_functions_fit_on_a_screen() -> None:
 
 
 def test_no_new_name_says_nothing() -> None:
-    """Name a thing by its noun: candidates, result, message, layout; see docs/nomenclature.md."""
+    """Name things by nouns: candidates, result, message, layout; see docs/nomenclature.md."""
     left = LEFT.read_text(encoding="utf-8").splitlines()
     new = sorted(set(empty_names()) - set(left))
     assert not new, "name it by the field's noun"

@@ -1,4 +1,4 @@
-"""Job: its fields, its file, and that all ways to make one are the same job."""
+"""Job: its fields, its file, and equal jobs from every way to make one."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_job_with_descriptions_of_ones_own_survives_its_file(kind: str) -> Non
         frameworks = [parts.pop("framework")] if kind == "framework" else []
         try:
             job = Job(**parts, frameworks=frameworks)
-        except PlannerError:  # a machine without bf16, a framework that does not run there
+        except PlannerError:  # a machine without bf16, or a framework that does not run there
             continue
         assert Job.from_toml(job.to_toml()) == job, name
         num_read += 1

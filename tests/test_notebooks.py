@@ -1,4 +1,4 @@
-"""Notebooks of the documentation: each runs from its first cell to its last, with no network."""
+"""Notebooks of the documentation: each runs from first to last cell without network."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ nbclient = pytest.importorskip("nbclient", reason="no nbclient: pip install '.[t
 nbformat = pytest.importorskip("nbformat", reason="no nbformat: pip install '.[test]'")
 pytest.importorskip("ipykernel", reason="no ipykernel: pip install '.[test]'")
 
-pytestmark = pytest.mark.alone  # every notebook has a process of its own
+pytestmark = pytest.mark.alone  # every notebook runs in its own process
 
 _LIMIT_S = 240
 _FOLDER = ROOT / "docs" / "notebooks"
@@ -22,7 +22,7 @@ _FOLDER = ROOT / "docs" / "notebooks"
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Runs a notebook and returns what its cells of code showed, by kind."""
+    """Return a function that runs a notebook and returns its cells' outputs, by type."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
@@ -38,7 +38,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 
 def _shown(cell: Any) -> dict[str, str]:
-    """What a cell showed, by kind; it printed no complaint."""
+    """Return a cell's outputs by type; assert that it printed no error."""
     found: dict[str, str] = {}
     for output in cell.outputs:
         if output.output_type == "stream":
@@ -75,7 +75,7 @@ def test_the_sweep_is_read_and_plotted(run: Any) -> None:
     _, swept, plans, scaling, shares, refused, best, heat, fastest = run("sweep")
     assert "24 questions: 24 rows, 24 fit, 0 refused." in swept["text/html"]
     assert "step_time_s" in plans["text/html"]
-    # two machines, each as it is and with more memory
+    # two machines, each unchanged and with more memory
     assert scaling["application/vnd.plotly.v1+json"].count("'name': ") == 4
     assert "polaris" in shares["text/plain"]
     assert "tp * pp * cp = 3 does not divide the 16 devices" in refused["printed"]

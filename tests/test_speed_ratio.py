@@ -1,4 +1,4 @@
-"""Speed: many layouts share what they do not differ in. Ratios of times of one process alone."""
+"""Speed: estimating many layouts in one call is much faster; checks ratios of CPU times."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.descriptions import scenario
 pytestmark = pytest.mark.slow
 
 MANY = 20_000
-"""`benchmarks/speed.py` has the figures: one by one takes some thousand times as long."""
+"""Number of layouts; in `benchmarks/speed.py`, one by one takes over a thousand times as long."""
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Processor time of the fastest of three calls [s]."""
+    """Measure the CPU time of the fastest of three calls [s]."""
     times = []
     for _ in range(3):
         start = time.process_time()
@@ -30,7 +30,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def asked() -> tuple[Scenario, Layouts]:
-    """Layouts of a dense model on 16 nodes of eight devices."""
+    """Return a scenario and layouts of a dense model on 16 nodes of eight devices."""
     job = scenario("llama-3.1-70b", "megatron-lm", machine="dgx-h100", global_batch=1024)
     layouts, _ = enumerate_layouts(job, 128)
     return job, layouts

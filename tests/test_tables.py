@@ -1,4 +1,4 @@
-"""Tables: records as pandas and polars have them, and the CSV of the command line."""
+"""Tables: conversion of records to pandas and polars, and CSV of the command line."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_tables_of_a_plan_say_what_the_plan_says(answer: planner.Plan) -> None:
         if verdict.estimate is not None:
             assert row["step_time_s"] == verdict.estimate.step_time_s
             assert row["dp"] == verdict.estimate.layout.dp
-    # a missing degree makes no fraction of the others
+    # a missing degree must not turn the column into floats
     assert str(strategies["dp"].dtype) == "Int64"
     dropped = answer.to_frame("dropped")
     assert dict(zip(dropped["reason"], dropped["count"], strict=True)) == {

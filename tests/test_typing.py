@@ -1,4 +1,4 @@
-"""Types: what editors and type checkers are told of the library, from a user's own script."""
+"""Typing: types of the library that editors and type checkers see in a user's script."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _REVEALED = [
     *("Model", "Model", "Machine", "Framework", "Plan", "Estimate | None", "Estimate"),
     *("list[str]", "str"),
 ]
-"""Without the modules, which some versions of mypy name and others do not."""
+"""Expected types, without module names, which only some versions of mypy print."""
 _WRONG = """
 import planner
 

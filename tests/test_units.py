@@ -1,4 +1,4 @@
-"""Units: what people type becomes SI, and back."""
+"""Units: typed quantities are converted to SI units and back."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_format_bytes(value: float, text: str) -> None:
 
 
 def test_gib_is_binary_and_gb_decimal() -> None:
-    # the trap of tools that print 2**30 as GB
+    # some tools print 2**30 bytes as GB
     assert parse_quantity("1GiB") == GIB == 1.073741824 * parse_quantity("1GB")
 
 
@@ -160,7 +160,7 @@ def test_format_rate_and_count() -> None:
 
 
 def test_an_estimate_has_three_digits() -> None:
-    # thirteen digits of an estimate with an interval of 30 % would be a lie
+    # thirteen digits would be misleading for an estimate with an interval of 30 %
     assert format_amount(10_635_697.9474) == "10.6 M"
     assert format_amount(5_247_592) == "5.25 M"
     assert format_amount(13_224) == "13,200"

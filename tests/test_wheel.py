@@ -1,4 +1,4 @@
-"""The wheel holds what the package needs and says where nothing is installed beside it."""
+"""Wheel: it is typed, contains every module and description, and installs one package."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BUILDER = WheelBuilder(str(ROOT))
 
 
 def files() -> set[str]:
-    """What the wheel takes from the repository, by its place in the wheel."""
+    """Return the paths in the wheel of all files that it takes from the repository."""
     own = {file.distribution_path for file in BUILDER.recurse_included_files()}
     added = {file.distribution_path for file in BUILDER.recurse_forced_files(forced())}
     return own | added

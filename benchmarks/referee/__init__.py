@@ -1,1 +1,1 @@
-"""Referee: third-party training code, run for one step while its storages are followed."""
+"""Referee: third-party training code, run for one step while its storages are tracked."""

@@ -1,4 +1,4 @@
-"""Cases of one code: `python -m benchmarks.referee CODE`, one JSON line each, in and out."""
+"""Worker for one code: `python -m benchmarks.referee CODE` reads and writes JSON lines."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import warnings
 
 
 def main() -> None:
-    """Answer every line of standard input, which describes a case, by what was found."""
+    """Run the case on each line of standard input, and print its result or error as JSON."""
     warnings.simplefilter("ignore")
-    # what the codes print must not mix with the answers
+    # output of third-party code must not mix with the answers
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     code = importlib.import_module(f"benchmarks.referee.{sys.argv[1]}")
     for line in sys.stdin:
         try:
             answer = code.run(json.loads(line))
-        except Exception as error:  # the codes are not ours: any error is an answer
+        except Exception as error:  # third-party code: any error is an answer
             traceback.print_exc()
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), file=answers, flush=True)

@@ -1,4 +1,4 @@
-"""Configurations of Hugging Face for models of the catalogue: what transformers builds."""
+"""Hugging Face configurations: config.json fields for models of the catalogue."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["configuration"]
 
 
 def configuration(model: Model, layers: int) -> dict[str, Any]:
-    """The fields of a config.json with the sizes of a model, without dropout."""
+    """Return the fields of a config.json with the sizes of a model, without dropout."""
     if model.family == "gpt2":
         return {
             "model_type": "gpt2",

@@ -1,4 +1,4 @@
-"""DeepSpeed's engine around a Hugging Face model: real tensors, one rank of a fake group."""
+"""DeepSpeed: its engine around a Hugging Face model, real tensors, one rank of a fake group."""
 
 # mypy: ignore-errors
 
@@ -21,12 +21,12 @@ from planner.validate.sharding.recorders import Direction, Phase, StorageTimelin
 
 __all__ = ["run"]
 
-# its collectives in shared memory wait for ranks that do not exist
+# DeepSpeed's shared-memory collectives would wait for ranks that do not exist
 communication.build_shm_op = lambda: None
 
 
 def run(case: dict[str, Any]) -> dict[str, Any]:
-    """A step of `engine(...)`, `engine.backward`, `engine.step`, whose loop keeps `outputs`."""
+    """Track a step of `engine(...)`, `engine.backward`, `engine.step`; `outputs` stays alive."""
     layout = case["layout"]
     with world(layout["dp"]), _NoProducts():
         engine = _engine(case)
@@ -49,7 +49,7 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
                 phase(Direction.OPTIMIZER)
                 engine.step()
 
-        # moments are made by the first step
+        # the first step creates the optimizer's moments
         step()
         outputs = None
         gc.collect()
@@ -65,7 +65,7 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
 
 
 class _NoProducts(TorchDispatchMode):
-    """Matrix products are zeros: sizes count, and those of 16 bits take minutes on a CPU."""
+    """Return zeros for matrix products: only sizes matter, and 16-bit ones are slow on a CPU."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
@@ -75,7 +75,7 @@ class _NoProducts(TorchDispatchMode):
 
 
 def _engine(case: dict[str, Any]) -> Any:
-    """What `deepspeed.initialize` returns for the configuration that `planner emit` writes."""
+    """Make the engine with `deepspeed.initialize`, configured as `planner emit` writes it."""
     config = AutoConfig.for_model(**case["config"])
     config.use_cache = False
     with torch.device("meta"):

@@ -1,4 +1,4 @@
-"""Hugging Face models as Accelerate prepares them for FSDP2."""
+"""Hugging Face: its models as Accelerate prepares them for FSDP2."""
 
 # mypy: ignore-errors
 
@@ -17,13 +17,13 @@ from benchmarks.referee.tracked import Job, measure
 
 __all__ = ["run"]
 
-# transformers looks for several sequences in a row at the values of the positions, which tensors
-# without data do not have; a batch of whole sequences has none
+# transformers detects packed sequences from position values, which tensors without data lack;
+# a batch of whole sequences has none
 masking_utils.find_packed_sequence_indices = lambda position_ids: None
 
 
 def run(case: dict[str, Any]) -> dict[str, Any]:
-    """A step of a plain loop: `outputs = model(**batch)` stays referenced through backward."""
+    """Track a step of a plain loop; `outputs = model(**batch)` stays alive through backward."""
     layout = case["layout"]
     ranks, passes = layout["dp"], layout["grad_accumulation"]
     shape = (layout["micro_batch"], case["sequence"])
@@ -54,7 +54,7 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
 
             job = Job(model, optimizer, forward, passes, batch=[tokens, labels])
             if case.get("no_sync"):
-                # Accelerator.no_sync, in which `accumulate` runs all passes but the last
+                # Accelerator.no_sync, under which `accumulate` runs all passes but the last
                 job.before = model.set_requires_gradient_sync
             return job
 
@@ -64,7 +64,7 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def _accelerator(mesh, layout) -> Any:
-    """What Accelerate's preparation reads of an accelerator; the real one refuses a CPU."""
+    """Stand-in with the fields that Accelerate's preparation reads; the real one needs a GPU."""
     plugin = FullyShardedDataParallelPlugin(
         fsdp_version=2,
         reshard_after_forward=layout["zero_stage"] == 3,

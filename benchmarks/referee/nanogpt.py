@@ -1,4 +1,4 @@
-"""nanoGPT's model on one device, under autocast as its train.py runs it."""
+"""nanoGPT: its model on one device, under autocast as in its train.py."""
 
 # mypy: ignore-errors
 
@@ -17,7 +17,7 @@ _cross_entropy = F.cross_entropy
 
 
 def run(case: dict[str, Any]) -> dict[str, Any]:
-    """`logits, loss = model(X, Y)` stays referenced through backward; AdamW in one kernel."""
+    """Track a step: `logits, loss = model(X, Y)` stays alive through backward; fused AdamW."""
     # CUDA's autocast runs the loss in fp32, the CPU's does not
     F.cross_entropy = lambda logits, *args, **named: _cross_entropy(logits.float(), *args, **named)
     from model import GPT, GPTConfig
@@ -38,7 +38,7 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
 
         def materialise() -> Job:
             model.to_empty(device="cpu")
-            # new storage leaves the head its own: it is the table, as in GPT's constructor
+            # to_empty unties the head: tie it to the embedding again, as in GPT's constructor
             model.lm_head.weight = model.transformer.wte.weight
             optimizer = torch.optim.AdamW(model.parameters(), fused=True)
             shape = (layout["micro_batch"], case["sequence"])

@@ -1,4 +1,4 @@
-"""torchtitan's own Llama 3 and its own parallelisation: release 0.2.2 or 0.3.0, as installed."""
+"""torchtitan: its Llama 3 with its own parallelisation, release 0.2.2 or 0.3.0 as installed."""
 
 # mypy: ignore-errors
 
@@ -16,19 +16,19 @@ from planner.validate.sharding.attention import fused_rms_norm
 
 __all__ = ["run"]
 
-# torchtitan takes a machine without accelerator for one with CUDA
+# torchtitan treats a machine without accelerator as one with CUDA
 torch._utils._get_available_device_type = lambda: "cpu"
 _FLASH_ON_CPU = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 _POLICY = {"none": "none", "full": "full", "selective": "selective"}
 
 
 def _like_cuda() -> None:
-    """RMS norm as one kernel that keeps its input; on the CPU it is a composite."""
+    """Make RMS norm one kernel that keeps its input, as on CUDA; on the CPU it is composite."""
     nn.functional.rms_norm = lambda x, shape, weight=None, eps=None: fused_rms_norm(x, weight, eps)
 
 
 def run(case: dict[str, Any]) -> dict[str, Any]:
-    """A step of the trainer's loop: `del pred` before backward, AdamW in one kernel."""
+    """Track a step of the trainer's loop: `del pred` before backward, fused AdamW."""
     _like_cuda()
     newer = version("torchtitan").startswith("0.3")
     build = _build_03 if newer else _build_02
@@ -124,7 +124,7 @@ def _build_03(case):
     parallelism = ParallelismConfig(
         fsdp_reshard_after_forward=_policy(case),
         tensor_parallel_degree=layout["tp"],
-        # its own default, spmd_types, needs a later torch
+        # torchtitan's default, spmd_types, needs a later torch
         spmd_backend="partial_dtensor",
     )
     dist_utils.set_spmd_backend(parallelism.spmd_backend)
@@ -178,21 +178,21 @@ def _build_03(case):
 
 
 class _Sizes:
-    """What a model's configuration reads of a job."""
+    """Stand-in with the job fields that a model's configuration reads."""
 
     def __init__(self, parallelism):
         self.parallelism = parallelism
 
 
 def _Mask():
-    """A causal mask by blocks; its tables are a few hundred bytes a block."""
+    """Make a causal block mask without its tables, which take a few hundred bytes per block."""
     from torch.nn.attention.flex_attention import BlockMask
 
     return object.__new__(BlockMask)
 
 
 def _flex_attention(q, k, v, *, scale, enable_gqa, **_):
-    """Flex attention's kernel keeps what the flash kernel does: q, k, v, output, log-sum-exp."""
+    """Replace flex attention by a flash kernel: both keep q, k, v, output and log-sum-exp."""
     out = nn.functional.scaled_dot_product_attention(
         q, k, v, is_causal=True, scale=scale, enable_gqa=enable_gqa
     )

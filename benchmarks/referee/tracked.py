@@ -1,6 +1,6 @@
 """Tracked: one training step on tensors without data, under a process group of one rank."""
 
-# torch and its users leave much untyped
+# torch and the code that uses it are largely untyped
 # mypy: ignore-errors
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ __all__ = ["Job", "Tracked", "measure", "world"]
 
 @dataclass
 class Job:
-    """What is stepped: a sharded model with storage, its optimizer, and one micro-batch's pass."""
+    """A sharded model with storage, its optimizer, and the forward pass of one micro-batch."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
     forward: Callable[[], Any]
-    """Returns what stays referenced through backward, the loss first."""
+    """Run forward and return the objects that stay alive through backward, the loss first."""
     passes: int = 1
     around: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
     """Context of a forward and backward pass."""
     batch: list[torch.Tensor] = field(default_factory=list)
     before: Callable[[bool], None] = lambda last: None
-    """Called before a pass: whether it is the step's last."""
+    """Called before each pass, with True for the last pass of the step."""
 
 
 @contextlib.contextmanager
 def world(ranks: int) -> Iterator[None]:
-    """A process group of `ranks` of which only the first exists."""
+    """Provide a process group of `ranks` ranks; only rank 0 exists."""
     with adapter.fake_world(0, ranks):
         yield
 
 
 class Tracked:
-    """Bytes of a step: the peak, what is resident, what is alive when backward starts."""
+    """Memory of a step: the peak, resident tensors, and live tensors when backward starts."""
 
     def __init__(self, job: Job) -> None:
         self.job, self.timeline = job, StorageTimeline()
         self.kept: Any = None
 
     def run(self) -> dict[str, Any]:
-        """One step after the optimizer's states exist."""
+        """Track one step after the optimizer states exist; return the figures."""
         job, timeline = self.job, self.timeline
         for param in job.model.parameters():
             if param.requires_grad:
@@ -76,7 +76,7 @@ class Tracked:
     def _pass(self) -> None:
         self.timeline.phase = Phase(Direction.FORWARD)
         with self.job.around():
-            # what a loop's variables hold lives until they are assigned again
+            # a loop's variables keep their objects alive until they are assigned again
             self.kept = self.job.forward()
             loss = self.kept[0] if isinstance(self.kept, tuple) else self.kept
             self.timeline.moment("loss")
@@ -118,9 +118,9 @@ class Tracked:
 
 
 def measure(build: Callable[[], Callable[[], Job]], ranks: int) -> dict[str, Any]:
-    """One step: `build` shards a model on meta; what it returns gives it storage.
+    """Track one step: `build` shards a model on meta; the function it returns adds storage.
 
-    Meshes need real data, storage is fake, so the two are apart.
+    The two are separate because meshes need real data and storage is fake.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(world(ranks))

@@ -1,1 +1,1 @@
-"""Rows of the accuracy page beside steps of transformers: each module gives its own."""
+"""Accuracy rows for everything but transformer steps: each module makes one table."""

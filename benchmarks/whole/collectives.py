@@ -1,8 +1,8 @@
-"""Collectives beside published measurements: switches that add up, broadcasts, sends.
+"""Collectives against published measurements: in-switch reductions, broadcasts, sends.
 
-The rates of switches are NCCL's constants, those of links come from all-gathers and rings. Two rows
-are not held out: the ring of four B200, as the profile's efficiency is the same page's ring of
-eight, and the p5 of 64 MiB, on which its latency between nodes was fitted before.
+Switch rates are NCCL's constants; link rates come from all-gathers and rings. Two rows are not held
+out: the ring of four B200, because the profile's efficiency is the same page's ring of eight, and
+the p5 at 64 MiB, on which its latency between nodes was fitted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SENDS = "github li-plus/playground, cuda/nccl.md: sendrecv_perf; held out"
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """Bus bandwidth of an operation over devices of whole nodes, or over some of one."""
+    """Measured bus bandwidth of an operation over whole nodes, or over part of one node."""
 
     machine: str
     operation: str
@@ -87,7 +87,7 @@ BROADCASTS = (
     (16, 51_380_224, 12.64e-3),
     (32, 51_380_224, 9.31e-3),
 )
-"""Nodes with one rank of the group each, bytes, median seconds."""
+"""Nodes with one rank of the group per node, bytes, median seconds."""
 
 
 def _row(item: _Measured) -> Row:
@@ -101,7 +101,7 @@ def _row(item: _Measured) -> Row:
 
 
 def rows() -> list[Row]:
-    """What, unit, measured, estimate, and where it was measured."""
+    """Return rows: label, unit, measured, estimated, and source."""
     found = [_row(item) for item in MEASURED]
     lumi = load_machine("lumi-g")
     for nodes, size, measured_s in BROADCASTS:

@@ -1,4 +1,4 @@
-"""Pictures and T5: networks against their papers, torch and NVIDIA's published rates."""
+"""Image networks and T5 against their papers, torch, and NVIDIA's published rates."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from planner.describe.catalogue import load_framework
 __all__ = ["RESNET", "T5", "T5_GPUS", "Row", "Vendor", "rows", "t5_tokens_per_s"]
 
 Row = tuple[str, str, float, float, str]
-"""What, unit, measured, estimate, source and whether it was fitted."""
+"""Label, unit, measured, estimated, and source with whether a fit has seen it."""
 
 _EXAMPLES = "NVIDIA/DeepLearningExamples@729963dd, ConvNets/resnet50v1.5/README.md"
 
 
 @dataclass(frozen=True, slots=True)
 class Vendor:
-    """A published rate of ResNet-50 v1.5; the batch of a GPU is that of `configs.yml` there."""
+    """A published rate of ResNet-50 v1.5, with the batch per GPU of the source's `configs.yml`."""
 
     machine: str
     precision: str
@@ -28,11 +28,11 @@ class Vendor:
 
     @property
     def fitted(self) -> bool:
-        """Whether `convolution_fraction` was fitted on it: the fp16 rows."""
+        """True for fp16 rows, on which `convolution_fraction` was fitted."""
         return self.precision == "fp16"
 
     def estimate(self) -> float:
-        """Images per second of the estimate [1/s]."""
+        """Estimated images per second [1/s]."""
         job = Workload.described(
             {
                 "sequence_length": 1,
@@ -41,7 +41,7 @@ class Vendor:
                 "optimizer": "sgd-momentum",
             }
         )
-        # channels stand last with fp16 alone (configs.yml: memory_format)
+        # channels-last only with fp16 (configs.yml: memory_format)
         framework = "ddp+channels-last" if self.precision == "fp16" else "ddp"
         layout = Layout(dp=self.gpus, micro_batch=self.batch)
         found = estimate("resnet-50", self.machine, layout, workload=job, framework=framework)
@@ -69,17 +69,17 @@ T5 = {
     "t5-3b-nemo": (13846.1, 13473.7, 13051.4, 12877.5, 11968.8, 10164.7),
     "mt5-3b-nemo": (11395.8, 11223.9, 10820.7, 10727.2, 9982.12, 8148.54),
 }
-"""Tokens per second and GPU of both 3B: NVIDIA/NeMo-Megatron-Launcher, README of 23.03."""
+"""Tokens/s per GPU of both 3B models: NVIDIA/NeMo-Megatron-Launcher, README of 23.03."""
 
 T5_GPUS = (8, 16, 32, 40, 80, 160)
 
 
 def t5_tokens_per_s(model: str, gpus: int) -> float:
-    """Tokens of the encoder per second and GPU of the estimate [1/s].
+    """Estimated encoder tokens per second and GPU [1/s].
 
-    Micro-batch, batch and layout of its configuration (NVIDIA/NeMo-Framework-Launcher@3a52a8f7,
-    conf/training/t5/3b.yaml): 24, 1920, tp 2, distributed optimizer, no recompute; its attention
-    was not fused then.
+    Micro-batch, batch and layout are those of its configuration
+    (NVIDIA/NeMo-Framework-Launcher@3a52a8f7, conf/training/t5/3b.yaml): 24, 1920, tp 2, distributed
+    optimizer, no recompute; attention was not yet fused.
     """
     job = Workload(sequence_length=512, global_batch=1920, attention="eager")
     replicas = gpus // 2
@@ -98,7 +98,7 @@ def _macs(name: str) -> float:
 
 
 def rows() -> list[Row]:
-    """Sizes by definition, rates of ResNet-50, and a step of CosmoFlow without its input."""
+    """Return rows: network sizes, rates of ResNet-50, and a CosmoFlow step without its input."""
     found: list[Row] = [
         (
             "ResNet-50, parameters",

@@ -1,11 +1,11 @@
-"""Utilisation of accelerators that wait for data: MLPerf Storage's results beside the planner's.
+"""Utilisation of accelerators that wait for data: MLPerf Storage's results and estimates.
 
 python benchmarks/whole/input.py     # every row, and how far the held-out ones are off
 
 `storage_results.csv` holds every submission to the closed division of MLPerf Storage v1.0 with two
 or more runs of one workload on one system and number of hosts: system, dataset, simulated
-accelerator, hosts, accelerators, and the utilisation (mean of five runs) that its summary.json
-state. Of each such group the run that asks most of the storage gives the rate that the system
+accelerator, hosts, accelerators, and the utilisation (mean of five runs) that summary.json states.
+In each group, the run with the highest demand on the storage gives the rate that the system
 delivers (fitted); the others are estimated with that rate (held out).
 """
 
@@ -41,11 +41,11 @@ STEPS = {
     ("cosmoflow", "a100"): (1, 0.00551),
     ("cosmoflow", "h100"): (1, 0.00350),
 }
-"""Batch of an accelerator and computing time of a step [s]: mlcommons/storage @caa90c9c,
-configs/dlio/workload; of the V100 argonne-lcf/dlio_benchmark @e1919d7b."""
+"""Batch per accelerator and computing time of a step [s]: mlcommons/storage @caa90c9c,
+configs/dlio/workload; for the V100 argonne-lcf/dlio_benchmark @e1919d7b."""
 
 HAND_OVER = ("YanRongTech/F8000X_8x7000GiB_nvme_2xHDR200", 1)
-"""System and number of hosts whose runs of one accelerator gave the constant `hand_over_s`."""
+"""System and number of hosts whose one-accelerator runs the constant `hand_over_s` is fitted on."""
 
 
 DATALOADER = (
@@ -59,8 +59,8 @@ DATALOADER = (
     (8, 0.005, 0.506),
     (8, 0.020, 0.939),
 )
-"""Own measurement: workers, time of a step [s] and utilisation behind torch 2.13's DataLoader, with
-8 samples of 10 ms a batch; mean of two runs of loader.py on two shared cores, 2026-11."""
+"""Own measurement: workers, step time [s] and utilisation with torch 2.13's DataLoader and batches
+of 8 samples of 10 ms; mean of two runs of loader.py on two shared cores, 2026-11."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +73,11 @@ class Run:
     hosts: int
     accelerators: int
     utilisation: float
-    """Mean of five runs, part of 1."""
+    """Mean of five runs, as a fraction."""
 
     @property
     def batch(self) -> int:
-        """Samples of a step of one accelerator."""
+        """Samples per step and accelerator."""
         return STEPS[self.dataset, self.accelerator][0]
 
     @property
@@ -87,18 +87,18 @@ class Run:
 
     @property
     def step_bytes(self) -> float:
-        """What a step of all accelerators reads [B]."""
+        """Bytes that a step of all accelerators reads [B]."""
         size = load_dataset(self.dataset).sample_bytes.value
         return self.accelerators * self.batch * size
 
     @property
     def name(self) -> str:
-        """For a table."""
+        """Name of the run in tables."""
         return f"{self.dataset}, {self.accelerators} {self.accelerator} on {self.hosts} hosts"
 
 
 def groups() -> Iterator[tuple[Run, list[Run]]]:
-    """The run that a rate is fitted on and those held out, of each system, dataset and hosts."""
+    """Yield the fitted run and the held-out runs of each system, dataset and host count."""
     path = Path(__file__).with_name("storage_results.csv")
     with path.open(encoding="utf-8") as file:
         runs = [
@@ -119,12 +119,12 @@ def groups() -> Iterator[tuple[Run, list[Run]]]:
 
 
 def delivered_rate(run: Run) -> float:
-    """What the storage of a run delivered [B/s]: its steps took their time over the utilisation."""
+    """Rate that a run's storage delivered [B/s]: a step took its time over the utilisation."""
     return run.step_bytes / (run.step_s / run.utilisation)
 
 
 def estimated(run: Run, rate: float) -> float:
-    """Utilisation of a run on storage of some rate, with hosts that hold nothing up."""
+    """Estimated utilisation of a run if only the storage rate limits its input."""
     found = input_time(
         _clients(run.hosts, rate),
         run.hosts,
@@ -138,7 +138,7 @@ def estimated(run: Run, rate: float) -> float:
 
 
 def _clients(hosts: int, rate: float) -> Machine:
-    """Hosts that read from storage of a rate, with nothing slow of their own."""
+    """Make hosts without bottlenecks of their own that read from storage of a given rate."""
 
     def stated(value: float) -> dict[str, Any]:
         return {"value": value, "kind": "assumed", "source": "a host that holds nothing up"}
@@ -154,13 +154,13 @@ def _clients(hosts: int, rate: float) -> Machine:
 
 
 def _emulated(name: str) -> Dataset:
-    """A dataset as DLIO reads it, which decodes nothing."""
+    """Load a dataset without decoding time, because DLIO decodes nothing."""
     nothing = {"value": 0.0, "kind": "datasheet", "source": "DLIO decodes nothing"}
     return load_dataset(name).replaced(decode_s=nothing)
 
 
 def held_out() -> list[tuple[Run, float]]:
-    """Runs that no rate and no constant was fitted on, and the utilisation estimated."""
+    """Return the runs that nothing was fitted on, with the estimated utilisation."""
     return [
         (run, estimated(run, delivered_rate(most)))
         for most, others in groups()
@@ -170,9 +170,9 @@ def held_out() -> list[tuple[Run, float]]:
 
 
 def polaris() -> list[tuple[str, float, float, str]]:
-    """What ran on one Polaris node, its utilisation measured and estimated, and the source.
+    """Return runs on one Polaris node: label, utilisation measured and estimated, source.
 
-    Nothing is fitted. Eight simulated V100 a node; utilisations of run1's summary.json.
+    Nothing is fitted. Eight simulated V100 per node; utilisations are from run1's summary.json.
     """
     machine = load_machine("polaris")
     found = []
@@ -192,7 +192,7 @@ def polaris() -> list[tuple[str, float, float, str]]:
 
 
 def dataloader() -> list[tuple[int, float, float, float]]:
-    """Workers, time of a step [s], utilisation measured and estimated. Nothing is fitted."""
+    """Return workers, step time [s], utilisation measured and estimated; nothing is fitted."""
     ten_ms = {"value": 0.010, "kind": "assumed", "source": "what loader.py sleeps for a sample"}
     dataset = load_dataset("imagenet").replaced(decode_s=ten_ms)
     machine = _clients(1, 1e12)
@@ -210,7 +210,7 @@ def dataloader() -> list[tuple[int, float, float, float]]:
 
 
 def rows() -> list[tuple[str, str, float, float, str]]:
-    """What, unit, measured, estimate, source; a median stands for the 57 runs that are held out."""
+    """Return rows: label, unit, measured, estimated, source; a median for the 57 held-out runs."""
     runs = held_out()
     by_dataset = {
         name: [(run, one) for run, one in runs if run.dataset == name]
@@ -241,7 +241,7 @@ def rows() -> list[tuple[str, str, float, float, str]]:
 
 
 def _hand_over() -> list[tuple[str, str, float, float, str]]:
-    """The runs that the time to hand over a batch was fitted on."""
+    """Return rows for the runs that the batch hand-over time was fitted on."""
     hand_over = constants().hand_over_s.value
     return [
         (
@@ -258,7 +258,7 @@ def _hand_over() -> list[tuple[str, str, float, float, str]]:
 
 
 def main() -> None:
-    """Print every held-out run and how far all of them are off."""
+    """Print every held-out run and the errors over all of them."""
     runs = held_out()
     for run, one in runs:
         print(f"{100 * run.utilisation:5.1f} {100 * one:5.1f}  {run.name}, {run.system}")

@@ -1,9 +1,9 @@
-"""Utilisation of steps behind torch's DataLoader, where samples and steps are waits.
+"""Utilisation of steps with torch's DataLoader, where samples and steps are sleeps.
 
-python benchmarks/whole/loader.py     # about a minute; prints the rows that input.py holds
+python benchmarks/whole/loader.py     # about a minute; prints the rows in input.py
 
-Workers sleep for every sample and the step sleeps, for known times, so that nothing but the order
-of events is measured: what prefetch hides, and what it does not.
+Workers sleep for every sample and the step sleeps, for known times, so that only the order of
+events is measured: how much reading prefetch hides.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ CASES = (
     (8, 0.005),
     (8, 0.02),
 )
-"""Workers, and time of a step [s]."""
+"""Workers and step time [s]."""
 
 
 class Waiting(Dataset[torch.Tensor]):
-    """Samples that take a while to read."""
+    """Dataset whose samples take a fixed time to read."""
 
     def __len__(self) -> int:
         return BATCH * STEPS
@@ -41,7 +41,7 @@ class Waiting(Dataset[torch.Tensor]):
 
 
 def utilisation(workers: int, step_s: float) -> float:
-    """Time of steps over all time, without the first ones and the end of the workers."""
+    """Measure step time over total time, without the first steps and the workers' shutdown."""
     loader = DataLoader(Waiting(), batch_size=BATCH, num_workers=workers)
     computing, start, end = 0.0, 0.0, 0.0
     for number, _ in enumerate(loader):
@@ -55,7 +55,7 @@ def utilisation(workers: int, step_s: float) -> float:
 
 
 def timings() -> Iterator[tuple[int, float, float]]:
-    """Workers, time of a step [s], utilisation."""
+    """Yield workers, step time [s] and utilisation."""
     for workers, step_s in CASES:
         yield workers, step_s, round(utilisation(workers, step_s), 3)
 

@@ -1,4 +1,4 @@
-"""Torch modules of one's own beside what torchvision and nanoGPT publish of the same networks."""
+"""User-defined torch modules against published figures of torchvision and nanoGPT."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NANOGPT = "github karpathy/nanoGPT @3adf61e1, model.py: GPT-2 124M by its sizes;
 
 
 def rows() -> list[Row]:
-    """Parameters and multiply-adds of traced modules; needs torch."""
+    """Return rows: parameters and multiply-adds of traced modules; needs torch."""
     found: list[Row] = []
     for function, name, params, giga in (
         ("resnet", "ResNet50_Weights", 25_557_032, 4.089),

@@ -1,7 +1,7 @@
-"""What lies beside the steps of language models, as tables for docs/accuracy.md.
+"""Report: tables for docs/accuracy.md of everything but steps of language models.
 
-Every other module of this folder has `rows()`, or `rows(data)` where it reads the folder of
-measured runs: what, its unit, measured, estimated, and the source.
+Every other module of this folder has `rows()`, or `rows(data)` if it reads the folder of measured
+runs. A row is a label, its unit, measured, estimated, and the source.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Row = tuple[str, str, float, float, str]
 
 
 def tables(data: Path) -> list[str]:
-    """A table of every module, under its docstring's first line."""
+    """Make a table for every module, under its docstring's first line."""
     lines: list[str] = []
     for path in sorted(Path(__file__).parent.glob("*.py")):
         if path.stem == "report":
@@ -41,7 +41,7 @@ def _line(row: Row) -> str:
 
 
 def _plain(value: float) -> str:
-    """Four digits, or all before the point where there are more.
+    """Format a number with four digits, or with all digits of a longer integer part.
 
     >>> _plain(16621.0), _plain(0.74058)
     ('16,621', '0.7406')

@@ -1,4 +1,4 @@
-"""Start-up, checkpoints and failures beside what was published; rows of docs/accuracy.md.
+"""Start-up, checkpoints and failures against published figures.
 
 python benchmarks/whole/saves.py       # prints them
 """
@@ -36,12 +36,12 @@ NCCL = "NCCL's Init timings"
 
 
 def rows() -> list[Row]:
-    """What, unit, measured, estimate, and source with whether a fit has seen it."""
+    """Return rows: label, unit, measured, estimated, and source with whether a fit has seen it."""
     return [*_sizes(), *_writing(), *_starting(), *_failing(), *_staying()]
 
 
 def scenario(model: str, machine: str, framework: str, precision: str = "bf16") -> Scenario:
-    """A job of the catalogues."""
+    """Make a scenario from catalogue names."""
     job = Workload(precision=precision)
     return Scenario(load_model(model), load_machine(machine), job, load_framework(framework))
 
@@ -59,7 +59,7 @@ def trillion() -> tuple[Scenario, Layouts]:
 
 
 def wordplay() -> tuple[Scenario, Layouts]:
-    """wordplay on the four A100 of a node of Polaris."""
+    """wordplay on the four A100 of a Polaris node."""
     return scenario("wordplay-85m-char", "polaris", "ddp"), Layouts.of(Layout(dp=4))
 
 

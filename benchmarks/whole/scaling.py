@@ -2,14 +2,14 @@
 
 CosmoFlow: the logs of argonne-lcf/dl_scaling @f09626e, cosmoflow_pytorch/results, of July and
 August 2023; the median over epochs of an epoch's time over its steps. Steps are those that the loop
-counted, which the logs' throughput tells: the loader hands out whole batches of 16 samples, so that
-a rank of 1,024 takes 32 steps an epoch and not the 20.5 of its samples. Polaris had Slingshot 10
-then, two ports of 100 Gb/s (argonne-lcf/user-guides @c67aea4c). Samples lay on the nodes' own
-disks; evaluation, which reads as many and sends nothing, took 13 to 17 ms a step on any number of
-nodes, so that all that grows with the nodes is communication.
+counted, derived from the logged throughput: the loader yields whole batches of 16 samples, so that
+each of 1,024 ranks takes 32 steps an epoch, not the 20.5 of its samples. Polaris had Slingshot 10
+then, two ports of 100 Gb/s (argonne-lcf/user-guides @c67aea4c). Samples were on node-local disks;
+evaluation, which reads as many and sends nothing, took 13 to 17 ms a step on any number of nodes,
+so only communication grows with the nodes.
 
-No collective of that network was published, and these all-reduces took tens of times what those of
-today take. One constant stands for it, fitted on half of the rows: what a level of a tree takes.
+No collectives on that network were published, and these all-reduces took tens of times as long as
+today's. One constant, the time of one tree level, models this; it is fitted on half of the rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from planner.describe.workload import TrainingPrecision
 __all__ = ["COSMOFLOW", "FITTED", "Row", "cosmoflow_s", "resnet_s", "rows"]
 
 Row = tuple[str, str, float, float, str]
-"""What, its unit, measured, estimate, source."""
+"""Label, unit, measured, estimated, source."""
 
 COSMOFLOW = {
     "horovod": {
@@ -48,12 +48,12 @@ COSMOFLOW = {
         256: 0.4471,
     },
 }
-"""Seconds of a step by framework and nodes of four devices, a sample a device: jobs 565618 to
-570304 of 20,992 samples, and for Horovod on 8 nodes job 563371 of 256. Of DDP on 16 nodes ten more
-jobs took 0.61 to 0.66 s, on 32 nodes nine 0.23 to 0.25 s: its time on 16 is no noise."""
+"""Step time [s] by framework and nodes of four devices, one sample per device: jobs 565618 to
+570304 of 20,992 samples, and for Horovod on 8 nodes job 563371 of 256. Ten more DDP jobs took 0.61
+to 0.66 s on 16 nodes, nine took 0.23 to 0.25 s on 32 nodes: the time on 16 is not noise."""
 FITTED = (4, 16, 64, 256)
-"""Nodes on which the constant was fitted, of both frameworks: least mean of
-|log(estimate / measured)| among multiples of 0.5 ms; the others are the proof."""
+"""Nodes on which the constant was fitted, with both frameworks: least mean of
+|log(estimate / measured)| among multiples of 0.5 ms; the other nodes are held out."""
 _LEVEL_S = 15.5e-3
 _NETWORK_2023 = ("node.nic_bytes_per_s=12.5e9", f"network.large_message_latency_s={_LEVEL_S}")
 
@@ -61,12 +61,12 @@ _TENSORFLOW = {
     32: {1: 195, 2: 368, 4: 768, 8: 1485},
     64: {1: 219, 2: 422, 4: 852, 8: 1734},
 }
-"""Images per second by batch a device and devices, synthetic data, TensorFlow 1.1 on a DGX-1 with
-P100, May 2017: tensorflow/tensorflow @5984ffef, tensorflow/docs_src/performance/benchmarks.md. On
-1 and 4 devices the profile's `sustained_fraction` was fitted."""
+"""Images per second by batch per device and devices, synthetic data, TensorFlow 1.1 on a DGX-1 with
+P100, May 2017: tensorflow/tensorflow @5984ffef, tensorflow/docs_src/performance/benchmarks.md. The
+profile's `sustained_fraction` was fitted on 1 and 4 devices."""
 
 IMAGES = 1_281_167
-"""Of ImageNet's training set: Russakovsky et al. 2015, arXiv:1409.0575, table 2."""
+"""Images of ImageNet's training set: Russakovsky et al. 2015, arXiv:1409.0575, table 2."""
 _TABLE = "arXiv:1903.12650 table 1"
 _RECORDS: tuple[tuple[str, str, int, int, TrainingPrecision, float, float, str], ...] = (
     ("He", "big-basin", 8, 256, "fp32", 90, 29 * 3600, f"{_TABLE}; 90 epochs: arXiv:1706.02677"),
@@ -84,12 +84,12 @@ _RECORDS: tuple[tuple[str, str, int, int, TrainingPrecision, float, float, str],
         "arXiv:1903.12650, abstract: 1.73 million images/s",
     ),
 )
-"""Who, machine, devices, batch, precision, epochs, seconds, source. TPUs have no profile, nor has
-the machine of 2,048 P40 (Jia et al. 2018, 6.6 min)."""
+"""Authors, machine, devices, batch, precision, epochs, seconds, source. TPUs and the machine of
+2,048 P40 (Jia et al. 2018, 6.6 min) have no profile."""
 
 
 def cosmoflow_s(framework: str, nodes: int) -> float:
-    """Estimate of a step of CosmoFlow on Polaris of 2023 [s]."""
+    """Estimated step time of CosmoFlow on the Polaris of 2023 [s]."""
     job = planner.Workload(
         sequence_length=1, global_batch=4 * nodes, precision="fp16", optimizer="sgd-momentum"
     )
@@ -100,7 +100,7 @@ def cosmoflow_s(framework: str, nodes: int) -> float:
 
 
 def resnet_s(machine: str, devices: int, batch: int, precision: TrainingPrecision) -> float:
-    """Estimate of a step of ResNet-50 under DDP, in 16-bit training with 16-bit reductions [s]."""
+    """Estimated step time of ResNet-50 under DDP; 16-bit training uses 16-bit reductions [s]."""
     job = planner.Workload(
         sequence_length=1, global_batch=batch, precision=precision, optimizer="sgd-momentum"
     )
@@ -111,7 +111,7 @@ def resnet_s(machine: str, devices: int, batch: int, precision: TrainingPrecisio
 
 
 def rows() -> list[Row]:
-    """All rows; none of convolutional models where the catalogue has them only listed."""
+    """Return all rows; none for convolutional models that the catalogue only lists."""
     if "cosmoflow" not in names("model"):
         return []
     records = list(_records())
@@ -145,7 +145,7 @@ def _records() -> Iterator[Row]:
 
 
 def _speed_ups(records: list[Row]) -> Iterator[Row]:
-    """How much faster 256 and 1,024 P100 are than 8: what the kernels of 2017 take cancels."""
+    """Yield speed-ups of 256 and 1,024 P100 over 8; the kernel times of 2017 cancel out."""
     one, *more = records[:3]
     for record, devices in zip(more, (256, 1024), strict=True):
         what = f"ResNet-50, {devices:,} P100 over 8, 90 epochs"

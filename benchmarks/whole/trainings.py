@@ -1,4 +1,4 @@
-"""Whole trainings beside what they took, as their authors print it."""
+"""Whole trainings against the times that their authors published."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["bloom", "llama_405b", "rows", "wordplay"]
 
 
 def wordplay() -> WholeTraining:
-    """100 steps of wordplay on a node of Polaris, with the evaluation, text and checkpoint after
-    them: github.com/saforem2/wordplay, configuration `shakespeare` (200 batches of each of two sets
-    on the first rank, 256 tokens generated), eval_interval=100 as its notes say."""
+    """100 steps of wordplay on a Polaris node, then its evaluation, generated text and checkpoint:
+    github.com/saforem2/wordplay, configuration `shakespeare` (200 batches of each of two sets on
+    the first rank, 256 tokens generated), eval_interval=100 as in its notes."""
     job = planner.Workload(sequence_length=1024, global_batch=256, tokens=100 * 256 * 1024)
     evaluation = planner.Evaluation(
         every_steps=100, sequences=2 * 200 * 64, ranks="first", generated_tokens=256
@@ -34,7 +34,7 @@ def wordplay() -> WholeTraining:
 
 
 def _from_start(hundred: WholeTraining) -> float:
-    """From the start of wordplay's clock to step 310, of what 100 steps take [s]."""
+    """Estimated time from the start of wordplay's clock to step 310 [s]."""
     model, machine = planner.load_model("wordplay-85m-char"), planner.load_machine("polaris")
     job = planner.Workload(sequence_length=1024, global_batch=256)
     scenario = Scenario(model, machine, job, planner.load_framework("ddp"))
@@ -65,8 +65,8 @@ def bloom() -> WholeTraining:
 def llama_405b() -> WholeTraining:
     """Llama 3.1 405B on 16,384 H100: arXiv:2407.21783, table 4 and section 3.3; 15.6 T tokens.
 
-    One layer a chunk is taken, which the paper does not state, on Eos' nodes and network, of which
-    2,048 are taken to be there.
+    Assumptions, because the paper does not state them: one layer per chunk, and 2,048 nodes like
+    those of Eos with its network.
     """
     layout = planner.Layout(
         dp=128,
@@ -89,7 +89,7 @@ def llama_405b() -> WholeTraining:
 
 
 def rows() -> list[tuple[str, str, float, float, str]]:
-    """What, its unit, measured, estimated, source and whether anything was fitted on it."""
+    """Return rows: label, unit, measured, estimated, and source with whether a fit has seen it."""
     short, long, longest = wordplay(), bloom(), llama_405b()
     started = sum(short.part_s(name) for name in ("steps", "evaluation", "checkpoints"))
     energy = long.bill.energy_kwh
