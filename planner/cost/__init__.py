@@ -1,1 +1,1 @@
-"""Cost: what layouts take, in bytes and seconds, by part; one implementation for any number."""
+"""Cost: memory and time of layouts, by part; one implementation for one layout or many."""

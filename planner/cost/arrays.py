@@ -19,20 +19,20 @@ Int = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 _TOGETHER = 24_576
-# rows that are worked out at once: more take more memory and longer, because numpy gives arrays
-# beyond a few MiB back to the system after every operation
+# rows per batch: larger batches take more memory and are slower, because numpy returns arrays
+# of more than a few MiB to the system after every operation
 _NUM_THREADS = min(os.cpu_count() or 1, 8)
 _COUNTED = 16
-# where keys take fewer values than this for every row they are counted instead of sorted: faster
+# up to this many possible key values per row, counting is faster than sorting
 
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
-    """A struct of arrays, or of structs or named arrays of one shape; other fields hold for all
-    rows."""
+    """Struct of arrays of one shape; a field may also be a nested struct or a dict of arrays, and
+    any other field holds for all rows."""
 
     def map(self, change: Callable[[Any], Any]) -> Self:
-        """The same struct with every array changed."""
+        """Apply `change` to every array."""
         kind: Any = type(self)
         return kind(
             *[
@@ -42,8 +42,8 @@ class Arrays:
         )
 
     def take(self, index: Any) -> Self:
-        """A selection, as numpy indexing."""
-        # most are arrays: no call for each of them
+        """Select rows by numpy indexing."""
+        # most fields are arrays: index them here, without a function call for each
         kind: Any = type(self)
         return kind(
             *[
@@ -53,19 +53,19 @@ class Arrays:
         )
 
     def spread(self, index: Int) -> Self:
-        """As `take`, but an array of one value alone becomes that number, which fits any shape."""
+        """Select rows like `take`, but reduce an array of equal values to a scalar."""
         return self.map(lambda values: _spread(values, index))
 
     def of_each(self, index: Int, count: int) -> Self:
-        """Rows of flat places among `count`, where a row stands for several that follow each
-        other."""
+        """Select rows by flat index among `count` positions, where each row stands for several
+        consecutive positions."""
         if count <= 1:
             return self.map(_FLAT)
         return self.map(lambda values: values.ravel()[index // (count // values.size)])
 
     @classmethod
     def joined(cls, structs: Sequence[Self]) -> Self:
-        """Structs of one kind, one after the other."""
+        """Concatenate structs of one class."""
         kind: Any = cls
         return kind(*map(_joined, zip(*map(_values(kind), structs), strict=True)))
 
@@ -75,7 +75,7 @@ _FLAT = operator.methodcaller("reshape", -1)
 
 @functools.cache
 def _values(kind: Any) -> Callable[[Any], tuple[Any, ...]]:
-    """Getter of the values of all fields of a struct."""
+    """Return a getter for the values of all fields of a struct class."""
     names = [field.name for field in fields(kind)]
     getter = operator.attrgetter(*names)
     return getter if len(names) > 1 else lambda struct: (getter(struct),)
@@ -118,7 +118,7 @@ _Result = TypeVar("_Result", bound=Arrays)
 
 
 def map_in_batches(work: Callable[[_Rows], _Result], rows: _Rows, count: int) -> _Result:
-    """Apply `work` to `count` rows in batches of some thousands, on several threads."""
+    """Apply `work` to `count` rows; many rows run in batches on several threads."""
     if count <= _TOGETHER:
         return work(rows)
     piece_size = -(-count // -(-count // _TOGETHER))
@@ -129,9 +129,9 @@ def map_in_batches(work: Callable[[_Rows], _Result], rows: _Rows, count: int) ->
 
 
 def broadcast_values(values: Float, shape: tuple[int, ...]) -> Float:
-    """An array in a shape to which it broadcasts; itself where it has this shape already [1].
+    """Broadcast an array to a shape; return it unchanged if it already has the shape [1].
 
-    Counted: every value as often as the shape asks. Left out: a copy. Definition.
+    Counted: every value, repeated to fill the shape. Left out: copies (it is a view). Definition.
 
     >>> broadcast_values(np.ones(2), (3, 2)).shape
     (3, 2)
@@ -140,7 +140,7 @@ def broadcast_values(values: Float, shape: tuple[int, ...]) -> Float:
 
 
 def where_any(condition: Mask, compute: Callable[[], Float]) -> Float:
-    """Computed values where a condition holds, 0 elsewhere; skips terms that no row uses [1].
+    """Values where a condition holds, 0 elsewhere; `compute` runs only if a row needs it [1].
 
     Counted: values of rows that the condition selects. Left out: the others. Definition.
 
@@ -151,7 +151,7 @@ def where_any(condition: Mask, compute: Callable[[], Float]) -> Float:
 
 
 def is_in(column: Int, values: Collection[int]) -> Mask:
-    """Where a column holds one of a few whole numbers."""
+    """True where a column equals one of `values`."""
     mask = column < column
     for number in values:
         mask = mask | (column == number)
@@ -159,9 +159,9 @@ def is_in(column: Int, values: Collection[int]) -> Mask:
 
 
 def distinct(*columns: Int | Mask) -> tuple[Int, Int]:
-    """Where each distinct row stands first, and for every row which of the distinct it equals [1].
+    """First index of each distinct row, and for every row the position of its distinct row [1].
 
-    Columns are whole numbers that broadcast; the second result has their common shape. Counted:
+    Columns are integers or booleans that broadcast; the second result has their shape. Counted:
     every column. Left out: nothing; distinct rows keep their order. Definition.
 
     >>> first, which = distinct(np.array([4, 2, 4, 2]), np.array([1, 1, 1, 3]))
@@ -176,7 +176,7 @@ def distinct(*columns: Int | Mask) -> tuple[Int, Int]:
         return single_row, single_row.reshape(shape)
     same_shape = [column for column in columns if column.shape == shapes[0]]
     if len(same_shape) < len(columns) and np.size(same_shape[0]) < size:
-        # one column of numbers for all that are the same along an axis
+        # number the distinct rows of the smaller columns first: one column replaces them
         wider_columns = [column for column in columns if column.shape != shapes[0]]
         columns = (distinct(*same_shape)[1], *wider_columns)
     key, values = np.zeros(size, dtype=np.int64), 1
@@ -187,7 +187,7 @@ def distinct(*columns: Int | Mask) -> tuple[Int, Int]:
         digits: Int = np.broadcast_to(column, shape).ravel().astype(np.int64, copy=False) - least
         width = most - least + 1
         if values * width > _COUNTED * size:
-            # products of whole numbers stay small where those that do not occur are left out
+            # renumber the keys that occur, so that their products stay small
             first, key = _numbered(key, values)
             values = len(first)
         key, values = key * width + digits, values * width
@@ -196,13 +196,13 @@ def distinct(*columns: Int | Mask) -> tuple[Int, Int]:
 
 
 def _numbered(key: Int, values: int) -> tuple[Int, Int]:
-    """Where each of the keys below `values` stands first, and their numbers in that order [1]."""
+    """First index of each distinct key below `values`, and every key's number in that order [1]."""
     order = np.arange(len(key))
     if values > _COUNTED * len(key):
         _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
         earliest = first[inverse]
     else:
-        # what is read here has been written: the last to write is the first to stand there
+        # only entries written here are read; in reverse order the first occurrence writes last
         place = np.empty(values, dtype=np.int64)
         place[key[::-1]] = order[::-1]
         earliest = place[key]

@@ -1,4 +1,4 @@
-"""Constants: numbers of the cost model that belong to no machine, with their kind and source."""
+"""Constants: numbers of the cost model that do not depend on the machine, with kind and source."""
 
 from __future__ import annotations
 
@@ -14,63 +14,63 @@ D = TypeVar("D", bound=Description)
 
 
 def load(path: Path, cls: type[D]) -> D:
-    """The constants in a TOML file, every one of them; raises DescriptionError where one is not."""
+    """Read all constants of a TOML file; raises DescriptionError if one is missing or invalid."""
     return cls.described(read_toml(path), where=path.name)
 
 
 class ProtocolConstants(Description):
-    """Protocol that moves the pieces of a collective: latency against bandwidth."""
+    """Constants of one NCCL protocol, which trades latency against bandwidth."""
 
     ring_step_s: Quantity
-    """One step of a ring inside a node, where `reference_step_s` is the fabric's latency [s]."""
+    """Latency of one ring step inside a node whose fabric latency is `reference_step_s` [s]."""
     tree_step_s: Quantity
-    """One step of a tree there [s]."""
+    """Latency of one tree step inside this node [s]."""
     rate_fraction: Quantity
-    """Part of the bandwidth it reaches."""
+    """Fraction of the bandwidth that the protocol reaches."""
     base_s: Quantity
     """Base latency of every operation [s]."""
 
 
 class InterNode(Description):
-    """Latency of one message of a collective from node to node."""
+    """Constants of inter-node latency in collectives."""
 
     large_message_bytes: Quantity
-    """Size from which messages take the latency of a large one; below it by the cube root [B]."""
+    """Size from which messages have full latency; it falls with the cube root below that [B]."""
     large_message_ratio: Quantity
-    """Latency of a large message over the network's, where a profile does not state it."""
+    """Large-message latency over network latency, for profiles that do not state it."""
     tree_pieces: Quantity
-    """Pieces in which a tree passes a buffer on."""
+    """Number of pieces in which a tree pipelines a buffer."""
 
 
 class InSwitch(Description):
-    """All-reduces by the switch of a node."""
+    """Constants of all-reduces in a node's switch (NVLS)."""
 
     step_s: Quantity
-    """Latency of one [s]."""
+    """Latency of one all-reduce [s]."""
     ahead_bytes: Quantity
-    """Bytes that each device copies in and the switch adds before the first sum leaves it [B]."""
+    """Bytes per device that fill the pipeline before the first sum leaves the switch [B]."""
     part_of_two: Quantity
-    """Part of the switch's rate that is reached beside a tree of two nodes."""
+    """Fraction of the switch's rate that is reached together with a tree of two nodes."""
     part_of_several: Quantity
-    """The same beside a tree of more."""
+    """Fraction of the switch's rate that is reached together with a tree of more nodes."""
 
 
 class InNetwork(Description):
-    """All-reduces by the switches of a network."""
+    """Constants of all-reduces in a network's switches (SHARP)."""
 
     switch_s: Quantity
-    """Latency where the switch of each node adds up too [s]."""
+    """Latency if the switch of each node reduces too [s]."""
     chain_s: Quantity
-    """Latency where the devices of a node form a chain [s]."""
+    """Latency if the devices of a node form a chain [s]."""
     chain_step_s: Quantity
-    """One step of that chain, where `reference_step_s` is the fabric's latency [s]."""
+    """Latency of one step of this chain if the fabric latency is `reference_step_s` [s]."""
 
 
 class NetworkConstants(Description):
-    """Everything that `collective_constants.toml` states."""
+    """Contents of `collective_constants.toml`."""
 
     reference_step_s: Quantity
-    """The step inside a node that a profile's `fabric.latency_s` stands for [s]."""
+    """Latency of the step in a node that a profile's `fabric.latency_s` stands for [s]."""
     low_latency: ProtocolConstants
     simple: ProtocolConstants
     inter_node: InterNode
@@ -80,26 +80,26 @@ class NetworkConstants(Description):
 
 @functools.cache
 def network_constants() -> NetworkConstants:
-    """The constants of collectives, with kind and source."""
+    """Constants of collectives, with kind and source."""
     path = Path(__file__).parent / "network" / "collective_constants.toml"
     return load(path, NetworkConstants)
 
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """Protocol that moves a collective's pieces; steps in a node are multiples of its latency."""
+    """NCCL protocol; ring and tree steps inside a node are multiples of the fabric's latency."""
 
     name: str
     ring_inside: float
     tree_inside: float
     rate: float
-    """Part of the bandwidth it reaches."""
+    """Fraction of the bandwidth that the protocol reaches."""
     base_s: float
     """Base latency of every operation [s]."""
 
     @classmethod
     def of(cls, name: str, values: ProtocolConstants) -> Protocol:
-        """A protocol from its constants."""
+        """Create a protocol from its constants."""
         reference_s = network_constants().reference_step_s.value
         return cls(
             name,
@@ -116,72 +116,72 @@ PROTOCOLS = (LOW_LATENCY, SIMPLE)
 
 
 class Tile(Description):
-    """A tile into which libraries cut a matrix product."""
+    """Tile of a matrix-product kernel."""
 
     rows: int
     columns: int
     reach: Quantity
-    """Part of the best rate it sustains."""
+    """Fraction of the best rate that this tile sustains."""
 
 
 class GemmConstants(Description):
-    """Matrix products."""
+    """Constants of matrix products."""
 
     tile_overhead: Quantity
-    """Elements of the inner dimension that the start and the end of a tile cost."""
+    """Cost of the start and the end of a tile, in elements of the inner dimension."""
     unpack_fraction: Quantity
-    """Part of the memory bandwidth that unpacking weights of 4 or 8 bits reaches."""
+    """Fraction of the memory bandwidth that unpacking of 4-bit or 8-bit weights reaches."""
     tiles: tuple[Tile, ...]
 
 
 class AttentionConstants(Description):
-    """Attention kernels."""
+    """Constants of attention kernels."""
 
     full_rate_head_dim: Quantity
-    """Head width from which on fused attention reaches its rate."""
+    """Smallest head width at which fused attention reaches its full rate."""
     head_dim_power: Quantity
-    """How the rate falls below that width."""
+    """Exponent by which the rate falls below that width."""
     half_rate_tokens: Quantity
-    """Length of a piece of the sequence that reaches half of the rate [tokens]."""
+    """Length of a sequence piece at which attention reaches half of its rate [tokens]."""
     backward_flop_ratio: Quantity
-    """Operations of the backward kernel over those of the forward one."""
+    """Operations of the backward kernel over those of the forward kernel."""
     backward_efficiency: Quantity
-    """Rate of the backward kernel over that of the forward one."""
+    """Rate of the backward kernel over that of the forward kernel."""
     unaligned_fraction: Quantity
-    """Rate of batched products with heads that are no multiple of `aligned_bytes`."""
+    """Relative rate of batched products if heads are not a multiple of `aligned_bytes`."""
     aligned_bytes: Quantity
     """Bytes that matrix units read at a time [B]."""
 
 
 class ConvolutionConstants(Description):
-    """Convolutions."""
+    """Constants of convolutions."""
 
     winograd_ratio: Quantity
-    """Multiplications of a plain 3 x 3 kernel over those of Winograd's algorithm."""
+    """Multiplications of a direct 3 x 3 convolution over those of Winograd's algorithm."""
 
 
 class RecomputeConstants(Description):
-    """Part of a pass that selective recompute repeats, by policy."""
+    """Fractions that selective recompute repeats, by policy."""
 
     matmul_outputs_fraction: Quantity
-    """Of the forward pass, where outputs of products are kept."""
+    """Fraction of the forward pass that is repeated if outputs of matrix products are kept."""
     alternate_matmuls_fraction: Quantity
-    """Of the forward pass, where every second product's output is kept."""
+    """Fraction of the forward pass that is repeated if every second product's output is kept."""
     gathers_repeated_fraction: Quantity
-    """Of the forward pass's tensor-parallel traffic, where gathered inputs are kept."""
+    """Fraction of forward tensor-parallel traffic that is repeated if gathered inputs are kept."""
 
 
 class OptimizerConstants(Description):
-    """The optimizer step."""
+    """Constants of the optimizer step."""
 
     unfused_passes: Quantity
-    """How often one kernel per operation moves what a fused one moves once."""
+    """Memory traffic of an unfused optimizer over that of a fused one."""
     host_fraction: Quantity
-    """Part of the host's memory bandwidth that an update on the CPU reaches."""
+    """Fraction of the host's memory bandwidth that an optimizer update on the CPU reaches."""
 
 
 class StepConstants(Description):
-    """Everything that `time_constants.toml` states."""
+    """Contents of `time_constants.toml`."""
 
     gemm: GemmConstants
     attention: AttentionConstants
@@ -192,5 +192,5 @@ class StepConstants(Description):
 
 @functools.cache
 def step_constants() -> StepConstants:
-    """The constants of the step, with kind and source."""
+    """Constants of the step time, with kind and source."""
     return load(Path(__file__).parent / "step" / "time_constants.toml", StepConstants)

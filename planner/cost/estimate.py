@@ -1,4 +1,4 @@
-"""Estimate: memory and step time of layouts as named parts, from one implementation."""
+"""Estimate: memory and step time of layouts, by named part."""
 
 from __future__ import annotations
 
@@ -23,40 +23,40 @@ from planner.describe.layout import Layout
 from planner.tables import Record, Table, Tabular
 
 EstimateTable = Literal["estimate", "parts"]
-"""Tables of an estimate: one row of all its figures, or a row for every part of them."""
+"""Tables of an estimate: `estimate` has one row of all figures, `parts` one row per part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate(Tabular[EstimateTable]):
-    """One layout's estimate, in plain numbers."""
+    """Estimate of one layout, as plain numbers."""
 
     layout: Layout
     framework: str
     fits: bool
     tight: bool
-    """Fits by the estimate alone: what runs of this class have used beyond theirs would not."""
+    """True if the estimate fits the device but the upper end of its memory interval does not."""
     out_of_memory_probability: float
-    """That a run takes more than the device has, as runs of this class have differed."""
+    """Probability that a run exceeds the device's memory, from the spread of measured runs."""
     step_time_s: float
     interval_step_time_s: tuple[float, float]
-    """Between these 90 % of runs are expected to lie."""
+    """Interval in which 90 % of runs are expected [s]."""
     step_time_parts_s: dict[str, float]
     tokens_per_s: float
     mfu: float
     memory_bytes: dict[str, float]
-    """Parts at the worst stage, and `total`."""
+    """Memory by part at the peak of the worst stage, and `total`."""
     interval_memory_bytes: tuple[float, float]
-    """Between these the memory of 90 % of measured runs of this class lay."""
+    """Interval in which the device memory of 90 % of runs is expected [B]."""
     worst_stage: int
     peak_moment: str
-    """When in the step the peak falls: one of MOMENTS."""
+    """Moment of the step at which memory peaks: one of MOMENTS."""
     host_memory_bytes: dict[str, float]
-    """Parts per node, and `total`."""
+    """Host memory per node by part, and `total`."""
     network: str = ""
-    """Name of the network that it is of, where the machine has several."""
+    """Network of the estimate, if the machine has several and the layout spans nodes."""
 
     def record(self) -> Record:
-        """The estimate as one flat row, as CSV and frames have it: units stand in the names."""
+        """Return the estimate as one flat row for CSV or data frames; names end in units."""
         layout = self.layout.model_dump(mode="json")
         return {
             "framework": self.framework,
@@ -78,7 +78,7 @@ class Estimate(Tabular[EstimateTable]):
         }
 
     def tables(self) -> dict[str, Table]:
-        """Return the estimate as one record, and every part of time and memory as one."""
+        """Return a table of the estimate as one row, and one with a row per part."""
         figures = {
             "step time": ("s", self.step_time_parts_s),
             "device memory": ("B", self.memory_bytes),
@@ -101,7 +101,7 @@ class Estimate(Tabular[EstimateTable]):
 
 @dataclass(frozen=True)
 class Estimates(Footprints):
-    """Footprints and named parts of the step time over the axis of the layouts."""
+    """Memory and step time of many layouts, by part; arrays over the layouts."""
 
     time_parts_s: dict[str, Float]
     tokens_per_step: int
@@ -116,13 +116,13 @@ class Estimates(Footprints):
 
     @functools.cached_property
     def out_of_memory_probability(self) -> Float:
-        """That a run takes more memory than the device has [1]."""
+        """Probability that a run exceeds the device's memory [1]."""
         room = self.device_limit_bytes / np.maximum(self.memory_bytes, 1.0)
         return exceeding_probability(self.scenario, self.layouts, room)
 
     @property
     def mfu(self) -> Float:
-        """Model FLOPs utilisation: model operations over time, ranks and dense peak."""
+        """Model FLOPs utilisation: model operations over time * ranks * dense peak."""
         available = self.step_time_s * self.layouts.world * self.peak_flop_per_s
         return self.model_flop / available
 
@@ -166,7 +166,7 @@ class Estimates(Footprints):
 
 
 def estimate_layouts(scenario: Scenario, layouts: Layouts) -> Estimates:
-    """Memory and step time of every layout.
+    """Estimate memory and step time of every layout.
 
     Counted: see DEVICE_PARTS, HOST_PARTS and TIME_PARTS. Left out: evaluation, checkpoints, data
     loading, stragglers. method.md#method.
@@ -190,16 +190,16 @@ def estimate_layouts(scenario: Scenario, layouts: Layouts) -> Estimates:
 
 @dataclass(frozen=True, slots=True)
 class _Fitting(Arrays):
-    """Footprints of layouts, and estimates of those that fit."""
+    """Memory of all layouts, and full estimates of those that fit."""
 
     footprints: Footprints
     estimates: Estimates
 
 
 def estimate_fitting(scenario: Scenario, layouts: Layouts) -> tuple[Footprints, Estimates]:
-    """Footprints of all layouts, and estimates of those that fit.
+    """Estimate the memory of all layouts, and the step time of those that fit.
 
-    Counted: as `estimate_layouts`. Left out: the time of what does not fit. method.md#search.
+    Counted: as `estimate_layouts`. Left out: times of layouts that do not fit. method.md#search.
 
     >>> scenario = make_scenario("gpt2-xl", "ddp", global_batch=64)
     >>> layouts = Layouts.broadcast(dp=64, micro_batch=[1, 64])
@@ -238,7 +238,7 @@ def estimate_times(scenario: Scenario, footprints: Footprints) -> Estimates:
 
 
 def step_times(scenario: Scenario, layouts: Layouts) -> Float:
-    """Step times of layouts whether they fit or not [s].
+    """Step times of layouts, whether or not they fit [s].
 
     Counted: TIME_PARTS. Left out: memory. method.md#search.
 
@@ -258,7 +258,7 @@ def _timed(stages: Stages, footprints: Footprints) -> Estimates:
     scenario = stages.scenario
     machine, workload = scenario.machine, scenario.workload
     shape = np.shape(footprints.layouts.dp)
-    # a search asks often what nothing takes
+    # a search may pass an empty set of layouts
     no_parts: dict[str, Float] = dict.fromkeys(TIME_PARTS, np.zeros(shape))
     parts = time_parts(stages) if np.size(footprints.layouts.dp) else no_parts
     parts = _as_measured(scenario, footprints.layouts, parts)
@@ -279,7 +279,7 @@ def _timed(stages: Stages, footprints: Footprints) -> Estimates:
 def _as_measured(
     scenario: Scenario, layouts: Layouts, parts_s: dict[str, Float]
 ) -> dict[str, Float]:
-    """Parts of the step time, corrected by runs measured before [s]."""
+    """Correct the parts of the step time by measured runs [s]."""
     if scenario.experience.step_time is None or not np.size(layouts.dp):
         return parts_s
     factor = step_outlook(scenario, layouts, parts_s).expected.reshape(np.shape(layouts.dp))

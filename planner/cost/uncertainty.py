@@ -18,7 +18,7 @@ from planner.cost.shards.layouts import Layouts
 from planner.describe.base import Kind
 
 _FIRST_DEVICES = 8
-"""Devices from which the growth of an error is counted: most of the runs begin with a node."""
+"""Device count from which error growth is counted: a node of eight, where most runs start."""
 
 
 def traits_of(
@@ -28,10 +28,10 @@ def traits_of(
     *,
     guessed: bool = False,
 ) -> Traits:
-    """Traits of layouts (n,) whose parts of the step time (n,) are known, or none [s].
+    """Error-model traits of layouts (n,); their step-time parts `parts_s` (n,) may be empty [s].
 
-    Counted: what the covariance of `planner.cost.scenario.prior` asks for. Left out: the number
-    format, which has rates of its own. method.md#intervals.
+    Counted: every trait that the covariance of `planner.cost.scenario.prior` uses. Left out: the
+    number format, which has its own rates. method.md#intervals.
 
     >>> parts_s = {"forward": [3.0, 3.0], "gradient_reduction": [1.0, 3.0]}
     >>> traits_of(scenario, Layouts.broadcast(dp=[8, 32]), parts_s).shares[:, 1]      # traffic
@@ -73,17 +73,17 @@ def traits_of(
 
 
 def _assumed(kind: Kind) -> bool:
-    """True if a figure comes from no measurement."""
+    """True if a figure is neither measured nor calibrated."""
     return kind not in ("calibrated", "measured")
 
 
 def step_outlook(
     scenario: Scenario, layouts: Layouts, parts_s: Mapping[str, ArrayLike], *, guessed: bool = False
 ) -> Outlook:
-    """Expected error and spread of step times of layouts (n,) with these parts (n,) [s].
+    """Expected error and spread of the step times of layouts (n,), from their parts (n,) [s].
 
-    Counted: what estimates of published runs missed, and what runs measured before say. Left out:
-    stalls, which have a share of their own. method.md#intervals.
+    Counted: errors of the estimates of published runs, and the scenario's measured runs. Left out:
+    stalls, which are counted separately. method.md#intervals.
 
     >>> parts_s = {"forward": [3.0, 3.0], "gradient_reduction": [1.0, 3.0]}
     >>> near, far = step_outlook(scenario, Layouts.broadcast(dp=[8, 32]), parts_s).spread
@@ -95,11 +95,11 @@ def step_outlook(
 
 
 def memory_outlook(scenario: Scenario, layouts: Layouts) -> Outlook:
-    """Expected error and spread of the memory of layouts' devices.
+    """Expected error and spread of the device memory of layouts.
 
-    Counted: quantiles of runs of the class; the runs that were measured before, where there are
-    any. Left out: the class's runs measured by their tensors alone, which need not fit; that runs
-    of one source are alike. Vovk et al. 2005; Lei et al. 2018, arXiv:1604.04173;
+    Counted: quantiles of published runs of the framework's class, or the scenario's measured runs
+    if it has any. Left out: runs of the class that were measured by their tensors alone, which need
+    not fit; correlation of runs of one source. Vovk et al. 2005; Lei et al. 2018, arXiv:1604.04173;
     method.md#intervals.
 
     >>> low, high = memory_outlook(scenario, Layouts.broadcast(dp=[4])).around()
@@ -116,11 +116,11 @@ def memory_outlook(scenario: Scenario, layouts: Layouts) -> Outlook:
 
 
 def exceeding_probability(scenario: Scenario, layouts: Layouts, room: ArrayLike) -> Float:
-    """Probability that runs take more than `room` times the memory that is expected [1].
+    """Probability that a run takes more than `room` times its expected memory [1].
 
-    Counted: the runs of the class that no fit has seen, between their quantiles by the logarithm,
-    beyond all of them as often as one further run would lie there; with runs measured before a
-    Gaussian of the logarithm. Left out: that runs of one source are alike. method.md#intervals.
+    Counted: measured / estimated of the class's runs that no fit has used, interpolated in the
+    logarithm, with 1/(n + 1) beyond all n runs; with measured runs of the scenario, a Gaussian of
+    the logarithm. Left out: correlation of runs of one source. method.md#intervals.
 
     >>> layouts = Layouts.broadcast(dp=[4, 4, 4])
     >>> [round(float(p)) for p in exceeding_probability(scenario, layouts, [2, 1, 0.5])]

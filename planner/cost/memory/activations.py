@@ -24,14 +24,14 @@ from planner.describe.model.block import Block
 
 @dataclass(frozen=True, slots=True)
 class StageBuffers(Arrays):
-    """Send and receive buffers of pipeline stages, beside saved activations [B]."""
+    """Send and receive buffers of pipeline stages, apart from saved activations [B]."""
 
     at_peak: Float
-    """With most micro-batches in flight: receive buffers not yet in use, outputs kept."""
+    """Unused receive buffers and kept outputs with the most micro-batches in flight."""
     receive: Float
-    """When no activations are left: the receive buffers."""
+    """Receive buffers when no activations are left."""
     sent_gradient: Float
-    """The gradient that was sent back last."""
+    """Last gradient sent to the previous stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,27 +39,27 @@ class Activations(Arrays):
     """Activations of a stage on one rank [B]."""
 
     saved: Float
-    """Kept by embedding and layers, for all micro-batches in flight."""
+    """Saved by embedding and layers for all micro-batches in flight."""
     other_micro_batches: Float
-    """Kept for the other micro-batches in flight while one ends its backward pass."""
+    """Saved for the other micro-batches in flight when one finishes its backward pass."""
     in_flight: Float
-    """Micro-batches whose activations are kept at once."""
+    """Micro-batches whose activations are held at once [1]."""
     offloaded: Float
-    """Of layers, on the host for all micro-batches in flight."""
+    """Layer activations on the host for all micro-batches in flight."""
     layer: LayerActivations
-    """The largest of the layers whose backward comes first."""
+    """Largest layer of the kind whose backward runs first."""
     following: LayerActivations
-    """Of those whose backward follows."""
+    """Largest layer of the kind whose backward runs second."""
     first: LayerActivations
-    """The largest of those whose backward comes last: they differ with partial recompute."""
+    """Largest layer of the kind whose backward runs last; kinds differ with partial recompute."""
     logits: Float
-    """Kept by the head, and its loss gradient."""
+    """Tensors saved by head and loss, and the loss gradient."""
     loss: Float
-    """Of that, what is gone when the loss's backward ends."""
+    """Part of `logits` that is freed when the loss's backward ends."""
     sequence_buffer: Float
-    """The stream gathered for a tensor-parallel region (sequence parallelism)."""
+    """Residual stream gathered for a tensor-parallel region (sequence parallelism)."""
     buffers: StageBuffers
-    """At both ends of the stage."""
+    """Send and receive buffers of the stage."""
 
 
 def stage_activations(stages: Stages) -> Activations:
@@ -115,7 +115,7 @@ def stage_activations(stages: Stages) -> Activations:
 
 
 def _logits_and_loss(stages: Stages, head: Block, flight: InFlight) -> tuple[Float, Float]:
-    """Bytes kept by a head and its loss, and the part that is gone after the loss's backward."""
+    """Bytes saved by head and loss, and the part freed after the loss's backward [B]."""
     scenario, layouts = stages.scenario, stages.layouts
     waiting = np.where(runs_forward_ahead(layouts), flight.micro_batches, 1.0)
     sizes = [saved_bytes(scenario, items, layouts) for items in head.working]
@@ -126,7 +126,7 @@ def _logits_and_loss(stages: Stages, head: Block, flight: InFlight) -> tuple[Flo
 
 
 def _at_ends(stages: Stages, block: Block) -> tuple[Mask | bool, ...]:
-    """True where partial recompute treats a chunk's last, next to last or first layer alike."""
+    """True where a chunk's last, next-to-last or first layer is of `block`'s recompute kind."""
     layouts = stages.layouts
     if not any(candidate.kept_whole for candidate in stages.blocks):
         return True, True, True
@@ -150,7 +150,7 @@ def _at_ends(stages: Stages, block: Block) -> tuple[Mask | bool, ...]:
 def kept_bytes(scenario: Scenario, block: Block, layouts: Layouts) -> Float:
     """Saved activations of one block and micro-batch on one rank [B].
 
-    Counted: everything or what recompute leaves. Left out: the head, whose loss follows at once.
+    Counted: saved tensors after recompute. Left out: the head, whose backward follows at once.
     method.md#activations.
 
     >>> layer, again = blocks_of(scenario)[1], Layouts.of(Layout(recompute="full"))
@@ -165,9 +165,9 @@ def kept_bytes(scenario: Scenario, block: Block, layouts: Layouts) -> Float:
 
 
 def chunk_kept_bytes(stages: Stages) -> Float:
-    """Saved activations of one micro-batch on every chunk of stages (S,), shape (chunks, S) [B].
+    """Saved activations of one micro-batch by chunk and stage, shape (chunks, S) [B].
 
-    Counted: activations of embedding and layers on the device. Left out: the head, whose loss
+    Counted: activations of embedding and layers on the device. Left out: the head, whose backward
     follows at once; receive buffers. method.md#activations.
 
     >>> layout = Layout(pp=2, vpp=2, recompute="full", schedule="interleaved-1f1b")
@@ -186,10 +186,10 @@ def chunk_kept_bytes(stages: Stages) -> Float:
 
 
 def moved_bytes(stages: Stages) -> Float:
-    """Activations that one micro-batch offloads to the host, and fetches in its backward [B].
+    """Activations that one micro-batch offloads to the host and reloads in backward [B].
 
-    Counted: what its layers keep. Left out: embedding and head, whose backward is far off or at
-    once. method.md#host-memory-loading-offload.
+    Counted: saved tensors of layers. Left out: embedding and head, which stay on the device.
+    method.md#host-memory-loading-offload.
 
     >>> layout = Layout(recompute="full", offload_activations=True)
     >>> moved_bytes(Stages.of_pipeline(scenario, layout)).item() / 2048  # 32 layer inputs
@@ -208,7 +208,7 @@ def moved_bytes(stages: Stages) -> Float:
 
 
 def _stage_buffers(stages: Stages, stream: Float, flight: InFlight) -> StageBuffers:
-    """Buffers at both ends of a stage, where a framework makes them for all micro-batches."""
+    """Send and receive buffers of a stage, if allocated for all micro-batches of a step [B]."""
     layouts, stage, num = stages.layouts, stages.stage, flight.micro_batches
     if not stages.scenario.framework.buffers.pipeline_buffers_whole:
         return StageBuffers(*(np.zeros_like(num) for _ in range(3)))
@@ -217,7 +217,7 @@ def _stage_buffers(stages: Stages, stream: Float, flight: InFlight) -> StageBuff
     inputs = layouts.vpp - (stage == 0)
     outputs = layouts.vpp - (stage == layouts.stage_of(layouts.pp * layouts.vpp - 1))
     m = layouts.num_microbatches
-    # activations in flight count their inputs themselves
+    # inputs of passes in flight are already counted as activations
     at_peak = inputs * m - flight.received + outputs * m + flight.sent
     return StageBuffers(
         at_peak=size * at_peak,

@@ -1,4 +1,4 @@
-"""Deferred weight gradients: memory of schedules that compute them in passes of their own."""
+"""Deferred weight gradients: memory of schedules that compute them in separate passes."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from planner.cost.shards.states import local_params
 
 @dataclass(frozen=True, slots=True)
 class DeferredGradients(Arrays):
-    """Memory of a stage whose weight gradients are passes of their own [B]."""
+    """Memory of a stage with separate weight-gradient passes [B]."""
 
     pending: Float
-    """Weight gradients that are not in the sums over passes yet: those of every chunk's last."""
+    """Weight gradients of every chunk's last pass, not yet added to the sums over passes."""
     one_pending: Float
-    """Of that, the first chunk's."""
+    """Part of `pending` in the first chunk."""
     ahead: Float
-    """Pending weight gradients while most passes are in flight."""
+    """`pending` while most passes are in flight; 0 if the schedule pairs passes."""
     saved: Float
-    """Activations when no forward pass follows."""
+    """Activations in cool-down, when no forward pass follows."""
     waiting: Float
-    """Gradients of products and norms then, of which those of weights are still to be made."""
+    """Output gradients of GEMMs and norms in cool-down that wait for a weight-gradient pass."""
     one_waiting: Float
-    """Of that, one pass through the first chunk."""
+    """Part of `waiting` from one pass through the first chunk."""
 
 
 def deferred_gradients(stages: Stages) -> DeferredGradients:
-    """Memory of a stage that waits for its weight-gradient passes [B].
+    """Memory that separate weight-gradient passes keep alive on a stage [B].
 
-    Counted: gradients of products' and norms' results, and activations, of passes whose weight
-    gradients are not computed; weight gradients in the precision that computes until the chunk's
-    next backward pass adds them to the sums. The model's first chunk runs its backward pass whole.
+    Counted: activations, and gradients of GEMM and norm outputs, of passes whose weight gradients
+    are not computed yet; weight gradients in compute precision until the chunk's next backward pass
+    adds them to the sums. The model's first chunk does not split its backward pass.
     Left out: other schedules. torch 2.13, pipelining/_backward.py: stage_backward_input;
     fsdp/_fully_shard/_fsdp_param_group.py: post_backward; method.md#memory-per-device.
 
@@ -54,7 +54,7 @@ def deferred_gradients(stages: Stages) -> DeferredGradients:
     if not np.any(defers):
         return DeferredGradients(zero, zero, zero, zero, zero, zero)
     cool_down, gradients = stages.of_work(_cool_down), stages.of_states(_pending_gradients)
-    # in pairs backward passes are whole
+    # paired schedules do not split their backward passes
     ahead = np.where(layouts.paired, 0.0, gradients.pending)
     figures = (
         gradients.pending,
@@ -69,7 +69,7 @@ def deferred_gradients(stages: Stages) -> DeferredGradients:
 
 @dataclass(frozen=True, slots=True)
 class _CoolDown(Arrays):
-    """Activations and gradients of results when no forward pass follows [B]."""
+    """Activations and output gradients in cool-down, when no forward pass follows [B]."""
 
     saved: Float
     waiting: Float
@@ -98,7 +98,7 @@ class _PendingGradients(Arrays):
 
 def _pending_gradients(stages: Stages) -> _PendingGradients:
     framework = stages.scenario.framework
-    # torch's backward passes of inputs add what the weights' passes have left to fp32 sums
+    # torch's input-gradient passes add pending weight gradients to the fp32 sums
     summed = stages.layouts.sums_gradients(framework) & framework.buffers.pipeline_gradients_whole
     first = _gradients(stages, passes_in_flight(stages).first_chunk)
     everything = stages.trained.trainable * stages.scenario.workload.compute_bytes
@@ -110,7 +110,7 @@ def _pending_gradients(stages: Stages) -> _PendingGradients:
 
 
 def _gradients(stages: Stages, counts: tuple[Float, ...]) -> Float:
-    """Weight gradients of some blocks in the precision that computes."""
+    """Weight gradients of `counts` of each block, in compute precision [B]."""
     scenario = stages.scenario
     pairs = zip(stages.blocks, counts, strict=True)
     elements = sum(

@@ -1,4 +1,4 @@
-"""Footprint: bytes that layouts take of a device, a node's memory and its disk, and their fit."""
+"""Footprint: device, host and disk bytes of layouts, and whether they fit."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from planner.errors import DescriptionError
 
 @dataclass(frozen=True)
 class Footprints(Arrays):
-    """Named parts of memory over the axis of the layouts."""
+    """Memory of many layouts by part, and whether they fit."""
 
     layouts: Layouts
     memory_parts_bytes: dict[str, Float]
-    """Of a device at the worst stage."""
+    """Parts of device memory at the worst stage."""
     worst_stage: Int
     peak_moment: Int
     host_parts_bytes: dict[str, Float]
-    """Of a node."""
+    """Parts of host memory per node."""
     disk_bytes: Float
-    """Of a node."""
+    """Bytes on the local disk per node."""
     device_limit_bytes: float
     host_limit_bytes: float
     disk_limit_bytes: float
@@ -129,7 +129,7 @@ def footprints_of(stages: Stages) -> Footprints:
 def _as_measured(
     scenario: Scenario, layouts: Layouts, parts_bytes: dict[str, Float]
 ) -> dict[str, Float]:
-    """Parts of a device's memory (L, ...), corrected by runs measured before [B]."""
+    """Parts of device memory (L, ...), corrected by measured runs [B]."""
     if scenario.experience.memory is None:
         return parts_bytes
     factor = memory_outlook(scenario, layouts).expected.reshape(np.shape(layouts.dp))
@@ -137,7 +137,7 @@ def _as_measured(
 
 
 def check_figures(scenario: Scenario, *totals: Float) -> None:
-    """Raise DescriptionError where a total is not finite, or less than nothing."""
+    """Raise DescriptionError if a total is infinite, NaN or negative."""
     for total in totals:
         if not np.all(np.isfinite(total) & (total >= 0)):
             raise DescriptionError(
@@ -148,7 +148,7 @@ def check_figures(scenario: Scenario, *totals: Float) -> None:
 
 
 def _worst_stage(stages: Stages) -> tuple[dict[str, Float], Int, Int]:
-    """Parts at the worst stage, which one it is, and at which moment."""
+    """Parts at the worst stage, the stage's index, and its peak moment."""
     peak = Peak.of(stages)
     worst = np.argmax(peak.total, axis=-1)
     places = (*np.indices(worst.shape, sparse=True), worst)
@@ -162,7 +162,7 @@ def stage_memory(scenario: Scenario, layout: Layout) -> list[dict[str, float]]:
     Counted: everything in DEVICE_PARTS. Left out: host memory. method.md#memory-per-device.
 
     >>> stages = stage_memory(scenario, Layout(pp=4))
-    >>> [round(parts["weights"] / 1e9, 2) for parts in stages]      # 8 layers of 0.436 GB; the ends
+    >>> [round(parts["weights"] / 1e9, 2) for parts in stages]      # 8 layers of 0.436 GB, ends
     [4.54, 3.49, 3.49, 4.54]
     """
     parts, _ = device_memory(Stages.of_pipeline(scenario, layout))

@@ -1,4 +1,4 @@
-"""Gradients: those that exist, and the buffers of their reduction, at the moments of a step."""
+"""Gradients: live gradients and reduction buffers at the moments of a step."""
 
 from __future__ import annotations
 
@@ -13,45 +13,45 @@ from planner.cost.shards.stages import Stages
 
 @dataclass(frozen=True, slots=True)
 class Reduction(Arrays):
-    """Gradients and buffers at the moments of a step [B]."""
+    """Gradients and reduction buffers at the moments of a step [B]."""
 
     before: Float
-    """Gradients while activations are at their peak."""
+    """Gradients at the activation peak."""
     at_end: Float
     """Gradients when a backward pass reaches its first layer."""
     summed: Float
-    """Gradients when sums over all passes are reduced; the sharded ones without such sums."""
+    """Gradients while sums over all passes are reduced; else those the optimizer reads."""
     buckets: Float
-    """Buckets that exist before backward passes, and so throughout."""
+    """Buckets that exist throughout the step, not only in backward passes."""
     in_loss: Float
-    """Beside them: the head's gradient where the loss runs piece by piece."""
+    """Gradient of the head at the loss, if the loss is chunked or fused with the head's GEMM."""
     in_last_layer: Float
-    """Beside them: gradients that the layer has already, and the head's reduction."""
+    """Buckets, gradients that the layer already has, and the head's reduction."""
     in_next_to_last_layer: Float
-    """Beside them: gradients that this layer has already, and the last layer's reduction."""
+    """Buckets, gradients that this layer already has, and the last layer's reduction."""
     after_last_layer: Float
-    """When a layer's gradients are complete and the reduction of some has begun."""
+    """Buckets, the last layer's complete gradients, and the reductions that have begun."""
     of_layer: Float
-    """Of that, the gradients of the layer itself."""
+    """Part of `after_last_layer`: the layer's own gradients."""
     copied: Float
-    """Of that, what is there only when the layer's backward has ended."""
+    """Part of `after_last_layer` that exists only once the layer's backward has ended."""
     in_second_layer: Float
-    """When its gradients are complete."""
+    """Buckets and gradients once the second layer's gradients are complete."""
     in_first_layer: Float
-    """While the first layer's backward runs."""
+    """Buckets and gradients during the first layer's backward."""
     in_embedding: Float
-    """While the embedding's gradient is computed and reduced."""
+    """Buckets and gradients while the embedding's gradient is computed and reduced."""
     of_sums: Float
-    """When sums over all passes are reduced."""
+    """Reduction buffers while sums over all passes are reduced."""
     gather_bucket: Float
     """Bucket that gathers updated weights (ZeRO-1 and 2)."""
 
 
 def reduction(stages: Stages, activations: Activations, gradients: Float) -> Reduction:
-    """Gradients and their buffers on a stage; `gradients` are those that the optimizer reads [B].
+    """Gradients and reduction buffers of a stage; `gradients`: those that the optimizer reads [B].
 
     Counted: sums over passes, gradients of the layer in backward, inputs and new outputs of
-    reductions, buckets. Left out: what is freed between two gradients of one layer.
+    reductions, buckets. Left out: tensors freed between two gradients of one layer.
     method.md#memory-per-device.
 
     >>> from planner.cost.memory.activations import stage_activations
@@ -76,39 +76,39 @@ class Unreduced(Arrays):
     split: Mask
     """True where the gradients of an FSDP group are reduced together."""
     gradients: Float
-    """Between two passes."""
+    """Gradients between two passes."""
     sums: Float
     passed: Float
-    """At a pass's end, where nothing is summed."""
+    """Gradients at the end of a pass, if nothing is summed."""
     summed: Float
     buckets: Float
     throughout: Float
     filling: Float
-    """Buckets, and what fills them."""
+    """Buckets, and the copy of a bucket during its reduction."""
     computing: Float
-    """Of a layer."""
+    """Gradients of the layer in backward."""
     tied: Float
     head: Float
     reduced: Float
     after_last_layer: Float
     copied: Float
     in_loss: Float
-    """Where the loss is in one piece."""
+    """Gradient of the head, if the loss is fused with its GEMM; else 0."""
     of_piece: Float
-    """The head's sum over pieces."""
+    """Gradient sum of the head over loss chunks."""
     of_last_piece: Float
-    """Its reduction."""
+    """Input and output of the reduction of this sum."""
     in_embedding: Float
     of_sums: Float
     gather_bucket: Float
 
     @classmethod
     def of(cls, stages: Stages, gradients: Float) -> Unreduced:
-        """Of stages, from the gradients that the optimizer reads."""
+        """Compute for stages; `gradients`: those that the optimizer reads."""
         return _Sizes(stages, gradients).unreduced()
 
     def beside(self, stages: Stages, activations: Activations) -> Reduction:
-        """With the activations that are there."""
+        """Complete the `Reduction` with the stage's activations."""
         early = self.computing * activations.layer.early_gradients
         following = stages.layouts.num_microbatches > activations.in_flight
         before = np.where(self.preallocates | following, self.gradients, 0.0)
@@ -132,8 +132,8 @@ class Unreduced(Arrays):
         )
 
     def _in_loss(self, before: Float, activations: Activations) -> Float:
-        """Gradient of a head whose loss runs in pieces: its sum, or its reduction if larger."""
-        # a sum over the passes before is there already
+        """Head gradient of a chunked loss: its sum over chunks, or its reduction if larger [B]."""
+        # a sum over earlier passes already exists
         summed = np.where(self.once & (before > 0), 0.0, self.of_piece)
         reducing = summed + self.of_last_piece - activations.loss
         return np.where(self.split, np.maximum(summed, reducing), 0.0)
@@ -153,24 +153,24 @@ class _Sizes:
         self.in_backward = framework.kernels.optimizer_in_backward
         self.largest_group = stages.largest_group
         self.parallel = layouts.num_replicas > 1
-        # FSDP reduces group by group in fp32 also where it only replicates
+        # FSDP reduces group by group in fp32, even if it only replicates
         self.sharding = self.size.sharded_weight_bytes == 0
         reduces = self.parallel | self.buffers.reduces_alone
         self.split = reduces & (layouts.shards_gradients | self.sharding)
         self.once = layouts.sums_gradients(framework) & self.sharding
         self.every = self.split & ~self.once
         self.late = self.split & self.once & ~layouts.piped
-        # gradients in the format of their sums are added to these one by one
+        # gradients in the format of their sums are added to the sums one by one
         self.added = self.once & (self.size.reduce_bytes <= self.buffers.layer_gradient_bytes)
         ranks = np.where(layouts.shards_states, layouts.num_shards, 1)
         self.output_bytes = np.where(self.sharding, self.size.gradient_bytes / ranks, 0.0)
-        # and beside it what it is narrowed from
+        # plus the wider output that is narrowed to it
         narrower = self.size.gradient_bytes < self.size.reduce_bytes
         wide = np.where(self.sharding & narrower, self.size.reduce_bytes / ranks, 0.0)
         self.reduced_bytes = self.output_bytes + wide
 
     def unreduced(self) -> Unreduced:
-        """All that several moments share."""
+        """Collect the sizes in an `Unreduced`."""
         params, buffers, layer = self.params, self.buffers, self.layer
         current, ahead = buffers.layer_gradient_bytes, buffers.reduce_input_bytes
         buckets, sums = self.buckets(), self.sums()
@@ -178,7 +178,7 @@ class _Sizes:
         passing = buffers.buckets_in_backward & each & ~self.layouts.shards_weights
         computing = np.where(self.split & ~self.added, layer * current, 0.0)
         tied = np.where(self.split, params.tied * current, 0.0)
-        # the norm after it lets go of the head's where that is reduced with the last piece
+        # a chunked loss reduces the head with its last chunk; the norm's reduction then frees it
         late_head = (params.head - params.tied) * (self.loss_chunks == 1)
         reduced, table = np.where(self.every, layer * ahead, 0.0), self.table()
         copies, largest = self.copies(), np.maximum(params.embedding, layer)
@@ -202,7 +202,7 @@ class _Sizes:
             reduced=reduced,
             after_last_layer=buckets + computing + tied + reduced + late + self.outputs() + copies,
             copied=copies + late,
-            # a loss fused with the head's product has its gradient in the precision of the weights
+            # a loss fused with the head's GEMM computes its gradient in the weights' precision
             in_loss=params.head * self.element * in_loss,
             of_piece=params.head * ahead,
             of_last_piece=params.head * (ahead + self.reduced_bytes),
@@ -212,34 +212,34 @@ class _Sizes:
         )
 
     def outputs(self) -> Float:
-        """Outputs of a layer's reductions; narrower copies of sums outlive the weights' update."""
+        """Outputs of a layer's reductions; only narrowed copies with an optimizer in backward."""
         reduces = self.every | self.late
         narrower = self.size.gradient_bytes < self.size.reduce_bytes
         size = np.where(reduces, self.layer * self.output_bytes, 0.0)
         return size * (narrower + (not self.in_backward))
 
     def sums(self) -> Float:
-        """Unsharded sums of gradients over the passes of a step, in the reduction's precision."""
+        """Unsharded gradient sums over the passes of a step, in the reduction's precision [B]."""
         return (self.params.trainable + self.beyond()) * self.size.reduce_bytes
 
     def beyond(self) -> Float:
-        """Elements of a table's gradient sum beyond its share, where no head splits it."""
+        """Extra elements of an untied embedding's gradient sum, unsplit over tp (DTensor)."""
         unsplit, params = float(self.buffers.whole_embedding_gradient), self.params
         return np.where(params.tied > 0, 0.0, params.table * (self.layouts.tp - 1) * unsplit)
 
     def passing(self) -> Float:
-        """Largest gradient where each is gone after its weight's update, without groups."""
+        """Largest gradient that an optimizer in backward frees after its update, without FSDP."""
         each = self.size.gradient_bytes if self.in_backward and not self.sharding else 0.0
         return np.asarray(self.largest_group * each)
 
     def summed(self) -> Float:
-        """Gradients when the last sums are reduced: all in a pipeline, else the embedding's."""
+        """Gradients while the last sums are reduced: all sums, or shards and embedding's sum."""
         last = (self.params.embedding + self.beyond()) * self.size.reduce_bytes
         left = np.where(self.layouts.shards_states, self.gradients + last, self.sums())
         return np.where(self.layouts.piped, self.sums(), left)
 
     def table(self) -> Float:
-        """Gradient of the embedding, that of a split table whole (DTensor)."""
+        """Gradient of the embedding; a table split over tp has an unsplit one with DTensor [B]."""
         params, computed_whole = self.params, float(self.buffers.whole_embedding_gradient)
         table = params.table * self.layouts.tp * computed_whole
         unsplit = self.once & (params.tied == 0) & (table > 0)
@@ -248,14 +248,14 @@ class _Sizes:
         return table * self.element + np.where(self.split, rest * current, 0.0)
 
     def copies(self) -> Float:
-        """Copies of gradients that are not split by rows: of fp32 sums, or as computed."""
+        """Copy-in of gradients not sharded by rows: from fp32 sums, or as computed [B]."""
         buffers = self.buffers
         each = np.where(self.late, buffers.reduce_input_bytes, buffers.layer_gradient_bytes)
         copied = (self.every | self.late) & ~self.layouts.shards_weights
         return np.where(copied, self.params.copied_in * each, 0.0)
 
     def groups(self) -> Float:
-        """Beyond all sums, when a pipeline reduces them group by group: embedding, layers, head."""
+        """Buffers beyond the sums while a pipeline reduces group by group, embedding first [B]."""
         params, ahead = self.params, self.buffers.reduce_input_bytes
         split = np.where(self.beyond() > 0, params.table * ahead, 0.0)
         first = params.embedding * ahead + np.maximum(params.embedding * self.output_bytes, split)
@@ -265,7 +265,7 @@ class _Sizes:
         return np.where(piped, np.maximum(first, then - gone), 0.0)
 
     def buckets(self) -> Float:
-        """Buckets of gradients to be reduced."""
+        """Buckets for gradient reduction [B]."""
         buffers, bucket_elements = self.buffers, self.buffers.reduce_bucket_elements
         elements = (
             bucket_elements
@@ -277,13 +277,13 @@ class _Sizes:
         return np.where(self.parallel, number * elements * self.size.reduce_bytes, 0.0)
 
     def bucket_copy(self) -> Float:
-        """Copy of a bucket while it is reduced."""
+        """Copy of a bucket while it is reduced [B]."""
         elements = np.minimum(self.buffers.reduce_bucket_elements, self.params.trainable)
         is_copied = self.parallel & self.layouts.gathers_updates & self.buffers.copies_bucket
         return np.where(is_copied, elements * self.size.reduce_bytes, 0.0)
 
     def gather_bucket(self) -> Float:
-        """The bucket that gathers updated weights."""
+        """Bucket that gathers updated weights [B]."""
         elements = np.minimum(self.buffers.gather_bucket_elements, self.params.unsharded)
         gathers = self.parallel & self.layouts.gathers_updates
         return np.where(gathers, elements * self.element, 0.0)

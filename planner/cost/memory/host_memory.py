@@ -1,4 +1,4 @@
-"""Host memory: bytes per node for processes, loading, offloaded states; and node-local disk."""
+"""Host memory: bytes per node for processes, loading, offloaded states; bytes on the disk."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from planner.cost.shards.stages import Stages
 
 
 def host_memory(stages: Stages, device_bytes: Float | float = 0.0) -> dict[str, Float]:
-    """Bytes of host memory per node, by part, at the worse of loading and stepping [B].
+    """Host memory per node by part, at the larger of checkpoint loading and training step [B].
 
-    `stages` are the first of each layout, `device_bytes` what a rank takes where its device has no
-    memory of its own. Counted: one process per rank; a checkpoint per rank where the framework
-    reads it whole, rank by rank or in shards where that exceeds the node; offloaded states,
-    gradients and weights; pinned buffers of the disk. Left out: the page cache, data loaders,
-    rounding of torch's host allocator. Ren et al. 2021, arXiv:2101.06840;
+    `stages`: the first stage of each layout; `device_bytes`: device memory of a rank, if its device
+    uses host memory. Counted: one process per rank; a full checkpoint per rank if the framework
+    reads it whole, rank by rank or in shards if these exceed the node; offloaded states, gradients
+    and weights; pinned buffers for disk offload. Left out: the page cache, data loaders, rounding
+    of torch's host allocator. Ren et al. 2021, arXiv:2101.06840;
     method.md#host-memory-loading-offload.
 
     >>> scenario = make_scenario("gpt2-xl", "deepspeed")
@@ -37,9 +37,9 @@ def host_memory(stages: Stages, device_bytes: Float | float = 0.0) -> dict[str, 
 def host_memory_phases(
     stages: Stages, device_bytes: Float | float = 0.0
 ) -> tuple[dict[str, Float], dict[str, Float]]:
-    """Bytes of host memory per node, by part, while a checkpoint is loaded and at a step [B].
+    """Host memory per node by part, during checkpoint loading and during a training step [B].
 
-    Counted: as `host_memory`, the worse of the two. Left out: as there.
+    Counted: as in `host_memory`, which returns the larger phase. Left out: as in `host_memory`.
     method.md#host-memory-loading-offload.
 
     >>> scenario = make_scenario("gpt2-xl", "deepspeed")
@@ -48,14 +48,14 @@ def host_memory_phases(
     8.0
     """
     device = stages.scenario.machine.device
-    # where there is one memory, the process is what the profile calls the device's context
+    # with shared memory the profile's device context already counts the process
     process = stages.scenario.framework.buffers.host_process_bytes.value
     node, layouts = stages.of_states(_node), stages.layouts
     per_node, offloaded = _ranks_per_node(stages), node.offloaded
     if np.any(layouts.offloads_activations):
         offloaded = offloaded + per_node * stage_activations(stages).offloaded
     processes = per_node * (0.0 if device.uses_host_memory else process)
-    # while a checkpoint is loaded, the devices hold weights alone
+    # during checkpoint loading the devices hold only weights
     weights = np.minimum(node.weights, device_bytes)
     zero: Float | float = 0.0
     load = {
@@ -88,9 +88,9 @@ class _Node(Arrays):
     """Offloaded states, gradients and weights of all ranks."""
     pinned: Float
     weights: Float
-    """Of one rank, on its device, where that has no memory of its own."""
+    """Weights of one rank on its device, if the device uses host memory; else 0."""
     load: Float
-    """While a checkpoint is loaded."""
+    """Checkpoint data during loading."""
 
 
 def _node(stages: Stages) -> _Node:
@@ -111,7 +111,7 @@ def _offloaded_bytes(stages: Stages) -> Float:
     layouts, owned = stages.layouts, stages.params.trainable_sharded
     framework = stages.scenario.framework
     moves, element = framework.offloading, float(stages.scenario.workload.compute_bytes)
-    # gradients that passes add to, and below ZeRO-3 a buffer through which weights go up
+    # gradient sums over passes, and below ZeRO-3 a buffer to upload weights
     summed = layouts.shards_weights | (layouts.num_microbatches > 1)
     gradients = owned * np.where(summed, stages.states.gradient_bytes, 0.0)
     buffer = owned * np.where(layouts.shards_weights, 0.0, element)
@@ -127,11 +127,11 @@ def _ranks_per_node(stages: Stages) -> Float:
 
 
 def _load_bytes(stages: Stages) -> Float:
-    """Host bytes per node while a checkpoint is loaded."""
+    """Checkpoint bytes in host memory per node during loading [B]."""
     scenario, params, per_node = stages.scenario, stages.params, _ranks_per_node(stages)
     framework, element = scenario.framework, float(scenario.workload.compute_bytes)
     shards = per_node * params.unsharded * element
-    # a rank reads what it will hold, which under ZeRO-3 is its shard
+    # a rank reads only what it will hold: under ZeRO-3 its shard
     shard_bytes = np.where(
         stages.layouts.shards_weights, per_node * params.sharded * element, shards
     )
@@ -142,7 +142,7 @@ def _load_bytes(stages: Stages) -> Float:
     processes = per_node * framework.buffers.host_process_bytes.value
     room = scenario.machine.node.host_memory_bytes.value - processes
     one_checkpoint = np.minimum(num_params * element, shards)
-    # zero.Init: a parameter is sharded as it is made, or goes to the disk
+    # zero.Init shards each parameter at creation, or sends it to the disk
     initialised = np.where(stages.layouts.weights_on_disk, 0.0, shard_bytes)
     return np.where(
         full_checkpoints <= room,
@@ -154,8 +154,8 @@ def _load_bytes(stages: Stages) -> Float:
 def disk_bytes(stages: Stages) -> Float:
     """Bytes on the node's local disk: swapped states and gradients, weights with full offload [B].
 
-    `stages` are the first of each layout. Counted: what all ranks of a node swap. Left out:
-    checkpoints and data. Rajbhandari et al. 2021, arXiv:2104.07857.
+    `stages`: the first stage of each layout. Counted: data that all ranks of a node swap. Left out:
+    checkpoints and data sets. Rajbhandari et al. 2021, arXiv:2104.07857.
 
     >>> scenario = make_scenario("gpt2-xl", "deepspeed")
     >>> stages = Stages.of_pipeline(scenario, Layout(dp=4, zero_stage=3, offload="all-nvme"))

@@ -16,43 +16,43 @@ from planner.cost.shards.stages import Stages
 
 @dataclass(frozen=True)
 class InFlight:
-    """Passes whose activations distinct stages hold at their peak; `index` spreads them [1]."""
+    """Passes whose activations unique stages hold at peak; `index` expands to all stages [1]."""
 
     layouts: Layouts
     stage: Int
     counts: list[Float]
-    """Blocks of every chunk, in the order of blocks."""
+    """Block counts of every chunk, in the order of the blocks."""
     layers: Float
     """Layers of every chunk."""
     passes: Float
-    """Passes through every chunk."""
+    """Passes in flight through every chunk."""
     index: Int
 
     @functools.cached_property
     def micro_batches(self) -> Float:
-        """Whole micro-batches of the stage: passes through one chunk count as a part."""
+        """Micro-batches in flight on the stage; a pass through one of v chunks counts as 1 / v."""
         return (np.sum(self.passes, axis=0) / self.layouts.vpp)[self.index]
 
     @functools.cached_property
     def blocks(self) -> tuple[Float, ...]:
-        """Each block times the micro-batches in flight through its chunk, in their order."""
+        """Block counts times the passes in flight through their chunk, in block order."""
         return self._summed(self.passes)
 
     @functools.cached_property
     def smallest(self) -> tuple[Float, ...]:
-        """Blocks of the chunk with fewest layers, in which least is freed by a backward pass."""
+        """Block counts of the chunk with the fewest layers, whose backward pass frees the least."""
         fewest = np.argmin(np.where(self.layers > 0, self.layers, np.inf), axis=0)[None]
         chosen = (np.take_along_axis(count, fewest, axis=0)[0] for count in self.counts)
         return tuple(count[self.index] for count in chosen)
 
     @functools.cached_property
     def received(self) -> Float:
-        """Passes whose input came from a neighbour."""
+        """Passes in flight whose input came from an earlier chunk of the model."""
         return np.sum(self.passes * (self._chunk > 0), axis=0)[self.index]
 
     @functools.cached_property
     def sent(self) -> Float:
-        """Passes whose output went to one."""
+        """Passes in flight whose output went to another stage."""
         layouts, chunk = self.layouts, self._chunk
         inside = chunk < layouts.pp * layouts.vpp - 1
         goes = inside & (layouts.stage_of(chunk + 1) != self.stage)
@@ -60,17 +60,17 @@ class InFlight:
 
     @functools.cached_property
     def first_chunk(self) -> tuple[Float, ...]:
-        """Blocks of the stage's first chunk."""
+        """Block counts of the stage's first chunk."""
         return tuple(count[0][self.index] for count in self.counts)
 
     @functools.cached_property
     def cool_down(self) -> tuple[Float, ...]:
-        """As `blocks`, when no forward pass follows and most deferred weight gradients wait."""
+        """As `blocks`, in cool-down when most deferred weight gradients are pending."""
         return self._summed(chunks_waiting(self.layouts, self.stage, self.layers)[0])
 
     @functools.cached_property
     def waiting(self) -> tuple[Float, ...]:
-        """Of those, the ones that wait for nothing but their weight gradients."""
+        """Part of `cool_down` that waits only for its weight-gradient passes."""
         return self._summed(chunks_waiting(self.layouts, self.stage, self.layers)[1])
 
     @property
@@ -82,10 +82,10 @@ class InFlight:
 
 
 def passes_in_flight(stages: Stages) -> InFlight:
-    """Passes whose activations stages hold at their peak [1].
+    """Passes whose activations each stage holds at its peak [1].
 
-    Counted: chunk by chunk, where a first or last one holds fewer layers than the others; one pass
-    more where those of neighbouring micro-batches run together. Left out: passes in backward.
+    Counted: per chunk, as the first or last may hold fewer layers than the others; one more pass
+    where passes of neighbouring micro-batches overlap. Left out: passes in backward.
     Megatron-LM, schedules.py: num_warmup_microbatches; method.md#pipeline.
 
     >>> scenario = make_scenario(load_model("llama-3-8b").replaced(num_layers=14), "fsdp2")
@@ -95,7 +95,7 @@ def passes_in_flight(stages: Stages) -> InFlight:
     ([5.5, 4.5, 3.5, 2.5], [15.0, 18.0, 14.0, 10.0])
     """
     layouts = stages.layouts
-    # schedules that pair passes count the one more themselves
+    # paired schedules already count the extra pass
     merged = layouts.merges_passes(stages.scenario.framework) & ~layouts.paired
     counted = (layouts.pp, layouts.vpp, layouts.schedule, layouts.grad_accumulation)
     columns = (*counted, *recompute_columns(layouts), *layouts.dealing, stages.stage)

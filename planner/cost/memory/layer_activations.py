@@ -17,10 +17,10 @@ from planner.describe.model.block import Block, Saved, Split
 
 
 def saved_bytes(scenario: Scenario, items: tuple[Saved, ...], layouts: Layouts) -> Float:
-    """Saved tensors on one rank for one micro-batch [B].
+    """Size of saved tensors on one rank for one micro-batch [B].
 
-    Counted: their bytes per token, over the ranks that split them. Left out: how many layers keep
-    them. method.md#memory-per-device.
+    Counted: bytes per token, divided by the ranks that split a tensor; expert load. Left out: the
+    number of layers. method.md#memory-per-device.
 
     >>> queries = Saved("queries", 2 * 4096, "sharded")             # sequences of 2048 tokens
     >>> float(saved_bytes(scenario, (queries,), Layouts.of(Layout(tp=4)))) / 2**20
@@ -50,13 +50,13 @@ _CONDITIONS: dict[str, Callable[[Layouts], Mask]] = {
     "only_batched": lambda layouts: layouts.micro_batch > 1,
     "only_piped": lambda layouts: layouts.piped,
 }
-"""Where tensors exist that do not exist everywhere, by the mark of `Saved`."""
+"""Layouts in which a marked tensor exists, by its `only_` mark in `Saved`."""
 
 
 def always_saved(block: Block) -> tuple[Saved, ...]:
-    """Tensors of a block that autograd saves without recompute: their bytes per token [B].
+    """Tensors of a block that autograd saves without recompute, in bytes per token [B].
 
-    Counted: all but those of selective recompute. Left out: ranks that split them. Definition.
+    Counted: all not exclusive to selective recompute. Left out: the split over ranks. Definition.
 
     >>> any(item.selective_only for item in always_saved(blocks_of(scenario)[1]))
     False
@@ -66,25 +66,25 @@ def always_saved(block: Block) -> tuple[Saved, ...]:
 
 @dataclass(frozen=True, slots=True)
 class LayerActivations(Arrays):
-    """Saved activations and temporaries per micro-batch, each of the layer where it is largest."""
+    """Saved activations and temporaries per micro-batch, each of the layer with the most [B]."""
 
     saved: Float
-    """From forward to backward, on the device."""
+    """Activations kept on the device from forward to backward."""
     offloaded: Float
-    """From forward to backward, on the host."""
+    """Activations kept on the host from forward to backward."""
     working: Float
-    """Repeated activations and gradients during its backward, and what comes back for it."""
+    """Gradients, recomputed and reloaded activations at the peak of the layer's backward."""
     ending: Float
-    """Its gradients when its backward ends, in attention, beyond what it has freed."""
+    """Temporaries at the end of the layer's backward (attention), less freed activations."""
     after_ffn: Float
-    """Its temporaries when its feed-forward's weight gradients are complete; may be negative."""
+    """Temporaries once feed-forward weight gradients are complete, less freed ones; may be < 0."""
     early_gradients: Float
-    """Share of its weights' gradients that exist when its working set is largest."""
+    """Share of the layer's weight gradients that exist at its largest working set [1]."""
     ffn_gradients: Float
-    """Share of its weights in the feed-forward."""
+    """Share of the layer's weights in the feed-forward [1]."""
 
     def or_larger(self, candidate: LayerActivations, present: Mask) -> LayerActivations:
-        """The larger of both in everything, where the other is on the stage."""
+        """Field-wise maximum with `candidate` where `present`; shares follow the working set."""
         larger = present & (candidate.working > self.working)
         return LayerActivations(
             np.where(present, np.maximum(self.saved, candidate.saved), self.saved),
@@ -100,8 +100,8 @@ class LayerActivations(Arrays):
 def layer_activations(scenario: Scenario, block: Block, layouts: Layouts) -> LayerActivations:
     """Saved activations of one layer and micro-batch, and temporaries of its backward [B].
 
-    Counted: tensors that autograd saves, or the layer's input where it is recomputed; recomputed
-    activations and gradients at the peak of either half of backward. Left out: other layers.
+    Counted: tensors that autograd saves, or the layer's input under recompute; recomputed
+    activations and gradients at the peak of backward in either half. Left out: other layers.
     method.md#activations.
 
     >>> layer, layouts = blocks_of(scenario)[1], Layouts.of(Layout(recompute="full"))
@@ -122,7 +122,7 @@ def layer_activations(scenario: Scenario, block: Block, layouts: Layouts) -> Lay
     after_ffn = size(block.after_ffn) + in_attention - freed
     ffn, attention = (size(items) for items in block.working)
     ffn, attention = ffn + in_ffn, attention + in_attention
-    # feed-forward comes first in backward: only its last product has a gradient then
+    # backward starts in the feed-forward: only its last GEMM has a weight gradient then
     down = np.where(ffn >= attention, _ffn_share(block, "down"), 1.0)
     recomputed, peak = size(block.repeating) + in_ffn, np.maximum(ffn, attention)
     recomputed = np.where(layouts.recomputes_layers, recomputed, 0.0)
@@ -135,7 +135,7 @@ def layer_activations(scenario: Scenario, block: Block, layouts: Layouts) -> Lay
         saved=np.where(offloads, zero, on_device),
         offloaded=comes_back,
         working=np.maximum(peak, recomputed) + comes_back,
-        # but for its input the layer's own activations are freed when attention's backward ends
+        # after attention's backward all of the layer's activations but its input are freed
         ending=size(block.working[1]) - np.maximum(on_device - layer_input, 0.0) + comes_back,
         after_ffn=after_ffn + comes_back,
         early_gradients=np.where(recomputed > peak, 0.0, down),
@@ -146,13 +146,13 @@ def layer_activations(scenario: Scenario, block: Block, layouts: Layouts) -> Lay
 _FFN: tuple[Module, ...] = ("moe_act", "layernorm", "mlp", "moe", "shared_experts")
 
 _ATTENTION: tuple[Module, ...] = ("core_attn", "layernorm", "mla_up_proj")
-"""Modules of both halves of a layer; norms stand in both."""
+"""Recompute modules of the two halves of a layer; norms are in both."""
 
 
 def _saved_and_recomputed(
     scenario: Scenario, block: Block, layouts: Layouts, all_saved: Float, layer_input: Float
 ) -> tuple[Float, Float, Float]:
-    """Saved bytes of a layer; recomputed bytes for the backward of feed-forward and attention."""
+    """Saved bytes of a layer, and recomputed bytes for feed-forward's and attention's backward."""
     full, selective = layouts.recomputes_layers, layouts.recomputes_selectively
     span = layouts.recompute_span
     selected = saved_bytes(scenario, tuple(item for item in block.saved if item.selective), layouts)
@@ -178,7 +178,7 @@ def _saved_and_recomputed(
 def _recomputed_bytes(
     scenario: Scenario, block: Block, layouts: Layouts, modules: tuple[Module, ...]
 ) -> Float:
-    """Activations of a layer that the recomputed modules do not save [B]."""
+    """Activations of a layer that are recomputed with `modules` instead of saved [B]."""
     total = np.zeros(np.shape(layouts.tp))
     for item in always_saved(block):
         names = tuple(name for name in item.again_with if name in modules)
@@ -189,7 +189,7 @@ def _recomputed_bytes(
 
 
 def _dequantised_matrix(scenario: Scenario, block: Block, layouts: Layouts) -> Float:
-    """A frozen matrix in the precision that computes, and what is alive beside it [B]."""
+    """Largest frozen matrix in compute precision (QLoRA, DoRA), with temporaries alive then [B]."""
     workload = scenario.workload
     if not (workload.quantized or workload.dora):
         return np.zeros(np.shape(layouts.tp))
@@ -204,6 +204,6 @@ def _dequantised_matrix(scenario: Scenario, block: Block, layouts: Layouts) -> F
 
 
 def _ffn_share(block: Block, matrix: str = "") -> float:
-    """Part of a layer's parameters in its feed-forward, or in one matrix of it."""
+    """Share of a layer's parameters in its feed-forward, or in one matrix of it [1]."""
     inside = (w for w in block.weights if w.part in ("feed_forward", "experts"))
     return sum(w.num_params for w in inside if not matrix or w.matrix == matrix) / block.num_params

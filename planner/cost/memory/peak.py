@@ -14,7 +14,7 @@ from planner.cost.shards.stages import Stages
 
 
 def device_memory(stages: Stages) -> tuple[dict[str, Float], Int]:
-    """Bytes per rank of pipeline stages, by part, at the peak, and which of MOMENTS that is [B].
+    """Peak memory per rank of each stage, by part, and the index of its moment in MOMENTS [B].
 
     Counted: DEVICE_PARTS. Left out: other jobs on the device. method.md#memory-per-device.
 
@@ -37,23 +37,23 @@ class Peak:
     moment: Int
     """Index of the worst phase in MOMENTS."""
     total: Float
-    """All parts at that moment, the allocator's reserve and the device's context among them."""
+    """All parts at that moment, including the allocator's reserve and the device context."""
     before_update: Float
-    """Memory before the optimizer's step, and the temporaries of that beside it: what activations
-    leave behind is too small for them, so the allocator takes more while there is room."""
+    """Peak before the optimizer step, plus the step's temporaries. Blocks freed by activations are
+    too small for these, so the allocator reserves new memory while the device has room."""
     context: Float
 
     @classmethod
     def of(cls, stages: Stages) -> Peak:
-        """The peaks of stages."""
+        """Compute the peak of every stage."""
         inputs, shape = PeakInputs.of(stages), stages.shape
         live_tensors = tuple(_parts(moment(inputs)) for moment in MOMENTS.values())
         peak_bytes, moment = np.zeros(shape), np.zeros(shape, dtype=np.int64)
         before = peak_bytes
         for number, (name, parts) in enumerate(zip(MOMENTS, live_tensors, strict=True)):
-            # the optimizer's step is the last of them
+            # the optimizer step is the last moment
             before = peak_bytes.copy() if name == "optimizer" else before
-            # of what nothing is there, nothing is added up
+            # skip scalar parts that are zero
             total = np.asarray(sum(part for part in parts.values() if part.ndim or part))
             np.copyto(moment, number, where=total > peak_bytes)
             np.maximum(peak_bytes, total, out=peak_bytes)
@@ -64,7 +64,7 @@ class Peak:
         return cls(inputs, live_tensors, moment, total, before_update, context)
 
     def parts(self, *places: Int) -> dict[str, Float]:
-        """The parts of the stages at some places, by DEVICE_PARTS."""
+        """Split the peak of the stages at `places` (array indices) into DEVICE_PARTS [B]."""
         stages, moment = self.inputs.stages, np.asarray(self.moment[places])
 
         def at_places(values: Float) -> Float:
@@ -92,7 +92,7 @@ class Peak:
 
 
 def _reserved(stages: Stages, allocated: Float, before_update: Float, context: Float) -> Float:
-    """Reserve of the caching allocator beyond `allocated`; its peak is `before_update` [B]."""
+    """Allocator's reserve beyond `allocated`; up to `before_update` if it keeps temporaries [B]."""
     machine, buffers = stages.scenario.machine, stages.scenario.framework.buffers
     reserve = buffers.allocator_fraction.value * allocated
     if not buffers.keeps_temporaries:
@@ -109,7 +109,7 @@ def _parts(live_tensors: LiveTensors) -> dict[str, Float]:
 
 
 def _context_bytes(stages: Stages) -> Float:
-    """Driver context, and the buffers of a rank's communicators."""
+    """Driver context plus the buffers of a rank's communicators [B]."""
     device = stages.scenario.machine.device
     return (
         device.context_bytes.value + communicators(stages.layouts) * device.communicator_bytes.value
@@ -117,18 +117,18 @@ def _context_bytes(stages: Stages) -> Float:
 
 
 def communicators(layouts: Layouts) -> Float:
-    """Communicators with buffers of their own that a rank is in [1].
+    """Communicators per rank that have their own buffers [1].
 
-    Counted: one per axis in use, a pair with each pipeline neighbour as torch makes them (pytorch
-    issue 129140), one over several axes for the norm of gradients. Left out: that a pipeline's ends
-    have one neighbour, unless tied tables pair them; groups that share buffers (ncclCommSplit).
+    Counted: one per axis in use, one with each pipeline neighbour as torch makes them (pytorch
+    issue 129140), one across axes for the gradient norm. Left out: first and last stage have one
+    neighbour, unless tied embeddings pair them; groups that share buffers (ncclCommSplit).
     method.md#memory-per-device.
 
     >>> float(communicators(Layouts.of(Layout(dp=4, tp=4, pp=12))))   # 2 axes, 2 pairs, all ranks
     5.0
     """
     inside = np.sum([axis > 1 for axis in (layouts.dp, layouts.tp, layouts.cp)], axis=0)
-    # experts are spread over ranks of other axes
+    # ep uses ranks of the other axes
     several = inside + layouts.piped > 1
     pairs = np.minimum(layouts.pp - 1, 2)
     return np.asarray(inside + (layouts.ep > 1) + pairs + several, dtype=np.float64)

@@ -1,5 +1,4 @@
-"""Moments: tensors alive on the device at the eleven moments of a step that compete for the
-peak."""
+"""Moments: live tensors on the device at the eleven moments of a step where memory may peak."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ _NOTHING = functools.partial(np.zeros, ())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveTensors(Arrays):
-    """Device memory that is alive at one phase of a step, by part [B]."""
+    """Live device memory at one moment of a step, by part [B]."""
 
     weights: Float
     gradients: Float
@@ -43,7 +42,7 @@ class LiveTensors(Arrays):
 
 @dataclass(frozen=True, slots=True)
 class _ResidentTensors(Arrays):
-    """Weights, gradients and optimizer temporaries, which do not depend on activations [B]."""
+    """Weights, gradients and optimizer temporaries: tensors independent of activations [B]."""
 
     resident: Resident
     weights: ResidentWeights
@@ -63,7 +62,7 @@ def _resident_tensors(stages: Stages) -> _ResidentTensors:
 
 @dataclass(frozen=True, slots=True)
 class PeakInputs:
-    """Tensors that several phases share, computed once [B]."""
+    """Tensors that several moments share, computed once [B]."""
 
     stages: Stages
     resident: Resident
@@ -73,11 +72,11 @@ class PeakInputs:
     reduction: Reduction
     deferred_gradients: DeferredGradients
     temporaries: Float
-    """Copies that the optimizer step makes of what a rank updates."""
+    """Temporary copies in the optimizer step of the parameters that a rank updates."""
 
     @classmethod
     def of(cls, stages: Stages) -> PeakInputs:
-        """Compute the inputs of all phases for pipeline stages."""
+        """Compute the inputs of all moments for pipeline stages."""
         tensors, activations = (
             stages.of_states(_resident_tensors),
             stages.of_work(stage_activations),
@@ -102,30 +101,30 @@ class PeakInputs:
 
     @property
     def stage_buffers(self) -> Float:
-        """The gathered stream and the stage's buffers, while activations are at their peak."""
+        """Gathered residual stream and send/receive buffers at the activation peak."""
         ends = self.activations.buffers
         return self.activations.sequence_buffer + ends.at_peak + ends.sent_gradient
 
     @property
     def loss_buffers(self) -> Float:
-        """The same at the loss, whose gathered stream is the head's input where that is kept."""
+        """`stage_buffers` at the loss, without the gathered stream if saved as the head's input."""
         keeps_gathered = self.stages.scenario.framework.kernels.saves_gathered
         return self.stage_buffers - self.activations.sequence_buffer * keeps_gathered
 
     @property
     def stage_buffers_after(self) -> Float:
-        """The gathered stream and receive buffers when a backward pass nears its end."""
+        """Gathered residual stream and receive buffers near the end of a backward pass."""
         return self.activations.sequence_buffer + self.activations.buffers.receive
 
     def ending(self, layer: LayerActivations) -> Float:
-        """Temporaries of a layer when its gradients are complete."""
+        """Temporaries of a layer once its weight gradients are complete."""
         reduce = self.reduction
         after_ffn = layer.after_ffn - reduce.of_layer * (1 - layer.ffn_gradients)
         return np.maximum(np.maximum(layer.ending, after_ffn) - reduce.copied, 0.0)
 
 
 def _forward(inputs: PeakInputs) -> LiveTensors:
-    """The last layer's weights are gathered; its activations are still to come."""
+    """Start of the last layer's forward: weights are gathered, activations not yet saved."""
     return LiveTensors(
         weights=inputs.weights.all,
         gathered_parameters=inputs.gathered.in_forward,
@@ -136,7 +135,7 @@ def _forward(inputs: PeakInputs) -> LiveTensors:
 
 
 def _loss(inputs: PeakInputs) -> LiveTensors:
-    """All activations and the logits; the head's weights are gathered."""
+    """Loss: all activations and the logits; the head's weights are gathered."""
     return LiveTensors(
         weights=inputs.weights.all,
         gathered_parameters=inputs.gathered.head,
@@ -150,7 +149,7 @@ def _loss(inputs: PeakInputs) -> LiveTensors:
 
 
 def _backward(inputs: PeakInputs) -> LiveTensors:
-    """All activations, and the last layer's working set."""
+    """Backward of the last layer: all activations, and its working set."""
     return LiveTensors(
         weights=inputs.weights.without_head,
         gathered_parameters=inputs.gathered.window,
@@ -162,7 +161,7 @@ def _backward(inputs: PeakInputs) -> LiveTensors:
 
 
 def _next_to_last_layer(inputs: PeakInputs) -> LiveTensors:
-    """The last layer's activations are gone and its gradients reduced; the next working set."""
+    """Working set of the next-to-last layer; the last one is freed, its gradients in reduction."""
     return LiveTensors(
         weights=inputs.weights.without_last_layer,
         gathered_parameters=inputs.gathered.window,
@@ -174,7 +173,7 @@ def _next_to_last_layer(inputs: PeakInputs) -> LiveTensors:
 
 
 def _layer_before_last(inputs: PeakInputs) -> LiveTensors:
-    """The last layer's activations are gone, its gradients complete and reduced."""
+    """End of the last layer's backward: activations freed, gradients complete and in reduction."""
     return LiveTensors(
         weights=inputs.weights.without_last_layer,
         gathered_parameters=inputs.gathered.window,
@@ -186,7 +185,7 @@ def _layer_before_last(inputs: PeakInputs) -> LiveTensors:
 
 
 def _second_layer(inputs: PeakInputs) -> LiveTensors:
-    """Its gradients are complete, the first layer's activations still there."""
+    """End of the second layer's backward; the first layer's activations are still alive."""
     first_layer_saved = np.where(inputs.stages.layouts.piped, inputs.activations.first.saved, 0.0)
     return LiveTensors(
         weights=inputs.weights.in_first_layer,
@@ -211,7 +210,7 @@ def _first_layer(inputs: PeakInputs) -> LiveTensors:
 
 
 def _embedding(inputs: PeakInputs) -> LiveTensors:
-    """All gradients, the embedding's being computed and reduced."""
+    """All gradients, while the embedding's is computed and reduced."""
     return LiveTensors(
         weights=inputs.weights.in_first_layer,
         gathered_parameters=inputs.gathered.in_embedding,
@@ -222,7 +221,7 @@ def _embedding(inputs: PeakInputs) -> LiveTensors:
 
 
 def _cooling_down(inputs: PeakInputs) -> LiveTensors:
-    """No forward pass follows, and most deferred weight gradients wait."""
+    """Cool-down: no forward pass follows, and most deferred weight gradients are pending."""
     deferred, nothing = inputs.deferred_gradients, np.zeros(())
     if not np.any(deferred.waiting):
         none = {"weights": nothing, "gradients": nothing, "communication_buffers": nothing}
@@ -240,7 +239,7 @@ def _cooling_down(inputs: PeakInputs) -> LiveTensors:
 
 
 def _reducing(inputs: PeakInputs) -> LiveTensors:
-    """Sums of gradients over the passes of a step being reduced."""
+    """Reduction of the gradient sums over all passes of a step."""
     return LiveTensors(
         weights=inputs.weights.in_reduction,
         gathered_parameters=inputs.gathered.in_reduction,
@@ -250,7 +249,7 @@ def _reducing(inputs: PeakInputs) -> LiveTensors:
 
 
 def _optimizer(inputs: PeakInputs) -> LiveTensors:
-    """All gradients, the optimizer's temporaries, updated weights being gathered."""
+    """Optimizer step: all gradients, temporaries, and the bucket that gathers updated weights."""
     return LiveTensors(
         weights=inputs.weights.in_optimizer,
         gradients=inputs.resident.gradients,
@@ -260,7 +259,7 @@ def _optimizer(inputs: PeakInputs) -> LiveTensors:
 
 
 def _optimizer_temporaries(stages: Stages) -> Float:
-    """Copies that the optimizer step makes of what a rank updates [B]."""
+    """Temporary copies in the optimizer step of the parameters that a rank updates [B]."""
     size, params, updated = stages.states, stages.params, stages.updated_at_once
     largest = np.minimum(np.maximum(params.embedding, params.head), updated)
     copied = 4.0 if size.copies_narrow_gradients and size.gradient_bytes < 4 else 0.0
@@ -287,8 +286,8 @@ MOMENTS: dict[str, Callable[[PeakInputs], LiveTensors]] = {
 def staying_bytes(stages: Stages) -> Float:
     """Resident bytes of a stage between passes [B].
 
-    Counted: weights, gradients and optimizer states beside the last layer's backward pass. Left
-    out: activations, temporaries and buffers of a pass, the driver's and the allocator's share.
+    Counted: weights, gradients and optimizer states during the last layer's backward. Left out:
+    activations, temporaries and buffers of a pass, driver context, allocator reserve.
     method.md#memory-per-device.
 
     >>> stages = Stages.of_pipeline(make_scenario("gpt2-xl"), Layout())

@@ -23,8 +23,8 @@ class Resident(Arrays):
 def resident(stages: Stages) -> Resident:
     """Weights, gradients and optimizer states that stay on the device in the middle of a step [B].
 
-    Counted: what is resident. Left out: layers gathered for a while. Rajbhandari et al. 2020,
-    arXiv:1910.02054, figure 1, with the framework's bytes.
+    Counted: tensors that stay. Left out: temporarily gathered layers. Rajbhandari et al. 2020,
+    arXiv:1910.02054, figure 1, with the framework's bytes per parameter.
 
     >>> scenario = make_scenario("gpt2-xl", "deepspeed")
     >>> stay = resident(Stages.of_pipeline(scenario, Layout()))
@@ -39,7 +39,7 @@ def resident(stages: Stages) -> Resident:
     weights = weights + params.trainable * size.cached_weight_bytes + eight_bit_copies(stages)
     second_shards = second_shard_bytes(stages, params.all_gathered * stages.element)
     weights = weights + np.where(layouts.keeps_second_shards(framework), second_shards, 0.0)
-    # the gradient of a parameter that is itself a shard is one, once it is reduced
+    # a parameter that exists only as a shard has a sharded gradient after reduction
     shards = layouts.shards_gradients | (layouts.shards_states & (size.sharded_weight_bytes == 0))
     elements = np.where(shards, params.trainable_sharded, params.trainable)
     gradients = elements * size.gradient_bytes * (not framework.kernels.optimizer_in_backward)
@@ -50,10 +50,10 @@ def resident(stages: Stages) -> Resident:
     gradients = gradients + _reduced_twice(stages)
     optimizer = stages.optimizer_state_bytes - stages.paged_bytes
     if not size.sharded_weight_bytes:
-        # where the compute copy is only ever gathered, the fp32 copy is the parameter itself
+        # if the compute copy exists only gathered, the fp32 copy is the parameter itself
         master = stages.updated * size.master_bytes
         weights, optimizer = weights + master, optimizer - master
-    # offloaded optimizers take their gradient shard with them (ZeRO-Offload, arXiv:2101.06840)
+    # offloaded optimizers keep their gradient shard on the host (ZeRO-Offload, arXiv:2101.06840)
     stay = layouts.keeps_states | ~layouts.shards_gradients
     return Resident(
         weights=np.where(layouts.offloads_weights & layouts.shards_weights, 0.0, weights),
@@ -63,10 +63,9 @@ def resident(stages: Stages) -> Resident:
 
 
 def _reduced_twice(stages: Stages) -> Float:
-    """A tied table's second gradient shard, where a loss in pieces reduces the head's part
-    first."""
+    """Second gradient shard of a tied table: a chunked loss reduces the head's part first [B]."""
     size, layouts, kernels = stages.states, stages.layouts, stages.scenario.framework.kernels
-    # the norm's gradient lies in its tensor (torch 2.13, _fsdp_collectives.py: foreach_reduce)
+    # the final norm's gradient is in its tensor (torch 2.13, _fsdp_collectives.py: foreach_reduce)
     keeps_second = kernels.loss_chunks > 1 and not kernels.optimizer_in_backward
     keeps_second = keeps_second and not size.sharded_weight_bytes
     shard = stages.trained.tied / layouts.num_shards * size.gradient_bytes
@@ -74,14 +73,14 @@ def _reduced_twice(stages: Stages) -> Float:
 
 
 def frozen(stages: Stages) -> Float:
-    """Frozen weights that stay on a rank where weights are not sharded [B].
+    """Frozen weights that stay on a rank if weights are not sharded (below ZeRO-3) [B].
 
-    Counted: the weights, and gathered copies of their shards where a framework computes with these.
-    Left out: weights that train. method.md#memory-per-device.
+    Counted: the weights, or shards and gathered copies if the framework computes with copies.
+    Left out: trainable weights. method.md#memory-per-device.
 
     >>> scenario = make_scenario("gpt2-xl", "ddp", lora_rank=8)
     >>> stages = Stages.of_pipeline(scenario, Layout(dp=4))
-    >>> frozen(stages).item() / scenario.model.num_params       # DDP keeps 4 of trained ones
+    >>> frozen(stages).item() / scenario.model.num_params       # DDP: 4 bytes if trained
     2.0
     """
     params, size, layouts = stages.params, stages.states, stages.layouts
@@ -99,10 +98,10 @@ def frozen(stages: Stages) -> Float:
 def eight_bit_copies(stages: Stages) -> Float:
     """Bytes of 8-bit weight copies beyond 16-bit weights; negative where they replace them [B].
 
-    Counted: parameters of layers, where products run in 8 bits and the framework keeps its copies
-    between micro-batches; without the 16-bit ones where ranks gather 8 bits, unless these are
-    copies of fp32 shards. Left out: embedding and head, which run in 16 bits; scales; that norms
-    have none; that Blackwell's per-tensor scaling needs no copy by columns. Transformer Engine
+    Counted: layer parameters, if GEMMs run in 8 bits and the framework keeps 8-bit copies between
+    micro-batches; minus the 16-bit weights if ranks gather in 8 bits, unless shards are fp32.
+    Left out: embedding and head, which run in 16 bits; scales; exceptions (norms have no copies,
+    Blackwell's per-tensor scaling has none by columns). Transformer Engine
     @d0067d0d, module/linear.py: quantize_weight; method.md#states-per-framework.
 
     >>> stages = Stages.of_pipeline(make_scenario(machine="dgx-h100", precision="fp8"), Layout())
@@ -120,8 +119,8 @@ def eight_bit_copies(stages: Stages) -> Float:
 def second_shard_bytes(stages: Stages, size: Float) -> Float:
     """Secondary shard of gathered weights on a rank (`reshard`; hpZ in ZeRO++) [B].
 
-    `size` is that of weights as ZeRO-3 gathers them. Counted: a rank's part, experts over the ranks
-    that hold the same ones. Left out: padding. Wang et al. 2023, arXiv:2306.10209, section 3.2.
+    `size`: bytes of weights as ZeRO-3 gathers them. Counted: a rank's part, of experts over ranks
+    with the same experts. Left out: padding. Wang et al. 2023, arXiv:2306.10209, section 3.2.
 
     >>> scenario = make_scenario("llama-3-8b", "deepspeed")
     >>> stages = Stages.of_pipeline(scenario, Layout(dp=64, zero_stage=3, reshard=4))
@@ -140,23 +139,23 @@ def second_shard_bytes(stages: Stages, size: Float) -> Float:
 
 @dataclass(frozen=True, slots=True)
 class ResidentWeights(Arrays):
-    """Weights that are still there while a step goes on [B]."""
+    """Resident weights at successive moments of a step [B]."""
 
     all: Float
     without_head: Float
-    """When the head's backward has ended."""
+    """After the head's backward."""
     without_last_layer: Float
-    """When that of the last layer has ended too."""
+    """After the backward of head and last layer."""
     in_first_layer: Float
     in_reduction: Float
     in_optimizer: Float
 
 
 def resident_weights(stages: Stages, weights: Float) -> ResidentWeights:
-    """Resident weights from the loss to the optimizer [B].
+    """Resident weights from the loss to the optimizer step [B].
 
-    Counted: a 16-bit copy beside an fp32 parameter is freed group by group in the last backward
-    pass, after which sums over several passes are reduced. Left out: weights gathered for a while.
+    Counted: 16-bit copies of fp32 parameters, freed group by group in the last backward pass, or
+    when gradient sums over several passes are reduced. Left out: temporarily gathered weights.
     method.md#memory-per-device.
 
     >>> stages = Stages.of_pipeline(make_scenario(framework="fsdp2"), Layout(dp=8, zero_stage=2))
@@ -187,27 +186,27 @@ def resident_weights(stages: Stages, weights: Float) -> ResidentWeights:
 
 @dataclass(frozen=True, slots=True)
 class GatheredWeights(Arrays):
-    """All-gathered weights that do not stay [B]."""
+    """Temporarily all-gathered weights [B]."""
 
     in_forward: Float
-    """The window, and flat buffers while weights are copied out to stay (below ZeRO-3)."""
+    """Prefetch window, and flat buffers while gathered weights are copied out (below ZeRO-3)."""
     window: Float
-    """The layer that computes, those gathered ahead, and a table that both ends use."""
+    """Prefetch window: the computing layer, prefetched layers, a tied embedding table."""
     head: Float
     in_second_layer: Float
     in_first_layer: Float
     copied: Float
-    """Copies with which all of them are gathered where they then stay."""
+    """Copy-in buffers of weights that stay gathered between the passes of a pipeline."""
     in_embedding: Float
     in_reduction: Float
 
 
 def gathered(stages: Stages, busy: Float) -> GatheredWeights:
-    """Gathered weights that do not stay, through a step [B].
+    """Temporarily all-gathered weights at the moments of a step [B].
 
-    `busy` are the other temporaries of a layer, which do not coincide with copies. Counted: the
-    layer that computes, those fetched ahead, a tied table, all of a pipeline that reduces once;
-    the others' second shards, from a forward pass to its backward pass. Left out: resident weights.
+    `busy`: other temporaries of a layer, never alive together with copy-in buffers. Counted: the
+    computing layer, prefetched layers, a tied table, all weights in a pipeline that reduces once;
+    secondary shards of other layers between forward and backward. Left out: resident weights.
     method.md#memory-per-device.
 
     >>> stages = Stages.of_pipeline(make_scenario(framework="fsdp2"), Layout(dp=8, zero_stage=3))
@@ -223,31 +222,31 @@ def gathered(stages: Stages, busy: Float) -> GatheredWeights:
 
 
 def _gathered(stages: Stages) -> GatheredWeights:
-    """The same, without copies for the first layer."""
+    """`gathered` without the copy-in buffers at the first layer."""
     scenario, params, layouts = stages.scenario, stages.params, stages.layouts
     sums = layouts.sums_gradients(scenario.framework)
     element = float(scenario.workload.compute_bytes)
     everything, copied = params.all_gathered * element, params.copied_in * element
     layer = params.largest_layer * stages.layer_element / layouts.tiles
     head, window = _window(stages, everything, layer)
-    # between passes of a pipeline that reduces once, nothing is freed
+    # a pipeline that reduces once frees nothing between passes
     stays_gathered = layouts.piped & sums
     reduced = everything - np.maximum(layer, params.embedding * element)
     stays = layouts.keeps_second_shards(scenario.framework)
-    # neither the layer that computes is sharded again nor the head, or the table that it shares
+    # the computing layer and the head (or its tied table) are not resharded
     inner = params.largest_layer * stages.layer_element
     other_layers = everything - inner - np.minimum(params.head * element, everything)
     embedding_bytes = np.minimum(params.embedding * element * (params.tied == 0), everything)
 
     def with_second_shards(size: Float, besides: Float | float = 0.0) -> Float:
-        """Gathered weights, and secondary shards of the rest."""
+        """Gathered weights plus secondary shards of the weights in `besides`."""
         second = np.where(stays, 0.0, second_shard_bytes(stages, np.maximum(besides, 0.0)))
         return np.where(layouts.shards_weights, size, 0.0) + second
 
     in_backward = with_second_shards(window, other_layers)
     both = with_second_shards(np.where(stays_gathered, everything, window), embedding_bytes)
     copies = layouts.gathers_updates & (stages.states.sharded_weight_bytes == 0) & ~layouts.piped
-    # gathered before the first pass, gradients are summed after it
+    # weights are gathered before the first pass, gradient sums exist after it
     return GatheredWeights(
         in_forward=in_backward + np.where(copies & ~sums, 2 * layer + copied, 0.0),
         window=in_backward,
@@ -263,7 +262,7 @@ def _gathered(stages: Stages) -> GatheredWeights:
 
 
 def _window(stages: Stages, everything: Float, layer: Float) -> tuple[Float, Float]:
-    """Weights gathered for the head, and for a layer that computes while the next is fetched."""
+    """Gathered weights for the head, and for a computing layer with the next one prefetched [B]."""
     params, element = stages.params, float(stages.scenario.workload.compute_bytes)
     live_elements = stages.scenario.framework.buffers.live_elements
     if live_elements:

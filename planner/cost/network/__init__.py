@@ -1,1 +1,1 @@
-"""Network: bandwidth and latency that a group of ranks sees, and times of collectives."""
+"""Network: bandwidth and latency of groups of ranks, and times of collectives."""

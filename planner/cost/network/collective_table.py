@@ -1,4 +1,4 @@
-"""Collective table: the time of every operation and algorithm on a machine."""
+"""Collective table: times of every operation and algorithm on a machine."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ OPERATIONS: dict[str, Time] = {
     "all_to_all": all_to_all_s,
     "send_recv": ring_exchange_s,
 }
-"""Operations as nccl-tests names them, each in what the library chooses."""
+"""Operations by their nccl-tests names, each with the time of the library's choice."""
 
 ALGORITHMS: dict[str, dict[str, Time]] = {
     "all_reduce": {
@@ -76,10 +76,10 @@ ALGORITHMS: dict[str, dict[str, Time]] = {
     "all_to_all": {"sends to all": all_to_all_s},
     "send_recv": {"to the next rank": ring_exchange_s},
 }
-"""Algorithms modelled of each operation; infinite where a machine has no such switch."""
+"""Modelled algorithms of each operation; infinite if the machine lacks the switch for it."""
 
 _COMPARED = ("hierarchical", "binary tree")
-"""Algorithms that NCCL and RCCL lack, and so the estimate does not take."""
+"""Algorithms that NCCL and RCCL lack: listed for comparison, never marked as used."""
 
 _PARTS_SENT = {
     "all_reduce": 2.0,
@@ -95,8 +95,8 @@ _WHOLE_BUFFER = ("broadcast", "reduce", "send_recv")
 def bus_factor(operation: str, size: float) -> float:
     """Bus bandwidth over algorithm bandwidth in a group of `size` ranks [1].
 
-    Counted: what one rank of a ring sends, as a part of the full buffer. Left out: latency.
-    Definition: nccl-tests, doc/PERFORMANCE.md. Raises LayoutError for an operation without one.
+    Counted: bytes that one rank of a ring sends, as a part of the full buffer. Left out: latency.
+    Definition: nccl-tests, doc/PERFORMANCE.md. Raises LayoutError for an unknown operation.
 
     >>> bus_factor("all_reduce", 4), bus_factor("all_gather", 4), bus_factor("broadcast", 4)
     (1.5, 0.75, 1.0)
@@ -111,7 +111,7 @@ def bus_factor(operation: str, size: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One operation in one algorithm."""
+    """Time of one operation with one algorithm."""
 
     operation: str
     algorithm: str
@@ -119,14 +119,14 @@ class Row:
     bus_bytes_per_s: float
     """Bus bandwidth as nccl-tests defines it."""
     used: bool
-    """True if the library would take this algorithm."""
+    """True if the library would choose this algorithm."""
 
 
 def whole_nodes(machine: Machine, nodes: int) -> GroupView:
-    """The group of all devices of some nodes.
+    """Network view of the group of all devices of `nodes` nodes.
 
-    Counted: ranks in the order of devices. Left out: where the nodes stand in the network.
-    method.md#what-a-group-sees. Raises LayoutError where the machine has fewer.
+    Counted: ranks in the order of devices. Left out: the position of the nodes in the network.
+    method.md#what-a-group-sees. Raises LayoutError if the machine has fewer nodes.
 
     >>> float(whole_nodes(load_machine("polaris"), 2).size)     # 2 nodes of 4
     8.0
@@ -140,11 +140,11 @@ def whole_nodes(machine: Machine, nodes: int) -> GroupView:
 
 
 def group_of(machine: Machine, ranks: int, apart: int = 1) -> GroupView:
-    """The group of every `apart`-th device from the first of a node on, as many as `ranks`.
+    """Network view of one group of `ranks` devices, `apart` apart, from a node's first device on.
 
-    Counted: other such groups on the same nodes, which share interfaces. Left out: where the nodes
-    stand in the network. method.md#what-a-group-sees. Raises LayoutError where there is no such
-    group.
+    Counted: other groups of this shape on the same nodes, which share interfaces. Left out: the
+    position of the nodes in the network. method.md#what-a-group-sees. Raises LayoutError if the
+    group does not fit the machine or has fewer than 2 ranks.
 
     >>> view = group_of(load_machine("dgx-h200"), 5)            # 5 of the 8 devices of a node
     >>> float(view.local), float(view.nodes)
@@ -165,10 +165,10 @@ def group_of(machine: Machine, ranks: int, apart: int = 1) -> GroupView:
 
 
 def table(group: GroupView, size_bytes: float) -> list[Row]:
-    """Times of all operations over a group, in every algorithm that its machine has.
+    """List times of all operations over a group, with every algorithm that its machine supports.
 
-    Counted: a full buffer of `size_bytes`; marked is what the library would take. Left out: other
-    jobs on the network. method.md#algorithms. Raises LayoutError for a size of 0.
+    Counted: a full buffer of `size_bytes`; `used` marks the library's choice. Left out: other jobs
+    on the network. method.md#algorithms. Raises LayoutError for a size of 0.
 
     >>> eight = whole_nodes(load_machine("polaris"), 8)
     >>> [row.algorithm for row in table(eight, 2**28) if row.used][0]
@@ -180,7 +180,7 @@ def table(group: GroupView, size_bytes: float) -> list[Row]:
 
 
 def _of_operation(group: GroupView, name: str, size: float) -> list[Row]:
-    """One operation in every algorithm there is for it; the fastest that libraries have is used."""
+    """List one operation with every available algorithm; mark the fastest that libraries have."""
     n = float(group.size)
     times = {way: float(np.asarray(f(group, size))) for way, f in ALGORITHMS[name].items()}
     used = min((t, way) for way, t in times.items() if way not in _COMPARED)[1] if n > 1 else ""

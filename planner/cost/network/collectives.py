@@ -1,5 +1,4 @@
-"""Collectives: alpha-beta time of each operation by algorithm; sizes are those of the full
-buffer."""
+"""Collectives: alpha-beta time of each operation by algorithm; sizes are of the full buffer."""
 
 from __future__ import annotations
 
@@ -17,14 +16,14 @@ Float = NDArray[np.float64]
 
 
 def _ring_rate(group: GroupView) -> Float:
-    """Rate of a ring through all ranks: its slowest part [B/s]."""
+    """Rate of a ring through all ranks: that of its slowest link [B/s]."""
     between = np.where(group.nodes > 1, group.network_bytes_per_s, np.inf)
     inside = np.where(group.local > 1, group.local_bytes_per_s, np.inf)
     return np.minimum(between, inside)
 
 
 def _once_around_s(group: GroupView, size_bytes: ArrayLike) -> Float:
-    """Transfer of a buffer once around a ring, or inside the node and then between nodes [s]."""
+    """Transfer of a buffer once around a ring; in phases: inside nodes, then between them [s]."""
     size_bytes, g, m = np.asarray(size_bytes, dtype=float), group.local, group.nodes
     ring = (group.size - 1) / group.size * size_bytes / _ring_rate(group)
     inside = np.where(g > 1, (g - 1) / g * size_bytes / group.local_bytes_per_s, 0.0)
@@ -33,7 +32,7 @@ def _once_around_s(group: GroupView, size_bytes: ArrayLike) -> Float:
 
 
 def _ring_s(group: GroupView, size_bytes: ArrayLike, protocols: Sequence[Protocol]) -> list[Float]:
-    """n - 1 steps around the ring, each passing 1/n of the buffer, in every protocol [s]."""
+    """Time of n - 1 ring steps, each with 1/n of the buffer, for every protocol [s]."""
     n, phased = group.size, group.in_phases > 0
     piece = np.asarray(size_bytes) / n
     crossings = np.where(group.nodes > 1, np.minimum(group.nodes, n - 1), 0.0)
@@ -41,7 +40,7 @@ def _ring_s(group: GroupView, size_bytes: ArrayLike, protocols: Sequence[Protoco
     steps = np.where(phased, group.local - 1, n - 1 - crossings)
     between = np.where(crossings > 0, crossings * inter_node_latency_s(group, piece), 0.0)
     around = _once_around_s(group, size_bytes)
-    # a piece's latency and the transfer of all pieces run at the same time: added as squares
+    # latency and transfer overlap in part: combine them as the root of the sum of squares
     return [
         protocol.base_s
         + np.hypot(
@@ -56,9 +55,9 @@ def ring_all_reduce_s(
 ) -> Float:
     """Ring all-reduce: a reduce-scatter and an all-gather [s].
 
-    Counted: 2 (n - 1)/n of the buffer at the rate of the ring's slowest part (in phases: inside the
-    nodes and then between them), at the same time the latency of 2 (n - 1) steps, and the
-    protocol's base once. Left out: congestion. Thakur et al. 2005; method.md#algorithms.
+    Counted: 2 (n - 1)/n of the buffer at the rate of the ring's slowest link (in phases: inside the
+    nodes, then between them), overlapped with the latency of 2 (n - 1) steps; the protocol's base
+    latency once. Left out: congestion. Thakur et al. 2005; method.md#algorithms.
 
     >>> round(float(ring_all_reduce_s(unit_view(8), 8.0)), 3)   # 2 * 7/8 of 8 bytes at 1 B/s
     14.0
@@ -70,11 +69,12 @@ def ring_all_reduce_s(
 def tree_all_reduce_s(
     group: GroupView, size_bytes: ArrayLike, protocol: Protocol = SIMPLE
 ) -> Float:
-    """Double binary tree between nodes, chain inside: log2(nodes) levels, up and down [s].
+    """Tree all-reduce: double binary tree between nodes, chain inside, up and down [s].
 
     Counted: the buffer twice at the slower of the rates inside and between, the latency of the
-    chain and of the levels, the protocol's base. Left out: LL128, congestion. Sanders et al. 2009,
-    "Two-tree algorithms for full bandwidth broadcast, reduction and scan"; method.md#algorithms.
+    chain and of log2(nodes) levels, the base latency. Left out: LL128, congestion. Sanders et al.
+    2009, "Two-tree algorithms for full bandwidth broadcast, reduction and scan";
+    method.md#algorithms.
 
     >>> round(float(tree_all_reduce_s(unit_view(8), 8.0)), 3)   # 8 bytes up and down at 1 B/s
     16.0
@@ -84,7 +84,7 @@ def tree_all_reduce_s(
 
 
 def _tree_s(group: GroupView, size_bytes: ArrayLike, protocols: Sequence[Protocol]) -> list[Float]:
-    """Up and down the tree, in every protocol [s]."""
+    """Time up and down the tree, for every protocol [s]."""
     size_bytes = np.asarray(size_bytes, dtype=float)
     levels = np.log2(np.maximum(group.nodes, 1))
     chain = 2 * (group.local - 1) * group.local_latency_s
@@ -102,10 +102,10 @@ def _tree_s(group: GroupView, size_bytes: ArrayLike, protocols: Sequence[Protoco
 
 
 def hierarchical_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
-    """Reduce-scatter inside the node, ring between nodes, all-gather inside [s].
+    """Hierarchical all-reduce: reduce-scatter in nodes, ring between them, all-gather in nodes [s].
 
     Counted: 2 (g - 1)/g of the buffer inside and 2 (m - 1)/m between the m nodes, with the latency
-    of every step. Left out: protocols and their base. method.md#algorithms.
+    of every step. Left out: protocols and their base latency. method.md#algorithms.
 
     >>> node = group_view(load_machine("polaris"), 4, 1)        # 222 GB/s per device
     >>> round(1e3 * float(hierarchical_all_reduce_s(node, 2**30)), 2)   # 2 * 3/4 GiB
@@ -122,11 +122,10 @@ def hierarchical_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
 
 
 def all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
-    """All-reduce in the fastest way, of ring and tree in either protocol and switches that add up
-    [s].
+    """All-reduce with the fastest of ring, tree (both protocols) and in-switch reduction [s].
 
-    Counted: latency, transfer and base of each; 0 for one rank. Left out: LL128, congestion.
-    NVIDIA/nccl, src/graph/tuning.cc; method.md#algorithms.
+    Counted: latency, transfer and base latency of each; 0 for one rank. Left out: LL128,
+    congestion. NVIDIA/nccl, src/graph/tuning.cc; method.md#algorithms.
 
     >>> pair = group_view(load_machine("polaris"), 8, 1)        # 2 nodes of 4
     >>> 0.045 < float(all_reduce_s(pair, 2**30)) < 0.060        # measured 0.0521 s
@@ -146,10 +145,10 @@ def all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
 
 
 def all_gather_s(group: GroupView, size_bytes: ArrayLike) -> Float:
-    """Ring all-gather of a full buffer in the faster protocol [s].
+    """Ring all-gather of a full buffer with the faster protocol [s].
 
-    Counted: (n - 1)/n of the buffer, the latency of n - 1 steps, the base; 0 for one rank. Left
-    out: trees, congestion. Thakur et al. 2005; method.md#algorithms.
+    Counted: (n - 1)/n of the buffer, the latency of n - 1 steps, the base latency; 0 for one rank.
+    Left out: trees, congestion. Thakur et al. 2005; method.md#algorithms.
 
     >>> round(float(all_gather_s(unit_view(8), 8.0)), 3)        # 7/8 of 8 bytes at 1 B/s
     7.0
@@ -163,8 +162,8 @@ def all_gather_s(group: GroupView, size_bytes: ArrayLike) -> Float:
 def reduce_scatter_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """Ring reduce-scatter of a full buffer; the mirror image of all-gather [s].
 
-    Counted: as `all_gather_s`, at the rate between nodes that reductions reach. Left out: the
-    additions inside a node. Thakur et al. 2005; method.md#algorithms.
+    Counted: as `all_gather_s`, at the inter-node rate that reductions reach. Left out: additions
+    inside a node. Thakur et al. 2005; method.md#algorithms.
 
     >>> round(float(reduce_scatter_s(unit_view(8), 8.0)), 3)    # 7/8 of 8 bytes at 1 B/s
     7.0
@@ -173,16 +172,16 @@ def reduce_scatter_s(group: GroupView, size_bytes: ArrayLike) -> Float:
 
 
 def _nothing(group: GroupView, size_bytes: ArrayLike) -> Float:
-    """Time of collectives in groups of one rank [s]."""
+    """Zero time, for collectives in groups of one rank [s]."""
     return np.zeros(np.broadcast_shapes(np.shape(group.size), np.shape(size_bytes)))
 
 
 def all_to_all_s(group: GroupView, size_bytes: ArrayLike) -> Float:
-    """Every rank sends 1/n of its buffer to every other; links inside and between work at once [s].
+    """All-to-all: 1/n of the buffer to every peer, inside and between nodes in parallel [s].
 
-    Counted: the slower of both parts, through interfaces that a node's ranks share, and one message
-    per peer after the other. Left out: protocols, congestion beyond `pairwise_bytes_per_s`.
-    method.md#algorithms.
+    Counted: the slower of the parts inside and between nodes, whose interfaces a node's ranks
+    share; one message per peer, in sequence. Left out: protocols, congestion beyond
+    `pairwise_bytes_per_s`. method.md#algorithms.
 
     >>> float(all_to_all_s(unit_view(8), 8.0))                  # 7 of 8 bytes to others at 1 B/s
     7.0
@@ -197,12 +196,12 @@ def all_to_all_s(group: GroupView, size_bytes: ArrayLike) -> Float:
 
 
 def forwarded_all_to_all_s(group: GroupView, size_bytes: ArrayLike, crossing: ArrayLike) -> Float:
-    """An all-to-all whose copies for one node cross the network once and are forwarded there [s].
+    """All-to-all in which copies for a node cross the network once and are forwarded there [s].
 
-    `size_bytes` are all copies of a rank, `crossing` is the part of them that leaves its node.
-    Counted: the slower of the network and of the links inside, over which every copy reaches its
-    rank; one message per node and per rank of a node. Left out: as `all_to_all_s`; forwarding that
-    waits for the network. DeepEP V1, docs/legacy.md; method.md#algorithms.
+    `size_bytes`: all copies that a rank sends; `crossing`: the fraction of them that leaves its
+    node. Counted: the slower of the network and the links inside nodes, which deliver every copy;
+    one message per node and per rank of a node. Left out: as `all_to_all_s`; forwarding that waits
+    for the network. DeepEP V1, docs/legacy.md; method.md#algorithms.
 
     >>> float(forwarded_all_to_all_s(unit_view(8), 8.0, 7 / 8))     # as far as the other
     7.0
@@ -217,10 +216,10 @@ def forwarded_all_to_all_s(group: GroupView, size_bytes: ArrayLike, crossing: Ar
 
 
 def phased_all_to_all_s(group: GroupView, size_bytes: ArrayLike) -> Float:
-    """An all-to-all inside nodes, and between them of what was added up there [s].
+    """Reduction by two all-to-alls: inside nodes, then of the partial sums between nodes [s].
 
-    Counted: both parts, one after the other, a `local`-th of the buffer each; one message per peer.
-    Left out: as `all_to_all_s`; adding up. Wang et al. 2023, arXiv:2306.10209, section 3.3.
+    Counted: both phases in sequence, the second with 1/`local` of the buffer; one message per peer.
+    Left out: as `all_to_all_s`; the additions. Wang et al. 2023, arXiv:2306.10209, section 3.3.
 
     >>> float(phased_all_to_all_s(unit_view(8), 8.0))           # 7 of 8 bytes to others at 1 B/s
     7.0
@@ -228,7 +227,7 @@ def phased_all_to_all_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     size_bytes = np.asarray(size_bytes, dtype=float)
     g, nodes = group.local, group.nodes
     inside = np.where(g > 1, (g - 1) / g * size_bytes / group.local_pairwise_bytes_per_s, 0.0)
-    # each of a node's g ranks sends a g-th, through the interfaces that they share
+    # each of a node's g ranks sends 1/g of the buffer, through shared interfaces
     between = np.where(
         nodes > 1, (nodes - 1) / nodes * size_bytes / group.pairwise_bytes_per_s, 0.0
     )
@@ -237,7 +236,7 @@ def phased_all_to_all_s(group: GroupView, size_bytes: ArrayLike) -> Float:
 
 
 def _hops_s(group: GroupView, size_bytes: ArrayLike) -> tuple[Float, Float]:
-    """A message to the next rank of a group inside the node and between nodes; 0 for none [s]."""
+    """Time of a message to the group's next rank, in a node and between nodes; 0 if none [s]."""
     size_bytes = np.asarray(size_bytes, dtype=float)
     inside = group.local_latency_s + size_bytes / group.neighbour_bytes_per_s
     between = inter_node_latency_s(group, size_bytes) + size_bytes / group.hop_bytes_per_s
@@ -251,8 +250,8 @@ def _hops_s(group: GroupView, size_bytes: ArrayLike) -> tuple[Float, Float]:
 def ring_exchange_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """Send a message from every rank of a ring to the next; the slowest hop sets the pace [s].
 
-    Counted: latency and transfer inside the node where two ranks of the group share one, between
-    nodes where it spans several. Left out: other transfers on the link. Hockney 1994;
+    Counted: latency and transfer inside the node if two ranks of the group share one, between nodes
+    if the group spans several. Left out: other transfers on the link. Hockney 1994;
     method.md#algorithms.
 
     >>> float(ring_exchange_s(unit_view(2), 8.0))                        # 8 bytes at 1 B/s
@@ -262,11 +261,11 @@ def ring_exchange_s(group: GroupView, size_bytes: ArrayLike) -> Float:
 
 
 def p2p_s(group: GroupView, size_bytes: ArrayLike) -> Float:
-    """Send a message to the next rank of a chain, at the pace of the farthest neighbours [s].
+    """Send a message to the next rank of a chain; the rank at a node's border sets the pace [s].
 
-    Counted: as `ring_exchange_s`; the mean of both transfers where a node holds several ranks, as
-    the one at its border has a neighbour on either side. Left out: other transfers on the same
-    link. Hockney 1994; method.md#algorithms.
+    Counted: as `ring_exchange_s`, but the mean of both hops if a node holds several ranks, because
+    the rank at its border has one neighbour inside and one outside. Left out: other transfers on
+    the same link. Hockney 1994; method.md#algorithms.
 
     >>> float(p2p_s(unit_view(4), 8.0))                     # 8 bytes at 1 B/s
     8.0

@@ -1,4 +1,4 @@
-"""Groups: size and stride of the ranks of every parallel axis, and their view of the machine."""
+"""Groups: size and stride of the groups of every parallel axis, and their network view."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ AXES = {
     "dp": "data",
     "pp": "pipeline",
 }
-"""The group of an axis; gradients of context ranks, which share weights, go over dp and cp."""
+"""Group of each axis; `data` spans dp and cp, because context ranks share weights."""
 
 
 def geometry(layouts: Layouts) -> dict[str, tuple[Int, Int]]:
-    """Size and stride of the groups of every kind, in ranks [1].
+    """Size and stride, in ranks, of the groups of every kind [1].
 
-    Counted: tp fastest, then cp, dp and pp; of experts etp fastest, then ep and replicas. Left out:
-    other orders of ranks. method.md#what-a-group-sees.
+    Counted: ranks with tp fastest, then cp, dp and pp; for experts etp fastest, then ep and
+    replicas. Left out: other orders of ranks. method.md#what-a-group-sees.
 
     >>> size, stride = geometry(Layouts.of(Layout(tp=4, dp=8, pp=2)))["data"]
     >>> int(size), int(stride)
@@ -37,21 +37,21 @@ def geometry(layouts: Layouts) -> dict[str, tuple[Int, Int]]:
 
 
 def _of_layers(layouts: Layouts) -> dict[str, tuple[Int, Int]]:
-    """Groups in which the ranks of a layer work together."""
+    """Groups whose ranks compute a layer together."""
     tp, etp, ulysses = layouts.tp, layouts.expert_tp, layouts.ulysses
     return {
         "tensor": (tp, np.ones_like(tp)),
         "context": (layouts.cp, tp),
         "heads": (ulysses, tp),
         "ring": (layouts.ring, tp * ulysses),
-        # experts are laid over the same ranks in an order of their own: etp, ep, replicas
+        # experts use the same ranks in another order: etp, ep, replicas
         "expert": (layouts.ep, etp),
         "expert_tensor": (etp, np.ones_like(tp)),
     }
 
 
 def _of_parameters(layouts: Layouts) -> dict[str, tuple[Int, Int]]:
-    """Groups that share parameters, or hold copies of them."""
+    """Groups that shard parameters, or hold replicas of them."""
     tp, replicas, shards = layouts.tp, layouts.num_replicas, layouts.num_shards
     experts = layouts.expert_tp * layouts.ep
     copies, expert_shards = layouts.expert_dp, layouts.expert_shards
@@ -68,12 +68,12 @@ def _of_parameters(layouts: Layouts) -> dict[str, tuple[Int, Int]]:
 
 
 def _of_stages(layouts: Layouts) -> dict[str, tuple[Int, Int]]:
-    """The stages of a pipeline."""
+    """Group of the pipeline stages."""
     return {"pipeline": (layouts.pp, layouts.tp * layouts.num_replicas)}
 
 
 _TOGETHER = (_of_layers, _of_parameters, _of_stages)
-"""Kinds of groups that are asked for together."""
+"""Kinds of groups whose views are computed together."""
 
 
 class Groups:
@@ -84,13 +84,13 @@ class Groups:
     heads: GroupView
     """Context ranks that exchange tokens for heads (Ulysses)."""
     ring: GroupView
-    """Those between which keys and values travel: one of each such group."""
+    """Context ranks that exchange keys and values: one of each Ulysses group."""
     data: GroupView
     """All replicas, context ranks included (they share weights)."""
     shard: GroupView
     """Ranks that ZeRO or FSDP shards over."""
     second_shard: GroupView
-    """Those of them over which weights stay sharded from forward to backward."""
+    """Ranks over which weights stay sharded from forward to backward."""
     replica: GroupView
     """Ranks that hold the same shard (hybrid sharding)."""
     expert: GroupView
@@ -99,18 +99,18 @@ class Groups:
     expert_data: GroupView
     """Replicas of one expert."""
     expert_shard: GroupView
-    """Those of them that share one expert's states."""
+    """Ranks that shard one expert's states."""
     expert_second_shard: GroupView
-    """Those over which its weights stay sharded from forward to backward."""
+    """Ranks over which an expert's weights stay sharded from forward to backward."""
     expert_replica: GroupView
-    """Those that hold the same shard of it (hybrid sharding)."""
+    """Ranks that hold the same shard of an expert (hybrid sharding)."""
     pipeline: GroupView
-    """The stages of a pipeline, each a neighbour of the next."""
+    """Pipeline stages; each sends to the next."""
 
     def __init__(self, layouts: Layouts, view: Callable[[Int, Int], GroupView]) -> None:
         self._layouts, self._view = layouts, view
         self._together: dict[str, tuple[GroupView, int]] = {}
-        """Views of several kinds, and the place of each among them."""
+        """Stacked views of several kinds, and the index of each kind in them."""
 
     @classmethod
     def of(cls, layouts: Layouts, machine: Machine) -> Groups:
@@ -119,11 +119,11 @@ class Groups:
 
     @classmethod
     def unit(cls, layouts: Layouts) -> Groups:
-        """Groups whose ranks send one byte per second and wait for nothing: seconds are bytes."""
+        """Groups with a rate of 1 B/s and no latency, so that seconds are bytes."""
         return cls(layouts, lambda size, _: unit_view(size))
 
     def __getattr__(self, kind: str) -> GroupView:
-        # Python asks this for what is no attribute yet
+        # Python calls this only for attributes that are not set yet
         if kind not in Groups.__annotations__:
             raise AttributeError(kind)
         if kind not in self._together:

@@ -1,4 +1,4 @@
-"""All-reduces by switches that add up, of a node (NVLS) and of a network (CollNet, SHARP)."""
+"""In-network reduction: all-reduces in switches of a node (NVLS) and a network (SHARP)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Float = NDArray[np.float64]
 
 
 def _through_switch_s(group: GroupView, size_bytes: Float) -> tuple[Float, Float]:
-    """Start and transfer of an all-reduce by the switch of each node [s]."""
+    """Start-up and transfer time of an all-reduce in each node's switch [s]."""
     values, g = network_constants().in_switch, group.local
-    # each of g devices sends its whole buffer and hands out a g-th of the sum
+    # each of g devices sends its whole buffer and distributes 1/g of the sum
     per_byte_s = (1 + 1 / g) / (group.switch_part * group.local_bytes_per_s)
     ahead = np.minimum(size_bytes, g * values.ahead_bytes.value)
     return values.step_s.value + ahead * per_byte_s, size_bytes * per_byte_s
@@ -25,11 +25,11 @@ def _never(group: GroupView, size_bytes: ArrayLike) -> Float:
 
 
 def switch_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
-    """All-reduce by the switch of each node, a tree between nodes; infinite without such [s].
+    """All-reduce in each node's switch, a tree between nodes; infinite if it cannot reduce [s].
 
-    Counted: (1 + 1/g) of the buffer on the link of each of a node's g devices, what must be ahead
-    in the pipeline, the switch's latency; between nodes the buffer up and down the tree (once for
-    two nodes), the latency of its levels, and that the switch is slower beside it. Left out:
+    Counted: (1 + 1/g) of the buffer on the link of each of a node's g devices, the bytes that fill
+    the pipeline first, the switch's latency; between nodes the buffer up and down the tree (once
+    for two nodes), the latency of its levels, and the switch's lower rate with a tree. Left out:
     phases, registered buffers. Klenk et al. 2020, doi:10.1109/ISCA45697.2020.00085; NVIDIA/nccl,
     src/graph/tuning.cc; method.md#in-network-reduction.
 
@@ -56,11 +56,11 @@ def switch_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
 
 
 def network_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
-    """All-reduce by the switches of the network; infinite without such, or in one node [s].
+    """All-reduce in the network's switches; infinite if they cannot reduce, or in one node [s].
 
-    Counted: the buffer once through the node's interfaces; inside the node the switch where that
-    adds up too, else a chain to the interfaces and back, which passes the buffer twice; NCCL's
-    latencies of both. Left out: levels of the network's tree, limits on the number of groups.
+    Counted: the buffer once through the node's interfaces; inside the node its switch if that
+    reduces too, else a chain to the interfaces and back, which moves the buffer twice; NCCL's
+    latency of either. Left out: levels of the network's tree, limits on the number of groups.
     Graham et al. 2016, doi:10.1109/COMHPC.2016.006; NVIDIA/nccl, src/graph/tuning.cc;
     method.md#in-network-reduction.
 

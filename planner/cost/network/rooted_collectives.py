@@ -1,5 +1,4 @@
-"""Rooted collectives: broadcast and reduce, scatter and gather; sizes are those of the full
-buffer."""
+"""Rooted collectives: broadcast, reduce, scatter and gather; sizes are of the full buffer."""
 
 from __future__ import annotations
 
@@ -17,11 +16,11 @@ Float = NDArray[np.float64]
 def chain_broadcast_s(
     group: GroupView, size_bytes: ArrayLike, protocol: Protocol = SIMPLE
 ) -> Float:
-    """Broadcast along a chain of all ranks: the buffer in pieces through its slowest link [s].
+    """Chain broadcast: the buffer in pieces through all ranks, at the rate of the slowest link [s].
 
-    Counted: the base, the latency of n - 1 hops, of which nodes - 1 cross the network, and the
-    buffer at the rate of the chain's slowest part (in phases: inside the nodes and then between
-    them). Left out: the first piece's own time over each hop, congestion. NVIDIA/nccl,
+    Counted: the base latency, the latency of n - 1 hops (nodes - 1 of them over the network), and
+    the buffer at the rate of the slowest link (in phases: inside the nodes, then between them).
+    Left out: the first piece's own time over each hop, congestion. NVIDIA/nccl,
     src/graph/tuning.cc; method.md#rooted-collectives.
 
     >>> round(float(chain_broadcast_s(unit_view(8), 8.0)), 3)   # the buffer passes every rank once
@@ -37,11 +36,12 @@ def chain_broadcast_s(
 
 
 def tree_broadcast_s(group: GroupView, size_bytes: ArrayLike, protocol: Protocol = SIMPLE) -> Float:
-    """Broadcast down a binary tree of nodes, along a chain in each, in pieces [s].
+    """Tree broadcast: in pieces down a binary tree of nodes, and along a chain in each [s].
 
-    Counted: the base, the latency of the levels and of the chain, and the buffer: from three nodes
-    on an inner node sends it twice. Left out: that MPI libraries scatter and gather large buffers;
-    NCCL has no such tree, it is for comparison. Thakur et al. 2005; method.md#rooted-collectives.
+    Counted: the base latency, the latency of the levels and of the chain, and the buffer, which an
+    inner node sends twice from three nodes on. Left out: scatter and gather of large buffers, as in
+    MPI. For comparison: NCCL has no broadcast tree. Thakur et al. 2005;
+    method.md#rooted-collectives.
 
     >>> round(float(tree_broadcast_s(unit_view(8), 8.0)), 3)    # an inner rank sends 8 bytes twice
     16.0
@@ -60,13 +60,13 @@ def tree_broadcast_s(group: GroupView, size_bytes: ArrayLike, protocol: Protocol
 def _faster(
     broadcast: Callable[[GroupView, ArrayLike, Protocol], Float], group: GroupView, size: ArrayLike
 ) -> Float:
-    """A broadcast in the faster protocol; 0 for one rank [s]."""
+    """Broadcast with the faster protocol; 0 for one rank [s]."""
     best = np.minimum(*(broadcast(group, size, protocol) for protocol in PROTOCOLS))
     return np.where(group.size > 1, best, 0.0)
 
 
 def broadcast_s(group: GroupView, size_bytes: ArrayLike) -> Float:
-    """Broadcast along a chain in the faster protocol, NCCL's and RCCL's only way [s].
+    """Chain broadcast with the faster protocol, the only algorithm of NCCL and RCCL [s].
 
     Counted: as `chain_broadcast_s`; 0 for one rank. Left out: trees of MPI and oneCCL.
     NVIDIA/nccl, src/graph/tuning.cc; method.md#rooted-collectives.
@@ -80,8 +80,8 @@ def broadcast_s(group: GroupView, size_bytes: ArrayLike) -> Float:
 def reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """Reduce to one rank; the mirror image of broadcast [s].
 
-    Counted: as `broadcast_s`, at the rate between nodes that reductions reach. Left out: the
-    additions inside a node. NVIDIA/nccl, src/graph/tuning.cc; method.md#rooted-collectives.
+    Counted: as `broadcast_s`, at the inter-node rate that reductions reach. Left out: additions
+    inside a node. NVIDIA/nccl, src/graph/tuning.cc; method.md#rooted-collectives.
 
     >>> round(float(reduce_s(unit_view(8), 8.0)), 3)            # 8 bytes at 1 B/s
     8.0
@@ -90,11 +90,11 @@ def reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
 
 
 def scatter_s(group: GroupView, size_bytes: ArrayLike) -> Float:
-    """Scatter: the root sends each of the other n - 1 ranks its n-th, links at once [s].
+    """Scatter: the root sends 1/n of the buffer to every other rank, on all links in parallel [s].
 
-    Counted: one message per peer after the other, and the slower of what goes to ranks of its node
-    and of what leaves through its own interface, or its share of one. Left out: neighbours'
-    interfaces over NVLink (PXN); protocols. As nccl-tests does it; method.md#rooted-collectives.
+    Counted: one message per peer, in sequence, and the slower of the transfers inside the node and
+    those through the root's interface, or its share of one. Left out: neighbours' interfaces over
+    NVLink (PXN); protocols. As nccl-tests does it; method.md#rooted-collectives.
 
     >>> float(scatter_s(unit_view(8), 8.0))                     # 7 of 8 bytes at 1 B/s
     7.0
@@ -108,9 +108,9 @@ def scatter_s(group: GroupView, size_bytes: ArrayLike) -> Float:
 
 
 def gather_s(group: GroupView, size_bytes: ArrayLike) -> Float:
-    """Gather: the root receives the n-th of each other rank; the mirror image of scatter [s].
+    """Gather: the root receives 1/n of the buffer from every other rank, the mirror of scatter [s].
 
-    Counted: as `scatter_s`, the root's interface receiving. Left out: as there.
+    Counted: as `scatter_s`, with the root receiving. Left out: as `scatter_s`.
     method.md#rooted-collectives.
 
     >>> float(gather_s(unit_view(8), 8.0))                      # 7 of 8 bytes at 1 B/s

@@ -1,4 +1,4 @@
-"""Topology: rates and latencies that a group of ranks, by size and stride, sees of the machine."""
+"""Topology: rates and latencies of groups of ranks on a machine, by size and stride."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class GroupView(Arrays):
     network_bytes_per_s: Float
     """Rate of the group's share of one node's interfaces, efficiency included [B/s]."""
     reducing_part: Float
-    """Part of `network_bytes_per_s` that is reached where ranks add up what arrives."""
+    """Fraction of `network_bytes_per_s` that reductions reach."""
     hop_bytes_per_s: Float
-    """Rate of a rank to the next of its group on another node, all at once [B/s]."""
+    """Rate of a rank to its group's next rank on another node, while all ranks send [B/s]."""
     local_latency_s: Float
     """Latency of one step inside the node [s]."""
     pairwise_bytes_per_s: Float
-    """Part of `network_bytes_per_s` that is reached where every rank sends to every other [B/s]."""
+    """Rate of the group's share of one node's interfaces in an all-to-all [B/s]."""
     network_latency_s: Float
-    """Latency that a doubling of nodes adds to a small all-reduce [s]."""
+    """Latency that each doubling of the nodes adds to a small all-reduce [s]."""
     large_message_latency_s: Float
     """Latency of one large message from node to node [s]."""
     local_pairwise_bytes_per_s: Float
@@ -44,17 +44,17 @@ class GroupView(Arrays):
     neighbour_bytes_per_s: Float
     """Rate between two neighbours of the group inside a node, efficiency included [B/s]."""
     in_phases: Float
-    """1 where collectives finish inside the nodes before they go on between them, else 0."""
+    """1 if collectives finish inside nodes before they continue between nodes, else 0."""
     switch_part: float | Float = 0.0
-    """Part of `local_bytes_per_s` that a node's adding switch reaches; 0 without one."""
+    """Rate of reductions in a node's switch over `local_bytes_per_s`; 0 without them."""
     network_part: float | Float = 0.0
-    """Part of `network_bytes_per_s` that the network's adding switches reach; 0 without."""
+    """Rate of reductions in network switches over `network_bytes_per_s`; 0 without them."""
 
 
 def unit_view(size: ArrayLike) -> GroupView:
-    """Groups across nodes whose ranks send one byte per second and wait for nothing.
+    """Network view of groups with one rank per node, a rate of 1 B/s and no latency.
 
-    Counted: the transfer alone, so seconds are the bytes that a rank sends. Left out: every
+    Counted: the transfer alone, so that seconds are bytes that a rank sends. Left out: every
     latency. Definition.
 
     >>> view = unit_view(8)
@@ -84,10 +84,10 @@ def unit_view(size: ArrayLike) -> GroupView:
 def group_view(
     machine: Machine, size: ArrayLike, stride: ArrayLike, *, first: bool = False
 ) -> GroupView:
-    """Network view of a group of `size` ranks, `stride` apart, while all such groups are busy.
+    """Network view of a group of `size` ranks, `stride` apart, while all groups of its axis send.
 
-    Counted: groups of the axis that pass through one node share its interfaces; groups that
-    straddle a node boundary at their worst, or the `first` of them alone, which begins a node. Left
+    Counted: groups of the axis on one node share its interfaces; a group that straddles a node
+    boundary counts at its worst position, or with `first` starts at a node's first device. Left
     out: other jobs, routing, near and far interfaces of a device. method.md#what-a-group-sees.
 
     >>> view = group_view(load_machine("polaris"), 8, 4)     # one rank on each of 8 nodes
@@ -107,7 +107,7 @@ def group_view(
     fits = (size - 1) * stride < per_node if first else span <= per_node
     local = np.clip(np.where(fits, inside, across), 1, size)
     nodes = -(-size // local)
-    # a group of many nodes that ends within one: its fewest ranks on a node pass all of the ring
+    # a group that ends within a node: its few ranks there carry all of the ring's traffic
     ends = (span > per_node) & (per_node % stride == 0)
     fewest = np.where(ends, np.gcd(span, per_node) // stride, local)
     local_rate, neighbour_rate = _local_rates(machine, local, stride)
@@ -130,9 +130,9 @@ def group_view(
 
 
 def adding(group: GroupView) -> GroupView:
-    """The rates [B/s] of a group in a collective that adds up what arrives from other nodes.
+    """Network view of a group during reductions, with their inter-node rate [B/s].
 
-    Counted: the part of the rate between nodes that reductions reach. Left out: additions inside a
+    Counted: the fraction of the inter-node rate that reductions reach. Left out: additions inside a
     node. method.md#algorithms.
 
     >>> both = group_view(load_machine("aurora"), 3072, 1)       # 256 nodes of 12
@@ -143,12 +143,11 @@ def adding(group: GroupView) -> GroupView:
 
 
 def inter_node_latency_s(group: GroupView, message_bytes: ArrayLike) -> Float:
-    """Latency of handing one message of a collective from node to node [s].
+    """Latency of one inter-node message of a collective [s].
 
-    Counted: half the latency of a doubling for the smallest messages, that of a large one, which
-    waits for a rendezvous and a slice's copy, from 512 KiB on; between them the cube root of the
-    size. Left out: the transfer itself. method.md#algorithms; fitted as `collective_constants.toml`
-    says.
+    Counted: the full latency of a large message (rendezvous and copy of a slice) from 512 KiB on;
+    below that it falls with the cube root of the size, down to half of the network's latency. Left
+    out: the transfer itself. method.md#algorithms; fitted as `collective_constants.toml` says.
 
     >>> pair = group_view(load_machine("polaris"), 8, 1)        # 160 us for a large message
     >>> [round(1e6 * float(inter_node_latency_s(pair, size))) for size in (2**16, 2**19, 2**30)]
@@ -160,7 +159,7 @@ def inter_node_latency_s(group: GroupView, message_bytes: ArrayLike) -> Float:
 
 
 def _switches(machine: Machine) -> tuple[float, float]:
-    """Rates of a node's and a network's adding switches over those without; 0 for none."""
+    """Relative rates of in-switch reduction in a node and in the network; 0 without it."""
     fabric = machine.node.fabric
     of_node, of_network = (
         fabric.switch_reduction,
@@ -173,10 +172,10 @@ def _switches(machine: Machine) -> tuple[float, float]:
 
 
 def _local_rates(machine: Machine, local: Int, stride: Int) -> tuple[Float, Float]:
-    """Rate of one rank inside its node, and between two neighbours there [B/s]."""
+    """Rates of one rank inside its node: in its group, and to one neighbour [B/s]."""
     per_node, graph = machine.node.num_devices, wiring(machine.node)
     stride = np.minimum(stride, per_node)
-    # few pairs of size and stride differ, however many groups there are
+    # compute each distinct pair of size and stride once
     first, index = distinct(local, stride)
     groups = [(int(np.ravel(local)[i]), int(np.ravel(stride)[i])) for i in first]
     rates = np.array([group_rate(graph, size, step) for size, step in groups])
@@ -187,7 +186,7 @@ def _local_rates(machine: Machine, local: Int, stride: Int) -> tuple[Float, Floa
 
 
 def _between_sockets(machine: Machine, local: Int, stride: Int) -> tuple[Float, Float]:
-    """Rate left to a rank by the link between sockets, in a ring and in an all-to-all [B/s]."""
+    """Rate of a rank over the link between sockets, in a ring and in an all-to-all [B/s]."""
     node, link = machine.node, machine.node.fabric.socket_bytes_per_s
     if link is None or node.num_sockets == 1:
         endless = np.full(local.shape, np.inf)
@@ -197,7 +196,7 @@ def _between_sockets(machine: Machine, local: Int, stride: Int) -> tuple[Float, 
     crosses = (local > 1) & ((local - 1) * stride >= per_socket)
     groups = np.maximum(node.num_devices // np.maximum(local, 1), 1)
     ring = np.where(crosses, link.value / groups, np.inf)
-    # near ranks send to all that are far: over what each rank sends in all
+    # messages that cross the link one way, over the messages of each rank
     crossing = np.maximum(ranks_per_socket * (local - ranks_per_socket), 1) / np.maximum(
         local - 1, 1
     )
@@ -205,7 +204,7 @@ def _between_sockets(machine: Machine, local: Int, stride: Int) -> tuple[Float, 
 
 
 def _network(machine: Machine, size: Int, stride: Int, fewest: Int, nodes: Int) -> dict[str, Float]:
-    """Rates and latencies between nodes; `fewest` are a group's ranks on its emptiest node."""
+    """Rates and latencies between nodes; `fewest`: least ranks of the group on any node."""
     network, per_node = machine.network, machine.node.num_devices
     if network is None:
         none, endless = np.zeros(fewest.shape), np.full(fewest.shape, np.inf)
@@ -220,12 +219,12 @@ def _network(machine: Machine, size: Int, stride: Int, fewest: Int, nodes: Int) 
     groups_per_node = np.maximum(per_node // fewest, 1)
     fraction = _reached(network.efficiency, nodes)
     share = machine.node_bytes_per_s / groups_per_node
-    # a rank that sends to the next node alone does so through one interface, or through its own
+    # a rank reaches the next node over one interface, or several if there are more than ranks
     rank_rate = machine.node_bytes_per_s / min(per_node, max(machine.node.num_nics, 1))
     next_node = _reached(network.efficiency, np.asarray(2))
     rate, hop = share * fraction, np.minimum(share, rank_rate) * next_node
     if exit_rate := network.domain_exit_bytes_per_s:
-        # a ring through several domains leaves each by the exits of all its members there
+        # a ring across several domains leaves each over the exit links of all its members there
         devices = network.domain_nodes * per_node
         leaves, exits = size * stride > devices, np.clip(devices // stride, 1, size)
         rate = np.where(leaves, np.minimum(rate, exits * exit_rate.value * fraction), rate)
@@ -249,6 +248,6 @@ def _network(machine: Machine, size: Int, stride: Int, fewest: Int, nodes: Int) 
 
 
 def _reached(curve: Curve, nodes: Int) -> Float:
-    """Fraction of the node's injection rate, linear in the logarithm of the nodes."""
+    """Reached fraction of the node's injection rate, linear in the logarithm of the nodes."""
     fraction = np.interp(np.log(np.maximum(nodes, 1)), np.log(curve.num_nodes), curve.fraction)
     return np.asarray(fraction, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Wiring: one node as a graph, and send rates of groups inside it; networkx is slow to import."""
+"""Wiring: one node as a graph of links, and send rates of groups inside it."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ NETWORK: Vertex = ("network",)
 
 
 class Link(NamedTuple):
-    """A link between two vertices, of the same rate in both directions."""
+    """Link between two vertices, with the same rate in both directions."""
 
     ends: tuple[Vertex, Vertex]
     bytes_per_s: float
     """Rate per direction [B/s]."""
     kind: Kind
-    """fabric: between devices; host: to the host; nic: to an interface; network: the way out."""
+    """fabric: between devices; host: to the host; nic: to a NIC; network: from a NIC outwards."""
 
 
 def links(node: Node) -> Iterator[Link]:
-    """Every link of a node, one per pair of vertices."""
+    """Yield every link of a node, one per pair of vertices."""
     devices = [("device", i) for i in range(node.num_devices)]
     for device in devices:
         yield Link((device, HOST), node.host_link_bytes_per_s.value, "host")
@@ -68,9 +68,8 @@ def _fabric_links(fabric: Fabric, devices: list[tuple[str, int]]) -> Iterator[Li
 
 
 def build_graph(machine: Machine) -> networkx.Graph:
-    """One node of the machine and its way out, as a networkx graph with `bytes_per_s` and
-    `link`."""
-    import networkx
+    """Build a networkx graph of one node; edges carry `bytes_per_s` and `link` (the kind)."""
+    import networkx  # slow to import
 
     node, graph = machine.node, networkx.Graph()
     port = node.fabric.device_bytes_per_s
@@ -83,7 +82,7 @@ def build_graph(machine: Machine) -> networkx.Graph:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Wiring:
-    """The graph of a node as rates are read off it; one object per node, equal only to itself."""
+    """Links of a node as adjacency maps; hashed by identity, so that results can be cached."""
 
     num_devices: int
     port_bytes_per_s: float
@@ -91,15 +90,15 @@ class Wiring:
     fabric: Neighbours
     """Rate from vertex to vertex over the fabric [B/s]."""
     host: Neighbours
-    """The same over the links to the host."""
+    """Rate from vertex to vertex over the links to the host [B/s]."""
     devices_per_card: int = 1
     card_bytes_per_s: float | None = None
-    """Rate of one device to all devices of one other card, where that is one link [B/s]."""
+    """Rate of one device to one other card, if that is a single link [B/s]."""
 
 
 @functools.lru_cache(maxsize=256)
 def wiring(node: Node) -> Wiring:
-    """The graph of a node.
+    """Build the link maps of a node.
 
     Counted: links of the fabric and to the host, with their rates. Left out: interfaces to the
     network, which groups share (`group_view`). method.md#what-a-group-sees.
@@ -125,13 +124,13 @@ def wiring(node: Node) -> Wiring:
 
 @functools.lru_cache(maxsize=4096)
 def group_rate(node: Wiring, size: int, stride: int) -> float:
-    """Send rate of each of `size` devices of a node, `stride` apart, inside the group [B/s].
+    """Send rate of each of `size` devices of a node, `stride` apart, within their group [B/s].
 
     Counted: the smallest minimum cut between a member and the others, over links inside the group;
-    no device outside forwards. A group of several cards that reach each other over one link a
-    device (`card_bytes_per_s`) has no more than those. The host counts only where the fabric leaves
-    a member alone. Infinite for one device. Left out: the fabric's efficiency, islands slower than
-    their weakest member. method.md#what-a-group-sees.
+    devices outside do not forward. Cards connected by one link per device (`card_bytes_per_s`) cap
+    the rate. Host links count only if the fabric does not connect a member. Infinite for one
+    device. Left out: the fabric's efficiency, cuts around several members.
+    method.md#what-a-group-sees.
 
     >>> polaris = wiring(load_machine("polaris").node)      # a mesh of 100 GB/s links
     >>> [group_rate(polaris, size, 1) / 1e9 for size in (2, 3, 4)]
@@ -148,7 +147,7 @@ def group_rate(node: Wiring, size: int, stride: int) -> float:
 
 
 def _leaving_cards(node: Wiring, members: list[tuple[str, int]]) -> float:
-    """Rate of each of the group's devices over the links to its other cards [B/s]."""
+    """Rate of each device over its links to the group's other cards [B/s]."""
     cards = {device // node.devices_per_card for _, device in members}
     if node.card_bytes_per_s is None or len(cards) == 1:
         return np.inf
@@ -158,7 +157,7 @@ def _leaving_cards(node: Wiring, members: list[tuple[str, int]]) -> float:
 def _minimum_cut(
     neighbours: Neighbours, sender: tuple[str, int], members: list[tuple[str, int]]
 ) -> float:
-    """The least that crosses a line between a device and the other members of its group [B/s]."""
+    """Minimum cut between a device and the other members of its group [B/s]."""
     switches = [vertex for vertex in neighbours if vertex[0] != "device"]
     cuts = []
     for number in range(len(switches) + 1):

@@ -1,1 +1,1 @@
-"""Operators: what a block computes and keeps."""
+"""Operators: computation and saved tensors of each block."""

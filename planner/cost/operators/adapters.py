@@ -1,4 +1,4 @@
-"""Adapters: operators and saved tensors of LoRA pairs beside frozen matrices."""
+"""Adapters: operators and saved tensors of LoRA pairs on frozen matrices."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from planner.describe.model.weight_blocks import add_adapters
 from planner.describe.workload import BaseFormat, Workload
 
 _SCALE, _BLOCK, _SCALES = 4.0, 64, 256
-"""Bytes of an fp32 scale; elements that share one; 8-bit scales that share one (QLoRA, section 3:
+"""Bytes of an fp32 scale; elements per scale; 8-bit scales per fp32 scale (QLoRA, section 3:
 block sizes of 64 for weights and 256 for their scales; bitsandbytes' defaults)."""
 
 
 def stored_bytes(base: BaseFormat, columns: int) -> float:
-    """Bytes of an element of a frozen matrix with so many columns; 0 as it computes [B].
+    """Stored bytes per element of a frozen matrix with `columns` columns; 0: not quantised [B].
 
     Counted: codes and scales: nf4 0.5 + 4 / 64, with double quantisation 0.5 + 1 / 64 + 4 / (64 *
-    256), 8 bits one scale a row. Left out: tables of codes, offsets, alignment. Dettmers et al.
+    256), 8 bits with a scale per row. Left out: code tables, offsets, alignment. Dettmers et al.
     2023, arXiv:2305.14314, section 3; bitsandbytes 0.48, functional.py: quantize_blockwise.
 
     >>> 8 * stored_bytes("nf4", 4096), round(8 * stored_bytes("nf4-double", 4096), 3)
@@ -34,17 +34,17 @@ def stored_bytes(base: BaseFormat, columns: int) -> float:
 
 
 def with_adapters(block: Block, workload: Workload, kernels: Kernels) -> Block:
-    """The block with its frozen parts, how they are stored, and adapters; itself where all trains.
+    """Add frozen weights, their storage and adapters to a block; unchanged if all of it trains.
 
-    Counted: products without weight gradient, low-rank pairs and their sums, what dropout and DoRA
-    keep, unpacking before both products. Left out: inputs cast for adapters.
+    Counted: GEMMs without weight gradients, low-rank pairs and their additions, tensors saved by
+    dropout and DoRA, unpacking before forward and backward GEMMs. Left out: input casts for pairs.
     method.md#frozen-weights-and-adapters.
 
     >>> job = make_scenario(framework="fsdp2", lora_rank=16, lora_targets=("query",))
     >>> layer = blocks_of(job)[1]
     >>> [(gemm.n, gemm.k) for gemm in layer.gemms if gemm.weight_gradient]
     [(16, 4096), (4096, 16)]
-    >>> [item.name for item in layer.saved if "input" in item.name]     # the feed-forward's is not
+    >>> [item.name for item in layer.saved if "input" in item.name]     # no mlp.input
     ['attention.input', 'mlp.activation.input', 'norm.input', 'norm.input', 'layer.input']
     """
     part = "layers" if block.kind == "layer" else block.kind
@@ -77,7 +77,7 @@ def _gemm(block: Block, weight: Weight) -> Gemm:
 
 
 def _stored(weight: Weight, base: BaseFormat) -> Weight:
-    """Matrices of linear layers are quantised: no embedding, router, norm or bias."""
+    """Set stored bytes of frozen matrices in linear layers (no embedding, router, norm or bias)."""
     linear = weight.columns > 1 and weight.split != "replicated"
     down = weight.part == "attention" and weight.columns > 1
     if weight.trainable or not (linear or down):
@@ -86,12 +86,12 @@ def _stored(weight: Weight, base: BaseFormat) -> Weight:
 
 
 def _frozen(gemm: Gemm, workload: Workload, base: BaseFormat, targets: tuple[str, ...]) -> Gemm:
-    """A product of frozen weights, which are unpacked before it in both directions."""
+    """GEMM with frozen weights, which are unpacked before it in forward and in backward."""
     moved, norms = 0.0, 0.0
     if stored := stored_bytes(base, gemm.k):
         moved = stored + workload.compute_bytes
     if workload.dora and targets:
-        # the product of the pair written, added to the weights, and the norm of the sum taken
+        # the pair's product is computed, added to the weights, and the sum's norm taken
         norms = 5.0 * workload.compute_bytes
     if not gemm.quantizable:
         moved = norms = 0.0
@@ -99,12 +99,12 @@ def _frozen(gemm: Gemm, workload: Workload, base: BaseFormat, targets: tuple[str
 
 
 def _share(block: Block, weight: Weight) -> int:
-    """Experts that compute a token with a weight like this."""
+    """Uses of the weight per token: top_k for experts, else 1."""
     return block.dispatch_top_k if weight.expert else 1
 
 
 def _summed(block: Block, weight: Weight, workload: Workload, fused: Kernels) -> Pointwise:
-    """Scaling a pair's output and adding it; adding the gradient of its input to the matrix's."""
+    """Kernels that scale and add a pair's output, and add its input gradient to the matrix's."""
     e, times = workload.compute_bytes, _share(block, weight)
     forward, backward = 5 * e * weight.rows, 2 * e * weight.rows + 3 * e * weight.columns
     kernels = 2
@@ -115,7 +115,7 @@ def _summed(block: Block, weight: Weight, workload: Workload, fused: Kernels) ->
         backward += (2 * e + 1) * weight.columns
         kernels += 1
     if workload.dora:
-        # both outputs scaled by the magnitudes, whose gradient reads them again
+        # magnitudes scale both outputs, and their gradient reads the outputs again
         forward, backward = forward + 4 * e * weight.rows, backward + 6 * e * weight.rows
         kernels = 5
     split: Split = "replicated" if weight.split == "replicated" else "sharded"
@@ -123,7 +123,7 @@ def _summed(block: Block, weight: Weight, workload: Workload, fused: Kernels) ->
 
 
 def _saved_tensors(block: Block, workload: Workload, targets: tuple[str, ...]) -> tuple[Saved, ...]:
-    """Tensors still kept, without inputs of frozen products that no pair reads."""
+    """Tensors that are still saved: without inputs of frozen GEMMs that no pair reads."""
     remaining = []
     for item in block.saved:
         needed = set(item.input_of) & set(targets) and not workload.lora_dropout
@@ -142,7 +142,7 @@ def _beside(block: Block, weight: Weight, workload: Workload) -> tuple[Saved, ..
     items = [Saved(f"{name}.middle", float(e * workload.lora_rank * times), "replicated")]
     inside: Split = "sharded" if weight.split == "row" else "gathered"
     if workload.lora_dropout:
-        # each pair drops from the input for itself: its result, and a mask of one byte
+        # each pair has its own dropout of the input: the result, and a mask of one byte
         dropped = float((e + 1) * weight.columns * times)
         items.append(Saved(f"{name}.dropped", dropped, inside))
     if workload.dora:
@@ -154,8 +154,7 @@ def _beside(block: Block, weight: Weight, workload: Workload) -> tuple[Saved, ..
 
 
 def _with_temporaries(block: Block, targets: tuple[str, ...]) -> Block:
-    """The block with the temporary tensors of its backward, also those beside an unpacked
-    matrix."""
+    """Set the temporaries of the block's backward, and those alive with an unpacked matrix."""
     (stream, wide), attention = block.working
     half_stream = replace(stream, bytes_per_token=stream.bytes_per_token / 2)
     gated = any(weight.matrix == "gate" for weight in block.weights)
@@ -167,7 +166,7 @@ def _with_temporaries(block: Block, targets: tuple[str, ...]) -> Block:
 
 
 def _waiting(gemm: Gemm, workload: Workload) -> Saved:
-    """The gradient of a pair's product, where those of weights have a pass of their own."""
+    """Output gradient of a pair's GEMM, kept for a separate weight-gradient pass."""
     size = float(workload.compute_bytes * gemm.n * max(gemm.top_k, 1))
     split: Split = "sharded" if gemm.split == "column" else "replicated"
     return Saved(f"gradient.{gemm.name}", size, split)

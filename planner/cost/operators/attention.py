@@ -11,9 +11,9 @@ from planner.describe.model.weight_blocks import LayerKind
 
 
 def attention(sizes: Sizes, kind: LayerKind, *, cross: bool = False) -> Operators:
-    """Projections, attention itself, rotary positions and query-key norms of one layer.
+    """Operators of a layer's attention: projections, core, rotary positions, query-key norms.
 
-    Counted: products, kernels, and bytes per token that backward needs: input, queries, keys and
+    Counted: GEMMs, kernels, and bytes per token saved for backward: input, queries, keys and
     values, output and softmax statistics, or the scores. Left out: the norm before. Korthikanti et
     al. 2022, arXiv:2205.05198, section 4.1; method.md#activations.
 
@@ -57,8 +57,8 @@ def attention(sizes: Sizes, kind: LayerKind, *, cross: bool = False) -> Operator
 def _operands(
     sizes: Sizes, name: str, qkv: int, out: int, *, cross: bool
 ) -> tuple[Saved, Saved, Saved]:
-    """Input of attention, its queries, keys and values together, and its output."""
-    # other projections run in one kernel with the norm before them (Transformer Engine)
+    """Saved input of attention, its queries, keys and values together, and its output."""
+    # without latent attention the norm is fused with the projection (Transformer Engine)
     norm: tuple[Module, ...] = ("layernorm",) if sizes.model.latent_attention else ()
     up: tuple[Module, ...] = ("mla_up_proj",) if sizes.model.latent_attention else ()
     entering = Saved(f"{name}.input", sizes.product_input * sizes.model.hidden_size, "gathered")
@@ -84,14 +84,14 @@ def _fused_core(sizes: Sizes, name: str, out: int, *, cross: bool) -> Operators:
     statistics = replace(statistics, again_with=("core_attn",))
     if not (model.attention_sinks and sizes.kernels.rescales_for_sinks):
         return Operators(saved=(statistics,))
-    # the rescaled output, and the share that is not the sink's in fp32 and as computed
+    # the rescaled output, and the share without the sink in fp32 and in compute precision
     rescaled = Saved(f"{name}.sinks", e * out + (FP32 + e) * heads, "sharded")
     rescaling = Pointwise(f"{name}.sinks", 2 * e * out, 4 * e * out, "sharded", 3)
     return Operators(pointwise=(rescaling,), saved=(statistics, rescaled))
 
 
 def _qk_norms(sizes: Sizes, name: str, width: int) -> Operators:
-    """Normalisation of queries and keys, `width` elements a token together."""
+    """Norms of queries and keys, with `width` elements per token in total."""
     if sizes.model.qk_norm == "none":
         return Operators()
     e = sizes.element
@@ -104,12 +104,12 @@ def _qk_norms(sizes: Sizes, name: str, width: int) -> Operators:
 
 
 def _as_written(sizes: Sizes, name: str, widths: tuple[int, int, int]) -> Operators:
-    """Saved tensors and copies that transformers' attention makes beside its operands."""
+    """Further saved tensors and copies in the attention code of transformers."""
     (q, k, out), e, written = widths, sizes.element, sizes.model.written
     eager = sizes.workload.attention == "eager"
     saved, pointwise = [], []
     if written.joined_qkv and sizes.model.position == "rope":
-        # the joined product stays while the values, a view of it, are kept
+        # the saved values are a view that keeps the joined QKV output alive
         saved.append(Saved(f"{name}.rotated", e * (q + k), "sharded"))
     if written.joined_rotary or eager:
         # the kernel's output has the memory order of its queries
@@ -120,7 +120,7 @@ def _as_written(sizes: Sizes, name: str, widths: tuple[int, int, int]) -> Operat
 
 
 def _projections(sizes: Sizes, name: str) -> tuple[tuple[Gemm, ...], int, int, tuple[Saved, ...]]:
-    """Projections around attention, head widths, and what latent projections keep."""
+    """Projections, widths of a query-key and a value head, saved tensors of latent attention."""
     model, e = sizes.model, sizes.element
     h, heads, kv = model.hidden_size, model.num_heads, model.num_kv_heads
     mla = model.latent_attention
@@ -128,7 +128,7 @@ def _projections(sizes: Sizes, name: str) -> tuple[tuple[Gemm, ...], int, int, t
         dim = model.head_dim
         out = Gemm(f"{name}.out", h, heads * dim, "row", heads)
         if name == "cross_attention":
-            # keys and values are of the encoder's tokens
+            # keys and values come from the encoder's tokens
             query = Gemm(f"{name}.query", heads * dim, h, "column", heads)
             return (query, Gemm(f"{name}.kv", 2 * kv * dim, h, "column", heads), out), dim, dim, ()
         plain = (Gemm(f"{name}.qkv", (heads + 2 * kv) * dim, h, "column", heads), out)
@@ -160,7 +160,7 @@ def _projections(sizes: Sizes, name: str) -> tuple[tuple[Gemm, ...], int, int, t
 
 
 def _scores(sizes: Sizes, name: str) -> Operators:
-    """Attention scores in memory, per head and key: softmax, dropout and its mask."""
+    """Scores of eager attention, per head and key: softmax, dropout and its mask."""
     heads, e, m = sizes.model.num_heads, sizes.element, sizes.mask
     fused = sizes.kernels.fused_softmax
     softmax = (sizes.kernels.softmax_bytes or e) + e * sizes.model.attention_softcap

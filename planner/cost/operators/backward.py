@@ -20,11 +20,11 @@ def selective_frees_nothing(scenario: Scenario) -> bool:
 
 
 def kept_selectively(sizes: Sizes, saved: tuple[Saved, ...], kind: LayerKind) -> tuple[Saved, ...]:
-    """Operator-wise selective recompute keeps attention and products without bias.
+    """Tensors that operator-wise selective recompute saves: attention, GEMMs without bias.
 
-    Counted: torchtitan's policy: of the plain products every second one, starting with the first;
-    one with a bias is another operator. A row-parallel product is kept before its reduction, whole
-    on every rank; results of reduce-scatters and all-to-alls too. Left out: how much is repeated
+    Counted: torchtitan's policy saves every second plain GEMM, starting with the first; a GEMM with
+    bias is another operator. A row-parallel GEMM is saved before its reduction, unsplit on every
+    rank; results of reduce-scatters and all-to-alls are saved too. Left out: recomputed FLOP
     (`block_time`). method.md#recompute.
 
     >>> from planner.describe.model.weight_blocks import layer_kinds
@@ -62,7 +62,7 @@ def kept_selectively(sizes: Sizes, saved: tuple[Saved, ...], kind: LayerKind) ->
 
 
 def _products(sizes: Sizes, kind: LayerKind) -> list[tuple[str, float, Split, bool]]:
-    """Ordinary matrix products in program order: name, output width, split, bias."""
+    """Plain GEMMs in program order: name, output width, split, bias."""
     model = sizes.model
     kv, heads, dim = model.num_kv_heads, model.num_heads, model.head_dim
     qkv, out = model.qkv_bias, model.out_bias
@@ -85,7 +85,7 @@ def _products(sizes: Sizes, kind: LayerKind) -> list[tuple[str, float, Split, bo
     products.append(("out", model.hidden_size, "replicated", out))
     width: float = model.ffn_size
     if kind.experts and model.experts:
-        # the routed experts' grouped products are not ordinary ones
+        # grouped GEMMs of routed experts are not plain GEMMs
         products.append(("router", model.experts.num_experts, "replicated", False))
         width = shared_size(model.experts)
     if width:
@@ -98,8 +98,8 @@ def _products(sizes: Sizes, kind: LayerKind) -> list[tuple[str, float, Split, bo
 def working(sizes: Sizes, experts: Experts | None) -> tuple[tuple[Saved, ...], ...]:
     """Gradients alive in the middle of a layer's backward: feed-forward or attention.
 
-    Counted: bytes per token of the stream's gradients and of those inside, less the last product's
-    input, which is freed. Left out: repeated activations. method.md#memory-per-device.
+    Counted: bytes per token of gradients of the residual stream and inside the half, less the last
+    GEMM's input, which is freed. Left out: recomputed activations. method.md#memory-per-device.
 
     >>> sizes = Sizes(load_model("llama-3-8b"), Workload(), load_framework("megatron-lm"))
     >>> ffn, attention = working(sizes, None)               # 4 h and 2 * 2 f; 4 h and 4 * 2 h
@@ -109,7 +109,7 @@ def working(sizes: Sizes, experts: Experts | None) -> tuple[tuple[Saved, ...], .
     model, e = sizes.model, sizes.element
     stream = Saved("gradient", 2 * sizes.stream * model.hidden_size, "residual")
     width = experts.ffn_size * experts.top_k if experts else model.ffn_size
-    # gradients of the product and of its factors, where it has any, in the place of the product
+    # gradients of the activated product and of its factors, less the freed product itself
     wide = (2 if model.gated_mlp else 1) * e * width
     heads = model.num_heads * model.head_dim
     attention: tuple[Saved, ...] = (stream, Saved("gradient.qkv", 4 * e * heads, "sharded"))
@@ -120,10 +120,10 @@ def working(sizes: Sizes, experts: Experts | None) -> tuple[tuple[Saved, ...], .
 
 
 def repeating(sizes: Sizes) -> tuple[Saved, ...]:
-    """Temporaries beside recomputed activations when full recompute ends a layer.
+    """Temporaries, besides recomputed activations, when full recompute ends a layer.
 
-    Counted: bytes per token of the last product's output, whole on every tp rank, its copy by rows,
-    its sum, the norm's output, the waiting gradient. Left out: larger gradients of an unsplit
+    Counted: bytes per token of the last GEMM's output, unsplit on every tp rank, its copy by rows,
+    its sum, the norm's output, the incoming gradient. Left out: larger gradients of an unsplit
     sequence. method.md#memory-per-device.
 
     >>> sizes = Sizes(load_model("llama-3-8b"), Workload(), load_framework("fsdp2"))
@@ -140,10 +140,10 @@ def repeating(sizes: Sizes) -> tuple[Saved, ...]:
 
 
 def after_ffn(sizes: Sizes, experts: Experts | None) -> tuple[Saved, ...]:
-    """Gradients of the stream, and of tokens at their experts.
+    """Gradients of the residual stream, and of tokens at their experts.
 
-    Counted: bytes per token when the gradients of the feed-forward's weights are complete. Left
-    out: activations that are still there. method.md#memory-per-device.
+    Counted: bytes per token once the feed-forward's weight gradients are complete. Left out:
+    activations that are still alive. method.md#memory-per-device.
 
     >>> sizes = Sizes(load_model("llama-3-8b"), Workload(), load_framework("megatron-lm"))
     >>> sum(item.bytes_per_token for item in after_ffn(sizes, None)) / 4096     # 2 * 2 h
@@ -153,17 +153,17 @@ def after_ffn(sizes: Sizes, experts: Experts | None) -> tuple[Saved, ...]:
     stream = Saved("gradient", sizes.stream * model.hidden_size, "residual")
     if experts is None:
         return (stream, stream)
-    # from both products, and in fp32 before they are weighted
+    # from both GEMMs, and in fp32 before they are weighted
     exact = 2 * FP32 if sizes.kernels.scores_before_experts else 0
     size = (2 * e + exact) * model.hidden_size * experts.top_k
     return (stream, Saved("gradient.dispatch", size, "dispatched"))
 
 
 def deferred(sizes: Sizes, gemms: tuple[Gemm, ...], norms: int) -> tuple[Saved, ...]:
-    """Gradients of a layer's products and norms, from which those of its weights are computed.
+    """Output gradients of a layer's GEMMs and norms, kept for a separate weight-gradient pass.
 
-    Counted: bytes per token of every product's and norm's result; of a row-parallel product whole
-    on every rank, in 8 bits where inputs are kept so (TransformerEngine, pytorch/module/linear.py:
+    Counted: bytes per token of the output of every GEMM and norm; unsplit on every rank after a
+    row-parallel GEMM, in 8 bits where inputs are (TransformerEngine, pytorch/module/linear.py:
     wgrad_store). Left out: norms of queries and keys. torch 2.13, pipelining/_backward.py:
     stage_backward_input; method.md#memory-per-device.
 
@@ -185,7 +185,7 @@ def deferred(sizes: Sizes, gemms: tuple[Gemm, ...], norms: int) -> tuple[Saved, 
 
 
 def _split_of(gemm: Gemm) -> Split:
-    """Split of a product's result over tensor-parallel ranks."""
+    """Split of a GEMM's output over tensor-parallel ranks."""
     if gemm.experts and gemm.top_k:
         return "expert" if gemm.split == "column" else "dispatched"
     return "sharded" if gemm.split == "column" else "replicated"

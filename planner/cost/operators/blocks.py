@@ -42,7 +42,7 @@ def blocks_of(scenario: Scenario) -> tuple[Block, ...]:
 def blocks(model: Model, workload: Workload, framework: Framework) -> tuple[Block, ...]:
     """Distinct blocks of a model with weights, operators and saved tensors.
 
-    Counted: every layer, with adapters and frozen parts. Left out: layouts; buffers of the model.
+    Counted: every layer, with adapters and frozen parts. Left out: the layout; model buffers.
     method.md#activations, method.md#parameters.
 
     >>> llama = blocks(load_model("llama-3-8b"), Workload(), load_framework("fsdp2"))
@@ -79,7 +79,7 @@ def _layer(sizes: Sizes, block: Block, kind: LayerKind) -> Block:
     if kind.cross:
         operators += attention(sizes, kind, cross=True)
     operators += routed(sizes, experts) if experts else dense(sizes, model.ffn_size)
-    # what runs in one kernel with the product that follows is not repeated (Transformer Engine)
+    # norms fused with the next GEMM are not recomputed (Transformer Engine)
     num_recomputed_norms = bool(experts) + (model.latent_attention is not None)
     operators += _norms(sizes, model.norms_per_layer + kind.cross, num_recomputed_norms)
     return replace(
@@ -98,23 +98,23 @@ def _layer(sizes: Sizes, block: Block, kind: LayerKind) -> Block:
 
 
 def _regions(sizes: Sizes, kind: LayerKind) -> int:
-    """Tensor-parallel regions of a layer: attention, and the feed-forward beside or after it."""
+    """Tensor-parallel regions of a layer; a parallel feed-forward shares that of attention."""
     experts = sizes.model.experts if kind.experts else None
     after = not sizes.model.parallel_residual
-    # routed experts are none where ranks route their own tokens
+    # routed experts add none if ranks route their own tokens
     if experts is not None and sizes.framework.communication.routes_own_tokens:
         after = after and bool(shared_size(experts))
     return 1 + after + kind.cross
 
 
 def _norms(sizes: Sizes, count: int, num_recomputed: int) -> Operators:
-    """Normalisations with their input, some repeated by recompute, and the residual additions."""
+    """Norms with their saved inputs, `num_recomputed` of them recomputed; residual additions."""
     h, e, r, m = sizes.model.hidden_size, sizes.element, sizes.stream, sizes.mask
     fused = sizes.kernels.fused_norm or sizes.model.norm != "rmsnorm"
     if fused:
         norm = Pointwise("norm", (r + e) * h, (2 * r + 2 * e) * h, num_kernels=1)
     else:
-        # to fp32, square, mean, scale, back to 16 bits, weight: every result in memory
+        # to fp32, square, mean, scale, back to 16 bits, weight: each writes its result
         norm = Pointwise("norm", 36.0 * h, 60.0 * h, num_kernels=6)
     for_weights = 0.0 if fused else 1 - FP32 / sizes.norm_bytes(r)
     norm_input = Saved("norm.input", sizes.norm_bytes(r) * h, "residual", for_weights=for_weights)
@@ -137,10 +137,10 @@ def _norms(sizes: Sizes, count: int, num_recomputed: int) -> Operators:
 
 
 def scale_to_decoder(model: Model, block: Block) -> Block:
-    """A block of the decoder by token of the encoder.
+    """Scale a decoder block to figures per token of the encoder.
 
-    Counted: everything by its share of the tokens; keys and values of cross attention are of all of
-    the encoder's. Left out: that collectives of tensor parallelism stay as many. Raffel et al.
+    Counted: everything by the decoder's share of tokens; keys and values of cross attention by all
+    encoder tokens. Left out: the number of tensor-parallel collectives, which stays. Raffel et al.
     2019, arXiv:1910.10683, section 3.1.4: 512 tokens, 114 of targets; method.md#activations.
 
     >>> t5 = make_scenario("t5-3b-nemo", sequence_length=512)
@@ -191,5 +191,5 @@ def scale_to_decoder(model: Model, block: Block) -> Block:
 
 
 def _of_keys(item: Pointwise | Saved, share: float) -> float:
-    """The decoder's part of the keys, of what there is per token and key."""
+    """Decoder's share of the keys for scores of self-attention; 1 for all else [1]."""
     return share if item.scores and not item.name.startswith("cross") else 1.0

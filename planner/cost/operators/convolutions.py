@@ -12,15 +12,15 @@ from planner.describe.model.convolutional import Convolutional, Dense, SizedConv
 from planner.describe.model.weight_blocks import dense_widths, weight_blocks
 
 _INDEX = 8
-"""Bytes in which a largest place of a pooling is remembered (torch's int64)."""
+"""Bytes per index of a maximum in max-pooling (torch's int64)."""
 
 
 def stages(sizes: Sizes, net: Convolutional) -> tuple[Block, ...]:
     """Blocks of a convolutional network: its stages, then its fully connected layers.
 
-    Counted: products, passes over memory of norms, non-linearities, additions, poolings and joins,
-    bytes of a sample that backward needs, changes of memory order around products. Left out:
-    workspaces of the library, augmentation. He et al. 2015, arXiv:1512.03385, table 1;
+    Counted: GEMMs, memory passes of norms, activations, additions, poolings and concatenations,
+    bytes per sample saved for backward, layout transposes around GEMMs. Left out: library
+    workspaces, augmentation. He et al. 2015, arXiv:1512.03385, table 1;
     method.md#convolutions.
 
     >>> resnet = load_model("resnet-50")
@@ -69,7 +69,7 @@ def _stage(sizes: Sizes, placed: SizedStage, *, first: bool) -> Operators:
     if stage.pool is not None:
         operators += _pooled(sizes, placed)
     if first:
-        # the sample as it was read, and as it computes
+        # the sample as read, and cast to compute precision
         sample_bytes = placed.inputs * (e + FP32 * (e < FP32))
         operators += Operators(
             saved=(Saved("sample", sample_bytes, "replicated", for_weights=1.0),)
@@ -82,12 +82,12 @@ def _last(placed: SizedStage) -> SizedConvolution:
 
 
 def _convolution(sizes: Sizes, placed: SizedConvolution, *, first: bool) -> Operators:
-    """A product with its bias, norm, and change of memory order."""
+    """A convolution with its bias, norm and layout transposes."""
     e, of, name = sizes.element, placed.of, placed.name
     inputs, outputs = placed.inputs, placed.outputs
     pointwise, saved = [], []
     if sizes.workload.precision != "fp32" and not sizes.kernels.channels_last:
-        # operands and result of each of the three products are turned
+        # operands and result of each of the three GEMMs are transposed
         moved = 2 * e * (inputs + outputs)
         both = moved if first else 2 * moved
         pointwise.append(Pointwise(f"{name}.order", moved, both, "replicated", 2))
@@ -129,7 +129,7 @@ def _is_small(placed: SizedConvolution) -> bool:
 
 
 def _activation(sizes: Sizes, placed: SizedConvolution) -> Operators:
-    """A non-linearity: in place from its result, or leaky beside its input."""
+    """An activation that saves its output; a leaky one without a norm also saves its input."""
     e, outputs, leaky = sizes.element, placed.outputs, placed.of.activation == "leaky-relu"
     saved = [Saved(f"{placed.name}.out", e * outputs, "replicated")]
     if leaky and placed.of.norm == "none":
@@ -138,7 +138,7 @@ def _activation(sizes: Sizes, placed: SizedConvolution) -> Operators:
 
 
 def _element_wise(sizes: Sizes, name: str, elements: int) -> Pointwise:
-    """A non-linearity's passes, forward and backward, fewer where it is fused."""
+    """Memory passes of an activation, forward and backward; fewer if fused."""
     e = sizes.element
     if sizes.kernels.fused_residual:
         return Pointwise(f"{name}.activation", 0.0, e * elements, "replicated", 0)
@@ -146,7 +146,7 @@ def _element_wise(sizes: Sizes, name: str, elements: int) -> Pointwise:
 
 
 def _added(sizes: Sizes, placed: SizedStage) -> Operators:
-    """The input of a stage added to its result, and the non-linearity behind it."""
+    """Residual addition of a stage's input, and the activation after it."""
     e, outputs = sizes.element, _last(placed).outputs
     moved = e * outputs if sizes.kernels.fused_residual else 3 * e * outputs
     add = Pointwise("residual", moved, 3 * e * placed.inputs, "replicated")
@@ -156,7 +156,7 @@ def _added(sizes: Sizes, placed: SizedStage) -> Operators:
 
 
 def _joined(sizes: Sizes, placed: SizedConvolution, channels: int) -> Operators:
-    """Channels of another stage behind those of a convolution: a copy of both."""
+    """Concatenation of a convolution's channels with those of another stage: a copy of both."""
     e, more = sizes.element, channels * math.prod(placed.out_places)
     both = placed.outputs + more
     join = Pointwise(
@@ -167,7 +167,7 @@ def _joined(sizes: Sizes, placed: SizedConvolution, channels: int) -> Operators:
 
 
 def _pooled(sizes: Sizes, placed: SizedStage) -> Operators:
-    """Pooling: the largest place remembered by its index, which backward scatters to."""
+    """Pooling; max-pooling saves the index of each maximum for backward."""
     e, stage, into = sizes.element, placed.stage, _last(placed).outputs
     assert stage.pool is not None
     index = _INDEX if stage.pool.kind == "max" else 0
@@ -189,7 +189,7 @@ def _gradient(sizes: Sizes, placed: SizedStage) -> tuple[Saved, ...]:
 
 
 def _dense(sizes: Sizes, net: Convolutional, last: SizedStage) -> Block:
-    """The fully connected layers behind the last stage."""
+    """Fully connected layers after the last stage."""
     e, block = sizes.element, weight_blocks(sizes.model)[-1]
     widths = dense_widths(net, last)
     mean = e * (last.outputs + widths[0][0])
@@ -218,7 +218,7 @@ def _behind(sizes: Sizes, number: int, dense: Dense) -> Pointwise:
 def _dense_saved(
     sizes: Sizes, net: Convolutional, widths: tuple[tuple[int, int], ...]
 ) -> Iterator[Saved]:
-    """Inputs of the fully connected layers, and what stands between them."""
+    """Saved inputs, activations and dropout masks of the fully connected layers."""
     e = sizes.element
     for number, (inputs, outputs) in enumerate(widths):
         dense = net.dense[number]
@@ -230,8 +230,7 @@ def _dense_saved(
 def _loss(
     sizes: Sizes, net: Convolutional, last: SizedStage
 ) -> tuple[Pointwise, Saved, tuple[Saved, ...]]:
-    """Passes of the loss, its saved tensors, and its backward's needs: softmax, or Dice of
-    places."""
+    """Kernel, saved tensors and backward temporaries of the loss: softmax, or Dice of positions."""
     outputs = net.dense[-1].outputs if net.dense else last.outputs
     places = net.loss == "places"
     saved_bytes = FP32 * outputs * (3 if places else 1)

@@ -17,12 +17,12 @@ from planner.describe.model.traced_file import (
 
 
 def traced_blocks(sizes: Sizes, traced: Traced) -> tuple[Block, ...]:
-    """Blocks of a traced module as they compute under a workload and a framework.
+    """Blocks of a traced module under a workload and a framework.
 
-    Counted: what the trace holds, for a sample, as a framework computes: in fp32, under autocast
-    where it keeps the stream in fp32, else with weights of 16 bits; fp64 as twice fp32; forward's
-    results, where a framework's loop holds them. Left out: kernels that a compiler fuses; buffers,
-    and what a batch keeps whatever its size. method.md#modules-of-your-own.
+    Counted: traced figures per sample in the framework's precision: fp32, autocast if it keeps the
+    stream in fp32, else 16-bit weights; fp64 as twice fp32; results of forward, if the framework's
+    loop holds them. Left out: compiler fusion; buffers; memory of a batch that does not grow with
+    its size. method.md#modules-of-your-own.
 
     >>> from planner.describe.model.model import Model
     >>> from planner.describe.model.traced_file import TracedWeight
@@ -47,14 +47,14 @@ def traced_blocks(sizes: Sizes, traced: Traced) -> tuple[Block, ...]:
 
 
 def _chosen(sizes: Sizes, figure: InPrecisions) -> float:
-    """A figure in the way in which a framework computes."""
+    """Figure for the framework's precision: fp32, autocast or 16-bit weights."""
     if sizes.element >= FP32:
         return figure.fp32
     return figure.autocast if sizes.kernels.residual_bytes >= FP32 else figure.cast
 
 
 def _bytes(sizes: Sizes, figure: InPrecisions) -> float:
-    """Bytes of a sample, of which fp64 takes twice those of fp32 [B]."""
+    """Bytes per sample; fp64 takes twice as many as fp32 [B]."""
     return _chosen(sizes, figure) * max(sizes.element / FP32, 1)
 
 
@@ -74,13 +74,13 @@ def _block(sizes: Sizes, block: Block, seen: TracedBlock) -> Block:
         attentions=tuple(_attention(run) for run in kernels_run if run.kind == "attention"),
         pointwise=(kernels, *_orders(sizes, kernels_run)),
         saved=(Saved("kept", _bytes(sizes, seen.saved), "replicated"),),
-        # a layer has an alternative for each of its halves; here they are one
+        # a layer has one alternative per half; here both are the same
         working=(working, working) if block.kind == "layer" else (working,),
     )
 
 
 def _orders(sizes: Sizes, operations: list[TracedOperation]) -> Iterator[Pointwise]:
-    """Kernels that turn operands and result of convolutions where channels are kept apart."""
+    """Layout transposes around convolutions, unless channels are last in memory."""
     if sizes.workload.precision == "fp32" or sizes.kernels.channels_last:
         return
     for operation in operations:

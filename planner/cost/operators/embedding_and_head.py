@@ -10,10 +10,10 @@ from planner.describe.model.block import Block, Gemm, Pointwise, Saved, Split
 
 
 def embedding(sizes: Sizes, block: Block) -> Block:
-    """The embedding with positions, dropout and norm; the patches of a vision model.
+    """Embedding block: positions, dropout and norm; or the patch projection of a vision model.
 
-    Counted: bytes moved and kept per token, the product of patches, one reduction of a split table.
-    Left out: padding of the vocabulary. method.md#memory-bound-kernels.
+    Counted: bytes moved and saved per token, the GEMM of patches, one reduction of a split table.
+    Left out: vocabulary padding. method.md#memory-bound-kernels.
 
     >>> lookup, = blocks_of(scenario)[0].pointwise
     >>> lookup.forward_bytes == 2 * 2 * scenario.model.hidden_size   # 16 bits read and written
@@ -46,9 +46,9 @@ def embedding(sizes: Sizes, block: Block) -> Block:
 
 
 def head(sizes: Sizes, block: Block) -> Block:
-    """Final norm, projection to the vocabulary, and the loss.
+    """Head block: final norm, projection to the vocabulary, and the loss.
 
-    Counted: the product, bytes moved and kept per token, the loss's needs in backward. Left out:
+    Counted: the GEMM, bytes moved and saved per token, temporaries of its backward. Left out:
     metrics beyond `loss_metrics`. method.md#activations.
 
     >>> kept = {item.name: item.bytes_per_token for item in blocks_of(scenario)[-1].saved}
@@ -84,10 +84,10 @@ def head(sizes: Sizes, block: Block) -> Block:
 
 
 def _output_and_pieces(sizes: Sizes, vocab: int) -> tuple[Saved, ...]:
-    """Logits that a pipeline holds, and copies of a loss that runs in chunks."""
+    """Logits that a pipeline holds, and copies that a chunked loss makes."""
     e, h = sizes.element, sizes.model.hidden_size
     in_chunks = sizes.kernels.loss_chunks > 1
-    # in fp32 only the eager loss makes a tensor of its own
+    # in fp32 only the eager loss has a separate tensor
     apart = e < FP32 or sizes.kernels.loss == "eager"
     logits = e * vocab * (apart and not _holds_logits(sizes))
     return (
@@ -95,13 +95,13 @@ def _output_and_pieces(sizes: Sizes, vocab: int) -> tuple[Saved, ...]:
         Saved("head.output", logits, _logits_split(sizes), only_piped=True),
         # chunks of several sequences are copies
         Saved("head.pieces", e * h * in_chunks, "gathered", only_batched=True),
-        # chunks of the sequence add their gradients of the stream into an fp32 one
+        # chunks of the sequence accumulate the stream's gradient in fp32
         Saved("head.gradient", FP32 * h * in_chunks, "replicated"),
     )
 
 
 def _loss(sizes: Sizes, vocab: int) -> tuple[Pointwise, tuple[Saved, ...], tuple[Saved, ...]]:
-    """Cross entropy over the vocabulary: passes, what it keeps, what its backward needs."""
+    """Cross entropy over the vocabulary: kernel, saved tensors, temporaries of backward."""
     e, kernels = sizes.element, sizes.kernels
     cast, eager, beside = e + FP32 if e < FP32 else 0, kernels.loss == "eager", 0
     saved_bytes: float
@@ -113,10 +113,10 @@ def _loss(sizes: Sizes, vocab: int) -> tuple[Pointwise, tuple[Saved, ...], tuple
     elif kernels.loss.startswith("vocab-parallel"):
         # max, subtract, exponentiate, sum, divide in fp32, in place (Megatron-LM)
         forward, backward, saved_bytes, working = cast + 28, 8 + cast, FP32, e
-        # or on a copy, while the caller still holds what it is made of (nanotron)
+        # or on a copy, while the caller still holds the original (nanotron)
         working += FP32 * kernels.loss.endswith("copy")
     elif kernels.loss == "fused-linear":
-        # a piece of the logits at a time, as large as the stream; its gradient is ready then
+        # one piece of the logits at a time, as large as the stream; forward computes its gradient
         pieces = math.ceil(vocab / sizes.model.hidden_size)
         forward, backward, saved_bytes = 5 * e, 0, e * sizes.model.hidden_size / vocab
         working = e / pieces
@@ -130,7 +130,7 @@ def _loss(sizes: Sizes, vocab: int) -> tuple[Pointwise, tuple[Saved, ...], tuple
         Pointwise("loss", forward * vocab, backward * vocab, split, 4),
         (
             Saved("loss.logits", saved_bytes * piece, split, until_loss=True),
-            # the 16-bit logits, and the tanh that softly caps them
+            # the 16-bit logits, and the tanh of their soft cap
             Saved("loss.output", beside * piece, split),
         ),
         (
@@ -142,7 +142,7 @@ def _loss(sizes: Sizes, vocab: int) -> tuple[Pointwise, tuple[Saved, ...], tuple
 
 
 def _holds_logits(sizes: Sizes) -> bool:
-    """True if 16-bit logits are there until backward; a loop over pieces holds those of each."""
+    """True if 16-bit logits stay until backward; a loop over chunks holds those of each chunk."""
     return sizes.kernels.keeps_logits or sizes.kernels.loss_chunks > 1
 
 

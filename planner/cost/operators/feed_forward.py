@@ -10,14 +10,14 @@ from planner.describe.model.shapes import Experts
 from planner.describe.model.weight_blocks import shared_size
 
 _WRITTEN_OUT = {"": 1, "gelu_new": 4, "gelu_fast": 7}
-"""Tensors that autograd keeps of an activation beside its output: its input, and where it is
-written out each operand of its products (transformers 5.23, activations.py)."""
+"""Tensors that autograd saves for an activation besides its output: the input, or every operand of
+its multiplications if it is not one kernel (transformers 5.23, activations.py)."""
 
 
 def dense(sizes: Sizes, width: int) -> Operators:
-    """The dense feed-forward of a layer.
+    """Operators of a layer's dense feed-forward.
 
-    Counted: both products, the non-linearity, bytes per token that backward needs. Left out: the
+    Counted: both GEMMs, the activation, bytes per token saved for backward. Left out: the
     norm before. Korthikanti et al. 2022, arXiv:2205.05198, section 4.1; method.md#activations.
 
     >>> sizes = Sizes(load_model("llama-3-8b"), Workload(), load_framework("megatron-lm"))
@@ -34,10 +34,10 @@ def dense(sizes: Sizes, width: int) -> Operators:
 
 
 def routed(sizes: Sizes, experts: Experts) -> Operators:
-    """Router, dispatch, routed experts, and the expert that every token visits.
+    """Operators of an expert layer: router, dispatch, routed experts and shared expert.
 
-    Counted: products of top_k experts per token, copies to the experts' order and back, bytes per
-    token that backward needs. Left out: uneven routing (`expert_load`). method.md#matrix-products,
+    Counted: GEMMs of top_k experts per token, copies to the experts' order and back, bytes per
+    token saved for backward. Left out: uneven routing (`expert_load`). method.md#matrix-products,
     method.md#activations.
 
     >>> mixtral = load_model("mixtral-8x7b")                # 2 of 8 experts, f = 14336
@@ -60,7 +60,7 @@ def routed(sizes: Sizes, experts: Experts) -> Operators:
             Gemm("expert.down", h, experts.ffn_size, "row", 0, num, k),
         ),
         pointwise=(
-            # what narrows the input is not repeated with it
+            # the cast of the saved input is not recomputed with it
             replace(activation.pointwise[0], again_with=("moe_act",)),
             *activation.pointwise[1:],
             Pointwise("router", 6 * routing, 6 * routing, num_kernels=6),
@@ -81,7 +81,7 @@ def routed(sizes: Sizes, experts: Experts) -> Operators:
 
 
 def _products(sizes: Sizes, width: int, name: str, *, until_ffn: bool = False) -> Operators:
-    """Both products and the non-linearity between them; the input is counted by the caller."""
+    """Both GEMMs and the activation between them; the caller counts the input."""
     h, first = sizes.model.hidden_size, 2 if sizes.model.gated_mlp else 1
     gemms = (
         Gemm(f"{name}.up", first * width, h, "column"),
@@ -94,7 +94,7 @@ def _products(sizes: Sizes, width: int, name: str, *, until_ffn: bool = False) -
 def _activation(
     sizes: Sizes, width: float, name: str, split: Split = "sharded", *, until_ffn: bool
 ) -> Operators:
-    """Non-linearity: its inputs, as they are kept, and its output, the down product's input."""
+    """Activation: its inputs as saved, and its output, which is the input of the down GEMM."""
     e, gated, fused = sizes.element, sizes.model.gated_mlp, sizes.fuses_activation
     if gated:
         forward, backward = (3, 5) if fused else (5, 8)
@@ -108,7 +108,7 @@ def _activation(
     operators = [Pointwise(name, forward * e * width, backward * e * width, split, kernels)]
     narrow = sizes.activation_input
     if narrow < e:
-        # a kernel of its own makes it narrow, another makes it wide again
+        # one kernel casts it to the narrow format, another casts it back
         moved = saved_tensors * (e + narrow) * width
         operators.append(Pointwise(f"{name}.input", moved, moved, split))
     entering = Saved(f"{name}.input", saved_tensors * narrow * width, split, until_ffn=until_ffn)
@@ -118,7 +118,7 @@ def _activation(
 
 
 def _dispatched(sizes: Sizes, size: float) -> tuple[Saved, ...]:
-    """Tokens in the experts' order, and what weighting them by the router keeps."""
+    """Saved tokens in the experts' order, and tensors saved to weight them by router scores."""
     if sizes.kernels.scores_before_experts:
         exact = size * FP32 / sizes.element
         return (Saved("expert.input", size + exact, "dispatched"),)

@@ -1,4 +1,4 @@
-"""Operations: FLOP of products and attention."""
+"""Operations: FLOP of GEMMs and attention."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from planner.describe.workload import Workload
 def attention_flop(
     attention: Attention, queries: ArrayLike, keys: ArrayLike, *, skips_masked: bool
 ) -> Float:
-    """Forward operations of one head-set on `queries` tokens against `keys` [FLOP].
+    """Forward FLOP of attention over all heads, `queries` tokens against `keys` tokens [FLOP].
 
-    Counted: both products, 2 s_q s_k (d_qk + d_v) per head; with `skips_masked` half of the keys
+    Counted: both GEMMs, 2 s_q s_k (d_qk + d_v) per head; with `skips_masked` half of the keys
     under a causal mask, w - w^2 / 2 s_k within a window w. Left out: softmax. Dao 2023,
     arXiv:2307.08691, section 4; method.md#attention.
 
@@ -37,10 +37,10 @@ def attention_flop(
 def sequence_flop(
     attention: Attention, tokens: ArrayLike, workload: Workload, *, skips_masked: bool
 ) -> Float:
-    """Forward operations of one head-set on `tokens` of a workload's sequences [FLOP].
+    """Forward FLOP of attention over all heads, on `tokens` of a workload's sequences [FLOP].
 
-    Counted: `attention_flop` of whole sequences, or of documents that attend to themselves alone,
-    each by its share of the tokens. Left out: as there. Llama 3, arXiv:2407.21783, section 3.2;
+    Counted: `attention_flop` of whole sequences, or of documents that attend only to themselves,
+    each by its share of the tokens. Left out: softmax. Llama 3, arXiv:2407.21783, section 3.2;
     method.md#attention.
 
     >>> heads = Attention(num_heads=32, num_kv_heads=8, qk_dim=128, v_dim=128, causal=True)
@@ -62,12 +62,12 @@ def sequence_flop(
 
 
 def model_flop(blocks: tuple[Block, ...], workload: Workload, kept_share: ArrayLike = 1.0) -> Float:
-    """Model operations of one step: forward and backward, no recompute [FLOP].
+    """Model FLOP of one step: forward and backward, without recompute [FLOP].
 
-    `kept_share`: of the tokens that are routed to experts, those that these take. Counted: matrix
-    products (6 per weight and token that is no padding and not dropped) and full attention, 12 s h
-    per token and layer, or the square of every document: the convention of PaLM (Chowdhery et al.
-    2022, arXiv:2204.02311, appendix B) and of nanoGPT. Left out: everything else.
+    `kept_share`: share of routed tokens that experts process. Counted: GEMMs (6 per weight and
+    token, without padding and dropped tokens) and full attention, 12 s h per token and layer, or
+    the square of every document: the convention of PaLM (Chowdhery et al. 2022, arXiv:2204.02311,
+    appendix B) and of nanoGPT. Left out: everything else.
     method.md#operations-and-utilisation.
 
     >>> gpt2 = make_scenario("gpt2", "ddp", sequence_length=1024)       # 12 layers, h = 768

@@ -1,4 +1,4 @@
-"""Sizes: bytes of elements that the operators of a model work on."""
+"""Sizes: bytes per element of the tensors in a model's operators."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Operators:
     saved: tuple[Saved, ...] = ()
 
     def __add__(self, operators: Operators) -> Operators:
-        """Both, one after the other."""
+        """Concatenate the operators of both."""
         return Operators(
             self.gemms + operators.gemms,
             self.attentions + operators.attentions,
@@ -39,7 +39,7 @@ class Operators:
         )
 
     def again_with(self, module: Module) -> Operators:
-        """It, all of which recompute of a module repeats."""
+        """Copy in which recompute of `module` repeats every operator and tensor."""
 
         def marked(item: _Operator) -> _Operator:
             return replace(item, again_with=(*item.again_with, module))
@@ -54,7 +54,7 @@ class Operators:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """A model under a workload and a framework, and the bytes of its elements."""
+    """Bytes per element of a model's tensors under a workload and a framework."""
 
     model: Model
     workload: Workload
@@ -62,32 +62,32 @@ class Sizes:
 
     @property
     def kernels(self) -> Kernels:
-        """Which kernels run."""
+        """Kernels of the framework."""
         return self.framework.kernels
 
     @property
     def element(self) -> int:
-        """An activation inside the layer [B]."""
+        """Bytes per activation element inside a layer [B]."""
         return self.workload.compute_bytes
 
     @property
     def saves_fp8(self) -> bool:
-        """True if products save their inputs in 8 bits."""
+        """True if GEMMs save their inputs in 8 bits."""
         return self.kernels.saves_fp8 and self.workload.precision == "fp8"
 
     @property
     def product_input(self) -> int:
-        """Saved bytes per element of a product's input [B]."""
+        """Saved bytes per element of a GEMM's input [B]."""
         return 1 if self.saves_fp8 else self.element
 
     @property
     def stream(self) -> int:
-        """An element of the residual stream [B]."""
+        """Bytes per element of the residual stream [B]."""
         return max(self.kernels.residual_bytes, self.element)
 
     @property
     def fuses_activation(self) -> bool:
-        """True if the non-linearity is one kernel with its bias or with the gate's product."""
+        """True if the activation is one kernel with its bias or with the gate's multiplication."""
         gate = self.kernels.fused_gate if self.model.gated_mlp else None
         return self.kernels.fused_activation if gate is None else gate
 
@@ -100,19 +100,19 @@ class Sizes:
 
     @property
     def writes_activation(self) -> bool:
-        """True if an activation runs in elementary operations, as transformers writes it."""
+        """True if the activation runs in elementary operations, as in transformers."""
         return self.kernels.transformers_blocks and not self.fuses_activation
 
     def norm_bytes(self, entering: int) -> int:
-        """Bytes that a norm keeps of an element that enters with so many [B]."""
+        """Bytes that a norm saves per element, for an input of `entering` bytes per element [B]."""
         if self.kernels.fused_norm or self.model.norm != "rmsnorm":
             return entering
-        # written out it keeps its input, and the normalised one in fp32 if scaled before rounding
+        # unfused: fp32 input, and normalised output, in fp32 if it is scaled before rounding
         exact = self.kernels.transformers_blocks and self.model.written.exact_norm_weight
         return FP32 + (FP32 if exact else self.element)
 
     @property
     def mask(self) -> int:
-        """An element of a dropout mask, 0 without dropout [B]."""
+        """Bytes per element of a dropout mask; 0 without dropout [B]."""
         chosen = self.workload.dropout
         return _MASK if (self.model.dropout if chosen is None else chosen) > 0 else 0

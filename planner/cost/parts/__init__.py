@@ -11,7 +11,7 @@ from typing import Any, Literal
 from planner.errors import UnknownNameError
 
 Hue = Literal["blue", "orange", "green", "pink", "sky", "red", "grey"]
-"""Names of colours; `planner.show` has their shades."""
+"""Colour names; `planner.show` defines the shades."""
 
 Hatch = Literal["", "/", "x"]
 """Patterns that tell parts of one hue apart."""
@@ -22,7 +22,7 @@ MemoryKind = Literal["allocated", "reserved", "device"]
 _ALL_KINDS: tuple[MemoryKind, ...] = ("allocated", "reserved", "device")
 
 TimeCause = Literal["compute", "traffic", "host"]
-"""Cause of a part: computation, traffic of devices, nodes and hosts, or the host that issues."""
+"""Cause of a time part: computation, traffic (devices, nodes, hosts), or the host's launches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,13 +34,13 @@ class Part:
     hue: Hue
     hatch: Hatch = ""
     meaning: str
-    """Its contents, in half a sentence."""
+    """Short description of its contents."""
     title: str = ""
-    """Name for a reader, where it is not the key in words."""
+    """Display name; empty: the key with spaces."""
 
     @property
     def label(self) -> str:
-        """Name for a reader."""
+        """Display name."""
         return self.title or self.name.replace("_", " ")
 
 
@@ -49,7 +49,7 @@ class MemoryPart(Part):
     """A part of a device's memory."""
 
     counted_by: tuple[MemoryKind, ...] = _ALL_KINDS
-    """Ways of measuring memory that count it."""
+    """Memory measurements that include this part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class TimePart(Part):
 
     cause: TimeCause
     spread: float
-    """Relative uncertainty: of computation least, of exposed communication most."""
+    """Relative uncertainty: lowest for computation, highest for exposed communication."""
 
 
 with Path(__file__).with_name("parts.toml").open("rb") as _file:
@@ -76,27 +76,27 @@ def _names(parts: Iterable[Part]) -> tuple[str, ...]:
 
 
 DEVICE_PARTS = _names(_DEVICE)
-"""Parts of a device's memory, in the order of every answer."""
+"""Parts of a device's memory, in display order."""
 HOST_PARTS = _names(_HOST)
-"""Parts of a node's memory."""
+"""Parts of a node's host memory."""
 TIME_PARTS = _names(_TIME)
 """Parts of the step time."""
 TIME_CAUSES = {part.name: part.cause for part in _TIME}
-"""Cause of each of them."""
+"""Cause of each part of the step time."""
 
 _BY_NAME: dict[str, Part] = {part.name: part for part in (*_DEVICE, *_HOST, *_TIME)}
 _SPREAD = {part.name: part.spread for part in _TIME}
 
 
 def order_parts(figures: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """Estimated parts in the order of their records, which name every part."""
+    """Sort estimated parts in the order of `names`, which must name every part."""
     odd = ", ".join(sorted(set(figures) ^ set(names)))
     assert not odd, f"parts without a record, or records without a part: {odd}"
     return {name: figures[name] for name in names}
 
 
 def part(name: str) -> Part:
-    """The record of a part; UnknownNameError where nobody wrote one."""
+    """Record of a part. Raises UnknownNameError if there is none with this name."""
     if name not in _BY_NAME:
         raise UnknownNameError("part", name, _BY_NAME, f"`{__name__}` has all {len(_BY_NAME)}")
     return _BY_NAME[name]
@@ -105,8 +105,8 @@ def part(name: str) -> Part:
 def time_spread(name: str) -> float:
     """Relative uncertainty of a part of the step time [1].
 
-    Counted: the assumption of the part's record. Left out: that parts err together; no fit stands
-    behind it. Definition.
+    Counted: the assumed, not fitted, value of the part's record. Left out: correlated errors of
+    parts. Definition.
 
     >>> time_spread("forward"), time_spread("pipeline_transfer")
     (0.1, 0.5)
@@ -115,5 +115,5 @@ def time_spread(name: str) -> float:
 
 
 def unseen_parts(kind: MemoryKind) -> tuple[str, ...]:
-    """Parts of a device's memory that a way of measuring does not count."""
+    """Parts of a device's memory that a kind of measurement does not include."""
     return tuple(part.name for part in _DEVICE if kind not in part.counted_by)

@@ -1,4 +1,4 @@
-"""Scenario: what is estimated, and what was measured before."""
+"""Scenario: inputs of an estimate, and measured runs that correct it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ __all__ = ["Scenario"]
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Question of an estimate: a model, machine, workload and framework, and measured runs."""
+    """Inputs of an estimate: model, machine, workload, framework and measured runs."""
 
     model: Model
     machine: Machine
     workload: Workload
     framework: Framework
     experience: Experience = field(default=Experience(), compare=False)
-    """Runs measured before, which correct the estimate."""
+    """Measured runs that correct the estimate."""
 
     def __post_init__(self) -> None:
-        # the network of the framework's jobs, the kernels of the machine's devices
+        # select the network that the framework uses, and its kernels for the devices' runtime
         object.__setattr__(self, "machine", self.machine.network_of(self.framework.family))
         object.__setattr__(self, "framework", self.framework.on(self.machine.device.runtime))

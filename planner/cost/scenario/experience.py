@@ -1,4 +1,4 @@
-"""Experience: measured runs, and the errors that they let expect (Gaussian, in logarithms)."""
+"""Experience: measured runs, and the errors they predict (Gaussian, in logarithms)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from planner.cost.scenario.prior import GAUSSIAN, Prior, Traits
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRuns(Arrays):
-    """Measured figures of one kind, of one user's or publication's runs."""
+    """Measured step times, or memory, of runs of one user or publication."""
 
     traits: Traits
     log_ratios: Float
@@ -24,11 +24,11 @@ class MeasuredRuns(Arrays):
 
 @dataclass(frozen=True, slots=True)
 class Experience:
-    """Measured runs; None without any."""
+    """Measured step times and device memory of runs; None without any."""
 
     step_time: MeasuredRuns | None = None
     memory: MeasuredRuns | None = None
-    """Of a device."""
+    """Device memory."""
 
     @property
     def is_known(self) -> bool:
@@ -38,27 +38,27 @@ class Experience:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """Factors (m,) on estimates as the cost model makes them."""
+    """Factors (m,) by which to multiply estimates of the cost model."""
 
     expected: Float
-    """Measured over estimated, by the runs that are known; 1 where none is."""
+    """Expected measured / estimated, from measured runs; 1 without any."""
     low: Float
-    """5 % quantile of the same."""
+    """5 % quantile of measured / estimated."""
     high: Float
-    """95 % quantile."""
+    """95 % quantile of measured / estimated."""
     spread: Float
-    """Standard deviation of the logarithm."""
+    """Standard deviation of log(measured / estimated)."""
 
     def around(self) -> tuple[float, float]:
-        """Low and high over what is expected, of a single run [1]."""
+        """Low and high quantile of the first run, over its expected value [1]."""
         return float(self.low[0] / self.expected[0]), float(self.high[0] / self.expected[0])
 
 
 def outlook(prior: Prior, measured: MeasuredRuns | None, runs: Traits) -> Outlook:
-    """Expected error and spread of runs, from estimates alone or with measured runs.
+    """Expected error and spread of runs, with or without measured runs.
 
-    Counted: see `predict_log_ratio`; without measurements the quantiles of published runs' errors,
-    which lean to the slow side; after that those of a Gaussian. Left out: stalls.
+    Counted: see `predict_log_ratio`; without measured runs the quantiles of published runs' errors,
+    which are skewed to the slow side; with them those of a Gaussian. Left out: stalls.
     method.md#intervals.
 
     >>> from planner.cost.scenario.prior import priors
@@ -79,10 +79,10 @@ def outlook(prior: Prior, measured: MeasuredRuns | None, runs: Traits) -> Outloo
 
 
 def most_informative_run(prior: Prior, runs: Traits, measured: MeasuredRuns | None = None) -> int:
-    """The run whose measurement takes most variance from the others, whatever it measures [1].
+    """Index of the run whose measurement would reduce the others' variance most [1].
 
-    Counted: the covariance of the runs, after those that are known. Left out: odd runs. Cohn 1996,
-    Neural Networks 9; method.md#intervals.
+    Counted: the covariance of the runs, given those already measured. Left out: odd runs. Cohn
+    1996, Neural Networks 9; method.md#intervals.
 
     >>> from planner.cost.scenario.prior import priors
     >>> from planner.cost.uncertainty import traits_of
@@ -104,32 +104,32 @@ def most_informative_run(prior: Prior, runs: Traits, measured: MeasuredRuns | No
 
 @dataclass(frozen=True, slots=True)
 class Likelihoods:
-    """Of the measured runs under each possibility, times its prior weight, as logarithms."""
+    """Log likelihoods of the measured runs under each hypothesis, weighted by its prior."""
 
     sound: Float
-    """(2,) nothing is odd; the site is."""
+    """(2,) without an odd run, at a sound and at an odd site."""
     odd_run: Float
-    """(2, n) the same, and one run is odd."""
+    """(2, n) with each run odd in turn, at a sound and at an odd site."""
 
     @property
     def total(self) -> float:
-        """Of the measured runs."""
+        """Log likelihood of the measured runs over all hypotheses."""
         return float(np.logaddexp.reduce(np.concatenate([self.sound, self.odd_run.ravel()])))
 
     @property
     def odd_runs(self) -> Float:
-        """(n,) probability that a run is not what it is described as [1]."""
+        """(n,) probability that a run differs from its description [1]."""
         return np.exp(np.logaddexp.reduce(self.odd_run, axis=0) - self.total)
 
     @property
     def odd_site(self) -> float:
-        """Probability that the site is not what it is described as [1]."""
+        """Probability that the site differs from its description [1]."""
         odd = np.concatenate([self.sound[1:], self.odd_run[1]])
         return float(np.exp(np.logaddexp.reduce(odd) - self.total))
 
 
 def likelihoods(prior: Prior, measured: MeasuredRuns) -> Likelihoods:
-    """Logarithms of the marginal likelihoods of measured runs.
+    """Log marginal likelihoods of measured runs.
 
     Counted: a sound or an odd site, with no odd run or with each run odd in turn (a change of one
     entry of the diagonal: Sherman and Morrison 1950). Left out: two odd runs, the constant n log(2
@@ -168,9 +168,9 @@ def _conditioned(prior: Prior, measured: MeasuredRuns, odd: bool) -> tuple[Float
 def predict_log_ratio(prior: Prior, measured: MeasuredRuns, runs: Traits) -> tuple[Float, Float]:
     """Mean (m,) and variance (m,) of log(measured / estimated) of further runs [1].
 
-    Counted: a mixture over what may be odd, of conditioned Gaussians, by its two moments; an odd
-    run changes one entry of a diagonal (Sherman and Morrison 1950); that the further run is odd
-    itself. Left out: two odd runs among those known. Rasmussen and Williams 2006, equations 2.25
+    Counted: the two moments of a mixture of conditioned Gaussians, one per odd site or run; an odd
+    run changes one entry of a diagonal (Sherman and Morrison 1950); the further run may be odd
+    itself. Left out: two odd runs among the measured. Rasmussen and Williams 2006, equations 2.25
     and 2.26; method.md#intervals.
 
     >>> from planner.cost.scenario.prior import priors

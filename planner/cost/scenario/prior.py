@@ -1,4 +1,4 @@
-"""Prior: how far estimates lie from measurements, and which runs err alike, learned from runs."""
+"""Prior: spread of measured runs around estimates, and which runs share their errors."""
 
 from __future__ import annotations
 
@@ -18,90 +18,90 @@ from planner.describe.framework.framework import Framework
 
 @dataclass(frozen=True, slots=True)
 class Traits(Arrays):
-    """Of n runs."""
+    """Properties of n runs that determine how far their estimates may be off."""
 
     shares: Float
-    """(n, 3) parts of the estimated step: computation, traffic, the host's time."""
+    """(n, 3) shares of the estimated step: computation, traffic, host time."""
     size: Float
     """(n, 2) logarithms of parameters and sequence length."""
     shape: Float
-    """(n, 6) log2 of tp, pp, ep, micro-batch, dp * cp; twice the full recompute."""
+    """(n, 6) log2 of tp, pp, ep, micro-batch, dp * cp; then 2 with full recompute, else 0."""
     growth: Float
-    """(n,) doublings of the devices beyond a node of eight."""
+    """(n,) doublings of the device count beyond a node of eight."""
     assumed_rate: Float
-    """(n,) 1 where nobody measured the device's sustained rate."""
+    """(n,) 1 if the device's sustained rate was not measured."""
     assumed_links: Float
-    """(n,) 1 where nobody measured the network's rate, or in a node its links'."""
+    """(n,) 1 if the rate of the network (in one node: of its fabric) was not measured."""
     experts: Float
-    """(n,) 1 where the model has experts."""
+    """(n,) 1 if the model has experts."""
     guessed: Float
-    """(n,) 1 where model, software, devices or layout had to be guessed."""
+    """(n,) 1 if the model, software, devices or layout had to be guessed."""
     machine: NDArray[np.str_]
-    """(n,) names."""
+    """(n,) names of machines."""
     framework: NDArray[np.str_]
-    """(n,) names."""
+    """(n,) names of framework families."""
 
     def __len__(self) -> int:
         return len(self.growth)
 
 
 GAUSSIAN = 1.645
-"""How many standard deviations a Gaussian's 95 % quantile is from its mean."""
+"""Standard deviations from a Gaussian's mean to its 95 % quantile."""
 
 Spread = float
 """Standard deviation of log(measured / estimated)."""
 
 
 class Prior(Description):
-    """Standard deviations of log(measured / estimated), by what is shared, and what is not."""
+    """Standard deviations of log(measured / estimated), by source of error."""
 
     common: Spread = Field(gt=0)
-    """Shared by all runs."""
+    """Error shared by all runs."""
     compute: Spread = Field(gt=0)
-    """Shared by the computation of a machine, times its part of the step."""
+    """Error of computation shared by runs on a machine, times its share of the step."""
     assumed_rate: Spread = Field(gt=0)
-    """Shared besides by the computation of a machine whose device nobody measured in training."""
+    """Further error of computation on a machine whose device was not measured in training."""
     traffic: Spread = Field(gt=0)
-    """Shared by the traffic of a machine, times its part of the step."""
+    """Error of traffic shared by runs on a machine, times its share of the step."""
     assumed_links: Spread = Field(gt=0)
-    """Shared besides by the traffic of a machine whose network or links nobody measured."""
+    """Further error of traffic on a machine whose network or links were not measured."""
     host: Spread = Field(gt=0)
-    """Shared by the host's time of a framework, times its part of the step."""
+    """Error of host time shared by runs of a framework, times its share of the step."""
     model: Spread = Field(gt=0)
-    """Shared by models and sequences of like size."""
+    """Error shared by models and sequences of similar size."""
     layout: Spread = Field(gt=0)
-    """Shared by like layouts of models of like size."""
+    """Error shared by similar layouts of models of similar size."""
     growth: Spread = Field(gt=0)
-    """Shared by all runs, per doubling of their devices beyond a node of eight."""
+    """Error shared by all runs, per doubling of the devices beyond a node of eight."""
     alone: Spread = Field(gt=0)
-    """Of a run alone, whatever it is made of."""
+    """Error of a single run."""
     experts_alone: Spread = Field(gt=0)
-    """Of a run alone, where its model has experts."""
+    """Further error of a single run if its model has experts."""
     traffic_alone: Spread = Field(gt=0)
-    """Of a run alone, times the part of traffic in its step."""
+    """Error of a single run, times the share of traffic in its step."""
     host_alone: Spread = Field(gt=0)
-    """Of a run alone, times the part of the host's time in its step."""
+    """Error of a single run, times the share of host time in its step."""
     odd: Spread = Field(gt=0)
-    """Of a site, or of a run, that is not what it is described as."""
+    """Error of an odd site or run: one that differs from its description."""
     odd_sites: float = Field(gt=0, lt=0.5)
-    """Part of sites that are odd."""
+    """Fraction of sites that are odd."""
     odd_runs: float = Field(gt=0, lt=0.5)
-    """Part of runs that are."""
+    """Fraction of runs that are odd."""
     size_reach: float = Field(gt=0)
-    """Over how much of log(parameters) and log(sequence) models count as alike."""
+    """Distance in log(parameters) and log(sequence) within which models are similar."""
     shape_reach: float = Field(gt=0)
-    """Over how many doublings of their degrees layouts count as alike."""
+    """Doublings of degrees within which layouts are similar."""
     low: float = Field(lt=0, default=-GAUSSIAN)
     """5 % quantile of log(measured / estimated) of dense models, in standard deviations."""
     high: float = Field(gt=0, default=GAUSSIAN)
-    """95 % quantile of the same."""
+    """95 % quantile of log(measured / estimated) of dense models, in standard deviations."""
     experts_low: float = Field(lt=0, default=-GAUSSIAN)
     """`low` of models with experts."""
     experts_high: float = Field(gt=0, default=GAUSSIAN)
     """`high` of models with experts."""
 
     def covariance(self, a: Traits, b: Traits, *, odd: bool = False) -> Float:
-        """Covariance (n, m) of log(measured / estimated) that runs share [1]."""
+        """Covariance (n, m) of log(measured / estimated) between runs [1]."""
         machine = a.machine[:, None] == b.machine[None]
         framework = a.framework[:, None] == b.framework[None]
         compute, traffic, host = (
@@ -150,7 +150,7 @@ class Prior(Description):
         return self.odd_runs * self.odd**2
 
     def odd_site_share(self, a: Traits) -> Float:
-        """Probability (n,) that the site of a run is odd: even odds where a job is guessed [1]."""
+        """Probability (n,) that the site of a run is odd; 1/2 for a guessed job [1]."""
         return np.where(a.guessed > 0, 0.5, self.odd_sites)
 
     def quantiles(self, a: Traits) -> tuple[Float, Float]:
@@ -174,23 +174,23 @@ def _alike(a: Float, b: Float, reach: float) -> Float:
 
 
 class Priors(Description):
-    """The file of priors."""
+    """Contents of `prior.toml`."""
 
     step_time: Prior
     memory: Prior
-    """Of a device's memory, as the way of measuring sees it; no part of the time counts there."""
+    """Prior of device memory; shares of the step time are 0 there."""
 
 
 @functools.cache
 def priors() -> Priors:
-    """The priors that are shipped."""
+    """Return the shipped priors."""
     path = Path(__file__).with_name("prior.toml")
     return Priors.described(read_toml(path), where=path.name)
 
 
 MEMORY_CLASSES = ("host-bound framework", "any other framework")
-"""Classes of run where memory is concerned: it depends on no rate, so devices are one. The
-host-bound frameworks' runs hold every layout that was tried, to the edge of memory."""
+"""Classes of runs for errors of memory, by framework alone: memory depends on no device rate. Runs
+of host-bound frameworks include every layout that was tried, up to the memory limit."""
 
 
 class MemoryClass(Description):
@@ -201,18 +201,18 @@ class MemoryClass(Description):
     high: float = Field(gt=0)
     """95 % quantile of measured / estimated."""
     num_runs: int = Field(ge=1)
-    """Runs behind the quantiles."""
+    """Number of runs behind the quantiles."""
     num_sources: int = Field(ge=1)
-    """Publications or logs they come from."""
+    """Number of publications or logs that the runs come from."""
     parts: tuple[float, ...]
-    """Parts of the runs, rising; of n runs the ends are 1/(n + 1) and n/(n + 1)."""
+    """Cumulative fractions of the n runs, from 1/(n + 1) to n/(n + 1)."""
     ratios: tuple[float, ...]
-    """Which part of the runs measured at most so much of their estimate."""
+    """Measured / estimated at each of these fractions."""
 
 
 @functools.cache
 def memory_classes() -> dict[str, MemoryClass]:
-    """How far the measured memory of devices was from its estimate, by class of run."""
+    """Return the spread of measured over estimated device memory, by class of run."""
     path = Path(__file__).with_name("memory_spread.toml")
     return {
         name: MemoryClass.described(values, where=f"{path.name}, {name}")
@@ -221,5 +221,5 @@ def memory_classes() -> dict[str, MemoryClass]:
 
 
 def memory_class(framework: Framework) -> str:
-    """The class of a run where memory is concerned."""
+    """Return the class of a framework's runs for errors of memory."""
     return MEMORY_CLASSES[not framework.host.awaits_collectives]

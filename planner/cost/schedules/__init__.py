@@ -1,1 +1,1 @@
-"""Schedules: pipeline schedules, by family; bubble, event simulation and timeline."""
+"""Schedules: pipeline schedules by family, their bubble, event simulation and timeline."""

@@ -1,4 +1,4 @@
-"""Bubble: every pipeline schedule by name; idle time and micro-batches in flight of any layouts."""
+"""Bubble: pipeline schedules by name, and idle time and micro-batches in flight of layouts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REGISTRY: dict[str, PipelineSchedule] = {
 
 
 def schedule_by_name(name: str) -> PipelineSchedule:
-    """A schedule by name; 1F1B's for one stage, which has none."""
+    """Return the schedule of this name; 1F1B if the name is `none` (a single stage)."""
     return REGISTRY.get(name, ONE_F_ONE_B)
 
 
@@ -45,9 +45,9 @@ def in_flight(layouts: Layouts, stage: ArrayLike) -> Float:
 
 
 def chunks_in_flight(layouts: Layouts, stage: ArrayLike, layers: Float) -> Float:
-    """Micro-batches of each chunk of a stage whose activations it holds at its peak [1].
+    """Micro-batches whose activations a stage holds at its peak, by chunk [1].
 
-    `layers` are those of each chunk; it and the result have the shape (chunks, ...). Counted: the
+    `layers`: layers of each chunk; they and the result have the shape (chunks, ...). Counted: the
     schedule's order. Left out: receive buffers. method.md#pipeline.
 
     >>> layouts = Layouts.broadcast(pp=4, vpp=2, grad_accumulation=8, schedule=3)
@@ -67,11 +67,11 @@ def chunks_in_flight(layouts: Layouts, stage: ArrayLike, layers: Float) -> Float
 
 
 def chunks_waiting(layouts: Layouts, stage: ArrayLike, layers: Float) -> tuple[Float, Float]:
-    """Passes of each chunk held when no forward pass follows, and those that wait for weights [1].
+    """Passes of each chunk held in the cool-down, and those with pending weight gradients [1].
 
-    Shapes as of `chunks_in_flight`. Counted: deferred weight gradients, when most wait; the second
-    are a part of the first, whose other backward passes are done. Left out: other schedules, where
-    none does. method.md#pipeline.
+    Shapes as in `chunks_in_flight`. Counted: the moment with most pending weight gradients; the
+    second result is part of the first, with its input gradients done. Left out: schedules that do
+    not defer weight gradients (0). method.md#pipeline.
 
     >>> layouts = Layouts.broadcast(pp=4, vpp=2, grad_accumulation=8, schedule=5)
     >>> [held.tolist() for held in chunks_waiting(layouts, 3, np.array([1.0, 1.0]))]
@@ -93,10 +93,10 @@ def chunks_waiting(layouts: Layouts, stage: ArrayLike, layers: Float) -> tuple[F
 def bubble_s(layouts: Layouts, pipeline: PipelinePasses) -> Float:
     """Idle time of the slowest stage while the pipeline fills and drains [s].
 
-    `pipeline` is of the stages (..., S) of which one is the slowest. Counted: with equal stages (p
-    - 1)(t_f + t_b) / v (Narayanan et al. 2021, arXiv:2104.04473, section 2.2), less what a schedule
-    does meanwhile; the ways through unlike stages, where the schedule knows them. Left out: the
-    optimizer. method.md#pipeline.
+    `pipeline`: passes of the candidate stages (..., S), which include the slowest. Counted: with
+    equal stages (p - 1)(t_f + t_b) / v (Narayanan et al. 2021, arXiv:2104.04473, section 2.2), less
+    work that fills it; the longest path through unequal stages, if the schedule has a formula for
+    it. Left out: the optimizer. method.md#pipeline.
 
     >>> from planner.cost.schedules.schedule import Passes
     >>> layouts = Layouts.of(Layout(pp=4, schedule="1f1b", grad_accumulation=8))
@@ -123,25 +123,25 @@ def bubble_s(layouts: Layouts, pipeline: PipelinePasses) -> Float:
 
 
 def interleaved(layouts: Layouts) -> Mask:
-    """Stages hold several chunks of the model, which go round them."""
+    """True if stages hold several interleaved chunks of the model."""
     return _any_of(layouts, lambda schedule: schedule.interleaves)
 
 
 def runs_forward_ahead(layouts: Layouts) -> Mask:
-    """The last stage runs forward passes before its first backward pass."""
+    """True if the last stage runs all forward passes before its first backward pass."""
     return _any_of(layouts, lambda schedule: schedule.runs_forward_ahead)
 
 
 def defers_weight_gradients(layouts: Layouts) -> Mask:
-    """Weight gradients are passes of their own."""
+    """True if weight gradients are separate passes."""
     return _any_of(layouts, lambda schedule: schedule.defers_weight_gradients)
 
 
 def fewest_micro_batches(layouts: Layouts) -> Int:
-    """Micro-batches without which the schedule does not exist [1].
+    """Minimum number of micro-batches of the schedule [1].
 
-    Counted: two for each stage. Left out: multiples of the stages, which interleaving asks for.
-    method.md#pipeline.
+    Counted: two per stage if the schedule needs two rounds. Left out: the multiples of the stages
+    that interleaving requires. method.md#pipeline.
 
     >>> int(fewest_micro_batches(Layouts.broadcast(pp=4, vpp=2, schedule=6)))
     8

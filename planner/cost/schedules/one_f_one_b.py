@@ -1,4 +1,4 @@
-"""1F1B, its interleaved form and GPipe: backward passes compute all gradients at once."""
+"""1F1B: plain and interleaved, and GPipe; backward passes compute all gradients at once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _gpipe_in_flight(p: Int, v: Int, m: Int, stage: Int) -> Float:
 
 
 def _gpipe_length_s(p: Int, v: Int, m: Int, pipeline: PipelinePasses) -> Float:
-    """Every pass of one micro-batch, and those of the others on the stage slowest in them [s]."""
+    """Time of all passes: one micro-batch on all stages, the others on the slowest stages [s]."""
     stages = pipeline.at_stage
     longest_passes = np.max(stages.forward_s, axis=-1) + np.max(stages.backward_s, axis=-1)
     return pipeline.all_stages.total_s + (m - 1) * longest_passes
@@ -50,16 +50,16 @@ def _plain_order(p: int, stage: int, m: int, v: int) -> list[Task]:
 
 
 def _plain_in_flight(p: Int, v: Int, m: Int, stage: Int) -> Float:
-    """min(m, p - i)."""
+    """Micro-batches in flight: min(m, p - i)."""
     return np.minimum(m, p - stage).astype(float)
 
 
 def _plain_length_s(p: Int, v: Int, m: Int, pipeline: PipelinePasses) -> Float:
-    """The longest way through one of the stages, down to it and back up [s]."""
+    """Time of all passes: the longest path through one of the stages and back [s]."""
     p, m = p[..., None], m[..., None]
     stages, behind = pipeline.at_stage, pipeline.after.total_s
-    # while the first micro-batch is behind the stage, it has so many forward passes to do; for the
-    # last one, as many backward passes; of few micro-batches one waits alone
+    # while the first micro-batch is on later stages, this one does `ahead` forward passes; during
+    # the last, `ahead` backward passes; with few micro-batches it waits only once
     ahead = p - 1 - pipeline.stage
     forward, back = stages.forward_s, stages.backward_s
     both = np.maximum(behind - ahead * forward, 0.0) + np.maximum(behind - ahead * back, 0.0)
@@ -69,9 +69,9 @@ def _plain_length_s(p: Int, v: Int, m: Int, pipeline: PipelinePasses) -> Float:
 
 
 def _plain_least_idle_s(p: Int, v: Int, m: Int, slowest: Passes, other_stages: Passes) -> Float:
-    """Idle time that the way through the slowest stage adds, wherever it stands [s]."""
-    # behind it both waits, D - w t_f and D - w t_b at least, miss w t - D of D: no more than all
-    # stages are faster than p of the slowest
+    """Least idle time on the path through the slowest stage, at any position of it [s]."""
+    # with w later stages that take D, the waits are at least D - w t_f and D - w t_b, together
+    # D less (w t - D), which is at most the time by which all stages beat p of the slowest
     faster = (p - 1) * slowest.total_s - other_stages.total_s
     few_micro_batches = (m - 1) * slowest.total_s / 2
     return np.maximum(other_stages.total_s - np.where(m > p, faster, few_micro_batches), 0.0)
@@ -100,21 +100,21 @@ def _interleaved_order(p: int, stage: int, m: int, v: int) -> list[Task]:
 
 
 def _interleaved_in_flight(p: Int, v: Int, m: Int, stage: Int) -> Float:
-    """2 (p - i - 1) + (v - 1) p + 1 chunks of 1/v stage."""
+    """Micro-batches in flight: 2 (p - i - 1) + (v - 1) p + 1 chunks of 1/v stage."""
     chunks = 2 * (p - stage - 1) + (v - 1) * p + 1
     # with as many micro-batches as stages every forward pass precedes the first backward
     return np.where(m == p, m, np.minimum(chunks / v, m))
 
 
 def _interleaved_of_chunks(p: Int, v: Int, m: Int, stage: Int, layers: Float) -> Float:
-    """Passes of each chunk in flight when most layers' activations are held. Shape (chunks,
+    """Passes of each chunk in flight when the activations of most layers are held. Shape (chunks,
     ...)."""
     in_flight_passes = np.rint(_interleaved_in_flight(p, v, m, stage) * v).astype(np.int64)
     chunk = np.arange(len(layers)).reshape(-1, *[1] * np.ndim(p))
     layers = np.where(chunk < v, layers, 0.0)
     backwards = np.where(chunk < v, np.take_along_axis(layers, (v - 1 - chunk) % len(layers), 0), 0)
 
-    # after every turn of forward passes, and of backward passes
+    # candidate peaks: after every turn of p forward passes, and of p backward passes
     turns = np.arange(len(layers) + 1).reshape(-1, 1, *[1] * np.ndim(p)) * p
     after = np.concatenate([turns, turns - in_flight_passes % p], axis=1).reshape(-1, *np.shape(p))
     done = np.clip(after, 0, m * v - in_flight_passes)
@@ -127,13 +127,13 @@ def _interleaved_of_chunks(p: Int, v: Int, m: Int, stage: Int, layers: Float) ->
 
 
 def _passed(number: Int, p: Int, v: Int, chunk: Int) -> Int:
-    """Passes of a chunk among the first `number`."""
+    """Number of a chunk's passes among the first `number` passes."""
     rounds, rest = np.divmod(number, p * v)
     return p * rounds + np.clip(rest - chunk * p, 0, p)
 
 
 def _layers_of(number: Int, p: Int, v: Int, layers: Float) -> Float:
-    """Layers of the first `number` passes, which take chunks in the order of `layers`."""
+    """Layers in the first `number` passes, which take chunks in the order of `layers`."""
     rounds, rest = np.divmod(number, p * v)
     turn, passes_of_turn = np.divmod(rest, p)
     before = np.cumsum(layers, axis=0) - layers
@@ -142,7 +142,7 @@ def _layers_of(number: Int, p: Int, v: Int, layers: Float) -> Float:
 
 
 def _interleaved_length_s(p: Int, v: Int, m: Int, pipeline: PipelinePasses) -> Float:
-    """The longest way through a stage's chunks; all forward passes come first with m = p [s]."""
+    """Time of all passes: the longest path through a stage's chunks; forward first if m = p [s]."""
     p, v, m = p[..., None], v[..., None], m[..., None]
     stages, before, after = pipeline.at_stage, pipeline.before, pipeline.after
     ahead = 2 * (p - 1 - pipeline.stage) / v

@@ -12,7 +12,7 @@ from planner.cost.arrays import Float, Int
 from planner.describe.layout import V_SHAPED, Schedule
 
 Kind = Literal["forward", "backward", "weight_gradient", "step"]
-"""Passes, and what closes a step when they are over."""
+"""Kinds of passes, and `step` for work before and after all passes."""
 
 
 class Task(NamedTuple):
@@ -35,7 +35,7 @@ class Passes:
 
     @property
     def input_s(self) -> Float:
-        """The rest of the backward pass, which the stage before waits for [s]."""
+        """Input-gradient part of the backward pass, which the previous stage waits for [s]."""
         return self.total_s - self.forward_s - self.weight_s
 
     @property
@@ -44,7 +44,7 @@ class Passes:
         return self.total_s - self.forward_s
 
     def at(self, index: Int) -> Passes:
-        """Of (..., S) stages those at `index` (..., 1)."""
+        """Select stages at `index` (..., 1) from stages (..., S)."""
         parts = (self.total_s, self.forward_s, self.weight_s)
         return Passes(*(np.take_along_axis(part, index, axis=-1)[..., 0] for part in parts))
 
@@ -59,22 +59,22 @@ class Passes:
 
 @dataclass(frozen=True, slots=True)
 class PipelinePasses:
-    """Passes of one micro-batch on candidate stages (..., S), and on the pipeline around each."""
+    """Passes of one micro-batch on candidate stages (..., S), and on chunks around each."""
 
     stage: Int
     at_stage: Passes
     before: Passes
-    """On all chunks before the stage's first."""
+    """Passes on all chunks before the stage's first."""
     after: Passes
-    """On all chunks after its last."""
+    """Passes on all chunks after the stage's last."""
     all_stages: Passes
-    """On all stages (...)."""
+    """Passes on all stages (...)."""
 
 
 def idle_s(p: Int, v: Int, m: Int, slowest: Passes, other_stages: Passes) -> Float:
     """Idle time of a stage that waits for one chunk of every other stage [s].
 
-    Counted: forward and backward. Left out: what a stage could do meanwhile. Narayanan et al. 2021,
+    Counted: forward and backward. Left out: other work in the idle time. Narayanan et al. 2021,
     arXiv:2104.04473, section 2.2.
 
     >>> one = Passes(np.asarray(3.0), np.asarray(1.0), np.asarray(1.0))
@@ -85,9 +85,9 @@ def idle_s(p: Int, v: Int, m: Int, slowest: Passes, other_stages: Passes) -> Flo
 
 
 def pair(first: Int, second: Int, layers: Float) -> Float:
-    """Passes of both chunks of a V, in the shape of all chunks. Shape (chunks, ...) [1].
+    """Array (chunks, ...) with the passes of the two chunks of a V [1].
 
-    Counted: the first two chunks. Left out: others, which a V has not. Definition.
+    Counted: the first two chunks. Left out: others, which a V does not have. Definition.
 
     >>> pair(np.array([3]), np.array([1]), np.ones((3, 1))).tolist()
     [[3.0], [1.0], [0.0]]
@@ -102,37 +102,37 @@ Length: TypeAlias = Callable[[Int, Int, Int, PipelinePasses], Float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSchedule:
-    """A pipeline schedule. Degrees are those of `Layout`: p stages, v chunks, m micro-batches."""
+    """Pipeline schedule. Degrees as in `Layout`: p stages, v chunks, m micro-batches."""
 
     name: Schedule
     source: str
-    """Where it is described."""
+    """Publication or code that defines the schedule."""
     order: Callable[[int, int, int, int], list[Task]]
-    """Tasks of a stage in the order in which it works on them: (p, stage, m, v)."""
+    """Tasks of a stage in execution order: (p, stage, m, v)."""
     groups: Callable[[int, int, int, int], list[tuple[Task, ...]]] | None = None
-    """The same in groups of tasks that start and hand on together, where there are such."""
+    """Tasks of a stage in groups that start and finish together; None: each task alone."""
     in_flight: Callable[[Int, Int, Int, Int], Float]
     """Micro-batches whose activations a stage holds at its peak: (p, v, m, stage)."""
     of_chunks: Callable[[Int, Int, Int, Int, Float], Float] | None = None
-    """Of every chunk of several, with most activations: (p, v, m, stage, chunks' layers)."""
+    """Passes in flight by chunk at the peak: (p, v, m, stage, layers of the chunks)."""
     waiting: Callable[[Int, Int, Int, Int, Float], tuple[Float, Float]] | None = None
-    """Of every chunk, when no forward pass follows: passes held, and those deferred."""
+    """By chunk, in the cool-down: passes held, and those with pending weight gradients."""
     bubble_s: Bubble = idle_s
-    """Idle time of the slowest stage: (p, v, m, its passes, passes of all others) [s]."""
+    """Idle time of the slowest stage: (p, v, m, its passes, passes of all other stages) [s]."""
     length_s: Length | None = None
-    """Time of all passes of a step, where known for unlike stages: (p, v, m, stages) [s]."""
+    """Time of all passes of a step with unequal stages: (p, v, m, stages); None: unknown [s]."""
     least_idle_s: Bubble | None = None
-    """Lower bound of the bubble, wherever the slowest stage stands; as `bubble_s` [s]."""
+    """Lower bound of the bubble for any position of the slowest stage; as `bubble_s` [s]."""
     interleaves: bool = False
     """True if chunks are interleaved over stages, with micro-batches in groups of p."""
     defers_weight_gradients: bool = False
-    """True if weight gradients are passes of their own."""
+    """True if weight gradients are separate passes."""
     needs_two_rounds: bool = False
     """True if a step needs at least two micro-batches per stage."""
     runs_forward_ahead: bool = False
     """True if all forward passes precede the last stage's backward, which keeps their logits."""
     no_better_than: str = ""
-    """A schedule that takes as long with less memory; empty where there is none."""
+    """Schedule that takes as long with less memory; empty if there is none."""
 
     @property
     def v_shaped(self) -> bool:
@@ -141,7 +141,7 @@ class PipelineSchedule:
 
 
 def one_each(forward: list[Task], backward: list[Task], warm_up: int) -> list[Task]:
-    """`warm_up` forwards, then one forward and one backward in turn, then the rest."""
+    """Order tasks: `warm_up` forwards, then one forward and one backward in turn, then the rest."""
     order = forward[:warm_up]
     for ahead, back in zip(forward[warm_up:], backward, strict=False):
         order += [ahead, back]

@@ -1,5 +1,4 @@
-"""Simulate: one step of a pipeline, event by event, and the chain of events that sets its
-length."""
+"""Simulate: one step of a pipeline, event by event."""
 
 from __future__ import annotations
 
@@ -15,30 +14,30 @@ from planner.errors import LayoutError
 
 
 class Span(NamedTuple):
-    """A part of a pass."""
+    """Part of a pass, or of the work before or after all passes."""
 
     kind: Drawn
     seconds: float
     hidden: bool = False
-    """Traffic behind the pass, as far as that is long: it keeps nothing waiting."""
+    """True for traffic hidden behind the pass, at most as long as it; nothing waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkWork:
-    """One micro-batch on one chunk of a stage."""
+    """Work of one micro-batch on one chunk of a stage."""
 
     forward: tuple[Span, ...]
     backward: tuple[Span, ...]
-    """Without weight gradients."""
+    """Backward pass without weight gradients."""
     weights_s: float = 0.0
-    """Weight gradients; part of the backward pass where the schedule does not part them from it."""
+    """Weight gradients; part of the backward pass unless the schedule defers them."""
     first_forward: tuple[Span, ...] = ()
-    """The first micro-batch's forward pass, where that is another."""
+    """Forward pass of the first micro-batch, if it differs."""
     last_backward: tuple[Span, ...] = ()
-    """The stage's last backward pass, where that is another."""
+    """Last backward pass of the stage, if it differs."""
 
     def scaled(self, factor: float) -> ChunkWork:
-        """The same, `factor` times as long."""
+        """Return this work with all times multiplied by `factor`."""
 
         def each(spans: tuple[Span, ...]) -> tuple[Span, ...]:
             return tuple(span._replace(seconds=factor * span.seconds) for span in spans)
@@ -58,38 +57,38 @@ class StageWork:
 
     chunks: tuple[ChunkWork, ...]
     send_s: float = 0.0
-    """Until one chunk's activations are on the next stage."""
+    """Time until one chunk's activations arrive on the next stage."""
     blocked_s: float = 0.0
-    """While the stage can do nothing else after a pass of a chunk: transfers that nothing hides."""
+    """Time that exposed transfers block the stage after each pass of a chunk."""
     before: tuple[Span, ...] = ()
-    """Work before its first pass that needs no other stage."""
+    """Work before the first pass, which needs no other stage."""
     after: tuple[Span, ...] = ()
-    """When the stage's own passes are over."""
+    """Work after the stage's own passes."""
     closing: tuple[Span, ...] = ()
-    """When those of all stages are, and what each does after them."""
+    """Work after the passes of all stages and their `after` work."""
 
     def faster(self, share: float) -> StageWork:
-        """The same with passes faster by a share; sends to neighbours and the step's close stay."""
+        """Return this work with passes faster by `share`; all other work keeps its time."""
         return replace(self, chunks=tuple(c.scaled(1 / (1 + share)) for c in self.chunks))
 
 
 @dataclass(frozen=True, slots=True)
 class StageTime:
-    """Seconds of one micro-batch on one stage, all its chunks together, which share them."""
+    """Times of one micro-batch on one stage, which its chunks share equally [s]."""
 
     forward_s: float
     backward_s: float
-    """Without recompute; weight gradients included."""
+    """Backward pass with weight gradients, without recompute."""
     recompute_s: float = 0.0
     weight_gradient_s: float = 0.0
-    """Part of backward that zero-bubble schedules move."""
+    """Part of backward that zero-bubble schedules defer."""
     send_s: float = 0.0
-    """Until one chunk's activations are on the next stage."""
+    """Time until one chunk's activations arrive on the next stage."""
     blocked_s: float = 0.0
-    """While the stage can do nothing else after a pass of a chunk: transfers that nothing hides."""
+    """Time that exposed transfers block the stage after each pass of a chunk."""
 
     def dealt(self, chunks: int) -> StageWork:
-        """The same by chunk."""
+        """Split the times equally over `chunks`."""
         backward = Span("backward", (self.backward_s - self.weight_gradient_s) / chunks)
         recompute = (Span("recompute", self.recompute_s / chunks),) if self.recompute_s else ()
         chunk = ChunkWork(
@@ -106,12 +105,12 @@ def simulate(
     schedule: Schedule,
     chunks: int = 1,
 ) -> Timeline:
-    """One step: `micro_batches` through `stages` in the order of `schedule`.
+    """Simulate one step: `micro_batches` through `stages` in the order of `schedule`.
 
-    Counted: forward, backward, recompute, transfers between stages, beside computation, and what
-    else the stages' work names. Left out: what it does not. The closed form is that of
-    method.md#pipeline. Raises LayoutError where the interleaved schedule does not exist for these
-    numbers.
+    Counted: forward, backward, recompute, transfers between stages in parallel with computation,
+    and all other spans of the stages' work. Left out: anything else. Closed form:
+    method.md#pipeline. Raises LayoutError if the schedule does not allow these numbers of
+    micro-batches or chunks.
 
     >>> timeline = simulate([StageTime(1.0, 2.0)] * 4, 8, "1f1b")
     >>> timeline.makespan_s                     # (m + p - 1) (t_f + t_b)
@@ -141,14 +140,14 @@ def simulate(
 def _groups(
     schedule: PipelineSchedule, p: int, stage: int, m: int, v: int
 ) -> list[tuple[Task, ...]]:
-    """Tasks of a stage in their order, those that run together in one group."""
+    """Return the tasks of a stage in order, in groups that run together."""
     if schedule.groups is not None:
         return schedule.groups(p, stage, m, v)
     return [(task,) for task in schedule.order(p, stage, m, v)]
 
 
 class _Run:
-    """Events as they are found: none before one that it waits for."""
+    """State of a simulation; each event comes after all events that it waits for."""
 
     def __init__(
         self,
@@ -162,15 +161,15 @@ class _Run:
         self._works, self._orders, self._place = works, orders, place
         self._defers = schedule.defers_weight_gradients
         self._latest: list[int | None] = [None] * len(works)
-        """The last event of each stage that keeps it busy."""
+        """Last event that keeps each stage busy."""
         self._made: dict[Task, int] = {}
-        """The event after which a task's result is there, on its own stage and on a neighbour."""
+        """Event after which a task's result is on its own stage; `_sent`: on a neighbour."""
         self._sent: dict[Task, int] = {}
         backwards = [[t for g in order for t in g if t.kind == "backward"] for order in orders]
         self._last = {tasks[-1] for tasks in backwards}
 
     def passes(self) -> None:
-        """Stages advance in turn until all orders are worked off."""
+        """Run the tasks of all stages, which advance in turn until every order is done."""
         for stage, work in enumerate(self._works):
             self._chain(Task(stage, "step", 0, 0), work.before, ())
         position, waiting = [0] * len(self._works), list(range(len(self._works)))
@@ -188,7 +187,7 @@ class _Run:
             assert progressed or not waiting, "the order of a schedule waits for itself"
 
     def close(self) -> None:
-        """Play the work after a stage's passes, and then the work after all of them."""
+        """Run the work after each stage's passes, then the work after those of all stages."""
         for stage, work in enumerate(self._works):
             self._chain(Task(stage, "step", 0, 0), work.after, ())
         over = [event for event in self._latest if event is not None]
@@ -196,7 +195,7 @@ class _Run:
             self._chain(Task(stage, "step", 0, 0), work.closing, over)
 
     def _worked(self, group: tuple[Task, ...]) -> bool:
-        """Run a group's tasks one after the other if their needs are known; True if so."""
+        """Run a group's tasks in sequence if their inputs are available; True if they ran."""
         sources = [source for t in group if (source := _source(t, self._place)) is not None]
         sources = [source for source in sources if source not in group]
         if any(source not in self._made for source in sources):
@@ -214,18 +213,18 @@ class _Run:
             if work.send_s and _goes(task, self._place):
                 self._sent[task] = self._add(task, Span(ASIDE, work.send_s), (done,))
         for task in group:
-            # weight gradients have nothing to hand on
+            # weight gradients send nothing
             if work.blocked_s and task.kind != "weight_gradient":
                 self._chain(task, (Span("pipeline_transfer", work.blocked_s),), ())
         return True
 
     def _arrival(self, source: Task, stage: int) -> int:
-        """The event after which a stage has the result of a task."""
+        """Return the event after which a stage has the result of a task."""
         result = self._made[source]
         return result if source.stage == stage else self._sent.get(source, result)
 
     def _chain(self, task: Task, spans: Sequence[Span], needs: Iterable[int]) -> None:
-        """Add what keeps a stage busy, one after the other, and what is hidden behind it."""
+        """Add the spans that keep a stage busy, in sequence, and the traffic hidden behind them."""
         stage, start = task.stage, len(self.events)
         for span in spans:
             if span.hidden:
@@ -249,7 +248,7 @@ class _Run:
         return len(self.events) - 1
 
     def _spans(self, task: Task) -> tuple[Span, ...]:
-        """Spans of a task; recompute precedes its backward."""
+        """Return the spans of a task; recompute precedes its backward pass."""
         chunk = self._works[task.stage].chunks[task.chunk]
         if task.kind == "weight_gradient":
             return (Span("weight_gradient", chunk.weights_s),)
@@ -269,7 +268,7 @@ class _Run:
 
 
 def _source(task: Task, place: Layout) -> Task | None:
-    """The task whose result a task needs; None for the first."""
+    """Return the task whose result a task needs; None for the first."""
     stage, kind, micro_batch, chunk = task
     if kind == "weight_gradient":
         return Task(stage, "backward", micro_batch, chunk)
@@ -282,7 +281,7 @@ def _source(task: Task, place: Layout) -> Task | None:
 
 
 def _goes(task: Task, place: Layout) -> bool:
-    """True if a task's result goes to a neighbour; at the turn of a V it stays."""
+    """True if a task's result goes to another stage; at the turn of a V it stays."""
     if task.kind == "weight_gradient":
         return False
     after = place.chunk(task.stage, task.chunk) + (1 if task.kind == "forward" else -1)

@@ -30,16 +30,16 @@ Drawn = Literal[
     "parameter_update_gathering",
     "offload",
 ]
-"""Kinds of events, by the parts of the step. A pipeline_transfer keeps its stage from computing;
-communication is a result on its way to a neighbour, beside what its stage computes."""
+"""Kinds of events, named like the parts of the step. A pipeline_transfer blocks its stage;
+communication is a result sent to a neighbour while its stage computes."""
 
 Stream = Literal["compute", "host", "tensor", "context", "expert", "pipeline", "data", "host link"]
-"""Streams of a rank that run at the same time: computing, the host, and a link an axis."""
+"""Parallel streams of a rank: computation, the host, a link per axis, the host link."""
 
 STREAMS: tuple[Stream, ...] = get_args(Stream)
 
 ASIDE: Drawn = "communication"
-"""The kind of events that keep no stage busy though others wait for them."""
+"""Kind of events that do not keep their stage busy, although others wait for them."""
 
 _STREAM: dict[Drawn, Stream] = {
     "host_overhead": "host",
@@ -55,79 +55,79 @@ _STREAM: dict[Drawn, Stream] = {
 
 
 def stream_of(kind: Drawn) -> Stream:
-    """The stream on which an event of a kind runs; waiting for a transfer takes up computation."""
+    """Return the stream on which events of a kind run; an awaited transfer blocks computation."""
     return _STREAM.get(kind, "compute")
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Work of a stage for a task, or the transfer of its result."""
+    """Work of a stage on a task, or the transfer of its result."""
 
     task: Task
     kind: Drawn
     start_s: float
     end_s: float
     hidden: bool = False
-    """Traffic behind computation: it keeps nothing waiting."""
+    """True for traffic hidden behind computation: nothing waits for it."""
 
     @property
     def stage(self) -> int:
-        """The stage that computes or sends."""
+        """Stage that computes or sends."""
         return self.task.stage
 
     @property
     def micro_batch(self) -> int:
-        """The micro-batch, from 0."""
+        """Micro-batch, from 0."""
         return self.task.micro_batch
 
     @property
     def chunk(self) -> int:
-        """The chunk of the stage, from 0."""
+        """Chunk of the stage, from 0."""
         return self.task.chunk
 
     @property
     def stream(self) -> Stream:
-        """Stream of its stage that it takes up."""
+        """Stream of the stage on which the event runs."""
         return stream_of(self.kind)
 
     @property
     def keeps_busy(self) -> bool:
-        """True if its stage computes nothing else meanwhile."""
+        """True if the stage computes nothing else during the event."""
         return not self.hidden and self.kind != ASIDE
 
     @property
     def in_passes(self) -> bool:
-        """True if it belongs to a pass of a micro-batch, not to the close of the step."""
+        """True if the event belongs to a micro-batch's pass, not to the step's start or end."""
         return self.task.kind != "step"
 
     @property
     def duration_s(self) -> float:
-        """How long it takes [s]."""
+        """Duration [s]."""
         return self.end_s - self.start_s
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """Everything that happens in one step, by stage and time."""
+    """Events of one step, by stage and time."""
 
     place: Layout
-    """Stages, chunks and schedule: where in the model each chunk lies."""
+    """Layout with stages, chunks and schedule, which place each chunk in the model."""
     num_micro_batches: int
     events: tuple[Event, ...]
-    """None stands before one that it waits for."""
+    """Events, each after all events that it waits for."""
     waits: tuple[tuple[int, ...], ...]
-    """For each of them the events that it waits for, as positions; its own stage's first."""
+    """Positions of the events that each event waits for, its own stage's first."""
     groups: tuple[tuple[Task, ...], ...] = ()
-    """Tasks that start together and are done together, where there are such."""
+    """Groups of tasks that start and finish together."""
 
     @property
     def num_stages(self) -> int:
-        """Stages of the pipeline."""
+        """Number of pipeline stages."""
         return self.place.pp
 
     @property
     def num_chunks(self) -> int:
-        """Chunks of each stage."""
+        """Number of chunks per stage."""
         return self.place.vpp
 
     @functools.cached_property
@@ -137,12 +137,12 @@ class Timeline:
 
     @functools.cached_property
     def passes_s(self) -> float:
-        """End of the last pass, before what closes the step [s]."""
+        """End of the last pass, before the work that ends the step [s]."""
         return max(event.end_s for event in self.events if event.in_passes)
 
     @property
     def idle_fraction(self) -> float:
-        """Idle time of all stages over all time."""
+        """Idle time of all stages, as a fraction of their total time."""
         busy = sum(self.busy_s(stage) for stage in range(self.num_stages))
         return 1 - busy / (self.num_stages * self.makespan_s)
 
@@ -155,23 +155,23 @@ class Timeline:
         return events_by_stage
 
     def computed(self, stage: int) -> list[Event]:
-        """Events of a stage's passes that compute, in order."""
+        """Return the events that keep a stage busy in passes, without transfers, in order."""
         return [e for e in self._by_stage[stage] if e.kind != "pipeline_transfer" and e.in_passes]
 
     def occupied(self, stage: int) -> list[Event]:
-        """Events that keep a stage busy, awaited transfers too, in order."""
+        """Return the events that keep a stage busy, awaited transfers included, in order."""
         return self._by_stage[stage]
 
     def busy_s(self, stage: int) -> float:
-        """Time that a stage works or cannot for its transfers [s]."""
+        """Time that a stage works or is blocked by its transfers [s]."""
         return sum(event.duration_s for event in self.occupied(stage))
 
     def in_flight(self, stage: int) -> tuple[list[float], list[float]]:
-        """Times, and from each on the micro-batches held; one of `v` chunks counts 1/v."""
+        """Return times, and the micro-batches held from each on; one of `v` chunks counts 1/v."""
         return self.held_bytes(stage, [1 / self.num_chunks] * self.num_chunks)
 
     def held_bytes(self, stage: int, each: Sequence[float]) -> tuple[list[float], list[float]]:
-        """Times, and from each on the bytes of a stage where a chunk's pass holds `each`."""
+        """Return times, and the bytes held from each on, where a chunk's pass holds `each`."""
         mine = self.computed(stage)
         opened: dict[tuple[int, int], float] = {}
         closed: dict[tuple[int, int], float] = {}
@@ -179,7 +179,7 @@ class Timeline:
             key = (e.micro_batch, e.chunk)
             opened.setdefault(key, e.start_s)
             closed[key] = max(closed.get(key, 0.0), e.end_s)
-        # what ends at an instant is freed before what starts there is held
+        # at equal times, passes that end are freed before new ones are held
         changes = sorted(
             [(start, 1, key) for key, start in opened.items()]
             + [(end, -1, key) for key, end in closed.items()]
@@ -188,12 +188,12 @@ class Timeline:
         for time, step, (_, chunk) in changes:
             alive[chunk] += step
             times.append(time)
-            # from counts, so that nothing is left over when all is freed
+            # computed from counts, so that no rounding error is left when all is freed
             amounts.append(sum(n * part for n, part in zip(alive, each, strict=True)))
         return times, amounts
 
     def task_graph(self) -> networkx.DiGraph:
-        """The step as a graph: an edge of "seconds" to every event from each that it waits for."""
+        """Build the graph of the step, with an edge ("seconds") from each awaited event."""
         import networkx
 
         graph = networkx.DiGraph()
@@ -207,7 +207,7 @@ class Timeline:
         return graph
 
     def critical_path(self) -> list[Event]:
-        """The events that set the step's length: the longest path through the task graph."""
+        """Return the events that set the step's length: the longest path through the task graph."""
         import networkx
 
         *path, _ = networkx.dag_longest_path(self.task_graph(), weight="seconds")

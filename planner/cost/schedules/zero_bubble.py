@@ -1,4 +1,4 @@
-"""Zero bubble: H1, ZB-V and DualPipeV, whose weight gradients are passes of their own."""
+"""Zero bubble: ZB-H1, ZB-V and DualPipeV, with weight gradients as separate passes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from planner.cost.schedules.schedule import Kind, Passes, PipelineSchedule, Task
 
 
 def _h1_order(p: int, stage: int, m: int, v: int) -> list[Task]:
-    """Weight gradients wait until p micro-batches are in flight on every stage."""
+    """Order of ZB-H1: stage i defers weight gradients until its backward pass i, from 0."""
     warm_up = min(p - stage, m)
     order = [Task(stage, "forward", i, 0) for i in range(warm_up)]
     started, weighed = warm_up, 0
@@ -27,12 +27,12 @@ def _h1_order(p: int, stage: int, m: int, v: int) -> list[Task]:
 
 
 def _h1_in_flight(p: Int, v: Int, m: Int, stage: Int) -> Float:
-    """As much as 1F1B's first stage."""
+    """Micro-batches in flight: as many as on the first stage of 1F1B."""
     return np.minimum(m, p + 0 * stage).astype(float)
 
 
 def _h1_bubble_s(p: Int, v: Int, m: Int, slowest: Passes, other_stages: Passes) -> Float:
-    """A stage waits for no weight gradient of another, and does its own meanwhile [s]."""
+    """Bubble without the other stages' weight gradients, less the stage's own that fill it [s]."""
     # with equal stages and m >= p: (p - 1)(t_f + t_b - 2 t_w), t_b including t_w
     return other_stages.total_s - other_stages.weight_s - (np.minimum(m, p) - 1) * slowest.weight_s
 
@@ -48,7 +48,7 @@ ZERO_BUBBLE = PipelineSchedule(
 
 
 def _v_order(p: int, stage: int, m: int, v: int) -> list[Task]:
-    """torch's order for 2 p - 1 micro-batches or more; of fewer, what is left of it."""
+    """Order of torch for 2 p - 1 micro-batches or more; with fewer, without the missing ones."""
     number: Counter[tuple[Kind, int]] = Counter()
     order: list[Task] = []
 
@@ -84,20 +84,20 @@ def _v_order(p: int, stage: int, m: int, v: int) -> list[Task]:
 
 
 def _v_in_flight(p: Int, v: Int, m: Int, stage: Int) -> Float:
-    """2 p passes of half a stage, on every stage."""
+    """Micro-batches in flight: 2 p passes of half a stage, on every stage."""
     return (np.minimum(m, 2 * p - stage - 1) + np.minimum(m, stage + 1)) / 2
 
 
 def _v_of_chunks(p: Int, v: Int, m: Int, stage: Int, layers: Float) -> Float:
-    """2 p - i - 1 passes of the first chunk and i + 1 of the second, or one more and one less."""
+    """Passes in flight: 2 p - i - 1 of chunk one, i + 1 of chunk two, or one more and one less."""
     first, second = np.minimum(m, 2 * p - stage - 1), np.minimum(m, stage + 1)
-    # a forward pass of the first chunk opens each round, one of the second follows its backward
+    # each round starts with a forward pass of the first chunk; the second's follows its backward
     more = (m >= 2 * p - stage) & (layers[0] > layers[1])
     return pair(first + more, second - more, layers)
 
 
 def _v_waiting(p: Int, v: Int, m: Int, stage: Int, layers: Float) -> tuple[Float, Float]:
-    """p passes of the first chunk and i of the second open the cool-down, and defer all."""
+    """Passes held in the cool-down, p of chunk one and i of chunk two, and those deferred."""
     late = np.maximum(m, 2 * p - 1) - m
     first, second = np.clip(p - late, 0, None), np.clip(stage - late, 0, None)
     in_flight_passes = pair(first, second, layers)
@@ -105,7 +105,7 @@ def _v_waiting(p: Int, v: Int, m: Int, stage: Int, layers: Float) -> tuple[Float
 
 
 def _v_bubble_s(p: Int, v: Int, m: Int, slowest: Passes, other_stages: Passes) -> Float:
-    """Time that fills and drains the V, less the part that further micro-batches fill [s]."""
+    """Bubble: time to fill and drain the V, less the part that further micro-batches fill [s]."""
     hops = np.maximum(p - 1, 1)
     filled = np.clip(m - p, 0, hops) / hops
     missing = np.maximum(p - m, 0) / hops
@@ -129,7 +129,7 @@ ZERO_BUBBLE_V = PipelineSchedule(
 
 
 class _DualOrder:
-    """Groups of tasks of a stage as they are added; weight gradients wait in a queue."""
+    """Builder of a stage's task groups, with a queue of deferred weight gradients."""
 
     def __init__(self, stage: int) -> None:
         self.stage = stage
@@ -141,14 +141,14 @@ class _DualOrder:
         self.groups.append((self._next("forward", chunk),))
 
     def backward(self, chunk: int, *, later: bool = False) -> None:
-        """A backward pass, whose weight gradients come with it or are left to later."""
+        """Add a backward pass, with its weight gradients, or without if they come `later`."""
         tasks = self._backward_and_weights(chunk)
         if later:
             self._waiting.append(tasks[1])
         self.groups.append(tasks[:1] if later else tasks)
 
     def both(self, ahead: int, back: int) -> None:
-        """A forward pass and a backward pass that run together."""
+        """Add a forward pass and a backward pass that run together."""
         self.groups.append((self._next("forward", ahead), *self._backward_and_weights(back)))
 
     def weights(self) -> None:
@@ -166,7 +166,7 @@ class _DualOrder:
 
 
 def _dual_groups(p: int, stage: int, m: int, v: int) -> list[tuple[Task, ...]]:
-    """torch's order for 2 p micro-batches or more; of fewer, what is left of it."""
+    """Order of torch for 2 p micro-batches or more; with fewer, without the missing ones."""
     order, full, after = _DualOrder(stage), max(2 * p, m), p - stage - 1
     for chunk in [0] * (2 * after) + [0, 1] * (stage + 1):
         order.forward(chunk)
@@ -176,7 +176,7 @@ def _dual_groups(p: int, stage: int, m: int, v: int) -> list[tuple[Task, ...]]:
         order.forward(1)
     for number in range(full - 2 * p + stage + 1):
         if number == 0 and after == 0:
-            # apart, so that nothing waits for the backward pass that turns here
+            # separate, so that nothing waits for the backward pass that turns on this stage
             order.forward(0)
             order.backward(1)
         else:
@@ -201,24 +201,24 @@ def _dual_order(p: int, stage: int, m: int, v: int) -> list[Task]:
 
 
 def _dual_in_flight(p: Int, v: Int, m: Int, stage: Int) -> Float:
-    """2 p + 1 passes of half a stage, on every stage."""
+    """Micro-batches in flight: 2 p + 1 passes of half a stage, on every stage."""
     return (np.minimum(m, 2 * p - stage) + np.minimum(m, stage + 1)) / 2
 
 
 def _dual_of_chunks(p: Int, v: Int, m: Int, stage: Int, layers: Float) -> Float:
-    """2 p - i passes of the first chunk and i + 1 of the second."""
+    """Passes in flight: 2 p - i of the first chunk and i + 1 of the second."""
     return pair(np.minimum(m, 2 * p - stage), np.minimum(m, stage + 1), layers)
 
 
 def _dual_waiting(p: Int, v: Int, m: Int, stage: Int, layers: Float) -> tuple[Float, Float]:
-    """p passes of the first chunk and i + 1 of the second open the cool-down, i + 1 of them
-    whole."""
+    """Passes held in the cool-down, and those deferred: it starts with p of chunk one and i + 1 of
+    chunk two, whose first i + 1 backward passes do not defer."""
     half, more = (stage + 1) // 2, (stage + 2) // 2
     return pair(p - half, half, layers), pair(more, half, layers)
 
 
 def _dual_bubble_s(p: Int, v: Int, m: Int, slowest: Passes, other_stages: Passes) -> Float:
-    """Time that fills and drains the V, less the part that weight gradients fill [s]."""
+    """Bubble: time to fill and drain the V, less the part that weight gradients fill [s]."""
     forward, back, weight = (
         x / v for x in (other_stages.forward_s, other_stages.input_s, other_stages.weight_s)
     )

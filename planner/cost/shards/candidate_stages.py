@@ -16,12 +16,12 @@ from planner.describe.model.block import Block
 
 
 def candidate_stages(blocks: tuple[Block, ...], layouts: Layouts, framework: Framework) -> Int:
-    """Stages among which are the memory peak and the slowest. Shape (..., stages) [1].
+    """Stages that include the memory peak and the slowest. Shape (..., stages) [1].
 
-    Counted: every stage but those of which an earlier one holds as much, chunk by chunk and kind by
-    kind, and more micro-batches, or as many and receives them too; of a V the first and the last of
-    those that hold the same, and the last that sends both ways. Left out: what the last stage need
-    not send. method.md#pipeline.
+    Counted: all but those dominated by an earlier stage, which has at least as many blocks of each
+    kind in each chunk and has more micro-batches in flight, or as many and receives too; in a V the
+    first and last of stages with equal blocks, and stage pp - 2, the last one that sends both ways.
+    Left out: that the last stage sends nothing. method.md#pipeline.
 
     >>> deep = Layouts.of(Layout(pp=8, schedule="1f1b", grad_accumulation=16))
     >>> candidate_stages(blocks_of(scenario), deep, scenario.framework).tolist()
@@ -59,7 +59,7 @@ def _first_of_each(contents: Float, row: Int) -> Mask:
 
 
 def _rows(places: Int, row: Int, count: int) -> tuple[Int, Mask]:
-    """Places by layout (L, S), each row as long as the longest, and where there is one."""
+    """Padded table (L, S) of the places of each layout, and a mask of its valid entries."""
     of = row[places]
     each = np.bincount(of, minlength=count)
     number = np.arange(len(of)) - np.repeat(np.cumsum(each) - each, each)
@@ -69,7 +69,7 @@ def _rows(places: Int, row: Int, count: int) -> tuple[Int, Mask]:
 
 
 def _dominated(contents: Float, present: Mask) -> Mask:
-    """True if an earlier stage of the layout (L, S) has no less of anything (K, L, S)."""
+    """True if an earlier stage of the layout (L, S) has at least as much of all K contents."""
     dominated = np.zeros_like(present)
     for later in range(1, present.shape[1]):
         for earlier in range(later):

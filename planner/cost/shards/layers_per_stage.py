@@ -23,10 +23,10 @@ class LayerSplit:
     last: float = 0.0
     """Layers that head and loss count as."""
     by_cost: bool = False
-    """Dealt in order, each stage closing with the layer that passes its share (nanotron, the head
-    on the last stage); else ends count as whole layers of even stages (torchtitan, Megatron-LM)."""
+    """Stages fill in order and close with the layer that exceeds their share (nanotron; head on the
+    last stage); else stages are even and ends count as whole layers (torchtitan, Megatron-LM)."""
     layers_of_chunks: tuple[int, ...] = ()
-    """Layers of every chunk in the order of the model, where the user sets them."""
+    """Layers of every chunk in the order of the model, if the user sets them."""
 
 
 _EVENLY = LayerSplit()
@@ -37,8 +37,8 @@ def layers_on_stage(
 ) -> tuple[Float, Float]:
     """Index of a stage's first layer and its number of layers [1].
 
-    Counted: stages as even as possible; without ends the first num_layers mod pp stages hold one
-    layer more; stages that users deal. Left out: costs of unlike layers. method.md#pipeline.
+    Counted: even stages; if ends count as 0 layers, the first num_layers mod pp stages hold one
+    more; splits that users set. Left out: cost differences between layers. method.md#pipeline.
 
     >>> [int(layers_on_stage(32, 4, i, LayerSplit(1, 1))[1]) for i in range(4)]
     [8, 9, 8, 7]
@@ -55,7 +55,7 @@ def layers_on_stage(
         end = np.where(stage < pp - 1, np.floor(share * (stage + 1)) + 1, num_layers)
         start, end = np.minimum(start, num_layers), np.minimum(end, num_layers)
         return start.astype(float), (end - start).astype(float)
-    # ends count as whole layers: deal them all, then take the ends away
+    # ends count as whole layers: split all evenly, then subtract the ends
     first, last = int(deal.first), int(deal.last)
     base, extra = np.divmod(num_layers + first + last, pp)
     count = base + (stage < extra) - first * (stage == 0) - last * (stage == pp - 1)
@@ -68,8 +68,8 @@ def chunk_counts(
 ) -> list[Float]:
     """Block counts of every chunk of a pipeline stage. Shape (chunks, ...) [1].
 
-    Counted: chunks dealt as the stages of a pipeline as long as all of them; 0 where a layout has
-    fewer chunks. Left out: nothing. method.md#pipeline.
+    Counted: layers split over all chunks as over as many stages; 0 for chunks that a layout does
+    not have. Left out: nothing. method.md#pipeline.
 
     >>> job, layouts = make_scenario(framework="fsdp2"), Layouts.of(Layout(pp=4, vpp=2))
     >>> counts = chunk_counts(blocks_of(job), layouts, np.asarray(0), job.framework)
@@ -93,7 +93,7 @@ def chunk_counts(
 
 
 def split_columns(layouts: Layouts) -> tuple[Int | Mask, ...]:
-    """Columns that decide the split of layers over chunks: degrees, order, the users' settings."""
+    """Columns that determine the split of layers over chunks: degrees, order, user settings."""
     is_custom = layouts.has_custom_split | layouts.counts_embedding_or_head
     custom_columns = [getattr(layouts, name) for name in STAGE_FIELDS] if is_custom.any() else []
     return (layouts.pp, layouts.vpp, layouts.v_shaped, *custom_columns)
@@ -121,9 +121,9 @@ def _deals(
 
 
 def layer_split(num_layers: int, layout: Layout, usual: LayerSplit = _EVENLY) -> LayerSplit:
-    """Split of layers that a layout sets: layers of every chunk, or what both ends count as [1].
+    """Layer split that a layout sets: layers per chunk, or layers that the ends count as [1].
 
-    Counted: what the layout says; else `usual`. Left out: whether it is legal. method.md#pipeline.
+    Counted: the layout's settings, else `usual`. Left out: their validity. method.md#pipeline.
 
     >>> layer_split(126, Layout(pp=4, first_layers=31, last_layers=29)).layers_of_chunks
     (31, 33, 33, 29)
@@ -142,7 +142,7 @@ def layer_split(num_layers: int, layout: Layout, usual: LayerSplit = _EVENLY) ->
 
 
 def _with_ends_told(num_layers: int, layout: Layout) -> tuple[int, ...]:
-    """Layers of every chunk; chunks of a told first or last stage share its layers evenly."""
+    """Layers per chunk; chunks of a first or last stage of explicit size share it evenly."""
     places = layout.pp * layout.vpp
     stages = [layout.stage_of(place) for place in range(places)]
     end_layers = {0: layout.first_layers, layout.pp - 1: layout.last_layers}
@@ -158,7 +158,7 @@ def _with_ends_told(num_layers: int, layout: Layout) -> tuple[int, ...]:
 
 
 def _cost(block: Block) -> int:
-    """Cost of a block in nanotron's split: matrices, with keys and values as large as queries."""
+    """Cost of a block in nanotron's split: matrix elements, with K and V as large as Q."""
     matrices = [w for w in block.weights if w.columns > 1]
     attention_weights = [w for w in matrices if w.part == "attention" and not w.adapter]
     query = sum(w.num_params for w in attention_weights if w.matrix == "query")
@@ -170,7 +170,7 @@ def _cost(block: Block) -> int:
 def _counts_of(
     blocks: tuple[Block, ...], pp: Int, stage: Int, total: int, deal: LayerSplit
 ) -> list[Float]:
-    """Blocks on the stages of distinct pairs of pp and stage."""
+    """Block counts of stages, for pairs of pp and stage."""
     start, count = layers_on_stage(total, pp, stage, deal)
     counts, passed = [], 0
     for block in blocks:

@@ -1,4 +1,4 @@
-"""Layout codes: fields of a layout as whole numbers, and back."""
+"""Layout codes: fields of a layout as integers, and back."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _BOOLEANS = ("sequence_parallel", "offload_activations")
 
 
 def encode_layout(layout: Layout) -> dict[str, int]:
-    """Fields of a layout as whole numbers, in any order [1].
+    """Encode the fields of a layout as integers, in any order [1].
 
-    Counted: every field; choices as places in their tuples, modules as bits. Left out: nothing that
-    an estimate reads. Definition.
+    Counted: every field; choices as tuple indices, modules as bits. Left out: nothing that an
+    estimate reads. Definition.
 
     >>> encode_layout(Layout(tp=4, recompute="full"))["recompute"]
     2
@@ -38,7 +38,7 @@ def encode_layout(layout: Layout) -> dict[str, int]:
 
 @functools.lru_cache(maxsize=4096)
 def decode_layout(names: tuple[str, ...], numbers: tuple[int, ...]) -> Layout:
-    """The layout of one row of codes, cached: searches come back to the same layouts."""
+    """Decode one row of integers; cached, because searches revisit layouts."""
     values: dict[str, Any] = dict(zip(names, numbers, strict=True))
     return Layout(
         **{
@@ -53,9 +53,9 @@ def decode_layout(names: tuple[str, ...], numbers: tuple[int, ...]) -> Layout:
 
 
 def module_bits(names: Iterable[Module]) -> int:
-    """A set of RECOMPUTE_MODULES as one number, a bit for each [1].
+    """Encode a set of RECOMPUTE_MODULES as one integer, a bit per module [1].
 
-    Counted: each once. Left out: nothing. Definition.
+    Counted: every module once. Left out: nothing. Definition.
 
     >>> module_bits(("core_attn", "layernorm"))             # the first and the third
     5
@@ -68,7 +68,7 @@ def _modules_of(bits: int) -> tuple[Module, ...]:
 
 
 _SPLITS: list[str] = [""]
-"""Splits by their code: users write them, so that no list of them stands anywhere."""
+"""User-defined splits by code; encoding a new split appends it."""
 
 
 def _split_code(split: str) -> int:

@@ -58,16 +58,16 @@ class Layouts(Sharding, Chunks, Arrays):
     first_layers: Int
     last_layers: Int
     split: Int
-    """Place in the table of splits that were ever said; 0: dealt."""
+    """Index in the table of user-defined splits; 0: none."""
 
     @classmethod
     def of(cls, layout: Layout) -> Self:
-        """The 0-d case."""
+        """One layout as 0-d arrays."""
         return cls.broadcast(**encode_layout(layout))
 
     @classmethod
     def stack(cls, layouts: Iterable[Layout]) -> Self:
-        """The 1-d case of explicit layouts."""
+        """Explicit layouts as 1-d arrays."""
         rows = [encode_layout(layout) for layout in layouts]
         return cls(
             **{
@@ -78,7 +78,7 @@ class Layouts(Sharding, Chunks, Arrays):
 
     @classmethod
     def broadcast(cls, **columns: Any) -> Self:
-        """Columns broadcast against each other; absent ones take `Layout`'s defaults."""
+        """Broadcast columns against each other; missing ones take `Layout`'s defaults."""
         defaults = {**encode_layout(Layout()), "dp_shard": 0}
         names = [field.name for field in fields(cls)]
         assert set(columns) <= set(names), f"no columns of a layout: {set(columns) - set(names)}"
@@ -92,7 +92,7 @@ class Layouts(Sharding, Chunks, Arrays):
         return cls(**columns_by_name)
 
     def distinct(self, *names: str) -> tuple[Self, Int]:
-        """The rows that differ in `names`, and for every row which of them it equals."""
+        """Unique rows by the columns `names`, and the index that expands them to all rows."""
         first, index = distinct(*(getattr(self, name) for name in names))
         return self.of_each(first, index.size), index
 
@@ -114,11 +114,11 @@ class Layouts(Sharding, Chunks, Arrays):
 
     @property
     def dealing(self) -> tuple[Int, ...]:
-        """User settings of the layer split, as numbers from 0."""
+        """User settings of the layer split, as numbers from 0 on."""
         return tuple(getattr(self, name) + (name in _FROM_BELOW) for name in STAGE_FIELDS)
 
     def distinct_splits(self) -> tuple[Self, Int]:
-        """As `distinct`, for the split of layers over stages and chunks."""
+        """Unique layer splits over stages and chunks, and the index that expands them."""
         custom = self.has_custom_split
         chunks = [np.where(custom, column, 0) for column in (self.pp, self.vpp, self.schedule)]
         first, index = distinct(*self.dealing, *chunks)
@@ -138,7 +138,7 @@ class Layouts(Sharding, Chunks, Arrays):
 
     @property
     def num_microbatches(self) -> Int:
-        """Passes of a step through the pipeline."""
+        """Micro-batches per step."""
         return self.grad_accumulation
 
     @property
@@ -163,7 +163,7 @@ class Layouts(Sharding, Chunks, Arrays):
 
     @property
     def expert_tp(self) -> Int:
-        """Ranks that split each expert: those of tp where nothing else is stated."""
+        """Ranks that split each expert; tp unless `etp` is set."""
         return np.where(self.etp > 0, self.etp, self.tp)
 
     @property
@@ -173,7 +173,7 @@ class Layouts(Sharding, Chunks, Arrays):
 
     @property
     def ring(self) -> Int:
-        """Groups of context ranks between which keys and values travel."""
+        """Ring size: groups of context ranks that exchange keys and values."""
         return self.cp // self.ulysses
 
     @property
@@ -183,17 +183,17 @@ class Layouts(Sharding, Chunks, Arrays):
 
     @property
     def expert_shards(self) -> Int:
-        """Those of them that share its states: as far as ranks that shard reach."""
+        """Ranks that shard the states of an expert; at least 1."""
         return np.maximum(self.num_shards * self.tp // (self.ep * self.expert_tp), 1)
 
     @property
     def expert_second_shards(self) -> Int:
-        """Ranks over which they stay sharded from a forward pass to its backward pass."""
+        """Ranks that keep an expert's weights sharded from forward to backward; at least 1."""
         return np.maximum(self.num_second_shards * self.tp // (self.ep * self.expert_tp), 1)
 
     @property
     def spreads_experts(self) -> Mask:
-        """Experts lie on other ranks than the layers around them."""
+        """Experts are spread over ranks differently from the layers around them."""
         return (self.ep > 1) | (self.expert_tp != self.tp)
 
     # --- when gradients are reduced -------------------------------------------------------------
@@ -215,33 +215,33 @@ class Layouts(Sharding, Chunks, Arrays):
         return np.where(often, self.num_microbatches, 1)
 
     def merges_passes(self, framework: Framework) -> Mask:
-        """True where passes of neighbouring micro-batches run together and hide exchanges."""
+        """True where passes of neighbouring micro-batches overlap to hide expert all-to-alls."""
         # Megatron-LM, combined_1f1b.py; torchtitan, dual_pipe_v.py
         piped = ~self.piped | (self.vpp > 1)
         several = (self.num_microbatches > 1) & (self.ep > 1) & ~self.repeats_dispatch
         return several & (self.paired | (piped & framework.communication.overlap_experts))
 
     def gathers_per_step(self, framework: Framework) -> Int:
-        """Weight gathers per step for forward passes, where layers are FSDP units."""
+        """Weight all-gathers per step for forward passes, if layers are FSDP units."""
         freed = is_in(self.zero_stage, framework.communication.reduce_every_micro_batch)
         stays_gathered = self.piped & framework.buffers.pipeline_gradients_whole
         return np.where(self.shards_weights | (freed & ~stays_gathered), self.num_microbatches, 1)
 
     def keeps_second_shards(self, framework: Framework) -> Mask:
-        """Weights stay sharded over fewer ranks from a step's first forward pass to its end."""
+        """Weights stay resharded over fewer ranks from the first forward pass to the step's end."""
         second = self.shards_weights & (self.reshard > 0)
         return second & framework.communication.second_shards_stay
 
     def backward_gathers_per_step(self, framework: Framework) -> Int:
-        """Weight gathers per step of ZeRO-3 for backward passes."""
+        """Weight all-gathers per step for backward passes (ZeRO-3)."""
         stay = self.piped & framework.buffers.pipeline_gradients_whole
         return np.where(stay, 1, self.num_microbatches)
 
     def extra_head_gathers(self, framework: Framework) -> Int:
-        """Gathers of the head per step of FSDP beyond those of layers, for a loss in pieces."""
+        """Extra FSDP all-gathers of the head per step, beyond a layer's, for a chunked loss."""
         if framework.kernels.loss_chunks == 1:
             return np.zeros_like(self.num_microbatches)
-        # three a pass: the norm forward, all pieces, the norm backward (torchtitan 0.3, loss.py)
+        # three per pass: norm forward, all chunks, norm backward (torchtitan 0.3, loss.py)
         backward = np.where(self.shards_weights, self.backward_gathers_per_step(framework), 0)
         further = 3 * self.num_microbatches - self.gathers_per_step(framework) - backward
         layer_units = framework.communication.every_layer_alone
@@ -251,7 +251,7 @@ class Layouts(Sharding, Chunks, Arrays):
         rules = framework.communication
         return is_in(self.zero_stage, rules.reduce_every_micro_batch) & (not rules.reduces_once)
 
-    # --- what lives off the device --------------------------------------------------------------
+    # --- offload --------------------------------------------------------------------------------
 
     @property
     def keeps_states(self) -> Mask:
@@ -260,7 +260,7 @@ class Layouts(Sharding, Chunks, Arrays):
 
     @property
     def offloads_weights(self) -> Mask:
-        """Weights leave the device too, for the host or the disk."""
+        """Weights are offloaded too, to the host or the disk."""
         return self.weights_on_host | self.weights_on_disk
 
     @property
@@ -297,58 +297,57 @@ class Layouts(Sharding, Chunks, Arrays):
 
     @property
     def recomputes_layers(self) -> Mask:
-        """Every layer is computed again in backward: full recompute."""
+        """Full recompute: layers are recomputed in backward, all or some of them."""
         return self.recompute == RECOMPUTE.index("full")
 
     @property
     def recomputes_selectively(self) -> Mask:
-        """Some operators are computed again in backward."""
+        """Selective recompute: some operators are recomputed in backward."""
         return self.recompute == RECOMPUTE.index("selective")
 
     @property
     def recomputes_partly(self) -> Mask:
-        """Some layers of a stage are computed again in backward, others are kept."""
+        """Some layers of a stage are recomputed in backward, others keep their activations."""
         is_partial = (self.recompute_layers > 0) | (self.recompute_every > 1)
         return self.recomputes_layers & is_partial
 
     def recomputes_module(self, names: tuple[Module, ...]) -> Mask:
-        """True where one of these parts of a layer is recomputed, as the layout itself names
-        them."""
+        """True where selective recompute of the layout names one of these modules."""
         return self.recomputes_selectively & ((self.recompute_modules & module_bits(names)) > 0)
 
     @property
     def offloads_activations(self) -> Mask:
-        """Activations of layers wait for their backward in host memory."""
+        """Layer activations are offloaded to host memory until their backward."""
         return self.offload_activations > 0
 
     @property
     def repeats_dispatch(self) -> Mask:
-        """Recompute sends tokens to their experts again."""
+        """Recompute repeats the dispatch of tokens to experts."""
         return self.recomputes_layers | self.recomputes_module(("moe",))
 
     def recomputes_attention(self, framework: Framework) -> Mask:
-        """True where recompute repeats the attention core, with its exchanges of context ranks."""
+        """True where recompute repeats the attention core and its context-parallel exchanges."""
         core = self.recomputes_selectively & (self.recompute_modules == 0)
         core = core & (framework.selective_policy == "attention-core")
         return self.recomputes_layers | self.recomputes_module(("core_attn",)) | core
 
     def keeping(self) -> Self:
-        """Layouts of the layers that partial recompute does not recompute."""
+        """Layouts for layers that partial recompute leaves out: without recompute."""
         nothing = np.full_like(self.recompute, RECOMPUTE.index("none"))
         return replace(self, recompute=np.where(self.recomputes_partly, nothing, self.recompute))
 
     def scheduled(self, name: str) -> Mask:
-        """The pipeline runs the schedule of this name."""
+        """The pipeline uses the schedule `name`."""
         return self.schedule == SCHEDULES.index(name)
 
     @property
     def v_shaped(self) -> Mask:
-        """The model turns at the last stage: the first one holds both of its ends."""
+        """V-shaped schedule: the model turns at the last stage; the first stage has both ends."""
         return is_in(self.schedule, [SCHEDULES.index(name) for name in V_SHAPED])
 
     @property
     def paired(self) -> Mask:
-        """The schedule itself runs forward and backward passes together."""
+        """The schedule itself overlaps a forward with a backward pass (DualPipe)."""
         return is_in(self.schedule, [SCHEDULES.index(name) for name in PAIRED])
 
     def tokens(self, sequence_length: int) -> Float:
@@ -359,4 +358,4 @@ class Layouts(Sharding, Chunks, Arrays):
 _NAMES = tuple(field.name for field in fields(Layouts))
 
 _FROM_BELOW = ("embedding_slots", "head_slots")
-"""Columns that start at -1."""
+"""Columns whose values start at -1."""

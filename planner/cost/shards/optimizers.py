@@ -1,4 +1,4 @@
-"""Optimizers: bytes of states per parameter, beside the master copy."""
+"""Optimizers: bytes of states per parameter, without the master copy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from planner.describe.framework.traits import States
 from planner.describe.workload import OptimizerName
 
 SMALLEST_IN_BLOCKS = 4096
-"""Elements below which a tensor keeps its moments in fp32, where others have 8 bits (bitsandbytes
+"""Elements below which a tensor keeps fp32 moments under an 8-bit optimizer (bitsandbytes
 0.50, optim/optimizer.py: min_8bit_size; torchao 0.18, optim/adam.py: _new_buffer)."""
 
 _IN_BLOCKS = 2.0 + 8.0 / 256
@@ -21,15 +21,15 @@ class Optimizer:
     """States of one optimizer per parameter."""
 
     moments: int = 0
-    """Moments of the gradient, or momenta, in the framework's format."""
+    """First moments of the gradient, or momentum, in the framework's format."""
     squares: int = 0
-    """Moments of its square, in the framework's format."""
+    """Second moments of the gradient, in the framework's format."""
     own_bytes: float = 0.0
-    """States in formats of its own [B/parameter]."""
+    """States in the optimizer's own formats [B/parameter]."""
     in_blocks: bool = False
-    """True if these are 8 bits by blocks, which small tensors are not kept in."""
+    """True if its own states are block-wise 8-bit, except for small tensors."""
     paged: bool = False
-    """True if states lie in memory that the host and the device share by pages."""
+    """True if states are in paged memory that host and device share."""
 
 
 OPTIMIZERS: dict[OptimizerName, Optimizer] = {
@@ -44,15 +44,15 @@ OPTIMIZERS: dict[OptimizerName, Optimizer] = {
     "paged-adamw": Optimizer(own_bytes=8.0, paged=True),
     "paged-adam-8bit": Optimizer(own_bytes=_IN_BLOCKS, in_blocks=True, paged=True),
 }
-"""Adam keeps two moments, Lion one (Chen et al. 2023, arXiv:2302.06675). Adafactor's rows and
-columns, and Adam's second moment that Muon keeps for vectors and ends, are counted per tensor on
-top. Paged ones are bitsandbytes', whose 32-bit states are fp32 whatever the weights are."""
+"""Adam keeps two moments, Lion one (Chen et al. 2023, arXiv:2302.06675). Adafactor's row and column
+moments, and the second moments that Muon keeps for vectors, embedding and head, are counted per
+tensor. Paged optimizers are those of bitsandbytes; their 32-bit states are always fp32."""
 
 
 def moment_bytes(optimizer: OptimizerName, states: States) -> float:
-    """States of an optimizer beside the copy that it updates [B/parameter].
+    """Optimizer states without the master copy [B/parameter].
 
-    Counted: moments in the framework's formats; those in 8 bits with their scales. Left out: states
+    Counted: moments in the framework's formats; 8-bit moments with their scales. Left out: states
     counted per tensor. Definition.
 
     >>> plain = load_framework("megatron-lm")

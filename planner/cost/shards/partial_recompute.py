@@ -1,4 +1,4 @@
-"""Partial recompute: block counts per chunk, recomputed and saved layers apart."""
+"""Partial recompute: block counts per chunk, with recomputed and kept layers separate."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from planner.describe.model.block import Block
 
 
 def split_for_partial_recompute(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
-    """Split every layer block in two: layers that partial recompute repeats, and layers it saves.
+    """Split every layer block in two: recomputed layers, and layers that keep their activations.
 
-    Counted: all layers in the first of the two. Left out: their counts on a stage, which
+    Counted: all layers, in the first block of each pair. Left out: counts on a stage, which
     `chunk_block_counts` returns. method.md#recompute.
 
     >>> blocks = split_for_partial_recompute(blocks_of(scenario))
@@ -32,10 +32,10 @@ def split_for_partial_recompute(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
 
 
 def recompute_columns(layouts: Layouts) -> tuple[Int, Int]:
-    """First layers and stride [1] that tell which layers of a chunk a partial recompute repeats.
+    """Columns that determine which layers of a chunk are recomputed: first layers, stride [1].
 
-    Counted: `recompute_layers` and `recompute_every` where they are told. Left out: layers a
-    checkpoint spans, of which all are repeated. method.md#recompute.
+    Counted: `recompute_layers` and `recompute_every` under partial recompute, else 0 and 1. Left
+    out: `recompute_span`, which recomputes all layers. method.md#recompute.
 
     >>> some = Layouts.of(Layout(recompute="full", recompute_layers=2))
     >>> [int(column) for column in recompute_columns(some)]
@@ -47,7 +47,7 @@ def recompute_columns(layouts: Layouts) -> tuple[Int, Int]:
 
 
 def _recomputed_layers(layouts: Layouts, layers: Float) -> Float:
-    """Recomputed layers among a chunk's first: a block of them, or every n-th from the n-th on."""
+    """Recomputed layers among the first `layers` of a chunk: the first n, or every n-th."""
     most = np.where(layouts.recompute_layers > 0, layouts.recompute_layers, np.inf)
     recomputed = np.floor(np.minimum(layers, most) / layouts.recompute_every)
     return np.where(layouts.recomputes_partly, recomputed, layers)
@@ -56,9 +56,9 @@ def _recomputed_layers(layouts: Layouts, layers: Float) -> Float:
 def chunk_block_counts(
     blocks: tuple[Block, ...], layouts: Layouts, stage: Int, framework: Framework
 ) -> list[Float]:
-    """Block counts of every chunk, recomputed and saved layers apart. Shape (chunks, ...) [1].
+    """Block counts of every chunk, recomputed and kept layers separate. Shape (chunks, ...) [1].
 
-    Counted: as `chunk_counts`; where blocks are parted, layers that are repeated and left. Left
+    Counted: as in `chunk_counts`; split layer blocks as recomputed and kept layers. Left
     out: nothing. method.md#recompute.
 
     >>> llama = split_for_partial_recompute(blocks_of(scenario))
@@ -104,11 +104,10 @@ def stage_block_counts(
 def distinct_stage_layouts(
     blocks: tuple[Block, ...], layouts: Layouts, column: ArrayLike
 ) -> tuple[Layouts, Int, Int]:
-    """Unique layouts by the blocks of their stages and one more column, that column, and the index
-    of each layout among them [1].
+    """Unique layouts by stage blocks and one more column, that column, and the index to expand [1].
 
-    Counted: how layers are dealt, and where blocks are parted, which of them are repeated. Left
-    out: all else that layouts differ in. method.md#pipeline.
+    Counted: the split of layers over chunks and, with split blocks, which layers are recomputed.
+    Left out: all other columns of layouts. method.md#pipeline.
 
     >>> some = Layouts.stack([Layout(pp=4, dp=2), Layout(pp=2), Layout(pp=4)])
     >>> few, stages, which = distinct_stage_layouts(blocks_of(scenario), some, 1)
@@ -129,7 +128,7 @@ def model_block_counts(
 ) -> list[Float]:
     """Block counts of the whole model [1].
 
-    Counted: where blocks are parted, layers that are repeated and left. Left out: nothing.
+    Counted: all blocks; split layer blocks as recomputed and kept layers. Left out: nothing.
     method.md#recompute.
 
     >>> llama = split_for_partial_recompute(blocks_of(scenario))
@@ -149,10 +148,9 @@ def model_block_counts(
 def block_counts_around(
     blocks: tuple[Block, ...], layouts: Layouts, stage: Int, framework: Framework
 ) -> tuple[Int, list[Float], list[Float]]:
-    """Last stage with the same blocks as a stage, and block counts before its first and after its
-    last chunk [1].
+    """Last stage with the same blocks, and block counts before its first, after its last chunk [1].
 
-    Counted: in the order of the model. Left out: blocks between the stage's chunks.
+    Counted: blocks in the order of the model. Left out: blocks between the stage's chunks.
     method.md#pipeline.
 
     >>> layouts, stage = Layouts.of(Layout(pp=4)), np.asarray(1)
@@ -187,9 +185,9 @@ def block_counts_around(
 
 
 def enumerate_stages(layouts: Layouts) -> tuple[Int, Int]:
-    """Every stage of some layouts, one after the other: the number of its layout, and its own [1].
+    """Enumerate the stages of all layouts: index of the layout, index of the stage in it [1].
 
-    Counted: as many as each layout has. Left out: what they hold. Definition.
+    Counted: all stages of each layout. Left out: their blocks. Definition.
 
     >>> row, stage = enumerate_stages(Layouts.broadcast(pp=[2, 3]))
     >>> row.tolist(), stage.tolist()

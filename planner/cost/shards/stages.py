@@ -1,4 +1,4 @@
-"""Stages: what pipeline stages hold, worked out once for a set of layouts and read everywhere."""
+"""Stages: blocks and parameters of pipeline stages, computed once for a set of layouts."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class _UniqueStages:
     index: Int
 
     def rows(self, index: Int) -> Self:
-        """The unique stages of the rows at `index`."""
+        """Select the unique stages of the rows at `index`."""
         index = self.index[index]
         first, number = distinct(index)
         return replace(self, stages=self.stages.rows(index.ravel()[first]), index=number)
@@ -67,26 +67,26 @@ class _UniqueStages:
 
 @dataclass(frozen=True)
 class Stages:
-    """Pipeline stages (L, S), or (L,) for one of each layout: blocks, and parameters of a rank."""
+    """Pipeline stages (L, S), or (L,) for one per layout: blocks and parameters of a rank."""
 
     scenario: Scenario
     blocks: tuple[Block, ...]
     layouts: Layouts
-    """With the framework's default expert tensor parallelism."""
+    """Layouts with the framework's default expert-tensor-parallel degree filled in."""
     requested: Layouts
-    """As requested; of candidates (L, S) without the axis of stages."""
+    """Layouts as requested; for candidate stages (L, S) without the stage axis."""
     stage: Int
     """Index of the stage in its pipeline."""
     _by_work: _UniqueStages | None = None
-    """Unique in the work of passes; by layout, each with all its stages."""
+    """Unique layouts by the work of a pass, each with all its stages."""
     _by_states: _UniqueStages | None = None
-    """Unique in the parameters and states of a rank."""
+    """Unique stages by the parameters and states of a rank."""
     _parent: tuple[Stages, tuple[Any, ...]] | None = None
-    """Stages from which these were selected, and their places there."""
+    """Stages from which these were selected, and the index that selected them."""
 
     @classmethod
     def of(cls, scenario: Scenario, layouts: Layouts, stage: ArrayLike) -> Self:
-        """Stages by index; `layouts` and `stage` broadcast."""
+        """Make stages from their indices; `layouts` and `stage` broadcast."""
         blocks, settled = _blocks_of(scenario, layouts), layouts.settled(scenario.framework)
         return cls(scenario, blocks, settled, layouts, np.asarray(stage, dtype=np.int64))
 
@@ -153,12 +153,12 @@ class Stages:
 
     @functools.cached_property
     def per_layout(self) -> Layouts:
-        """The layouts (L,) of stages (L, S), without an axis for the stages."""
+        """Layouts of shape (L,), without the stage axis."""
         return self.layouts.take((..., 0))
 
     @property
     def by_work(self) -> tuple[Stages, Int | None]:
-        """Stages unique in the work of passes, and each layout's index; None if all are."""
+        """Stages unique in the work of passes, and each layout's index; None: all are unique."""
         return (self._by_work.stages, self._by_work.index) if self._by_work else (self, None)
 
     def of_work(self, figures: Callable[[Stages], _Figures]) -> _Figures:
@@ -173,7 +173,7 @@ class Stages:
 
     @functools.cached_property
     def counts(self) -> tuple[Float, ...]:
-        """How many of each block the stage holds, in the order of `blocks`."""
+        """Block counts of the stage, in the order of `blocks`."""
         if self._parent:
             parent, index = self._parent
             return tuple(parent._chosen(count, index) for count in parent.counts)
@@ -210,7 +210,7 @@ class Stages:
 
     @functools.cached_property
     def states(self) -> States:
-        """The framework's bytes per parameter."""
+        """Bytes per parameter of weights, gradients and optimizer states in the framework."""
         return self.scenario.framework.states(self.scenario.workload.precision)
 
     @property
@@ -220,13 +220,13 @@ class Stages:
 
     @property
     def frozen_bytes(self) -> float:
-        """Bytes of a frozen weight, loaded in the precision that computes [B]."""
-        # only what trains is turned to fp32 (Accelerate 1.15; peft 0.18, autocast_adapter_dtype)
+        """Bytes per frozen weight, which is loaded in compute precision [B]."""
+        # only trained weights become fp32 (Accelerate 1.15; peft 0.18, autocast_adapter_dtype)
         return float(self.scenario.workload.compute_bytes)
 
     @property
     def weight_shard_bytes(self) -> Float:
-        """A rank's share of the weights beside fp32 copies, where they are sharded [B]."""
+        """A rank's shard of the compute weights, without fp32 copies [B]."""
         params = self.params
         frozen = params.sharded - params.trainable_sharded
         moving = params.trainable_sharded * self.states.sharded_weight_bytes
@@ -248,11 +248,11 @@ class Stages:
         return self.updated * per_param + extra
 
     def layouts_of_block(self, block: Block) -> Layouts:
-        """Layouts of a block: without recompute where partial recompute saves its activations."""
+        """Layouts for a block: without recompute if partial recompute keeps its activations."""
         return self.layouts.keeping() if block.kept_whole else self.layouts
 
     def of_model(self, figures: list[Float]) -> Float:
-        """A figure per block, summed over the blocks of the whole model."""
+        """Sum a figure per block over the blocks of the whole model."""
         counts = model_block_counts(self.blocks, self.layouts, self.scenario.framework)
         return np.asarray(sum(x * count for x, count in zip(figures, counts, strict=True)))
 
@@ -269,7 +269,7 @@ class Stages:
 
     @property
     def updated_at_once(self) -> Float:
-        """Parameters updated together: all, or a group in backward [elements]."""
+        """Parameters updated together: all, or one group in backward [elements]."""
         if not self.scenario.framework.kernels.optimizer_in_backward:
             return self.updated
         return np.minimum(self.updated, self.largest_group / self._parts)
@@ -287,13 +287,13 @@ class Stages:
 
     @property
     def eight_bits(self) -> bool:
-        """True if layers' weights are gathered in 8 bits."""
+        """True if weights of layers are gathered in 8 bits."""
         kernels, precision = self.scenario.framework.kernels, self.scenario.workload.precision
         return kernels.fp8_gather and precision == "fp8"
 
     @property
     def layer_element(self) -> float:
-        """Bytes of an element of a layer's weights as it is gathered [B]."""
+        """Bytes per gathered element of a layer's weights [B]."""
         return 1.0 if self.eight_bits else float(self.scenario.workload.compute_bytes)
 
     @property
@@ -305,18 +305,18 @@ class Stages:
 
     @property
     def element(self) -> Float:
-        """Mean bytes of an element of all-gathered weights [B]."""
+        """Mean bytes per element of all-gathered weights [B]."""
         parent = float(self.scenario.workload.compute_bytes)
         return parent - (parent - self.layer_element) * self.in_layers
 
     def total(self, figures: list[Float]) -> Float:
-        """A figure per block, summed over the blocks of each stage."""
+        """Sum a figure per block over the blocks of each stage."""
         pairs = zip(figures, self.counts, strict=True)
         return np.asarray(sum(figure * count for figure, count in pairs))
 
 
 def _blocks_of(scenario: Scenario, layouts: Layouts) -> tuple[Block, ...]:
-    """Blocks of the model, split in two where a layout recomputes only some layers."""
+    """Blocks of the model; layer blocks split in two if a layout recomputes only some layers."""
     blocks = blocks_of(scenario)
     return split_for_partial_recompute(blocks) if np.any(layouts.recomputes_partly) else blocks
 
@@ -325,7 +325,7 @@ def _states_columns(scenario: Scenario, layouts: Layouts) -> list[Int | Mask]:
     """Columns that decide the parameters, states and data-parallel traffic of a rank."""
     rules, kernels = scenario.framework.communication, scenario.framework.kernels
     columns = [getattr(layouts, name) for name in _COLUMNS if name not in _OF_WORK]
-    # how many passes a step has counts where only one of them sends
+    # the number of passes matters if only one of them sends, or the loss is chunked
     counted = rules.replicas_once or kernels.loss_chunks > 1
     several = layouts.num_microbatches if counted else layouts.num_microbatches > 1
     return [*columns, *recompute_columns(layouts), layouts.v_shaped, several]

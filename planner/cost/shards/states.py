@@ -34,12 +34,11 @@ def training_state_bytes(num_params: ArrayLike, dp: ArrayLike, zero_stage: Array
 def _local_elements(
     weight: Weight, scenario: Scenario, layouts: Layouts, ranks: Int
 ) -> tuple[Float, Float]:
-    """Elements of one tensor that a rank owns after tp and ep, and after sharding over `ranks`
-    too."""
+    """Elements of a tensor on one rank: split by tp and ep, and then also sharded over `ranks`."""
     tp = layouts.expert_tp if weight.expert else layouts.tp
     copies: Float | float = float(weight.copies)
     if weight.stored_bytes:
-        # it counts as the elements of the computing precision with as many bytes
+        # counted as the elements in compute precision that take as many bytes
         copies = copies * (weight.stored_bytes / scenario.workload.compute_bytes)
     if weight.expert:
         copies = copies / np.minimum(layouts.ep, weight.copies)
@@ -58,10 +57,10 @@ def _local_elements(
 
 
 def largest_matrix(scenario: Scenario, block: Block, layouts: Layouts, names: str) -> Float:
-    """The largest of a block's frozen matrices on one rank: all, or targets of adapters [elements].
+    """Largest frozen matrix of a block on one rank: quantised, or targeted by adapters [elements].
 
-    `names` is "stored" for those stored in fewer bits, "targeted" for targets. Counted: one expert
-    of a layer's, split over tp. Left out: sharding. Definition.
+    `names`: "stored" for matrices stored in fewer bits, "targeted" for targets of adapters.
+    Counted: one expert of a layer, split over tp. Left out: data-parallel sharding. Definition.
 
     >>> scenario = make_scenario(framework="ddp", lora_rank=8, base_format="nf4")
     >>> layer, layouts = blocks_of(scenario)[1], Layouts.of(Layout())
@@ -81,20 +80,20 @@ def largest_matrix(scenario: Scenario, block: Block, layouts: Layouts, names: st
 
 @dataclass(frozen=True, slots=True)
 class Params(Arrays):
-    """Parameters on one rank, in figures that add up over blocks [elements]."""
+    """Parameter counts on one rank that add up over blocks [elements]."""
 
     unsharded: Float
-    """Before sharding over data-parallel ranks."""
+    """Parameters before sharding over data-parallel ranks."""
     sharded: Float
-    """After sharding."""
+    """Parameters after sharding."""
     trainable: Float
-    """Trainable ones, before sharding."""
+    """Trainable parameters before sharding."""
     trainable_sharded: Float
-    """Trainable ones, after sharding."""
+    """Trainable parameters after sharding."""
     extra_state_bytes: Float
-    """Optimizer state beyond the per-parameter figure, for the sharded ones [B]."""
+    """Optimizer state beyond the bytes per parameter, of the sharded parameters [B]."""
     all_gathered: Float
-    """Gathered from all shards, with their padding."""
+    """Parameters gathered from all shards, including padding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +101,9 @@ class LocalParams(Params):
     """Parameters of one block on one rank [elements]."""
 
     copied_in: Float
-    """Gathered ones not sharded by whole rows: experts that are fewer than the ranks (FSDP2)."""
+    """Gathered parameters not sharded by whole rows: fewer experts than ranks (FSDP2)."""
     one_expert: Float
-    """Before sharding, with one expert of those on the rank."""
+    """Parameters before sharding, with only one of the rank's experts."""
 
 
 def local_params(scenario: Scenario, block: Block, layouts: Layouts) -> LocalParams:
@@ -148,10 +147,10 @@ def local_params(scenario: Scenario, block: Block, layouts: Layouts) -> LocalPar
 def _extra_state_bytes(
     weight: Weight, block: Block, sharded: Float, elements: Float, scenario: Scenario
 ) -> Float:
-    """Optimizer state beyond the per-parameter figure of a tensor, on one rank [B]."""
+    """Optimizer state of a tensor on one rank, beyond its bytes per parameter [B]."""
     workload, states = scenario.workload, scenario.framework.states(scenario.workload.precision)
     if workload.optimizer == "adafactor":
-        # factored second moment: one fp32 per row and per column; vectors keep it whole
+        # factored second moment: one fp32 per row and per column; unfactored for vectors
         ratio = 1.0 if weight.columns == 1 else 1 / weight.rows + 1 / weight.columns
         return 4.0 * sharded * ratio
     if workload.optimizer == "muon" and (weight.columns == 1 or block.kind != "layer"):
@@ -168,19 +167,19 @@ class StageParams(Params):
     """Parameters of one pipeline stage on one rank, and its largest blocks [elements]."""
 
     largest_layer: Float
-    """The largest layer, gathered."""
+    """Largest layer, gathered."""
     copied_in: Float
-    """Copies of a layer for gathering and reduction."""
+    """Copy-in of a layer for gathering and reduction."""
     embedding: Float
-    """The embedding, gathered; 0 on other stages."""
+    """Embedding, gathered; 0 on other stages."""
     table: Float
-    """The part of the embedding that tp splits; 0 on other stages and without tp."""
+    """Part of the embedding that tp splits; 0 on other stages and without tp."""
     head: Float
     """Output projection, or the tied table, and final norm, gathered; 0 on other stages."""
     tied: Float
-    """The table that embedding and head share on one stage; 0 otherwise."""
+    """Table that embedding and head share on one stage; else 0."""
     weight_shapes: Float
-    """Elements of one weight of every shape in a layer, and of the head's."""
+    """Elements of one weight per shape in a layer, and of the head."""
 
 
 def stage_params(
@@ -188,8 +187,8 @@ def stage_params(
 ) -> StageParams:
     """Parameters per rank of pipeline stages that hold `counts` of each block [elements].
 
-    Counted: a tied output projection once without a pipeline; with one the last stage keeps its own
-    copy, as Megatron-LM does. Left out: buffers. method.md#parameters.
+    Counted: a tied output projection once; in a pipeline the last stage keeps its own copy, as in
+    Megatron-LM. Left out: buffers. method.md#parameters.
 
     >>> gpt2 = make_scenario("gpt2")
     >>> whole = [np.asarray(float(block.count)) for block in blocks_of(gpt2)]
@@ -202,7 +201,7 @@ def stage_params(
     unique, index = layouts.distinct("dp", "dp_shard", "tp", "cp", "ep", "etp", "zero_stage")
 
     def local_of(block: Block) -> LocalParams:
-        # few ways to split a tensor differ, however many layouts there are
+        # many layouts share few ways to split a tensor: compute each once
         return local_params(scenario, block, unique).take(index)
 
     for block, count in zip(blocks, counts, strict=True):
@@ -237,12 +236,12 @@ def stage_params(
 
 
 def _split_alone(block: Block) -> Block:
-    """The block's tensors that tp splits."""
+    """Block with only the tensors that tp splits."""
     return replace(block, weights=tuple(w for w in block.weights if w.split != "replicated"))
 
 
 def without_tied(block: Block) -> Block:
-    """The block without the tensors that another one counts.
+    """Block without tied tensors, which another block counts.
 
     Counted: the block's own tensors. Left out: tied ones. Definition.
 
@@ -256,9 +255,9 @@ def without_tied(block: Block) -> Block:
 
 
 def without_frozen(block: Block) -> Block:
-    """The block's tensors that training changes.
+    """Block with only its trainable tensors.
 
-    Counted: adapters, and weights that are not frozen. Left out: the others. Definition.
+    Counted: adapters, and weights that are not frozen. Left out: frozen weights. Definition.
 
     >>> layer = blocks_of(make_scenario("gpt2", "ddp", lora_rank=8, lora_targets=("query",)))[1]
     >>> [weight.num_params for weight in without_frozen(layer).weights]     # 8 x 768, 768 x 8
@@ -269,10 +268,10 @@ def without_frozen(block: Block) -> Block:
 
 
 def expert_share(blocks: Sequence[Block], layouts: Layouts) -> Float:
-    """Part of a rank's parameters that are routed experts [1].
+    """Share of routed experts in a rank's parameters [1].
 
-    Counted: all blocks, experts divided by ep, and by their own tp beside that of the rest. Left
-    out: what tp does not split, pipeline stages; the share is the model's. Definition.
+    Counted: all blocks; experts divided by ep and etp, the rest by tp. Left out: tensors that tp
+    does not split; differences between pipeline stages. Definition.
 
     >>> layers = blocks_of(make_scenario("mixtral-8x7b"))
     >>> round(float(expert_share(layers, Layouts.of(Layout()))), 3)

@@ -1,4 +1,4 @@
-"""Tensor split: parts of a tensor on tensor-parallel ranks, and the load of tokens on experts."""
+"""Tensor split: division of tensors over tensor-parallel ranks, and token load of experts."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from planner.describe.workload import Workload
 
 
 def split_over(split: Split, layouts: Layouts, *, gathered: bool = False) -> Float:
-    """Number of parts into which a tensor falls [1].
+    """Number of parts into which tensor parallelism splits a tensor [1].
 
-    The words are those of `planner.describe.model.block`. `gathered`: inputs of column-parallel
-    products are kept gathered. Counted: the tensor-parallel group; a part that does not exist is
-    infinitely small. Left out: data parallelism, rounding to heads. method.md#activations.
+    `split`: see `planner.describe.model.block`. `gathered`: inputs of column-parallel GEMMs are
+    saved gathered. Counted: the tensor-parallel group; infinity for a tensor that does not exist.
+    Left out: data parallelism, rounding to heads. method.md#activations.
 
     >>> spread = Layouts.of(Layout(tp=4, sequence_parallel=True))
     >>> [float(split_over(word, spread)) for word in ("sharded", "residual", "replicated")]
@@ -35,10 +35,10 @@ def split_over(split: Split, layouts: Layouts, *, gathered: bool = False) -> Flo
 
 
 def expert_load(workload: Workload, layouts: Layouts) -> Float:
-    """Tokens that the fullest rank's experts work on, over the mean [1].
+    """Tokens on the expert rank with the highest load / mean over ranks [1].
 
-    Counted: uneven routing over ranks, up to their capacity, or their capacity where they are
-    padded. Left out: unevenness among the experts of one rank. Lepikhin et al. 2020,
+    Counted: uneven routing over ranks, at most the expert capacity, or the capacity itself with
+    padding. Left out: imbalance among the experts of one rank. Lepikhin et al. 2020,
     arXiv:2006.16668, section 2.2; method.md#experts.
 
     >>> alone, spread = Layouts.of(Layout(dp=8)), Layouts.of(Layout(dp=8, ep=8))
@@ -56,10 +56,10 @@ def expert_load(workload: Workload, layouts: Layouts) -> Float:
 
 
 def kept_share(workload: Workload, layouts: Layouts) -> Float:
-    """Tokens that experts take at most, over those that are routed to them [1].
+    """Upper bound of the tokens that experts process / tokens routed to them [1].
 
-    Counted: tokens above the capacity of the fullest rank's experts are dropped, and of the
-    others', which share the rest evenly. Left out: other unevenness, which drops more. Lepikhin et
+    Counted: tokens above capacity are dropped, on the rank with the highest load and on the others,
+    which share the rest evenly. Left out: further imbalance, which drops more tokens. Lepikhin et
     al. 2020, arXiv:2006.16668, section 2.2; method.md#experts.
 
     >>> spread, even = Layouts.of(Layout(dp=8, ep=8)), Workload(expert_capacity=0.5)

@@ -1,1 +1,1 @@
-"""Step: seconds of one optimizer step."""
+"""Step: time of one optimizer step, by part."""

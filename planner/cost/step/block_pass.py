@@ -1,4 +1,4 @@
-"""One micro-batch on a block or a chunk: computation, exposed traffic, waiting for the host."""
+"""Block pass: computation, exposed traffic and host waits of a micro-batch on a block or chunk."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from planner.describe.model.block import Block
 
 @dataclass(frozen=True, slots=True)
 class Pass(Arrays):
-    """One micro-batch on one block: computation and exposed traffic [s]."""
+    """Computation, exposed traffic and host waits of one micro-batch on one block [s]."""
 
     compute: BlockTime
     tensor_s: Float
@@ -31,15 +31,15 @@ class Pass(Arrays):
     forward_traffic_s: Float
     """Exposed traffic of the forward pass."""
     behind_forward_s: Float
-    """Traffic between nodes that runs behind the computation of the forward pass."""
+    """Inter-node traffic that is hidden behind the computation of the forward pass."""
     behind_backward_s: Float
-    """The same of the backward pass, recompute included."""
+    """Inter-node traffic that is hidden behind the backward pass, recompute included."""
     host_s: Float
-    """Waiting for the host."""
+    """Time that the device waits for the host."""
 
     @property
     def total_s(self) -> Float:
-        """Everything that one micro-batch takes on the block [s]."""
+        """Total time of one micro-batch on the block [s]."""
         compute = self.compute
         return (
             compute.forward_s
@@ -53,13 +53,13 @@ class Pass(Arrays):
 
     @property
     def behind_s(self) -> Float:
-        """Traffic between nodes behind the computation of both passes [s]."""
+        """Inter-node traffic that is hidden behind the computation of both passes [s]."""
         return self.behind_forward_s + self.behind_backward_s
 
     @property
     def forward_with_traffic_s(self) -> Float:
-        """The forward pass with its traffic and its share of waiting for the host [s]."""
-        # it stretches whatever runs
+        """Forward pass with its exposed traffic and its share of host waits [s]."""
+        # waiting for the host stretches all parts in proportion
         busy = np.maximum(self.total_s - self.host_s, np.finfo(float).tiny)
         return (self.compute.forward_s + self.forward_traffic_s) * (1 + self.host_s / busy)
 
@@ -78,26 +78,26 @@ _SHAPES = (
     "recompute_span",
     "recompute_modules",
 )
-"""Columns that decide the work of a rank in one pass of a block."""
+"""Layout columns that determine a rank's work in one pass of a block."""
 
 
 def block_passes(scenario: Scenario, blocks: tuple[Block, ...], layouts: Layouts) -> list[Pass]:
-    """Time of each block, worked out once per distinct shape of a rank's work [s].
+    """Time of one micro-batch on each block, computed once per distinct shape of the work [s].
 
-    Counted: computation, traffic of layers that nothing hides, waiting for the host. Left out:
-    data-parallel traffic, transfers between stages. method.md#computation;
+    Counted: computation, exposed traffic of layers, waiting for the host. Left out: data-parallel
+    traffic, transfers between stages. method.md#computation;
     method.md#traffic-per-axis-and-overlap.
 
     >>> from planner.cost.network.collectives import all_reduce_s
     >>> layouts = Layouts.of(Layout(tp=4))
     >>> _, layer, _ = block_passes(scenario, blocks_of(scenario), layouts)
     >>> reduce_s = all_reduce_s(Groups.of(layouts, scenario.machine).tensor, 2**24)
-    >>> round(float(layer.tensor_s / reduce_s), 3)    # two awaited, two hidden but a fifth
+    >>> round(float(layer.tensor_s / reduce_s), 3)    # two exposed; two hidden but for a fifth
     2.4
     """
     settled = layouts.settled(scenario.framework)
     columns = [getattr(settled, name) for name in _SHAPES]
-    # of the pipeline and the number of passes no more than this
+    # only these two facts of the pipeline and the micro-batches matter
     columns += [settled.piped, settled.num_microbatches > 1]
     parted = any(block.kept_whole for block in blocks)
     seen = (settled, settled.keeping()) if parted else (settled,)
@@ -133,39 +133,39 @@ def _block_pass(
 
 @dataclass(frozen=True, slots=True)
 class ChunkPass(Arrays):
-    """One micro-batch on every chunk of stages (chunks, S): what a schedule plays [s]."""
+    """Pass times of one micro-batch on every chunk of stages (chunks, S), for simulation [s]."""
 
     forward_s: Float
     recompute_s: Float
     backward_s: Float
-    """Without recompute and weight gradients."""
+    """Backward pass without recompute and weight gradients."""
     weight_gradient_s: Float
     host_forward_s: Float
-    """Part of waiting for the host in the forward pass."""
+    """Waiting for the host in the forward pass."""
     host_backward_s: Float
     traffic: dict[str, AxisTime]
-    """By part of the step."""
+    """Traffic of tensor, context and expert axes, by part of the step."""
 
     @property
     def forward_with_traffic_s(self) -> Float:
-        """A whole forward pass [s]."""
+        """Whole forward pass, with traffic and host waits [s]."""
         sent = sum(axis.forward_s for axis in self.traffic.values())
         return np.asarray(self.forward_s + self.host_forward_s + sent)
 
     @property
     def backward_with_traffic_s(self) -> Float:
-        """A whole backward pass, recompute and weight gradients included [s]."""
+        """Whole backward pass, with recompute, weight gradients, traffic and host waits [s]."""
         sent = sum(axis.backward_s for axis in self.traffic.values())
         computed = self.recompute_s + self.backward_s + self.weight_gradient_s
         return np.asarray(computed + self.host_backward_s + sent)
 
 
 def chunk_passes(stages: Stages, passes: list[Pass]) -> ChunkPass:
-    """The passes of every chunk of stages (S,) of one layout, from the estimate's own blocks [s].
+    """Pass times of every chunk of stages (S,) of one layout, from the estimate's block times [s].
 
-    Shape (chunks, S). Counted: computation, traffic of layers, waiting for the host (in proportion
-    to what waits). Left out: data-parallel traffic, transfers between stages, the optimizer.
-    method.md#pipeline.
+    Shape (chunks, S). Counted: computation, traffic of layers, waiting for the host (split between
+    the passes in proportion). Left out: data-parallel traffic, transfers between stages, the
+    optimizer. method.md#pipeline.
 
     >>> stages = Stages.of_pipeline(scenario, Layout(pp=4))
     >>> found = chunk_passes(stages, block_passes(scenario, stages.blocks, stages.layouts))

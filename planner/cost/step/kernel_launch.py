@@ -1,4 +1,4 @@
-"""Kernel launch: host time to issue kernels and collectives, and its exposed part."""
+"""Kernel launch: host time to launch kernels and collectives, and its exposed part."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from planner.cost.shards.layouts import Layouts
 from planner.describe.model.block import Attention, Block, Gemm, Pointwise
 
 _BACKWARD_KERNELS = 2
-"""Kernels of a backward pass over those of the forward one: two products for each."""
+"""Backward kernels per forward kernel: each product has two in backward."""
 
 
 def num_kernels(block: Block, attention: str) -> int:
-    """Kernels of one forward pass of a block [1].
+    """Number of kernels in one forward pass of a block [1].
 
-    Counted: matrix products, attention (three kernels where it is not fused), memory-bound kernels.
-    Left out: views, copies, what a library splits or adds. method.md#host.
+    Counted: matrix products, attention (three kernels if it is not fused), memory-bound kernels.
+    Left out: views, copies, kernels that a library splits or adds. method.md#host.
 
     >>> num_kernels(blocks_of(scenario)[1], "flash")    # 4 products, attention, 7 memory-bound ones
     12
@@ -28,11 +28,11 @@ def num_kernels(block: Block, attention: str) -> int:
 
 
 def host_pass_s(scenario: Scenario, block: Block, layouts: Layouts, groups: Groups) -> Float:
-    """Host time to issue a block's forward and backward pass: their lower bound [s].
+    """Host time to launch a block's forward and backward pass, their lower bound [s].
 
-    Counted: kernels of forward, backward and recompute that are in no graph, each a bare launch
-    times the framework's ratio; collectives of tensor parallelism, and the slowest host of their
-    group where they are awaited. Left out: collectives of other axes, a framework's own selective
+    Counted: kernels of forward, backward and recompute outside CUDA graphs, each a bare launch
+    times the framework's dispatch ratio; tensor-parallel collectives, and the slowest host of their
+    group if they are awaited. Left out: collectives of other axes, a framework's own selective
     recompute. method.md#host.
 
     >>> scenario = make_scenario("gpt2", "ddp")
@@ -60,7 +60,7 @@ def host_pass_s(scenario: Scenario, block: Block, layouts: Layouts, groups: Grou
 
 
 def _repeated_kernels(block: Block, attention: str, layouts: Layouts) -> Float:
-    """Kernels of the modules that selective recompute repeats."""
+    """Number of kernels in the modules that selective recompute repeats."""
     total = np.zeros(np.shape(layouts.tp))
     if not np.any(layouts.recompute_modules):
         return total
@@ -77,18 +77,18 @@ def _repeated_kernels(block: Block, attention: str, layouts: Layouts) -> Float:
 
 
 def _num_collectives(scenario: Scenario, block: Block, layouts: Layouts) -> Float:
-    """Collectives of tensor parallelism in a layer's pass, both directions and recompute."""
+    """Number of tensor-parallel collectives in a layer's forward, backward and recompute."""
     host, kernels = scenario.framework.host, scenario.framework.kernels
     sequence = layouts.splits_sequence
     forward = np.where(sequence, 2, 1)
-    # it runs beside a product: it is issued, never awaited
+    # the second gather overlaps a product: it is launched, not awaited
     second_gather = sequence & (not kernels.saves_gathered) & (not host.awaits_collectives)
     passes = 2 * forward + second_gather + np.where(layouts.recomputes_layers, forward, 0)
     return block.num_tp_collectives * np.asarray(passes, dtype=float)
 
 
 def _growth(scenario: Scenario, layouts: Layouts, groups: Groups) -> Float:
-    """Slowdown of the slowest host of a tensor-parallel group, over one host [1]."""
+    """Slowdown by the slowest host of a tensor-parallel group, relative to one host [1]."""
     host, nodes = scenario.framework.host, groups.tensor.nodes
     if not host.awaits_collectives:
         return np.ones(np.shape(layouts.tp))
@@ -103,8 +103,8 @@ def awaited_s(
 ) -> Float:
     """Time that devices with `busy_s` of work wait for the host in a block's pass [s].
 
-    Counted: what the host takes longer than they do; all of it where every launch waits for its
-    kernel, or the layer's routing empties the queue. Left out: other such waits. method.md#host.
+    Counted: host time beyond `busy_s`; all host time if every launch waits for its kernel or the
+    layer's routing drains the queue. Left out: other synchronisations. method.md#host.
 
     >>> scenario = make_scenario("gpt2", "ddp")
     >>> layouts, (_, layer, _) = Layouts.of(Layout()), blocks_of(scenario)

@@ -1,4 +1,4 @@
-"""Optimizer: its update on the device, or on the host with transfers, and NVMe."""
+"""Optimizer: its update on the device, or on the host with transfers and NVMe."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from planner.cost.shards.stages import Stages
 def update_bytes(stages: Stages) -> float:
     """Bytes read and written per parameter by one optimizer update [B/parameter].
 
-    Counted: read gradient, fp32 copy and states; write copy, states and the 16-bit weight. Left
+    Counted: reads of gradient, fp32 copy and states; writes of copy, states and 16-bit weight. Left
     out: the norm of the gradients. method.md#optimizer.
 
     >>> update_bytes(Stages.of_pipeline(make_scenario("gpt2"), Layout()))       # 4 + 2 (4 + 8) + 2
@@ -28,11 +28,11 @@ def update_bytes(stages: Stages) -> float:
 
 
 def device_optimizer_s(stages: Stages) -> Float:
-    """Optimizer step and gradient norm on the device, from its memory bandwidth [s].
+    """Optimizer step and gradient norm on the device, at its memory bandwidth [s].
 
     Counted: gradient, weight and states of every updated parameter, moved once by a fused optimizer
-    and more often by others; one read of the gradients for the norm. Left out: Muon's matrix
-    products. method.md#optimizer.
+    and `unfused_passes` times by others; one read of the gradients for the norm. Left out: Muon's
+    matrix products. method.md#optimizer.
 
     >>> scenario = make_scenario("gpt2-xl")
     >>> seconds = (4 + 2 * 12 + 2 + 4) * scenario.model.num_params / (0.85 * 1.555e12)
@@ -43,18 +43,18 @@ def device_optimizer_s(stages: Stages) -> Float:
     rate = device.memory_bytes_per_s.value * device.memory_efficiency.value
     kernels = stages.scenario.framework.kernels
     passes = 1.0 if kernels.fused_optimizer else step_constants().optimizer.unfused_passes.value
-    # no norm of gradients that are gone
+    # an update inside backward leaves no gradients for a norm
     norm = 0.0 if kernels.optimizer_in_backward else stages.states.gradient_bytes
     moved = stages.updated * (update_bytes(stages) * passes + norm)
     return np.where(stages.layouts.keeps_states, moved / rate, 0.0)
 
 
 def host_update_bytes(stages: Stages) -> float:
-    """Bytes that the host's memory moves per parameter in one update [B/parameter].
+    """Host memory traffic per parameter in one update [B/parameter].
 
-    Counted: fp32 gradient, copy and states read, copy and states written; unscaling, clipping and
-    the 16-bit copy where they are apart; one kernel per operation where it is not fused. Left out:
-    caches. Ren et al. 2021, arXiv:2101.06840, section 5.1; method.md#optimizer.
+    Counted: reads of fp32 gradient, copy and states, writes of copy and states; unscaling, clipping
+    and the 16-bit copy if they are separate; further passes if the optimizer is not fused. Left
+    out: caches. Ren et al. 2021, arXiv:2101.06840, section 5.1; method.md#optimizer.
 
     >>> scenario = make_scenario("gpt2", "deepspeed")
     >>> host_update_bytes(Stages.of_pipeline(scenario, Layout()))  # 28 and 14 around it
@@ -72,11 +72,11 @@ def _moments(stages: Stages) -> float:
 
 
 def offload_step_s(stages: Stages) -> Float:
-    """Optimizer step off the device: update on the CPU, weights up [s].
+    """Offloaded optimizer step: update on the CPU, then upload of weights [s].
 
-    Counted: the host's memory at the part of its peak that Adam was measured to reach, before it
-    the disk, where gradients and every state are read and written once; weights up where they live
-    on the device. Left out: NUMA, a delayed update, reading ahead. Ren et al. 2021 (ZeRO-Offload,
+    Counted: host memory traffic at the fraction of its peak that Adam was measured to reach; before
+    it, disk reads and writes of gradients and states, once each; upload of weights that live on the
+    device. Left out: NUMA, a delayed update, reading ahead. Ren et al. 2021 (ZeRO-Offload,
     arXiv:2101.06840); Rajbhandari et al. 2021 (ZeRO-Infinity, arXiv:2104.07857).
 
     >>> scenario = make_scenario("gpt2-xl", "deepspeed")
@@ -103,10 +103,10 @@ def offload_step_s(stages: Stages) -> Float:
 
 
 def gradient_transfer_s(stages: Stages) -> Float:
-    """Gradients that one pass sends to the host, and back to be added to there [s].
+    """Gradient transfers of one pass: to the host, and back for accumulation [s].
 
-    Counted: every pass where several are summed on the host, or weights are sharded; fp32 ones of
-    the last pass, as its share. Left out: overlap with backward; adding on the CPU (FSDP2).
+    Counted: every pass if gradients accumulate or weights are sharded; fp32 gradients of the last
+    pass, spread over all. Left out: overlap with backward; accumulation on the CPU (FSDP2).
     DeepSpeed 0.19.8, stage3.py: partition_grads; method.md#host-memory-loading-offload.
 
     >>> scenario = make_scenario("gpt2-xl", "deepspeed")
@@ -125,11 +125,11 @@ def gradient_transfer_s(stages: Stages) -> Float:
 
 
 def parameter_transfer_s(stages: Stages) -> Float:
-    """Bringing a rank's share of the parameters up once, before it is gathered [s].
+    """Upload of a rank's parameter shard to the device, once, before it is gathered [s].
 
-    Counted: weights as they are held, fp32 where the optimizer's copy is the only one; the slower
-    of the host link and, for weights on disk, the node's disk, which its ranks share. Left out:
-    overlap with computation. Rajbhandari et al. 2021, arXiv:2104.07857;
+    Counted: weights in their stored format, fp32 if the optimizer's copy is the only one; the
+    slower of the host link and, for weights on disk, the node's disk, which its ranks share. Left
+    out: overlap with computation. Rajbhandari et al. 2021, arXiv:2104.07857;
     method.md#host-memory-loading-offload.
 
     >>> scenario = make_scenario("gpt2-xl", "deepspeed")
@@ -150,12 +150,12 @@ def parameter_transfer_s(stages: Stages) -> Float:
 
 
 def offload_pass_s(stages: Stages, forward_s: Float, backward_s: Float) -> Float:
-    """Time that transfers add to one micro-batch's passes of `forward_s` and `backward_s` [s].
+    """Exposed transfers of one micro-batch, with passes of `forward_s` and `backward_s` [s].
 
-    Counted: weights up before forward and backward, gradients; activations down and up over the
-    host link, all ranks of a node at once (torchtune 0.6, training/_activation_offloading.py);
-    hidden behind the passes where the framework does not wait for them. Left out: kernels queued
-    before a copy that is waited for, copies that are not pinned.
+    Counted: upload of weights before forward and backward, gradient transfers; activations down and
+    up over the host link, all ranks of a node at once (torchtune 0.6,
+    training/_activation_offloading.py); transfers that the framework overlaps hide behind the
+    passes. Left out: kernels queued before an awaited copy, unpinned copies.
     method.md#host-memory-loading-offload.
 
     >>> layout, second = Layout(dp=4, zero_stage=3, offload="all-cpu"), np.asarray(1.0)
@@ -172,7 +172,7 @@ def offload_pass_s(stages: Stages, forward_s: Float, backward_s: Float) -> Float
     activation_transfer = moved_bytes(stages) / link
     hidden = np.where(moves.overlap_weights, fetch, 0.0)
     behind = hidden + np.where(moves.overlap_gradients, sent, 0.0)
-    # one direction of the link each: activations go down in forward and come up in backward
+    # activations use one direction of the link per pass: down in forward, up in backward
     aside = np.where(moves.overlap_activations, activation_transfer, 0.0)
     left = np.maximum(np.maximum(hidden, aside) - forward_s, 0.0)
     left = left + np.maximum(np.maximum(behind, hidden + aside) - backward_s, 0.0)

@@ -1,4 +1,4 @@
-"""Overlap: time that data-parallel and parameter traffic adds to a step beside the computation."""
+"""Overlap: exposed time of data-parallel and parameter traffic in a step."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ class Exposed(Arrays):
     updates_s: Float
     """Gathering updated weights (ZeRO-1 and 2)."""
     gather_s: Float
-    """Gathers of weights for use, and reductions of gradients (ZeRO-3)."""
+    """Weight gathers (ZeRO-3, or FSDP units below it), gradient reductions (ZeRO-3), quantising."""
     offload_s: Float
-    """Bringing offloaded weights to the device, and gradients to the host."""
+    """Transfers of offloaded weights to the device, and of gradients to the host."""
     before_forward_s: Float
-    """Of gathering what a step's first forward pass waits for."""
+    """Weight gathering that the first forward pass of a step waits for."""
     before_later_forward_s: Float
-    """The same for each of those that follow."""
+    """Weight gathering that each later forward pass waits for."""
     around_backward_s: Float
-    """The same for each backward pass."""
+    """Weight gathering and gradient reduction that each backward pass waits for."""
 
 
 def exposed_traffic(
     stages: Stages, traffic: DataTraffic, forward_s: Float, backward_s: Float
 ) -> Exposed:
-    """Exposed traffic of a stage beside one micro-batch's computation [s].
+    """Exposed data-parallel traffic of a stage, given one micro-batch's computation [s].
 
-    Counted: contention of what is hidden, what has nothing to hide behind, half a cycle of a thread
-    that looks for gradients, quantising. Left out: traffic of layers and between stages, agreement
-    of ranks before they reduce. method.md#traffic-per-axis-and-overlap.
+    Counted: traffic that computation cannot hide, contention of hidden traffic, half a cycle of a
+    thread that polls for gradients, quantising. Left out: traffic of layers and between stages,
+    agreement of ranks before they reduce. method.md#traffic-per-axis-and-overlap.
 
     >>> scenario = make_scenario("gpt2-xl", "deepspeed")
     >>> stages, none = Stages.of_pipeline(scenario, Layout(dp=4, zero_stage=1)), np.zeros(())
@@ -53,7 +53,7 @@ def exposed_traffic(
     reductions = layouts.reductions_per_step(framework)
     unhidden, contention = stages.of_states(_unhidden_shares), rules.contention.value
     first = unhidden.first
-    # where a pipeline reduces once a step, that is a share per micro-batch
+    # a pipeline that reduces once per step: one m-th of it per micro-batch
     reduced = traffic.after_backward_s * np.where(layouts.shards_weights, reductions, m) / m
     backward_gathers = layouts.backward_gathers_per_step(framework) / m
     around_backward = traffic.before_backward_s * backward_gathers + reduced
@@ -85,7 +85,7 @@ class _UnhiddenShares(Arrays):
     first: Float
     """Weights of the first layer, gathered before computation starts."""
     last: Float
-    """Last bucket of gradients, reduced after backward ends."""
+    """Last bucket of gradients, reduced after the backward pass ends."""
 
 
 def _unhidden_shares(stages: Stages) -> _UnhiddenShares:
@@ -98,7 +98,7 @@ def _unhidden_shares(stages: Stages) -> _UnhiddenShares:
 
 
 def _quantising_s(stages: Stages) -> Float:
-    """Quantising and dequantising weights and gradients of ZeRO++ in a step, on the device [s]."""
+    """Device time to quantise and dequantise ZeRO++ weights and gradients in a step [s]."""
     scenario, layouts = stages.scenario, stages.layouts
     rules, framework = scenario.framework.communication, scenario.framework
     if not (rules.gather_bytes or rules.scatter_bytes):
@@ -118,7 +118,7 @@ def _gradients(stages: Stages, tail: Float, traffic_s: Float, backward_s: Float)
     """Exposed time of one gradient reduction [s]."""
     framework = stages.scenario.framework
     rules, contention = framework.reduction, framework.communication.contention.value
-    # the last gradient comes half a cycle before somebody looks for it
+    # on average the last gradient waits half a polling cycle
     awaited = np.where(traffic_s > 0, 0.5 * rules.cycle_s, 0.0)
     if not framework.communication.overlap_gradients:
         return traffic_s + awaited

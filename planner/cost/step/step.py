@@ -1,4 +1,4 @@
-"""Step: the parts of one optimizer step, from its passes and what traffic stays exposed."""
+"""Step: the time parts of one optimizer step, from its passes and exposed traffic."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from planner.describe.framework.framework import Framework
 
 
 def time_parts(stages: Stages) -> dict[str, Float]:
-    """Seconds of one optimizer step by part, TIME_PARTS [s].
+    """Time of one optimizer step by part, in the order of TIME_PARTS [s].
 
-    `stages` are the candidates (L, S) of each layout. Counted: computation of the slowest stage for
-    all micro-batches, traffic that nothing hides, the pipeline's bubble, optimizer and offload.
-    Left out: data loading, evaluation, checkpoints, stragglers. method.md#method.
+    `stages`: the candidate stages (L, S) of each layout. Counted: computation of the slowest stage
+    for all micro-batches, exposed traffic, the pipeline's bubble, optimizer and offload. Left out:
+    data loading, evaluation, checkpoints, stragglers. method.md#method.
 
     >>> layouts = Layouts.of(Layout(pp=4, grad_accumulation=256, schedule="1f1b"))
     >>> round(float(time_parts(Stages.candidates(scenario, layouts))["forward"]), 1)  # 256 x 56 ms
@@ -56,7 +56,7 @@ def time_parts(stages: Stages) -> dict[str, Float]:
 
 @dataclass(frozen=True, slots=True)
 class StageOverheads(Arrays):
-    """Time of every stage (S,) beside its passes: transfers, collectives, optimizer [s]."""
+    """Time of every stage (S,) outside its passes: transfers, collectives, optimizer [s]."""
 
     transfer: Transfer
     exposed: Exposed
@@ -64,18 +64,18 @@ class StageOverheads(Arrays):
     """All data-parallel traffic, hidden or not."""
     optimizer_s: Float
     offload_step_s: Float
-    """The optimizer step off the device."""
+    """Optimizer step on the host, with its transfers."""
 
 
 def stage_overheads(stages: Stages, passes: list[Pass]) -> StageOverheads:
     """Transfers, collectives and optimizer of all stages (S,) of one layout [s].
 
-    Counted: as `time_parts`, of every stage and not of the slowest alone. Left out: passes, and
-    waiting for other stages. method.md#pipeline.
+    Counted: as `time_parts`, for every stage instead of the slowest. Left out: passes, and waiting
+    for other stages. method.md#pipeline.
 
     >>> stages = Stages.of_pipeline(scenario, Layout(pp=4, schedule="1f1b"))
     >>> worth = stage_overheads(stages, block_passes(scenario, stages.blocks, stages.layouts))
-    >>> np.round(1e3 * worth.optimizer_s)       # the tables at both ends
+    >>> np.round(1e3 * worth.optimizer_s)       # embedding and head at the ends
     array([58., 45., 45., 58.])
     """
     forward = stages.total([work.compute.forward_s for work in passes])
@@ -92,19 +92,19 @@ class _OverlapWindow(Arrays):
     """Computation that can hide data-parallel traffic of one micro-batch [s]."""
 
     transfer: Transfer
-    """One to a neighbour."""
+    """One transfer to a neighbouring stage."""
     forward_s: Float
-    """Computation, and its share of waiting for the host: traffic also runs while devices wait."""
+    """Computation and its share of host waits: traffic also runs while devices wait."""
     backward_s: Float
     behind_forward_s: Float
-    """Traffic of layers and stages that leaves the node behind it."""
+    """Inter-node traffic of layers and stages that is hidden behind the forward pass."""
     behind_backward_s: Float
 
 
 def _beside(
     stages: Stages, passes: list[Pass], forward_s: Float, backward_s: Float, total_s: Float
 ) -> _OverlapWindow:
-    """The window beside one micro-batch, whose backward pass includes recompute."""
+    """Overlap window of one micro-batch; `backward_s` includes recompute."""
     groups = Groups.of(stages.layouts, stages.scenario.machine)
     free_s = total_s - stages.total([work.behind_s for work in passes])
     transfer = stage_transfer(stages.scenario, stages.layouts, groups, free_s)
@@ -126,9 +126,9 @@ class _ParameterTraffic(Arrays):
 
     traffic: DataTraffic
     gathers: Mask
-    """True where gathers leave the node, whose interfaces carry other traffic too."""
+    """True where gathers leave the node and share its interfaces with other traffic."""
     reduces: Mask
-    """True where reductions do."""
+    """True where reductions leave the node."""
     optimizer_s: Float
     offload_s: Float
 
@@ -156,17 +156,17 @@ def _exposed(stages: Stages, sent: _ParameterTraffic, beside: _OverlapWindow) ->
 
 @dataclass(frozen=True, slots=True)
 class _PassTimes(Arrays):
-    """One micro-batch's passes with their traffic and waiting for the host [s]."""
+    """Pass times of one micro-batch, with traffic and host waits [s]."""
 
     backward_s: Float
-    """With recompute."""
+    """Backward pass with recompute."""
     forward_s: Float
     weight_s: Float
     """Part of backward that computes weight gradients."""
 
     @classmethod
     def of(cls, passes: list[Pass]) -> list[_PassTimes]:
-        """Of every block."""
+        """Pass times of every block."""
         blocks = []
         for work in passes:
             forward = work.forward_with_traffic_s
@@ -175,7 +175,7 @@ class _PassTimes(Arrays):
 
     @classmethod
     def summed(cls, blocks: list[_PassTimes], total: Callable[[list[Float]], Float]) -> _PassTimes:
-        """Over blocks, by `total`."""
+        """Add up the times of blocks with `total`."""
         return cls(
             total([block.backward_s for block in blocks]),
             total([block.forward_s for block in blocks]),
@@ -183,7 +183,7 @@ class _PassTimes(Arrays):
         )
 
     def stretched(self, ahead: Float, back: Float, shape: tuple[int, ...]) -> Passes:
-        """With what passes wait for besides, in proportion to them."""
+        """Multiply forward by `ahead` and backward by `back`, for waits in the passes."""
         forward = np.broadcast_to(ahead * self.forward_s, shape)
         return Passes(
             back * self.backward_s + forward, forward, np.broadcast_to(self.weight_s, shape)
@@ -192,18 +192,18 @@ class _PassTimes(Arrays):
 
 @dataclass(frozen=True, slots=True)
 class _PipelineTimes(Arrays):
-    """Passes of one micro-batch on a pipeline's candidate stages, and around them [s]."""
+    """Pass times of one micro-batch on candidate stages and on the chunks around them [s]."""
 
     slowest: _PassTimes
     """The slowest stage (L,)."""
     stage: Int
-    """Of the candidates (L, S), as all that follows: the last that holds as much."""
+    """Last stage that holds the same blocks as the candidate (L, S)."""
     each: _PassTimes
     before: _PassTimes
-    """Of the stages before it."""
+    """Chunks before the candidate's first one; `after`: after its last (L, S)."""
     after: _PassTimes
     all_blocks: _PassTimes
-    """Of the whole model (L,)."""
+    """Whole model (L,)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,16 +211,16 @@ class _SlowestStage(Arrays):
     """Slowest stage of each layout, and the step-time parts that it sets [s]."""
 
     slowest: Int
-    """The place of this stage among the candidates."""
+    """Index of this stage among the candidates."""
     parts_s: dict[str, Float]
-    """Of a step."""
+    """Parts of the step time."""
     beside: _OverlapWindow
     idle_s: Float
-    """While the pipeline fills and drains, where passes wait for nothing besides."""
+    """Pipeline bubble if passes wait for no data-parallel traffic."""
 
 
 def _pace(candidates: Stages) -> tuple[_SlowestStage, _PipelineTimes | None]:
-    """The pace of layouts, and what stands in their pipelines where some have any."""
+    """Find the slowest stage of each layout, and pass times of pipelines; None without any."""
     scenario, layouts = candidates.scenario, candidates.per_layout
     passes = block_passes(scenario, candidates.blocks, layouts)
     index, pace_s = _slowest(candidates, passes)
@@ -269,7 +269,7 @@ def _summed(counts: list[Float]) -> Callable[[list[Float]], Float]:
 
 
 def _waits(exposed: Exposed, layouts: Layouts, framework: Framework) -> tuple[Float, Float]:
-    """Waits of the slowest stage's forward and backward passes, where every pass waits [s]."""
+    """Time that each forward and each backward pass of the slowest stage waits for traffic [s]."""
     m = layouts.num_microbatches
     reduced = np.where(layouts.reductions_per_step(framework) > 1, exposed.gradients_s / m, 0.0)
     back = exposed.around_backward_s + reduced + exposed.offload_s / m
@@ -284,7 +284,7 @@ def _bubble_with_waits(
     index: Int | None,
     waits: tuple[Float, Float],
 ) -> Float:
-    """Idle time of pipelines whose passes may wait for something besides [s]."""
+    """Pipeline bubble, recomputed for layouts whose passes wait for traffic [s]."""
     slowed = layouts.piped & ((waits[0] > 0) | (waits[1] > 0))
     if pipeline is None or not slowed.any():
         return idle_s
@@ -297,7 +297,7 @@ def _bubble_with_waits(
 
 
 def _bubble_s(layouts: Layouts, pipeline: _PipelineTimes, waits: tuple[Float, Float]) -> Float:
-    """Bubble of pipelines whose passes also wait; waits scale as on the slowest stage [s]."""
+    """Pipeline bubble with waiting passes; every stage's passes grow as on the slowest [s]."""
     shape = np.broadcast_shapes(pipeline.stage.shape, pipeline.each.forward_s.shape)
     tiny = np.finfo(float).tiny
     ahead = 1 + waits[0] / np.maximum(pipeline.slowest.forward_s, tiny)
@@ -321,7 +321,7 @@ def _slowest(stages: Stages, passes: list[Pass]) -> tuple[Int, Float]:
 
 
 def _transfers(layouts: Layouts, transfer: Transfer) -> Float:
-    """Stage-to-stage transfers that nothing hides: forward and backward of every chunk [s]."""
+    """Exposed stage-to-stage transfers, forward and backward of every chunk [s]."""
     passes = layouts.vpp * layouts.num_microbatches
     return 2 * (transfer.arrives_s * transfer.fills + transfer.blocks_s * passes)
 
@@ -336,9 +336,9 @@ _ONCE_A_STEP = (
 
 
 def smaller_step_s(parts_s: Mapping[str, float], share: float) -> float:
-    """A step of a share of the batch on the same layout, from the parts of the whole one [s].
+    """Time of a step with a fraction `share` of the batch, from the parts of the full step [s].
 
-    Counted: passes in proportion; what a step does once, whole. Left out: reductions after every
+    Counted: passes in proportion; in full what a step does once. Left out: reductions after every
     micro-batch, which count once; longer or shorter bubbles. method.md#time-to-tokens.
 
     >>> smaller_step_s({"forward": 1.0, "backward": 2.0, "optimizer": 0.5}, 0.25)

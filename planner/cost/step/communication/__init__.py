@@ -1,1 +1,1 @@
-"""Collectives of every parallel axis, and the part that computation does not hide."""
+"""Communication: collectives of every parallel axis, and their exposed part."""

@@ -1,4 +1,4 @@
-"""Traffic of one block over tensor, context and expert ranks, and its exposed part."""
+"""Block traffic: time on tensor, context and expert axes in one block, and its exposed part."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from planner.describe.model.block import Block
 
 @dataclass(frozen=True, slots=True)
 class AxisTime(Arrays):
-    """Traffic of one axis in a block: exposed, and hidden but crossing nodes [s]."""
+    """Traffic of one axis in a block: exposed; hidden between nodes (`behind`); total [s]."""
 
     forward_s: Float
     backward_s: Float
     behind_forward_s: Float
     behind_backward_s: Float
     sent_forward_s: Float
-    """All of it, hidden or not."""
+    """All traffic, hidden or not."""
     sent_backward_s: Float
 
     @classmethod
     def nothing(cls, compute: BlockTime) -> AxisTime:
-        """An axis without traffic."""
+        """Return zero times, for an axis without traffic."""
         return cls(*[np.zeros_like(compute.forward_s)] * 6)
 
     @classmethod
@@ -61,9 +61,9 @@ def block_traffic(
 ) -> tuple[AxisTime, AxisTime, AxisTime]:
     """Traffic of one block and micro-batch over tensor, context and expert axes [s].
 
-    `layouts` are as the block sees them, `stream` is what all blocks share where it is known.
-    Counted: what runs beside `compute`, and what nothing hides. Left out: data-parallel traffic,
-    transfers between stages. method.md#traffic-per-axis-and-overlap.
+    `layouts`: as the block sees them; `stream`: times of the residual stream, computed here if
+    None. Counted: traffic that `compute` can hide, and exposed traffic. Left out: data-parallel
+    traffic, transfers between stages. method.md#traffic-per-axis-and-overlap.
 
     >>> from planner.cost.step.compute.block_time import block_time
     >>> layouts, layer = Layouts.of(Layout(tp=4)), blocks_of(scenario)[1]
@@ -88,7 +88,7 @@ def _tensor_parallel(
     stream: StreamTraffic,
     compute: BlockTime,
 ) -> AxisTime:
-    """Tensor-parallel traffic that neither column-parallel products nor other overlap hide."""
+    """Tensor-parallel traffic, exposed unless column-parallel products or overlap hide it."""
     rules = scenario.framework.communication
     visible = 1 - rules.overlap_tensor.value
     forward, backward = stream.tensor_s(scenario, block, layouts)
@@ -106,7 +106,7 @@ def _tensor_parallel(
 def _context_parallel(
     scenario: Scenario, block: Block, layouts: Layouts, groups: Groups, compute: BlockTime
 ) -> AxisTime:
-    """Keys and values behind attention to other pieces, and tokens exchanged for heads."""
+    """Context-parallel traffic: keys and values, hidden behind attention, and Ulysses exchanges."""
     if not np.any(layouts.cp > 1):
         return AxisTime.nothing(compute)
     sent = context_s(scenario, block, layouts, groups)
@@ -117,13 +117,13 @@ def _context_parallel(
         ahead = np.maximum(sent[0] - other_pieces * core[0], 0.0)
         back = np.maximum(sent[1] - other_pieces * core[1], 0.0)
     elif exchange == "gather-pass":
-        # gradients are passed on behind the next piece, those of the last behind none
+        # gradients travel behind attention to the next piece; those of the last piece are exposed
         passed = sent[1] - sent[0]
         ahead = np.maximum(sent[0] - piece * core[0], 0.0)
         back = np.maximum(sent[0] - piece * core[1], 0.0)
         back = back + piece * passed + np.maximum(other_pieces * (passed - core[1]), 0.0)
     else:
-        # nothing is attended to before all is there
+        # attention starts only after the whole gather
         ahead, back = sent
     exchanged = heads_s(scenario, block, layouts, groups)
     repeated = layouts.recomputes_attention(scenario.framework)
@@ -136,7 +136,7 @@ def _context_parallel(
 def _expert_parallel(
     scenario: Scenario, block: Block, layouts: Layouts, groups: Groups, compute: BlockTime
 ) -> AxisTime:
-    """Dispatch and combine, with gathers of split experts, behind a micro-batch or none."""
+    """Expert-parallel traffic: dispatch, combine and gathers of split experts."""
     if not block.dispatch_top_k:
         return AxisTime.nothing(compute)
     ahead, back = expert_s(scenario, block, layouts, groups)

@@ -21,19 +21,19 @@ from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 
 _KINDS = {"cp": ("ring", "heads"), "dp": ("data", "second_shard")}
-"""Groups of several kinds in which the ranks of an axis communicate."""
+"""Axes whose ranks communicate in groups of several kinds."""
 
 
 @dataclass(frozen=True, slots=True)
 class AxisTraffic:
-    """Bytes that one axis sends in one step, from the ranks of the stage that sends most."""
+    """Bytes that one axis sends in one step, on the stage that sends most."""
 
     device_bytes: float
     """Sent by each rank [B]."""
     inside_bytes: float
-    """The part of it that stays on the node [B]."""
+    """Part of `device_bytes` that stays on the node [B]."""
     node_bytes: float
-    """Leaving one node, all its ranks together [B]."""
+    """Bytes that leave one node, from all its ranks together [B]."""
 
 
 def step_traffic(scenario: Scenario, layout: Layout) -> dict[str, AxisTraffic]:
@@ -59,7 +59,7 @@ def step_traffic(scenario: Scenario, layout: Layout) -> dict[str, AxisTraffic]:
     for axis, group in AXES.items():
         kinds = _KINDS.get(axis, (group,))
         total = np.ravel(sum(sent[kind] for kind in kinds))
-        # experts that are split as the layers around them exchange nothing of their own
+        # experts split like the layers around them have no collectives of their own
         if places[group][0] == 1 or (axis == "etp" and not np.any(total)):
             continue
         most = np.argmax(total)
@@ -76,14 +76,14 @@ def step_traffic(scenario: Scenario, layout: Layout) -> dict[str, AxisTraffic]:
 
 
 def _placed(kind: str, sent: float, place: tuple[Int, Int], machine: Machine) -> AxisTraffic:
-    """Bytes of a rank that stay on the node, and that leave a node with all its groups."""
+    """Split a rank's bytes into those that stay on the node and those that leave it."""
     size, stride = (int(figure) for figure in place)
     view = group_view(machine, size, stride)
     local, groups = float(view.local), machine.node.num_devices // float(view.local)
     if view.nodes == 1:
         return AxisTraffic(sent, sent, 0.0)
     if kind in ("expert", "heads"):
-        # to every other rank alike
+        # the same amount to every other rank
         inside = sent * (local - 1) / (size - 1)
         return AxisTraffic(sent, inside, groups * local * (sent - inside))
     # a ring or a chain leaves the node once, by its last rank there
@@ -91,7 +91,7 @@ def _placed(kind: str, sent: float, place: tuple[Int, Int], machine: Machine) ->
 
 
 def _activations(stages: Stages) -> dict[str, Float]:
-    """Groups of the tensor, context and expert axes: the layers' own traffic in a step [B]."""
+    """Bytes of layers in a step, by kind of group of tensor, context and expert axes [B]."""
     scenario, groups = stages.scenario, Groups.unit(stages.layouts)
     kinds = ("tensor", "ring", "heads", "expert", "expert_tensor")
     sent = {kind: np.zeros(stages.shape) for kind in kinds}
@@ -117,10 +117,10 @@ def _activations(stages: Stages) -> dict[str, Float]:
 
 
 def _parameters(stages: Stages) -> dict[str, Float]:
-    """Data-parallel axis: gradients and sharded weights, gathers over fewer ranks apart [B]."""
+    """Bytes of gradients and sharded weights in a step; `second_shard` gathers separate [B]."""
     framework, layouts = stages.scenario.framework, stages.layouts
     traffic = data_traffic(stages, Groups.unit(layouts))
-    # the rates of the groups are exact here: what slows gathering down moves no more bytes
+    # undo the slowdown of gathers, which moves no additional bytes
     slowed = framework.communication.gather_fraction.value
     later = layouts.gathers_per_step(framework) - 1
     backward_gathers = layouts.backward_gathers_per_step(framework)
@@ -140,7 +140,7 @@ def _parameters(stages: Stages) -> dict[str, Float]:
 
 
 def _transfers(stages: Stages) -> Float:
-    """Pipeline axis: a stage's activations forward and gradients back, every chunk [B]."""
+    """Bytes of a stage's pipeline transfers in a step: activations and gradients [B]."""
     layouts = stages.layouts
     transfer = send_stage_s(stages.scenario, layouts, Groups.unit(layouts))
     return 2 * transfer * layouts.vpp * layouts.num_microbatches

@@ -17,20 +17,19 @@ from planner.cost.shards.layouts import Layouts
 from planner.describe.model.block import Block
 
 _FP32 = 4.0
-"""Bytes of an element of gradients that are summed in fp32."""
+"""Bytes of a gradient element that is summed in fp32."""
 
 
 def context_s(
     scenario: Scenario, block: Block, layouts: Layouts, groups: Groups
 ) -> tuple[Float, Float]:
-    """Exchange keys and values between context ranks, and their gradients: forward, backward [s].
+    """Exchange of keys, values and their gradients over context ranks: forward, backward [s].
 
-    Counted: n - 1 transfers of a rank's keys and values around n of them forward, twice that
-    backward, each as slow as the ring's slowest hop; or (`context_exchange`) one gather of them
-    either way, and n transfers of their fp32 gradients or their reduction; of divided heads
-    (Ulysses) a rank's own alone. Left out: overlap with attention. Liu et al. 2023,
-    arXiv:2310.01889; Llama Team 2024, arXiv:2407.21783, section 3.3.2;
-    method.md#traffic-per-axis-and-overlap.
+    Counted: in ring attention n - 1 transfers of a rank's keys and values forward, twice that
+    backward, each at the pace of the slowest hop; or (`context_exchange`) one gather of them in
+    either pass, and n transfers of their fp32 gradients or a reduce-scatter; with Ulysses only a
+    rank's own heads. Left out: overlap with attention. Liu et al. 2023, arXiv:2310.01889; Llama
+    Team 2024, arXiv:2407.21783, section 3.3.2; method.md#traffic-per-axis-and-overlap.
 
     >>> layouts, (_, layer, _) = Layouts.of(Layout(cp=4)), blocks_of(scenario)   # 512 tokens a rank
     >>> sent = context_s(scenario, layer, layouts, Groups.unit(layouts))         # seconds are bytes
@@ -61,11 +60,11 @@ def context_s(
 def heads_s(
     scenario: Scenario, block: Block, layouts: Layouts, groups: Groups
 ) -> tuple[Float, Float]:
-    """Ulysses all-to-alls of tokens for heads around attention: forward, backward [s].
+    """Ulysses all-to-alls around attention, tokens for heads: forward, backward [s].
 
-    Counted: all-to-alls of queries, keys, values and output in either direction; keys and values of
-    fewer heads than ranks once for each rank, or of all heads where the framework repeats them.
-    Left out: overlap, copies before and after. Jacobs et al. 2023, arXiv:2309.14509, section 3.2;
+    Counted: all-to-alls of queries, keys, values and output in either direction; keys and values
+    with fewer heads than ranks once per rank, or of all heads if the framework repeats them. Left
+    out: overlap, copies before and after. Jacobs et al. 2023, arXiv:2309.14509, section 3.2;
     method.md#traffic-per-axis-and-overlap.
 
     >>> layouts, (_, layer, _) = Layouts.of(Layout(cp=4, ulysses=4)), blocks_of(scenario)

@@ -38,23 +38,23 @@ class DataTraffic(Arrays):
     before_forward_s: Float
     """All-gather of weights before a forward pass (ZeRO-3, or FSDP units below it)."""
     before_later_forward_s: Float
-    """The same for later forward passes of the step."""
+    """All-gather of weights before each later forward pass of the step."""
     before_backward_s: Float
-    """All-gather before the backward pass (ZeRO-3)."""
+    """All-gather of weights before a backward pass (ZeRO-3)."""
     after_backward_s: Float
-    """Reduce-scatter of the stage's gradients after it (ZeRO-3)."""
+    """Reduce-scatter of gradients after a backward pass (ZeRO-3)."""
     around_loss_s: Float
-    """Further all-gathers of the head's weights, where the loss runs in chunks."""
+    """Further all-gathers of the head's weights, if the loss runs in chunks."""
 
 
 def data_traffic(stages: Stages, groups: Groups) -> DataTraffic:
     """Data-parallel collectives of a stage; expert weights reduce over their own replicas [s].
 
-    Counted: one collective per bucket of gradients, per layer of ZeRO-3 and where every layer is a
-    unit, each with its latency; after the step ZeRO-1 and 2 gather what was trained. Weights that
-    stay sharded over fewer ranks after a forward pass are gathered from these; quantised traffic
-    counts as it is sent. Left out: overlap, quantising. Rajbhandari et al. 2020, arXiv:1910.02054;
-    Zhao et al. 2023, arXiv:2304.11277; Wang et al. 2023, arXiv:2306.10209;
+    Counted: one collective per gradient bucket, or per layer with ZeRO-3 and if every layer is a
+    unit, each with its latency; after the step ZeRO-1 and 2 gather the trained weights. Weights
+    that stay sharded over fewer ranks after a forward pass are gathered from those; quantised
+    traffic counts in quantised bytes. Left out: overlap, quantising. Rajbhandari et al. 2020,
+    arXiv:1910.02054; Zhao et al. 2023, arXiv:2304.11277; Wang et al. 2023, arXiv:2306.10209;
     method.md#traffic-per-axis-and-overlap.
 
     >>> scenario = make_scenario("gpt2-xl", "ddp")
@@ -94,21 +94,21 @@ def data_traffic(stages: Stages, groups: Groups) -> DataTraffic:
 
 
 def _head_s(stages: Stages, groups: Groups) -> Float:
-    """Further all-gathers of the head's weights, where the loss runs in chunks [s]."""
+    """Further all-gathers of the head's weights, if the loss runs in chunks [s]."""
     times = stages.layouts.extra_head_gathers(stages.scenario.framework)
     size = stages.params.head * stages.element
     return where_any(times > 0, lambda: times * _times(1.0, all_gather_s, groups.shard, size))
 
 
 def _times(count: Float | float, collective: Collective, group: GroupView, amount: Float) -> Float:
-    """`count` collectives of `amount` bytes together; none where there is nothing to send [s]."""
+    """Time of `count` collectives of `amount` bytes in total; 0 if there is nothing to send [s]."""
     if not np.any(group.size > 1):
         return np.zeros(np.shape(amount))
     return np.where(amount > 0, count * collective(group, amount / count), 0.0)
 
 
 def _routed(stages: Stages) -> Float:
-    """Share of a rank's parameters in routed experts, which have replicas of their own [1]."""
+    """Share of a rank's parameters in routed experts, which have their own replicas [1]."""
     spread = stages.layouts.spreads_experts
     return np.where(spread, expert_share(stages.blocks, stages.layouts), 0.0)
 
@@ -116,7 +116,7 @@ def _routed(stages: Stages) -> Float:
 def _gathered_s(
     stages: Stages, groups: tuple[GroupView, GroupView], count: Float, amount: Float
 ) -> Float:
-    """Gathering `amount` bytes of weights in `count` collectives, dense and experts apart [s]."""
+    """All-gather of `amount` bytes of weights in `count` collectives, experts separately [s]."""
     routed = _routed(stages)
     dense = _times(count, all_gather_s, groups[0], amount * (1 - routed))
     if not np.any(routed):
@@ -125,7 +125,7 @@ def _gathered_s(
 
 
 def _weights_s(stages: Stages, groups: tuple[GroupView, GroupView], count: Float) -> Float:
-    """All-gather of a stage's weights for one pass, in the bytes that the framework sends [s]."""
+    """All-gather of a stage's weights for one pass, in the element size that is sent [s]."""
     sent = stages.scenario.framework.communication.gather_bytes or stages.element
     return _gathered_s(stages, groups, count, stages.params.unsharded * sent)
 
@@ -135,7 +135,7 @@ def _reduced_s(stages: Stages, groups: Groups, count: Float) -> Float:
     amount, routed = stages.params.trainable * stages.states.reduce_bytes, _routed(stages)
     rules = stages.scenario.framework.communication
     sent = rules.scatter_bytes / stages.states.reduce_bytes
-    # of every reduction's share where replicas sum up but once a step
+    # if replicas are reduced only once per step, each reduction counts a share of it
     often = stages.layouts.reductions_per_step(stages.scenario.framework)
     often = often if rules.replicas_once else np.ones_like(often)
     alike = is_in(stages.layouts.zero_stage, rules.all_reduced_stages)
@@ -147,7 +147,7 @@ def _reduced_s(stages: Stages, groups: Groups, count: Float) -> Float:
         """Reduce-scatter over the shards, then all-reduce over the replicas."""
         scatter = _times(count, reduce_scatter_s, shard, size)
         if sent:
-            # only where it leaves the node
+            # quantised only if it leaves the node
             phased = _times(count, phased_all_to_all_s, shard, size * sent)
             crosses_nodes = stages.layouts.shards_weights & (shard.nodes > 1)
             scatter = np.where(crosses_nodes, phased, scatter)
@@ -175,31 +175,31 @@ def _pieces(stages: Stages, bucket: float) -> Float:
 
 
 def _first_bucket(stages: Stages) -> Float:
-    """One more collective where the first gradient bucket is smaller [1]."""
+    """One more collective if the first gradient bucket is smaller [1]."""
     first = stages.scenario.framework.reduction.first_bucket_elements
     more = (first > 0) & ~stages.layouts.shards_weights & (stages.params.trainable > first)
     return np.where(more, 1.0, 0.0)
 
 
 def _num_units(stages: Stages) -> Float:
-    """Units of a stage that travel one by one: its parameters over those of its largest layer."""
+    """Number of gathered units of a stage: its parameters over those of its largest layer."""
     largest, elements = stages.params.largest_layer, stages.params.unsharded
     layer = np.where(largest > 0, largest, elements)
     return np.maximum(elements / np.maximum(layer, 1), 1.0)
 
 
 def num_buckets(stages: Stages, bucket: float) -> Float:
-    """Buckets of `bucket` elements that a stage's trained matrices fill; 0 stands for one [1].
+    """Number of buckets of `bucket` elements for a stage's trained matrices; 1 if it is 0 [1].
 
     A bucket closes with the matrix that fills it. Counted: matrices as the framework multiplies
-    them; one as large as a bucket closes one by itself, smaller ones share one that is too large by
-    half of a matrix (sum x^2 / 2 sum x). Left out: vectors, the order of matrices. torch 2.13,
+    them; one as large as a bucket closes one by itself, smaller ones share buckets that overshoot
+    by half a matrix (sum x^2 / 2 sum x). Left out: vectors, the order of matrices. torch 2.13,
     compute_bucket_assignment_by_size; Feller 1971, "An introduction to probability theory" II,
     XI.4; method.md#traffic-per-axis-and-overlap.
 
     >>> scenario = make_scenario("llama-3-8b", "nanotron")
     >>> stages = Stages.of_pipeline(scenario, Layout(tp=4))  # a layer: 6.3, 4.2, 29.4 and 14.7 M
-    >>> round(float(num_buckets(stages, 12.5 * 2**20)[0]))  # torch: 66, two a layer and the ends
+    >>> round(float(num_buckets(stages, 12.5 * 2**20)[0]))  # torch: 66, two per layer and the ends
     68
     """
     if not bucket:
@@ -218,7 +218,7 @@ def num_buckets(stages: Stages, bucket: float) -> Float:
 
 
 def _matrices(block: Block, layouts: Layouts) -> list[tuple[Float, Float]]:
-    """Trained matrices of a block on a rank: elements of each, and how many there are."""
+    """Trained matrices of a block on a rank: elements of each, and number of copies."""
     unit = np.ones(np.shape(layouts.tp))
     if block.kind != "layer":
         tables = [weight for weight in block.weights if weight.trainable and not weight.tied]

@@ -25,9 +25,9 @@ def expert_s(
 ) -> tuple[Float, Float]:
     """Dispatch and combine of expert layers: two all-to-alls forward, two backward [s].
 
-    Counted: the stream times top_k, its part on a rank with sequence parallelism; uneven routing
-    (`expert_load`), the size of elements on their way; where tokens go once per node, what crosses
-    the network as `crossing_part`. Left out: overlap, gathers of split experts (`split_expert_s`).
+    Counted: the residual stream times top_k, a rank's slice with sequence parallelism; uneven
+    routing (`expert_load`), narrower elements in dispatch; if tokens go once per node, only
+    `crossing_part` on the network. Left out: overlap, gathers of split experts (`split_expert_s`).
     Lepikhin et al. 2020, arXiv:2006.16668.
 
     >>> scenario = make_scenario("mixtral-8x7b")
@@ -37,7 +37,7 @@ def expert_s(
     56.0
     """
     size, rules = _sent_bytes(scenario, block, layouts), scenario.framework.communication
-    # dispatch forward and the gradient of combine backward may travel in fewer bytes
+    # dispatch in forward and the gradient of combine in backward may use narrower elements
     narrow = rules.dispatch_bytes / scenario.workload.compute_bytes or 1.0
     ways, network = 1 + narrow, scenario.machine.network
     # nodes of one NVLink domain forward nothing: every rank reaches every other
@@ -64,9 +64,9 @@ def split_expert_s(
 ) -> tuple[Float, Float]:
     """Expert tensor parallelism: all-gather of dispatched tokens, reduce-scatter of results [s].
 
-    Counted: both forward, and both again backward, where ranks route their own tokens; elsewhere
-    the stream was gathered before (`tensor_s`). Left out: overlap. Liu et al. 2025,
-    arXiv:2504.14960, section 3; method.md#experts.
+    Counted: both forward and again backward, if ranks route their own tokens; otherwise 0, as the
+    stream is already gathered (`tensor_s`). Left out: overlap. Liu et al. 2025, arXiv:2504.14960,
+    section 3; method.md#experts.
 
     >>> scenario = make_scenario("mixtral-8x7b")
     >>> layer = blocks_of(scenario)[1]
@@ -86,11 +86,11 @@ def split_expert_s(
 
 
 def crossing_part(model: Model, nodes: ArrayLike) -> Float:
-    """Share of token copies that cross nodes, where each node receives a token once [1].
+    """Share of token copies that cross nodes, if each node receives a token once [1].
 
-    Counted: nodes that top_k experts lie on, chosen evenly, within the groups that the router picks
-    (node-limited routing); the token's own node. Left out: uneven routing. DeepSeek-AI 2024,
-    arXiv:2412.19437, section 2.1.2.
+    Counted: nodes that hold the top_k experts, chosen evenly within the groups that the router
+    picks (node-limited routing), less the token's own node. Left out: uneven routing. DeepSeek-AI
+    2024, arXiv:2412.19437, section 2.1.2.
 
     >>> float(crossing_part(load_model("deepseek-v3"), 8))      # 4 of 8 nodes, 7/8 of them others
     0.4375
@@ -111,8 +111,8 @@ def exposed_experts_s(
 ) -> Float:
     """Exposed dispatch and combine of a block, forward and backward [s].
 
-    Counted: all of it, or behind another micro-batch's computation what that does not hide, and
-    contention. Left out: computation that waits for the exchange. Megatron-LM,
+    Counted: all of it; with merged passes only what another micro-batch's computation does not
+    hide, and contention. Left out: computation that waits for the exchange. Megatron-LM,
     transformer_config.py: overlap_moe_expert_parallel_comm; method.md#traffic-per-axis-and-overlap.
 
     >>> plain = load_framework("megatron-lm")

@@ -15,10 +15,10 @@ from planner.cost.step.communication.tensor_parallel import stream_bytes
 
 
 def send_stage_s(scenario: Scenario, layouts: Layouts, groups: Groups) -> Float:
-    """One transfer of a micro-batch's activations to the next stage [s].
+    """Point-to-point send of one micro-batch's activations to the next stage [s].
 
     Counted: every tensor-parallel rank sends its slice of the tokens (scatter/gather, Narayanan et
-    al. 2021, arXiv:2104.04473, section 4.1), at the pace of the farthest neighbours. Left out:
+    al. 2021, arXiv:2104.04473, section 4.1), at the pace of ranks at a node's border. Left out:
     gathering the slices, overlap.
 
     >>> layouts = Layouts.of(Layout(tp=4, pp=2))
@@ -32,8 +32,8 @@ def send_stage_s(scenario: Scenario, layouts: Layouts, groups: Groups) -> Float:
 def transfer_wait_s(scenario: Scenario, layouts: Layouts) -> Float:
     """Measured extra delay of each transfer between stages on this machine [s].
 
-    Counted: the profile's `transfer_delays`, by nodes of the job, linear in their logarithm. Left
-    out: the message itself. method.md#traffic-per-axis-and-overlap.
+    Counted: the profile's `transfer_delays`, linear in the logarithm of the job's nodes. Left out:
+    the message itself. method.md#traffic-per-axis-and-overlap.
 
     >>> scenario = make_scenario("llama-3-8b", machine="h100-cluster")
     >>> float(transfer_wait_s(scenario, Layouts.of(Layout(dp=64, pp=8))))        # 64 nodes of 8
@@ -59,16 +59,16 @@ class Transfer(Arrays):
     blocks_s: Float
     """Time that the sending stage is blocked; less where transfers overlap computation."""
     behind_s: Float
-    """Part that crosses nodes behind computation."""
+    """Inter-node part that is hidden behind computation."""
 
 
 def stage_transfer(scenario: Scenario, layouts: Layouts, groups: Groups, free_s: Float) -> Transfer:
-    """One transfer between stages, as it delays the next stage and its own [s].
+    """Delays of one transfer between stages, for the receiving and the sending stage [s].
 
-    `free_s` is the time of one micro-batch on the stage, both ways, less what else leaves the node
-    behind it. Counted: the message, and the machine's measured wait; where the framework overlaps
-    transfers of stages with several chunks, what a chunk's pass does not cover. Left out: latency
-    of launching it. method.md#pipeline.
+    `free_s`: time of one micro-batch on the stage, forward and backward, less other inter-node
+    traffic hidden behind it. Counted: the message, and the machine's measured wait; if the
+    framework overlaps transfers of stages with several chunks, only what a chunk's pass does not
+    hide. Left out: launch latency. method.md#pipeline.
 
     >>> layouts = Layouts.of(Layout(tp=4, pp=2))
     >>> groups = Groups.of(layouts, scenario.machine)
@@ -80,15 +80,15 @@ def stage_transfer(scenario: Scenario, layouts: Layouts, groups: Groups, free_s:
         nothing = np.zeros(free_s.shape)
         return Transfer(nothing, layouts.pp - 1, nothing, nothing)
     message, wait = send_stage_s(scenario, layouts, groups), transfer_wait_s(scenario, layouts)
-    # both directions of a link move at once; waits follow each other, at each neighbour of a stage
+    # both directions of a link run at once; waits add up, one per neighbour of a stage
     awaited = message + wait * np.minimum(layouts.pp - 1, 2)
     hides = scenario.framework.communication.overlap_pipeline & (layouts.vpp > 1)
     left = np.maximum(message - free_s / (2 * layouts.vpp), 0.0)
     across = hides & (groups.pipeline.nodes > 1)
     return Transfer(
         arrives_s=message + wait,
-        # the first micro-batch passes all chunks before its backward pass; where stages await
-        # their transfers, those of their own passes last as long as its way round
+        # the first micro-batch passes all chunks before its backward pass; without overlap, the
+        # stage's own transfers block it as long as the further rounds take
         fills=np.where(hides, _hops(layouts), layouts.pp - 1),
         blocks_s=np.where(hides, left, awaited),
         behind_s=np.where(across, message - left, 0.0),
@@ -96,9 +96,9 @@ def stage_transfer(scenario: Scenario, layouts: Layouts, groups: Groups, free_s:
 
 
 def _hops(layouts: Layouts) -> Int:
-    """Transfers awaited while a pipeline of overlapped chunks fills, and again while it drains."""
+    """Transfers awaited while a pipeline with overlap fills, and again while it drains."""
     chunk_hops = layouts.pp * layouts.vpp - 1
-    # not at the turn of a V, where many micro-batches pass the first chunks once more, but in pairs
+    # a V has none at its turn; many micro-batches pass the first chunks again, unless paired
     returns = (layouts.num_microbatches > layouts.pp) & ~layouts.paired
     second_round = np.where(returns, layouts.pp - 2, 0)
     return np.where(layouts.v_shaped, chunk_hops - 1 + second_round, chunk_hops)

@@ -18,8 +18,8 @@ from planner.describe.model.block import Block
 def stream_bytes(scenario: Scenario, layouts: Layouts) -> Float:
     """Residual stream of one micro-batch on a context rank [B].
 
-    Counted: tokens of the rank, times the hidden size, in the precision that computes. Left out:
-    its split over tensor-parallel ranks. Definition.
+    Counted: tokens of the rank, times the hidden size, in the compute precision. Left out: its
+    split over tensor-parallel ranks. Definition.
 
     >>> float(stream_bytes(scenario, Layouts.of(Layout()))) / 2**20     # 2048 tokens, 4096 wide
     16.0
@@ -33,13 +33,13 @@ class StreamTraffic:
     """Collectives of a micro-batch's residual stream over tensor-parallel ranks [s]."""
 
     reduce_s: Float
-    """All-reduce without sequence parallelism; the others with it."""
+    """All-reduce, without sequence parallelism; the two others are used with it."""
     gather_s: Float
     scatter_s: Float
 
     @classmethod
     def of(cls, scenario: Scenario, layouts: Layouts, groups: Groups) -> StreamTraffic:
-        """Collectives of the scenario's stream."""
+        """Compute the collective times of the scenario's residual stream."""
         group, size, split = groups.tensor, stream_bytes(scenario, layouts), layouts.splits_sequence
         return cls(
             where_any(~split, lambda: all_reduce_s(group, size)),
@@ -48,7 +48,7 @@ class StreamTraffic:
         )
 
     def tensor_s(self, scenario: Scenario, block: Block, layouts: Layouts) -> tuple[Float, Float]:
-        """Forward and backward time of a block's regions, as `tensor_s` [s]."""
+        """Forward and backward traffic of a block, as the function `tensor_s` [s]."""
         pair, sequence = self.gather_s + self.scatter_s, layouts.splits_sequence
         forward = np.where(sequence, pair, self.reduce_s) * block.num_tp_collectives
         second_gather = 0.0 if scenario.framework.kernels.saves_gathered else self.gather_s
@@ -75,7 +75,7 @@ def tensor_s(
 
     Counted: each region is one all-reduce of the stream, forward and backward; with sequence
     parallelism an all-gather and a reduce-scatter of the same size, plus a second all-gather in
-    backward where the gathered input was not kept. Left out: overlap. Shoeybi et al. 2019,
+    backward unless the gathered input was kept. Left out: overlap. Shoeybi et al. 2019,
     arXiv:1909.08053; Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2.
 
     >>> layouts, (_, layer, _) = Layouts.of(Layout(tp=4)), blocks_of(scenario)  # a stream of 16 MiB
@@ -91,8 +91,8 @@ def repeated_tensor_s(
 ) -> Float:
     """Tensor-parallel traffic of recompute: repeated collectives of the forward pass [s].
 
-    Counted: with full recompute the forward's traffic, less the layer's last reduction where
-    recompute stops before it; with selective recompute its gathers. Left out: overlap.
+    Counted: with full recompute the forward traffic, less the layer's last reduction if recompute
+    stops before it; with selective recompute the gathers. Left out: overlap.
     method.md#traffic-per-axis-and-overlap.
 
     >>> scenario = make_scenario("llama-3-8b", "fsdp2")
@@ -109,7 +109,7 @@ def repeated_tensor_s(
         one_region = np.where(selective & half, 1 / max(block.num_tp_collectives, 1), 0.0)
         return np.where(full, 1.0, one_region) * forward_s
     # recompute stops at the last tensor it needs, before the layer's last reduction, unless it
-    # runs to the end; kept products spare the reductions but not the gathers
+    # runs to the end; kept products avoid repeated reductions but not gathers
     last = 0.0 if kernels.repeats_to_end else 1 / (2 * max(block.num_tp_collectives, 1))
     part = 1 - last
     gathers = step_constants().recompute.gathers_repeated_fraction.value

@@ -1,1 +1,1 @@
-"""Compute time of products, attention and memory-bound kernels on one device."""
+"""Compute: time of matrix products, attention and memory-bound kernels on one device."""

@@ -20,29 +20,29 @@ from planner.describe.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class BlockTime(Arrays):
-    """Seconds of one block for one micro-batch on one rank."""
+    """Compute time of one block for one micro-batch on one rank [s]."""
 
     forward_s: Float
     backward_s: Float
     recompute_s: Float
     weight_gradient_s: Float
-    """Part of backward that computes weight gradients (what zero-bubble schedules move)."""
+    """Part of backward that computes weight gradients (zero-bubble schedules defer it)."""
     core_forward_s: Float
     """Part of forward that is the attention core."""
     core_backward_s: Float
-    """Part of backward that is."""
+    """Part of backward that is the attention core."""
     column_input_s: Float
-    """Part of backward that gives the gradients of column-parallel products' inputs."""
+    """Part of backward that computes input gradients of column-parallel products."""
     column_weight_s: Float
-    """Part of backward that gives the gradients of their weights."""
+    """Part of backward that computes weight gradients of column-parallel products."""
 
 
 def block_time(scenario: Scenario, block: Block, layouts: Layouts) -> BlockTime:
     """Forward, backward and recompute time of one block and one micro-batch [s].
 
-    Counted: GEMMs, attention, memory-bound kernels; recompute repeats the forward of layers (full),
-    or of the attention core or the named modules (selective). Left out: communication, waiting for
-    the host. method.md#computation.
+    Counted: GEMMs, attention, memory-bound kernels; recompute repeats the forward pass of layers
+    (full), or of the attention core or the named modules (selective). Left out: communication,
+    waiting for the host. method.md#computation.
 
     >>> _, layer, _ = blocks_of(scenario)
     >>> time = block_time(scenario, layer, Layouts.of(Layout()))
@@ -107,16 +107,16 @@ class _RecomputedModules:
             self.seconds = self.seconds + np.where(is_recomputed, forward_s, 0.0)
 
     def total_s(self, framework: Framework, forward: Float, last: Float, core: Float) -> Float:
-        """Full recompute, without the last product where it stops early, or selective [s]."""
+        """Recompute time: full (without the last product if it stops early), or selective [s]."""
         layouts, repeated, policy = self.layouts, step_constants().recompute, core
-        # matrix products and attention are kept: what is repeated is the rest (and every second
-        # product where only half are kept)
+        # the other policies keep matrix products (or every second one) and attention, and repeat
+        # the rest
         if framework.selective_policy == "matmul-outputs":
             policy = repeated.matmul_outputs_fraction.value * forward
         elif framework.selective_policy != "attention-core":
             policy = repeated.alternate_matmuls_fraction.value * forward
         selective = np.where(layouts.recompute_modules > 0, self.seconds, policy)
-        # of several layers repeated at once the last one stops
+        # of several layers that are recomputed together, only the last stops early
         last = last / layouts.recompute_span
         full = forward - last if framework.kernels.stops_early else forward
         recompute = np.where(layouts.recomputes_layers, full, np.zeros(forward.shape))
@@ -143,7 +143,7 @@ def _attention_times(
     workload, heads = scenario.workload, np.minimum(layouts.tp, attention.num_heads)
     sequence, values = float(workload.sequence_length), step_constants().attention
     if workload.attention == "flash":
-        # a ring cuts the sequence into two pieces per rank that keys and values pass
+        # ring attention cuts the sequence into two pieces per rank
         piece = attention.keys * sequence / np.where(layouts.ring > 1, 2 * layouts.ring, 1)
         if workload.documents and workload.packing == "packed":
             packed_s = _packed_documents_s(attention, tokens, workload, piece)
@@ -152,13 +152,13 @@ def _attention_times(
             flop = attention_flop(attention, tokens, sequence, skips_masked=True) / heads
             forward = flop / (rates.attention * _attention_efficiency(attention, piece))
         if attention.causal and rates.uneven_context:
-            # the last rank sees all blocks but half of its own: (n - 1/2) of an even n / 2
+            # the last rank attends to all blocks but half its own: n - 1/2; an even split is n / 2
             forward = forward * (2 - 1 / layouts.ring)
         ratio, efficiency = values.backward_flop_ratio.value, values.backward_efficiency.value
         return forward, ratio * forward / efficiency
     batch = layouts.micro_batch * attention.num_heads / heads / layouts.ulysses
     rows, sequence = attention.queries * sequence / layouts.ring, attention.keys * sequence
-    # heads that are no multiple of what matrix units read at a time leave them idle
+    # heads that are not a multiple of what matrix units read at a time leave them idle
     vectors = workload.precision == "fp32"
     head_bytes = attention.qk_dim * workload.compute_bytes
     aligned = vectors or head_bytes % values.aligned_bytes.value == 0
@@ -176,7 +176,7 @@ def _attention_times(
 
 
 def _attention_efficiency(attention: Attention, piece: Float) -> Float:
-    """Part of its rate that fused attention reaches: less for short pieces and narrow heads [1]."""
+    """Fraction of the rate that fused attention reaches with short pieces and narrow heads [1]."""
     values = step_constants().attention
     width = min(1.0, attention.qk_dim / values.full_rate_head_dim.value)
     return width**values.head_dim_power.value * piece / (piece + values.half_rate_tokens.value)
@@ -185,7 +185,7 @@ def _attention_efficiency(attention: Attention, piece: Float) -> Float:
 def _packed_documents_s(
     attention: Attention, tokens: Float, workload: Workload, piece: Float
 ) -> Float:
-    """Fused attention of documents that attend to themselves alone, at a rate of one [s]."""
+    """Fused attention of packed documents, which attend only to themselves, at 1 FLOP/s [s]."""
     keys, times = np.asarray(workload.documents, dtype=float).T
     tokens_of = keys * times
     flop = attention_flop(attention, tokens_of / tokens_of.sum(), keys, skips_masked=True)

@@ -19,7 +19,7 @@ from planner.describe.model.block import Gemm
 
 @dataclass(frozen=True, slots=True)
 class DeviceRates:
-    """Rates of one device for one workload."""
+    """Rates of one device for one workload, and sizes that depend on its precision."""
 
     gemm: float
     grouped: float
@@ -60,7 +60,7 @@ class DeviceRates:
 
 
 _SPLITS = np.array([1.0, 2.0, 4.0, 8.0])
-"""Into how many pieces libraries cut the inner dimension."""
+"""Numbers of pieces into which libraries split the inner dimension (split-K)."""
 
 
 def gemm_s(
@@ -79,12 +79,12 @@ def gemm_s(
 ) -> Float:
     """Time of `batch` products (m, k) x (k, n) [s].
 
-    `spared_bytes`: of operands and result, those moved once for several rows; `overlapped`: the
-    start of a tile runs beside the end of another. Counted: roofline of the rate that the best
-    library product sustains and the memory bandwidth; tiles that run in waves of `num_units`, of
-    which the last may be part empty, unless the inner dimension is split as libraries do for few
-    tiles. Left out: which kernel the library takes, clock changes, padding beyond tiles. Williams
-    et al. 2009, doi:10.1145/1498765.1498785; method.md#matrix-products.
+    `spared_bytes`: bytes of operands that several rows share and that move only once; `overlapped`:
+    the start of a tile overlaps the end of another. Counted: roofline of the rate that the best
+    library product sustains and the memory bandwidth; tiles in waves of `num_units`, the last of
+    which may be partly empty, unless the inner dimension is split as libraries do for few tiles.
+    Left out: the library's choice of kernel, clock changes, padding beyond tiles. Williams et al.
+    2009, doi:10.1145/1498765.1498785; method.md#matrix-products.
 
     >>> t = gemm_s(8192, 8192, 8192, flop_per_s=271e12, bytes_per_s=1.4e12, num_units=108)
     >>> 0.90 < 2 * 8192**3 / float(t) / 271e12 <= 1
@@ -94,7 +94,7 @@ def gemm_s(
     unit_rate = np.asarray(flop_per_s, dtype=float) / num_units
     values = step_constants().gemm
     overhead = np.where(overlapped, 0.0, values.tile_overhead.value)
-    # every way to split the inner dimension at once, on an axis of its own
+    # evaluate all splits of the inner dimension at once, on a separate axis
     splits = _SPLITS.reshape(-1, *[1] * m.ndim)
     depth = k / splits + overhead + (splits > 1) * overhead
     best_by_split = np.full(depth.shape, np.inf)
@@ -114,7 +114,7 @@ def gemm_s(
 
 @dataclass(frozen=True, slots=True)
 class _LocalGemm:
-    """A product (m, k) x (k, n) on one rank, `batch` of them, and the rate that they reach."""
+    """`batch` products (m, k) x (k, n) on one rank, and the rate that they reach."""
 
     m: Float
     n: Float
@@ -142,12 +142,12 @@ class _LocalGemm:
         if gemm.convolution:
             rate = rates.convolution * (rates.winograd if gemm.small_kernel else 1.0)
         if gemm.experts:
-            # one expert alone is an ordinary product
+            # a single expert is an ordinary product
             rate = np.where(batch > 1, rates.grouped, rates.gemm)
         return cls(m / gemm.pieces, n, k, batch, rate)
 
     def operands(self, element: float, weight_gradient: float) -> list[tuple[ArrayLike, ...]]:
-        """Arguments of output, input gradient and weight gradient, with bytes of their results."""
+        """Return arguments of the output, input-gradient and weight-gradient products."""
         m, n, k, batch, rate = self.m, self.n, self.k, self.batch, self.rate
         return [
             (m, n, k, batch, rate, element),
@@ -159,7 +159,7 @@ class _LocalGemm:
 def gemm_times(
     scenario: Scenario, gemms: tuple[Gemm, ...], tokens: Float, layouts: Layouts, rates: DeviceRates
 ) -> list[tuple[Float, Float, Float]]:
-    """Output, input-gradient and weight-gradient time of every product of a block [s].
+    """Forward, input-gradient and weight-gradient time of every product of a block [s].
 
     Counted: the three products of each, with casts, dequantisation and gradient accumulation
     around them. Left out: attention. method.md#matrix-products.
@@ -174,7 +174,7 @@ def gemm_times(
         return []
     framework, element = scenario.framework, float(scenario.workload.compute_bytes)
     # a fused kernel adds into the gradient; otherwise it is written and added separately
-    # (nowhere wider than fp32: what is more are 16-bit ones beside it)
+    # (at most in fp32: further bytes are 16-bit gradients kept in addition)
     added = 2 * min(float(framework.states(scenario.workload.precision).gradient_bytes), 4.0)
     fused = framework.kernels.fused_gradient_accumulation
     products = [_LocalGemm.of(scenario, gemm, tokens, layouts, rates) for gemm in gemms]
@@ -198,8 +198,8 @@ def _distinct_gemms_s(
     rates: DeviceRates,
     tokens: Float,
 ) -> Float:
-    """Times (products, ...) of `operands` of every product, once per distinct layout [s]."""
-    # recompute, and how norms are split, change no product
+    """Times (products, ...) of all `operands`, computed once per distinct layout [s]."""
+    # recompute and the split of norms do not affect products
     first, index = distinct(layouts.micro_batch, layouts.cp, layouts.tp, layouts.ep, layouts.etp)
     table = _stack_operands(operands, tokens.shape)
     if len(first) < tokens.size:
@@ -223,10 +223,10 @@ def _distinct_gemms_s(
 def _convolution_savings(
     gemms: tuple[Gemm, ...], m: Float, k: Float, element: float
 ) -> dict[str, ArrayLike]:
-    """Savings of convolutions among products: bytes that rows share, starts of tiles."""
+    """Return savings of convolutions for `gemm_s`: bytes that rows share, overlapped tiles."""
     if not any(gemm.convolution or gemm.inputs for gemm in gemms):
         return {}
-    # the operand (m, k) of the forward product is in the two others too
+    # the operand (m, k) of the forward product is also part of the two others
     operand = np.repeat(m[::3] * k[::3], 3, axis=0)
     shared = [1 - min(g.inputs / (g.rows * g.k), 1.0) if g.inputs else 0.0 for g in gemms]
     convolutions = [gemm.convolution for gemm in gemms]
@@ -238,7 +238,7 @@ def _convolution_savings(
 
 
 def _stack_operands(rows: Sequence[Sequence[ArrayLike]], shape: tuple[int, ...]) -> Float:
-    """Rows of columns that broadcast to a shape, as one array (columns, rows, *shape)."""
+    """Stack rows of columns, broadcast to a shape, into one array (columns, rows, *shape)."""
     table = np.empty((len(rows[0]), len(rows), *shape))
     for number, row in enumerate(rows):
         for column, values in enumerate(row):
@@ -255,7 +255,7 @@ def _with_surrounding_kernels(
     seconds: Float,
     added: float,
 ) -> tuple[Float, Float, Float]:
-    """The three times (3, ...) of a product with the kernels around it [s]."""
+    """Add casts, unpacking and accumulation to the three times (3, ...) of a product [s]."""
     framework, element = scenario.framework, float(scenario.workload.compute_bytes)
     m, n, k, batch = product.m, product.n, product.k, product.batch
     weight_pass = batch * n * k / rates.memory
@@ -280,13 +280,13 @@ def _with_surrounding_kernels(
 def _fp8_cast_times(
     framework: Framework, output: Float, inputs: Float, weight: Float, rates: DeviceRates
 ) -> tuple[Float, Float, Float]:
-    """Casts of 8-bit operands and scaling of both gradients' results, by their elements [s]."""
+    """Casts of 8-bit operands and scaling of gradients, for each of the three products [s]."""
     kernels = framework.kernels
     along, across, scaled = (
         moved / rates.memory
         for moved in (kernels.fp8_cast_bytes, kernels.across_cast_bytes, kernels.fp8_rescale_bytes)
     )
-    # weights are converted once a step where their 8-bit copies are kept
+    # kept 8-bit copies of weights are converted once a step, which is not counted here
     converted_weight = weight * (kernels.fp8_weight_bytes == 0)
     return (
         along * (inputs + converted_weight),
