@@ -18,11 +18,11 @@ Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-_TOGETHER = 24_576
+_BATCH_ROWS = 24_576
 # rows per batch: larger batches take more memory and are slower, because numpy returns arrays
 # of more than a few MiB to the system after every operation
 _NUM_THREADS = min(os.cpu_count() or 1, 8)
-_COUNTED = 16
+_MAX_COUNTING_RATIO = 16
 # up to this many possible key values per row, counting is faster than sorting
 
 
@@ -119,9 +119,9 @@ _Result = TypeVar("_Result", bound=Arrays)
 
 def map_in_batches(work: Callable[[_Rows], _Result], rows: _Rows, count: int) -> _Result:
     """Apply `work` to `count` rows; many rows run in batches on several threads."""
-    if count <= _TOGETHER:
+    if count <= _BATCH_ROWS:
         return work(rows)
-    piece_size = -(-count // -(-count // _TOGETHER))
+    piece_size = -(-count // -(-count // _BATCH_ROWS))
     pieces = [rows.take(slice(start, start + piece_size)) for start in range(0, count, piece_size)]
     with ThreadPoolExecutor(_NUM_THREADS) as threads:
         results = list(threads.map(work, pieces))
@@ -186,7 +186,7 @@ def distinct(*columns: Int | Mask) -> tuple[Int, Int]:
             continue
         digits: Int = np.broadcast_to(column, shape).ravel().astype(np.int64, copy=False) - least
         width = most - least + 1
-        if values * width > _COUNTED * size:
+        if values * width > _MAX_COUNTING_RATIO * size:
             # renumber the keys that occur, so that their products stay small
             first, key = _numbered(key, values)
             values = len(first)
@@ -198,7 +198,7 @@ def distinct(*columns: Int | Mask) -> tuple[Int, Int]:
 def _numbered(key: Int, values: int) -> tuple[Int, Int]:
     """First index of each distinct key below `values`, and every key's number in that order [1]."""
     order = np.arange(len(key))
-    if values > _COUNTED * len(key):
+    if values > _MAX_COUNTING_RATIO * len(key):
         _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
         earliest = first[inverse]
     else:
@@ -206,6 +206,6 @@ def _numbered(key: Int, values: int) -> tuple[Int, Int]:
         place = np.empty(values, dtype=np.int64)
         place[key[::-1]] = order[::-1]
         earliest = place[key]
-    stands = earliest == order
-    number: Int = np.cumsum(stands) - 1
-    return np.flatnonzero(stands), number[earliest]
+    is_first = earliest == order
+    number: Int = np.cumsum(is_first) - 1
+    return np.flatnonzero(is_first), number[earliest]

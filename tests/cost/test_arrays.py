@@ -21,7 +21,7 @@ def test_every_row_equals_the_one_it_is_said_to_equal(
 ) -> None:
     columns = [np.array(column) for column in values]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arrays, "_COUNTED", 0 if by_sorting else 2**40)
+        patch.setattr(arrays, "_MAX_COUNTING_RATIO", 0 if by_sorting else 2**40)
         first, which = distinct(*columns)
     rows = list(zip(*values, strict=True))
     assert [rows[first[i]] for i in which] == rows

@@ -78,7 +78,7 @@ def test_layouts_are_worked_out_in_pieces_to_the_same_bits(monkeypatch: pytest.M
     layouts, _ = enumerate_layouts(asked, 64)
     whole = estimate_layouts(asked, layouts)
     assert len(layouts) > 200
-    monkeypatch.setattr(arrays, "_TOGETHER", 77)
+    monkeypatch.setattr(arrays, "_BATCH_ROWS", 77)
     pieces = estimate_layouts(asked, layouts)
     assert list(rank_fastest(pieces)) == list(rank_fastest(whole))
     for name in ("time_parts_s", "memory_parts_bytes", "host_parts_bytes"):

@@ -129,7 +129,7 @@ def test_modules_free_what_megatron_core_frees() -> None:
     assert layer.dispatch_top_k == 8
 
     def freed(*names: Module) -> float:
-        return sum(x.bytes_per_token for x in layer.saved if set(x.again_with) & set(names))
+        return sum(x.bytes_per_token for x in layer.saved if set(x.recomputed_with) & set(names))
 
     assert freed("moe_act") == 2 * 8 * 2048
     assert freed("shared_experts") == 2 * 3 * 2048
@@ -182,18 +182,26 @@ def test_activations_on_the_host_leave_the_device_and_cross_the_link() -> None:
 @pytest.mark.parametrize(
     ("layout", "framework", "message"),
     [
-        (plain(recompute_layers=4), "ddp", "recompute_layers = 4: ddp repeats all layers or none"),
+        (
+            plain(recompute_layers=4),
+            "ddp",
+            "recompute_layers = 4: ddp recomputes all layers or none",
+        ),
         (plain(recompute_every=2), "megatron-lm", "recompute_layers or recompute_span, one at a"),
-        (Layout(recompute_layers=4), "megatron-lm", "with recompute none: megatron-lm has"),
+        (
+            Layout(recompute_layers=4),
+            "megatron-lm",
+            "with recompute none: megatron-lm supports only",
+        ),
         (plain(recompute_span=5), "megatron-lm", "recompute_span = 5 does not divide the layers"),
         (plain(recompute_layers=4, recompute_span=4), "megatron-lm", "one at a time"),
-        (modules("mlp"), "fsdp2", "recompute_modules = mlp: fsdp2 names no modules"),
-        (plain(recompute_modules=("mlp",)), "megatron-lm", "modules are named for selective"),
+        (modules("mlp"), "fsdp2", "recompute_modules = mlp: fsdp2 has no choice of modules"),
+        (plain(recompute_modules=("mlp",)), "megatron-lm", "modules apply only to selective"),
         (Layout(offload_activations=True), "ddp", "is not offered by ddp"),
         (
             Layout(offload_activations=True, **PIPED),
             "megatron-lm",
-            "has it with recompute none and pp = 1; use that",
+            "supports it only with recompute none and pp = 1; use that",
         ),
     ],
 )
@@ -208,8 +216,9 @@ def test_modules_that_delayed_scaling_does_not_repeat_need_another_recipe(recipe
     with pytest.raises(LayoutError) as refused:
         check(scenario("llama-3-8b", framework="megatron-lm", global_batch=1, **job), layout)
     assert str(refused.value) == (
-        "recompute_modules = moe_act+layernorm: megatron-lm repeats core_attn, mla_up_proj, mlp, "
-        "moe or shared_experts in fp8; use these, or its switch fp8-tensorwise or fp8-blockwise"
+        "recompute_modules = moe_act+layernorm: megatron-lm recomputes only core_attn, "
+        "mla_up_proj, mlp, moe or shared_experts in fp8; use these, or its switch fp8-tensorwise "
+        "or fp8-blockwise"
     )
     check(scenario("llama-3-8b", framework=f"megatron-lm+{recipe}", global_batch=1, **job), layout)
     check(scenario("llama-3-8b", framework="megatron-lm", global_batch=1), layout)

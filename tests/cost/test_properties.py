@@ -142,7 +142,7 @@ def test_adapters_are_faster_than_full_training(case: Case) -> None:
     waits = after.time_parts_s["host_overhead"] > 0
     covers = found.time_parts_s["tensor_parallel"] <= found.time_parts_s["backward"]
     alone = 0.02 if job.model.hidden_size < 2048 else ROUNDING
-    fills = layouts.scheduled("zero-bubble") | layouts.scheduled("zero-bubble-v")
+    fills = layouts.uses_schedule("zero-bubble") | layouts.uses_schedule("zero-bubble-v")
     assert np.all(change[~waits & ~fills & covers] <= alone)
     assert np.all(change[~waits & ~fills] <= 0.02)
     assert np.all(change[fills] <= 0.1)

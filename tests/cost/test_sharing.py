@@ -38,7 +38,9 @@ def neighbours(some: Layouts) -> Iterator[Layouts]:
         yield replace(some, **{name: 2 * getattr(some, name)})
     yield replace(some, ep=np.where(some.ep > 1, 2 * some.ep, 1))
     yield replace(some, pp=np.where(some.piped, 2 * some.pp, 1))
-    yield replace(some, vpp=np.where(some.scheduled("interleaved-1f1b"), 2 * some.vpp, some.vpp))
+    yield replace(
+        some, vpp=np.where(some.uses_schedule("interleaved-1f1b"), 2 * some.vpp, some.vpp)
+    )
     yield replace(some, dp_shard=np.maximum(some.dp_shard // 2, 1))
     yield replace(some, zero_stage=(some.zero_stage + 1) % 4)
     yield replace(some, reshard=np.where(some.shards_weights, 2, 0))
@@ -53,7 +55,7 @@ def neighbours(some: Layouts) -> Iterator[Layouts]:
     yield replace(some, recompute_layers=np.where(full, 1, 0))
     yield replace(some, recompute_every=np.where(full, 2, 1))
     plain = some.piped & (some.vpp == 1)
-    flat = np.where(some.scheduled("gpipe"), SCHEDULES.index("1f1b"), SCHEDULES.index("gpipe"))
+    flat = np.where(some.uses_schedule("gpipe"), SCHEDULES.index("1f1b"), SCHEDULES.index("gpipe"))
     yield replace(some, schedule=np.where(plain, flat, some.schedule))
 
 
@@ -67,7 +69,7 @@ def some_layouts(name: str) -> tuple[Scenario, Layouts]:
     changed = Layouts.joined(list(neighbours(some)))
     around = Layouts.joined([some, changed])
     # experts lie on ranks that there are
-    there = around.settled(scenario.framework).expert_dp > 0
+    there = around.with_default_etp(scenario.framework).expert_dp > 0
     around = around.take(np.flatnonzero(there))
     return scenario, around.take(mixed.permutation(len(around)))
 

@@ -199,10 +199,10 @@ def moved_bytes(stages: Stages) -> Float:
         return np.zeros(stages.shape)
     pairs = [(block, stages.layouts_of_block(block)) for block in stages.blocks]
     layers = [
-        layer_activations(stages.scenario, block, seen).offloaded
+        layer_activations(stages.scenario, block, layouts).offloaded
         if block.kind == "layer"
         else np.zeros(())
-        for block, seen in pairs
+        for block, layouts in pairs
     ]
     return stages.total(layers)
 

@@ -142,8 +142,8 @@ def check_figures(scenario: Scenario, *totals: Float) -> None:
         if not np.all(np.isfinite(total) & (total >= 0)):
             raise DescriptionError(
                 f"{scenario.model.name} on {scenario.machine.name} with "
-                f"{scenario.framework.name} gives figures beyond any number; check the sizes of "
-                "its model and the units of its machine"
+                f"{scenario.framework.name} gives an infinite, undefined or negative memory "
+                "size or step time; check the model's sizes and the machine's units"
             )
 
 

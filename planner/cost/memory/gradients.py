@@ -60,7 +60,7 @@ def reduction(stages: Stages, activations: Activations, gradients: Float) -> Red
     >>> reduction(stages, stage_activations(stages), np.zeros(())).buckets.item()  # 5e8 elements
     1000000000.0
     """
-    return Unreduced.of(stages, gradients).beside(stages, activations)
+    return Unreduced.of(stages, gradients).with_activations(stages, activations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Unreduced(Arrays):
     """True if gradients have a preallocated buffer."""
     in_pieces: bool
     """True if the loss runs in chunks and sums their gradients."""
-    once: Mask
+    reduces_once: Mask
     """True where unsharded sums over all passes are reduced once per step."""
     split: Mask
     """True where the gradients of an FSDP group are reduced together."""
@@ -107,14 +107,14 @@ class Unreduced(Arrays):
         """Compute for stages; `gradients`: those that the optimizer reads."""
         return _Sizes(stages, gradients).unreduced()
 
-    def beside(self, stages: Stages, activations: Activations) -> Reduction:
+    def with_activations(self, stages: Stages, activations: Activations) -> Reduction:
         """Complete the `Reduction` with the stage's activations."""
         early = self.computing * activations.layer.early_gradients
         following = stages.layouts.num_microbatches > activations.in_flight
         before = np.where(self.preallocates | following, self.gradients, 0.0)
         return Reduction(
             before=before,
-            at_end=np.where(self.once, self.sums, np.maximum(before, self.passed)),
+            at_end=np.where(self.reduces_once, self.sums, np.maximum(before, self.passed)),
             summed=self.summed,
             buckets=self.throughout,
             in_loss=self._in_loss(before, activations) if self.in_pieces else self.in_loss,
@@ -124,7 +124,7 @@ class Unreduced(Arrays):
             of_layer=self.computing,
             copied=self.copied,
             in_second_layer=self.filling
-            + np.where(self.once, self.computing, early + self.reduced),
+            + np.where(self.reduces_once, self.computing, early + self.reduced),
             in_first_layer=self.filling + early + self.reduced,
             in_embedding=self.in_embedding,
             of_sums=self.of_sums,
@@ -134,7 +134,7 @@ class Unreduced(Arrays):
     def _in_loss(self, before: Float, activations: Activations) -> Float:
         """Head gradient of a chunked loss: its sum over chunks, or its reduction if larger [B]."""
         # a sum over earlier passes already exists
-        summed = np.where(self.once & (before > 0), 0.0, self.of_piece)
+        summed = np.where(self.reduces_once & (before > 0), 0.0, self.of_piece)
         reducing = summed + self.of_last_piece - activations.loss
         return np.where(self.split, np.maximum(summed, reducing), 0.0)
 
@@ -157,11 +157,13 @@ class _Sizes:
         self.sharding = self.size.sharded_weight_bytes == 0
         reduces = self.parallel | self.buffers.reduces_alone
         self.split = reduces & (layouts.shards_gradients | self.sharding)
-        self.once = layouts.sums_gradients(framework) & self.sharding
-        self.every = self.split & ~self.once
-        self.late = self.split & self.once & ~layouts.piped
+        self.reduces_once = layouts.sums_gradients(framework) & self.sharding
+        self.reduces_every_pass = self.split & ~self.reduces_once
+        self.reduces_late = self.split & self.reduces_once & ~layouts.piped
         # gradients in the format of their sums are added to the sums one by one
-        self.added = self.once & (self.size.reduce_bytes <= self.buffers.layer_gradient_bytes)
+        self.adds_in_place = self.reduces_once & (
+            self.size.reduce_bytes <= self.buffers.layer_gradient_bytes
+        )
         ranks = np.where(layouts.shards_states, layouts.num_shards, 1)
         self.output_bytes = np.where(self.sharding, self.size.gradient_bytes / ranks, 0.0)
         # plus the wider output that is narrowed to it
@@ -175,30 +177,30 @@ class _Sizes:
         current, ahead = buffers.layer_gradient_bytes, buffers.reduce_input_bytes
         buckets, sums = self.buckets(), self.sums()
         each = self.layouts.shards_gradients | (self.layouts.num_microbatches == 1)
-        passing = buffers.buckets_in_backward & each & ~self.layouts.shards_weights
-        computing = np.where(self.split & ~self.added, layer * current, 0.0)
+        only_in_backward = buffers.buckets_in_backward & each & ~self.layouts.shards_weights
+        computing = np.where(self.split & ~self.adds_in_place, layer * current, 0.0)
         tied = np.where(self.split, params.tied * current, 0.0)
         # a chunked loss reduces the head with its last chunk; the norm's reduction then frees it
         late_head = (params.head - params.tied) * (self.loss_chunks == 1)
-        reduced, table = np.where(self.every, layer * ahead, 0.0), self.table()
+        reduced, table = np.where(self.reduces_every_pass, layer * ahead, 0.0), self.table()
         copies, largest = self.copies(), np.maximum(params.embedding, layer)
-        late = np.where(self.late, layer * ahead, 0.0)
+        late = np.where(self.reduces_late, layer * ahead, 0.0)
         filling, in_loss = buckets + self.bucket_copy(), self.gradient_in_loss
         return Unreduced(
             preallocates=buffers.preallocates_gradients,
             in_pieces=not in_loss and self.loss_chunks > 1,
-            once=self.once,
+            reduces_once=self.reduces_once,
             split=self.split,
-            gradients=np.where(self.once, sums, self.gradients),
+            gradients=np.where(self.reduces_once, sums, self.gradients),
             sums=sums,
-            passed=self.gradients + self.passing(),
-            summed=np.where(self.once, self.summed(), self.gradients),
+            passed=self.gradients + self.largest_live_gradient(),
+            summed=np.where(self.reduces_once, self.summed(), self.gradients),
             buckets=buckets,
-            throughout=np.where(passing, 0.0, buckets),
+            throughout=np.where(only_in_backward, 0.0, buckets),
             filling=filling,
             computing=computing,
             tied=tied,
-            head=np.where(self.every, late_head * ahead, 0.0),
+            head=np.where(self.reduces_every_pass, late_head * ahead, 0.0),
             reduced=reduced,
             after_last_layer=buckets + computing + tied + reduced + late + self.outputs() + copies,
             copied=copies + late,
@@ -206,35 +208,35 @@ class _Sizes:
             in_loss=params.head * self.element * in_loss,
             of_piece=params.head * ahead,
             of_last_piece=params.head * (ahead + self.reduced_bytes),
-            in_embedding=filling + table + np.where(self.every, largest * ahead, 0.0),
-            of_sums=np.where(self.late, table + params.embedding * ahead, self.groups()),
+            in_embedding=filling + table + np.where(self.reduces_every_pass, largest * ahead, 0.0),
+            of_sums=np.where(self.reduces_late, table + params.embedding * ahead, self.groups()),
             gather_bucket=self.gather_bucket(),
         )
 
     def outputs(self) -> Float:
         """Outputs of a layer's reductions; only narrowed copies with an optimizer in backward."""
-        reduces = self.every | self.late
+        reduces = self.reduces_every_pass | self.reduces_late
         narrower = self.size.gradient_bytes < self.size.reduce_bytes
         size = np.where(reduces, self.layer * self.output_bytes, 0.0)
         return size * (narrower + (not self.in_backward))
 
     def sums(self) -> Float:
         """Unsharded gradient sums over the passes of a step, in the reduction's precision [B]."""
-        return (self.params.trainable + self.beyond()) * self.size.reduce_bytes
+        return (self.params.trainable + self.unsplit_extra_elements()) * self.size.reduce_bytes
 
-    def beyond(self) -> Float:
+    def unsplit_extra_elements(self) -> Float:
         """Extra elements of an untied embedding's gradient sum, unsplit over tp (DTensor)."""
         unsplit, params = float(self.buffers.whole_embedding_gradient), self.params
         return np.where(params.tied > 0, 0.0, params.table * (self.layouts.tp - 1) * unsplit)
 
-    def passing(self) -> Float:
+    def largest_live_gradient(self) -> Float:
         """Largest gradient that an optimizer in backward frees after its update, without FSDP."""
         each = self.size.gradient_bytes if self.in_backward and not self.sharding else 0.0
         return np.asarray(self.largest_group * each)
 
     def summed(self) -> Float:
         """Gradients while the last sums are reduced: all sums, or shards and embedding's sum."""
-        last = (self.params.embedding + self.beyond()) * self.size.reduce_bytes
+        last = (self.params.embedding + self.unsplit_extra_elements()) * self.size.reduce_bytes
         left = np.where(self.layouts.shards_states, self.gradients + last, self.sums())
         return np.where(self.layouts.piped, self.sums(), left)
 
@@ -242,7 +244,7 @@ class _Sizes:
         """Gradient of the embedding; a table split over tp has an unsplit one with DTensor [B]."""
         params, computed_whole = self.params, float(self.buffers.whole_embedding_gradient)
         table = params.table * self.layouts.tp * computed_whole
-        unsplit = self.once & (params.tied == 0) & (table > 0)
+        unsplit = self.reduces_once & (params.tied == 0) & (table > 0)
         rest = params.embedding + params.tied - np.where(unsplit, params.table, 0.0)
         current = self.buffers.layer_gradient_bytes
         return table * self.element + np.where(self.split, rest * current, 0.0)
@@ -250,19 +252,20 @@ class _Sizes:
     def copies(self) -> Float:
         """Copy-in of gradients not sharded by rows: from fp32 sums, or as computed [B]."""
         buffers = self.buffers
-        each = np.where(self.late, buffers.reduce_input_bytes, buffers.layer_gradient_bytes)
-        copied = (self.every | self.late) & ~self.layouts.shards_weights
+        each = np.where(self.reduces_late, buffers.reduce_input_bytes, buffers.layer_gradient_bytes)
+        copied = (self.reduces_every_pass | self.reduces_late) & ~self.layouts.shards_weights
         return np.where(copied, self.params.copied_in * each, 0.0)
 
     def groups(self) -> Float:
         """Buffers beyond the sums while a pipeline reduces group by group, embedding first [B]."""
         params, ahead = self.params, self.buffers.reduce_input_bytes
-        split = np.where(self.beyond() > 0, params.table * ahead, 0.0)
+        extra = self.unsplit_extra_elements()
+        split = np.where(extra > 0, params.table * ahead, 0.0)
         first = params.embedding * ahead + np.maximum(params.embedding * self.output_bytes, split)
         then = (self.layer + params.copied_in) * ahead + self.layer * self.output_bytes
-        gone = params.embedding * (ahead - self.output_bytes) + self.beyond() * ahead
-        piped = self.split & self.once & self.layouts.piped
-        return np.where(piped, np.maximum(first, then - gone), 0.0)
+        freed = params.embedding * (ahead - self.output_bytes) + extra * ahead
+        piped = self.split & self.reduces_once & self.layouts.piped
+        return np.where(piped, np.maximum(first, then - freed), 0.0)
 
     def buckets(self) -> Float:
         """Buckets for gradient reduction [B]."""

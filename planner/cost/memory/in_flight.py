@@ -98,7 +98,7 @@ def passes_in_flight(stages: Stages) -> InFlight:
     # paired schedules already count the extra pass
     merged = layouts.merges_passes(stages.scenario.framework) & ~layouts.paired
     counted = (layouts.pp, layouts.vpp, layouts.schedule, layouts.grad_accumulation)
-    columns = (*counted, *recompute_columns(layouts), *layouts.dealing, stages.stage)
+    columns = (*counted, *recompute_columns(layouts), *layouts.split_settings, stages.stage)
     first_rows, index = distinct(*columns, merged)
     pairs = layouts.of_each(first_rows, index.size)
     stage = np.broadcast_to(stages.stage, stages.shape).ravel()[first_rows]

@@ -27,13 +27,13 @@ def saved_bytes(scenario: Scenario, items: tuple[Saved, ...], layouts: Layouts) 
     4.0
     """
     workload, gathered = scenario.workload, scenario.framework.kernels.saves_gathered
-    alike: dict[tuple[Split, tuple[str, ...]], float] = {}
+    bytes_by_split: dict[tuple[Split, tuple[str, ...]], float] = {}
     for item in items:
         kind = (item.split, item.only)
         per_key = workload.sequence_length if item.scores else 1
-        alike[kind] = alike.get(kind, 0.0) + item.bytes_per_token * per_key
+        bytes_by_split[kind] = bytes_by_split.get(kind, 0.0) + item.bytes_per_token * per_key
     total = np.zeros(np.shape(layouts.tp))
-    for (split, only), size in alike.items():
+    for (split, only), size in bytes_by_split.items():
         parts = size / split_over(split, layouts, gathered=gathered)
         if split in ("dispatched", "expert"):
             parts = parts * expert_load(workload, layouts)
@@ -130,14 +130,14 @@ def layer_activations(scenario: Scenario, block: Block, layouts: Layouts) -> Lay
         peak, _dequantised_matrix(scenario, block, layouts) + np.maximum(in_ffn, in_attention)
     )
     offloads, zero = layouts.offloads_activations, np.zeros_like(on_device)
-    comes_back = np.where(offloads, on_device, zero)
+    reloaded = np.where(offloads, on_device, zero)
     return LayerActivations(
         saved=np.where(offloads, zero, on_device),
-        offloaded=comes_back,
-        working=np.maximum(peak, recomputed) + comes_back,
+        offloaded=reloaded,
+        working=np.maximum(peak, recomputed) + reloaded,
         # after attention's backward all of the layer's activations but its input are freed
-        ending=size(block.working[1]) - np.maximum(on_device - layer_input, 0.0) + comes_back,
-        after_ffn=after_ffn + comes_back,
+        ending=size(block.working[1]) - np.maximum(on_device - layer_input, 0.0) + reloaded,
+        after_ffn=after_ffn + reloaded,
         early_gradients=np.where(recomputed > peak, 0.0, down),
         ffn_gradients=np.full_like(on_device, _ffn_share(block)),
     )
@@ -181,7 +181,7 @@ def _recomputed_bytes(
     """Activations of a layer that are recomputed with `modules` instead of saved [B]."""
     total = np.zeros(np.shape(layouts.tp))
     for item in always_saved(block):
-        names = tuple(name for name in item.again_with if name in modules)
+        names = tuple(name for name in item.recomputed_with if name in modules)
         is_recomputed = layouts.recomputes_module(names)
         if np.any(is_recomputed):
             total = total + np.where(is_recomputed, saved_bytes(scenario, (item,), layouts), 0.0)

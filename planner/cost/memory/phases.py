@@ -23,7 +23,7 @@ from planner.cost.memory.weights import (
 )
 from planner.cost.shards.stages import Stages
 
-_NOTHING = functools.partial(np.zeros, ())
+_ZERO = functools.partial(np.zeros, ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +32,12 @@ class LiveTensors(Arrays):
 
     weights: Float
     gradients: Float
-    activations: Float = field(default_factory=_NOTHING)
-    working_set: Float = field(default_factory=_NOTHING)
-    logits_and_loss: Float = field(default_factory=_NOTHING)
+    activations: Float = field(default_factory=_ZERO)
+    working_set: Float = field(default_factory=_ZERO)
+    logits_and_loss: Float = field(default_factory=_ZERO)
     communication_buffers: Float
-    optimizer_temporaries: Float = field(default_factory=_NOTHING)
-    gathered_parameters: Float = field(default_factory=_NOTHING)
+    optimizer_temporaries: Float = field(default_factory=_ZERO)
+    gathered_parameters: Float = field(default_factory=_ZERO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,11 @@ class _ResidentTensors(Arrays):
 
 
 def _resident_tensors(stages: Stages) -> _ResidentTensors:
-    stay = resident(stages)
+    resident_state = resident(stages)
     return _ResidentTensors(
-        stay,
-        resident_weights(stages, stay.weights),
-        Unreduced.of(stages, stay.gradients),
+        resident_state,
+        resident_weights(stages, resident_state.weights),
+        Unreduced.of(stages, resident_state.gradients),
         _optimizer_temporaries(stages),
     )
 
@@ -81,7 +81,7 @@ class PeakInputs:
             stages.of_states(_resident_tensors),
             stages.of_work(stage_activations),
         )
-        reduction = tensors.unreduced.beside(stages, activations)
+        reduction = tensors.unreduced.with_activations(stages, activations)
         window = gathered(stages, activations.first.working + reduction.in_first_layer)
         return cls(
             stages,
@@ -172,7 +172,7 @@ def _next_to_last_layer(inputs: PeakInputs) -> LiveTensors:
     )
 
 
-def _layer_before_last(inputs: PeakInputs) -> LiveTensors:
+def _end_of_last_layer(inputs: PeakInputs) -> LiveTensors:
     """End of the last layer's backward: activations freed, gradients complete and in reduction."""
     return LiveTensors(
         weights=inputs.weights.without_last_layer,
@@ -220,11 +220,11 @@ def _embedding(inputs: PeakInputs) -> LiveTensors:
     )
 
 
-def _cooling_down(inputs: PeakInputs) -> LiveTensors:
+def _cool_down(inputs: PeakInputs) -> LiveTensors:
     """Cool-down: no forward pass follows, and most deferred weight gradients are pending."""
-    deferred, nothing = inputs.deferred_gradients, np.zeros(())
+    deferred, zero = inputs.deferred_gradients, np.zeros(())
     if not np.any(deferred.waiting):
-        none = {"weights": nothing, "gradients": nothing, "communication_buffers": nothing}
+        none = {"weights": zero, "gradients": zero, "communication_buffers": zero}
         return LiveTensors(activations=deferred.saved + np.zeros(inputs.stages.shape), **none)
     turned = np.where(deferred.waiting > 0, 1.0, 0.0)
     pending = np.maximum(deferred.one_pending - deferred.one_waiting, 0.0)
@@ -238,7 +238,7 @@ def _cooling_down(inputs: PeakInputs) -> LiveTensors:
     )
 
 
-def _reducing(inputs: PeakInputs) -> LiveTensors:
+def _reduction(inputs: PeakInputs) -> LiveTensors:
     """Reduction of the gradient sums over all passes of a step."""
     return LiveTensors(
         weights=inputs.weights.in_reduction,
@@ -272,18 +272,18 @@ MOMENTS: dict[str, Callable[[PeakInputs], LiveTensors]] = {
     "forward": _forward,
     "loss": _loss,
     "backward": _backward,
-    "layer before last": _layer_before_last,
+    "layer before last": _end_of_last_layer,
     "next to last layer": _next_to_last_layer,
     "second layer": _second_layer,
     "first layer": _first_layer,
     "embedding": _embedding,
-    "cool-down": _cooling_down,
-    "reduction": _reducing,
+    "cool-down": _cool_down,
+    "reduction": _reduction,
     "optimizer": _optimizer,
 }
 
 
-def staying_bytes(stages: Stages) -> Float:
+def resident_bytes(stages: Stages) -> Float:
     """Resident bytes of a stage between passes [B].
 
     Counted: weights, gradients and optimizer states during the last layer's backward. Left out:
@@ -291,11 +291,11 @@ def staying_bytes(stages: Stages) -> Float:
     method.md#memory-per-device.
 
     >>> stages = Stages.of_pipeline(make_scenario("gpt2-xl"), Layout())
-    >>> each = staying_bytes(stages).item() / stages.params.unsharded.item()
+    >>> each = resident_bytes(stages).item() / stages.params.unsharded.item()
     >>> round(each, 1)                          # 2 + 4 + 12, and gradients not summed yet
     18.1
     """
     inputs = PeakInputs.of(stages)
     alive = _backward(inputs)
-    stays = alive.weights + alive.gradients + inputs.resident.optimizer_states
-    return np.broadcast_to(stays, stages.shape)
+    resident_total = alive.weights + alive.gradients + inputs.resident.optimizer_states
+    return np.broadcast_to(resident_total, stages.shape)

@@ -44,8 +44,8 @@ def resident(stages: Stages) -> Resident:
     elements = np.where(shards, params.trainable_sharded, params.trainable)
     gradients = elements * size.gradient_bytes * (not framework.kernels.optimizer_in_backward)
     reduced = (layouts.num_replicas > 1) | framework.buffers.reduces_alone
-    further = size.unsharded_gradient_bytes + np.where(reduced, size.bucket_bytes, 0.0)
-    gradients = gradients + np.where(layouts.shards_gradients, 0.0, params.trainable * further)
+    extra = size.unsharded_gradient_bytes + np.where(reduced, size.bucket_bytes, 0.0)
+    gradients = gradients + np.where(layouts.shards_gradients, 0.0, params.trainable * extra)
     gradients = gradients + stages.trained.weight_shapes * framework.buffers.placeholder_bytes
     gradients = gradients + _reduced_twice(stages)
     optimizer = stages.optimizer_state_bytes - stages.paged_bytes
@@ -54,10 +54,10 @@ def resident(stages: Stages) -> Resident:
         master = stages.updated * size.master_bytes
         weights, optimizer = weights + master, optimizer - master
     # offloaded optimizers keep their gradient shard on the host (ZeRO-Offload, arXiv:2101.06840)
-    stay = layouts.keeps_states | ~layouts.shards_gradients
+    on_device = layouts.keeps_states | ~layouts.shards_gradients
     return Resident(
         weights=np.where(layouts.offloads_weights & layouts.shards_weights, 0.0, weights),
-        gradients=np.where(stay, gradients, 0.0),
+        gradients=np.where(on_device, gradients, 0.0),
         optimizer_states=np.where(layouts.keeps_states, optimizer, 0.0),
     )
 
@@ -232,7 +232,7 @@ def _gathered(stages: Stages) -> GatheredWeights:
     # a pipeline that reduces once frees nothing between passes
     stays_gathered = layouts.piped & sums
     reduced = everything - np.maximum(layer, params.embedding * element)
-    stays = layouts.keeps_second_shards(scenario.framework)
+    keeps_second = layouts.keeps_second_shards(scenario.framework)
     # the computing layer and the head (or its tied table) are not resharded
     inner = params.largest_layer * stages.layer_element
     other_layers = everything - inner - np.minimum(params.head * element, everything)
@@ -240,7 +240,7 @@ def _gathered(stages: Stages) -> GatheredWeights:
 
     def with_second_shards(size: Float, besides: Float | float = 0.0) -> Float:
         """Gathered weights plus secondary shards of the weights in `besides`."""
-        second = np.where(stays, 0.0, second_shard_bytes(stages, np.maximum(besides, 0.0)))
+        second = np.where(keeps_second, 0.0, second_shard_bytes(stages, np.maximum(besides, 0.0)))
         return np.where(layouts.shards_weights, size, 0.0) + second
 
     in_backward = with_second_shards(window, other_layers)

@@ -29,7 +29,7 @@ from planner.cost.network.rooted_collectives import (
     scatter_s,
     tree_broadcast_s,
 )
-from planner.cost.network.topology import GroupView, adding, group_view
+from planner.cost.network.topology import GroupView, group_view, reduction_view
 from planner.describe.machine import Machine
 from planner.errors import LayoutError
 from planner.units import counted
@@ -51,12 +51,12 @@ OPERATIONS: dict[str, Time] = {
 
 ALGORITHMS: dict[str, dict[str, Time]] = {
     "all_reduce": {
-        "ring, Simple": lambda group, size: ring_all_reduce_s(adding(group), size, SIMPLE),
-        "ring, LL": lambda group, size: ring_all_reduce_s(adding(group), size, LOW_LATENCY),
-        "tree, Simple": lambda group, size: tree_all_reduce_s(adding(group), size, SIMPLE),
-        "tree, LL": lambda group, size: tree_all_reduce_s(adding(group), size, LOW_LATENCY),
-        "switches (NVLS)": lambda group, size: switch_all_reduce_s(adding(group), size),
-        "network (SHARP)": lambda group, size: network_all_reduce_s(adding(group), size),
+        "ring, Simple": lambda group, size: ring_all_reduce_s(reduction_view(group), size, SIMPLE),
+        "ring, LL": lambda group, size: ring_all_reduce_s(reduction_view(group), size, LOW_LATENCY),
+        "tree, Simple": lambda group, size: tree_all_reduce_s(reduction_view(group), size, SIMPLE),
+        "tree, LL": lambda group, size: tree_all_reduce_s(reduction_view(group), size, LOW_LATENCY),
+        "switches (NVLS)": lambda group, size: switch_all_reduce_s(reduction_view(group), size),
+        "network (SHARP)": lambda group, size: network_all_reduce_s(reduction_view(group), size),
         "hierarchical": hierarchical_all_reduce_s,
     },
     "all_gather": {"ring": all_gather_s},
@@ -67,9 +67,11 @@ ALGORITHMS: dict[str, dict[str, Time]] = {
         "binary tree": tree_broadcast_s,
     },
     "reduce": {
-        "chain, Simple": lambda group, size: chain_broadcast_s(adding(group), size, SIMPLE),
-        "chain, LL": lambda group, size: chain_broadcast_s(adding(group), size, LOW_LATENCY),
-        "binary tree": lambda group, size: tree_broadcast_s(adding(group), size),
+        "chain, Simple": lambda group, size: chain_broadcast_s(reduction_view(group), size, SIMPLE),
+        "chain, LL": lambda group, size: chain_broadcast_s(
+            reduction_view(group), size, LOW_LATENCY
+        ),
+        "binary tree": lambda group, size: tree_broadcast_s(reduction_view(group), size),
     },
     "scatter": {"sends of the root": scatter_s},
     "gather": {"sends to the root": gather_s},
@@ -134,13 +136,13 @@ def whole_nodes(machine: Machine, nodes: int) -> GroupView:
     if not 1 <= nodes <= machine.num_nodes.value:
         raise LayoutError(
             f"nodes = {nodes} is not between 1 and the {machine.num_nodes.value:.0f} nodes of "
-            f"{machine.name}; choose another number"
+            f"{machine.name}; use 1 to {machine.num_nodes.value:.0f}"
         )
     return group_view(machine, nodes * machine.node.num_devices, 1)
 
 
-def group_of(machine: Machine, ranks: int, apart: int = 1) -> GroupView:
-    """Network view of one group of `ranks` devices, `apart` apart, from a node's first device on.
+def group_of(machine: Machine, ranks: int, stride: int = 1) -> GroupView:
+    """Network view of one group of `ranks` devices with `stride`, from a node's first device on.
 
     Counted: other groups of this shape on the same nodes, which share interfaces. Left out: the
     position of the nodes in the network. method.md#what-a-group-sees. Raises LayoutError if the
@@ -150,18 +152,18 @@ def group_of(machine: Machine, ranks: int, apart: int = 1) -> GroupView:
     >>> float(view.local), float(view.nodes)
     (5.0, 1.0)
     """
-    if ranks < 2 or apart < 1:
+    if ranks < 2 or stride < 1:
         raise LayoutError(
-            f"ranks = {ranks}, stride = {apart}: a collective is of 2 ranks or more, 1 or more "
-            "apart; give such numbers"
+            f"ranks = {ranks}, stride = {stride}: a collective needs at least 2 ranks and a stride "
+            "of at least 1"
         )
-    if (ranks - 1) * apart >= machine.num_devices:
+    if (ranks - 1) * stride >= machine.num_devices:
         available = counted(machine.num_devices, "device")
         raise LayoutError(
-            f"{ranks:,} ranks that are {apart:,} apart exceed the {available} of {machine.name}; "
-            "give fewer ranks, or a smaller stride"
+            f"{ranks:,} ranks with stride {stride:,} exceed the {available} of {machine.name}; "
+            "use fewer ranks or a smaller stride"
         )
-    return group_view(machine, ranks, apart, first=True)
+    return group_view(machine, ranks, stride, first=True)
 
 
 def table(group: GroupView, size_bytes: float) -> list[Row]:
@@ -175,7 +177,9 @@ def table(group: GroupView, size_bytes: float) -> list[Row]:
     'ring, Simple'
     """
     if not 0 < size_bytes < math.inf:
-        raise LayoutError(f"size = {size_bytes:g} bytes must be above 0; give for example 64MiB")
+        raise LayoutError(
+            f"size = {size_bytes:g} bytes must be positive and finite; for example 64MiB"
+        )
     return [row for name in OPERATIONS for row in _of_operation(group, name, size_bytes)]
 
 

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from planner.cost.constants import PROTOCOLS, SIMPLE, Protocol, network_constants
 from planner.cost.network.in_network_reduction import network_all_reduce_s, switch_all_reduce_s
-from planner.cost.network.topology import GroupView, adding, inter_node_latency_s
+from planner.cost.network.topology import GroupView, inter_node_latency_s, reduction_view
 
 Float = NDArray[np.float64]
 
@@ -132,8 +132,8 @@ def all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     True
     """
     if not np.any(group.size > 1):
-        return _nothing(group, size_bytes)
-    group = adding(group)
+        return _zero_s(group, size_bytes)
+    group = reduction_view(group)
     rings = _ring_s(group, size_bytes, PROTOCOLS)
     times = [2 * once - each.base_s for once, each in zip(rings, PROTOCOLS, strict=True)]
     times += _tree_s(group, size_bytes, PROTOCOLS)
@@ -154,7 +154,7 @@ def all_gather_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     7.0
     """
     if not np.any(group.size > 1):
-        return _nothing(group, size_bytes)
+        return _zero_s(group, size_bytes)
     best = np.minimum(*_ring_s(group, size_bytes, PROTOCOLS))
     return np.where(group.size > 1, best, 0.0)
 
@@ -168,10 +168,10 @@ def reduce_scatter_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     >>> round(float(reduce_scatter_s(unit_view(8), 8.0)), 3)    # 7/8 of 8 bytes at 1 B/s
     7.0
     """
-    return all_gather_s(adding(group), size_bytes)
+    return all_gather_s(reduction_view(group), size_bytes)
 
 
-def _nothing(group: GroupView, size_bytes: ArrayLike) -> Float:
+def _zero_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """Zero time, for collectives in groups of one rank [s]."""
     return np.zeros(np.broadcast_shapes(np.shape(group.size), np.shape(size_bytes)))
 

@@ -33,7 +33,7 @@ def geometry(layouts: Layouts) -> dict[str, tuple[Int, Int]]:
     >>> int(size), int(stride)
     (8, 4)
     """
-    return {kind: place for places in _TOGETHER for kind, place in places(layouts).items()}
+    return {kind: place for places in _GROUP_KINDS for kind, place in places(layouts).items()}
 
 
 def _of_layers(layouts: Layouts) -> dict[str, tuple[Int, Int]]:
@@ -72,7 +72,7 @@ def _of_stages(layouts: Layouts) -> dict[str, tuple[Int, Int]]:
     return {"pipeline": (layouts.pp, layouts.tp * layouts.num_replicas)}
 
 
-_TOGETHER = (_of_layers, _of_parameters, _of_stages)
+_GROUP_KINDS = (_of_layers, _of_parameters, _of_stages)
 """Kinds of groups whose views are computed together."""
 
 
@@ -109,13 +109,13 @@ class Groups:
 
     def __init__(self, layouts: Layouts, view: Callable[[Int, Int], GroupView]) -> None:
         self._layouts, self._view = layouts, view
-        self._together: dict[str, tuple[GroupView, int]] = {}
+        self._stacked_views: dict[str, tuple[GroupView, int]] = {}
         """Stacked views of several kinds, and the index of each kind in them."""
 
     @classmethod
     def of(cls, layouts: Layouts, machine: Machine) -> Groups:
         """Groups of every layout on a machine."""
-        return cls(layouts, functools.partial(_seen, machine))
+        return cls(layouts, functools.partial(_network_views, machine))
 
     @classmethod
     def unit(cls, layouts: Layouts) -> Groups:
@@ -126,18 +126,20 @@ class Groups:
         # Python calls this only for attributes that are not set yet
         if kind not in Groups.__annotations__:
             raise AttributeError(kind)
-        if kind not in self._together:
-            places = next(at for places_of in _TOGETHER if kind in (at := places_of(self._layouts)))
+        if kind not in self._stacked_views:
+            places = next(
+                at for places_of in _GROUP_KINDS if kind in (at := places_of(self._layouts))
+            )
             sizes, strides = zip(*places.values(), strict=True)
-            seen = self._view(np.stack(sizes), np.stack(strides))
-            self._together |= {name: (seen, number) for number, name in enumerate(places)}
-        seen, number = self._together[kind]
-        view = seen.take(number)
+            views = self._view(np.stack(sizes), np.stack(strides))
+            self._stacked_views |= {name: (views, number) for number, name in enumerate(places)}
+        views, number = self._stacked_views[kind]
+        view = views.take(number)
         setattr(self, kind, view)
         return view
 
 
-def _seen(machine: Machine, size: Int, stride: Int) -> GroupView:
+def _network_views(machine: Machine, size: Int, stride: Int) -> GroupView:
     """Network views of groups, computed once per size and stride."""
     first, index = distinct(size, stride)
     return group_view(machine, np.ravel(size)[first], np.ravel(stride)[first]).take(index)

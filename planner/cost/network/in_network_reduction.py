@@ -20,7 +20,7 @@ def _through_switch_s(group: GroupView, size_bytes: Float) -> tuple[Float, Float
     return values.step_s.value + ahead * per_byte_s, size_bytes * per_byte_s
 
 
-def _never(group: GroupView, size_bytes: ArrayLike) -> Float:
+def _infinite_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     return np.full(np.broadcast_shapes(np.shape(group.size), np.shape(size_bytes)), np.inf)
 
 
@@ -38,7 +38,7 @@ def switch_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     489
     """
     if not group.switch_part:
-        return _never(group, size_bytes)
+        return _infinite_s(group, size_bytes)
     size_bytes, m, values = (
         np.asarray(size_bytes, dtype=float),
         group.nodes,
@@ -70,7 +70,7 @@ def network_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     8000
     """
     if not group.network_part:
-        return _never(group, size_bytes)
+        return _infinite_s(group, size_bytes)
     size_bytes, values = np.asarray(size_bytes, dtype=float), network_constants().in_network
     g, several = group.local, group.local > 1
     chain = 2 * values.chain_step_s.value / network_constants().reference_step_s.value

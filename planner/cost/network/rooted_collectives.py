@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from planner.cost.constants import PROTOCOLS, SIMPLE, Protocol, network_constants
-from planner.cost.network.topology import GroupView, adding, inter_node_latency_s
+from planner.cost.network.topology import GroupView, inter_node_latency_s, reduction_view
 
 Float = NDArray[np.float64]
 
@@ -86,7 +86,7 @@ def reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     >>> round(float(reduce_s(unit_view(8), 8.0)), 3)            # 8 bytes at 1 B/s
     8.0
     """
-    return broadcast_s(adding(group), size_bytes)
+    return broadcast_s(reduction_view(group), size_bytes)
 
 
 def scatter_s(group: GroupView, size_bytes: ArrayLike) -> Float:

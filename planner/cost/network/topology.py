@@ -129,14 +129,14 @@ def group_view(
     )
 
 
-def adding(group: GroupView) -> GroupView:
+def reduction_view(group: GroupView) -> GroupView:
     """Network view of a group during reductions, with their inter-node rate [B/s].
 
     Counted: the fraction of the inter-node rate that reductions reach. Left out: additions inside a
     node. method.md#algorithms.
 
     >>> both = group_view(load_machine("aurora"), 3072, 1)       # 256 nodes of 12
-    >>> round(float(both.network_bytes_per_s / adding(both).network_bytes_per_s), 1)
+    >>> round(float(both.network_bytes_per_s / reduction_view(both).network_bytes_per_s), 1)
     13.3
     """
     return replace(group, network_bytes_per_s=group.reducing_part * group.network_bytes_per_s)
@@ -189,8 +189,8 @@ def _between_sockets(machine: Machine, local: Int, stride: Int) -> tuple[Float, 
     """Rate of a rank over the link between sockets, in a ring and in an all-to-all [B/s]."""
     node, link = machine.node, machine.node.fabric.socket_bytes_per_s
     if link is None or node.num_sockets == 1:
-        endless = np.full(local.shape, np.inf)
-        return endless, endless
+        unlimited = np.full(local.shape, np.inf)
+        return unlimited, unlimited
     per_socket = -(-node.num_devices // node.num_sockets)
     ranks_per_socket = np.clip(per_socket // np.maximum(stride, 1), 1, local)
     crosses = (local > 1) & ((local - 1) * stride >= per_socket)
@@ -207,12 +207,12 @@ def _network(machine: Machine, size: Int, stride: Int, fewest: Int, nodes: Int) 
     """Rates and latencies between nodes; `fewest`: least ranks of the group on any node."""
     network, per_node = machine.network, machine.node.num_devices
     if network is None:
-        none, endless = np.zeros(fewest.shape), np.full(fewest.shape, np.inf)
+        none, unlimited = np.zeros(fewest.shape), np.full(fewest.shape, np.inf)
         return {
-            "network_bytes_per_s": endless,
+            "network_bytes_per_s": unlimited,
             "reducing_part": np.ones(fewest.shape),
-            "hop_bytes_per_s": endless,
-            "pairwise_bytes_per_s": endless,
+            "hop_bytes_per_s": unlimited,
+            "pairwise_bytes_per_s": unlimited,
             "network_latency_s": none,
             "large_message_latency_s": none,
         }
@@ -232,12 +232,12 @@ def _network(machine: Machine, size: Int, stride: Int, fewest: Int, nodes: Int) 
     latency, large_message_latency = network.latency_s.value, network.large_message_latency_s
     ratio = network_constants().inter_node.large_message_ratio.value
     pairwise = network.pairwise_fraction.value if network.pairwise_fraction else 1.0
-    adding = np.ones(fewest.shape)
+    reducing_part = np.ones(fewest.shape)
     if network.reducing:
-        adding = np.minimum(_reached(network.reducing, nodes) / fraction, 1.0)
+        reducing_part = np.minimum(_reached(network.reducing, nodes) / fraction, 1.0)
     return {
         "network_bytes_per_s": rate,
-        "reducing_part": adding,
+        "reducing_part": reducing_part,
         "hop_bytes_per_s": hop,
         "pairwise_bytes_per_s": pairwise * rate,
         "network_latency_s": np.full(fewest.shape, latency),

@@ -62,10 +62,11 @@ def with_adapters(block: Block, workload: Workload, kernels: Kernels) -> Block:
         block,
         weights=tuple(_stored(weight, base) for weight in weights),
         gemms=tuple(_frozen(gemm, workload, base, targets) for gemm in block.gemms) + pairs,
-        pointwise=block.pointwise + tuple(_summed(block, w, workload, kernels) for w in matrices),
+        pointwise=block.pointwise
+        + tuple(_adapter_kernels(block, w, workload, kernels) for w in matrices),
         saved=_saved_tensors(block, workload, targets)
-        + tuple(item for w in matrices for item in _beside(block, w, workload)),
-        deferred=tuple(_waiting(gemm, workload) for gemm in pairs),
+        + tuple(item for w in matrices for item in _adapter_saved(block, w, workload)),
+        deferred=tuple(_deferred_gradient(gemm, workload) for gemm in pairs),
     )
 
 
@@ -103,7 +104,7 @@ def _share(block: Block, weight: Weight) -> int:
     return block.dispatch_top_k if weight.expert else 1
 
 
-def _summed(block: Block, weight: Weight, workload: Workload, fused: Kernels) -> Pointwise:
+def _adapter_kernels(block: Block, weight: Weight, workload: Workload, fused: Kernels) -> Pointwise:
     """Kernels that scale and add a pair's output, and add its input gradient to the matrix's."""
     e, times = workload.compute_bytes, _share(block, weight)
     forward, backward = 5 * e * weight.rows, 2 * e * weight.rows + 3 * e * weight.columns
@@ -135,7 +136,7 @@ def _saved_tensors(block: Block, workload: Workload, targets: tuple[str, ...]) -
     return tuple(remaining)
 
 
-def _beside(block: Block, weight: Weight, workload: Workload) -> tuple[Saved, ...]:
+def _adapter_saved(block: Block, weight: Weight, workload: Workload) -> tuple[Saved, ...]:
     """Saved tensors of a LoRA pair, per token."""
     e, times = workload.compute_bytes, _share(block, weight)
     name = f"{weight.name}.lora"
@@ -160,12 +161,12 @@ def _with_temporaries(block: Block, targets: tuple[str, ...]) -> Block:
     gated = any(weight.matrix == "gate" for weight in block.weights)
     width = wide.bytes_per_token / (2 if gated else 1)
     unpacking = (half_stream, replace(wide, bytes_per_token=width))
-    beside = 0.0 if "down" in targets else width
-    wide = replace(wide, bytes_per_token=wide.bytes_per_token + beside)
+    extra_width = 0.0 if "down" in targets else width
+    wide = replace(wide, bytes_per_token=wide.bytes_per_token + extra_width)
     return replace(block, unpacking=unpacking, working=((half_stream, wide), attention))
 
 
-def _waiting(gemm: Gemm, workload: Workload) -> Saved:
+def _deferred_gradient(gemm: Gemm, workload: Workload) -> Saved:
     """Output gradient of a pair's GEMM, kept for a separate weight-gradient pass."""
     size = float(workload.compute_bytes * gemm.n * max(gemm.top_k, 1))
     split: Split = "sharded" if gemm.split == "column" else "replicated"

@@ -65,8 +65,10 @@ def _operands(
     leaving = Saved(f"{name}.out", sizes.element * out, "sharded", of_attention=not cross)
     eager = float(sizes.workload.attention == "eager")
     return (
-        replace(entering, input_of=("query", "key", "value"), for_weights=1.0, again_with=norm),
-        Saved(f"{name}.qkv", sizes.element * qkv, "sharded", again_with=up),
+        replace(
+            entering, input_of=("query", "key", "value"), for_weights=1.0, recomputed_with=norm
+        ),
+        Saved(f"{name}.qkv", sizes.element * qkv, "sharded", recomputed_with=up),
         replace(leaving, input_of=("out",), for_weights=eager),
     )
 
@@ -81,7 +83,7 @@ def _fused_core(sizes: Sizes, name: str, out: int, *, cross: bool) -> Operators:
     """Softmax statistics of fused attention, and the rescaling of its output for sinks."""
     model, e, heads = sizes.model, sizes.element, sizes.model.num_heads
     statistics = Saved(f"{name}.logsumexp", FP32 * heads, "sharded", of_attention=not cross)
-    statistics = replace(statistics, again_with=("core_attn",))
+    statistics = replace(statistics, recomputed_with=("core_attn",))
     if not (model.attention_sinks and sizes.kernels.rescales_for_sinks):
         return Operators(saved=(statistics,))
     # the rescaled output, and the share without the sink in fp32 and in compute precision
@@ -144,17 +146,17 @@ def _projections(sizes: Sizes, name: str) -> tuple[tuple[Gemm, ...], int, int, t
     )
     gemms: tuple[Gemm, ...] = (
         Gemm(f"{name}.kv_down", compressed, h),
-        *up.again_with("mla_up_proj").gemms,
+        *up.recomputed_with("mla_up_proj").gemms,
         Gemm(f"{name}.out", h, heads * mla.v_head_dim, "row", heads),
     )
     if mla.q_lora_rank:
         gemms += (Gemm(f"{name}.query_down", mla.q_lora_rank, h),)
     # the compressed tensors before and after their norms
     low_rank = 2 * e * (mla.q_lora_rank + mla.kv_lora_rank) + e * mla.qk_rope_head_dim
-    beside = e * heads * mla.qk_nope_head_dim * sizes.kernels.keeps_latent_keys
+    latent_keys = e * heads * mla.qk_nope_head_dim * sizes.kernels.keeps_latent_keys
     latent = (
         Saved(f"{name}.latent", low_rank, "replicated"),
-        Saved(f"{name}.latent.keys", beside, "sharded", again_with=("mla_up_proj",)),
+        Saved(f"{name}.latent.keys", latent_keys, "sharded", recomputed_with=("mla_up_proj",)),
     )
     return gemms, qk, mla.v_head_dim, latent
 
@@ -171,7 +173,7 @@ def _scores(sizes: Sizes, name: str) -> Operators:
     forward, backward = heads * (passes + dropout), heads * (passes + e + dropout)
     operator = Pointwise(f"{name}.softmax", forward, backward, "sharded", kernels, scores=True)
     scores = Saved(f"{name}.scores", heads * saved_bytes, "sharded", scores=True, selective=False)
-    return Operators(pointwise=(operator,), saved=(scores,)).again_with("core_attn")
+    return Operators(pointwise=(operator,), saved=(scores,)).recomputed_with("core_attn")
 
 
 def _rotary(sizes: Sizes, name: str, width: int) -> list[Pointwise]:
@@ -181,4 +183,4 @@ def _rotary(sizes: Sizes, name: str, width: int) -> list[Pointwise]:
     moved = passes * sizes.element * width
     kernels = 2 if sizes.kernels.fused_rope else 10
     up: tuple[Module, ...] = ("mla_up_proj",) if sizes.model.latent_attention else ()
-    return [Pointwise(f"{name}.rope", moved, moved, "sharded", kernels, again_with=up)]
+    return [Pointwise(f"{name}.rope", moved, moved, "sharded", kernels, recomputed_with=up)]

@@ -10,7 +10,7 @@ from planner.describe.model.block import Gemm, Saved, Split
 from planner.describe.model.shapes import Experts
 from planner.describe.model.weight_blocks import LayerKind, shared_size
 
-FREES_NOTHING = "fused attention keeps no scores that it could free"
+FREES_NOTHING = "fused attention stores no scores to free"
 
 
 def selective_frees_nothing(scenario: Scenario) -> bool:

@@ -129,7 +129,7 @@ def _norms(sizes: Sizes, count: int, num_recomputed: int) -> Operators:
     additions = 1 if sizes.model.parallel_residual else min(count, 2)
     dropped = (Saved("dropout.mask", m * h, "residual"),) * (additions * bool(m))
     return Operators(
-        pointwise=(replace(norm, again_with=("layernorm",)),) * num_recomputed
+        pointwise=(replace(norm, recomputed_with=("layernorm",)),) * num_recomputed
         + (norm,) * (count - num_recomputed)
         + (add,) * additions,
         saved=(norm_input,) * inputs + dropped,

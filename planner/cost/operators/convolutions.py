@@ -57,7 +57,7 @@ def _stage(sizes: Sizes, placed: SizedStage, *, first: bool) -> Operators:
         operators += _convolution(sizes, convolution, first=first and number == 0)
         joins = stage.joins and number == 0
         if joins:
-            operators += _joined(sizes, convolution, placed.joined)
+            operators += _concatenation(sizes, convolution, placed.joined)
         elif convolution.of.activation != "none":
             operators += _activation(sizes, convolution)
         elif not convolution.shortcut and convolution is not _last(placed):
@@ -65,7 +65,7 @@ def _stage(sizes: Sizes, placed: SizedStage, *, first: bool) -> Operators:
                 saved=(Saved(f"{convolution.name}.out", e * convolution.outputs, "replicated"),)
             )
     if stage.residual:
-        operators += _added(sizes, placed)
+        operators += _residual_addition(sizes, placed)
     if stage.pool is not None:
         operators += _pooled(sizes, placed)
     if first:
@@ -145,7 +145,7 @@ def _element_wise(sizes: Sizes, name: str, elements: int) -> Pointwise:
     return Pointwise(f"{name}.activation", 2 * e * elements, 3 * e * elements, "replicated")
 
 
-def _added(sizes: Sizes, placed: SizedStage) -> Operators:
+def _residual_addition(sizes: Sizes, placed: SizedStage) -> Operators:
     """Residual addition of a stage's input, and the activation after it."""
     e, outputs = sizes.element, _last(placed).outputs
     moved = e * outputs if sizes.kernels.fused_residual else 3 * e * outputs
@@ -155,7 +155,7 @@ def _added(sizes: Sizes, placed: SizedStage) -> Operators:
     return Operators(pointwise=(add, after), saved=(output,))
 
 
-def _joined(sizes: Sizes, placed: SizedConvolution, channels: int) -> Operators:
+def _concatenation(sizes: Sizes, placed: SizedConvolution, channels: int) -> Operators:
     """Concatenation of a convolution's channels with those of another stage: a copy of both."""
     e, more = sizes.element, channels * math.prod(placed.out_places)
     both = placed.outputs + more
@@ -201,13 +201,13 @@ def _dense(sizes: Sizes, net: Convolutional, last: SizedStage) -> Block:
         ),
         pointwise=(
             Pointwise("flatten", mean, mean, "replicated"),
-            *(_behind(sizes, number, dense) for number, dense in enumerate(net.dense)),
+            *(_dense_kernels(sizes, number, dense) for number, dense in enumerate(net.dense)),
         ),
         saved=tuple(_dense_saved(sizes, net, widths)),
     )
 
 
-def _behind(sizes: Sizes, number: int, dense: Dense) -> Pointwise:
+def _dense_kernels(sizes: Sizes, number: int, dense: Dense) -> Pointwise:
     moved = sizes.element * dense.outputs
     kernels = 1 + (dense.activation != "none") + dense.dropout
     return Pointwise(

@@ -39,7 +39,7 @@ def traced_blocks(sizes: Sizes, traced: Traced) -> tuple[Block, ...]:
     [(1, 0, 0), (3, 2048, 1), (1, 0, 0)]
     """
     pairs = zip(traced_weights(traced), traced.blocks, strict=True)
-    built = tuple(_block(sizes, block, seen) for block, seen in pairs)
+    built = tuple(_block(sizes, block, traced_block) for block, traced_block in pairs)
     if not sizes.kernels.keeps_logits:
         return built
     module_results = Saved("results", _bytes(sizes, traced.results), "replicated")
@@ -58,22 +58,22 @@ def _bytes(sizes: Sizes, figure: InPrecisions) -> float:
     return _chosen(sizes, figure) * max(sizes.element / FP32, 1)
 
 
-def _block(sizes: Sizes, block: Block, seen: TracedBlock) -> Block:
-    kernels_run = [operation for operation in seen.operations for _ in range(operation.count)]
-    working = (Saved("gradients", _bytes(sizes, seen.working), "replicated"),)
+def _block(sizes: Sizes, block: Block, traced: TracedBlock) -> Block:
+    kernels_run = [operation for operation in traced.operations for _ in range(operation.count)]
+    working = (Saved("gradients", _bytes(sizes, traced.working), "replicated"),)
     kernels = Pointwise(
         "kernels",
-        _bytes(sizes, seen.forward),
-        _bytes(sizes, seen.backward),
+        _bytes(sizes, traced.forward),
+        _bytes(sizes, traced.backward),
         "replicated",
-        num_kernels=round(_chosen(sizes, seen.kernels)),
+        num_kernels=round(_chosen(sizes, traced.kernels)),
     )
     return replace(
         block,
         gemms=tuple(_gemm(block.name, run) for run in kernels_run if run.kind != "attention"),
         attentions=tuple(_attention(run) for run in kernels_run if run.kind == "attention"),
         pointwise=(kernels, *_orders(sizes, kernels_run)),
-        saved=(Saved("kept", _bytes(sizes, seen.saved), "replicated"),),
+        saved=(Saved("kept", _bytes(sizes, traced.saved), "replicated"),),
         # a layer has one alternative per half; here both are the same
         working=(working, working) if block.kind == "layer" else (working,),
     )

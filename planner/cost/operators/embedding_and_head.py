@@ -103,13 +103,13 @@ def _output_and_pieces(sizes: Sizes, vocab: int) -> tuple[Saved, ...]:
 def _loss(sizes: Sizes, vocab: int) -> tuple[Pointwise, tuple[Saved, ...], tuple[Saved, ...]]:
     """Cross entropy over the vocabulary: kernel, saved tensors, temporaries of backward."""
     e, kernels = sizes.element, sizes.kernels
-    cast, eager, beside = e + FP32 if e < FP32 else 0, kernels.loss == "eager", 0
+    cast, eager, output_bytes = e + FP32 if e < FP32 else 0, kernels.loss == "eager", 0
     saved_bytes: float
     working: float
     if eager:
         # to fp32, log-softmax; backward: fill, log-softmax gradient, back to 16 bits
         forward, backward, working = cast + 8, 4 + 12 + cast, 2 * FP32
-        saved_bytes, beside = FP32, e * (_holds_logits(sizes) + sizes.model.logits_softcap)
+        saved_bytes, output_bytes = FP32, e * (_holds_logits(sizes) + sizes.model.logits_softcap)
     elif kernels.loss.startswith("vocab-parallel"):
         # max, subtract, exponentiate, sum, divide in fp32, in place (Megatron-LM)
         forward, backward, saved_bytes, working = cast + 28, 8 + cast, FP32, e
@@ -131,7 +131,7 @@ def _loss(sizes: Sizes, vocab: int) -> tuple[Pointwise, tuple[Saved, ...], tuple
         (
             Saved("loss.logits", saved_bytes * piece, split, until_loss=True),
             # the 16-bit logits, and the tanh of their soft cap
-            Saved("loss.output", beside * piece, split),
+            Saved("loss.output", output_bytes * piece, split),
         ),
         (
             Saved("loss.gradient", working * piece, split),

@@ -30,7 +30,7 @@ def dense(sizes: Sizes, width: int) -> Operators:
     size = sizes.product_input * sizes.model.hidden_size
     entering = Saved("mlp.input", size, "gathered", input_of=("gate", "up"), for_weights=1.0)
     products = _products(sizes, width, "mlp", until_ffn=True)
-    return Operators(saved=(entering,)) + products.again_with("mlp")
+    return Operators(saved=(entering,)) + products.recomputed_with("mlp")
 
 
 def routed(sizes: Sizes, experts: Experts) -> Operators:
@@ -52,7 +52,7 @@ def routed(sizes: Sizes, experts: Experts) -> Operators:
     routing, moved = FP32 * experts.num_experts, e * h * (2 + 3 * k)
     num = experts.num_experts
     outside = Saved("mlp.input", e * h, "gathered", input_of=("gate", "up"), for_weights=1.0)
-    outside = replace(outside, again_with=("layernorm",))
+    outside = replace(outside, recomputed_with=("layernorm",))
     experts_operators = Operators(
         gemms=(
             Gemm("router", num, h, quantizable=False),
@@ -61,7 +61,7 @@ def routed(sizes: Sizes, experts: Experts) -> Operators:
         ),
         pointwise=(
             # the cast of the saved input is not recomputed with it
-            replace(activation.pointwise[0], again_with=("moe_act",)),
+            replace(activation.pointwise[0], recomputed_with=("moe_act",)),
             *activation.pointwise[1:],
             Pointwise("router", 6 * routing, 6 * routing, num_kernels=6),
             # copy every token to its experts' order and back
@@ -71,13 +71,15 @@ def routed(sizes: Sizes, experts: Experts) -> Operators:
             Saved("router", 3 * routing, "gathered"),
             *_dispatched(sizes, e * h * k),
             activation.saved[0],
-            replace(activation.saved[1], again_with=("moe_act",)),
+            replace(activation.saved[1], recomputed_with=("moe_act",)),
         ),
     )
     # the shared expert reads the same input as the routed ones
     if shared := shared_size(experts):
-        experts_operators += _products(sizes, shared, "shared_expert").again_with("shared_experts")
-    return Operators(saved=(outside,)) + experts_operators.again_with("moe")
+        experts_operators += _products(sizes, shared, "shared_expert").recomputed_with(
+            "shared_experts"
+        )
+    return Operators(saved=(outside,)) + experts_operators.recomputed_with("moe")
 
 
 def _products(sizes: Sizes, width: int, name: str, *, until_ffn: bool = False) -> Operators:

@@ -27,11 +27,11 @@ def attention_flop(
     0.5
     """
     keys = attention.keys * np.asarray(keys, dtype=float)
-    seen = np.minimum(keys, attention.window) if attention.window else keys
+    visible = np.minimum(keys, attention.window) if attention.window else keys
     if attention.causal and skips_masked:
-        seen = seen - seen**2 / (2 * keys)
+        visible = visible - visible**2 / (2 * keys)
     width = attention.qk_dim + attention.v_dim
-    return 2.0 * attention.queries * np.asarray(queries) * seen * width * attention.num_heads
+    return 2.0 * attention.queries * np.asarray(queries) * visible * width * attention.num_heads
 
 
 def sequence_flop(

@@ -38,17 +38,17 @@ class Operators:
             self.saved + operators.saved,
         )
 
-    def again_with(self, module: Module) -> Operators:
+    def recomputed_with(self, module: Module) -> Operators:
         """Copy in which recompute of `module` repeats every operator and tensor."""
 
-        def marked(item: _Operator) -> _Operator:
-            return replace(item, again_with=(*item.again_with, module))
+        def with_module(item: _Operator) -> _Operator:
+            return replace(item, recomputed_with=(*item.recomputed_with, module))
 
         return Operators(
-            tuple(map(marked, self.gemms)),
-            tuple(map(marked, self.attentions)),
-            tuple(map(marked, self.pointwise)),
-            tuple(map(marked, self.saved)),
+            tuple(map(with_module, self.gemms)),
+            tuple(map(with_module, self.attentions)),
+            tuple(map(with_module, self.pointwise)),
+            tuple(map(with_module, self.saved)),
         )
 
 

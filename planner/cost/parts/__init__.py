@@ -98,7 +98,7 @@ def order_parts(figures: Mapping[str, Any], names: tuple[str, ...]) -> dict[str,
 def part(name: str) -> Part:
     """Record of a part. Raises UnknownNameError if there is none with this name."""
     if name not in _BY_NAME:
-        raise UnknownNameError("part", name, _BY_NAME, f"`{__name__}` has all {len(_BY_NAME)}")
+        raise UnknownNameError("part", name, _BY_NAME, f"`{__name__}` lists all {len(_BY_NAME)}")
     return _BY_NAME[name]
 
 

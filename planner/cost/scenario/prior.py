@@ -107,15 +107,15 @@ class Prior(Description):
         compute, traffic, host = (
             a.shares[:, None, i] * b.shares[None, :, i] for i in range(a.shares.shape[1])
         )
-        alike = _alike(a.size, b.size, self.size_reach)
+        size_similarity = _similarity(a.size, b.size, self.size_reach)
         rates = self.compute**2 + self.assumed_rate**2 * a.assumed_rate[:, None] * b.assumed_rate
         links = self.traffic**2 + self.assumed_links**2 * a.assumed_links[:, None] * b.assumed_links
         return (
             self.common**2
             + machine * (rates * compute + links * traffic)
             + framework * self.host**2 * host
-            + alike * self.model**2
-            + alike * _alike(a.shape, b.shape, self.shape_reach) * self.layout**2
+            + size_similarity * self.model**2
+            + size_similarity * _similarity(a.shape, b.shape, self.shape_reach) * self.layout**2
             + self.growth**2 * a.growth[:, None] * b.growth
             + odd * self.odd**2 * (machine & framework)
         )
@@ -167,7 +167,7 @@ class Prior(Description):
         return self.variance_shared(a) + self.variance_alone(a) + site + self.variance_odd
 
 
-def _alike(a: Float, b: Float, reach: float) -> Float:
+def _similarity(a: Float, b: Float, reach: float) -> Float:
     """Similarity (n, m) of two sets of points; 1 where equal."""
     squares = np.sum((a[:, None] - b[None]) ** 2, axis=-1)
     return np.exp(-squares / (2 * reach**2))

@@ -37,7 +37,7 @@ def in_flight(layouts: Layouts, stage: ArrayLike) -> Float:
     stage = np.asarray(stage)
     micro_batches = first.in_flight(p, v, m, stage)
     for schedule in further_schedules:
-        if np.any(runs_schedule := layouts.scheduled(schedule.name)):
+        if np.any(runs_schedule := layouts.uses_schedule(schedule.name)):
             micro_batches = np.where(
                 runs_schedule, schedule.in_flight(p, v, m, stage), micro_batches
             )
@@ -58,10 +58,10 @@ def chunks_in_flight(layouts: Layouts, stage: ArrayLike, layers: Float) -> Float
     micro_batches = np.zeros(np.shape(layers))
     micro_batches[0] = in_flight(layouts, stage)
     for schedule in REGISTRY.values():
-        runs_schedule = layouts.scheduled(schedule.name) & layouts.piped
-        if schedule.of_chunks and np.any(runs_schedule):
+        runs_schedule = layouts.uses_schedule(schedule.name) & layouts.piped
+        if schedule.in_flight_by_chunk and np.any(runs_schedule):
             micro_batches = np.where(
-                runs_schedule, schedule.of_chunks(p, v, m, stage, layers), micro_batches
+                runs_schedule, schedule.in_flight_by_chunk(p, v, m, stage, layers), micro_batches
             )
     return micro_batches
 
@@ -80,7 +80,7 @@ def chunks_waiting(layouts: Layouts, stage: ArrayLike, layers: Float) -> tuple[F
     p, v, m, stage = layouts.pp, layouts.vpp, layouts.num_microbatches, np.asarray(stage)
     in_flight_passes = waiting = np.zeros(np.shape(layers))
     for schedule in REGISTRY.values():
-        runs_schedule = layouts.scheduled(schedule.name) & layouts.piped
+        runs_schedule = layouts.uses_schedule(schedule.name) & layouts.piped
         if schedule.waiting and np.any(runs_schedule):
             passes = schedule.waiting(p, v, m, stage, layers)
             in_flight_passes, waiting = (
@@ -102,16 +102,16 @@ def bubble_s(layouts: Layouts, pipeline: PipelinePasses) -> Float:
     >>> layouts = Layouts.of(Layout(pp=4, schedule="1f1b", grad_accumulation=8))
     >>> one, before, four = (Passes(*(n * np.array([3.0, 1.0, 1.0])[:, None])) for n in (1, 3, 4))
     >>> all_stages = Passes(*(part[0] for part in (four.total_s, four.forward_s, four.weight_s)))
-    >>> pipeline = PipelinePasses(np.array([3]), one, before, one.less(one), all_stages)
+    >>> pipeline = PipelinePasses(np.array([3]), one, before, one.minus(one), all_stages)
     >>> float(bubble_s(layouts, pipeline))                      # 3 * 3 s
     9.0
     """
     shape = (layouts.pp, layouts.vpp, layouts.num_microbatches)
     slowest = pipeline.at_stage.at(np.argmax(pipeline.at_stage.total_s, axis=-1)[..., None])
-    other_stages = pipeline.all_stages.less(slowest)
+    other_stages = pipeline.all_stages.minus(slowest)
     idle = idle_s(*shape, slowest, other_stages)
     for schedule in REGISTRY.values():
-        if not np.any(runs_schedule := layouts.scheduled(schedule.name) & layouts.piped):
+        if not np.any(runs_schedule := layouts.uses_schedule(schedule.name) & layouts.piped):
             continue
         if schedule.length_s is not None:
             length = schedule.length_s(*shape, pipeline)
@@ -152,4 +152,4 @@ def fewest_micro_batches(layouts: Layouts) -> Int:
 
 def _any_of(layouts: Layouts, has_trait: Callable[[PipelineSchedule], bool]) -> Mask:
     names = [name for name, schedule in REGISTRY.items() if has_trait(schedule)]
-    return np.any([layouts.scheduled(name) for name in names], axis=0)
+    return np.any([layouts.uses_schedule(name) for name in names], axis=0)

@@ -11,7 +11,7 @@ from planner.cost.schedules.schedule import (
     PipelineSchedule,
     Task,
     idle_s,
-    one_each,
+    order_1f1b,
 )
 
 
@@ -46,7 +46,7 @@ GPIPE = PipelineSchedule(
 def _plain_order(p: int, stage: int, m: int, v: int) -> list[Task]:
     forward = [Task(stage, "forward", i, 0) for i in range(m)]
     backward = [Task(stage, "backward", i, 0) for i in range(m)]
-    return one_each(forward, backward, min(p - stage - 1, m))
+    return order_1f1b(forward, backward, min(p - stage - 1, m))
 
 
 def _plain_in_flight(p: Int, v: Int, m: Int, stage: Int) -> Float:
@@ -96,7 +96,7 @@ def _interleaved_order(p: int, stage: int, m: int, v: int) -> list[Task]:
             backward += [Task(stage, "backward", first + i, v - 1 - chunk) for i in range(p)]
     if m == p:
         return forward + backward
-    return one_each(forward, backward, min(2 * (p - stage - 1) + (v - 1) * p, m * v))
+    return order_1f1b(forward, backward, min(2 * (p - stage - 1) + (v - 1) * p, m * v))
 
 
 def _interleaved_in_flight(p: Int, v: Int, m: Int, stage: Int) -> Float:
@@ -106,7 +106,7 @@ def _interleaved_in_flight(p: Int, v: Int, m: Int, stage: Int) -> Float:
     return np.where(m == p, m, np.minimum(chunks / v, m))
 
 
-def _interleaved_of_chunks(p: Int, v: Int, m: Int, stage: Int, layers: Float) -> Float:
+def _interleaved_in_flight_by_chunk(p: Int, v: Int, m: Int, stage: Int, layers: Float) -> Float:
     """Passes of each chunk in flight when the activations of most layers are held. Shape (chunks,
     ...)."""
     in_flight_passes = np.rint(_interleaved_in_flight(p, v, m, stage) * v).astype(np.int64)
@@ -151,8 +151,8 @@ def _interleaved_length_s(p: Int, v: Int, m: Int, pipeline: PipelinePasses) -> F
     through = np.max(before.total_s + m * stages.total_s + waits, axis=-1)
     forward = before.forward_s + m * stages.forward_s + after.forward_s
     back = before.backward_s + m * stages.backward_s + after.backward_s
-    apart = np.max(forward, axis=-1) + np.max(back, axis=-1)
-    return np.where((m == p)[..., 0], apart, through)
+    separate = np.max(forward, axis=-1) + np.max(back, axis=-1)
+    return np.where((m == p)[..., 0], separate, through)
 
 
 INTERLEAVED = PipelineSchedule(
@@ -160,7 +160,7 @@ INTERLEAVED = PipelineSchedule(
     source="Narayanan et al. 2021, arXiv:2104.04473, section 2.2",
     order=_interleaved_order,
     in_flight=_interleaved_in_flight,
-    of_chunks=_interleaved_of_chunks,
+    in_flight_by_chunk=_interleaved_in_flight_by_chunk,
     length_s=_interleaved_length_s,
     interleaves=True,
 )

@@ -48,7 +48,7 @@ class Passes:
         parts = (self.total_s, self.forward_s, self.weight_s)
         return Passes(*(np.take_along_axis(part, index, axis=-1)[..., 0] for part in parts))
 
-    def less(self, part: Passes) -> Passes:
+    def minus(self, part: Passes) -> Passes:
         """Subtract a part, with each time at least 0 [s]."""
         return Passes(
             np.maximum(self.total_s - part.total_s, 0.0),
@@ -113,7 +113,7 @@ class PipelineSchedule:
     """Tasks of a stage in groups that start and finish together; None: each task alone."""
     in_flight: Callable[[Int, Int, Int, Int], Float]
     """Micro-batches whose activations a stage holds at its peak: (p, v, m, stage)."""
-    of_chunks: Callable[[Int, Int, Int, Int, Float], Float] | None = None
+    in_flight_by_chunk: Callable[[Int, Int, Int, Int, Float], Float] | None = None
     """Passes in flight by chunk at the peak: (p, v, m, stage, layers of the chunks)."""
     waiting: Callable[[Int, Int, Int, Int, Float], tuple[Float, Float]] | None = None
     """By chunk, in the cool-down: passes held, and those with pending weight gradients."""
@@ -140,7 +140,7 @@ class PipelineSchedule:
         return self.name in V_SHAPED
 
 
-def one_each(forward: list[Task], backward: list[Task], warm_up: int) -> list[Task]:
+def order_1f1b(forward: list[Task], backward: list[Task], warm_up: int) -> list[Task]:
     """Order tasks: `warm_up` forwards, then one forward and one backward in turn, then the rest."""
     order = forward[:warm_up]
     for ahead, back in zip(forward[warm_up:], backward, strict=False):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from planner.cost.schedules.bubble import schedule_by_name
 from planner.cost.schedules.schedule import PipelineSchedule, Task
-from planner.cost.schedules.timeline import ASIDE, Drawn, Event, Timeline
+from planner.cost.schedules.timeline import ASYNC_TRANSFER, Event, EventKind, Timeline
 from planner.describe.layout import Layout, Schedule
 from planner.errors import LayoutError
 
@@ -16,7 +16,7 @@ from planner.errors import LayoutError
 class Span(NamedTuple):
     """Part of a pass, or of the work before or after all passes."""
 
-    kind: Drawn
+    kind: EventKind
     seconds: float
     hidden: bool = False
     """True for traffic hidden behind the pass, at most as long as it; nothing waits for it."""
@@ -87,7 +87,7 @@ class StageTime:
     blocked_s: float = 0.0
     """Time that exposed transfers block the stage after each pass of a chunk."""
 
-    def dealt(self, chunks: int) -> StageWork:
+    def split_over_chunks(self, chunks: int) -> StageWork:
         """Split the times equally over `chunks`."""
         backward = Span("backward", (self.backward_s - self.weight_gradient_s) / chunks)
         recompute = (Span("recompute", self.recompute_s / chunks),) if self.recompute_s else ()
@@ -122,19 +122,22 @@ def simulate(
             f"interleaved 1F1B needs micro-batches in multiples of pp = {p}, not "
             f"{micro_batches}; use {max(p, micro_batches // p * p)}"
         )
-    place = Layout(pp=p, vpp=chunks, schedule=schedule)
+    layout = Layout(pp=p, vpp=chunks, schedule=schedule)
     least = 2 if pipeline_schedule.v_shaped else 1
     if not pipeline_schedule.interleaves and chunks != least:
         raise LayoutError(
             f"vpp = {chunks} needs the interleaved schedule, not {schedule}; use vpp = {least}"
         )
-    works = [stage if isinstance(stage, StageWork) else stage.dealt(chunks) for stage in stages]
+    works = [
+        stage if isinstance(stage, StageWork) else stage.split_over_chunks(chunks)
+        for stage in stages
+    ]
     orders = [_groups(pipeline_schedule, p, stage, micro_batches, chunks) for stage in range(p)]
-    run = _Run(works, orders, pipeline_schedule, place)
+    run = _Run(works, orders, pipeline_schedule, layout)
     run.passes()
     run.close()
-    together = tuple(group for order in orders for group in order if len(group) > 1)
-    return Timeline(place, micro_batches, tuple(run.events), tuple(run.waits), together)
+    groups = tuple(group for order in orders for group in order if len(group) > 1)
+    return Timeline(layout, micro_batches, tuple(run.events), tuple(run.waits), groups)
 
 
 def _groups(
@@ -154,15 +157,15 @@ class _Run:
         works: Sequence[StageWork],
         orders: list[list[tuple[Task, ...]]],
         schedule: PipelineSchedule,
-        place: Layout,
+        layout: Layout,
     ) -> None:
         self.events: list[Event] = []
         self.waits: list[tuple[int, ...]] = []
-        self._works, self._orders, self._place = works, orders, place
+        self._works, self._orders, self._layout = works, orders, layout
         self._defers = schedule.defers_weight_gradients
         self._latest: list[int | None] = [None] * len(works)
         """Last event that keeps each stage busy."""
-        self._made: dict[Task, int] = {}
+        self._results: dict[Task, int] = {}
         """Event after which a task's result is on its own stage; `_sent`: on a neighbour."""
         self._sent: dict[Task, int] = {}
         backwards = [[t for g in order for t in g if t.kind == "backward"] for order in orders]
@@ -178,27 +181,27 @@ class _Run:
             for stage in list(waiting):
                 order = self._orders[stage]
                 while position[stage] < len(order):
-                    if not self._worked(order[position[stage]]):
+                    if not self._run_group(order[position[stage]]):
                         break
                     position[stage] += 1
                     progressed = True
                 if position[stage] == len(order):
                     waiting.remove(stage)
-            assert progressed or not waiting, "the order of a schedule waits for itself"
+            assert progressed or not waiting, "the schedule's order deadlocks"
 
     def close(self) -> None:
         """Run the work after each stage's passes, then the work after those of all stages."""
         for stage, work in enumerate(self._works):
             self._chain(Task(stage, "step", 0, 0), work.after, ())
-        over = [event for event in self._latest if event is not None]
+        last_events = [event for event in self._latest if event is not None]
         for stage, work in enumerate(self._works):
-            self._chain(Task(stage, "step", 0, 0), work.closing, over)
+            self._chain(Task(stage, "step", 0, 0), work.closing, last_events)
 
-    def _worked(self, group: tuple[Task, ...]) -> bool:
+    def _run_group(self, group: tuple[Task, ...]) -> bool:
         """Run a group's tasks in sequence if their inputs are available; True if they ran."""
-        sources = [source for t in group if (source := _source(t, self._place)) is not None]
+        sources = [source for t in group if (source := _source(t, self._layout)) is not None]
         sources = [source for source in sources if source not in group]
-        if any(source not in self._made for source in sources):
+        if any(source not in self._results for source in sources):
             return False
         stage = group[0].stage
         needs: Iterable[int] = [self._arrival(source, stage) for source in sources]
@@ -206,12 +209,12 @@ class _Run:
             self._chain(task, self._spans(task), needs)
             needs = ()
         done = self._latest[stage]
-        assert done is not None, "a task is an event"
+        assert done is not None, "every task adds an event"
         work = self._works[stage]
         for task in group:
-            self._made[task] = done
-            if work.send_s and _goes(task, self._place):
-                self._sent[task] = self._add(task, Span(ASIDE, work.send_s), (done,))
+            self._results[task] = done
+            if work.send_s and _leaves_stage(task, self._layout):
+                self._sent[task] = self._add(task, Span(ASYNC_TRANSFER, work.send_s), (done,))
         for task in group:
             # weight gradients send nothing
             if work.blocked_s and task.kind != "weight_gradient":
@@ -220,7 +223,7 @@ class _Run:
 
     def _arrival(self, source: Task, stage: int) -> int:
         """Return the event after which a stage has the result of a task."""
-        result = self._made[source]
+        result = self._results[source]
         return result if source.stage == stage else self._sent.get(source, result)
 
     def _chain(self, task: Task, spans: Sequence[Span], needs: Iterable[int]) -> None:
@@ -267,22 +270,22 @@ class _Run:
         )
 
 
-def _source(task: Task, place: Layout) -> Task | None:
+def _source(task: Task, layout: Layout) -> Task | None:
     """Return the task whose result a task needs; None for the first."""
     stage, kind, micro_batch, chunk = task
     if kind == "weight_gradient":
         return Task(stage, "backward", micro_batch, chunk)
-    before = place.chunk(stage, chunk) + (-1 if kind == "forward" else 1)
-    if before == place.pp * place.vpp:
+    before = layout.chunk(stage, chunk) + (-1 if kind == "forward" else 1)
+    if before == layout.pp * layout.vpp:
         return Task(stage, "forward", micro_batch, chunk)
     if before < 0:
         return None
-    return Task(place.stage_of(before), kind, micro_batch, before // place.pp)
+    return Task(layout.stage_of(before), kind, micro_batch, before // layout.pp)
 
 
-def _goes(task: Task, place: Layout) -> bool:
+def _leaves_stage(task: Task, layout: Layout) -> bool:
     """True if a task's result goes to another stage; at the turn of a V it stays."""
     if task.kind == "weight_gradient":
         return False
-    after = place.chunk(task.stage, task.chunk) + (1 if task.kind == "forward" else -1)
-    return 0 <= after < place.pp * place.vpp and place.stage_of(after) != task.stage
+    after = layout.chunk(task.stage, task.chunk) + (1 if task.kind == "forward" else -1)
+    return 0 <= after < layout.pp * layout.vpp and layout.stage_of(after) != task.stage

@@ -13,7 +13,7 @@ from planner.describe.layout import Layout
 if TYPE_CHECKING:
     import networkx
 
-Drawn = Literal[
+EventKind = Literal[
     "forward",
     "recompute",
     "backward",
@@ -38,10 +38,10 @@ Stream = Literal["compute", "host", "tensor", "context", "expert", "pipeline", "
 
 STREAMS: tuple[Stream, ...] = get_args(Stream)
 
-ASIDE: Drawn = "communication"
+ASYNC_TRANSFER: EventKind = "communication"
 """Kind of events that do not keep their stage busy, although others wait for them."""
 
-_STREAM: dict[Drawn, Stream] = {
+_STREAM: dict[EventKind, Stream] = {
     "host_overhead": "host",
     "tensor_parallel": "tensor",
     "context_parallel": "context",
@@ -54,7 +54,7 @@ _STREAM: dict[Drawn, Stream] = {
 }
 
 
-def stream_of(kind: Drawn) -> Stream:
+def stream_of(kind: EventKind) -> Stream:
     """Return the stream on which events of a kind run; an awaited transfer blocks computation."""
     return _STREAM.get(kind, "compute")
 
@@ -64,7 +64,7 @@ class Event:
     """Work of a stage on a task, or the transfer of its result."""
 
     task: Task
-    kind: Drawn
+    kind: EventKind
     start_s: float
     end_s: float
     hidden: bool = False
@@ -93,7 +93,7 @@ class Event:
     @property
     def keeps_busy(self) -> bool:
         """True if the stage computes nothing else during the event."""
-        return not self.hidden and self.kind != ASIDE
+        return not self.hidden and self.kind != ASYNC_TRANSFER
 
     @property
     def in_passes(self) -> bool:
@@ -110,7 +110,7 @@ class Event:
 class Timeline:
     """Events of one step, by stage and time."""
 
-    place: Layout
+    layout: Layout
     """Layout with stages, chunks and schedule, which place each chunk in the model."""
     num_micro_batches: int
     events: tuple[Event, ...]
@@ -123,12 +123,12 @@ class Timeline:
     @property
     def num_stages(self) -> int:
         """Number of pipeline stages."""
-        return self.place.pp
+        return self.layout.pp
 
     @property
     def num_chunks(self) -> int:
         """Number of chunks per stage."""
-        return self.place.vpp
+        return self.layout.vpp
 
     @functools.cached_property
     def makespan_s(self) -> float:
@@ -172,10 +172,10 @@ class Timeline:
 
     def held_bytes(self, stage: int, each: Sequence[float]) -> tuple[list[float], list[float]]:
         """Return times, and the bytes held from each on, where a chunk's pass holds `each`."""
-        mine = self.computed(stage)
+        pass_events = self.computed(stage)
         opened: dict[tuple[int, int], float] = {}
         closed: dict[tuple[int, int], float] = {}
-        for e in mine:
+        for e in pass_events:
             key = (e.micro_batch, e.chunk)
             opened.setdefault(key, e.start_s)
             closed[key] = max(closed.get(key, 0.0), e.end_s)

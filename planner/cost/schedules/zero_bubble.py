@@ -88,7 +88,7 @@ def _v_in_flight(p: Int, v: Int, m: Int, stage: Int) -> Float:
     return (np.minimum(m, 2 * p - stage - 1) + np.minimum(m, stage + 1)) / 2
 
 
-def _v_of_chunks(p: Int, v: Int, m: Int, stage: Int, layers: Float) -> Float:
+def _v_in_flight_by_chunk(p: Int, v: Int, m: Int, stage: Int, layers: Float) -> Float:
     """Passes in flight: 2 p - i - 1 of chunk one, i + 1 of chunk two, or one more and one less."""
     first, second = np.minimum(m, 2 * p - stage - 1), np.minimum(m, stage + 1)
     # each round starts with a forward pass of the first chunk; the second's follows its backward
@@ -121,7 +121,7 @@ ZERO_BUBBLE_V = PipelineSchedule(
     source="Qi et al. 2023, arXiv:2401.10241, section 6; torch 2.13, ScheduleZBVZeroBubble",
     order=_v_order,
     in_flight=_v_in_flight,
-    of_chunks=_v_of_chunks,
+    in_flight_by_chunk=_v_in_flight_by_chunk,
     waiting=_v_waiting,
     bubble_s=_v_bubble_s,
     defers_weight_gradients=True,
@@ -205,7 +205,7 @@ def _dual_in_flight(p: Int, v: Int, m: Int, stage: Int) -> Float:
     return (np.minimum(m, 2 * p - stage) + np.minimum(m, stage + 1)) / 2
 
 
-def _dual_of_chunks(p: Int, v: Int, m: Int, stage: Int, layers: Float) -> Float:
+def _dual_in_flight_by_chunk(p: Int, v: Int, m: Int, stage: Int, layers: Float) -> Float:
     """Passes in flight: 2 p - i of the first chunk and i + 1 of the second."""
     return pair(np.minimum(m, 2 * p - stage), np.minimum(m, stage + 1), layers)
 
@@ -234,7 +234,7 @@ DUAL_PIPE_V = PipelineSchedule(
     order=_dual_order,
     groups=_dual_groups,
     in_flight=_dual_in_flight,
-    of_chunks=_dual_of_chunks,
+    in_flight_by_chunk=_dual_in_flight_by_chunk,
     waiting=_dual_waiting,
     bubble_s=_dual_bubble_s,
     defers_weight_gradients=True,

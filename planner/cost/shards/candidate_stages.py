@@ -27,7 +27,8 @@ def candidate_stages(blocks: tuple[Block, ...], layouts: Layouts, framework: Fra
     >>> candidate_stages(blocks_of(scenario), deep, scenario.framework).tolist()
     [0, 7]
     """
-    unique, num_in_flight, index = distinct_stage_layouts(blocks, layouts, ~_falls(layouts) * 1)
+    decreases = _in_flight_decreases(layouts)
+    unique, num_in_flight, index = distinct_stage_layouts(blocks, layouts, ~decreases * 1)
     row, stage = enumerate_stages(unique)
     receives = np.where(stage > 0, num_in_flight[row], 0)
     counts = chunk_block_counts(blocks, unique.take(row), stage, framework)
@@ -43,11 +44,11 @@ def candidate_stages(blocks: tuple[Block, ...], layouts: Layouts, framework: Fra
     return _packed(stages, present).take(index, axis=0)
 
 
-def _falls(layouts: Layouts) -> Mask:
+def _in_flight_decreases(layouts: Layouts) -> Mask:
     """True if every stage has fewer micro-batches in flight than the stage before it."""
     m, pp = layouts.num_microbatches, layouts.pp
-    interleaved = layouts.scheduled("interleaved-1f1b")
-    return (layouts.scheduled("1f1b") & (m >= pp)) | (interleaved & (m >= 2 * pp))
+    interleaved = layouts.uses_schedule("interleaved-1f1b")
+    return (layouts.uses_schedule("1f1b") & (m >= pp)) | (interleaved & (m >= 2 * pp))
 
 
 def _first_of_each(contents: Float, row: Int) -> Mask:

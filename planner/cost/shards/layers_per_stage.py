@@ -33,7 +33,7 @@ _EVENLY = LayerSplit()
 
 
 def layers_on_stage(
-    num_layers: int, pp: ArrayLike, stage: ArrayLike, deal: LayerSplit = _EVENLY
+    num_layers: int, pp: ArrayLike, stage: ArrayLike, split: LayerSplit = _EVENLY
 ) -> tuple[Float, Float]:
     """Index of a stage's first layer and its number of layers [1].
 
@@ -46,17 +46,17 @@ def layers_on_stage(
     [6, 5, 5, 0]
     """
     pp, stage = np.broadcast_arrays(np.asarray(pp), np.asarray(stage))
-    if deal.layers_of_chunks:
-        layers = np.array(deal.layers_of_chunks, dtype=float)
+    if split.layers_of_chunks:
+        layers = np.array(split.layers_of_chunks, dtype=float)
         return (np.cumsum(layers) - layers)[stage], layers[stage]
-    if deal.by_cost:
-        share = (num_layers + deal.last) / pp
+    if split.by_cost:
+        share = (num_layers + split.last) / pp
         start = np.where(stage > 0, np.floor(share * stage) + 1, 0)
         end = np.where(stage < pp - 1, np.floor(share * (stage + 1)) + 1, num_layers)
         start, end = np.minimum(start, num_layers), np.minimum(end, num_layers)
         return start.astype(float), (end - start).astype(float)
     # ends count as whole layers: split all evenly, then subtract the ends
-    first, last = int(deal.first), int(deal.last)
+    first, last = int(split.first), int(split.last)
     base, extra = np.divmod(num_layers + first + last, pp)
     count = base + (stage < extra) - first * (stage == 0) - last * (stage == pp - 1)
     start = stage * base + np.minimum(stage, extra) - first * (stage > 0)
@@ -76,7 +76,7 @@ def chunk_counts(
     >>> [count.tolist() for count in counts]        # 32 layers and 2 ends
     [[1.0, 0.0], [4.0, 4.0], [0.0, 0.0]]
     """
-    total, dealt, deals = _deals(blocks, layouts, framework)
+    total, split_index, splits = _layer_splits(blocks, layouts, framework)
     most = int(np.max(layouts.vpp, initial=1))
     number = np.arange(most).reshape(-1, *[1] * np.ndim(stage))
     shape = (most, *np.shape(stage))
@@ -84,9 +84,9 @@ def chunk_counts(
     exists = np.broadcast_to(number < layouts.vpp, shape)
     chunk = np.where(exists, layouts.chunk(stage, number), 0)
     counts = [np.zeros(shape) for _ in blocks]
-    for number_of_split, deal in enumerate(deals):
-        selected = exists & (dealt == number_of_split)
-        block_counts = _counts_of(blocks, pp[selected], chunk[selected], total, deal)
+    for number_of_split, split in enumerate(splits):
+        selected = exists & (split_index == number_of_split)
+        block_counts = _counts_of(blocks, pp[selected], chunk[selected], total, split)
         for count, values in zip(counts, block_counts, strict=True):
             count[selected] = values
     return counts
@@ -99,7 +99,7 @@ def split_columns(layouts: Layouts) -> tuple[Int | Mask, ...]:
     return (layouts.pp, layouts.vpp, layouts.v_shaped, *custom_columns)
 
 
-def _deals(
+def _layer_splits(
     blocks: tuple[Block, ...], layouts: Layouts, framework: Framework
 ) -> tuple[int, Int, list[LayerSplit]]:
     """Number of layers, index of every layout's split, and the splits; the default is first."""
@@ -116,8 +116,8 @@ def _deals(
     if not np.any(is_custom):
         return total, np.zeros(np.shape(layouts.pp), dtype=np.int64), [default]
     unique, index = layouts.distinct_splits()
-    deals = [layer_split(total, unique[row], default) for row in range(len(unique))]
-    return total, np.where(is_custom, index + 1, 0), [default, *deals]
+    splits = [layer_split(total, unique[row], default) for row in range(len(unique))]
+    return total, np.where(is_custom, index + 1, 0), [default, *splits]
 
 
 def layer_split(num_layers: int, layout: Layout, usual: LayerSplit = _EVENLY) -> LayerSplit:
@@ -134,14 +134,14 @@ def layer_split(num_layers: int, layout: Layout, usual: LayerSplit = _EVENLY) ->
     if layout.split:
         return LayerSplit(layers_of_chunks=layout.chunk_layers)
     if layout.first_layers or layout.last_layers:
-        return LayerSplit(layers_of_chunks=_with_ends_told(num_layers, layout))
+        return LayerSplit(layers_of_chunks=_with_explicit_end_stages(num_layers, layout))
     first, last = layout.embedding_slots, layout.head_slots
     if max(first, last) < 0:
         return usual
     return LayerSplit(first if first >= 0 else usual.first, last if last >= 0 else usual.last)
 
 
-def _with_ends_told(num_layers: int, layout: Layout) -> tuple[int, ...]:
+def _with_explicit_end_stages(num_layers: int, layout: Layout) -> tuple[int, ...]:
     """Layers per chunk; chunks of a first or last stage of explicit size share it evenly."""
     places = layout.pp * layout.vpp
     stages = [layout.stage_of(place) for place in range(places)]
@@ -168,10 +168,10 @@ def _cost(block: Block) -> int:
 
 
 def _counts_of(
-    blocks: tuple[Block, ...], pp: Int, stage: Int, total: int, deal: LayerSplit
+    blocks: tuple[Block, ...], pp: Int, stage: Int, total: int, split: LayerSplit
 ) -> list[Float]:
     """Block counts of stages, for pairs of pp and stage."""
-    start, count = layers_on_stage(total, pp, stage, deal)
+    start, count = layers_on_stage(total, pp, stage, split)
     counts, passed = [], 0
     for block in blocks:
         if block.kind == "embedding":

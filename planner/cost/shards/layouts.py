@@ -81,7 +81,7 @@ class Layouts(Sharding, Chunks, Arrays):
         """Broadcast columns against each other; missing ones take `Layout`'s defaults."""
         defaults = {**encode_layout(Layout()), "dp_shard": 0}
         names = [field.name for field in fields(cls)]
-        assert set(columns) <= set(names), f"no columns of a layout: {set(columns) - set(names)}"
+        assert set(columns) <= set(names), f"not layout fields: {set(columns) - set(names)}"
         arrays = np.broadcast_arrays(
             *(np.asarray(columns.get(name, defaults[name]), dtype=np.int64) for name in names)
         )
@@ -113,15 +113,15 @@ class Layouts(Sharding, Chunks, Arrays):
         return (self.embedding_slots >= 0) | (self.head_slots >= 0)
 
     @property
-    def dealing(self) -> tuple[Int, ...]:
+    def split_settings(self) -> tuple[Int, ...]:
         """User settings of the layer split, as numbers from 0 on."""
-        return tuple(getattr(self, name) + (name in _FROM_BELOW) for name in STAGE_FIELDS)
+        return tuple(getattr(self, name) + (name in _START_AT_MINUS_ONE) for name in STAGE_FIELDS)
 
     def distinct_splits(self) -> tuple[Self, Int]:
         """Unique layer splits over stages and chunks, and the index that expands them."""
         custom = self.has_custom_split
         chunks = [np.where(custom, column, 0) for column in (self.pp, self.vpp, self.schedule)]
-        first, index = distinct(*self.dealing, *chunks)
+        first, index = distinct(*self.split_settings, *chunks)
         return self.of_each(first, index.size), index
 
     # --- counts --------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class Layouts(Sharding, Chunks, Arrays):
 
     # --- experts ---------------------------------------------------------------------------------
 
-    def settled(self, framework: Framework) -> Self:
+    def with_default_etp(self, framework: Framework) -> Self:
         """Fill in the framework's default expert-tensor-parallel degree."""
         if np.all(self.etp > 0):
             return self
@@ -207,12 +207,12 @@ class Layouts(Sharding, Chunks, Arrays):
     def reductions_per_step(self, framework: Framework) -> Int:
         """Gradient reductions per step: one, or one per micro-batch."""
         rules = framework.communication
-        often = self._reduces_every(framework)
+        every_micro_batch = self._reduces_every(framework)
         piped = is_in(self.zero_stage, rules.pipeline_reduce_every_micro_batch) & self.piped
-        often = often | piped
+        every_micro_batch = every_micro_batch | piped
         if framework.buffers.pipeline_gradients_whole:
-            often = often & ~self.piped
-        return np.where(often, self.num_microbatches, 1)
+            every_micro_batch = every_micro_batch & ~self.piped
+        return np.where(every_micro_batch, self.num_microbatches, 1)
 
     def merges_passes(self, framework: Framework) -> Mask:
         """True where passes of neighbouring micro-batches overlap to hide expert all-to-alls."""
@@ -234,8 +234,8 @@ class Layouts(Sharding, Chunks, Arrays):
 
     def backward_gathers_per_step(self, framework: Framework) -> Int:
         """Weight all-gathers per step for backward passes (ZeRO-3)."""
-        stay = self.piped & framework.buffers.pipeline_gradients_whole
-        return np.where(stay, 1, self.num_microbatches)
+        stays_gathered = self.piped & framework.buffers.pipeline_gradients_whole
+        return np.where(stays_gathered, 1, self.num_microbatches)
 
     def extra_head_gathers(self, framework: Framework) -> Int:
         """Extra FSDP all-gathers of the head per step, beyond a layer's, for a chunked loss."""
@@ -243,9 +243,9 @@ class Layouts(Sharding, Chunks, Arrays):
             return np.zeros_like(self.num_microbatches)
         # three per pass: norm forward, all chunks, norm backward (torchtitan 0.3, loss.py)
         backward = np.where(self.shards_weights, self.backward_gathers_per_step(framework), 0)
-        further = 3 * self.num_microbatches - self.gathers_per_step(framework) - backward
+        further_gathers = 3 * self.num_microbatches - self.gathers_per_step(framework) - backward
         layer_units = framework.communication.every_layer_alone
-        return np.where(self.shards_states & layer_units, further, 0)
+        return np.where(self.shards_states & layer_units, further_gathers, 0)
 
     def _reduces_every(self, framework: Framework) -> Mask:
         rules = framework.communication
@@ -331,12 +331,12 @@ class Layouts(Sharding, Chunks, Arrays):
         core = core & (framework.selective_policy == "attention-core")
         return self.recomputes_layers | self.recomputes_module(("core_attn",)) | core
 
-    def keeping(self) -> Self:
+    def without_partial_recompute(self) -> Self:
         """Layouts for layers that partial recompute leaves out: without recompute."""
-        nothing = np.full_like(self.recompute, RECOMPUTE.index("none"))
-        return replace(self, recompute=np.where(self.recomputes_partly, nothing, self.recompute))
+        none = np.full_like(self.recompute, RECOMPUTE.index("none"))
+        return replace(self, recompute=np.where(self.recomputes_partly, none, self.recompute))
 
-    def scheduled(self, name: str) -> Mask:
+    def uses_schedule(self, name: str) -> Mask:
         """The pipeline uses the schedule `name`."""
         return self.schedule == SCHEDULES.index(name)
 
@@ -357,5 +357,5 @@ class Layouts(Sharding, Chunks, Arrays):
 
 _NAMES = tuple(field.name for field in fields(Layouts))
 
-_FROM_BELOW = ("embedding_slots", "head_slots")
+_START_AT_MINUS_ONE = ("embedding_slots", "head_slots")
 """Columns whose values start at -1."""

@@ -166,11 +166,11 @@ def block_counts_around(
     exists = number < each.vpp
     place = each.chunk(stages, number)[exists] + 1
     rows = np.broadcast_to(row, exists.shape)[exists]
-    _, alike = distinct(row, *np.concatenate(counts).astype(np.int64))
+    _, group = distinct(row, *np.concatenate(counts).astype(np.int64))
     latest = np.zeros(len(row), dtype=np.int64)
-    np.maximum.at(latest, alike, stages)
+    np.maximum.at(latest, group, stages)
     table = np.zeros((len(unique_layouts), int(np.max(unique_layouts.pp))), dtype=np.int64)
-    table[row, stages] = latest[alike]
+    table[row, stages] = latest[group]
     stage = table[index, stage]
     first, last = layouts.chunk(stage, 0), layouts.chunk(stage, layouts.vpp - 1)
     before, after = [], []

@@ -27,7 +27,7 @@ from planner.describe.framework.traits import States
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block
 
-_SINGLY = 16
+_MAX_WITHOUT_DEDUPLICATION = 16
 """Up to this many layouts, computing each directly is faster than deduplicating."""
 _OF_STATES = ("dp_shard", "zero_stage", "reshard", "offload", "tiles")
 """Columns that affect only the parameters and states of a rank."""
@@ -87,28 +87,29 @@ class Stages:
     @classmethod
     def of(cls, scenario: Scenario, layouts: Layouts, stage: ArrayLike) -> Self:
         """Make stages from their indices; `layouts` and `stage` broadcast."""
-        blocks, settled = _blocks_of(scenario, layouts), layouts.settled(scenario.framework)
-        return cls(scenario, blocks, settled, layouts, np.asarray(stage, dtype=np.int64))
+        blocks = _blocks_of(scenario, layouts)
+        with_etp = layouts.with_default_etp(scenario.framework)
+        return cls(scenario, blocks, with_etp, layouts, np.asarray(stage, dtype=np.int64))
 
     @classmethod
     def candidates(cls, scenario: Scenario, layouts: Layouts) -> Self:
         """Candidate stages (L, S): one of them is the memory peak, one the slowest."""
         blocks, framework = _blocks_of(scenario, layouts), scenario.framework
-        if len(layouts) <= _SINGLY:
+        if len(layouts) <= _MAX_WITHOUT_DEDUPLICATION:
             stage = candidate_stages(blocks, layouts, framework)
-            settled = layouts.settled(framework).take((..., None))
-            return cls(scenario, blocks, settled, layouts, stage)
-        settled = layouts.settled(framework)
-        work, row = settled.distinct(*(n for n in _COLUMNS if n not in _OF_STATES))
+            with_etp = layouts.with_default_etp(framework).take((..., None))
+            return cls(scenario, blocks, with_etp, layouts, stage)
+        with_etp = layouts.with_default_etp(framework)
+        work, row = with_etp.distinct(*(n for n in _COLUMNS if n not in _OF_STATES))
         unique = candidate_stages(blocks, work, framework)
         stage = unique.take(row, axis=0)
-        first, of_states = distinct(*_states_columns(scenario, settled))
+        first, of_states = distinct(*_states_columns(scenario, with_etp))
         first, index = distinct(of_states[:, None], stage)
-        states = settled.take(first // stage.shape[1])
+        states = with_etp.take(first // stage.shape[1])
         make_stages = functools.partial(cls, scenario, blocks)
         spread = work.take((..., None))
         return make_stages(
-            settled.take((..., None)),
+            with_etp.take((..., None)),
             layouts,
             stage,
             _UniqueStages(make_stages(spread, work, unique), row),
@@ -249,7 +250,7 @@ class Stages:
 
     def layouts_of_block(self, block: Block) -> Layouts:
         """Layouts for a block: without recompute if partial recompute keeps its activations."""
-        return self.layouts.keeping() if block.kept_whole else self.layouts
+        return self.layouts.without_partial_recompute() if block.kept_whole else self.layouts
 
     def of_model(self, figures: list[Float]) -> Float:
         """Sum a figure per block over the blocks of the whole model."""

@@ -117,7 +117,7 @@ def local_params(scenario: Scenario, block: Block, layouts: Layouts) -> LocalPar
     >>> float(local.unsharded) == (layer.num_params - norms) / 4 + norms == 54534144
     True
     """
-    framework, layouts = scenario.framework, layouts.settled(scenario.framework)
+    framework, layouts = scenario.framework, layouts.with_default_etp(scenario.framework)
     sums = {field.name: np.zeros(np.shape(layouts.tp)) for field in fields(LocalParams)}
     padded = layouts.shards_states if framework.shards_rows else None
     optimizer = scenario.workload.optimizer

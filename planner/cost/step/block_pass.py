@@ -16,7 +16,7 @@ from planner.cost.shards.stages import Stages
 from planner.cost.step.communication.block_traffic import AxisTime, block_traffic
 from planner.cost.step.communication.tensor_parallel import StreamTraffic
 from planner.cost.step.compute.block_time import BlockTime, block_time
-from planner.cost.step.kernel_launch import awaited_s
+from planner.cost.step.kernel_launch import host_wait_s
 from planner.describe.model.block import Block
 
 
@@ -95,21 +95,21 @@ def block_passes(scenario: Scenario, blocks: tuple[Block, ...], layouts: Layouts
     >>> round(float(layer.tensor_s / reduce_s), 3)    # two exposed; two hidden but for a fifth
     2.4
     """
-    settled = layouts.settled(scenario.framework)
-    columns = [getattr(settled, name) for name in _SHAPES]
+    with_etp = layouts.with_default_etp(scenario.framework)
+    columns = [getattr(with_etp, name) for name in _SHAPES]
     # only these two facts of the pipeline and the micro-batches matter
-    columns += [settled.piped, settled.num_microbatches > 1]
-    parted = any(block.kept_whole for block in blocks)
-    seen = (settled, settled.keeping()) if parted else (settled,)
-    merges = [each.merges_passes(scenario.framework) for each in seen]
+    columns += [with_etp.piped, with_etp.num_microbatches > 1]
+    is_partial = any(block.kept_whole for block in blocks)
+    variants = (with_etp, with_etp.without_partial_recompute()) if is_partial else (with_etp,)
+    merges = [each.merges_passes(scenario.framework) for each in variants]
     first, index = distinct(*columns, *merges)
-    unique = settled.map(np.ravel).take(first) if len(first) < len(settled) else settled
+    unique = with_etp.map(np.ravel).take(first) if len(first) < len(with_etp) else with_etp
     groups = Groups.of(unique, scenario.machine)
-    without_recompute = unique.keeping() if parted else unique
+    without_recompute = unique.without_partial_recompute() if is_partial else unique
     stream = StreamTraffic.of(scenario, unique, groups)
     pairs = [(block, without_recompute if block.kept_whole else unique) for block in blocks]
     passes = [_block_pass(scenario, block, layouts, groups, stream) for block, layouts in pairs]
-    return passes if unique is settled else [work.take(index) for work in passes]
+    return passes if unique is with_etp else [work.take(index) for work in passes]
 
 
 def _block_pass(
@@ -128,7 +128,7 @@ def _block_pass(
         behind_backward_s=np.asarray(sum(axis.behind_backward_s for axis in axes)),
         host_s=np.zeros_like(tensor.forward_s),
     )
-    return replace(busy, host_s=awaited_s(scenario, block, layouts, groups, busy.total_s))
+    return replace(busy, host_s=host_wait_s(scenario, block, layouts, groups, busy.total_s))
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ def host_pass_s(scenario: Scenario, block: Block, layouts: Layouts, groups: Grou
     if host.piped_collective_s is not None:
         each = np.where(layouts.piped, host.piped_collective_s.value, each)
     sent = issued + each * _num_collectives(scenario, block, layouts)
-    return np.where(layouts.tp > 1, sent * _growth(scenario, layouts, groups), issued)
+    return np.where(layouts.tp > 1, sent * _slowest_host_factor(scenario, layouts, groups), issued)
 
 
 def _repeated_kernels(block: Block, attention: str, layouts: Layouts) -> Float:
@@ -71,7 +71,7 @@ def _repeated_kernels(block: Block, attention: str, layouts: Layouts) -> Float:
         *((operator, operator.num_kernels) for operator in block.pointwise),
     )
     for operator, count in counts:
-        is_recomputed = layouts.recomputes_module(operator.again_with)
+        is_recomputed = layouts.recomputes_module(operator.recomputed_with)
         total = total + np.where(is_recomputed, count, 0)
     return total
 
@@ -87,7 +87,7 @@ def _num_collectives(scenario: Scenario, block: Block, layouts: Layouts) -> Floa
     return block.num_tp_collectives * np.asarray(passes, dtype=float)
 
 
-def _growth(scenario: Scenario, layouts: Layouts, groups: Groups) -> Float:
+def _slowest_host_factor(scenario: Scenario, layouts: Layouts, groups: Groups) -> Float:
     """Slowdown by the slowest host of a tensor-parallel group, relative to one host [1]."""
     host, nodes = scenario.framework.host, groups.tensor.nodes
     if not host.awaits_collectives:
@@ -98,7 +98,7 @@ def _growth(scenario: Scenario, layouts: Layouts, groups: Groups) -> Float:
     return np.where(layouts.piped, spread**host.piped_power.value, nodes)
 
 
-def awaited_s(
+def host_wait_s(
     scenario: Scenario, block: Block, layouts: Layouts, groups: Groups, busy_s: Float
 ) -> Float:
     """Time that devices with `busy_s` of work wait for the host in a block's pass [s].
@@ -109,7 +109,7 @@ def awaited_s(
     >>> scenario = make_scenario("gpt2", "ddp")
     >>> layouts, (_, layer, _) = Layouts.of(Layout()), blocks_of(scenario)
     >>> groups = Groups.of(layouts, scenario.machine)
-    >>> float(awaited_s(scenario, layer, layouts, groups, np.asarray(1.0)))      # a second's work
+    >>> float(host_wait_s(scenario, layer, layouts, groups, np.asarray(1.0)))      # a second's work
     0.0
     """
     least = host_pass_s(scenario, block, layouts, groups)

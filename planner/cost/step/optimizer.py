@@ -173,7 +173,7 @@ def offload_pass_s(stages: Stages, forward_s: Float, backward_s: Float) -> Float
     hidden = np.where(moves.overlap_weights, fetch, 0.0)
     behind = hidden + np.where(moves.overlap_gradients, sent, 0.0)
     # activations use one direction of the link per pass: down in forward, up in backward
-    aside = np.where(moves.overlap_activations, activation_transfer, 0.0)
-    left = np.maximum(np.maximum(hidden, aside) - forward_s, 0.0)
-    left = left + np.maximum(np.maximum(behind, hidden + aside) - backward_s, 0.0)
-    return 2 * (fetch + activation_transfer - aside) + sent - hidden - behind + left
+    overlapped = np.where(moves.overlap_activations, activation_transfer, 0.0)
+    left = np.maximum(np.maximum(hidden, overlapped) - forward_s, 0.0)
+    left = left + np.maximum(np.maximum(behind, hidden + overlapped) - backward_s, 0.0)
+    return 2 * (fetch + activation_transfer - overlapped) + sent - hidden - behind + left

@@ -36,16 +36,18 @@ def time_parts(stages: Stages) -> dict[str, Float]:
     """
     layouts, framework = stages.per_layout, stages.scenario.framework
     work, index = stages.by_work
-    pace, pipeline = _pace(work)
-    pace = pace if index is None else pace.spread(index)
-    slowest = stages.at(np.broadcast_to(pace.slowest, np.shape(layouts.dp))[..., None])
+    slowest_stage, pipeline = _slowest_stage(work)
+    slowest_stage = slowest_stage if index is None else slowest_stage.spread(index)
+    slowest = stages.at(np.broadcast_to(slowest_stage.index, np.shape(layouts.dp))[..., None])
     sent = slowest.of_states(_sent)
-    exposed = _exposed(slowest, sent, pace.beside)
+    exposed = _exposed(slowest, sent, slowest_stage.overlap_window)
     waits = _waits(exposed, layouts, framework)
     parts = {
-        **pace.parts_s,
+        **slowest_stage.parts_s,
         "parameter_gathering": exposed.gather_s,
-        "pipeline_bubble": _bubble_with_waits(pace.idle_s, layouts, pipeline, index, waits),
+        "pipeline_bubble": _bubble_with_waits(
+            slowest_stage.idle_s, layouts, pipeline, index, waits
+        ),
         "gradient_reduction": exposed.gradients_s,
         "optimizer": sent.optimizer_s,
         "parameter_update_gathering": exposed.updates_s,
@@ -74,17 +76,19 @@ def stage_overheads(stages: Stages, passes: list[Pass]) -> StageOverheads:
     for other stages. method.md#pipeline.
 
     >>> stages = Stages.of_pipeline(scenario, Layout(pp=4, schedule="1f1b"))
-    >>> worth = stage_overheads(stages, block_passes(scenario, stages.blocks, stages.layouts))
-    >>> np.round(1e3 * worth.optimizer_s)       # embedding and head at the ends
+    >>> overheads = stage_overheads(stages, block_passes(scenario, stages.blocks, stages.layouts))
+    >>> np.round(1e3 * overheads.optimizer_s)       # embedding and head at the ends
     array([58., 45., 45., 58.])
     """
     forward = stages.total([work.compute.forward_s for work in passes])
     back = stages.total([work.compute.backward_s + work.compute.recompute_s for work in passes])
     total = stages.total([work.total_s for work in passes])
-    beside, sent = _beside(stages, passes, forward, back, total), _sent(stages)
-    exposed = _exposed(stages, sent, beside)
-    worth = StageOverheads(beside.transfer, exposed, sent.traffic, sent.optimizer_s, sent.offload_s)
-    return worth.map(lambda values: np.broadcast_to(values, stages.shape))
+    window, sent = _overlap_window(stages, passes, forward, back, total), _sent(stages)
+    exposed = _exposed(stages, sent, window)
+    overheads = StageOverheads(
+        window.transfer, exposed, sent.traffic, sent.optimizer_s, sent.offload_s
+    )
+    return overheads.map(lambda values: np.broadcast_to(values, stages.shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,7 @@ class _OverlapWindow(Arrays):
     behind_backward_s: Float
 
 
-def _beside(
+def _overlap_window(
     stages: Stages, passes: list[Pass], forward_s: Float, backward_s: Float, total_s: Float
 ) -> _OverlapWindow:
     """Overlap window of one micro-batch; `backward_s` includes recompute."""
@@ -144,13 +148,13 @@ def _sent(stages: Stages) -> _ParameterTraffic:
     )
 
 
-def _exposed(stages: Stages, sent: _ParameterTraffic, beside: _OverlapWindow) -> Exposed:
+def _exposed(stages: Stages, sent: _ParameterTraffic, window: _OverlapWindow) -> Exposed:
     """Exposed data-parallel traffic [s]."""
     return exposed_traffic(
         stages,
         sent.traffic,
-        np.maximum(beside.forward_s - np.where(sent.gathers, beside.behind_forward_s, 0.0), 0.0),
-        np.maximum(beside.backward_s - np.where(sent.reduces, beside.behind_backward_s, 0.0), 0.0),
+        np.maximum(window.forward_s - np.where(sent.gathers, window.behind_forward_s, 0.0), 0.0),
+        np.maximum(window.backward_s - np.where(sent.reduces, window.behind_backward_s, 0.0), 0.0),
     )
 
 
@@ -210,26 +214,26 @@ class _PipelineTimes(Arrays):
 class _SlowestStage(Arrays):
     """Slowest stage of each layout, and the step-time parts that it sets [s]."""
 
-    slowest: Int
+    index: Int
     """Index of this stage among the candidates."""
     parts_s: dict[str, Float]
     """Parts of the step time."""
-    beside: _OverlapWindow
+    overlap_window: _OverlapWindow
     idle_s: Float
     """Pipeline bubble if passes wait for no data-parallel traffic."""
 
 
-def _pace(candidates: Stages) -> tuple[_SlowestStage, _PipelineTimes | None]:
+def _slowest_stage(candidates: Stages) -> tuple[_SlowestStage, _PipelineTimes | None]:
     """Find the slowest stage of each layout, and pass times of pipelines; None without any."""
     scenario, layouts = candidates.scenario, candidates.per_layout
     passes = block_passes(scenario, candidates.blocks, layouts)
-    index, pace_s = _slowest(candidates, passes)
+    index, slowest_s = _slowest_index(candidates, passes)
     stages, compute = candidates.at(index[..., None]), [work.compute for work in passes]
     forward = stages.total([work.forward_s for work in compute])
     backward = stages.total([work.backward_s for work in compute])
     recompute = stages.total([work.recompute_s for work in compute])
 
-    beside = _beside(stages, passes, forward, backward + recompute, pace_s)
+    window = _overlap_window(stages, passes, forward, backward + recompute, slowest_s)
     m = layouts.num_microbatches
     parts = {
         "forward": m * forward,
@@ -239,16 +243,16 @@ def _pace(candidates: Stages) -> tuple[_SlowestStage, _PipelineTimes | None]:
         "tensor_parallel": m * stages.total([work.tensor_s for work in passes]),
         "context_parallel": m * stages.total([work.context_s for work in passes]),
         "expert_parallel": m * stages.total([work.expert_s for work in passes]),
-        "pipeline_transfer": _transfers(layouts, beside.transfer),
+        "pipeline_transfer": _transfers(layouts, window.transfer),
     }
-    pipeline, idle_s = None, np.zeros(pace_s.shape)
+    pipeline, idle_s = None, np.zeros(slowest_s.shape)
     if np.any(layouts.piped):
-        pipeline = _lines(candidates, stages, passes)
+        pipeline = _pipeline_times(candidates, stages, passes)
         idle_s = _bubble_s(layouts, pipeline, (idle_s, idle_s))
-    return _SlowestStage(index, parts, beside, idle_s), pipeline
+    return _SlowestStage(index, parts, window, idle_s), pipeline
 
 
-def _lines(candidates: Stages, slowest: Stages, passes: list[Pass]) -> _PipelineTimes:
+def _pipeline_times(candidates: Stages, slowest: Stages, passes: list[Pass]) -> _PipelineTimes:
     stage, before, after = block_counts_around(
         candidates.blocks, candidates.layouts, candidates.stage, candidates.scenario.framework
     )
@@ -273,8 +277,8 @@ def _waits(exposed: Exposed, layouts: Layouts, framework: Framework) -> tuple[Fl
     m = layouts.num_microbatches
     reduced = np.where(layouts.reductions_per_step(framework) > 1, exposed.gradients_s / m, 0.0)
     back = exposed.around_backward_s + reduced + exposed.offload_s / m
-    often = layouts.gathers_per_step(framework) > 1
-    return np.where(often, exposed.before_later_forward_s, 0.0), back
+    gathers_every_pass = layouts.gathers_per_step(framework) > 1
+    return np.where(gathers_every_pass, exposed.before_later_forward_s, 0.0), back
 
 
 def _bubble_with_waits(
@@ -313,7 +317,7 @@ def _bubble_s(layouts: Layouts, pipeline: _PipelineTimes, waits: tuple[Float, Fl
     return bubble_s(layouts, slowed)
 
 
-def _slowest(stages: Stages, passes: list[Pass]) -> tuple[Int, Float]:
+def _slowest_index(stages: Stages, passes: list[Pass]) -> tuple[Int, Float]:
     """Index of the slowest stage, and its time for one micro-batch [s]."""
     per_stage = stages.total([work.total_s[..., None] for work in passes])
     index: Int = np.argmax(per_stage, axis=-1)

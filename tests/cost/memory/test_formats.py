@@ -157,7 +157,9 @@ def test_what_is_all_reduced_is_not_freed_by_fsdp() -> None:
 
 
 def test_formats_that_exclude_each_other() -> None:
-    with pytest.raises(DescriptionError, match="'fp8-moments' does not go with 'bf16-moments'"):
+    with pytest.raises(
+        DescriptionError, match="'fp8-moments' cannot be combined with 'bf16-moments'"
+    ):
         load_framework("megatron-lm+precision-aware+fp8-moments+bf16-moments")
 
 
@@ -211,7 +213,7 @@ def test_a_checkpoint_of_the_activation_keeps_16_bit_inputs() -> None:
     layout = Layout(dp=8, zero_stage=1, recompute="selective", recompute_modules=("moe_act",))
     job = {"global_batch": 8, "sequence_length": 4096}
     check(scenario("mixtral-8x7b", "megatron-lm", **job), layout)
-    with pytest.raises(LayoutError, match="fp8-activation-input repeats core_attn"):
+    with pytest.raises(LayoutError, match="fp8-activation-input recomputes only core_attn"):
         check(scenario("mixtral-8x7b", "megatron-lm+fp8-activation-input", **job), layout)
 
 

@@ -65,20 +65,20 @@ def test_a_group_of_some_devices_of_a_node_stays_in_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "apart", "words"),
+    ("ranks", "stride", "words"),
     [
-        (1, 1, "a collective is of 2 ranks or more"),
-        (4, 0, "1 or more apart"),
-        (2241, 1, "exceed the 2,240 devices of polaris; give fewer ranks, or a smaller stride"),
-        (3, 1120, "3 ranks that are 1,120 apart exceed"),
+        (1, 1, "ranks = 1, stride = 1: a collective needs at least 2 ranks"),
+        (4, 0, "a stride of at least 1"),
+        (2241, 1, "exceed the 2,240 devices of polaris; use fewer ranks or a smaller stride"),
+        (3, 1120, "3 ranks with stride 1,120 exceed"),
     ],
 )
-def test_groups_that_a_machine_has_not_are_refused(ranks: int, apart: int, words: str) -> None:
+def test_groups_that_a_machine_has_not_are_refused(ranks: int, stride: int, words: str) -> None:
     with pytest.raises(LayoutError, match=words):
-        group_of(load_machine("polaris"), ranks, apart)
+        group_of(load_machine("polaris"), ranks, stride)
 
 
 @pytest.mark.parametrize("size", [0.0, -1.0, math.inf, math.nan])
 def test_a_size_that_is_none_is_refused(size: float) -> None:
-    with pytest.raises(LayoutError, match="must be above 0; give for example 64MiB"):
+    with pytest.raises(LayoutError, match="must be positive and finite; for example 64MiB"):
         table(whole_nodes(load_machine("polaris"), 1), size)

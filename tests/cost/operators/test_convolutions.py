@@ -153,7 +153,7 @@ def test_a_join_that_is_not_there_is_refused() -> None:
     stages = [{"name": n, "convolutions": [{"out_channels": 8, "kernel": 3}]} for n in "ab"]
     stages[1]["joins"] = "c"
     fields = {"dimensions": 2, "in_channels": 3, "size": 32, "stages": stages}
-    with pytest.raises(DescriptionError, match="joins = 'c' of stage 'b' is no stage before it"):
+    with pytest.raises(DescriptionError, match="joins = 'c' of stage 'b' is not a stage before it"):
         Convolutional.described(fields)
 
 
@@ -167,7 +167,7 @@ def test_blocks_that_change_the_shape_are_not_repeated() -> None:
 def test_a_picture_too_small_for_its_kernels_is_refused() -> None:
     net = load_model("resnet-50").convolutional
     assert net is not None
-    with pytest.raises(DescriptionError, match="enlarge the size of samples"):
+    with pytest.raises(DescriptionError, match="does not fit its input of 4; use larger samples"):
         Convolutional.described(
             {
                 "dimensions": 2,

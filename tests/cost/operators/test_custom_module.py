@@ -123,8 +123,8 @@ def test_attention_of_a_sample_is_that_of_a_sequence() -> None:
 @pytest.mark.parametrize(
     ("layout", "said"),
     [
-        (Layout(dp=4, tp=2), "tp = 2: net is no transformer"),
-        (Layout(dp=4, pp=2, schedule="1f1b"), "pp = 2: net is no transformer"),
+        (Layout(dp=4, tp=2), "tp = 2: net is not a transformer"),
+        (Layout(dp=4, pp=2, schedule="1f1b"), "pp = 2: net is not a transformer"),
         (Layout(dp=8, recompute="selective"), "recompute = selective: net is a traced module"),
     ],
 )
@@ -134,7 +134,7 @@ def test_what_is_not_known_of_a_module_is_refused(layout: Layout, said: str) -> 
 
 
 def test_a_sample_is_no_sequence() -> None:
-    with pytest.raises(LayoutError, match="sequence length 2048: a sample of net is a whole"):
+    with pytest.raises(LayoutError, match="sequence length 2048: net trains on samples"):
         planner.plan(traced_model(), "polaris", nodes=1, workload=Workload())
     job = Workload(sequence_length=1, lora_rank=8)
     with pytest.raises(LayoutError, match="adapters and frozen parts of net"):

@@ -111,7 +111,7 @@ def test_is_sound(stages: list[StageTime], rounds: int, schedule: str, chunks: i
     _is_critical(timeline)
     forward = {(e.micro_batch, e.chunk, e.stage): e for e in timeline.events if e.kind == "forward"}
     assert len(forward) == m * chunks * len(stages)
-    turns = timeline.place.v_shaped
+    turns = timeline.layout.v_shaped
     for (micro_batch, chunk, stage), event in forward.items():
         near = stage + 1 if turns and chunk else stage - 1
         if 0 <= near < len(stages):
@@ -145,7 +145,7 @@ def _needs(event: Event, before: Event, timeline: Timeline) -> bool:
     if event.kind == "communication":
         return event.task in done and before.kind != "communication"
     started = together.get(event.task, (event.task,))
-    return any(_brings(task, source, timeline.place) for task in started for source in done)
+    return any(_brings(task, source, timeline.layout) for task in started for source in done)
 
 
 def _brings(task: Task, source: Task, place: Layout) -> bool:

@@ -214,7 +214,7 @@ def test_all_ranks_together_hold_every_expert_as_often_as_it_is_replicated(layou
 def sent(layout: Layout, framework: str = "megatron-lm", **asked: object) -> tuple[float, float]:
     """Forward bytes of a layer's all-to-alls, and of what ranks that split experts gather."""
     job = scenario("mixtral-8x7b", framework, "dgx-h100", **asked)
-    layouts = Layouts.of(layout).settled(job.framework)
+    layouts = Layouts.of(layout).with_default_etp(job.framework)
     layer, unit = blocks_of(job)[1], Groups.unit(layouts)
     return tuple(float(f(job, layer, layouts, unit)[0]) for f in (expert_s, split_expert_s))  # type: ignore[return-value]
 
@@ -239,10 +239,12 @@ def test_the_axes_of_experts_send_what_the_step_waits_for() -> None:
 
 def test_experts_of_other_frameworks_are_whole_or_split_unasked() -> None:
     spread = Layouts.of(Layout(dp=4, tp=2, ep=4, sequence_parallel=True))
-    found = [spread.settled(load_framework(name)).expert_tp for name in ("megatron-lm", "fsdp2")]
+    found = [
+        spread.with_default_etp(load_framework(name)).expert_tp for name in ("megatron-lm", "fsdp2")
+    ]
     assert [int(split) for split in found] == [2, 1]
     alone = Layouts.of(Layout(dp=4, tp=2, sequence_parallel=True))
-    assert int(alone.settled(load_framework("fsdp2")).expert_tp) == 2
+    assert int(alone.with_default_etp(load_framework("fsdp2")).expert_tp) == 2
 
 
 def test_narrow_experts_run_faster_whole() -> None:

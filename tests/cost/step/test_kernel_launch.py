@@ -13,7 +13,7 @@ from planner.cost.operators.blocks import blocks_of
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.step.block_pass import block_passes
-from planner.cost.step.kernel_launch import awaited_s, host_pass_s, num_kernels
+from planner.cost.step.kernel_launch import host_pass_s, host_wait_s, num_kernels
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block
@@ -55,8 +55,8 @@ def test_blocking_launches_add_the_host_s_time() -> None:
     groups, (_, layer, _) = Groups.of(layouts, q.machine), blocks_of(q)
     host = q.framework.host.replaced(awaits_kernels=True).model_dump()
     blocking = Scenario(q.model, q.machine, q.workload, q.framework.replaced(host=host))
-    assert float(awaited_s(q, layer, layouts, groups, busy)) == 0
-    waited = float(awaited_s(blocking, layer, layouts, groups, busy))
+    assert float(host_wait_s(q, layer, layouts, groups, busy)) == 0
+    waited = float(host_wait_s(blocking, layer, layouts, groups, busy))
     assert waited == pytest.approx(float(host_s(q, Layout())[0]))
 
 
@@ -69,7 +69,7 @@ def test_routing_adds_the_host_s_time_unless_graphs_leave_none() -> None:
         part = {"value": graphed, "kind": "assumed", "source": "what if"}
         host = q.framework.host.replaced(graphed=part).model_dump()
         job = Scenario(q.model, q.machine, q.workload, q.framework.replaced(host=host))
-        return float(awaited_s(job, block, layouts, groups, busy))
+        return float(host_wait_s(job, block, layouts, groups, busy))
 
     alone, half, none = (waited(part, layer) for part in (0.0, 0.5, 1.0))
     assert 1e-3 < alone < 3e-3  # 27 kernels, thrice

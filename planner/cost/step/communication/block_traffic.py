@@ -35,7 +35,7 @@ class AxisTime(Arrays):
     sent_backward_s: Float
 
     @classmethod
-    def nothing(cls, compute: BlockTime) -> AxisTime:
+    def zero(cls, compute: BlockTime) -> AxisTime:
         """Return zero times, for an axis without traffic."""
         return cls(*[np.zeros_like(compute.forward_s)] * 6)
 
@@ -108,7 +108,7 @@ def _context_parallel(
 ) -> AxisTime:
     """Context-parallel traffic: keys and values, hidden behind attention, and Ulysses exchanges."""
     if not np.any(layouts.cp > 1):
-        return AxisTime.nothing(compute)
+        return AxisTime.zero(compute)
     sent = context_s(scenario, block, layouts, groups)
     piece, other_pieces = 1 / layouts.ring, 1 - 1 / layouts.ring
     core = (compute.core_forward_s, compute.core_backward_s)
@@ -138,7 +138,7 @@ def _expert_parallel(
 ) -> AxisTime:
     """Expert-parallel traffic: dispatch, combine and gathers of split experts."""
     if not block.dispatch_top_k:
-        return AxisTime.nothing(compute)
+        return AxisTime.zero(compute)
     ahead, back = expert_s(scenario, block, layouts, groups)
     inside = split_expert_s(scenario, block, layouts, groups)
     ahead, back = ahead + inside[0], back + inside[1]

@@ -54,7 +54,7 @@ def step_traffic(scenario: Scenario, layout: Layout) -> dict[str, AxisTraffic]:
     stages = Stages.candidates(scenario, Layouts.of(layout))
     kinds_sent = {**_activations(stages), **_parameters(stages), "pipeline": _transfers(stages)}
     sent = {kind: broadcast_values(figure, stages.shape) for kind, figure in kinds_sent.items()}
-    places = geometry(Layouts.of(layout).settled(scenario.framework))
+    places = geometry(Layouts.of(layout).with_default_etp(scenario.framework))
     traffic = {}
     for axis, group in AXES.items():
         kinds = _KINDS.get(axis, (group,))

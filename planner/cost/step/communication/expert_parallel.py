@@ -39,14 +39,14 @@ def expert_s(
     size, rules = _sent_bytes(scenario, block, layouts), scenario.framework.communication
     # dispatch in forward and the gradient of combine in backward may use narrower elements
     narrow = rules.dispatch_bytes / scenario.workload.compute_bytes or 1.0
-    ways, network = 1 + narrow, scenario.machine.network
+    transfers, network = 1 + narrow, scenario.machine.network
     # nodes of one NVLink domain forward nothing: every rank reaches every other
-    alike = network is None or network.domain_nodes > 1
-    if alike or not rules.experts_once_per_node:
-        forward = ways * all_to_all_s(groups.expert, size)
+    direct_all_to_all = network is None or network.domain_nodes > 1
+    if direct_all_to_all or not rules.experts_once_per_node:
+        forward = transfers * all_to_all_s(groups.expert, size)
     else:
         crossing = crossing_part(scenario.model, groups.expert.nodes)
-        forward = ways * forwarded_all_to_all_s(groups.expert, size, crossing)
+        forward = transfers * forwarded_all_to_all_s(groups.expert, size, crossing)
     return forward, forward
 
 
@@ -77,8 +77,8 @@ def split_expert_s(
     0
     """
     if not scenario.framework.communication.routes_own_tokens:
-        nothing = np.zeros(np.shape(layouts.tp))
-        return nothing, nothing
+        zero = np.zeros(np.shape(layouts.tp))
+        return zero, zero
     gathered = _sent_bytes(scenario, block, layouts) * layouts.expert_tp
     group = groups.expert_tensor
     both = all_gather_s(group, gathered) + reduce_scatter_s(group, gathered)

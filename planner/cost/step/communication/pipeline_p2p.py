@@ -77,8 +77,8 @@ def stage_transfer(scenario: Scenario, layouts: Layouts, groups: Groups, free_s:
     626
     """
     if not layouts.piped.any():
-        nothing = np.zeros(free_s.shape)
-        return Transfer(nothing, layouts.pp - 1, nothing, nothing)
+        zero = np.zeros(free_s.shape)
+        return Transfer(zero, layouts.pp - 1, zero, zero)
     message, wait = send_stage_s(scenario, layouts, groups), transfer_wait_s(scenario, layouts)
     # both directions of a link run at once; waits add up, one per neighbour of a stage
     awaited = message + wait * np.minimum(layouts.pp - 1, 2)

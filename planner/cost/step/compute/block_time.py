@@ -102,8 +102,8 @@ class _RecomputedModules:
 
     def add(self, operator: Gemm | Attention | Pointwise, forward_s: Float) -> None:
         """Add an operator's forward time where one of its modules is recomputed."""
-        if self.named and operator.again_with:
-            is_recomputed = self.layouts.recomputes_module(operator.again_with)
+        if self.named and operator.recomputed_with:
+            is_recomputed = self.layouts.recomputes_module(operator.recomputed_with)
             self.seconds = self.seconds + np.where(is_recomputed, forward_s, 0.0)
 
     def total_s(self, framework: Framework, forward: Float, last: Float, core: Float) -> Float:
