@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 D = TypeVar("D", bound=Description)
 
 
-_OF_ITS_OWN = ("name", "like", "title", "labels", "source", "notes", "configuration", "searched")
+_NOT_INHERITED = ("name", "like", "title", "labels", "source", "notes", "configuration", "searched")
 """Fields that a framework does not inherit through `like`."""
 _PACKAGE = Path(__file__).parents[1]
 
@@ -62,7 +62,7 @@ def _is_path(kind: str, name: object) -> bool:
     """True if a name is a path; raises DescriptionError if it is not text."""
     if not isinstance(name, str):
         raise DescriptionError(
-            f"{kind} = {quote(name)} is no name; give the name or the path of a {kind}"
+            f"{kind} = {quote(name)} is not a name; give the name or the path of a {kind}"
         )
     return name.endswith((".toml", ".json")) or "/" in name or "\\" in name
 
@@ -167,10 +167,10 @@ def _complete(fields: dict[str, Any]) -> dict[str, Any]:
         if like not in names("framework"):
             raise UnknownNameError("framework", like, names("framework"))
         base = _complete(read_toml(folder("framework") / f"{like}.toml") | {"name": like})
-    traits = {key: value for key, value in base.items() if key not in _OF_ITS_OWN}
+    traits = {key: value for key, value in base.items() if key not in _NOT_INHERITED}
     bundles = fields.get("bundles", [])
     if not isinstance(bundles, list):
-        raise DescriptionError(f"bundles = {quote(bundles)} is no list; write names in brackets")
+        raise DescriptionError(f"bundles = {quote(bundles)} is not a list; write names in brackets")
     for bundle in bundles:
         traits = merge_tables(traits, _read_bundle(bundle))
     return merge_tables(traits, {key: value for key, value in fields.items() if key != "bundles"})

@@ -77,7 +77,7 @@ class JobDescription(Description):
         """Load the machine with overrides and memory left free, or the job's part of one node."""
         if self.devices is not None and self.nodes > 1:
             raise LayoutError(
-                f"--devices {self.devices} is a part of one node, but --nodes says {self.nodes}; "
+                f"--devices {self.devices} uses part of one node, but --nodes is {self.nodes}; "
                 "leave one out"
             )
         machine = reserve_memory(self.load_whole_machine(), self.leave_free)

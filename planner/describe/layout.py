@@ -308,8 +308,8 @@ def parse_split(text: str) -> tuple[int, ...]:
         times = int(match[2] or 1) if match else 0
         if not match or not 0 < times <= _MOST_CHUNKS - len(counts):
             raise ValueError(
-                f"split = {shorten(text)!r} is no list of layers; write one number for each chunk, "
-                "such as 7,8*14,7"
+                f"split = {shorten(text)!r} is not a list of layers; write one number for each "
+                "chunk, such as 7,8*14,7"
             )
         counts += [int(match[1])] * times
     return tuple(counts)

@@ -91,11 +91,11 @@ def _check_whole(name: str, value: int | None) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise EmitError(
-            f"{name} = {shorten(repr(value))} is no whole number; write for example {name}=2"
+            f"{name} = {shorten(repr(value))} is not a whole number; write for example {name}=2"
         )
 
 
 def _check_kind(name: str, value: object, kind: type | UnionType, remedy: str) -> None:
     """Raise EmitError unless a value has the given type."""
     if not isinstance(value, kind):
-        raise EmitError(f"{name} = {shorten(repr(value))} is no {remedy}")
+        raise EmitError(f"{name} = {shorten(repr(value))} is not a {remedy}")

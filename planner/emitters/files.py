@@ -110,7 +110,7 @@ def _readme(job: BatchJob, recipe: Recipe, slot: Slot, files: Iterable[File]) ->
         notes=[*recipe.notes, *(launch.notes if launch is not None else ())],
         source=launch.source
         if launch is not None
-        else "the profile says nothing; standard options",
+        else "not stated in the profile; standard options are used",
         **_queue(job, slot),
     )
 
@@ -127,7 +127,7 @@ def _variables(job: BatchJob, recipe: Recipe) -> dict[str, str]:
 def _queue(job: BatchJob, slot: Slot) -> dict[str, Any]:
     """Values for the README: the queue, queues with longer limits, and assumed numbers."""
     scheduler, cores, queue = job.machine.scheduler, job.machine.node.num_cores, slot.queue
-    asks = scheduler.kind not in ("none", "pbs")
+    requests_cpus = scheduler.kind not in ("none", "pbs")
     unknown = scheduler.launch is None or scheduler.launch.cpus is None
     return {
         "queue": _plain(queue.name) if queue is not None else None,
@@ -138,7 +138,7 @@ def _queue(job: BatchJob, slot: Slot) -> dict[str, Any]:
         ],
         "limits_are_assumed": scheduler.kind_of_limits == "assumed",
         "assumed_cpus": f"{cores.value:.0f}"
-        if asks and unknown and cores.kind == "assumed"
+        if requests_cpus and unknown and cores.kind == "assumed"
         else "",
     }
 

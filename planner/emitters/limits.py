@@ -24,9 +24,9 @@ def not_expressible(setting: str, framework: str, use: str) -> EmitError:
     """Make the error for a setting that a framework's files cannot express.
 
     >>> print(not_expressible("optimizer muon", "nanotron", "adamw"))
-    optimizer muon is not written for nanotron; use adamw
+    the files of nanotron cannot express optimizer muon; use adamw
     """
-    return EmitError(f"{setting} is not written for {framework}; use {use}")
+    return EmitError(f"the files of {framework} cannot express {setting}; use {use}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,22 +115,22 @@ class ExpressibleLayouts:
             yield not self.stages, f"{name} = {shorten(str(value))}", "none"
 
 
-def check_job(job: BatchJob, says: ExpressibleLayouts) -> None:
+def check_job(job: BatchJob, expressible: ExpressibleLayouts) -> None:
     """Raise EmitError if the layout, model or workload cannot be written."""
     framework, name = job.framework, shorten(job.framework.name)
-    unsaid = framework.code.unsupported_setting(job.workload)
-    if unsaid:
-        raise EmitError(f"{name}: {unsaid}")
+    unsupported = framework.code.unsupported_setting(job.workload)
+    if unsupported:
+        raise EmitError(f"{name}: {unsupported}")
     lacks = framework.code.lacks(job.model, job.workload)
     if lacks:
         raise EmitError(
-            f"model {job.model.name[:60]!r} is not written for {name}: {lacks}; use a framework "
-            "that can, such as deepspeed or accelerate, which run the model's own code"
+            f"the files of {name} cannot express model {job.model.name[:60]!r}: {lacks}; use a "
+            "framework that can, such as deepspeed or accelerate, which run the model's own code"
         )
     if framework.unwritable:
         raise not_expressible(f"switch {framework.unwritable[0]}", name, "the framework without it")
-    says.check(job.layout, name)
-    if job.workload.ramp and not says.ramp:
+    expressible.check(job.layout, name)
+    if job.workload.ramp and not expressible.ramp:
         raise not_expressible(f"ramp = {shorten(job.workload.ramp)}", name, "none")
     part = framework.limit_to_files(job.model, job.workload)
     if job.layout.world == 1:
@@ -139,9 +139,9 @@ def check_job(job: BatchJob, says: ExpressibleLayouts) -> None:
     try:
         check(Scenario(job.model, job.machine, job.workload, part), job.layout)
     except LayoutError as error:
-        odd = framework.code.unsupported_model(job.model, job.workload.sequence_length)
-        why = f" ({odd})" if odd and odd not in str(error) else ""
-        raise EmitError(f"{job.layout} is not written for {name}{why}: {error}") from None
+        reason = framework.code.unsupported_model(job.model, job.workload.sequence_length)
+        why = f" ({reason})" if reason and reason not in str(error) else ""
+        raise EmitError(f"the files of {name} cannot express {job.layout}{why}: {error}") from None
 
 
 def built(job: BatchJob) -> SupportedModels:

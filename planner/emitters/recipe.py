@@ -96,14 +96,14 @@ class Recipe:
     """How the program resumes; None if it finds the latest checkpoint by itself."""
     notes: tuple[str, ...] = ()
     """README sentences on settings that the files cannot state."""
-    tells: bool = False
+    states_switches: bool = False
     """Whether its files already state the active switches."""
 
 
 def switched_on(recipe: Recipe, framework: Framework) -> Recipe:
     """Add the arguments and environment variables of active switches to a recipe."""
     for word, switch in framework.active_switches.items():
-        for line in () if recipe.tells else switch.fill_arguments(word):
+        for line in () if recipe.states_switches else switch.fill_arguments(word):
             recipe = _add_switch_line(recipe, word, switch, line)
     return replace(recipe, environment={**recipe.environment, **framework.environment})
 
@@ -118,5 +118,5 @@ def _add_switch_line(recipe: Recipe, word: str, switch: Switch, line: str) -> Re
         if text is not None:
             files[index] = replace(file, text=text)
             return replace(recipe, files=tuple(files))
-    sentence = f"Switch `{word}` ({switch.does}) is up to your program, in its own words."
+    sentence = f"Turn on switch `{word}` ({switch.does}) in your own program."
     return replace(recipe, notes=tuple(dict.fromkeys((*recipe.notes, sentence))))

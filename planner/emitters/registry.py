@@ -21,11 +21,11 @@ class Writer:
     """The `recipe` and `EXPRESSIBLE` of a recipe module."""
 
     recipe: Callable[[BatchJob], Recipe]
-    says: ExpressibleLayouts
+    expressible: ExpressibleLayouts
 
     def __call__(self, job: BatchJob) -> Recipe:
         """Make the recipe of a job; raises EmitError if the files cannot express it."""
-        check_job(job, self.says)
+        check_job(job, self.expressible)
         return switched_on(self.recipe(job), job.framework)
 
 
@@ -53,7 +53,7 @@ def writer_of(framework: Framework) -> Writer:
     if name == NO_FILES:
         raise EmitError(
             f"no files are written for {shorten(framework.name)}, which is described for "
-            "comparison with published runs; use a framework of today, such as deepspeed or "
+            "comparison with published runs; use a current framework, such as deepspeed or "
             "megatron-lm"
         )
     if name not in recipes():

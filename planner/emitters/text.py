@@ -46,16 +46,18 @@ def site_folder() -> Path | None:
     if not folder.is_dir():
         if named is None:
             return None
-        raise EmitError(f"{VARIABLE} = {shorten_path(folder)} is no folder; name one that exists")
+        raise EmitError(
+            f"{VARIABLE} = {shorten_path(folder)} is not a folder; name one that exists"
+        )
     names = template_names()
-    strange = sorted(
+    unknown = sorted(
         path.name
         for path in folder.iterdir()
         if path.name not in names and (path.suffix == ".j2" or f"{path.name}.j2" in names)
     )
-    if strange:
+    if unknown:
         raise EmitError(
-            f"{shorten_path(folder)} has {shorten(strange[0])}, which replaces no template; name "
+            f"{shorten_path(folder)} has {shorten(unknown[0])}, which replaces no template; name "
             f"it as one of {', '.join(names)}"
         )
     return folder

@@ -54,7 +54,7 @@ class _LoadedQuestion:
         """Framework of the stated layout; None: the first that allows it."""
         if len(self.frameworks) > 1:
             raise LayoutError(
-                f"a layout is of one framework, not of {len(self.frameworks)}; give each alone"
+                f"a layout needs one framework, not {len(self.frameworks)}; give each alone"
             )
         return self.frameworks[0] if self.frameworks else None
 
@@ -69,7 +69,7 @@ def answer_task(task: Task) -> list[Answer]:
     """Answer a task; raises PlannerError if the worker has other code, or no torch for traces."""
     if task.fingerprint != fingerprint():
         raise PlannerError(
-            f"a worker on {socket.gethostname()} has other code of the planner than who asks it; "
+            f"the worker on {socket.gethostname()} runs a different planner version; "
             "install the same version on both"
         )
     with _answering(task.kind) as answer:

@@ -49,11 +49,11 @@ def check_backend(backend: str, jobs: int = -1, address: str | None = None) -> N
             f"the backend {shorten(backend)} is not known; use {either((*BACKENDS, *further))}"
         )
     if jobs == 0:
-        raise PlannerError("jobs = 0 answers nothing; give 1 or more, or -1 for all cores")
+        raise PlannerError("jobs = 0 starts no worker; give 1 or more, or -1 for all cores")
     if address is not None and backend not in ("dask", "ray"):
         raise PlannerError(
-            f"address = {shorten(address)}: the backend {shorten(backend)} is on this machine; use "
-            "dask or ray, or leave it out"
+            f"address = {shorten(address)}: the backend {shorten(backend)} runs on this machine; "
+            "use dask or ray, or leave address out"
         )
 
 
@@ -80,8 +80,8 @@ def answer_tasks(
         # joblib, pools, schedulers and the network have no common class of errors
         message = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise PlannerError(
-            f"the backend {shorten(backend)} failed ({shorten(message, 300)}); what was "
-            "answered is kept, and the same call goes on from there"
+            f"the backend {shorten(backend)} failed ({shorten(message, 300)}); finished "
+            "answers are kept; repeat the call to resume"
         ) from error
 
 

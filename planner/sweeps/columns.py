@@ -122,17 +122,17 @@ def check_table(path: Path, journal: Path) -> None:
     """Raise PlannerError if a table cannot be written to this path; checked before any answer."""
     where = shorten_path(path)
     if path.suffix not in (".parquet", ".csv"):
-        raise WriteError(f"{where} is no table format; name a file .parquet or .csv")
+        raise WriteError(f"{where} is not a table format; name a .parquet or .csv file")
     if path.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
         raise PlannerError(
             "Parquet needs pyarrow; install it with `pip install 'parallelism-planner[sweep]'`, or "
-            "name a file .csv"
+            "name a .csv file"
         )
     if path.is_dir():
         raise WriteError(f"{where} is a directory; name a file in it")
     if path.exists() and not journal.exists():
         raise WriteError(
-            f"{where} exists, and no journal of a sweep stands beside it; move it away, or give "
+            f"{where} exists, and no journal of a sweep is next to it; move it away, or give "
             "another file"
         )
 

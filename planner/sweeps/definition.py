@@ -71,7 +71,7 @@ class SweepPart(Description):
         for value in itertools.chain(*values) if info.field_name == "frameworks" else values:
             if not isinstance(value, str | kind):
                 raise ValueError(
-                    f"{quote(value)} is no name; write the name or the path of a "
+                    f"{quote(value)} is not a name; write the name or the path of a "
                     f"{info.field_name.removesuffix('s')}"
                 )
         return values
@@ -103,10 +103,10 @@ def combinations(tables: Sequence[Mapping[str, Sequence[Any]]]) -> list[dict[str
 def read_sweep(path: str | Path) -> tuple[SweepPart, ...]:
     """Read a sweep from TOML or JSON; raises CatalogueError or DescriptionError if invalid."""
     path = Path(path).expanduser()
-    text = read_text(path, _LARGEST_FILE, "state lists, whose combinations are asked, not rows")
+    text = read_text(path, _LARGEST_FILE, "write lists, which are combined, instead of rows")
     fields = (parse_json if path.suffix == ".json" else parse_toml)(text, str(path))
     if not isinstance(fields, dict):
-        raise CatalogueError(f"{shorten_path(path)} is no table; write the fields of a sweep")
+        raise CatalogueError(f"{shorten_path(path)} is not a table; write the fields of a sweep")
     return define_sweep(fields, shorten(path.name))
 
 
@@ -121,22 +121,26 @@ def define_sweep(fields: Mapping[str, Any], where: str = "sweep") -> tuple[Sweep
     common = {name: value for name, value in fields.items() if name != "rows"}
     rows = fields.get("rows", [{}])
     if not isinstance(rows, list | tuple) or not all(isinstance(row, Mapping) for row in rows):
-        raise DescriptionError(f"{where}: rows are tables; write [[rows]] above the fields of each")
+        raise DescriptionError(
+            f"{where}: rows must be tables; write [[rows]] above the fields of each"
+        )
     if "rows" in fields and not rows:
-        raise DescriptionError(f"{where}: rows = [] asks nothing; leave it out")
+        raise DescriptionError(f"{where}: rows = [] is empty; leave it out")
     parts = []
     for number, row in enumerate(rows, 1):
         place = f"{where}, row {number}" if "rows" in fields else where
         if "kind" in row:
-            raise DescriptionError(f"{place}: kind is said once for a whole sweep; move it up")
+            raise DescriptionError(
+                f"{place}: kind applies to the whole sweep; move it to the top level"
+            )
         part = SweepPart.described(_lists({**common, **_merged(common, row)}, place), place)
         _check_kind(part, place)
         parts.append(part)
     num_questions = sum(part.num_questions for part in parts)
     if num_questions > MAX_QUESTIONS:
         raise DescriptionError(
-            f"{where} states {quote(num_questions)} questions, and at most {MAX_QUESTIONS:,} are "
-            "taken; shorten its lists"
+            f"{where} has {quote(num_questions)} questions, more than the limit of "
+            f"{MAX_QUESTIONS:,}; shorten its lists"
         )
     return tuple(parts)
 
@@ -145,11 +149,11 @@ def _check_kind(part: SweepPart, where: str) -> None:
     """Raise DescriptionError for fields that only other kinds of questions have."""
     if part.kind == "plan" and part.layout != ({},):
         raise DescriptionError(
-            f"{where}: a plan searches all layouts; leave layout out, or say kind = 'estimate'"
+            f"{where}: a plan searches all layouts; leave layout out, or set kind = 'estimate'"
         )
     if part.kind != "trace" and part.stages != (0,):
         raise DescriptionError(
-            f"{where}: stages are of traces; leave them out, or say kind = 'trace'"
+            f"{where}: only traces have stages; leave stages out, or set kind = 'trace'"
         )
 
 
@@ -181,7 +185,7 @@ def _field_values(name: str, value: Any, where: str) -> list[Any]:
     """List the values of a sweep's field."""
     values = list(value) if isinstance(value, list | tuple | range) else [value]
     if not values:
-        raise DescriptionError(f"{where}: {name} = [] asks nothing; give one or leave it out")
+        raise DescriptionError(f"{where}: {name} = [] is empty; give a value or leave it out")
     if name in ("sets", "frameworks"):
         return [tuple(v) if isinstance(v, list | tuple) else (v,) for v in values]
     if name in _TABLES:
@@ -196,11 +200,11 @@ def _table(kind: type[Description], table: Any, where: str) -> dict[str, list[An
     if isinstance(table, kind):
         return {name: [value] for name, value in table.model_dump(mode="json").items()}
     if not isinstance(table, Mapping):
-        raise DescriptionError(f"{where} = {quote(table)} is no table; write fields and values")
+        raise DescriptionError(f"{where} = {quote(table)} is not a table; write fields and values")
     lists = {str(name): _values(kind, str(name), value) for name, value in table.items()}
     for name, values in lists.items():
         if not values:
-            raise DescriptionError(f"{where}: {name} = [] asks nothing; give one or leave it out")
+            raise DescriptionError(f"{where}: {name} = [] is empty; give a value or leave it out")
         for value in values:
             _check(kind, name, value, where)
     return lists

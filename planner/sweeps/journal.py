@@ -134,18 +134,18 @@ def _refusal(path: Path, error: sqlite3.DatabaseError) -> PlannerError:
 
 def _full_disk(path: Path, error: sqlite3.Error, answers: int) -> WriteError:
     return WriteError(
-        f"cannot write {shorten_path(path)}: {error}; free space, and the same call goes on after "
-        f"the {counted(answers, 'answer')} kept so far"
+        f"cannot write {shorten_path(path)}: {error}; free space and repeat the call to resume "
+        f"after the {counted(answers, 'answer')} kept so far"
     )
 
 
 def _foreign_file(path: Path) -> WriteError:
     with path.open("rb") as file:
         is_earlier = file.read(len(_TEXT_FORMAT)) == _TEXT_FORMAT
-    complaint = "is no journal of a sweep; move it away, or give another file"
+    complaint = "is not a journal of a sweep; move it away, or give another file"
     if is_earlier:
         complaint = (
-            "is a journal of an earlier planner, whose answers are not used again; remove it and "
+            "is a journal of an earlier planner, whose answers cannot be reused; remove it and "
             "its table, or give another file"
         )
     return WriteError(f"{shorten_path(path)} {complaint}")

@@ -76,7 +76,7 @@ def sweep(
     [('dp4 zero3 mb1x1', False), ('dp4 tp4 zero3 mb1x1', True)]
     """
     if limit is not None and limit < 0:
-        raise DescriptionError(f"limit = {limit} asks nothing; give 0 or more")
+        raise DescriptionError(f"limit = {limit} must be 0 or more")
     questions = _list_questions(file, fields)
     check_backend(backend, jobs, address)
     table = None if into is None else Path(into).expanduser()
@@ -118,8 +118,8 @@ def dry_run(file: str | Path | None = None, **fields: Any) -> tuple[QuestionList
 def _list_questions(file: str | Path | None, fields: Mapping[str, Any]) -> QuestionList:
     if file is not None and fields:
         raise DescriptionError(
-            f"{next(iter(fields))} is stated beside the file {shorten_path(file)}; state all in "
-            "one of them"
+            f"{next(iter(fields))} is stated in addition to the file {shorten_path(file)}; state "
+            "all in one of them"
         )
     parts: Sequence[SweepPart] = define_sweep(fields) if file is None else read_sweep(file)
     return list_questions(parts)

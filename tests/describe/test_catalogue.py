@@ -243,7 +243,7 @@ def test_numbers_of_thousands_of_digits(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("loader", LOADERS)
 @pytest.mark.parametrize("name", [None, 3, ["gpt2"], {}, True, 2.5])
 def test_a_name_is_text(loader: Loader, name: Any) -> None:
-    with pytest.raises(PlannerError, match="is no name; give the name or the path"):
+    with pytest.raises(PlannerError, match="is not a name; give the name or the path"):
         loader(name)
 
 

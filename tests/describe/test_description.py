@@ -90,7 +90,7 @@ def test_shorten() -> None:
     [
         ({"lora_targets": ["foo"]}, "lora_targets.0 = foo is refused"),
         ({"lora_rank": 8, "lora_targets": []}, "trains nothing"),
-        ({"lora_targets": ["all-linear"]}, "lora_targets is a property of adapters, .* lora_rank"),
+        ({"lora_targets": ["all-linear"]}, "lora_targets needs adapters; set lora_rank"),
         ({"frozen": ["embedding", "layers", "head"]}, "nothing is trained"),
     ],
 )

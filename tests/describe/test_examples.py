@@ -11,7 +11,7 @@ from planner.describe.configurations import shell
 from planner.describe.configurations.configuration import _without_own
 from planner.describe.configurations.document import Table
 from planner.describe.configurations.readers import deepspeed, megatron
-from planner.describe.configurations.stated_job import _switches_in, dealing
+from planner.describe.configurations.stated_job import _switches_in, split_fields
 from planner.describe.framework.switches import merge_tables, split_name, strip_switches
 from planner.describe.model.convolutional import Convolution, Pool
 from planner.describe.model.huggingface import config_fields, hub
@@ -34,10 +34,10 @@ _EXAMPLES: list[tuple[Any, Any]] = [
     (shell.options_of(_SCRIPT)["bf16"], True),
     (shell.options_of(_SCRIPT)["seq-length"], "$LENGTH"),
     (shell.settings_of(_HYDRA), {"model": {"n_layer": "24", "batch_size": "2"}}),
-    (dealing([8, 8, 8, 8]), {}),
-    (dealing([7, 8, 8, 7]), {"embedding_slots": 1, "head_slots": 1}),
-    (dealing([8, 9, 8, 7], usual=(1, 1)), {}),
-    (dealing([5, 9, 9, 9]), {"split": "5,9*3"}),
+    (split_fields([8, 8, 8, 8]), {}),
+    (split_fields([7, 8, 8, 7]), {"embedding_slots": 1, "head_slots": 1}),
+    (split_fields([8, 9, 8, 7], usual=(1, 1)), {}),
+    (split_fields([5, 9, 9, 9]), {"split": "5,9*3"}),
     (
         list(
             _switches_in(

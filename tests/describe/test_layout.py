@@ -154,9 +154,9 @@ def test_how_stages_are_dealt_is_said_and_kept(fields: dict[str, Any], text: str
     ("fields", "message"),
     [
         ({"pp": 4, "split": "8*3"}, r"8\*3 has 3 chunks, but pp \* vpp = 4; give one number for"),
-        ({"pp": 2, "split": "8;8"}, r"'8;8' is no list of layers; write .* such as 7,8\*14,7"),
-        ({"pp": 2, "split": "8*0,8"}, r"is no list of layers"),
-        ({"pp": 2, "split": "1*99999,2*99999"}, r"is no list of layers"),
+        ({"pp": 2, "split": "8;8"}, r"'8;8' is not a list of layers; write .* such as 7,8\*14,7"),
+        ({"pp": 2, "split": "8*0,8"}, r"is not a list of layers"),
+        ({"pp": 2, "split": "1*99999,2*99999"}, r"is not a list of layers"),
         ({"pp": 2, "split": "8,8", "first_layers": 8}, r"as well as split .* set only one of them"),
         ({"pp": 2, "head_slots": 1, "last_layers": 8}, r"head_slots as well as first_layers"),
     ],

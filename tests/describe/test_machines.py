@@ -396,7 +396,7 @@ def test_jobs_run_on_the_network_of_their_framework_unless_one_is_chosen() -> No
     assert {network.name for network in chosen.all_networks} == both
     with pytest.raises(UnknownNameError, match="unknown network 'socket': did you mean sockets"):
         load_machine("polaris", ("network=socket",))
-    with pytest.raises(DescriptionError, match=r"vsc-5 has one network.*leave the name out"):
+    with pytest.raises(DescriptionError, match=r"vsc-5 has only one network.*leave the name out"):
         load_machine("vsc-5", ("network=sockets",))
 
 
@@ -421,7 +421,7 @@ def test_every_profile_says_in_one_line_what_measured_runs_stand_behind_it() -> 
 def test_networks_of_one_machine_need_names() -> None:
     polaris = load_machine("polaris")
     assert polaris.network is not None
-    with pytest.raises(DescriptionError, match="give each a name of its own"):
+    with pytest.raises(DescriptionError, match="give each a unique name"):
         polaris.replaced(network=polaris.network.replaced(name="sockets").model_dump())
 
 

@@ -79,7 +79,9 @@ def test_a_ramp_takes_longer_by_what_a_step_does_once() -> None:
 
 def test_a_ramp_leads_to_a_larger_batch() -> None:
     job = Workload(global_batch=64, sequence_length=512, tokens=2e9, ramp="1B:64")
-    with pytest.raises(LayoutError, match="steps of 64 sequences and leads to global_batch = 64"):
+    with pytest.raises(
+        LayoutError, match="steps of 64 sequences, which must be less than global_batch = 64"
+    ):
         planner.plan("gpt2", "laptop", nodes=1, workload=job)
-    with pytest.raises(LayoutError, match="use smaller batches in it"):
+    with pytest.raises(LayoutError, match="use smaller batches in the ramp"):
         planner.estimate("gpt2", "laptop", Layout(grad_accumulation=64), workload=job)

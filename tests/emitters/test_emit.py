@@ -139,7 +139,7 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("framework", "model", "layout", "options", "words"),
     [
-        ("llm-foundry", "gpt2", Layout(dp=4), {}, "use a framework of today"),
+        ("llm-foundry", "gpt2", Layout(dp=4), {}, "use a current framework"),
         ("megatron-lm", "gemma-2-27b", Layout(dp=4), {}, "4 normalisations a layer"),
         ("megatron-lm", "bloom-176b", Layout(dp=4), {}, "alibi positions"),
         ("megatron-lm", "gpt2", Layout(dp=4), {"optimizer": "adafactor"}, "use adam, adamw, sgd"),
@@ -166,7 +166,7 @@ def test_a_disk_that_is_not_described_is_asked_for() -> None:
     assert (
         config["offload_param"]["nvme_path"] == config["offload_optimizer"]["nvme_path"] == "nvme/"
     )
-    assert "States go to `nvme/` beside `job.sh`: make it a folder" in files["README.md"]
+    assert "States go to `nvme/` next to `job.sh`: make it a folder" in files["README.md"]
     # the job says so before anything starts, and names what to do
     assert '[[ -d "nvme/" ]] || { echo "nvme/ is missing: make it a folder' in files["job.sh"]
     stated = files_of("gpt2", "polaris", 1, layout.replaced(dp=4), "deepspeed")
@@ -256,14 +256,14 @@ def test_ranks_of_a_plan() -> None:
     assert planner.emit(plan, steps=np.int64(7)) == planner.emit(plan, steps=7)
     for name in ("steps", "rank"):
         for value in (2.5, 2.0, True, "2", np.float64(2)):
-            with pytest.raises(EmitError, match=f"^{name} = .* is no whole number; write"):
+            with pytest.raises(EmitError, match=f"^{name} = .* is not a whole number; write"):
                 planner.emit(plan, **{name: value})
-    with pytest.raises(EmitError, match=r"^queue = None is no name"):
+    with pytest.raises(EmitError, match=r"^queue = None is not a name"):
         planner.emit(plan, queue=cast(Any, None))
-    with pytest.raises(EmitError, match=r"^benchmark = 'no' is no truth value"):
+    with pytest.raises(EmitError, match=r"^benchmark = 'no' is not a truth value"):
         planner.emit(plan, benchmark=cast(Any, "no"))
     for name, value in {"model": "gpt2", "machine": "polaris", "framework": "ddp"}.items():
-        with pytest.raises(EmitError, match=rf"^{name} = '{value}' is no description; give "):
+        with pytest.raises(EmitError, match=rf"^{name} = '{value}' is not a description; give "):
             planner.emit(plan, **{name: value})
     full = planner.plan("llama-3.1-405b", "vsc-5", nodes=1)
     with pytest.raises(EmitError, match="nothing fits"):
@@ -421,7 +421,7 @@ def test_the_command_says_what_it_cannot_do(
         "emit gpt2 -m polaris -f ddp --rank 999": "use 1 to",
         "emit gpt2 -m polaris --rank 0": "--rank",
         "emit gpt2 -m polaris --steps 0": "--steps",
-        "emit gpt2 -m polaris -f ddp --queue $(x)": "no name of a queue",
+        "emit gpt2 -m polaris -f ddp --queue $(x)": "not a valid queue name",
         "emit gpt2 -m thetagpu -f deepspeed --global-batch 48": "cobalt",
         "emit gpt2 -m polaris -f ddp -o /proc/none": "cannot write",
     }.items():

@@ -383,7 +383,9 @@ def test_megatron_is_told_of_a_ramp() -> None:
     given = options(files_of(*job, "megatron-lm", ramp="1B:16,2.5B:32")["megatron.args"])
     assert given["step-batch-size-schedule"] == "0:16,1000000000:32,2500000000:64"
     assert "global-batch-size" not in given
-    with pytest.raises(EmitError, match="ramp = 1B:16 is not written for deepspeed; use none"):
+    with pytest.raises(
+        EmitError, match="the files of deepspeed cannot express ramp = 1B:16; use none"
+    ):
         files_of(
             "llama-3-8b", "polaris", 4, layout.replaced(tp=1, dp=16), "deepspeed", ramp="1B:16"
         )

@@ -329,21 +329,21 @@ def test_wall_times_stay_within_the_queue(name: str, steps: int) -> None:
 def test_a_queue_by_name() -> None:
     assert "#PBS -q preemptable\n" in place_files("polaris", queue="preemptable")["job.sh"]
     assert "#SBATCH --partition=mine\n" in place_files("dgx-h100", queue="mine")["job.sh"]
-    for queue, words in (("prod", "use one of debug"), ("a;b", "no name of a queue")):
+    for queue, words in (("prod", "use one of debug"), ("a;b", "not a valid queue name")):
         with pytest.raises(EmitError, match=words):
             place_files("polaris", queue=queue)
 
 
 def test_a_run_that_is_cut_is_told_of_longer_queues() -> None:
     text = place_files("aurora", nodes=32, steps=10**7)["README.md"]
-    assert "asks queue debug-scaling for 01:00:00" in text
+    assert "requests 01:00:00 in queue debug-scaling" in text
     assert "Longer queues: prod (small) (256-1024 nodes, 12 h)" in text
     assert "capacity (1-16 nodes, 168 h)" in text
     assert "visualization" not in text
 
 
 def test_a_workstation_has_no_queue() -> None:
-    with pytest.raises(EmitError, match="use no --queue"):
+    with pytest.raises(EmitError, match="has no scheduler; remove --queue"):
         place_files("workstation-2x4090", queue="night")
 
 
@@ -353,7 +353,7 @@ def test_no_queue_admits_so_many_nodes() -> None:
 
 
 def test_machines_without_a_script() -> None:
-    with pytest.raises(EmitError, match="scheduled by cobalt, for which no job script is written"):
+    with pytest.raises(EmitError, match="no job script is written for cobalt, the scheduler"):
         place_files("thetagpu")
 
 

@@ -31,7 +31,9 @@ def test_a_window_that_a_fork_cannot_say_is_refused() -> None:
 
 
 def test_words_name_what_can_be_used() -> None:
-    with pytest.raises(EmitError, match=r"^schedule x is not written for ours; use a, b or c$"):
+    with pytest.raises(
+        EmitError, match=r"^the files of ours cannot express schedule x; use a, b or c$"
+    ):
         FrameworkNames("schedule", "ours", {"a": 1, "b": 2, "c": 3})["x"]
 
 
@@ -52,7 +54,7 @@ LOST: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("what", LOST)
 def test_what_would_be_lost_is_refused(what: str) -> None:
-    with pytest.raises(EmitError, match=f"^{what} is not written for ours; use"):
+    with pytest.raises(EmitError, match=f"^the files of ours cannot express {what}; use"):
         ExpressibleLayouts().check(Layout(**LOST[what]), "ours")
 
 
@@ -63,7 +65,7 @@ def test_a_description_cannot_claim_what_its_recipe_has_no_words_for() -> None:
     model, machine = load_model("gpt2"), load_machine("polaris")
     workload = planner.Workload(sequence_length=1024, global_batch=8)
     found = planner.estimate(model, machine, layout, workload=workload, framework=mine)
-    with pytest.raises(EmitError, match="pp = 2 is not written for mine; use pp = 1"):
+    with pytest.raises(EmitError, match="the files of mine cannot express pp = 2; use pp = 1"):
         emit_estimate(plan_of("gpt2", "polaris", 1, workload), found, framework=mine)
 
 
@@ -73,28 +75,28 @@ def test_recipes_have_words_for_what_frameworks_claim(name: str) -> None:
     framework = load_framework(name)
     if framework.configuration == NO_FILES:
         pytest.skip("described for comparison only")
-    says = recipes()[framework.configuration].says
-    assert set(framework.recompute) <= set(says.recompute)
+    expressible = recipes()[framework.configuration].expressible
+    assert set(framework.recompute) <= set(expressible.recompute)
     told = framework.code.recompute_by
-    assert set(framework.recompute_by if told is None else told) <= set(says.recompute_by)
-    assert not framework.recompute_modules or says.modules
-    assert not framework.offload_activations or says.activations
-    assert not framework.hybrid_stages or says.hybrid
-    assert not framework.tiling or says.tiles
-    assert not framework.custom_pipeline_split or says.stages
+    assert set(framework.recompute_by if told is None else told) <= set(expressible.recompute_by)
+    assert not framework.recompute_modules or expressible.modules
+    assert not framework.offload_activations or expressible.activations
+    assert not framework.hybrid_stages or expressible.hybrid
+    assert not framework.tiling or expressible.tiles
+    assert not framework.custom_pipeline_split or expressible.stages
     code = framework.code.models or (None,)
     for built in code:
         axes = framework.axes if built is None or built.axes is None else built.axes
-        assert set(axes) <= set(says.axes)
+        assert set(axes) <= set(expressible.axes)
     places = {f"optimizer-{place}" for place in framework.offload_optimizer}
     places |= {f"all-{place}" for place in framework.offload_parameters}
-    assert places <= set(says.offload)
+    assert places <= set(expressible.offload)
 
 
 def test_what_shards_over_one_rank_is_refused() -> None:
     """Accelerate's plugin refuses it at the start; the estimate needs no plugin."""
     layout = Layout(tp=4, zero_stage=3, sequence_parallel=False)
-    with pytest.raises(EmitError, match="only beside states that ranks share"):
+    with pytest.raises(EmitError, match="only with sharded states"):
         files_of("gpt2", "polaris", 1, layout, "accelerate")
 
 
@@ -109,7 +111,7 @@ def test_what_shards_over_one_rank_is_refused() -> None:
 )
 def test_torchtitan_shards_over_context_and_experts(layout: Layout) -> None:
     """States are sharded over cp as over dp, and experts live among the ranks that share."""
-    with pytest.raises(EmitError, match="takes cp, ep only beside states that ranks share"):
+    with pytest.raises(EmitError, match="supports cp, ep only with sharded states"):
         files_of("qwen3-30b-a3b", "perlmutter", 2, layout, "fsdp2")
 
 
@@ -127,7 +129,7 @@ def test_torchtitan_is_asked_only_for_what_it_can_hold() -> None:
 
 
 def test_models_that_no_code_builds_are_refused_in_one_sentence() -> None:
-    with pytest.raises(EmitError, match=r"megatron-lm: its code builds no model that .* \(full\)"):
+    with pytest.raises(EmitError, match=r"'olmo-2-7b': its code builds no model that .* \(full\)"):
         files_of("olmo-2-7b", "polaris", 1, Layout(dp=4, zero_stage=1), "megatron-lm")
     # around other models FSDP2 shards, and nothing else
     with pytest.raises(EmitError, match=r"gpt2|learned positions"):
@@ -157,7 +159,7 @@ def test_megatron_is_told_how_experts_lie_and_what_they_take() -> None:
         assert read.layout.get("etp", 0) == etp
         assert {name: read.workload[name] for name in capacity} == capacity
     alone = Layout(dp=16, zero_stage=3)
-    with pytest.raises(EmitError, match=r"expert_capacity 1\.25 is not written; use 0"):
+    with pytest.raises(EmitError, match=r"its files cannot set expert_capacity 1\.25; use 0"):
         files_of("qwen3-30b-a3b", "perlmutter", 4, alone, "fsdp2", expert_capacity=1.25)
 
 
@@ -175,7 +177,7 @@ def test_megatron_and_torchtitan_keep_documents_apart() -> None:
     assert not any(word.startswith("--reset-") for word in args)
     assert "mock data has documents of 1 to 4,095 tokens" in files["README.md"]
     read = read_configuration_text(files["megatron.args"], "megatron.args")
-    assert any("unless --document-lengths is said" in note for note in read.notes)
+    assert any("; set --document-lengths" in note for note in read.notes)
     files = files_of(*case, Layout(dp=4, zero_stage=3), "fsdp2", **DOCUMENTS)
     assert "as always in torchtitan 0.3.0" in files["README.md"]
     assert "torchtitan.toml" not in files, "0.2.2 lets documents attend to each other"
@@ -206,7 +208,7 @@ def test_documents_that_a_program_would_mix_are_refused(
 @pytest.mark.parametrize("framework", ["accelerate", "deepspeed", "ddp", "horovod", "fsdp2"])
 def test_a_program_of_ones_own_is_told_what_documents_do(framework: str) -> None:
     layout = Layout(dp=4, zero_stage=max(load_framework(framework).zero_stages))
-    for packing, said in (("packed", "each attends to itself alone"), ("padded", "pads every one")):
+    for packing, said in (("packed", "each attends only to itself"), ("padded", "pads every one")):
         files = files_of(
             "gpt2", "polaris", 1, layout, framework, document_lengths=(300, 900), packing=packing
         )

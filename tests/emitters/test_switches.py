@@ -56,7 +56,7 @@ def test_files_say_what_is_on(name: str, switch: str) -> None:
         key = line.partition(": ")[2] or line
         key = key.partition(" ")[0].rpartition(".")[2]
         assert key in text, line
-    assert "is up to your program" not in readme
+    assert "Turn on switch" not in readme
     for variable, value in framework.environment.items():
         assert variable in found["job.sh"]
         assert value in found["job.sh"]
@@ -69,14 +69,16 @@ def test_every_written_switch_is_tried() -> None:
 
 
 def test_a_switch_without_words_is_refused() -> None:
-    with pytest.raises(EmitError, match="switch loss-fusion-te is not written for megatron-lm"):
+    with pytest.raises(
+        EmitError, match=r"the files of megatron-lm\+loss-fusion-te cannot express switch"
+    ):
         files("megatron-lm", "loss-fusion-te")
 
 
 def test_what_no_file_takes_is_left_to_the_program() -> None:
     layout = Layout(dp=4)
     found = files_of("llama-3.2-1b", "polaris", 1, layout, "ddp+compile")
-    assert "Switch `compile` (torch.compile makes one kernel" in found["README.md"]
+    assert "Turn on switch `compile` (torch.compile makes one kernel" in found["README.md"]
 
 
 def test_files_say_each_thing_once() -> None:

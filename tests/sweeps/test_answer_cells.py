@@ -115,7 +115,7 @@ def test_what_cannot_be_answered_is_a_row_with_the_reason() -> None:
     assert reasons["llama-3-8b", 1, "tp=1"] is None
     assert "does not divide the 4 devices" in reasons["llama-3-8b", 1, "tp=3"]
     assert "exceeds the 560 nodes of polaris" in reasons["llama-3-8b", 9999, "tp=1"]
-    assert "is a whole and no sequence" in reasons["resnet-50", 1, "tp=1"]
+    assert "trains on samples, not sequences" in reasons["resnet-50", 1, "tp=1"]
     assert all(row["fits"] is False for row in found.rows if row["error"])
     assert found.num_refused == sum(reason is not None for reason in reasons.values())
     assert all("\n" not in reason for reason in reasons.values() if reason)
@@ -184,7 +184,7 @@ def test_fields_that_contradict_each_other_are_rows() -> None:
 def test_a_layout_of_two_frameworks_is_refused() -> None:
     found = swept(**FEW, frameworks=[["ddp", "fsdp2"]])
     assert {row["error"] for row in found.rows} == {
-        "a layout is of one framework, not of 2; give each alone"
+        "a layout needs one framework, not 2; give each alone"
     }
 
 
@@ -221,7 +221,7 @@ def test_what_a_worker_lacks_is_no_answer(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_worker_of_other_code_answers_nothing() -> None:
     found = list_questions(define_sweep(FEW))
     task = dataclasses.replace(make_tasks(found, found.questions)[0], fingerprint="0" * 32)
-    with pytest.raises(PlannerError, match="has other code of the planner than who asks"):
+    with pytest.raises(PlannerError, match="runs a different planner version; install"):
         answers.answer_task(task)
 
 

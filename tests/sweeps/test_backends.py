@@ -157,7 +157,7 @@ def test_a_worker_that_is_killed_ends_a_sweep_in_one_sentence(tmp_path: Path) ->
     assert (process.returncode, out) == (2, "")
     last = err.strip().splitlines()[-1]
     assert last.startswith("planner: the backend loky failed (A worker process managed by")
-    assert last.endswith("what was answered is kept, and the same call goes on from there")
+    assert last.endswith("finished answers are kept; repeat the call to resume")
     assert "Traceback" not in err
     assert len(recorded(table)) == HELD
 
@@ -172,7 +172,7 @@ def test_an_interrupted_sweep_says_how_to_go_on(tmp_path: Path) -> None:
     lines = err.strip().splitlines()
     assert lines[-1] == (
         f"planner: interrupted: {HELD} of 216 questions answered are kept, and the same command "
-        "goes on from there"
+        "continues from there"
     )
     # no other process says anything
     assert all(re.match(r"planner: \d+ of 216 questions answered", line) for line in lines[:-1]), (
@@ -285,15 +285,15 @@ def test_an_unknown_backend_or_no_job_is_one_sentence(tmp_path: Path) -> None:
         PlannerError, match=r"the backend slurm is not known; use loky, .*threading"
     ):
         planner.sweep(**FEW, into=table, backend="slurm")
-    with pytest.raises(PlannerError, match="jobs = 0 answers nothing; give 1 or more"):
+    with pytest.raises(PlannerError, match="jobs = 0 starts no worker; give 1 or more"):
         planner.sweep(**FEW, into=table, jobs=0)
-    with pytest.raises(PlannerError, match="limit = -1 asks nothing; give 0 or more"):
+    with pytest.raises(PlannerError, match="limit = -1 must be 0 or more"):
         planner.sweep(**FEW, into=table, limit=-1)
     assert not list(tmp_path.iterdir())
 
 
 def test_an_address_is_for_clusters() -> None:
-    with pytest.raises(PlannerError, match="the backend loky is on this machine"):
+    with pytest.raises(PlannerError, match="the backend loky runs on this machine"):
         planner.sweep(**FEW, address="tcp://127.0.0.1:1")
 
 

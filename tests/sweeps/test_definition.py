@@ -97,23 +97,23 @@ def test_descriptions_are_taken_as_they_are() -> None:
         ("model = 'gpt2'\nmachines = 'polaris'", "unknown field 'model': did you mean models"),
         ("models = 'gpt3000'\nmachines = 'polaris'", "unknown model 'gpt3000'"),
         ("models = 'gpt2'\nmachines = 'polris'", "did you mean polaris"),
-        ("models = 3\nmachines = 'polaris'", "3 is no name"),
-        ("models = []\nmachines = 'polaris'", "models = [] asks nothing"),
+        ("models = 3\nmachines = 'polaris'", "3 is not a name"),
+        ("models = []\nmachines = 'polaris'", "models = [] is empty"),
         ("GOOD\nnodes = ['two']", "nodes.0 = two is refused"),
         ("GOOD\nkind = 'guess'", "write 'plan', 'estimate' or 'trace'"),
         ("GOOD\nframeworks = ['fsdp3']", "unknown framework 'fsdp3'"),
         ("GOOD\nsets = ['device.memory_bytes']", "is not of the form section.field=value"),
         ("GOOD\nsets = ['device.memry_bytes=80GB']", "unknown field 'device.memry_bytes'"),
-        ("GOOD\nworkload = 3", "workload = 3 is no table"),
+        ("GOOD\nworkload = 3", "workload = 3 is not a table"),
         ("GOOD\n[workload]\nglobal_bach = 8", "the field 'global_bach' is not known"),
         ("GOOD\n[workload]\nglobal_batch = [8, 'many']", "global_batch = many is refused"),
-        ("GOOD\n[workload]\nglobal_batch = []", "global_batch = [] asks nothing"),
+        ("GOOD\n[workload]\nglobal_batch = []", "global_batch = [] is empty"),
         ("GOOD\nkind = 'estimate'\n[layout]\ntp = 0", "tp = 0 is refused"),
         ("GOOD\n[[rows]]\nnodes = 'x'", "sweep.toml, row 1"),
-        ("GOOD\n[[rows]]\nkind = 'plan'", "kind is said once"),
+        ("GOOD\n[[rows]]\nkind = 'plan'", "kind applies to the whole sweep"),
         ("GOOD\n[layout]\ntp = 2", "a plan searches all layouts; leave layout out"),
-        ("GOOD\nkind = 'estimate'\nstages = [0, 1]", "stages are of traces"),
-        ("GOOD\nrows = 3", "rows are tables"),
+        ("GOOD\nkind = 'estimate'\nstages = [0, 1]", "only traces have stages"),
+        ("GOOD\nrows = 3", "rows must be tables"),
         (f"GOOD\nnodes = {list(range(2000))}\nleave_free = {list(range(999))}", "1,000,000"),
     ],
 )
@@ -129,7 +129,7 @@ def test_what_is_no_sweep_is_one_sentence(tmp_path: Path, text: str, words: str)
 
 
 def test_a_file_and_fields_are_not_mixed(tmp_path: Path) -> None:
-    with pytest.raises(PlannerError, match="nodes is stated beside the file"):
+    with pytest.raises(PlannerError, match="nodes is stated in addition to the file"):
         planner.sweep(tmp_path / "sweep.toml", nodes=2)
 
 
@@ -138,5 +138,5 @@ def test_json_says_the_same_as_toml(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"models": "gpt2", "machines": "polaris", "nodes": [1, 2]}')
     (tmp_path / "b.json").write_text("[]")
     assert read_sweep(tmp_path / "a.toml") == read_sweep(tmp_path / "a.json")
-    with pytest.raises(PlannerError, match="is no table"):
+    with pytest.raises(PlannerError, match="is not a table"):
         read_sweep(tmp_path / "b.json")

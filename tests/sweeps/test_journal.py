@@ -121,7 +121,7 @@ def test_a_file_that_is_no_journal_is_left_alone(tmp_path: Path) -> None:
         database,
     ):
         journal_of(table).write_bytes(content)
-        with pytest.raises(WriteError, match="is no journal of a sweep; move it away"):
+        with pytest.raises(WriteError, match="is not a journal of a sweep; move it away"):
             swept(table)
         assert journal_of(table).read_bytes() == content
 
@@ -129,7 +129,7 @@ def test_a_file_that_is_no_journal_is_left_alone(tmp_path: Path) -> None:
 def test_a_table_of_another_program_is_left_alone(tmp_path: Path) -> None:
     table = tmp_path / "results.csv"
     table.write_text("a,b\n")
-    with pytest.raises(WriteError, match="no journal of a sweep stands beside it"):
+    with pytest.raises(WriteError, match="no journal of a sweep is next to it"):
         swept(table)
     assert table.read_text() == "a,b\n"
 
@@ -137,8 +137,8 @@ def test_a_table_of_another_program_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("results.xlsx", "name a file .parquet or .csv"),
-        ("results", "name a file .parquet or .csv"),
+        ("results.xlsx", "name a .parquet or .csv file"),
+        ("results", "name a .parquet or .csv file"),
         ("absent/results.csv", "No such file or directory"),
         ("folder.csv", "is a directory"),
     ],
@@ -177,7 +177,9 @@ def test_a_disk_that_is_full_is_one_sentence_and_the_call_goes_on(
     run = [sys.executable, "-c", FULL, str(size), *map(str, words)]
     full = subprocess.run(run, capture_output=True, text=True, timeout=120, check=False)
     assert full.returncode == 2
-    assert re.search(r"^planner: cannot write .+; free space, and", full.stderr, re.MULTILINE)
+    assert re.search(
+        r"^planner: cannot write .+; free space and repeat the call", full.stderr, re.MULTILINE
+    )
     assert "Traceback" not in full.stderr
     assert not table.exists()
     with Journal(journal_of(table)) as journal:

@@ -88,8 +88,8 @@ def _group(configuration: Configuration) -> dict[str, int]:
     replicas, rest = divmod(configuration.group_ranks, cp)
     if rest:
         raise CatalogueError(
-            f"a sharding group of {configuration.group_ranks} ranks in {configuration.name} holds "
-            f"no whole number of replicas with cp = {cp}; use a multiple of it"
+            f"a sharding group of {configuration.group_ranks} ranks in {configuration.name} is not "
+            f"divisible by cp = {cp}; use a multiple of it"
         )
     return {"dp_shard": replicas} if replicas else {}
 
@@ -97,15 +97,15 @@ def _group(configuration: Configuration) -> dict[str, int]:
 def _both(first: Configuration, second: Configuration) -> Configuration:
     fields: dict[str, Any] = {}
     for name in _TABLES:
-        ours, theirs = getattr(first, name), getattr(second, name)
-        for key in ours.keys() & theirs.keys():
-            _agree(first, second, key, ours[key], theirs[key])
-        fields[name] = {**ours, **theirs}
+        first_table, second_table = getattr(first, name), getattr(second, name)
+        for key in first_table.keys() & second_table.keys():
+            _agree(first, second, key, first_table[key], second_table[key])
+        fields[name] = {**first_table, **second_table}
     for name in _SINGLE:
-        ours, theirs = getattr(first, name), getattr(second, name)
-        if ours and theirs:
-            _agree(first, second, name, ours, theirs)
-        fields[name] = ours or theirs
+        first_value, second_value = getattr(first, name), getattr(second, name)
+        if first_value and second_value:
+            _agree(first, second, name, first_value, second_value)
+        fields[name] = first_value or second_value
     return Configuration(
         files=first.files + second.files,
         kinds=first.kinds + second.kinds,

@@ -79,7 +79,7 @@ class Table:
 
     def word(self, *keys: str) -> str | None:
         """Value as lower-case text; raises CatalogueError for a table or a list."""
-        return self._converted(keys, _word, "is not a word; write one")
+        return self._converted(keys, _word, "is a list or a section; write one word")
 
     def _converted(self, keys: tuple[str, ...], convert: Callable[[Any], T], rule: str) -> T | None:
         """Convert a value; None if it is left open."""

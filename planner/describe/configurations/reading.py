@@ -57,6 +57,6 @@ def read_configuration_text(text: str, name: str) -> Configuration:
             return joined([reader.read(document)])
     kinds = ", ".join(sorted(reader.kind for reader in READERS.values()))
     raise CatalogueError(
-        f"{document.name} is no configuration that is read, which are: {kinds}; give one of "
-        "these, or the options themselves"
+        f"{document.name} is not a supported configuration file. Supported: {kinds}; give one of "
+        "these, or set the options instead"
     )

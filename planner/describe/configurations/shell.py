@@ -155,7 +155,7 @@ _EXPANSION = re.compile(
     r"|\$(?P<plain>[A-Za-z_]\w*)"
 )
 _DECLARING = ("export", "local", "readonly", "declare", "typeset", "-x", "-a", "-i")
-_SAYING = (
+_IGNORED_COMMANDS = (
     "echo", "printf", "cat", "mkdir", "rm", "cd", "source", "module", "pip", "git", "[", "[[",
 )  # fmt: skip
 _TESTS: Mapping[str, Callable[[Any, Any], bool]] = {
@@ -265,7 +265,7 @@ class _Script:
         assigned = [_ASSIGNMENT.fullmatch(word) for word in words]
         for index, match in enumerate(assigned):
             if match is None:
-                if words[index] not in _SAYING:
+                if words[index] not in _IGNORED_COMMANDS:
                     for word in words[index:]:
                         self.words += self._expanded(word).split()
                 return

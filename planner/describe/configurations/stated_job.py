@@ -56,15 +56,15 @@ class StatedJob:
         """Leave fields to another file, `owner`."""
         self._state("left_to", dict.fromkeys(names, str(owner)))
 
-    def is_(self, **values: Any) -> None:
+    def set_single(self, **values: Any) -> None:
         """Set single values of the configuration, such as framework, world or replicas."""
         self.single.update({k: v for k, v in values.items() if v})
 
-    def turned_on(self, *switches: str) -> None:
+    def turn_on(self, *switches: str) -> None:
         """Turn on framework switches that the lines in their descriptions do not detect."""
         self.on += switches
 
-    def turned_off(self, *switches: str) -> None:
+    def turn_off(self, *switches: str) -> None:
         """Turn off switches that the file has lines for but that other settings disable."""
         self.off += switches
 
@@ -90,7 +90,7 @@ class StatedJob:
                 continue
             plain = value is True or isinstance(value, (Mapping, list))
             shown = "" if plain else f" = {shorten(str(value), 40)}"
-            self.note(f"{table.name(key)}{shown} is not counted: {meaning}")
+            self.note(f"{table.name(key)}{shown} is ignored: {meaning}")
 
     def by_default(self, **values: Any) -> None:
         """Set layout or workload fields that hold unless some file states them."""
@@ -101,14 +101,14 @@ class StatedJob:
         for key, counted in values.items():
             value = table.number(key)
             if value is not None and value != counted:
-                self.note(f"{table.name(key)} = {value} is not counted: {counted:g} is")
+                self.note(f"{table.name(key)} = {value} is ignored; the estimate uses {counted:g}")
 
     def named(self, table: Table, key: str, names: Mapping[str, Any], otherwise: Any) -> Any:
         """Translate a word through `names`; an unknown word gives `otherwise` and a note."""
         word = table.word(key)
         if word is None or word in names:
             return None if word is None else names[word]
-        self.note(f"{table.name(key)} = {word} is not described: {otherwise} is counted")
+        self.note(f"{table.name(key)} = {word} is not supported; {otherwise} is estimated")
         return otherwise
 
     def refused(self, message: str) -> CatalogueError:
@@ -153,7 +153,7 @@ class Reader:
     def read(self, document: Document) -> Configuration:
         """Read the configuration of a file."""
         job = StatedJob(self.kind, document, self.table(document))
-        job.is_(framework=self.framework)
+        job.set_single(framework=self.framework)
         self.state(job, job.table)
         return job.configuration(self.hides)
 
@@ -168,15 +168,15 @@ def has_all(*marks: str) -> Callable[[Document], bool]:
     return lambda document: all(mark in document.tables for mark in marks)
 
 
-def dealing(counts: Sequence[int], usual: tuple[int, int] = (0, 0)) -> dict[str, int | str]:
+def split_fields(counts: Sequence[int], usual: tuple[int, int] = (0, 0)) -> dict[str, int | str]:
     """Layout fields that give these layers per chunk; none if `usual` slots already do."""
     for first, last in (usual, (0, 0), (1, 1), (1, 0), (0, 1)):
-        if _dealt(sum(counts), len(counts), first, last) == list(counts):
+        if _even_split(sum(counts), len(counts), first, last) == list(counts):
             return {} if (first, last) == usual else {"embedding_slots": first, "head_slots": last}
     return {"split": format_split(counts)}
 
 
-def _dealt(layers: int, chunks: int, first: int, last: int) -> list[int]:
+def _even_split(layers: int, chunks: int, first: int, last: int) -> list[int]:
     """Spread layers evenly over chunks, counting the ends of the model as layers."""
     base, extra = divmod(layers + first + last, chunks)
     counts = [base + (chunk < extra) for chunk in range(chunks)]

@@ -239,9 +239,9 @@ class Framework(Description):
                 return f"switch {word} of {self.family} {why}; leave it out"
         if workload is not None and workload.pad_experts and not self.code.pads_experts:
             return (
-                f"pad_experts with expert_capacity = {workload.expert_capacity:g}: as it sends "
-                f"tokens, {self.name} pads no experts; leave pad_experts out, or use a framework "
-                "that sends them otherwise"
+                f"pad_experts with expert_capacity = {workload.expert_capacity:g}: the token "
+                f"dispatcher of {self.name} does not pad experts; leave pad_experts out or use "
+                "another framework"
             )
         return ""
 

@@ -101,15 +101,15 @@ class SupportedModels(Description):
     def _model_differences(self, model: Model) -> dict[str, bool]:
         """Features of the whole model, and whether each is unsupported."""
         return {
-            f"is no decoder but {model.kind}": model.kind != "decoder",
+            f"is of kind {model.kind} (only decoders are supported)": model.kind != "decoder",
             f"has {model.position} positions": model.position not in self.positions,
             f"normalises with {model.norm}": model.norm not in self.norms,
             f"has {model.norms_per_layer} normalisations a layer": model.norms_per_layer != 2,
             "normalises its embedding": model.embedding_norm,
             "has a bias in its output projection": model.head_bias,
-            "runs attention and feed-forward side by side": model.parallel_residual,
+            "runs attention and feed-forward in parallel": model.parallel_residual,
             "has a projected embedding": bool(model.embedding_size),
-            "has sizes of its own": not (self.any_size or self.flavor(model)),
+            "has custom sizes": not (self.any_size or self.flavor(model)),
             f"has {'' if model.tied_embeddings else 'no '}tied embeddings": (
                 model.tied_embeddings not in self.tied
             ),
@@ -135,7 +135,7 @@ class SupportedModels(Description):
             f"has a window of {model.sliding_window} tokens in {layers} layers": (
                 windowed and not allowed[self.windows]
             ),
-            "has heads of another width": not self.any_head_width
+            "has a head width other than hidden size / heads": not self.any_head_width
             and model.head_dim * model.num_heads != model.hidden_size,
         }
 
@@ -184,36 +184,38 @@ class EmitSupport(Description):
 
     def lacks(self, model: Model, workload: Workload) -> str:
         """Reason why no files can be written for a job; empty if they can."""
-        if unsaid := self.unsupported_setting(workload):
-            return unsaid
+        if unsupported := self.unsupported_setting(workload):
+            return unsupported
         if self.other_models != "none" or not self.models:
             return ""
         if workload.adapted:
             return "its code trains no adapters and freezes no parts"
-        if mixes := self._mixes(workload):
-            return mixes
+        if reason := self._mixing_reason(workload):
+            return reason
         return self.unsupported_model(model, workload.sequence_length)
 
     def unsupported_setting(self, workload: Workload) -> str:
         """Reason why its files cannot state a workload; empty if they can."""
         if workload.precision not in self.precisions:
-            return f"precision {workload.precision} is not written; use {either(self.precisions)}"
+            choices = either(self.precisions)
+            return f"its files cannot set precision {workload.precision}; use {choices}"
         if workload.optimizer not in self.optimizers:
-            return f"optimizer {workload.optimizer} is not written; use {either(self.optimizers)}"
+            choices = either(self.optimizers)
+            return f"its files cannot set optimizer {workload.optimizer}; use {choices}"
         if workload.expert_capacity and not self.drops_tokens:
-            return f"expert_capacity {workload.expert_capacity:g} is not written; use 0"
+            return f"its files cannot set expert_capacity {workload.expert_capacity:g}; use 0"
         if workload.pad_experts and not self.pads_experts:
-            return "pad_experts is not written; leave it out"
+            return "its files cannot set pad_experts; leave it out"
         return ""
 
-    def _mixes(self, workload: Workload) -> str:
+    def _mixing_reason(self, workload: Workload) -> str:
         """Reason why its code mixes documents that estimates separate; empty if it does not."""
         if workload.document_lengths and workload.packing == "padded":
-            return "its own data fills sequences up with the next document (packing = padded)"
+            return "its data loader fills sequences with the next document (packing = padded)"
         masks = self.masks_documents and workload.attention == "flash"
         if workload.document_lengths and not masks:
             fused = f" with attention {workload.attention}" if self.masks_documents else ""
-            return f"documents of one sequence (document_lengths) attend to each other there{fused}"
+            return f"documents that share a sequence (document_lengths) attend to each other{fused}"
         return ""
 
     def unsupported_model(self, model: Model, sequence_length: int) -> str:
@@ -223,7 +225,7 @@ class EmitSupport(Description):
 
     def builds(self, model: Model, workload: Workload) -> SupportedModels | None:
         """Find the model code that trains a job's model; None if the user's model code runs."""
-        if workload.adapted or self._mixes(workload):
+        if workload.adapted or self._mixing_reason(workload):
             return None
         for decoders in self.models:
             precise = workload.precision in decoders.precisions

@@ -160,8 +160,7 @@ def apply_switches(fields: dict[str, Any], words: tuple[str, ...]) -> dict[str, 
     for word, name in zip(words, names, strict=True):
         if not name:
             raise DescriptionError(
-                f"+{shorten(word)} behind {fields['name']} names no switch; name one or leave it "
-                "out"
+                f"+{shorten(word)} after {fields['name']} names no switch; name one or leave it out"
             )
         if name not in offered:
             raise UnknownNameError(
@@ -189,13 +188,11 @@ def _check_pair(name: str, switch: dict[str, Any], names: list[str]) -> None:
     against = [partner for partner in switch.get("excludes", ()) if partner in names]
     if against:
         raise DescriptionError(
-            f"switch {name!r} does not go with {against[0]!r}; leave one of them out"
+            f"switch {name!r} cannot be combined with {against[0]!r}; leave one of them out"
         )
     lacking = [partner for partner in switch.get("needs", ()) if partner not in names]
     if lacking:
-        raise DescriptionError(
-            f"switch {name!r} goes only with {lacking[0]!r}; write {lacking[0]}+{name}"
-        )
+        raise DescriptionError(f"switch {name!r} needs {lacking[0]!r}; write {lacking[0]}+{name}")
 
 
 def _changes(word: str, switch: dict[str, Any]) -> dict[str, Any]:
@@ -221,6 +218,7 @@ def _number(name: str, text: str) -> int | float:
         value = parse_quantity(text)
     except PlannerError:
         raise DescriptionError(
-            f"switch {name}: {shorten(text)!r} is no number; write {name}=NUMBER, such as 8 or 5e7"
+            f"switch {name}: {shorten(text)!r} is not a number; write {name}=NUMBER, "
+            "such as 8 or 5e7"
         ) from None
     return int(value) if value.is_integer() else value

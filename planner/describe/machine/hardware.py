@@ -189,7 +189,7 @@ Wait = Annotated[float, Field(ge=0, le=60)]
 
 def _check_rising(nodes: tuple[int, ...], values: tuple[float, ...], field: str, noun: str) -> None:
     if len(nodes) != len(values):
-        raise ValueError(f"num_nodes and {field} differ in length; give one {noun} a count")
+        raise ValueError(f"num_nodes and {field} differ in length; give one {noun} per count")
     if list(nodes) != sorted(set(nodes)):
         raise ValueError(f"num_nodes {nodes} must rise; sort them")
 
@@ -276,5 +276,7 @@ class Network(Description):
     @model_validator(mode="after")
     def _check_domain(self) -> Network:
         if (self.domain_nodes > 1) != (self.domain_exit_bytes_per_s is not None):
-            raise ValueError("domain_nodes above 1 and domain_exit_bytes_per_s go together")
+            raise ValueError(
+                "domain_nodes above 1 needs domain_exit_bytes_per_s, and vice versa; set both"
+            )
         return self

@@ -156,7 +156,7 @@ class Machine(Description):
     def _check_parts(self) -> Machine:
         network_names = [network.name for network in self.all_networks]
         if self.networks and (len(set(network_names)) < len(network_names) or "" in network_names):
-            raise ValueError(f"networks are called {network_names}; give each a name of its own")
+            raise ValueError(f"networks are named {network_names}; give each a unique name")
         node = self.node
         if self.num_nodes.value > 1 and self.network is None:
             raise ValueError(f"{self.num_nodes.value:.0f} nodes need a [network]; describe it")
@@ -189,8 +189,7 @@ class Machine(Description):
         networks = {network.name: network for network in self.all_networks if network.name}
         if not networks:
             raise DescriptionError(
-                f"network {name!r}: {self.name} has one network, whatever the software; "
-                "leave the name out"
+                f"network {name!r}: {self.name} has only one network; leave the name out"
             )
         if name not in networks:
             raise UnknownNameError("network", name, networks, f"those of {self.name}")

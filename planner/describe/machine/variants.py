@@ -21,7 +21,7 @@ def reserve_memory(machine: Machine, percent: float) -> Machine:
     if not 0 < percent <= MAX_FREE_PERCENT:
         raise DescriptionError(
             f"free_percent = {percent:g} must lie between 0 and {MAX_FREE_PERCENT}; give the "
-            "percent of every device's memory that is to be left free"
+            "percentage of every device's memory to leave free"
         )
     installed = machine.device.memory_bytes.value
     fields = machine.model_dump()
@@ -42,7 +42,7 @@ def take_devices(machine: Machine, devices: int) -> Machine:
     node_devices = machine.node.num_devices
     if not 1 <= devices <= node_devices:
         raise DescriptionError(
-            f"{devices} devices are no part of a node of {machine.name}, which has {node_devices}; "
+            f"a node of {machine.name} has {node_devices} devices, so {devices} cannot be used; "
             f"give 1 to {node_devices}, or nodes"
         )
     if devices == node_devices and machine.num_nodes.value == 1:

@@ -106,7 +106,7 @@ class Gemm:
     input_gradient: bool = True
     quantizable: bool = True
     """Whether FP8 training runs it in FP8 (not the output projection)."""
-    again_with: tuple[Module, ...] = ()
+    recomputed_with: tuple[Module, ...] = ()
     """Modules of selective recompute that repeat it."""
     pieces: int = 1
     """Pieces of the tokens computed one after another, with weight gradients summed in fp32."""
@@ -138,7 +138,7 @@ class Attention:
     causal: bool
     window: int = 0
     """Most keys per query; 0: all."""
-    again_with: tuple[Module, ...] = ("core_attn",)
+    recomputed_with: tuple[Module, ...] = ("core_attn",)
     """Modules of selective recompute that repeat it."""
     queries: float = 1.0
     """Queries per token of the sequence."""
@@ -157,7 +157,7 @@ class Pointwise:
     num_kernels: int = 1
     scores: bool = False
     """Whether the bytes are per token and per key (attention scores)."""
-    again_with: tuple[Module, ...] = ()
+    recomputed_with: tuple[Module, ...] = ()
     """Modules of selective recompute that repeat it."""
 
 
@@ -190,7 +190,7 @@ class Saved:
     """Whether it exists only in a pipeline."""
     only_batched: bool = False
     """Whether it exists only with several sequences per micro-batch."""
-    again_with: tuple[Module, ...] = ()
+    recomputed_with: tuple[Module, ...] = ()
     """Modules of selective recompute that recompute it instead of saving it."""
     input_of: tuple[Matrix, ...] = ()
     """Matrices that take it as input; their adapters need it for their gradients."""

@@ -202,7 +202,7 @@ class Convolutional(Description):
         for stage in self.stages:
             if stage.joins and stage.joins not in outputs:
                 raise ValueError(
-                    f"joins = {stage.joins!r} of stage {stage.name!r} is no stage before it; "
+                    f"joins = {stage.joins!r} of stage {stage.name!r} is not a stage before it; "
                     f"use one of {', '.join(outputs) or 'none, as it is the first'}"
                 )
             sized = _size_stage(stage, channels, places, outputs.get(stage.joins))
@@ -211,7 +211,7 @@ class Convolutional(Description):
             if stage.count > 1 and shape != (channels, places):
                 raise ValueError(
                     f"count = {stage.count} of stage {stage.name!r}: its blocks change the shape; "
-                    "state the first as a stage of its own"
+                    "write the first block as a separate stage"
                 )
             outputs[stage.name] = (channels, places) = shape
 
@@ -234,9 +234,10 @@ def _size_stage(
             )
         after = convolution.after(size)
         if min(after) < 1:
+            axis = after.index(min(after))
             raise ValueError(
-                f"stage {stage.name!r}: a kernel of {convolution.kernel[0]} does not go into "
-                f"{size[0]} places; enlarge the size of samples"
+                f"stage {stage.name!r}: a kernel of {_at(convolution.kernel, axis)} does not fit "
+                f"its input of {size[axis]}; use larger samples"
             )
         name = f"{stage.name}.{number + 1}"
         sized.append(SizedConvolution(name, convolution, width, size, after))
@@ -244,8 +245,8 @@ def _size_stage(
         if joined and number == 0:
             if joined[1] != size:
                 raise ValueError(
-                    f"stage {stage.name!r} joins {stage.joins!r} of {joined[1]} places to {size}; "
-                    "they must be alike"
+                    f"stage {stage.name!r} joins {stage.joins!r} of size {joined[1]} to size "
+                    f"{size}; both must have the same size"
                 )
             width += joined_channels
     if stage.residual and input_shape != (width, size):

@@ -50,8 +50,8 @@ class Experts(Description):
             )
         if self.top_groups > self.num_groups or self.num_experts % self.num_groups:
             raise ValueError(
-                f"top_groups = {self.top_groups} of num_groups = {self.num_groups} groups of "
-                f"{self.num_experts} experts; give groups that divide the experts, and no fewer"
+                f"num_groups = {self.num_groups} must divide num_experts = {self.num_experts} and "
+                f"be at least top_groups = {self.top_groups}; correct one of them"
             )
         return self
 

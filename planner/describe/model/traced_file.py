@@ -33,7 +33,7 @@ def traced_fields(name: str, *, run: bool) -> dict[str, Any]:
     """Run FILE.py:FUNCTION (if `run`) and return its model's fields; raises DescriptionError."""
     if not run:
         raise DescriptionError(
-            f"{shorten_path(name)} is a Python file, which is run only where you name it yourself; "
+            f"{shorten_path(name)} is a Python file, which is not run here; "
             f"write its numbers with `planner show {shorten_path(name)} --toml > net.toml`, and "
             "name that file"
         )
@@ -215,9 +215,7 @@ class Traced(Description):
     def _check(self) -> Traced:
         roles = [block.role for block in self.blocks]
         if roles != ["first", *["repeated"] * (len(roles) - 2), "last"]:
-            raise ValueError(
-                "blocks must be one that is first, repeated ones, and one that is last"
-            )
+            raise ValueError("blocks must be one first block, repeated blocks and one last block")
         return self
 
     @property

@@ -64,7 +64,7 @@ class Dataset(Description):
     @model_validator(mode="after")
     def _not_empty(self) -> Dataset:
         if not self.sample_bytes.value:
-            raise ValueError("sample_bytes = 0: a sample takes some bytes; give its mean")
+            raise ValueError("sample_bytes = 0 must be above 0; give the mean size of a sample")
         return self
 
     @property
@@ -153,8 +153,8 @@ class Checkpoints(Description):
     def _one_interval(self) -> Checkpoints:
         if self.interval_s is not None and self.every_steps:
             raise ValueError(
-                f"interval_s = {self.interval_s:g} and every_steps = {self.every_steps} both say "
-                "how often; give one of them"
+                f"interval_s = {self.interval_s:g} and every_steps = {self.every_steps} both "
+                "set the interval; give one of them"
             )
         return self
 

@@ -78,7 +78,7 @@ def read_documents(text: str) -> tuple[int, ...]:
     lengths = list(_lengths(read_text(path, _MOST_BYTES, "give a part of the lengths"), path))
     if not lengths:
         raise DescriptionError(
-            f"{path.name} has no lengths; give one a line, or a column {_NAMES[0]!r}"
+            f"{path.name} has no lengths; give one per line, or a column {_NAMES[0]!r}"
         )
     return reduce_lengths(lengths)
 
@@ -98,7 +98,9 @@ def _lengths(content: str, path: Path) -> Iterator[int]:
     try:
         rows = [row for row in csv.reader(content.splitlines()) if row]
     except csv.Error as error:
-        raise DescriptionError(f"{path.name} is no CSV: {error}; give one length a line") from None
+        raise DescriptionError(
+            f"{path.name} is not a CSV file: {error}; give one length a line"
+        ) from None
     names = [cell.strip().lower() for cell in rows[0]] if rows else []
     column = next((names.index(name) for name in _NAMES if name in names), None)
     for row in rows[column is not None :]:
@@ -111,7 +113,7 @@ def _of_json(content: str, path: Path) -> Iterator[int]:
         items = [json.loads(line) for line in lines if line.strip()]
     except (ValueError, RecursionError):
         raise DescriptionError(
-            f"{path.name} is no {path.suffix[1:].upper()}; give a list of lengths"
+            f"{path.name} is not a {path.suffix[1:].upper()} file; give a list of lengths"
         ) from None
     for item in items:
         for entry in item if isinstance(item, list) else [item]:
@@ -133,7 +135,7 @@ def _parse_token_count(text: str, where: str = "") -> int:
         value = 0.0
     if not 1 <= value <= MAX_DOCUMENT_TOKENS:
         raise DescriptionError(
-            f"{shorten(text)!r}{f' in {where}' if where else ''} is no length of a document; give "
+            f"{shorten(text)!r}{f' in {where}' if where else ''} is not a document length; give "
             f"whole numbers of tokens from 1 to {MAX_DOCUMENT_TOKENS:,}"
         )
     return round(value)

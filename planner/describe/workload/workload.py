@@ -129,16 +129,14 @@ class Workload(Description):
         for name in ("dora", "lora_dropout", "lora_targets"):
             is_set = getattr(self, name) != type(self).model_fields[name].default
             if is_set and not self.lora_rank:
-                raise ValueError(
-                    f"{name} is a property of adapters, and there are none; set lora_rank"
-                )
+                raise ValueError(f"{name} needs adapters; set lora_rank")
         if self.quantized and not self.lora_rank and "layers" not in self.frozen:
             raise ValueError(
                 f"base_format = {self.base_format} stores frozen layers, and all layers are "
                 "trained; set lora_rank or freeze layers"
             )
         if self.pad_experts and not self.expert_capacity:
-            raise ValueError("pad_experts without expert_capacity pads to nothing; state both")
+            raise ValueError("pad_experts needs expert_capacity; set both")
         return self
 
     @model_validator(mode="after")
@@ -146,27 +144,25 @@ class Workload(Description):
         lengths = self.document_lengths
         if len(lengths) > MAX_LENGTHS:
             raise ValueError(
-                f"document_lengths are {len(lengths)} numbers, and at most {MAX_LENGTHS} are "
-                "taken; give quantiles"
+                f"document_lengths has {len(lengths)} numbers, more than the limit of "
+                f"{MAX_LENGTHS}; give quantiles"
             )
         for length in lengths:
             if not 1 <= length <= MAX_DOCUMENT_TOKENS:
                 raise ValueError(
-                    f"document_lengths = {quote(length)} is no length of a document; give whole "
+                    f"document_lengths = {quote(length)} is not a document length; give whole "
                     f"numbers of tokens from 1 to {MAX_DOCUMENT_TOKENS:,}"
                 )
         if self.packing == "padded" and not lengths:
-            raise ValueError(
-                "packing = padded needs document_lengths, from which padding follows; give a mean"
-            )
+            raise ValueError("packing = padded needs document_lengths; give their mean")
         if self.epochs != 1 and not self.samples:
             raise ValueError(
-                f"epochs = {self.epochs:g} of how many samples is not said; set samples"
+                f"epochs = {self.epochs:g} needs samples, the size of the data set; set samples"
             )
         if self.samples and self.tokens:
             raise ValueError(
-                f"tokens = {self.tokens:g} and samples = {self.samples} both say how long the "
-                "training is; leave one out"
+                f"tokens = {self.tokens:g} and samples = {self.samples} both set the length "
+                "of the training; leave one out"
             )
         return self
 
@@ -285,7 +281,7 @@ def parse_tokens(text: str) -> float:
         return parse_quantity(plain)
     except DescriptionError:
         raise DescriptionError(
-            f"{shorten(text)!r} is no number of tokens; write for example 300B, 2T or 2e12"
+            f"{shorten(text)!r} is not a number of tokens; write for example 300B, 2T or 2e12"
         ) from None
 
 
@@ -302,15 +298,15 @@ def parse_ramp(text: str) -> tuple[tuple[float, int], ...]:
         further = until > (bounds[-1][0] if bounds else 0.0)
         if not (colon and further and size.isascii() and size.isdigit() and len(size) < 8):
             raise ValueError(
-                f"ramp = {shorten(text)!r} is none; write rising tokens, each with the sequences "
-                "of a step until then, such as 250B:768,500B:1536"
+                f"ramp = {shorten(text)!r} is not a batch-size ramp; write TOKENS:SEQUENCES pairs "
+                "with rising tokens, such as 250B:768,500B:1536"
             )
         if not int(size):
-            raise ValueError(f"ramp = {shorten(text)!r} has steps of no sequence; use 1 or more")
+            raise ValueError(f"ramp = {shorten(text)!r} has steps of 0 sequences; use 1 or more")
         if bounds and int(size) <= bounds[-1][1]:
             raise ValueError(
                 f"ramp = {shorten(text)!r} has {size} sequences a step after {bounds[-1][1]}; "
-                "write batches that rise"
+                "write rising batches"
             )
         bounds.append((until, int(size)))
     return tuple(bounds)

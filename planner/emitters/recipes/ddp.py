@@ -39,7 +39,7 @@ def recipe(job: BatchJob) -> Recipe:
         "save_every": job.slot.save_every,
         "evaluated_batches": EVALUATED_BATCHES,
     }
-    options = page.file("nanogpt.args", "the options of nanoGPT, one a line")
+    options = page.file("nanogpt.args", "the options of nanoGPT, one per line")
     return Recipe(
         files=(options,),
         argument_files=(options.name,),

@@ -30,7 +30,7 @@ def recipe(job: BatchJob) -> Recipe:
         save_every=job.slot.save_every,
         evaluated_batches=EVALUATED_BATCHES,
     )
-    file = page.file("wordplay.args", "wordplay's settings, one a line")
+    file = page.file("wordplay.args", "wordplay's settings, one per line")
     data = "shakespeare" if job.model.vocab_size <= _CHARACTERS else "owt"
     return Recipe(
         files=(file,),
@@ -44,7 +44,7 @@ def recipe(job: BatchJob) -> Recipe:
         ),
         argument_files=(file.name,),
         launcher="ezpz",
-        variables={"DATA": f"what wordplay calls the data, such as {data}", **LEARNING},
+        variables={"DATA": f"the name of the data in wordplay, such as {data}", **LEARNING},
         # its checkpoints hold more than tensors, which newer torch does not load by default
         environment={"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"},
         saves=True,
@@ -61,12 +61,12 @@ def _check(job: BatchJob) -> None:
     kind = job.machine.scheduler.kind
     if kind not in _SCHEDULERS:
         raise EmitError(
-            f"ezpz does not know {kind}, which schedules {job.where}; use framework ddp, or a "
+            f"ezpz does not support {kind}, the scheduler of {job.where}; use framework ddp, or a "
             f"machine with one of {', '.join(_SCHEDULERS)}"
         )
     if not runs_nanogpt(job):
         raise not_expressible(
-            f"model {shorten(job.model.name)!r}, or a setting of this job that nanoGPT has not,",
+            f"model {shorten(job.model.name)!r}, or a setting of this job that nanoGPT lacks,",
             "wordplay",
             "a GPT-2 without recompute, adapters and document_lengths, or framework ddp",
         )

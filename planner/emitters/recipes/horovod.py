@@ -18,7 +18,7 @@ _PRECISIONS = FrameworkNames("precision", "Horovod", TORCH_DTYPES)
 def recipe(job: BatchJob) -> Recipe:
     """Write `horovod_plan.py`, and set the variables of the fusion buffer."""
     if job.machine.scheduler.kind == "kubernetes":
-        raise not_expressible("a PyTorchJob, which knows no MPI,", "Horovod", "framework ddp")
+        raise not_expressible("a PyTorchJob, which has no MPI", "Horovod", "framework ddp")
     launch, framework = job.machine.scheduler.launch, job.framework
     states = framework.states(job.workload.precision)
     page = Page(

@@ -60,7 +60,7 @@ _ACTIVATIONS: dict[str, _Options] = {
 }
 """Options of activations without a gate, other than Megatron's default, GELU."""
 
-ARGUMENTS = "the arguments of Megatron, one a line"
+ARGUMENTS = "the arguments of Megatron, one per line"
 """Purpose of `megatron.args`, for the README."""
 START = Recipe(
     files=(),
@@ -98,7 +98,7 @@ def recipe(job: BatchJob) -> Recipe:
         START,
         files=(
             page.file("megatron.args", ARGUMENTS),
-            page.file("data.args", "the arguments for data and tokenizer, one a line"),
+            page.file("data.args", "the arguments for data and tokenizer, one per line"),
         ),
         default_program="pretrain_gpt.py",
         environment=_environment(job),
@@ -135,7 +135,7 @@ def _window(job: BatchJob) -> _Options:
 
 
 def _expert_tp(job: BatchJob) -> int:
-    return int(Layouts.of(job.layout).settled(job.framework).expert_tp)
+    return int(Layouts.of(job.layout).with_default_etp(job.framework).expert_tp)
 
 
 def _flexible(job: BatchJob) -> bool:

@@ -49,7 +49,7 @@ def recipe(job: BatchJob) -> Recipe:
         files=(page.file("megatron.args", ARGUMENTS), config),
         default_program="pretrain_gpt_alcf.py",
         needed={
-            "data.args": "write the options of your data and tokenizer into it, one a line",
+            "data.args": "write the options of your data and tokenizer into it, one per line",
             **disk_folder(job),
         },
         environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1"},

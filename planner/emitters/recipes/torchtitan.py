@@ -83,7 +83,7 @@ def recipe(job: BatchJob) -> Recipe:
         variables=_VARIABLES,
         saves=True,
         notes=page.notes(),
-        tells=True,
+        states_switches=True,
     )
 
 
@@ -136,7 +136,7 @@ def _old_files(job: BatchJob, page: Page, flavor: str) -> list[File]:
         tables.setdefault("parallelism", {})[_ASYNC] = tables["compile"].pop(_ASYNC)
     if not has_flavor:
         tables["experimental"] = {"custom_import": "torchtitan_model"}
-    text = toml_text(tables, "torchtitan 0.2.2 and older; newer ones read no TOML")
+    text = toml_text(tables, "torchtitan 0.2.2 and older; newer releases read no TOML")
     files = [File("torchtitan.toml", "torchtitan's configuration up to release 0.2.2", text)]
     if not has_flavor:
         purpose = "the model's sizes, which torchtitan 0.2.2 imports"

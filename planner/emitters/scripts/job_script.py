@@ -33,8 +33,8 @@ def job_files(job: BatchJob, recipe: Recipe, slot: Slot) -> list[File]:
     kind = job.machine.scheduler.kind
     if kind not in SYSTEMS:
         raise EmitError(
-            f"{job.where} is scheduled by {kind}, for which no job script is written; "
-            f"emit for a machine with one of {', '.join(SYSTEMS)}"
+            f"no job script is written for {kind}, the scheduler of {job.where}; "
+            f"use a machine with one of {', '.join(SYSTEMS)}"
         )
     if kind == "none" and job.nodes > 1:
         raise EmitError(f"{job.where} has no scheduler to start {job.nodes} nodes; use one node")
@@ -62,7 +62,7 @@ def benchmark_files(job: BatchJob, slot: Slot) -> list[File]:
     script = _Script(job, _BENCHMARK, short, SYSTEMS[kind])
     meaning = (
         "times all-reduces and gathers over all devices of these nodes, on the network of the job, "
-        "with the `planner` of `environment.sh`; submit it in the place of `job.sh`, then "
+        "with the `planner` of `environment.sh`; submit it instead of `job.sh`, then "
         f"`planner calibrate --from-collectives collectives.csv -m {job.machine.name} -o own.toml`"
     )
     files = [File("collectives.sh", meaning, script.text("collectives.sh"))]

@@ -34,7 +34,7 @@ def test_bundles_are_a_list_of_known_names(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match=r"torch-2.13"):
         load_framework(str(path))
     described(path, "bundles = 3")
-    with pytest.raises(DescriptionError, match="bundles = 3 is no list"):
+    with pytest.raises(DescriptionError, match="bundles = 3 is not a list"):
         load_framework(str(path))
 
 

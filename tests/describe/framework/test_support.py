@@ -16,7 +16,7 @@ LLAMA = SupportedModels(any_head_width=False)
 @pytest.mark.parametrize(
     ("changes", "words", "megatron_too"),
     [
-        ({"kind": "encoder"}, "no decoder", True),
+        ({"kind": "encoder"}, "is of kind encoder", True),
         ({"experts": EXPERTS}, "has experts", False),
         ({"experts": {**EXPERTS, "router_bias": True}}, "biased experts", True),
         ({"position": "alibi"}, "alibi", True),
@@ -33,11 +33,11 @@ LLAMA = SupportedModels(any_head_width=False)
         ({"qk_norm": "head"}, "(head)", False),
         ({"qk_norm": "full"}, "(full)", True),
         ({"attention_sinks": True}, "sinks", True),
-        ({"parallel_residual": True}, "side by side", True),
+        ({"parallel_residual": True}, "in parallel", True),
         ({"embedding_size": 512}, "projected", True),
         ({"sliding_window": 512, "num_window_layers": 32}, "512 tokens in 32 layers", False),
         ({"sliding_window": 512, "num_window_layers": 16}, "512 tokens in 16 layers", False),
-        ({"head_dim": 64}, "heads of another width", False),
+        ({"head_dim": 64}, "head width other than", False),
     ],
 )
 def test_what_sets_a_model_apart_from_a_llama(
@@ -63,7 +63,7 @@ def test_sizes_known_by_name() -> None:
     only = SupportedModels(flavors=(named,), any_size=False)
     assert only.flavor(load_model("llama-3-8b")) == "8B"
     assert only.lacks(load_model("llama-3-8b"), 4096) == ""
-    assert only.lacks(load_model("llama-2-7b"), 4096) == "has sizes of its own"
+    assert only.lacks(load_model("llama-2-7b"), 4096) == "has custom sizes"
     fsdp2 = load_framework("fsdp2").code.models
     names = {d.module: d.flavor(load_model(m)) for d, m in zip(fsdp2[2:], OTHERS, strict=True)}
     assert names == {"qwen3": "30B-A3B", "deepseek_v3": "671B", "gpt_oss": "120b"}

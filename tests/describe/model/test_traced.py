@@ -45,7 +45,7 @@ def test_so_is_every_other_model(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("roles", [["first", "repeated"], ["repeated", "last"], ["last", "first"]])
 def test_blocks_begin_and_end(roles: list[str]) -> None:
     blocks: list[dict[str, Any]] = [{"name": role, "role": role} for role in roles]
-    with pytest.raises(PlannerError, match="blocks must be one that is first"):
+    with pytest.raises(PlannerError, match="blocks must be one first block"):
         Traced(blocks=blocks)
 
 
@@ -71,6 +71,6 @@ def test_what_cannot_be_run_is_said(name: str, said: str) -> None:
 def test_names_that_others_wrote_run_nothing(tmp_path: Path) -> None:
     path, witness = tmp_path / "net.py", tmp_path / "ran"
     path.write_text(f"open({str(witness)!r}, 'w')\n")
-    with pytest.raises(PlannerError, match="is run only where you name it yourself"):
+    with pytest.raises(PlannerError, match="is not run here"):
         load_model(f"{path}:build", run=False)
     assert not witness.exists()

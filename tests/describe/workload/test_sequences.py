@@ -85,7 +85,7 @@ def test_padding_is_computed_and_does_not_count() -> None:
     assert padded.step_time_s == plain.step_time_s
     assert padded.tokens_per_s == pytest.approx(plain.tokens_per_s / 4)
     assert padded.mfu < plain.mfu / 4  # attention of a quarter of the length, too
-    assert "25 % of those that are computed" in " ".join(utilisation_notes(asked, padded))
+    assert "25 % of the computed tokens" in " ".join(utilisation_notes(asked, padded))
 
 
 @pytest.mark.parametrize(
@@ -105,12 +105,12 @@ def test_samples_and_epochs_give_the_steps(fields: dict[str, object], steps: int
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"samples": 10, "tokens": 1e9}, "both say how long"),
+        ({"samples": 10, "tokens": 1e9}, "both set the length"),
         ({"epochs": 2.0}, "set samples"),
         ({"packing": "padded"}, "needs document_lengths"),
-        ({"document_lengths": (0,)}, "= 0 is no length of a document; give whole numbers"),
-        ({"document_lengths": (10**300,)}, "is no length of a document; give whole numbers"),
-        ({"document_lengths": (1,) * 1000}, "at most 256"),
+        ({"document_lengths": (0,)}, "= 0 is not a document length; give whole numbers"),
+        ({"document_lengths": (10**300,)}, "is not a document length; give whole numbers"),
+        ({"document_lengths": (1,) * 1000}, "more than the limit of 256"),
         ({"dora": True}, "set lora_rank"),
         ({"lora_dropout": 0.1}, "set lora_rank"),
         ({"base_format": "nf4"}, "all layers are trained"),
@@ -147,14 +147,14 @@ def test_lengths_are_read_from_files(tmp_path: Path) -> None:
 def test_what_is_no_length_is_refused(text: str, message: str) -> None:
     with pytest.raises(DescriptionError, match=message):
         read_documents(text)
-    with pytest.raises(DescriptionError, match="no length of a document"):
+    with pytest.raises(DescriptionError, match="is not a document length"):
         parse_documents(text)
 
 
 def test_what_an_address_names_is_no_file(tmp_path: Path) -> None:
     (tmp_path / "secret.csv").write_text("12")
     assert read_documents(str(tmp_path / "secret.csv")) == (12,)
-    with pytest.raises(DescriptionError, match="no length of a document"):
+    with pytest.raises(DescriptionError, match="is not a document length"):
         parse_documents(str(tmp_path / "secret.csv"))
 
 
@@ -175,7 +175,7 @@ def test_what_never_ends_is_no_file_of_lengths(tmp_path: Path) -> None:
         read_documents(str(tmp_path / "long.csv"))
     (tmp_path / "wide.csv").write_text("1" * 200_000)
     (tmp_path / "deep.json").write_text("[" * 100_000)
-    for name, said in (("wide.csv", "is no CSV"), ("deep.json", "is no JSON")):
+    for name, said in (("wide.csv", "is not a CSV"), ("deep.json", "is not a JSON")):
         with pytest.raises(DescriptionError, match=said):
             read_documents(str(tmp_path / name))
 

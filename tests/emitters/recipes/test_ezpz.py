@@ -89,5 +89,5 @@ def test_it_goes_on_for_the_steps_that_are_left(tmp_path: Path) -> None:
 def test_what_wordplay_does_not_train_is_refused() -> None:
     with pytest.raises(EmitError, match=r"model .llama-3-8b., .* framework ddp"):
         wordplay(model="llama-3-8b")
-    with pytest.raises(EmitError, match=r"ezpz does not know lsf, .* pbs, slurm, none"):
+    with pytest.raises(EmitError, match=r"ezpz does not support lsf, .* pbs, slurm, none"):
         wordplay("summit")

@@ -82,5 +82,5 @@ def test_the_module_wraps_as_planned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_pod_has_no_mpi() -> None:
     machine = load_machine("workstation-2x4090").replaced(scheduler=Scheduler(kind="kubernetes"))
-    with pytest.raises(EmitError, match=r"knows no MPI.*use framework ddp"):
+    with pytest.raises(EmitError, match=r"which has no MPI.*use framework ddp"):
         place_files(machine, framework="horovod")

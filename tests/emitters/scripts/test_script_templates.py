@@ -117,7 +117,7 @@ def test_a_template_that_is_no_text_is_refused(
 
 def test_a_folder_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "/nowhere")
-    with pytest.raises(EmitError, match="/nowhere is no folder; name one that exists"):
+    with pytest.raises(EmitError, match="/nowhere is not a folder; name one that exists"):
         JOB.emit()
 
 

@@ -68,7 +68,7 @@ def test_a_refused_job_ends_the_chain(tmp_path: Path) -> None:
 def test_a_queue_that_takes_one_job_gets_one() -> None:
     files = place_files("polaris", nodes=4, steps=10**7, queue="debug-scaling")
     assert 'JOBS="${JOBS:-1}"' in files["submit.sh"]
-    assert "submits one: start it again" in files["README.md"]
+    assert "submits one: run it again" in files["README.md"]
     files = place_files("vsc-5", steps=10**7)
     jobs = re.search(r"(\d+) jobs in a row are needed", files["README.md"])
     assert jobs is not None
@@ -101,7 +101,7 @@ def test_a_job_goes_on_and_stops_when_the_steps_are_done(tmp_path: Path) -> None
     assert third.stdout == "all steps are done; remove finished to train on\n"
     # nothing of the first run is lost
     assert (tmp_path / "run.log").read_text() == first.stdout + second.stdout
-    assert "go on from the last" in place_files("polaris")["README.md"]
+    assert "resume from the last" in place_files("polaris")["README.md"]
 
 
 @pytest.mark.parametrize("steps", [1, 7, 1000, 10**7])

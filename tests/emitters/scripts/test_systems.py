@@ -256,5 +256,5 @@ def test_devices_that_kubernetes_has_no_name_for() -> None:
 def test_cpus_without_a_word_of_the_site() -> None:
     """The cores of the node, which the README says where they are assumed."""
     readme = place_files("grand-teton")["README.md"]
-    assert "112 CPUs a node, which are assumed" in readme
-    assert "which are assumed" not in place_files("dgx-h100")["README.md"]
+    assert "112 CPUs per node, an assumed number" in readme
+    assert "an assumed number" not in place_files("dgx-h100")["README.md"]

@@ -25,13 +25,13 @@ _HARMLESS_IN_DEEPSPEED = (
     "gradient_clipping", "deepspeed_hostfile",
 )  # fmt: skip
 _NOT_COUNTED = {
-    "fp8_config": "FP8 products are taken with scaling by tensor",
-    "parallelism_config_sp_size": "Ulysses' sequence parallelism is not described",
+    "fp8_config": "FP8 GEMMs are estimated with one scale per tensor",
+    "parallelism_config_sp_size": "Ulysses sequence parallelism of Accelerate is not supported",
 }
 
 
 def _state(job: StatedJob, table: Table) -> None:
-    job.is_(world=table.number("num_processes"))
+    job.set_single(world=table.number("num_processes"))
     precision = job.named(table, "mixed_precision", _PRECISIONS, "bf16")
     # `no` is the file's default; the program may set another precision
     job.workload(precision=None if precision == "fp32" else precision)
@@ -42,11 +42,11 @@ def _state(job: StatedJob, table: Table) -> None:
         section, state = _PLUGINS[kind]
         state(job, table.table(section))
     elif kind in ("multi_gpu", "multi_xpu", "multi_cpu", "multi_npu", "no", "false", ""):
-        job.is_(usual_framework="ddp")
+        job.set_single(usual_framework="ddp")
         job.by_default(zero_stage=0)
     else:
         raise job.refused(
-            f"distributed_type = {kind.upper()} is not described; use FSDP, DEEPSPEED, "
+            f"distributed_type = {kind.upper()} is not supported; use FSDP, DEEPSPEED, "
             "MEGATRON_LM or MULTI_GPU"
         )
     _mesh(job, table.table("parallelism_config"))
@@ -54,14 +54,14 @@ def _state(job: StatedJob, table: Table) -> None:
     job.not_counted(table, _NOT_COUNTED)
     backend = table.table("dynamo_config").word("dynamo_backend") or table.word("dynamo_backend")
     if backend not in (None, "no"):
-        job.turned_on("compile")
+        job.turn_on("compile")
 
 
 # --- FSDP -------------------------------------------------------------------------------------
 
 
 def _fsdp(job: StatedJob, plugin: Table) -> None:
-    job.is_(framework="accelerate")
+    job.set_single(framework="accelerate")
     strategy = plugin.word("fsdp_sharding_strategy")
     stage, hybrid = fsdp_stage(job, strategy) if strategy else (None, False)
     gathers = plugin.word("fsdp_reshard_after_forward")
@@ -72,7 +72,7 @@ def _fsdp(job: StatedJob, plugin: Table) -> None:
     elif (plugin.number("fsdp_version") or 1) == 2 and stage is None:
         stage = 3
     job.layout(zero_stage=3 if stage is None else stage)
-    job.is_(shards_per_node=hybrid)
+    job.set_single(shards_per_node=hybrid)
     job.layout(offload="all-cpu" if plugin.flag("fsdp_offload_params") else None)
     job.layout(recompute="full" if plugin.flag("fsdp_activation_checkpointing") else None)
     # the program may turn on both itself
@@ -81,7 +81,7 @@ def _fsdp(job: StatedJob, plugin: Table) -> None:
         job.note("FSDP 1 is estimated as FSDP 2, which shards each tensor by rows")
     prefetch = plugin.word("fsdp_backward_prefetch")
     if prefetch in ("no_prefetch", "backward_post"):
-        job.note(f"fsdp_backward_prefetch = {prefetch} is not counted: gathers are prefetched")
+        job.note(f"fsdp_backward_prefetch = {prefetch} is ignored: gathers are prefetched")
     plugin.skip(*(f"fsdp_{name}" for name in _HARMLESS))
 
 
@@ -106,7 +106,7 @@ def _mesh(job: StatedJob, mesh: Table) -> None:
     job.layout(tp=sizes["tp"] or 1, cp=sizes["cp"] or 1)
     replicate, shard = sizes["dp_replicate"] or 1, sizes["dp_shard"] or 1
     job.layout(dp=replicate * shard)
-    job.is_(replicas=replicate if shard > 1 else 0)
+    job.set_single(replicas=replicate if shard > 1 else 0)
     if shard == 1 and replicate > 1 and (sizes["cp"] or 1) == 1:
         job.layout(zero_stage=0)  # groups of one rank shard nothing
     mesh.skip("parallelism_config_cp_comm_strategy", "parallelism_config_cp_backend")
@@ -117,7 +117,7 @@ def _mesh(job: StatedJob, mesh: Table) -> None:
 
 
 def _deepspeed(job: StatedJob, plugin: Table) -> None:
-    job.is_(framework="deepspeed")
+    job.set_single(framework="deepspeed")
     file = plugin.get("deepspeed_config_file")
     if isinstance(file, str):
         job.left_to(file, "zero_stage")
@@ -137,7 +137,7 @@ def _deepspeed(job: StatedJob, plugin: Table) -> None:
 
 
 def _megatron(job: StatedJob, plugin: Table) -> None:
-    job.is_(framework="megatron-lm")
+    job.set_single(framework="megatron-lm")
     split = plugin.flag("megatron_lm_sequence_parallelism")
     recomputes = plugin.flag("megatron_lm_recompute_activations")
     job.layout(

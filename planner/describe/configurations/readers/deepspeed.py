@@ -14,22 +14,22 @@ _OPTIMIZERS = {
     "muon": "muon",
 }
 _NOT_COUNTED = {
-    "activation_checkpointing": "the program calls it; say --recompute full where it does",
+    "activation_checkpointing": "the program calls it; set --recompute full if it does",
     "amp": "apex keeps other copies of the weights",
-    "compile": "compiled kernels keep and move less",
-    "compression_training": "compressed layers cost other times",
-    "curriculum_learning": "sequences start shorter than the longest, which is estimated",
-    "data_efficiency": "dropped tokens cost no time",
+    "compile": "compiled kernels save and move less data",
+    "compression_training": "compressed layers take a different time",
+    "curriculum_learning": "sequences start shorter; the longest is estimated",
+    "data_efficiency": "dropped tokens take no time",
     "flops_profiler": "profiling takes time",
-    "pipeline": "stages are those of the program; say --pp",
-    "progressive_layer_drop": "dropped layers cost no time",
-    "sparse_attention": "blocks that are left out cost no time",
+    "pipeline": "the program defines the stages; set --pp",
+    "progressive_layer_drop": "dropped layers take no time",
+    "sparse_attention": "skipped blocks take no time",
     "torch_autocast": "autocast keeps other copies of the weights",
-    "wall_clock_breakdown": "its timers wait for the device",
+    "wall_clock_breakdown": "its timers synchronise with the device",
 }
 _NOT_COUNTED_IN_ZERO = {
-    "round_robin_gradients": "copies to the host are taken as on one rank",
-    "zenflow": "the host's part of the step is taken as awaited",
+    "round_robin_gradients": "copies to the host are estimated on one rank",
+    "zenflow": "the device is estimated to wait for the host's part of the step",
 }
 _USUAL_IN_ZERO = {
     "stage3_prefetch_bucket_size": 5e7,
@@ -105,7 +105,7 @@ def _precision(job: StatedJob, table: Table) -> None:
     for section in sections.values():
         if not section.flag("bf16_optimizer_states"):
             for key in ("bf16_master_weights_and_grads", "fp16_master_weights_and_grads"):
-                job.not_counted(section, {key: "master weights are taken as fp32"})
+                job.not_counted(section, {key: "master weights are estimated in fp32"})
         section.skip(*_LOSS_SCALING)
 
 
@@ -117,7 +117,7 @@ def _offload(job: StatedJob, zero: Table) -> str:
         device = section.word("device")
         places[key] = device or ("cpu" if zero.flag(old) else "none")
         section.skip(*_OFFLOAD_DETAILS)
-        job.not_counted(section, {"ratio": "all optimizer states are taken as off the device"})
+        job.not_counted(section, {"ratio": "all optimizer states are estimated as offloaded"})
     states, weights = places["offload_optimizer"], places["offload_param"]
     for place in (states, weights):
         if place not in ("none", "cpu", "nvme"):
@@ -125,7 +125,7 @@ def _offload(job: StatedJob, zero: Table) -> str:
     if weights not in ("none", states):
         job.note(
             f"parameters are offloaded to {weights} and optimizer states to {states}, which is "
-            f"not described: both are taken to be on {weights}"
+            f"not supported; both are estimated on {weights}"
         )
     return offload_of(states, weights)
 
@@ -148,7 +148,7 @@ def _buffers(job: StatedJob, table: Table, zero: Table, stage: int) -> None:
         overlaps = stage == 3  # DeepSpeed's default
     accumulation_bytes = _BYTES.get(table.table("data_types").word("grad_accum_dtype") or "")
     if accumulation_bytes == 4 and job.fields["workload"].get("precision") == "bf16":
-        job.turned_on("fp32-gradients")
+        job.turn_on("fp32-gradients")
     sent = _BYTES.get(table.word("communication_data_type") or "")
     if sent is None and accumulation_bytes == 4 and stage >= 2:
         sent = 2  # reduced in the type of the weights, even if accumulated in fp32
@@ -172,7 +172,7 @@ def _buffers(job: StatedJob, table: Table, zero: Table, stage: int) -> None:
 def _groups(job: StatedJob, zero: Table) -> None:
     """Read the group sizes of MiCS and ZeRO++ hpZ; their defaults (-1 and 1) mean no groups."""
     first = zero.number("mics_shard_size") or 0
-    job.is_(group_ranks=max(first, 0))
+    job.set_single(group_ranks=max(first, 0))
     second = zero.number("zero_hpz_partition_size") or 0
     job.layout(reshard=second if second > 1 else None)
 

@@ -27,7 +27,7 @@ def _fully_shard(job: StatedJob, table: Table) -> None:
         **table.numbers(_BATCH),
         offload="all-cpu" if "offload_policy" in options else "none",
     )
-    job.is_(replicas=replicate if shard > 1 else 0)
+    job.set_single(replicas=replicate if shard > 1 else 0)
     dtype = options.table("mp_policy").word("param_dtype") or ""
     job.workload(precision=DTYPES.get(dtype.removeprefix("torch."), "fp32"))
 

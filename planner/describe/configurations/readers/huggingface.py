@@ -39,21 +39,20 @@ _OPTIMIZERS = {
 }
 _LENGTHS = ("max_seq_length", "max_length", "model_max_length", "cutoff_len", "block_size")
 _LLAMA_FACTORY = ("cutoff_len", "finetuning_type")
+_ONE_DOCUMENT = "every sequence is estimated as one full document; set --document-lengths"
 _NOT_COUNTED = {
-    "tensor_model_parallel_size": "degrees of Megatron are not read here; say --tp",
-    "pipeline_model_parallel_size": "degrees of Megatron are not read here; say --pp",
-    "packing": "every sequence is taken as one full document unless --document-lengths is said",
-    "neat_packing": "every sequence is taken as one full document unless --document-lengths is "
-    "said",
-    "padding_free": "every sequence is taken as one full document unless --document-lengths is "
-    "said",
-    "neftune_noise_alpha": "noise takes a copy of the embedded tokens",
-    "optim_target_modules": "gradients are taken as whole",
-    "use_unsloth": "its own kernels keep less",
-    "use_galore": "gradients are taken as whole",
-    "use_badam": "all blocks are taken as trained",
-    "auto_find_batch_size": "the micro-batch is taken as written",
-    "activation_offloading": "activations are taken as on the device",
+    "tensor_model_parallel_size": "Megatron's degrees are not read here; set --tp",
+    "pipeline_model_parallel_size": "Megatron's degrees are not read here; set --pp",
+    "packing": _ONE_DOCUMENT,
+    "neat_packing": _ONE_DOCUMENT,
+    "padding_free": _ONE_DOCUMENT,
+    "neftune_noise_alpha": "the noise needs a copy of the embedded tokens",
+    "optim_target_modules": "gradients are estimated at full rank",
+    "use_unsloth": "its own kernels save fewer activations",
+    "use_galore": "gradients are estimated at full rank",
+    "use_badam": "all blocks are estimated as trained",
+    "auto_find_batch_size": "the stated micro-batch is estimated",
+    "activation_offloading": "activations are estimated on the device",
     "torch_empty_cache_steps": "emptying the cache takes time",
 }
 
@@ -97,9 +96,9 @@ def _trainer(job: StatedJob, settings: Table) -> None:
     _sharding(job, settings)
     job.not_counted(settings, _NOT_COUNTED)
     if settings.flag("torch_compile"):
-        job.turned_on("compile")
+        job.turn_on("compile")
     if settings.flag("use_liger_kernel", "enable_liger_kernel"):
-        job.turned_on("liger")
+        job.turn_on("liger")
 
 
 def _recomputes(settings: Table) -> bool:
@@ -142,7 +141,7 @@ def _attention(settings: Table) -> str | None:
 def _quantization(job: StatedJob, settings: Table) -> None:
     """Read transformers' quantization_config.json: only the storage format of the frozen base."""
     if (method := settings.word(_BASE)) != "bitsandbytes":
-        job.note(f"{method} is not described: the base is taken as it computes")
+        job.note(f"{method} is not supported; the base is estimated in the compute precision")
     else:
         job.workload(base_format=_read_base(job, settings))
 
@@ -151,26 +150,26 @@ def _sharding(job: StatedJob, settings: Table) -> None:
     """Read the engine under the Trainer: DeepSpeed, FSDP, or DDP unless another file names one."""
     engine: Any = settings.get("deepspeed")
     if isinstance(engine, Mapping):
-        job.is_(framework="deepspeed")
+        job.set_single(framework="deepspeed")
         _deepspeed(job, engine)
         return
     if isinstance(engine, str):
-        job.is_(framework="deepspeed")
+        job.set_single(framework="deepspeed")
         job.left_to(engine.rpartition("/")[2], "zero_stage", "offload")
         return
     words = settings.get("fsdp")
     if isinstance(words, str):
         words = words.replace(",", " ").split()
     if not isinstance(words, list) or not words:
-        job.is_(usual_framework="ddp")
+        job.set_single(usual_framework="ddp")
         job.changes(_accumulation(settings))
         return
-    job.is_(framework="accelerate")
+    job.set_single(framework="accelerate")
     strategies = [str(word).lower() for word in words if str(word) not in ("auto_wrap", "offload")]
     stage, hybrid = fsdp_stage(job, strategies[0] if strategies else "full_shard")
     job.layout(zero_stage=stage, offload="all-cpu" if "offload" in words else None)
     job.by_default(offload="none")
-    job.is_(shards_per_node=hybrid)
+    job.set_single(shards_per_node=hybrid)
     job.changes(_accumulation(settings))
     config: Any = settings.get("fsdp_config")
     if isinstance(config, Mapping) and config.get("activation_checkpointing") is True:
@@ -221,11 +220,11 @@ def _read_adapters(job: StatedJob, settings: Table) -> None:
         job.workload(lora_targets=_targets(job, settings))
         return
     if kind == "freeze":
-        job.note("frozen layers are not read: say --frozen")
+        job.note("frozen layers are not read; set --frozen")
     elif kind not in (None, "full"):
-        job.note(f"{kind} is not described: all weights are taken as trained")
+        job.note(f"{kind} is not supported; all weights are estimated as trained")
     if base:
-        job.note("a base in 4 or 8 bits is not counted: no adapters are trained beside it")
+        job.note("the 4/8-bit base is ignored because no adapters are trained")
 
 
 def _read_base(job: StatedJob, settings: Table) -> BaseFormat | None:
@@ -242,7 +241,10 @@ def _read_base(job: StatedJob, settings: Table) -> BaseFormat | None:
     if inner.flag("load_in_8bit") or bits == 8:
         return "int8"
     if bits not in (None, 16):
-        job.note(f"quantization_bit = {bits} is not described: the base is taken as it computes")
+        job.note(
+            f"quantization_bit = {bits} is not supported; the base is estimated in the compute "
+            "precision"
+        )
     return None
 
 
@@ -254,7 +256,7 @@ def _targets(job: StatedJob, settings: Table) -> tuple[str, ...] | None:
         return None
     if words in (["all"], ["all-linear"]):
         return tuple(MODULES.values())
-    targets = tuple(ours for name, ours in MODULES.items() if name in words)
+    targets = tuple(target for name, target in MODULES.items() if name in words)
     if len(targets) < len(words):
         job.note(f"LoRA on {words} is estimated as LoRA on {', '.join(targets) or 'attention'}")
     return targets or None

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from planner.describe.configurations.document import Document, Table
-from planner.describe.configurations.stated_job import Reader, StatedJob, dealing
+from planner.describe.configurations.stated_job import Reader, StatedJob, split_fields
 from planner.describe.layout import RECOMPUTE_MODULES
 from planner.errors import shorten
 
@@ -39,20 +39,20 @@ _FLASH = ("use-flash-attn", "use-flash-attn-v2", "use-flash-attn-builder", "use-
 _FP8 = ("fp8-format", "fp8", "fp8-hybrid", "fp8-e4m3")
 _STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 _NOT_COUNTED = {
-    "fine-grained-activation-offloading": "activations are taken as on the device",
-    "offload-modules": "activations are taken as on the device",
-    "defer-embedding-wgrad-compute": "gradients of the embedding are taken as at once",
-    "cuda-graph-modules": "all kernels of a layer are taken as captured",
-    "cuda-graph-scope": "all kernels of a layer are taken as captured",
-    "enable-zbh1-pipeline": "the zero-bubble schedule of that fork is not described",
-    "dataloader-inter-document-masking": "sequences are taken as one document each unless "
-    "--document-lengths is said",
-    "sft": "sequences are taken as one conversation each; say --document-lengths",
-    "moe-expert-parallel-size": "experts of Megatron-DeepSpeed are not described",
-    "sequence-data-parallel-size": "sequence is taken as whole on each rank",
+    "fine-grained-activation-offloading": "activations are estimated on the device",
+    "offload-modules": "activations are estimated on the device",
+    "defer-embedding-wgrad-compute": "embedding gradients are estimated without deferral",
+    "cuda-graph-modules": "all kernels of a layer are estimated as captured",
+    "cuda-graph-scope": "all kernels of a layer are estimated as captured",
+    "enable-zbh1-pipeline": "the zero-bubble schedule of that fork is not supported",
+    "dataloader-inter-document-masking": "every sequence is estimated as one document; set "
+    "--document-lengths",
+    "sft": "every sequence is estimated as one conversation; set --document-lengths",
+    "moe-expert-parallel-size": "experts of Megatron-DeepSpeed are not supported",
+    "sequence-data-parallel-size": "each rank is estimated with the whole sequence",
 }
 _MERGED = "overlap-moe-expert-parallel-comm"
-_NO_OPTIONS_OF_OURS = re.compile(
+_UNREPORTED_OPTIONS = re.compile(
     r"(lr|min-lr|adam|weight|clip|train|eval|save|load|log|data|vocab|merge|tokenizer|seed|init|"
     r"split|tensorboard|wandb|timing|master|node|rdzv|dist|override|exit|num-workers|"
     r"rotary|norm|position|bos|eos|use-mcore|transformer-impl|no-|mock|hidden-dropout|"
@@ -74,9 +74,9 @@ def _state(job: StatedJob, flags: Table) -> None:
     deepspeed = any(name in flags for name in _DEEPSPEED)
     once, merged = "moe-flex-dispatcher-backend" in flags, bool(flags.flag(_MERGED))
     plain = "megatron-deepep" if once and merged else "megatron-lm"
-    job.is_(framework="megatron-deepspeed" if deepspeed else plain)
+    job.set_single(framework="megatron-deepspeed" if deepspeed else plain)
     if merged != once:
-        job.turned_on("overlap-experts" if merged else "deepep")
+        job.turn_on("overlap-experts" if merged else "deepep")
     job.shape(**flags.numbers(_SHAPE))
     _batch(job, flags)
     _degrees(job, flags)
@@ -98,7 +98,7 @@ def _batch(job: StatedJob, flags: Table) -> None:
     per_node = flags.number("nproc-per-node", "num-gpus")
     nodes = flags.number("nnodes", "num-nodes")
     if per_node and nodes:
-        job.is_(world=per_node * nodes)
+        job.set_single(world=per_node * nodes)
 
 
 def _degrees(job: StatedJob, flags: Table) -> None:
@@ -120,7 +120,7 @@ def _degrees(job: StatedJob, flags: Table) -> None:
         chunks = _chunks(job, flags, pp)
         job.layout(vpp=chunks, schedule="1f1b" if chunks == 1 else "interleaved-1f1b")
         job.layout(**_stage_fields(flags))
-        _dealing(job, flags)
+        _partition_method(job, flags)
 
 
 def _context(job: StatedJob, flags: Table) -> None:
@@ -143,7 +143,7 @@ def _stage_fields(flags: Table) -> dict[str, Any]:
     """Read layers per stage: a layout string, ends counted as layers, or first and last stage."""
     spelled = flags.get("pipeline-model-parallel-layout")
     if spelled:
-        return dealing([_layers_of(stage) for stage in _stages_of(str(spelled))])
+        return split_fields([_layers_of(stage) for stage in _stages_of(str(spelled))])
     slots = {field: flags.flag(option) for field, option in _SLOTS.items()}
     stage_fields = {**slots, **flags.numbers(_ENDS)}
     return {name: int(value) for name, value in stage_fields.items() if value}
@@ -154,14 +154,14 @@ def _layers_of(stage: str) -> int:
     return sum(int(times or 1) for times in re.findall(r"t(?:\*(\d{1,4}))?", stage))
 
 
-def _dealing(job: StatedJob, flags: Table) -> None:
+def _partition_method(job: StatedJob, flags: Table) -> None:
     """Read DeepSpeed's partition of layers over stages, an option of BigScience's fork."""
     method = flags.get("pp-partition-method")
     if method is None:
         return
     kind, _, types = str(method).lower().partition(":")
     if kind != "type":
-        job.note(f"stages dealt by {method} are estimated as dealt by their layers")
+        job.note(f"partition by {method} is estimated as partition by layers")
         return
     job.changes({"balance": "ends-as-layers" if "embed" in types else "layers"})
 
@@ -205,7 +205,7 @@ def _sharding(job: StatedJob, flags: Table, deepspeed: bool) -> None:
         job.layout(zero_stage=flags.number("zero-stage"))
         config = flags.get("deepspeed-config")
         if isinstance(config, str):
-            job.is_(hosts=("deepspeed",))
+            job.set_single(hosts=("deepspeed",))
             job.left_to(config.rpartition("/")[2], "zero_stage", "offload")
         else:
             job.by_default(offload="none")
@@ -249,12 +249,12 @@ def _moments(job: StatedJob, flags: Table) -> None:
     kinds = [flags.word(f"exp-avg{square}-dtype") or "fp32" for square in ("", "-sq")]
     if kinds not in (["fp32", "fp32"], ["bf16", "bf16"], ["fp8", "fp8"]):
         job.note(
-            f"--exp-avg-dtype {kinds[0]} with --exp-avg-sq-dtype {kinds[1]} is not counted: "
-            "moments are taken as fp32"
+            f"--exp-avg-dtype {kinds[0]} with --exp-avg-sq-dtype {kinds[1]} is ignored: "
+            "moments are estimated in fp32"
         )
     if flags.word("main-params-dtype") == "fp16":
         job.note(
-            "--main-params-dtype fp16 is counted as the 16 bits that bf16 weights lack of fp32"
+            "--main-params-dtype fp16 is estimated as the 16 bits of fp32 that bf16 weights lack"
         )
 
 
@@ -266,13 +266,16 @@ def _ramp(job: StatedJob, flags: Table) -> None:
         pairs = [step.split(":") for step in str(steps).replace(",", " ").split()]
         if any(len(pair) != 2 for pair in pairs):
             raise job.refused(
-                f"--step-batch-size-schedule {shorten(str(steps))} is none; write TOKENS:SEQUENCES"
+                f"--step-batch-size-schedule {shorten(str(steps))} is not valid; write "
+                "TOKENS:SEQUENCES"
             )
         bounds = [bound for bound, _ in pairs[1:]]
         ramp = [f"{until}:{size}" for until, (_, size) in zip(bounds, pairs, strict=False)]
         last = pairs[-1][1]
         if not last.isdecimal():
-            raise job.refused(f"{shorten(last)} sequences of a step are no whole number")
+            raise job.refused(
+                f"--step-batch-size-schedule: {shorten(last)} is not a whole number of sequences"
+            )
         job.workload(global_batch=int(last), ramp=",".join(ramp))
     elif increment:
         job.workload(ramp=_rising(job, str(increment), flags.number("global-batch-size"), length))
@@ -325,7 +328,7 @@ def _offload(job: StatedJob, flags: Table) -> None:
     job.layout(offload_activations=bool(moved))
     if moved and layers and moved < layers - 1:
         job.note(
-            f"--cpu-offloading-num-layers {moved} is counted as {layers - 1}: activations of all "
+            f"--cpu-offloading-num-layers {moved} is estimated as {layers - 1}: activations of all "
             "layers but the last wait in host memory"
         )
 
@@ -337,7 +340,7 @@ def _modules(job: StatedJob, flags: Table) -> tuple[str, ...]:
     modules = tuple(name for name in RECOMPUTE_MODULES if name in words)
     for name in words:
         if name not in modules:
-            job.note(f"recompute of {name} is not described: its activations are taken as kept")
+            job.note(f"recompute of {name} is not supported; its activations are estimated as kept")
     return () if modules == ("core_attn",) else modules
 
 
@@ -346,5 +349,5 @@ MEGATRON = Reader(
     _recognises,
     _state,
     table=Document.arguments,
-    hides=lambda key: bool(_NO_OPTIONS_OF_OURS.match(key)),
+    hides=lambda key: bool(_UNREPORTED_OPTIONS.match(key)),
 )

@@ -20,7 +20,7 @@ def _read_gpt_flags(job: StatedJob, flags: Table) -> None:
 def _compiles(job: StatedJob, flags: Table) -> None:
     """Turn on `compile` unless it is disabled; both programs compile by default."""
     if flags.flag("compile") is not False:
-        job.turned_on("compile")
+        job.turn_on("compile")
 
 
 def _flags(document: Document) -> Table:

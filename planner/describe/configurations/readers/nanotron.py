@@ -34,7 +34,7 @@ def _state(job: StatedJob, table: Table) -> None:
     job.workload(optimizer=job.named(factory, "name", _OPTIMIZERS, "adamw"))
     if optimizer.flag("accumulate_grad_in_fp32") is False:
         job.note(
-            "optimizer.accumulate_grad_in_fp32 = false is not counted: gradients are taken as "
+            "optimizer.accumulate_grad_in_fp32 = false is ignored: gradients are estimated as "
             "accumulated in fp32"
         )
 
@@ -57,7 +57,7 @@ def _degrees(job: StatedJob, mesh: Table) -> None:
     if mesh.flag("tp_linear_async_communication") is False and tp > 1:
         job.changes({"communication.overlap_tensor_backward": False})
     if mode == "all_reduce" and tp > 1:
-        job.note("parallelism.tp_mode = ALL_REDUCE leaves norms whole on each rank")
+        job.note("parallelism.tp_mode = ALL_REDUCE keeps full norms on each rank")
     mesh.skip("tp_recompute_allgather", "moe_layer_recompute")
 
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from planner.describe.configurations.document import CALLED, Document, Table
-from planner.describe.configurations.stated_job import DTYPES, Reader, StatedJob, dealing
+from planner.describe.configurations.stated_job import DTYPES, Reader, StatedJob, split_fields
 from planner.errors import shorten
 
 _ENDS = (1, 1)
-_EVENLY = "taken as dealt evenly: write module_fqns_per_model_part, or say --split"
+_EVENLY = "ignored: layers are split evenly; set module_fqns_per_model_part or --split"
 _MARKS = ("local_batch_size", "seq_len", "batch_size", "dataset")
 _DEGREES = {
     "tp": "tensor_parallel_degree",
@@ -38,11 +38,11 @@ _CHUNKED = "ChunkedLossWrapper"
 _ASYNC = "enable_async_tensor_parallel"
 _OPTIMIZERS = {"adamw": "adamw", "adam": "adam"}
 _NOT_COUNTED = {
-    "training": {"fp32_reduce": "gradients are taken as reduced in fp32"},
+    "training": {"fp32_reduce": "gradients are estimated as reduced in fp32"},
     "parallelism": {
-        "enable_compiled_autograd": "kernels are taken as launched one by one",
-        "disable_loss_parallel": "the loss is taken as split over tp",
-        "expert_tensor_parallel_degree": "experts are taken as whole on each rank",
+        "enable_compiled_autograd": "kernels are estimated as launched one by one",
+        "disable_loss_parallel": "the loss is estimated as split over tp",
+        "expert_tensor_parallel_degree": "experts are estimated without tensor parallelism",
     },
 }
 _HARMLESS_IN_MODEL = (
@@ -64,7 +64,7 @@ def _recognises(document: Document) -> bool:
 
 
 def _state(job: StatedJob, table: Table) -> None:
-    job.is_(framework="torchtitan" if _has_pieces(job, table) else "fsdp2")
+    job.set_single(framework="torchtitan" if _has_pieces(job, table) else "fsdp2")
     mesh = table.table("parallelism")
     degrees = {name: size or 1 for name, size in mesh.numbers(_DEGREES).items()}
     # torchtitan always combines tensor with sequence parallelism
@@ -117,7 +117,7 @@ def _sharding(job: StatedJob, mesh: Table, pp: int) -> None:
     if shard > 0:
         job.layout(dp=replicate * shard)
     if shard != 1:
-        job.is_(replicas=replicate)
+        job.set_single(replicas=replicate)
 
 
 def fsdp2_stage(shard: int, replicate: int, *, gathers_again: bool) -> int:
@@ -145,8 +145,8 @@ def _pipeline(job: StatedJob, mesh: Table, pp: int) -> None:
     schedule = schedule or "1f1b"
     if schedule not in _SCHEDULES:
         job.note(
-            f"pipeline_parallel_schedule = {schedule} holds other chunks than the schedules that "
-            "are described: interleaved 1F1B is counted"
+            f"pipeline_parallel_schedule = {schedule} is not supported; interleaved 1F1B is "
+            "estimated"
         )
     kind = _SCHEDULES.get(schedule, "interleaved-1f1b")
     job.layout(schedule=kind)
@@ -155,16 +155,15 @@ def _pipeline(job: StatedJob, mesh: Table, pp: int) -> None:
         chunks = len(split) + 1
     if chunks and chunks % pp:
         raise job.refused(
-            f"{chunks} parts of the model on {pp} pipeline stages do not divide; correct one of "
-            "them"
+            f"{chunks} model parts are not a multiple of {pp} pipeline stages; correct one of them"
         )
     if layers is not None:
-        job.note(f"pipeline_parallel_layers_per_stage = {layers} is not counted: say --vpp")
+        job.note(f"pipeline_parallel_layers_per_stage = {layers} is ignored; set --vpp")
     # torchtitan's default: two chunks per stage for schedules with several chunks
     default = 1 if kind in ("1f1b", "gpipe") else 2
     job.layout(vpp=chunks // pp if chunks else default)
     if isinstance(parts, list):
-        job.layout(**dealing([_layers_of(part) for part in parts], _ENDS))
+        job.layout(**split_fields([_layers_of(part) for part in parts], _ENDS))
     elif isinstance(split, list):
         if split:
             job.note(f"pipeline_parallel_split_points are {_EVENLY}")
@@ -249,7 +248,7 @@ def _checkpointing(job: StatedJob, table: Table, usual: Mapping[str, str]) -> Ta
     place = next((part for part in parts if any(key in part for key in keys)), None)
     mode_settings: Any = {} if place is None else place.get(*keys)
     if place is None and usual is _USUAL and CALLED not in parts[1]:
-        job.note(f"{_AC} is that of the flavor, which is not read: SelectiveAC is counted")
+        job.note(f"{_AC} is set by the flavor, which is not read; SelectiveAC is estimated")
     called = mode_settings if isinstance(mode_settings, str) else None
     if isinstance(mode_settings, dict):
         called = mode_settings.get(CALLED)
@@ -261,7 +260,7 @@ def _checkpointing(job: StatedJob, table: Table, usual: Mapping[str, str]) -> Ta
         mode_settings = {"mode": "none"}
     elif not isinstance(mode_settings, dict):
         raise job.refused(
-            f"{_AC} = {shorten(str(mode_settings))} is no section; write its mode below it"
+            f"{_AC} = {shorten(str(mode_settings))} is not a section; write its mode below it"
         )
     return Table({**usual, **mode_settings}, job.document.name, f"{_AC}.")
 
@@ -274,16 +273,16 @@ def _compile(job: StatedJob, table: Table) -> None:
     section.skip("backend")
     if on and isinstance(parts, list) and not ("model" in parts and "loss" in parts):
         on = "model" in parts
-        named = " and ".join(map(str, parts)) or "nothing"
+        named = ", ".join(map(str, parts)) or "[]"
         both = "layers and loss are" if on else "neither layers nor loss are"
-        job.note(f"compile.components name {named} alone: {both} taken as compiled")
+        job.note(f"compile.components = {named}: {both} estimated as compiled")
     if not on:
-        job.turned_off("compile", "async-tp")
+        job.turn_off("compile", "async-tp")
     if on:
-        job.turned_on("compile")
+        job.turn_on("compile")
     degrees = table.table("parallelism").flag(_ASYNC)
     if (section.flag(_ASYNC) or degrees) and on:
-        job.turned_on("async-tp")
+        job.turn_on("async-tp")
 
 
 TORCHTITAN = Reader("torchtitan's configuration", _recognises, _state, hides=_is_harmless)

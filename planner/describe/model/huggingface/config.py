@@ -26,7 +26,7 @@ _TEXT_TOWERS = {
 }
 """Families whose text tower has the shapes of another family."""
 
-_TOWER_NOTE = "only the text tower of a multimodal model is described"
+_TOWER_NOTE = "only the text tower of the multimodal model is estimated"
 
 
 def read_config(path: Path, name: str = "") -> Model:
@@ -53,7 +53,7 @@ def from_config(fields: dict[str, Any], name: str) -> Model:
     for key in spec.refused:
         if text.get(key):
             raise values.error(
-                f"{key} = {quote(text[key])} adds weights that are not described; "
+                f"{key} = {quote(text[key])} adds weights that are not supported; "
                 "set it to false or describe the model in a TOML file"
             )
     notes += (*_quantisation(fields), *filter(None, (spec.note,)))
@@ -106,7 +106,7 @@ def _family(fields: dict[str, Any], name: str) -> str:
         )
     family = _TEXT_TOWERS.get(family, family)
     if family not in FAMILIES:
-        raise UnknownNameError("model_type", family, FAMILIES, f"known are {family_names}")
+        raise UnknownNameError("model_type", family, FAMILIES, f"supported: {family_names}")
     return family
 
 
@@ -117,7 +117,7 @@ def _quantisation(fields: dict[str, Any]) -> tuple[str, ...]:
             table = fields[key]
             method = table.get("quant_method") if isinstance(table, dict) else None
             how = f" ({_printable(method)})" if isinstance(method, str) else ""
-            return (f"{key}{how} is left out: the weights are counted unquantised",)
+            return (f"{key}{how} is ignored: the weights are estimated unquantised",)
     return ()
 
 

@@ -46,8 +46,8 @@ def load_from_hub(name: str) -> Model:
         json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise CatalogueError(
-            f"{_CONFIG} of {name} is not valid JSON ({shorten(str(error))}), there or as it is "
-            f"kept here; delete {path} to fetch it again"
+            f"{_CONFIG} of {name} is not valid JSON ({shorten(str(error))}), on the hub or "
+            f"in the cache; delete {path} to fetch it again"
         ) from None
     return read_config(path, name).replaced(source=f"{HUB}: {name}, commit {shorten(commit)}")
 
@@ -60,7 +60,7 @@ def fetch_config(name: str) -> Path:
         from huggingface_hub import constants, errors
     except ImportError:
         raise CatalogueError(
-            f"model {shorten(name)!r} is no file here, and to look for it on the {HUB} needs "
+            f"model {shorten(name)!r} is not a local file, and loading it from the {HUB} needs "
             "huggingface_hub, which is not installed; run pip install 'parallelism-planner[hub]', "
             f"or {_REMEDY}"
         ) from None
@@ -77,13 +77,13 @@ def fetch_config(name: str) -> Path:
         raise _explain_hub_error(error, name, repository, revision) from None
     except ValueError as error:
         raise CatalogueError(
-            f"what the cache holds of {name} cannot be read ({shorten(str(error))}); delete its "
+            f"the cached files of {name} cannot be read ({shorten(str(error))}); delete its "
             f"folder in {constants.HF_HUB_CACHE} to fetch it again"
         ) from None
     except OSError as error:
         raise CatalogueError(
-            f"cannot keep {_CONFIG} of {name}: {shorten(str(error))}; set HF_HOME to a folder that "
-            "you may write to"
+            f"cannot cache {_CONFIG} of {name}: {shorten(str(error))}; set HF_HOME to a folder "
+            "that you may write to"
         ) from None
 
 
@@ -100,8 +100,8 @@ def _explain_hub_error(
     if isinstance(error, errors.GatedRepoError):
         page = f"{constants.ENDPOINT}/{repository}"
         return CatalogueError(
-            f"{name} is gated on the {HUB}; accept its licence on {page} and set HF_TOKEN to a "
-            "token of yours"
+            f"{name} is gated on the {HUB}; accept its licence on {page} and set HF_TOKEN to "
+            "your token"
         )
     if isinstance(error, errors.RevisionNotFoundError):
         return CatalogueError(
@@ -110,8 +110,8 @@ def _explain_hub_error(
         )
     if isinstance(error, (errors.RepositoryNotFoundError, errors.HFValidationError)):
         return CatalogueError(
-            f"model {shorten(name)!r} is neither a file here nor a name on the {HUB} that you may "
-            f"read; correct its spelling, set HF_TOKEN where it is private, or {_REMEDY}"
+            f"model {shorten(name)!r} is neither a local file nor a model on the {HUB} that you "
+            f"may read; correct its spelling, set HF_TOKEN if it is private, or {_REMEDY}"
         )
     return _unreachable(name, error)
 
@@ -139,7 +139,8 @@ def _fetched(repository: str, file: str, revision: str | None) -> Path:
         return Path(fetched(local_files_only=True))
     if size > MAX_FILE_BYTES:
         raise CatalogueError(
-            f"{file} of {repository} has {size / 1e6:.0f} MB, which is no configuration; {_REMEDY}"
+            f"{file} of {repository} has {size / 1e6:.0f} MB, too large for a configuration; "
+            f"{_REMEDY}"
         )
     return Path(fetched())
 
@@ -153,8 +154,8 @@ def _without_config(name: str, repository: str, revision: str | None) -> Catalog
         base, rank = shorten(str(fields["base_model_name_or_path"])), int(fields["r"])
     except (errors.EntryNotFoundError, errors.HfHubHTTPError):
         return CatalogueError(
-            f"{name} has no {_CONFIG} on the {HUB}, as where its weights are for another program; "
-            f"name the model that it was made from, or {_REMEDY}"
+            f"{name} has no {_CONFIG} on the {HUB} (GGUF-only repositories have none); name its "
+            f"base model, or {_REMEDY}"
         )
     except (ValueError, TypeError, KeyError, RecursionError):
         return CatalogueError(
@@ -173,10 +174,10 @@ def _unreachable(name: str, cause: BaseException | None) -> CatalogueError:
     why, remedy = f"{constants.ENDPOINT} does not answer", "check the network and HF_ENDPOINT"
     status = getattr(getattr(cause, "response", None), "status_code", None)
     if constants.HF_HUB_OFFLINE:
-        why, remedy = "HF_HUB_OFFLINE forbids to ask", "fetch it once where there is a network"
+        why, remedy = "HF_HUB_OFFLINE is set", "fetch it once on a node with network access"
     elif status:
         why, remedy = f"{constants.ENDPOINT} answers {status}", "check HF_TOKEN and HF_ENDPOINT"
     return CatalogueError(
-        f"model {shorten(name)!r} is neither a file here nor in the cache of the {HUB}, and {why}; "
-        f"{remedy}, or {_REMEDY}"
+        f"model {shorten(name)!r} is neither a local file nor in the cache of the {HUB}, and "
+        f"{why}; {remedy}, or {_REMEDY}"
     )

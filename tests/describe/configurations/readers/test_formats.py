@@ -54,7 +54,7 @@ def test_moments_that_no_switch_has_are_named() -> None:
     options = "--use-precision-aware-optimizer --exp-avg-dtype fp8 --exp-avg-sq-dtype fp16"
     found = read_configuration_text(f"{MEGATRON.rstrip()} {options}", "job.sh")
     assert found.switches == ("precision-aware",)
-    assert any("fp8 with --exp-avg-sq-dtype fp16 is not counted" in note for note in found.notes)
+    assert any("fp8 with --exp-avg-sq-dtype fp16 is ignored" in note for note in found.notes)
 
 
 def test_torchtitans_formats() -> None:

@@ -490,7 +490,7 @@ EXAMPLES: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
         "python3 -m wordplay data=owt model.batch_size=1 train.backend=deepspeed",
         "wordplay",
         {"framework": "ezpz", "micro_batch": 1, "grad_accumulation": 1, "precision": "bf16"},
-        ("train.backend = deepspeed is not described",),
+        ("train.backend = deepspeed is not supported",),
     ),
     "layout": (
         '{"layout": {"dp": 8, "tp": 2, "zero_stage": 1}, "framework": "megatron-lm"}',
@@ -549,7 +549,7 @@ def test_groups_of_deepspeed_are_none_by_default(size: int, group: int | None) -
 def test_sharding_groups_hold_whole_replicas() -> None:
     group = Configuration(("a.json",), ("JSON",), group_ranks=6)
     context = Configuration(("b.args",), ("arguments",), layout={"cp": 4})
-    with pytest.raises(PlannerError, match="holds no whole number of replicas with cp = 4"):
+    with pytest.raises(PlannerError, match="is not divisible by cp = 4; use a multiple of it"):
         joined([group, context])
 
 
@@ -558,8 +558,8 @@ def test_files_that_pack_documents_ask_for_their_lengths(key: str) -> None:
     """How long they are stands in the data alone."""
     text = f'{{"per_device_train_batch_size": 2, "bf16": true, "{key}": %s}}'
     (note,) = read_configuration_text(text % "true", "a.json").notes
-    assert note.startswith(f"a.json: {key} is not counted")
-    assert note.endswith("unless --document-lengths is said")
+    assert note.startswith(f"a.json: {key} is ignored")
+    assert note.endswith("; set --document-lengths")
     assert not read_configuration_text(text % "false", "a.json").notes
 
 
@@ -570,9 +570,9 @@ def test_what_is_left_to_another_file_is_named() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "is no configuration that is read"),
-        ("just words", "is no configuration that is read"),
-        ("\x00\x01", "is no configuration that is read"),
+        ("", "is not a supported configuration file"),
+        ("just words", "is not a supported configuration file"),
+        ("\x00\x01", "is not a supported configuration file"),
         ('{"train_batch_size": ', "is not valid JSON"),
         ('{"train_batch_size": "GB_SIZE"}', "train_batch_size = GB_SIZE is not a whole number"),
         ('{"train_batch_size": 1.5}', "is not a whole number"),
@@ -587,8 +587,8 @@ def test_what_is_left_to_another_file_is_named() -> None:
         ),
         ('{"a": ' * 3000 + "1" + "}" * 3000, "is n"),
         ("fsdp_config: [1]\ndistributed_type: FSDP", "is not a section"),
-        ("a: &a [1]\ndistributed_type: *a", "is no configuration that is read"),
-        ("distributed_type: TPU", "distributed_type = TPU is not described"),
+        ("a: &a [1]\ndistributed_type: *a", "is not a supported configuration file"),
+        ("distributed_type: TPU", "distributed_type = TPU is not supported"),
         ("distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: 9}", "is not known"),
         (TITAN.replace("size = 8", "size = 7"), "not a multiple of pipeline_parallel_microbatch"),
         (MEGATRON.replace("stage 5", "stage 7"), "does not divide the 80 layers"),
@@ -706,14 +706,14 @@ def test_layers_whose_activations_stay_are_said() -> None:
     text = MEGATRON_PLAIN.format(options="--cpu-offloading-num-layers 4")
     found = read_configuration_text(text, "job.sh")
     assert found.layout["offload_activations"]
-    assert any("--cpu-offloading-num-layers 4 is counted as 31" in note for note in found.notes)
+    assert any("--cpu-offloading-num-layers 4 is estimated as 31" in note for note in found.notes)
 
 
 def test_modules_that_are_not_described_are_said() -> None:
     options = "--recompute-granularity selective --recompute-modules mlp gdn_norm_out"
     found = read_configuration_text(MEGATRON_PLAIN.format(options=options), "job.sh")
     assert found.layout["recompute_modules"] == ("mlp",)
-    assert any("recompute of gdn_norm_out is not described" in note for note in found.notes)
+    assert any("recompute of gdn_norm_out is not supported" in note for note in found.notes)
 
 
 MEGATRON_PLAIN = """torchrun pretrain_gpt.py --num-layers 32 --hidden-size 4096 --seq-length 4096 \\
@@ -809,15 +809,19 @@ def test_recompute_of_torchtitan_in_python(said: str, recompute: str, note: bool
     lines = ["def plan():", f"    config = {said}", "    config.training.local_batch_size = 2"]
     found = read_configuration_text("\n".join([*lines, "    return config"]), "plan.py")
     assert found.layout["recompute"] == recompute
-    assert any("that of the flavor" in said for said in found.notes) == note
+    assert any("set by the flavor" in said for said in found.notes) == note
 
 
 @pytest.mark.parametrize(
     ("parts", "switches", "words"),
     [
         ('["model", "loss"]', ("compile", "async-tp"), ""),
-        ('["model"]', ("compile", "async-tp"), "model alone: layers and loss are taken as"),
-        ('["loss"]', (), "loss alone: neither layers nor loss are taken as compiled"),
+        (
+            '["model"]',
+            ("compile", "async-tp"),
+            "components = model: layers and loss are estimated as",
+        ),
+        ('["loss"]', (), "components = loss: neither layers nor loss are estimated as compiled"),
     ],
 )
 def test_what_torchtitan_compiles(parts: str, switches: tuple[str, ...], words: str) -> None:
@@ -881,5 +885,5 @@ def test_ramps_of_megatron_are_read() -> None:
     ],
 )
 def test_ramps_that_are_none_are_refused(said: str) -> None:
-    with pytest.raises(PlannerError, match=r"is not a start|TOKENS:SEQUENCES|no whole number"):
+    with pytest.raises(PlannerError, match=r"is not a start|TOKENS:SEQUENCES|not a whole number"):
         _megatron_job(said)

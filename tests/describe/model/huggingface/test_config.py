@@ -423,7 +423,10 @@ BAD_FIELDS: dict[str, tuple[dict[str, Any], str]] = {
     "t5 proj": ({**_T5, "feed_forward_proj": ["relu"]}, "feed_forward_proj = a list"),
     "latent bias": (_like("deepseek_v3", attention_bias=True, **_LATENT), "attention_bias = true"),
     "phi norm": (_like("phi", qk_layernorm=True), "qk_layernorm = true"),
-    "groups": (_like("deepseek_v3", **{**_LATENT, "n_group": 4}), "num_groups = 4 groups"),
+    "groups": (
+        _like("deepseek_v3", **{**_LATENT, "n_group": 4}),
+        "num_groups = 4 must divide num_experts = 6",
+    ),
 }
 
 
