@@ -87,10 +87,10 @@ class Parameter:
         if isinstance(values, Iterable) and all(isinstance(each, kind) for each in values):
             return tuple(values)
         types = typing.get_args(kind) or (kind,)
-        words = ["texts" if each is str else f"{each.__name__.lower()}s" for each in types]
+        words = ["text" if each is str else f"a {each.__name__.lower()}" for each in types]
         text = shorten(quote(value))
         raise LayoutError(
-            f"{self.name} = {text!r} is not of {' or '.join(words)} alone: {self._meaning}"
+            f"{self.name} = {text!r}: every value must be {' or '.join(words)}; {self._meaning}"
         )
 
     def _number(self, value: Any) -> float:
@@ -98,7 +98,7 @@ class Parameter:
         kind = numbers.Integral if self.kind is int else numbers.Real
         if isinstance(value, bool) or not isinstance(value, kind):
             noun = "whole number" if self.kind is int else "number"
-            raise LayoutError(f"{self.name} = {text!r} is no {noun}: {self._meaning}")
+            raise LayoutError(f"{self.name} = {text!r} is not a {noun}: {self._meaning}")
         try:
             number = float(value)
         except OverflowError:

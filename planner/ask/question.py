@@ -145,7 +145,7 @@ def _refuse(name: str, signature: inspect.Signature, question_name: str) -> typi
         raise LayoutError(
             f"{name} is a field of the workload; give workload=planner.Workload({name}=...)"
         )
-    listing = f"`help(planner.ask.{question_name})` says what they are"
+    listing = f"see `help(planner.ask.{question_name})`"
     raise UnknownNameError("argument", name, signature.parameters, listing)
 
 

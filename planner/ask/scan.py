@@ -70,7 +70,7 @@ def node_limit(job: JobSpec, most_nodes: int | None) -> int:
     if most_nodes is not None and most_nodes > available:
         raise LayoutError(
             f"most_nodes = {most_nodes} exceeds the {available} nodes of {job.machine.name}; use "
-            "fewer, or set num_nodes to what it has"
+            "fewer, or correct num_nodes"
         )
     return most_nodes or available
 
@@ -79,7 +79,7 @@ def count_range(job: JobSpec, nodes: int, most_nodes: int | None) -> range:
     """Return the node counts from `nodes` to the limit; LayoutError if there are none."""
     limit = node_limit(job, most_nodes)
     if nodes > limit:
-        raise LayoutError(f"nodes = {nodes} exceeds most_nodes = {limit}; give fewer, or more")
+        raise LayoutError(f"nodes = {nodes} exceeds most_nodes = {limit}; change one of them")
     return range(nodes, limit + 1)
 
 

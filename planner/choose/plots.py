@@ -192,7 +192,7 @@ def above_one(points: Sequence[ScalePoint]) -> str:
     if not any(point.efficiency(fitting[0]) > 1.005 for point in fitting):
         return ""
     return (
-        f"Above 100 %: on {counted(fitting[0].nodes, 'node')} memory is shortest, so that layout "
+        f"Above 100 %: on {counted(fitting[0].nodes, 'node')} memory is scarcest, so that layout "
         "offloads, recomputes or shards more than is needed on more nodes."
     )
 
@@ -213,7 +213,7 @@ def scenario_of(
 
 
 @dataclass(frozen=True)
-class PlayedStep:
+class SimulatedStep:
     """Simulated events of a step, stretched to the estimated step time."""
 
     timeline: Timeline
@@ -223,12 +223,12 @@ class PlayedStep:
     """Estimated step time [s]."""
 
     @classmethod
-    def of_schedule(cls, timeline: Timeline) -> PlayedStep:
+    def of_schedule(cls, timeline: Timeline) -> SimulatedStep:
         """Make a step from a timeline alone, without an estimate."""
         return cls(timeline, timeline.num_micro_batches, timeline.makespan_s)
 
     @functools.cached_property
-    def played_s(self) -> float:
+    def simulated_s(self) -> float:
         """Length of the timeline [s]."""
         return self.timeline.makespan_s
 
@@ -239,7 +239,7 @@ class PlayedStep:
 
     def instant_s(self, time_s: float) -> float:
         """Map an instant of the timeline to the estimated step [s]."""
-        difference_s = self.step_s - self.played_s
+        difference_s = self.step_s - self.simulated_s
         return time_s if time_s <= self.middle_s else time_s + difference_s
 
     @functools.cached_property
@@ -255,13 +255,13 @@ class PlayedStep:
         return self.step_s - repeats * busy_s[busiest] - sum(closing)
 
 
-def play_step(
+def simulate_step(
     model: Model,
     machine: Machine,
     workload: Workload,
     estimate: Estimate,
     experience: Experience = Experience(),
-) -> PlayedStep:
+) -> SimulatedStep:
     """Simulate the step of an estimate event by event."""
     layout = estimate.layout
     scenario = scenario_of(model, machine, workload, estimate, experience)
@@ -271,7 +271,7 @@ def play_step(
         rounds = max(_MOST_TASKS // per_batch // layout.pp, 2)
         count = min(rounds * layout.pp, count)
     timeline = simulate(work, count, layout.schedule, layout.vpp)
-    return PlayedStep(timeline, layout.grad_accumulation, estimate.step_time_s)
+    return SimulatedStep(timeline, layout.grad_accumulation, estimate.step_time_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +313,7 @@ def parallel_axes(
     layout = estimate.layout
     scenario = scenario_of(model, machine, workload, estimate)
     traffic = step_traffic(scenario, layout)
-    places, rows = geometry(Layouts.of(layout).settled(scenario.framework)), []
+    places, rows = geometry(Layouts.of(layout).with_default_etp(scenario.framework)), []
     for name in _CARRIES:
         if name not in traffic:
             continue

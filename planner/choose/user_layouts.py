@@ -73,7 +73,7 @@ def _merge(files: Configuration, user: Fields) -> tuple[Fields, list[str]]:
     """Merge the files' fields with the user's, which win, and note each override."""
     from_files = {**files.usual, **files.layout, **files.workload}
     notes = [
-        f"{key} = {value} as you say, instead of {from_files[key]} of {files.name}"
+        f"{key} = {value} (your option) overrides {from_files[key]} in {files.name}"
         for key, value in user.items()
         if key in from_files and value != from_files[key]
     ]
@@ -137,7 +137,7 @@ def _dp_of_batch(values: Fields, files: Configuration) -> int:
     """Derive dp from global batch, micro-batch and gradient accumulation."""
     sizes = [values.get(key) for key in ("global_batch", "micro_batch", "grad_accumulation")]
     if None in sizes:
-        raise LayoutError(f"{files.name} does not say how many ranks it runs on; give --nodes")
+        raise LayoutError(f"{files.name} does not state the number of ranks; give --nodes")
     batch, micro, passes = (int(size or 0) for size in sizes)
     if micro < 1 or passes < 1 or batch % (micro * passes):
         raise LayoutError(_batch_message(files, batch, micro, passes, None))
@@ -179,9 +179,7 @@ def _with_micro_batches(fields: Fields, values: Fields, files: Configuration) ->
 def _micro_batch(files: Configuration, batch: int | None, passes: int | None, dp: int) -> int:
     """Derive the micro-batch from global batch, gradient accumulation and dp."""
     if batch is None or passes is None:
-        raise LayoutError(
-            f"{files.name} does not state the sequences of a replica and pass; give --micro-batch"
-        )
+        raise LayoutError(f"{files.name} does not state the micro-batch; give --micro-batch")
     micro, rest = divmod(batch, dp * max(passes, 1))
     if rest or micro < 1:
         raise LayoutError(_batch_message(files, batch, None, passes, dp))
@@ -194,14 +192,13 @@ def _batch_message(
     """Explain that the global batch is not the product of its factors, with a remedy."""
     sizes = {"micro-batch": micro, "passes": passes, "dp": dp}
     product = " * ".join(f"{name} {size}" for name, size in sizes.items() if size is not None)
-    remedy = "give --global-batch or --micro-batch so that they multiply"
+    remedy = "change --global-batch or --micro-batch"
     if micro and dp and batch % (micro * (passes or 1)) == 0:
         replicas = batch // (micro * (passes or 1))
-        wanted = f"give as many --nodes as dp = {replicas}"
-        if not passes:
-            wanted = f"use as many --nodes as a dp that divides {replicas}"
-        remedy = f"{wanted} needs, or --global-batch"
-    return f"{files.name}: the global batch {batch} is not made by {product}; {remedy}"
+        dp_choice = f"dp = {replicas}" if passes else f"a dp that divides {replicas}"
+        remedy = f"change --nodes to get {dp_choice}, or change --global-batch"
+    multiple = "a multiple of " if None in sizes.values() else ""
+    return f"{files.name}: the global batch {batch} is not {multiple}{product}; {remedy}"
 
 
 def _with_schedule(fields: Fields) -> Fields:
@@ -223,8 +220,8 @@ def _shape_notes(files: Configuration, model: Model) -> list[str]:
         for name, size in files.shape.items()
         if size != getattr(model, name) and not (name == "vocab_size" and size > model.vocab_size)
     ]
-    text = f"{files.name} is for another model than {model.name} ({', '.join(sizes)})"
-    return [f"{text}, which is estimated"] if sizes else []
+    text = f"{files.name} describes another model ({', '.join(sizes)})"
+    return [f"{text}; {model.name} is estimated"] if sizes else []
 
 
 def _configured_framework(
@@ -255,7 +252,7 @@ def _with_switches(
         elif unfit := switch.refuses_workload(workload, model):
             reasons[word] = f"it {unfit}"
     fitting = [word for word in files.switches if word not in reasons]
-    notes = [f"{word} of {files.name} is not counted: {why}" for word, why in reasons.items()]
+    notes = [f"{word} of {files.name} is ignored: {why}" for word, why in reasons.items()]
     notes += [
         f"{files.name} turns on {word}: {framework.switches[names[word]].does}" for word in fitting
     ]
@@ -292,8 +289,8 @@ def _with_changes(
         if key == "states.accumulated_bytes":
             gradient_bytes = states.gradient_bytes + states.unsharded_gradient_bytes
             if (gradient_bytes >= 4) != (value == 4):
-                counted = f"gradients are counted with {gradient_bytes:g} bytes"
-                notes.append(f"{counted}, not accumulated in {value}")
+                counted = f"gradients are estimated with {gradient_bytes:g} bytes"
+                notes.append(f"{counted} per element, not {value}")
             continue
         *path, name = key.replace("states.", f"{prefix}.").split(".")
         table = tables

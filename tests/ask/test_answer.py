@@ -112,7 +112,7 @@ def test_a_table_is_as_wide_as_its_titles(name: str, answers: dict[str, Answer])
         ({"global_batch": 8}, r"workload=planner\.Workload\(global_batch=\.\.\.\)"),
         ({"workloads": SHORT}, "unknown argument 'workloads': did you mean workload"),
         ({"most_node": 2}, "unknown argument 'most_node': did you mean most_nodes"),
-        ({"workload": {"global_batch": 8}}, r"is no planner\.Workload"),
+        ({"workload": {"global_batch": 8}}, r"is not a planner\.Workload"),
     ],
 )
 def test_what_no_question_takes_is_refused(given: dict[str, Any], said: str) -> None:
@@ -148,7 +148,7 @@ def test_a_description_of_ones_own_is_kept_whole() -> None:
 @pytest.mark.parametrize(
     ("model", "machine", "changes", "said"),
     [
-        ("resnet-50", "polaris", {}, "is a whole and no sequence"),
+        ("resnet-50", "polaris", {}, "trains on samples, not sequences"),
         ("gpt2", "polaris", {"sequence_length": 4096}, "exceeds the 1024 learned positions"),
         ("gpt2", "polaris", {"expert_imbalance": 2.0}, "gpt2 has no experts"),
         ("gpt2", "vsc-4", {}, "'bf16' is not supported"),
@@ -193,10 +193,10 @@ def test_one_text_is_one_of_several() -> None:
     one = planner.ask.machine("gpt2", "polaris", against="vsc-5", workload=SHORT)
     assert one == planner.ask.machine("gpt2", "polaris", against=("vsc-5",), workload=SHORT)
     other: Any = (planner.load_model("gpt2"),)
-    with pytest.raises(LayoutError, match=r"^against = .* is not of texts or machines alone"):
+    with pytest.raises(LayoutError, match=r"^against = .* every value must be text or a machine"):
         planner.ask.machine("gpt2", "polaris", against=other, workload=SHORT)
     number: Any = 3
-    with pytest.raises(LayoutError, match=r"^also = '3' is not of texts alone"):
+    with pytest.raises(LayoutError, match=r"^also = '3': every value must be text"):
         planner.ask.change("gpt2", "polaris", also=number, workload=SHORT)
 
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 def test_a_change_is_planned_anew() -> None:
     answer = ask.change("gpt2-xl", "polaris", nodes=2, workload=SHORT)
     rows = {row["change"]: row for row in answer.rows}
-    now = rows["as it is"]
+    now = rows["unchanged"]
     for name, override in (
         ("network twice as fast", "node.nic_bytes_per_s=50e9"),
         ("device memory twice as large", f"device.memory_bytes={2 * 39.5 * 2**30!r}"),

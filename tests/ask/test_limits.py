@@ -76,7 +76,7 @@ def test_unknown_families_and_what_is_no_transformer() -> None:
         ask.model("gpt2", "polaris", family="lama", workload=SHORT)
     answer = ask.model("gpt2", "polaris", family="cnn", workload=SHORT)
     assert not answer.found
-    assert "a sample of" in answer.rows[0]["reason"]
+    assert "trains on samples" in answer.rows[0]["reason"]
 
 
 # --- sequences --------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ def test_a_grain_beyond_a_table_of_positions_is_refused() -> None:
 
 
 def test_pictures_have_no_longest_sequence() -> None:
-    with pytest.raises(LayoutError, match="resnet-50: its samples are of one size"):
+    with pytest.raises(LayoutError, match="resnet-50 trains on samples of one size"):
         ask.sequence("resnet-50", "polaris", workload=Workload(sequence_length=1, global_batch=64))
 
 

@@ -44,7 +44,7 @@ def test_rows_of_checkpoints_are_the_formulas() -> None:
         "eagle": Checkpoints(file_system="eagle"),
         "eagle, asynchronous": Checkpoints(file_system="eagle", asynchronous=True),
         "local disks, then eagle": Checkpoints(file_system="eagle", storage="local-disk"),
-        "eagle, whole by one rank": Checkpoints(file_system="eagle", full=True),
+        "eagle, gathered on one rank": Checkpoints(file_system="eagle", full=True),
     }
     assert set(rows) == set(ways)
     for name, how in ways.items():
@@ -101,7 +101,7 @@ def test_notes_say_what_the_rows_say() -> None:
     rows, said = {row["way"]: row for row in answer.rows}, " ".join(answer.notes)
     now, later = (rows[way]["wait_s"] for way in ("eagle", "eagle, asynchronous"))
     assert f"wait {format_seconds(later)} instead of {format_seconds(now)}" in said
-    whole = rows["eagle, whole by one rank"]["wait_s"]
+    whole = rows["eagle, gathered on one rank"]["wait_s"]
     assert f"{whole / now:.3g} times as fast" in said
     interval = max(answer.rows, key=lambda row: row["useful_share"])["interval_s"]
     assert f"loses {format_seconds(interval / 2)} of work" in said
@@ -115,7 +115,7 @@ def test_small_checkpoints_are_not_told_to_be_asynchronous() -> None:
 def test_where_nothing_fits_there_are_no_checkpoints() -> None:
     answer = ask.checkpoints("llama-3.1-405b", "vsc-5", workload=JOB)
     assert not answer.found
-    assert "fits" in answer.verdict
+    assert "does not fit on" in answer.verdict
 
 
 def test_machines_without_file_systems_save_too() -> None:

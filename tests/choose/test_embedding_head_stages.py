@@ -43,7 +43,7 @@ CASES = {
 def _everywhere(q: Scenario, found: Layouts) -> Layouts:
     """Every layout with ends as layers, with any number of chunks."""
     plain = found.take(np.flatnonzero(found.piped & ~found.counts_embedding_or_head))
-    once = plain.take(np.flatnonzero(plain.scheduled("1f1b")))
+    once = plain.take(np.flatnonzero(plain.uses_schedule("1f1b")))
     several = [
         replace(once, vpp=np.full(len(once), v), schedule=np.full(len(once), INTERLEAVED))
         for v in range(2, q.model.num_layers)

@@ -33,7 +33,7 @@ def test_a_legal_layout_passes() -> None:
         (
             {"framework": "torchtitan", "sequence_length": 4100},
             {"zero_stage": 3},
-            r"4100 tokens over cp = 1 is no multiple of the 8 pieces of the loss of torchtitan",
+            r"4100 tokens over cp = 1 is not a multiple of the 8 pieces of the loss of torchtitan",
         ),
         (
             {"model": "gpt2-xl", "sequence_length": 1024},
@@ -73,7 +73,7 @@ def test_a_legal_layout_passes() -> None:
         (
             {},
             {"tp": 4, "cp": 4, "ulysses": 4},
-            r"tp \* ulysses = 16 ranks share num_heads = 32 and num_kv_heads = 8 evenly",
+            r"tp \* ulysses = 16 must divide num_heads = 32 and num_kv_heads = 8",
         ),
         (
             {"sequence_length": 4104},
@@ -88,12 +88,12 @@ def test_a_legal_layout_passes() -> None:
         (
             {},
             {"tp": 1, "zero_stage": 1, "reshard": 2},
-            r"reshard = 2: weights are sharded over all ranks again .* use reshard = 0 or another",
+            r"reshard = 2: .* shards weights over all ranks again .* use reshard = 0 or another",
         ),
         (
             {"framework": "deepspeed"},
             {"tp": 1, "zero_stage": 2, "reshard": 2},
-            r"reshard = 2 goes with ZeRO stage 3, tp = 1, pp = 1, nothing offloaded",
+            r"reshard = 2 needs ZeRO stage 3, tp = 1, pp = 1, no offload",
         ),
         (
             {"framework": "fsdp2"},
@@ -103,12 +103,14 @@ def test_a_legal_layout_passes() -> None:
         (
             {"framework": "fsdp2"},
             {"pp": 2, "vpp": 2, "schedule": "zero-bubble-v", "zero_stage": 2, "recompute": "full"},
-            r"'full' and ZeRO stage 2: fsdp2 has it with recompute none and stage 0, 1 or 2",
+            r"'full' and ZeRO stage 2: fsdp2 supports it only with recompute none and "
+            "stage 0, 1 or 2",
         ),
         (
             {"framework": "fsdp2"},
             {"pp": 2, "vpp": 2, "schedule": "zero-bubble-v", "zero_stage": 3},
-            r"'none' and ZeRO stage 3: fsdp2 has it with recompute none and stage 0, 1 or 2",
+            r"'none' and ZeRO stage 3: fsdp2 supports it only with recompute none and "
+            "stage 0, 1 or 2",
         ),
         (
             {"framework": "nanotron"},
@@ -207,7 +209,7 @@ def test_a_legal_layout_passes() -> None:
                 "pad_experts": True,
             },
             {"tp": 1, "ep": 4},
-            r"pad_experts with expert_capacity = 1.25: .*\+deepep pads no experts; leave",
+            r"pad_experts with expert_capacity = 1.25: .*\+deepep does not pad experts; leave",
         ),
         ({}, {"etp": 1}, r"etp = 1: llama-3-8b has no experts; use etp = 0"),
         ({}, {"zero_stage": 3}, r"ZeRO stage 3 is not offered by megatron-lm"),
@@ -221,7 +223,8 @@ def test_a_legal_layout_passes() -> None:
         (
             {"framework": "fsdp2"},
             {"tp": 1, "dp": 4, "dp_shard": 2, "zero_stage": 0},
-            r"ZeRO stage 0: hybrid sharding is of other stages in fsdp2; use zero_stage = 2, 3",
+            r"ZeRO stage 0: fsdp2 supports hybrid sharding only with other stages; "
+            "use zero_stage = 2, 3",
         ),
         (
             {"framework": "deepspeed"},
@@ -280,8 +283,8 @@ def test_a_convolutional_network_is_spread_by_data_parallelism_alone(axis: str) 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"sequence_length": 128}, "sequence length 128: a sample of resnet-50 is a whole"),
-        ({"precision": "fp8"}, "precision = fp8: resnet-50 is planned in 16 bits"),
+        ({"sequence_length": 128}, "sequence length 128: resnet-50 trains on samples"),
+        ({"precision": "fp8"}, "precision = fp8: resnet-50 is supported in 16 bits"),
         ({"lora_rank": 8}, "lora_rank = 8: resnet-50 has no matrices"),
     ],
 )

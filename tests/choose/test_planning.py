@@ -244,10 +244,10 @@ def test_every_kind_of_transformer_is_planned(name: str) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"nodes": "4"}, "nodes = '4' is no whole number"),
-        ({"nodes": 2.5}, r"nodes = 2\.5 is no whole number"),
-        ({"nodes": True}, "nodes = True is no whole number"),
-        ({"nodes": 1, "workload": {"global_batch": 8}}, r"is no planner\.Workload"),
+        ({"nodes": "4"}, "nodes = '4' is not a whole number"),
+        ({"nodes": 2.5}, r"nodes = 2\.5 is not a whole number"),
+        ({"nodes": True}, "nodes = True is not a whole number"),
+        ({"nodes": 1, "workload": {"global_batch": 8}}, r"is not a planner\.Workload"),
     ],
 )
 def test_arguments_of_another_kind_are_refused(given: dict[str, Any], said: str) -> None:

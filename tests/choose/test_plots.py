@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import planner
-from planner.choose.plots import play_step
+from planner.choose.plots import simulate_step
 from planner.choose.simulation.tasks import stage_work
 from planner.cost.scenario import Scenario
 from planner.cost.schedules.bubble import schedule_by_name
@@ -81,10 +81,10 @@ def test_waiting_for_the_host_and_blocking_transfers_are_drawn() -> None:
     workload = Workload(sequence_length=4096, global_batch=layout.global_batch)
     model, machine = load_model("llama-3-8b"), load_machine("h100-cluster")
     found = planner.estimate(model, machine, layout, workload=workload, framework="nanotron")
-    step = play_step(model, machine, workload, found)
+    step = simulate_step(model, machine, workload, found)
     assert found.step_time_parts_s["host_overhead"] > 0.3 * found.step_time_s
     kinds = {event.kind for event in step.timeline.computed(0)}
     assert "host_overhead" in kinds
     works = stage_work(Scenario(model, machine, workload, framework), layout)
     free = [replace(work, blocked_s=0.0) for work in works]
-    assert simulate(free, 32, "1f1b").makespan_s < step.played_s
+    assert simulate(free, 32, "1f1b").makespan_s < step.simulated_s

@@ -221,7 +221,7 @@ def test_a_v_is_searched_only_where_it_can_be_run() -> None:
     assert not np.any(turned.shards_weights)
     # as many or as few micro-batches as there are
     assert np.any(turned.grad_accumulation % turned.pp)
-    assert dropped["schedule does not go with recompute or ZeRO stage"] > len(turned)
+    assert dropped["schedule does not support recompute or ZeRO stage"] > len(turned)
     written = replace(q, framework=q.framework.limit_to_files(q.model, q.workload))
     assert not np.any(enumerate_layouts(written, 16)[0].v_shaped)
     assert not np.any(

@@ -51,11 +51,11 @@ def test_deepspeed_takes_one_pass_where_one_size_stands_alone() -> None:
 @pytest.mark.parametrize(
     ("sizes", "options", "words"),
     [
-        (SIZES + PASSES, {"nodes": 1}, r"64 is not made by micro-batch 2 \* passes 4 \* dp 4; give "
-         "as many --nodes as dp = 8 needs"),
-        (SIZES, {"nodes": 3}, r"64 is not made by micro-batch 2 \* dp 12; use as many --nodes "
-         "as a dp that divides 32 needs"),
-        (SIZES, {}, "ds.json does not say how many ranks it runs on; give --nodes"),
+        (SIZES + PASSES, {"nodes": 1}, r"64 is not micro-batch 2 \* passes 4 \* dp 4; change "
+         "--nodes to get dp = 8, or change --global-batch"),
+        (SIZES, {"nodes": 3}, r"64 is not a multiple of micro-batch 2 \* dp 12; change --nodes "
+         "to get a dp that divides 32"),
+        (SIZES, {}, "ds.json does not state the number of ranks; give --nodes"),
         ('"train_batch_size": "auto",', {"nodes": 1}, "give --micro-batch"),
         (SIZES, {"nodes": 0}, "nodes = 0"),
     ],
@@ -79,7 +79,7 @@ def test_options_count_before_files_and_say_so() -> None:
     found = _completed(files, nodes=2, layout={"micro_batch": 8, "zero_stage": 3})
     assert (found.layout.micro_batch, found.layout.grad_accumulation) == (8, 1)
     assert found.layout.zero_stage == 3
-    assert "zero_stage = 3 as you say, instead of 2 of ds.json" in found.notes
+    assert "zero_stage = 3 (your option) overrides 2 in ds.json" in found.notes
     larger = _completed(files, nodes=4, workload={"global_batch": 128})
     assert (larger.layout.dp, larger.layout.grad_accumulation) == (16, 4)
 
@@ -254,7 +254,7 @@ def test_a_switch_that_the_framework_lacks_is_said() -> None:
     text = "--num-layers=32\n--hidden-size=4096\n--seq-length=4096\n--micro-batch-size=1\n"
     asked = replace(read_configuration_text(text, "m.args"), switches=("liger",))
     notes = _completed(asked, nodes=1).notes
-    assert "liger of m.args is not counted: megatron-lm has no such switch" in notes
+    assert "liger of m.args is ignored: megatron-lm has no such switch" in notes
 
 
 def test_a_switch_for_another_precision_is_said_and_left_out() -> None:
@@ -264,5 +264,5 @@ def test_a_switch_for_another_precision_is_said_and_left_out() -> None:
     found = _completed(read_configuration_text(text, "m.args"), nodes=1)
     assert found.framework is not None
     assert "fp8-blockwise" not in found.framework.switched
-    said = "fp8-blockwise of m.args is not counted: it is for precision fp8, not bf16"
+    said = "fp8-blockwise of m.args is ignored: it is for precision fp8, not bf16"
     assert said in found.notes

@@ -37,7 +37,7 @@ _ENDS = (0, "low"), (1, "high")
 _CURVES = ("fraction", "seconds")
 _SOURCE_OF_LIST = {"wires": "device_bytes_per_s"}
 """Field that states the source of a list's numbers, by list."""
-_GIVEN_BY_USER = "stated"
+_NO_SOURCE = "stated"
 """Kind of a number that a description states without a source."""
 _NO_FACTS = {
     *("num_nodes", "devices", "nic_of_device", "scheduler", "file_systems", "networks"),
@@ -70,7 +70,7 @@ class Fact:
     @property
     def unsure(self) -> bool:
         """True if the number has a source, and so may be wrong."""
-        return self.kind != _GIVEN_BY_USER
+        return self.kind != _NO_SOURCE
 
     @property
     def name(self) -> str:
@@ -81,7 +81,7 @@ class Fact:
 def facts_of(fields: Any, path: tuple[str | int, ...] = ()) -> Iterator[Fact]:
     """List every nonzero number in plain data; a curve, or equal numbers of a list, is one fact."""
     if not isinstance(fields, dict):
-        yield from _fact(path, fields, _GIVEN_BY_USER, "")
+        yield from _fact(path, fields, _NO_SOURCE, "")
         return
     if set(fields) == _QUANTITY:
         yield from _fact(path, **fields)
@@ -92,7 +92,7 @@ def facts_of(fields: Any, path: tuple[str | int, ...] = ()) -> Iterator[Fact]:
             yield from _fact(inner, max(value), fields["kind"], fields["source"])
         elif name not in _NO_FACTS and _is_list(value):
             origin = fields.get(_SOURCE_OF_LIST.get(name, "")) or {}
-            kind, source = origin.get("kind", _GIVEN_BY_USER), origin.get("source", "")
+            kind, source = origin.get("kind", _NO_SOURCE), origin.get("source", "")
             yield from _facts_of_list(value, inner, kind, source)
         elif name not in _NO_FACTS:
             yield from facts_of(value, inner)
@@ -183,7 +183,7 @@ def sensitivity(
     the command that measures them.
     """
     job = job.replaced(nodes=nodes)
-    point = _given_layout(job, layout, framework) if layout else plan_point(job)
+    point = _point_of_layout(job, layout, framework) if layout else plan_point(job)
     if not point.fits:
         return nothing_fits(point, layout=None, framework=None)
     scenario, best = point.recommended()
@@ -208,7 +208,7 @@ def sensitivity(
     )
 
 
-def _given_layout(job: JobSpec, layout: Layout, framework: str | Framework | None) -> PlanPoint:
+def _point_of_layout(job: JobSpec, layout: Layout, framework: str | Framework | None) -> PlanPoint:
     """Return the plan point of a user's layout, with that layout's global batch."""
     workload = job.workload.replaced(global_batch=layout.global_batch, ramp="")
     best = estimate(
@@ -329,14 +329,17 @@ def _largest_elasticities(best: Estimate, rows: list[Row]) -> str:
     def with_elasticity(row: Row) -> str:
         return f"{row['fact']} ({row['step_elasticity']:+.2f} % for 1 %)"
 
-    unsure = [row for row in rows if row["kind"] != _GIVEN_BY_USER]
+    unsure = [row for row in rows if row["kind"] != _NO_SOURCE]
     sentences = [
         f"The layout takes {step_time(best)}",
         f"It depends most on {', '.join(map(with_elasticity, unsure[:3]))}",
     ]
     if assumed := next((row for row in rows if row["measure_next"]), None):
         number = with_elasticity(assumed)
-        sentences.append(f"Of assumed numbers measure {number} first: {assumed['measure_next']}")
+        sentences.append(
+            f"Measure {number} first: it has the largest effect of the assumed numbers that a "
+            f"command measures ({assumed['measure_next']})"
+        )
     if changed := next((r for r in rows if r["recommendation"] not in ("the same", "")), None):
         sentences.append(f"Another layout is recommended when {changed['fact']} moves")
     return ". ".join(sentences) + "."

@@ -80,7 +80,7 @@ def network(job: JobSpec, *, nodes: int = 2, **_: Unpack[JobFields]) -> Findings
         return replace(nothing_fits(point), rows=rows)
     machine = job.machine
     return Findings(
-        _crossing(job, point.best, single.best, rows),
+        _network_verdict(job, point.best, single.best, rows),
         rows,
         notes=[
             f"One node has a batch of {share:,}, as many sequences as each of "
@@ -119,7 +119,7 @@ def _axis_rows(name: str, estimate: Estimate, job: JobSpec, workload: Workload) 
         yield {**columns, "axis": "", "reason": largest_parts(estimate)}
 
 
-def _crossing(job: JobSpec, best: Estimate, single: Estimate | None, rows: list[Row]) -> str:
+def _network_verdict(job: JobSpec, best: Estimate, single: Estimate | None, rows: list[Row]) -> str:
     """Compare tokens/s per device with one node, and sum up the traffic that leaves a node."""
     rate = best.tokens_per_s / job.num_devices
     sentence = (
@@ -130,17 +130,17 @@ def _crossing(job: JobSpec, best: Estimate, single: Estimate | None, rows: list[
         change = f"{100 * abs(rate / single_rate - 1):.1f} %"
         direction = "less" if rate < single_rate else "more"
         sentence += f", {change} {direction} than the {single_rate:,.0f} on one"
-    crossing = [r for r in rows if r["what"] == "recommended" and r.get("leaves_node_bytes")]
-    if not crossing:
+    crossing_rows = [r for r in rows if r["what"] == "recommended" and r.get("leaves_node_bytes")]
+    if not crossing_rows:
         return f"{sentence}; nothing leaves a node."
     leaving, least_s, exposed_s = (
-        sum(float(row[column]) for row in crossing)
+        sum(float(row[column]) for row in crossing_rows)
         for column in ("leaves_node_bytes", "least_time_s", "exposed_s")
     )
     sentence += (
-        f": {format_bytes(leaving)} leave each node in a step of "
-        f"{format_seconds(best.step_time_s)}, which takes its interfaces at least "
-        f"{format_seconds(least_s)}; {format_seconds(exposed_s)} are exposed"
+        f": each node sends {format_bytes(leaving)} per step of "
+        f"{format_seconds(best.step_time_s)}; its interfaces need at least "
+        f"{format_seconds(least_s)}, and {format_seconds(exposed_s)} are exposed"
     )
     hybrid = next((row for row in rows if row["what"].endswith("(HSDP)")), None)
     if hybrid is None or hybrid["layout"] == str(best.layout):
@@ -182,9 +182,9 @@ def offload(
     offloading = [each.only(lambda x: np.asarray(~x.keeps_states)) for each in parts.values()]
     best = recommend(offloading, job.tolerance)
     if best is None:
-        without = f", nor one without: {point.reason}"
+        without = f", nor does one without offload: {point.reason}"
         if point.fits:
-            without = f": without, {point.describe()}"
+            without = f"; without offload: {point.describe()}"
         verdict = f"No layout that offloads fits on {point.place}{without}."
         return Findings(verdict, [], success=False)
     scenario = parts[best.framework].scenario
@@ -198,7 +198,7 @@ def offload(
         rows,
         notes=[
             f"The layout: {best.layout} [{best.framework}].",
-            f"Needed is the rate at which a path alone takes {share:g} % of the rest of the step.",
+            f"Needed rate: the path alone then takes {share:g} % of the rest of the step.",
             "Not counted: NUMA, pageable copies, how processes are bound.",
         ],
     )

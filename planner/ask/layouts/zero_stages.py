@@ -122,14 +122,14 @@ def _shared_batches(job: JobSpec) -> list[int]:
     return sorted({n for n in (batch // ranks * ranks, -(-batch // ranks) * ranks) if n})
 
 
-def _kinds(parts: list[Candidates], job: JobSpec, alone: bool) -> Iterator[_StageAndOffload]:
+def _kinds(parts: list[Candidates], job: JobSpec, only_dp: bool) -> Iterator[_StageAndOffload]:
     """Yield the stages and offloads that have a legal layout."""
     for stage in _STAGES:
         for code, offload in enumerate(OFFLOAD):
 
             def is_kind(x: Layouts, stage: int = stage, code: int = code) -> np.ndarray:
                 kind = (x.zero_stage == stage) & (x.offload == code)
-                return np.asarray(kind & ((x.tp * x.pp * x.cp * x.ep == 1) | (not alone)))
+                return np.asarray(kind & ((x.tp * x.pp * x.cp * x.ep == 1) | (not only_dp)))
 
             of_kind = [each.only(is_kind) for each in parts]
             of_kind = [each for each in of_kind if len(each.footprints)]

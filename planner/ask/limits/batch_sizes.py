@@ -49,7 +49,7 @@ _RULES = (
     "Linear, for SGD: Goyal et al. 2017 (arXiv:1706.02677, section 2.1); square root, usual with "
     "Adam and LAMB: Krizhevsky 2014 (arXiv:1404.5997, section 5). Both are starting points for "
     "tuning.",
-    "No rule holds for every batch: how far more samples a step save steps differs widely between "
+    "No rule holds for every batch: how many steps a larger batch saves differs widely between "
     "models and data (Shallue et al. 2018, arXiv:1811.03600), up to the gradient's noise scale "
     "(McCandlish et al. 2018, arXiv:1812.06162).",
 )
@@ -90,8 +90,8 @@ def batch(
             f"The nearest batch whose tokens/s are within {100 * job.tolerance:g} % of the most is "
             "chosen, not the fastest.",
             f"{counted(len(points), 'size')} of the batch planned, within a factor of {within:g}.",
-            "How much a step of another size learns is not estimated; "
-            "learning rates are scaled with it.",
+            "The effect of the batch on convergence is not estimated; scale the learning rate "
+            "with it.",
         ],
         success=best is not None,
         values={"best": best},
@@ -254,7 +254,7 @@ def learning_rate(
     row = rows[workload.global_batch]
     notes = [*_RULES]
     if row["warm_up_steps"] is None:
-        notes.append("Set samples, of an epoch, for the steps of the warm-up.")
+        notes.append("Set samples (of an epoch) to get the steps of the warm-up.")
     notes += [
         f"{each.batch:,} with {each.model}: {each.outcome}; {each.optimizer} ({each.source})."
         for each in published()

@@ -165,8 +165,8 @@ def _check_grain(model: Model, grain: int) -> None:
     longest = model.longest_sequence
     if model.counts_samples:
         raise LayoutError(
-            f"model = {model.name}: its samples are of one size and no sequences; ask for "
-            "the largest batch instead"
+            f"model = {model.name} trains on samples of one size, not sequences; ask for the "
+            "largest batch instead"
         )
     if model.position == "learned" and longest and grain > longest:
         raise LayoutError(

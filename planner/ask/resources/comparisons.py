@@ -90,7 +90,7 @@ def _best_machine(job: JobSpec, points: list[PlanPoint], measure: str) -> str:
         f"{amount_of_training(best.workload)}"
     )
     if second is None:
-        return f"{_with_devices(best)} alone can run {model}: {cost}."
+        return f"Only {_with_devices(best)} can run {model}: {cost}."
     ratio = float(getattr(second, measure) / getattr(best, measure))
     unit, praise = {
         "seconds": ("time", f"{verb(best.nodes, 'are', 'is')} the fastest"),
@@ -145,10 +145,10 @@ def change(
         _largest_gains(now, points),
         [
             _row(each, point, now)
-            for each, point in [(_Change("now", "as it is", {}), now), *points]
+            for each, point in [(_Change("now", "unchanged", {}), now), *points]
         ],
         notes=[
-            f"{counted(len(points), 'change')} planned anew, one at a time.",
+            f"{counted(len(points), 'change')} planned again, one at a time.",
             "Some switches change what is computed (number formats, compression): see "
             "`planner show FRAMEWORK`.",
         ],

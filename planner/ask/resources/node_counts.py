@@ -35,11 +35,11 @@ def nodes(job: JobSpec, *, most_nodes: int | None = None, **_: Unpack[JobFields]
     queues = job.machine.scheduler.queues
     if best and queues:
         admitting = [q.name for q in queues if q.min_nodes <= best <= q.max_nodes]
-        listed = ", ".join(admitting) or "none of the machine"
+        listed = ", ".join(admitting) or "none"
         notes.append(f"Queues that admit {counted(best, 'node')}: {listed}.")
     notes.append(
-        f"{len(points)} of {counted(limit, 'node count')} planned: doublings; below the first that "
-        "holds all up to 16, or bisection with three neighbours."
+        f"{len(points)} of {counted(limit, 'node count')} planned: doublings, then all smaller "
+        "counts if at most 16, else bisection with three neighbours."
     )
     return Findings(
         _fewest_nodes(points, limit, fits, safe, common),

@@ -232,7 +232,7 @@ def deadline(
     """Find the fewest nodes that train the workload's tokens in a number of days, job after job.
 
     Job length is the limit of the shortest queue that holds the whole training, else of the longest
-    queue; each job takes ten minutes to start. Node counts that need more than `most_jobs` jobs are
+    queue; each job takes ten minutes to start. Node counts that need more jobs than `most_jobs` are
     skipped. The risk of being late follows from the interval of the step time.
     """
     needs_tokens(job, "how long it takes")
@@ -240,21 +240,21 @@ def deadline(
     likely = trainings.fewest(_EVEN)
     sure = likely and trainings.fewest(late / 100)
     return Findings(
-        _in_time(trainings, likely, sure, late) if likely else trainings.none_accepted(),
+        _deadline_verdict(trainings, likely, sure, late) if likely else trainings.none_accepted(),
         [trainings.row(point) for _, point in trainings.points.by_value()],
         notes=[
             "Not counted: waiting in queues, failures, checkpoints, evaluation.",
             f"{trainings.planned} that queues admit without a request.",
             f"At most {counted(most_jobs, 'job')} in a row (most_jobs)."
             if job.machine.scheduler.queues
-            else f"No queues of {job.machine.name} are known: one job takes all of it.",
+            else f"{job.machine.name} lists no queues: the training is planned as one job.",
         ],
         success=likely is not None,
         values={"fewest": {"likely": likely, "sure": sure}},
     )
 
 
-def _in_time(trainings: _Trainings, likely: int, sure: int | None, late: float) -> str:
+def _deadline_verdict(trainings: _Trainings, likely: int, sure: int | None, late: float) -> str:
     """Name the node counts that are in time with low risk, and in time at even odds."""
     chains = {chain.point.nodes: chain for chain in trainings.chains()}
     best, even = chains[sure or likely], chains[likely]
@@ -288,7 +288,7 @@ def cheapest(
 
     Price and energy are node-hours times the user's own figures, so one node count minimises all
     three. With `days`, only node counts that are in time at even odds are considered. If the
-    workload states tokens, node counts that need more than `most_jobs` jobs are skipped.
+    workload states tokens, node counts that need more jobs than `most_jobs` are skipped.
     """
     if days is not None:
         needs_tokens(job, "whether it is done in time")
@@ -309,7 +309,7 @@ def cheapest(
         rows[count] = trainings.row(point, **charges)
     notes = [
         f"{trainings.planned}: doublings, and between the cheapest and its neighbours.",
-        "Node-hours are of steps alone: no waiting, failures, checkpoints or evaluation.",
+        "Node-hours count steps only: no waiting, failures, checkpoints or evaluation.",
     ]
     if job.workload.all_tokens:
         notes.append(

@@ -81,13 +81,13 @@ def checkpoints(
         for point in points.fitting()
     }
     last, first = points[max(points.points)], next(iter(savings), None)
-    verdict, advice = f"Nothing of {job.model.name} fits on {last.place}: {last.reason}.", []
+    verdict, advice = f"{job.model.name} does not fit on {last.place}: {last.reason}.", []
     if first is not None:
         verdict = _size_and_interval(points[first], savings[first], interval_s)
         advice = [*_advice(points[first], savings[first], failures)]
     source = "as stated"
     if device_mtbf_hours is None:
-        source = "as of Llama 3 405B, 419 interruptions in 54 days on 16,384 H100"
+        source = "from Llama 3 405B, 419 interruptions in 54 days on 16,384 H100"
     return Findings(
         verdict,
         [
@@ -98,7 +98,7 @@ def checkpoints(
         notes=[
             *advice,
             f"Failures come at a constant rate per device, {source}; a restart takes "
-            f"{format_seconds(detection_s(failures))} until it is noticed, and a start "
+            f"{format_seconds(detection_s(failures))} until the failure is noticed, and a start "
             "that reads the checkpoint.",
             *_NOTES,
         ],
@@ -159,7 +159,7 @@ def _settings(
     if machine.node.local_disk is not None:
         yield f"local disks, then {first_name}", first.replaced(storage="local-disk")
     if layouts.world > 1 and checkpoint_of(scenario, layouts).writers > 1:
-        yield f"{first_name}, whole by one rank", first.replaced(full=True)
+        yield f"{first_name}, gathered on one rank", first.replaced(full=True)
 
 
 def _bottleneck(
@@ -204,11 +204,11 @@ def _size_and_interval(point: PlanPoint, savings: list[_Saving], interval_s: flo
     )
     if best["way"] != first["way"]:
         sentence += f", {format_seconds(best['wait_s'])} with {best['way']}"
-    least = "" if interval_s else ", the interval that loses least"
+    least = "" if interval_s else ", the interval that loses the least time"
     return (
         f"{sentence}. Saved every {format_seconds(best['interval_s'])}{least}, with a failure "
         f"every {format_seconds(best['mtbf_s'])}, {_percent(best['useful_share'])} of the time is "
-        "work that is kept."
+        "useful work."
     )
 
 

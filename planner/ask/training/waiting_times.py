@@ -229,13 +229,13 @@ def data(
     has_disk = job.machine.node.local_disk and job.machine.file_system(file_system)
     places: list[Staging] = ["none", "local-disk", "memory"] if has_disk else ["none", "memory"]
     return Findings(
-        _arrival(reading),
+        _delivery_verdict(reading),
         [reading.row(count, place) for count in counts for place in places],
         notes=[*_data_notes(reading)],
     )
 
 
-def _arrival(reading: _Input) -> str:
+def _delivery_verdict(reading: _Input) -> str:
     """Compare the delivery time of a step's data with its compute time; name the best change."""
     job, now, loader = reading.job, reading.now, reading.loader
     system = job.machine.file_system(loader.file_system)
@@ -263,14 +263,14 @@ def _arrival(reading: _Input) -> str:
     if best is None or best.time.utilisation < float(now.utilisation) + _LEAST_GAIN:
         return f"{sentence}; none of the changes that were tried helps."
     share = f"{100 * float(best.time.utilisation):.1f} %"
-    return f"{sentence}; {_in_words(reading, best)} makes it {share}."
+    return f"{sentence}; {_change_phrase(reading, best)} makes it {share}."
 
 
 def _utilisation(time: InputTime) -> str:
     return f"utilisation {100 * float(time.utilisation):.1f} %"
 
 
-def _in_words(reading: _Input, change: Change) -> str:
+def _change_phrase(reading: _Input, change: Change) -> str:
     """Return a change of the input pipeline as a phrase."""
     loader, packed = change.loader, change.dataset.samples_per_file.value
     return {
@@ -295,11 +295,11 @@ def _data_notes(reading: _Input) -> Iterator[str]:
             copy_s = float(change.time.staging_s)
             once = f"; the copy takes {format_seconds(copy_s)} once" if copy_s else ""
             yield (
-                f"Helps: {_in_words(reading, change)}, {_utilisation(change.time)} instead of "
+                f"Helps: {_change_phrase(reading, change)}, {_utilisation(change.time)} instead of "
                 f"{100 * float(now.utilisation):.1f} %, then limited by {change.time.bound}{once}."
             )
     step = format_seconds(reading.step_s)
-    yield f"On other nodes the batch of a node and the step of {step} stay."
+    yield f"Other node counts keep the batch per node and the step time of {step}."
     if now.unknown:
         yield _unknown_rates(reading, now)
     uneven = ""
@@ -317,7 +317,7 @@ def _unknown_rates(reading: _Input, now: InputTime) -> str:
     """Name the stages whose rate the machine does not state, and the setting for the first."""
     machine = reading.job.machine
     system = machine.file_system(reading.loader.file_system)
-    stages = f"Not counted, because {machine.name} states no rate of it: {', '.join(now.unknown)}"
+    stages = f"Not counted, because {machine.name} states no rate: {', '.join(now.unknown)}"
     if system is None:
         return f"{stages}."
     field = {

@@ -30,14 +30,14 @@ def check_nodes(machine: Machine, nodes: int) -> None:
     """Raise LayoutError unless `nodes` is a number of nodes that the machine has."""
     if isinstance(nodes, bool) or not isinstance(nodes, numbers.Integral):
         shown = shorten(repr(nodes))
-        raise LayoutError(f"nodes = {shown} is no whole number; write for example nodes=4")
+        raise LayoutError(f"nodes = {shown} is not a whole number; write for example nodes=4")
     if nodes < 1:
         raise LayoutError(f"nodes = {nodes} must be at least 1; give a positive number")
     if nodes > machine.num_nodes.value:
         available = counted(machine.num_nodes.value, "node")
         raise LayoutError(
-            f"nodes = {nodes} exceeds the {available} of {machine.name}; use fewer, or set "
-            "num_nodes to what it has"
+            f"nodes = {nodes} exceeds the {available} of {machine.name}; use fewer, or correct "
+            "num_nodes"
         )
 
 
@@ -45,7 +45,7 @@ def check_workload(workload: Workload | None) -> None:
     """Raise DescriptionError if the value is not a Workload or None."""
     if not isinstance(workload, Workload | None):
         raise DescriptionError(
-            f"workload = {quote(workload)} is no planner.Workload; write for example "
+            f"workload = {quote(workload)} is not a planner.Workload; write for example "
             "planner.Workload(sequence_length=4096, global_batch=256)"
         )
 
@@ -55,8 +55,8 @@ def check_sequence(model: Model, workload: Workload) -> None:
     length = workload.sequence_length
     if model.traced is not None and workload.adapted:
         raise LayoutError(
-            f"adapters and frozen parts of {model.name}, a traced module, are not planned; build "
-            "the module with them, and train it whole"
+            f"adapters and frozen parts of {model.name}, a traced module, are not supported; build "
+            "them into the module, and leave these options out"
         )
     if model.counts_samples:
         _check_samples(model, workload)
@@ -73,12 +73,12 @@ def _check_samples(model: Model, workload: Workload) -> None:
     """Raise LayoutError for settings that a model trained on samples does not support."""
     if (length := workload.sequence_length) != 1:
         raise LayoutError(
-            f"sequence length {length}: a sample of {model.name} is a whole and no sequence; "
-            "use sequence_length = 1, its default"
+            f"sequence length {length}: {model.name} trains on samples, not sequences; use "
+            "sequence_length = 1, its default"
         )
     if workload.precision == "fp8":
         raise LayoutError(
-            f"precision = fp8: {model.name} is planned in 16 bits or more; use bf16 or fp16"
+            f"precision = fp8: {model.name} is supported in 16 bits or more; use bf16 or fp16"
         )
     if workload.lora_rank:
         raise LayoutError(
@@ -111,9 +111,9 @@ def check_ramp(workload: Workload) -> None:
     largest = max((size for _, size in parse_ramp(workload.ramp)), default=0)
     if largest >= workload.global_batch:
         raise LayoutError(
-            f"ramp = {shorten(workload.ramp)} has steps of {largest} sequences and leads to "
-            f"global_batch = {workload.global_batch}; use smaller batches in it, or a larger "
-            "global_batch"
+            f"ramp = {shorten(workload.ramp)} has steps of {largest} sequences, which must be less "
+            f"than global_batch = {workload.global_batch}; use smaller batches in the ramp, or a "
+            "larger global_batch"
         )
 
 

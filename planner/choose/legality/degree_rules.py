@@ -35,12 +35,12 @@ def _axis(name: str) -> Rule:
 
 
 def _unsplit_samples(name: str) -> Rule:
-    @rule(f"models of samples are not split over {name}", name)
+    @rule(f"models trained on samples are not split over {name}", name)
     def unsplit(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
         if breaks((getattr(x, name) > 1) & q.model.counts_samples):
             yield (
-                f"{name} = {getattr(y, name)}: {q.model.name} is no transformer, and has data "
-                f"parallelism alone here; use {name} = 1"
+                f"{name} = {getattr(y, name)}: {q.model.name} is not a transformer and "
+                f"supports only data parallelism; use {name} = 1"
             )
 
     return unsplit
@@ -112,8 +112,8 @@ def _exchanged_heads(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iter
     if breaks((x.ulysses > 1) & (common % (x.tp * x.ulysses) != 0)):
         counts = " and ".join(f"{name} = {count}" for name, count in heads.items())
         yield (
-            f"ulysses = {y.ulysses}: tp * ulysses = {y.tp * y.ulysses} ranks share {counts} "
-            f"evenly; use a product among {listed(divisors(common))}"
+            f"ulysses = {y.ulysses}: tp * ulysses = {y.tp * y.ulysses} must divide {counts}; "
+            f"use a product among {listed(divisors(common))}"
         )
 
 
@@ -121,8 +121,8 @@ def _exchanged_heads(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iter
 def _context_alone(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     if breaks((x.cp > 1) & (x.tp * x.pp > 1) & q.framework.context_alone):
         yield (
-            f"cp = {y.cp} with tp = {y.tp} and pp = {y.pp}: {q.framework.name} runs context "
-            "parallelism without both; use tp = 1 and pp = 1, or cp = 1"
+            f"cp = {y.cp} with tp = {y.tp} and pp = {y.pp}: {q.framework.name} does not "
+            "combine context parallelism with them; use tp = 1 and pp = 1, or cp = 1"
         )
 
 
@@ -156,8 +156,8 @@ def _loss_chunks(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator
     length, pieces = q.workload.sequence_length, q.framework.kernels.loss_chunks
     if breaks(length % (x.cp * pieces) != 0):
         yield (
-            f"the sequence of {length} tokens over cp = {y.cp} is no multiple of the {pieces} "
-            f"pieces of the loss of {q.framework.name}; use one that is, or another framework"
+            f"the sequence of {length} tokens over cp = {y.cp} is not a multiple of the {pieces} "
+            f"pieces of the loss of {q.framework.name}; use a multiple, or another framework"
         )
 
 
@@ -204,7 +204,7 @@ def _expert_split(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterato
         if breaks(x.etp != 0):
             yield f"etp = {y.etp}: {q.model.name} has no experts; use etp = 0"
         return
-    offered, chosen = q.framework.expert_tensor_parallel, x.settled(q.framework).expert_tp
+    offered, chosen = q.framework.expert_tensor_parallel, x.with_default_etp(q.framework).expert_tp
     is_unsplit = (chosen == 1) & (x.ep > 1) & ("one" in offered)
     same = (chosen == x.tp) & ((x.ep == 1) | ("tp" in offered))
     if breaks(~(is_unsplit | same | ("any" in offered))):
@@ -218,7 +218,10 @@ def _expert_split(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterato
 
 @rule("etp does not divide the width of experts", "tp", "ep", "etp")
 def _expert_width(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
-    width, split = q.model.experts.ffn_size if q.model.experts else 0, x.settled(q.framework)
+    width, split = (
+        q.model.experts.ffn_size if q.model.experts else 0,
+        x.with_default_etp(q.framework),
+    )
     if breaks(width % split.expert_tp != 0):
         name = f"etp = {split.expert_tp}" if y.etp else f"tp = {y.tp}"
         yield (
@@ -230,7 +233,7 @@ def _expert_width(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterato
 @rule("ep does not divide experts and replicas", "ep", "etp", "dp", "cp", "tp")
 def _spread(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     experts = q.model.experts.num_experts if q.model.experts else 1
-    splits = x.settled(q.framework).expert_tp
+    splits = x.with_default_etp(q.framework).expert_tp
     if breaks((experts % x.ep != 0) | (x.dp * x.cp * x.tp % (x.ep * splits) != 0)):
         split, ranks = int(splits), y.dp * y.cp * y.tp
         divides = f"ep = {y.ep} must divide num_experts = {experts}"
@@ -246,11 +249,11 @@ def _spread(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]
             )
 
 
-@rule("experts beside tp need sequence parallelism", "tp", "ep", "etp", "sequence_parallel")
+@rule("experts with tp need sequence parallelism", "tp", "ep", "etp", "sequence_parallel")
 def _routes_once(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     # each rank has its own part of the tokens, so each token is sent to its experts once
     routes_own = q.model.experts is not None and q.framework.communication.routes_own_tokens
-    is_spread = (x.settled(q.framework).expert_tp != x.tp) | routes_own
+    is_spread = (x.with_default_etp(q.framework).expert_tp != x.tp) | routes_own
     if breaks(is_spread & (x.tp > 1) & ~x.splits_sequence):
         yield (
             f"tp = {y.tp} without sequence parallelism would have {q.framework.name} send every "

@@ -51,10 +51,10 @@ def _by_layers(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[s
         settings = [f"{name} = {value}" for name, value in values.items() if value != _PLAIN[name]]
         if offered:
             yield (
-                f"{' and '.join(settings)} with recompute {y.recompute}: {q.framework.name} has "
-                f"{either(offered)}, one at a time, with recompute full; use that"
+                f"{' and '.join(settings)} with recompute {y.recompute}: {q.framework.name} "
+                f"supports only {either(offered)}, one at a time, with recompute full; use that"
             )
-        yield f"{settings[0]}: {q.framework.name} repeats all layers or none; leave it out"
+        yield f"{settings[0]}: {q.framework.name} recomputes all layers or none; leave it out"
 
 
 _SPANNED = ("recompute_span", "pp", "vpp", "schedule", *STAGE_FIELDS)
@@ -92,17 +92,17 @@ def _modules(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str
     fw, precision, is_named = q.framework, q.workload.precision, x.recompute_modules > 0
     offered, modules = fw.modules_for(precision), "+".join(y.recompute_modules)
     if breaks(is_named & (not fw.recompute_modules)):
-        yield f"recompute_modules = {modules}: {fw.name} names no modules; leave them out"
+        yield f"recompute_modules = {modules}: {fw.name} has no choice of modules; leave them out"
     if breaks(is_named & ~x.recomputes_selectively):
         yield (
-            f"recompute_modules = {modules} with recompute {y.recompute}: modules are named for "
+            f"recompute_modules = {modules} with recompute {y.recompute}: modules apply only to "
             "selective recompute; use that"
         )
     if breaks(x.recomputes_module(tuple(m for m in RECOMPUTE_MODULES if m not in offered))):
         in_precision = "" if offered == fw.recompute_modules else f" in {precision}"
         yield (
-            f"recompute_modules = {modules}: {fw.name} repeats {either(offered)}{in_precision}; "
-            f"use these{_other_recipe(q, y)}"
+            f"recompute_modules = {modules}: {fw.name} recomputes only "
+            f"{either(offered)}{in_precision}; use these{_other_recipe(q, y)}"
         )
 
 
@@ -134,8 +134,9 @@ def _activations(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator
     goes = is_in(x.recompute, [RECOMPUTE.index(mode) for mode in modes]) & (piped | ~x.piped)
     if breaks(x.offloads_activations & ~goes):
         yield (
-            f"offload_activations with recompute {y.recompute} and pp = {y.pp}: {name} has it "
-            f"with recompute {either(modes)}{'' if piped else ' and pp = 1'}; use that"
+            f"offload_activations with recompute {y.recompute} and pp = {y.pp}: {name} "
+            f"supports it only with recompute {either(modes)}{'' if piped else ' and pp = 1'}; use "
+            "that"
         )
 
 
@@ -241,8 +242,9 @@ def _zero(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
 def _optimizer_in_backward(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     if breaks(((x.grad_accumulation > 1) | x.piped) & q.framework.kernels.optimizer_in_backward):
         yield (
-            f"{y}: {q.framework.name} updates weights in every backward pass, so a step has one; "
-            "use grad_accumulation = 1 and pp = 1, or leave out its switch optimizer-in-backward"
+            f"{y}: {q.framework.name} updates weights in every backward pass, so a step has only "
+            "one; use grad_accumulation = 1 and pp = 1, or leave out its switch "
+            "optimizer-in-backward"
         )
 
 
@@ -251,12 +253,11 @@ def _shared_states(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterat
     axes, group = q.framework.axes_need_sharding, x.dp_shard * x.cp
     is_used = np.any([np.zeros_like(x.tp), *(getattr(x, axis) > 1 for axis in axes)], axis=0)
     shared = (group > 1) & x.shards_gradients
-    is_divided = group * x.tp % (x.ep * x.settled(q.framework).expert_tp) == 0
+    is_divided = group * x.tp % (x.ep * x.with_default_etp(q.framework).expert_tp) == 0
     if breaks(is_used & ~(shared & (("ep" not in axes) | is_divided))):
         yield (
-            f"{y}: {q.framework.name} takes {', '.join(axes)} only beside states that ranks "
-            "share; use ZeRO stage 2 or 3 with dp or cp above 1, and an ep that divides "
-            "dp_shard * cp * tp"
+            f"{y}: {q.framework.name} supports {', '.join(axes)} only with sharded states; use "
+            "ZeRO stage 2 or 3 with dp or cp above 1, and an ep that divides dp_shard * cp * tp"
         )
 
 
@@ -270,8 +271,8 @@ def _hybrid(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]
         )
     if breaks(is_hybrid & ((x.dp % x.dp_shard != 0) | ~is_in(x.zero_stage, stages))):
         yield (
-            f"dp_shard = {y.dp_shard} with ZeRO stage {y.zero_stage}: hybrid sharding is of "
-            f"other stages in {name}; {choices('zero_stage', stages)}"
+            f"dp_shard = {y.dp_shard} with ZeRO stage {y.zero_stage}: {name} supports hybrid "
+            f"sharding only with other stages; {choices('zero_stage', stages)}"
         )
 
 
@@ -282,15 +283,15 @@ def _hybrid(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]
 def _second_group(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     if breaks((x.reshard > 0) & (not q.framework.second_shards)):
         yield (
-            f"reshard = {y.reshard}: weights are sharded over all ranks again after a forward "
-            f"pass of {q.framework.name}; use reshard = 0 or another framework such as deepspeed"
+            f"reshard = {y.reshard}: {q.framework.name} shards weights over all ranks again after "
+            "a forward pass; use reshard = 0 or another framework such as deepspeed"
         )
     is_plain = (x.tp == 1) & (x.pp == 1) & x.shards_weights & x.keeps_states
     divides = (x.num_shards % np.maximum(x.reshard, 1) == 0) & (x.reshard % x.ep == 0)
     if breaks((x.reshard > 0) & ~(is_plain & divides)):
         yield (
-            f"reshard = {y.reshard} goes with ZeRO stage 3, tp = 1, pp = 1, nothing offloaded "
-            f"and an ep that divides it, not with {y}; use reshard = 0 or such a layout"
+            f"reshard = {y.reshard} needs ZeRO stage 3, tp = 1, pp = 1, no offload and an ep that "
+            f"divides it, unlike {y}; use reshard = 0 or change the layout"
         )
 
 

@@ -44,7 +44,7 @@ def _stages(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]
     if breaks(is_dealt & (layers % (x.pp * x.vpp) != 0) & (not uneven)):
         yield (
             f"pp * vpp = {chunks} does not divide the {layers} layers, which {q.framework.name} "
-            f"demands; {one_of(layers)}"
+            f"requires; {one_of(layers)}"
         )
 
 
@@ -78,7 +78,7 @@ def _is_filled(layers: int, y: Layout) -> bool:
 
 @rule("schedule does not fit the pipeline", "pp", "vpp", "schedule", "grad_accumulation")
 def _schedule(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
-    if breaks(x.piped == x.scheduled("none")):
+    if breaks(x.piped == x.uses_schedule("none")):
         yield (
             f"pp = {y.pp} with schedule {y.schedule!r}: a pipeline needs a schedule and a "
             "schedule a pipeline; use 1f1b with pp > 1 and none with pp = 1"
@@ -103,21 +103,21 @@ def _schedule(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[st
     if breaks(interleaved(x) & (x.grad_accumulation % x.pp != 0)):
         yield (
             f"grad_accumulation = {y.grad_accumulation} is not a multiple of pp = {y.pp}, "
-            "which the interleaved schedule demands; change micro_batch or use 1f1b"
+            "which the interleaved schedule requires; change micro_batch or use 1f1b"
         )
 
 
-@rule("schedule does not go with recompute or ZeRO stage", "schedule", "recompute", "zero_stage")
+@rule("schedule does not support recompute or ZeRO stage", "schedule", "recompute", "zero_stage")
 def _deferred(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     recompute, stages = q.framework.deferred_recompute, q.framework.deferred_zero_stages
     codes = [RECOMPUTE.index(mode) for mode in recompute]
     goes = is_in(x.recompute, codes) & is_in(x.zero_stage, stages)
     if breaks(defers_weight_gradients(x) & ~goes):
         yield (
-            f"schedule {y.schedule!r}, whose weight gradients are passes of their own, with "
-            f"recompute {y.recompute!r} and ZeRO stage {y.zero_stage}: {q.framework.name} has "
-            f"it with recompute {either(recompute)} and stage {either(map(str, stages))}; use "
-            "these or another schedule"
+            f"schedule {y.schedule!r}, which defers weight gradients, with recompute "
+            f"{y.recompute!r} and ZeRO stage {y.zero_stage}: {q.framework.name} supports it only "
+            f"with recompute {either(recompute)} and stage {either(map(str, stages))}; use these "
+            "or another schedule"
         )
 
 

@@ -179,7 +179,7 @@ def _add_schedules(grid: _Grid) -> None:
             grid.drop(f"{name}: {better} takes as long and less memory", len(grid))
     grid.cross("schedule", [SCHEDULES.index(name) for name in ("none", *offered)])
     layouts = grid.layouts()
-    grid.filter(layouts.piped != layouts.scheduled("none"))
+    grid.filter(layouts.piped != layouts.uses_schedule("none"))
     _add_chunks(grid)
     grid.apply_rules_of({"pp", "vpp", "schedule", "grad_accumulation"})
 

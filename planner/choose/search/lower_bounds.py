@@ -49,7 +49,7 @@ def memory_lower_bound_bytes(scenario: Scenario, layouts: Layouts) -> Float:
     # gradient sums of earlier micro-batches exist unless all of them are still in flight
     has_sums = shapes.num_microbatches > flight.micro_batches
     at_loss = at_loss + np.where(has_sums[rows], gradient_sums, 0.0)
-    shapes, of_shape = layouts.settled(scenario.framework).distinct(*_ACTIVATIONS)
+    shapes, of_shape = layouts.with_default_etp(scenario.framework).distinct(*_ACTIVATIONS)
     for block, passes in zip(blocks_of(scenario), flight.blocks, strict=True):
         if block.kind != "head":
             at_loss += passes[rows] * kept_bytes(scenario, block, shapes)[of_shape]
@@ -97,7 +97,7 @@ def step_time_lower_bound_s(scenario: Scenario, layouts: Layouts, final: bool = 
     slowest, rest = (Passes(x, x / 2, x / 2) for x in (slowest_s, total_s - slowest_s))
     idle_s = np.zeros(len(layouts))
     for name, schedule in REGISTRY.items():
-        applies = layouts.scheduled(name) & layouts.piped
+        applies = layouts.uses_schedule(name) & layouts.piped
         if schedule.least_idle_s is not None and np.any(applies):
             idle = schedule.least_idle_s(layouts.pp, layouts.vpp, num_microbatches, slowest, rest)
             idle_s = np.where(applies, idle, idle_s)

@@ -187,7 +187,7 @@ def _module_sets(scenario: Scenario) -> list[int]:
             (number, item.name)
             for number, block in enumerate(layers)
             for item in block.saved
-            if name in item.again_with
+            if name in item.recomputed_with
         )
         for name in scenario.framework.modules_for(scenario.workload.precision)
         # fused attention keeps no scores

@@ -104,7 +104,7 @@ def _interleaved(scenario: Scenario, piped: Layouts) -> list[Layouts]:
     layers, schedule = scenario.model.depth, SCHEDULES.index("interleaved-1f1b")
     if "interleaved-1f1b" not in scenario.framework.schedules:
         return []
-    layouts = piped.take(np.flatnonzero(piped.scheduled("1f1b")))
+    layouts = piped.take(np.flatnonzero(piped.uses_schedule("1f1b")))
     by_chunks = []
     for chunks in range(2, layers // 2 + 2):
         places = layouts.pp * chunks

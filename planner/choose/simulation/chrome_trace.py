@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from planner.cost.schedules.timeline import ASIDE, STREAMS, Event, Timeline
+from planner.cost.schedules.timeline import ASYNC_TRANSFER, STREAMS, Event, Timeline
 
 _PATH = 0
 """Process number of the critical path; the stages have the next numbers."""
@@ -59,7 +59,7 @@ def _lanes(timeline: Timeline) -> dict[int, int]:
 
 def _slice(event: Event, process: int, thread: int, critical: bool) -> dict[str, Any]:
     name = event.kind.replace("_", " ")
-    if event.kind == ASIDE:
+    if event.kind == ASYNC_TRANSFER:
         name = "activations sent" if event.task.kind == "forward" else "gradients sent"
     args: dict[str, Any] = {"stream": event.stream, "critical": critical}
     if event.in_passes:
@@ -88,7 +88,7 @@ def _arrows(timeline: Timeline, lanes: dict[int, int]) -> list[dict[str, Any]]:
     for after, waits in enumerate(timeline.waits):
         for before in waits:
             sent, event = timeline.events[before], timeline.events[after]
-            if sent.kind != ASIDE or before not in lanes or after not in lanes:
+            if sent.kind != ASYNC_TRANSFER or before not in lanes or after not in lanes:
                 continue
             common = {"cat": "sent", "name": "sent", "id": before}
             start = {"ph": "s"}, sent, lanes[before]

@@ -13,7 +13,7 @@ from planner.choose.simulation.tasks import measured_factor, stage_work
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.memory.activations import chunk_kept_bytes
 from planner.cost.memory.footprint import stage_memory
-from planner.cost.memory.phases import staying_bytes
+from planner.cost.memory.phases import resident_bytes
 from planner.cost.scenario import Scenario
 from planner.cost.scenario.experience import Experience
 from planner.cost.schedules.simulate import StageWork
@@ -55,8 +55,8 @@ def find_bottlenecks(
     bottlenecks = []
 
     def gain_s(faster: tuple[StageWork, ...]) -> float:
-        played = run_schedule(faster, layout.grad_accumulation, layout.schedule, layout.vpp)
-        return timeline.makespan_s - played.makespan_s
+        shorter = run_schedule(faster, layout.grad_accumulation, layout.schedule, layout.vpp)
+        return timeline.makespan_s - shorter.makespan_s
 
     if layout.pp > 1:
         for stage in sorted(path_s, key=lambda stage: (-path_s[stage], stage))[:_MAX_STAGES]:
@@ -218,7 +218,7 @@ class Simulation(NotebookView):
             for stage in self.memory
         ]
         layout, each = self.estimate.layout, self.estimate.layout.world // self.estimate.layout.pp
-        same = f" and {each - 1} like it" if each > 1 else ""
+        same = f" and {each - 1} more" if each > 1 else ""
         names = [f"stage {i}: rank {i * each}{same}" for i in range(layout.pp)]
         return chrome_trace(self.timeline, self.critical_path, counters, names)
 
@@ -273,9 +273,9 @@ def simulate_scenario(scenario: Scenario, layout: Layout) -> Simulation:
     if passes > MOST_PASSES:
         most = max(MOST_PASSES // (2 * layout.pp * layout.vpp) // layout.pp, 1) * layout.pp
         raise LayoutError(
-            f"a step of {passes:,} passes is too long to simulate, the most are {MOST_PASSES:,}; "
-            f"take {most:,} micro-batches instead of {layout.grad_accumulation:,} "
-            "(--grad-accumulation or --global-batch): the middle of a step repeats itself"
+            f"a step of {passes:,} passes is too long to simulate (at most {MOST_PASSES:,}); "
+            f"use {most:,} micro-batches instead of {layout.grad_accumulation:,} "
+            "(--grad-accumulation or --global-batch), because the steady state repeats"
         )
     estimate = estimate_layouts(scenario, Layouts.stack([layout]))[0]
     work = stage_work(scenario, layout, measured_factor(scenario, estimate))
@@ -288,7 +288,7 @@ def _stage_memory(
 ) -> tuple[StageMemory, ...]:
     """States and activations of every stage over the step."""
     stages = Stages.of_pipeline(scenario, layout)
-    saved, states = chunk_kept_bytes(stages), staying_bytes(stages)
+    saved, states = chunk_kept_bytes(stages), resident_bytes(stages)
     factor = float(memory_outlook(scenario, Layouts.stack([layout])).expected[0])
     memory = []
     for stage, parts in enumerate(stage_memory(scenario, layout)):

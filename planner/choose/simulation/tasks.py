@@ -11,7 +11,7 @@ from planner.cost.arrays import Float
 from planner.cost.estimate import Estimate
 from planner.cost.scenario import Scenario
 from planner.cost.schedules.simulate import ChunkWork, Span, StageWork
-from planner.cost.schedules.timeline import Drawn
+from planner.cost.schedules.timeline import EventKind
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.block_pass import ChunkPass, block_passes, chunk_passes
@@ -21,7 +21,7 @@ from planner.describe.layout import Layout
 
 Seconds = Float | float
 
-_AXES: tuple[Drawn, ...] = ("tensor_parallel", "context_parallel", "expert_parallel")
+_AXES: tuple[EventKind, ...] = ("tensor_parallel", "context_parallel", "expert_parallel")
 
 
 def stage_work(scenario: Scenario, layout: Layout, factor: float = 1.0) -> tuple[StageWork, ...]:
@@ -80,8 +80,9 @@ class _Stage:
     def work(self) -> StageWork:
         """Make the work of the stage in one step."""
         costs, exposed, gathers = self.costs, self.costs.exposed, self._gathers()
-        often = self.reductions > 1
-        reduction_s = exposed.gradients_s / (self.passes if often else 1)
+        reduces_per_pass = self.reductions > 1
+        reduction_s = exposed.gradients_s / (self.passes if reduces_per_pass else 1)
+        pass_reduction_s = reduction_s if reduces_per_pass else 0.0
         hidden = _hidden(("gradient_reduction", costs.sent.gradients_s - reduction_s))
         chunks = []
         for number, weights_s in enumerate(self.chunks.weight_gradient_s.tolist()):
@@ -89,16 +90,18 @@ class _Stage:
                 self._pass(number, "forward", gathers.forward_s, behind_s)
                 for behind_s in (gathers.behind_first_s, gathers.behind_later_s)
             )
-            beside = gathers.behind_backward_s, reduction_s if often else 0.0
-            backward = self._pass(number, "backward", exposed.around_backward_s, *beside)
-            each = backward + hidden if often else backward
+            hidden_and_reduction_s = gathers.behind_backward_s, pass_reduction_s
+            backward = self._pass(
+                number, "backward", exposed.around_backward_s, *hidden_and_reduction_s
+            )
+            each = backward + hidden if reduces_per_pass else backward
             chunks.append(ChunkWork(forward, each, weights_s, first_forward, backward + hidden))
         return StageWork(
             tuple(chunks),
             float(costs.transfer.arrives_s),
             float(costs.transfer.blocks_s),
             before=_spans(("parameter_gathering", gathers.first_s)),
-            after=() if often else _spans(("gradient_reduction", exposed.gradients_s)),
+            after=() if reduces_per_pass else _spans(("gradient_reduction", exposed.gradients_s)),
             closing=_spans(
                 ("optimizer", costs.optimizer_s),
                 ("offload", costs.offload_step_s),
@@ -156,11 +159,11 @@ class _Stage:
         )
 
 
-def _spans(*parts: tuple[Drawn, Seconds]) -> tuple[Span, ...]:
+def _spans(*parts: tuple[EventKind, Seconds]) -> tuple[Span, ...]:
     """Make spans of the parts that take time."""
     return tuple(Span(kind, float(seconds)) for kind, seconds in parts if seconds > 0)
 
 
-def _hidden(*parts: tuple[Drawn, Seconds]) -> tuple[Span, ...]:
+def _hidden(*parts: tuple[EventKind, Seconds]) -> tuple[Span, ...]:
     """Make hidden spans of the parts that take time."""
     return tuple(span._replace(hidden=True) for span in _spans(*parts))

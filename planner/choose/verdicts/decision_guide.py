@@ -45,18 +45,18 @@ class GuideAdvice:
 class GuideCase(Enum):
     """The eight cases of the decision guide; the one of a single node is split by its links."""
 
-    SINGLE_DEVICE = GuideAdvice("one device as it is", ("single device",), _plain)
-    ALONE_SHORT = GuideAdvice(
+    SINGLE_DEVICE = GuideAdvice("one device, without parallelism", ("single device",), _plain)
+    SINGLE_DEVICE_OFFLOAD = GuideAdvice(
         "ZeRO with offload to the CPU, or to NVMe",
         ("ZeRO + CPU offload", "ZeRO + NVMe offload"),
         lambda x: ~x.keeps_states & (x.tiles == 1),
     )
-    ALONE_LAYER = GuideAdvice(
+    SINGLE_DEVICE_TILED = GuideAdvice(
         "ZeRO-3 with memory-centric tiling, and offload",
         ("ZeRO-3 in tiles",),
         lambda x: x.tiles > 1,
     )
-    COPIES = GuideAdvice("data parallelism (DDP, or ZeRO)", ("DDP", *_ZERO), _plain)
+    DATA_PARALLEL = GuideAdvice("data parallelism (DDP, or ZeRO)", ("DDP", *_ZERO), _plain)
     NODE_FAST = GuideAdvice(
         "PP, ZeRO or TP, which are about as fast where devices are wired to each other",
         (*_ZERO, "PP", "TP", "TP + PP"),
@@ -68,7 +68,7 @@ class GuideCase(Enum):
         lambda x: _on_device(x) & (x.tp == 1),
         before="PP",
     )
-    LAYER = GuideAdvice(
+    LAYER_TOO_LARGE = GuideAdvice(
         "TP, or ZeRO-3 with memory-centric tiling; a pipeline alone does not cut a layer",
         ("TP", "TP + PP", "3D (TP + PP + DP)", "ZeRO-3 in tiles"),
         lambda x: (x.tp > 1) | (x.tiles > 1),
@@ -96,11 +96,11 @@ def apply_guide(scenarios: Sequence[Scenario], nodes: int) -> tuple[GuideCase, s
     )
     is_single = nodes * scenario.machine.node.num_devices == 1
     if footprint.fits_device[0]:
-        case = GuideCase.SINGLE_DEVICE if is_single else GuideCase.COPIES
+        case = GuideCase.SINGLE_DEVICE if is_single else GuideCase.DATA_PARALLEL
         return case, f"the model fits one device of {limit} ({size}): {case.value.text}"
     layer_bytes, parts = _largest_layer(scenario)
     if layer_bytes > footprint.device_limit_bytes:
-        case = GuideCase.ALONE_LAYER if is_single else GuideCase.LAYER
+        case = GuideCase.SINGLE_DEVICE_TILED if is_single else GuideCase.LAYER_TOO_LARGE
         why = f"not even the largest layer fits one device of {limit} ({parts})"
     else:
         case, where = _case_by_machine(scenario.machine, nodes)
@@ -122,7 +122,7 @@ def _case_by_machine(machine: Machine, nodes: int) -> tuple[GuideCase, str]:
         speed = "fast" if is_fast else "slow"
         return case, f", several nodes, {speed} network ({format_rate(rate)} per device)"
     if machine.node.num_devices == 1:
-        return GuideCase.ALONE_SHORT, ""
+        return GuideCase.SINGLE_DEVICE_OFFLOAD, ""
     wired = machine.node.fabric.wired
     return (GuideCase.NODE_FAST if wired else GuideCase.NODE_SLOW), ", one node"
 

@@ -70,7 +70,7 @@ def shortage_summary(estimate: Estimate, machine: Machine) -> str:
     over = estimate.host_memory_bytes["total"] - machine.node.host_memory_bytes.value
     if over > 0:
         return f"{format_bytes(over)} too much host memory per node"
-    return "the node's disk is too small for what is offloaded to it"
+    return "the node's disk is too small for the offloaded data"
 
 
 # --- changes --------------------------------------------------------------------------------------
@@ -308,9 +308,9 @@ def _trial_notes(trial: _Trial, best: Estimate | None) -> Iterator[str]:
     if best is None:
         yield f"It would fit with -f {fastest.framework} ({effect}): {result}."
     elif fastest.step_time_s * gain <= best.step_time_s and not _is_risky(fastest):
-        spared = [best.layout.recomputed] if best.layout.recompute == "full" else []
-        spared += ["offload"] if best.layout.offload != "none" else []
-        yield f"Without {' and '.join(spared)}, -f {fastest.framework} ({effect}) fits: {result}."
+        avoided = [best.layout.recomputed] if best.layout.recompute == "full" else []
+        avoided += ["offload"] if best.layout.offload != "none" else []
+        yield f"Without {' and '.join(avoided)}, -f {fastest.framework} ({effect}) fits: {result}."
 
 
 def _memory_order_notes(candidates: Mapping[str, Candidates], best: Estimate) -> Iterator[str]:

@@ -47,8 +47,8 @@ def plan_notes(
     per_node, tp = scenario.machine.node.num_devices, best.layout.tp
     if tp > scenario.machine.wired_devices and per_node > 1:
         yield (
-            f"tp = {tp} leaves the node of {per_node}: check this against a run, tensor-parallel "
-            "traffic between nodes is seldom hidden."
+            f"tp = {tp} spans several nodes of {per_node} devices: tensor-parallel traffic "
+            "between nodes is seldom hidden; check this with a run."
         )
     yield from utilisation_notes(scenario, best)
     yield from evidence_notes(scenario, nodes)
@@ -70,8 +70,8 @@ def evidence_notes(scenario: Scenario, nodes: int) -> Iterator[str]:
         remark = f" ({network.note})" if network.note else ""
         yield (
             f"Between nodes {scenario.framework.name} is estimated on the network "
-            f"{network.name!r}: {network.topology}{remark}. Its job script sets that up; "
-            f"{alternatives} takes another."
+            f"{network.name!r}: {network.topology}{remark}. Its job script sets this up; choose "
+            f"another with {alternatives}."
         )
     if machine.evidence:
         yield f"Measured runs behind estimates for {machine.name}: {machine.evidence}"
@@ -96,10 +96,10 @@ def _guide_difference(case: GuideCase, best: Estimate, verdicts: Sequence[Verdic
     fits = {v.name: v.estimate for v in verdicts if v.fits and v.estimate is not None}
     if np.all(advice.holds(layouts) & (layouts.piped | (advice.before not in fits))):
         return ""
-    named = [verdict for verdict in verdicts if verdict.name in advice.strategies]
-    fitting = [fits[v.name] for v in named if v.name in fits]
+    guide_verdicts = [verdict for verdict in verdicts if verdict.name in advice.strategies]
+    fitting = [fits[v.name] for v in guide_verdicts if v.name in fits]
     if not fitting:
-        return f": {_misfit(named)}"
+        return f": {_misfit(guide_verdicts)}"
     guided = fits.get(advice.before) or min(fitting, key=lambda estimate: estimate.step_time_s)
     policy, risk = preferences(), guided.out_of_memory_probability
     slowdown, same = guided.step_time_s / best.step_time_s, 1 + policy.guide.same_time.value
@@ -110,7 +110,7 @@ def _guide_difference(case: GuideCase, best: Estimate, verdicts: Sequence[Verdic
     if slowdown <= same and risk > max(policy.risk, best.out_of_memory_probability):
         return f"{result} but runs out of memory with a probability of {100 * risk:.0f} %"
     if slowdown <= same:
-        return result if slowdown < 1 / same else f" in taste only{result}"
+        return result if slowdown < 1 / same else f", at about equal speed{result}"
     return f"{result}, {100 * (slowdown - 1):.0f} % more; {_largest_loss(guided, best)}"
 
 
@@ -119,19 +119,22 @@ def _largest_loss(slower: Estimate, best: Estimate) -> str:
     parts = slower.step_time_parts_s
     name = max(parts, key=lambda name: parts[name] - best.step_time_parts_s[name])
     return (
-        f"most of it is {part(name).label}, {format_seconds(parts[name])} and not "
+        f"mostly {part(name).label}: {format_seconds(parts[name])} instead of "
         f"{format_seconds(best.step_time_parts_s[name])}"
     )
 
 
-def _misfit(named: Sequence[Verdict]) -> str:
+def _misfit(guide_verdicts: Sequence[Verdict]) -> str:
     """Explain why none of the guide's strategies fits."""
-    names = either(verdict.name for verdict in named)
-    legal = [(v.estimate.memory_bytes["total"], v) for v in named if v.estimate is not None]
+    names = either(verdict.name for verdict in guide_verdicts)
+    legal = [
+        (v.estimate.memory_bytes["total"], v) for v in guide_verdicts if v.estimate is not None
+    ]
     if not legal:
-        return f"{names} is impossible: {named[0].why.removeprefix('no legal layout: ')}"
+        return f"{names} is impossible: {guide_verdicts[0].why.removeprefix('no legal layout: ')}"
     _, closest = min(legal, key=lambda pair: pair[0])
-    return f"of {names} none fits; closest is {closest.name}, which {closest.why}"
+    misfits = f"none of {names} fits" if len(guide_verdicts) > 1 else f"{names} does not fit"
+    return f"{misfits}; closest is {closest.name}, which {closest.why}"
 
 
 # --- what figures count ---------------------------------------------------------------------------
@@ -147,12 +150,12 @@ def utilisation_notes(scenario: Scenario, estimate: Estimate) -> Iterator[str]:
         yield (
             f"With expert_capacity = {workload.expert_capacity:g} at least "
             f"{100 * (1 - share):.3g} % of the tokens routed to experts are dropped: MFU does not "
-            "count them, and what is trained changes."
+            "count them, and the training changes."
         )
     if OPTIMIZERS[workload.optimizer].paged:
         yield (
-            f"The moments of {workload.optimizer} count in host memory; moving their pages, where "
-            "the device has no room for them, is left out of the step's time."
+            f"The moments of {workload.optimizer} count in host memory; moving their pages, if "
+            "the device has no room for them, is not in the step time."
         )
     if (precision := workload.precision) != (usual := workload.base_precision):
         base, peak = (scenario.machine.peak(each) for each in (usual, precision))
@@ -165,7 +168,7 @@ def utilisation_notes(scenario: Scenario, estimate: Estimate) -> Iterator[str]:
     if tokens < computed:
         yield (
             f"Tokens/s and MFU count the tokens of documents, {100 * tokens / computed:.0f} % of "
-            "those that are computed: the others are padding."
+            "the computed tokens; the rest is padding."
         )
     yield from _attention_notes(scenario, estimate, share)
 
@@ -189,8 +192,8 @@ def _attention_notes(scenario: Scenario, estimate: Estimate, share: float) -> It
         yield (
             "MFU counts attention over the whole square of "
             f"{'every document' if workload.documents else 'the sequence'}, "
-            f"{100 * counted / total:.0f} % of the operations; without what the causal mask leaves "
-            f"out it is {100 * mfu:.1f} %."
+            f"{100 * counted / total:.0f} % of the operations; without the masked part it is "
+            f"{100 * mfu:.1f} %."
         )
 
 
@@ -222,7 +225,7 @@ def _unused_recompute(scenario: Scenario, layout: Layout) -> Iterator[str]:
     """Report selective recompute that frees no memory."""
     if layout.recompute_modules:
         saved = [item for block in blocks_of(scenario) for item in block.saved]
-        freed = {name for item in saved for name in item.again_with}
+        freed = {name for item in saved for name in item.recomputed_with}
         if unused := [name for name in layout.recompute_modules if name not in freed]:
             layers = f"the layers of {scenario.model.name}"
             yield f"Recompute of {either(unused)} frees nothing in {layers}."
@@ -244,7 +247,7 @@ def _unused_layer_counts(scenario: Scenario, layout: Layout) -> Iterator[str]:
         )
     elif step > most:
         yield (
-            f"recompute_every = {step} repeats no layer: no chunk has more than {most}; use "
+            f"recompute_every = {step} recomputes no layer: no chunk has more than {most}; use "
             f"{most} or less, or recompute none."
         )
 
@@ -273,8 +276,8 @@ def _unused_ramp(workload: Workload) -> Iterator[str]:
     end = parse_ramp(workload.ramp)[-1][0] if workload.ramp else 0.0
     if workload.ramp and not workload.all_tokens:
         yield (
-            "The ramp changes how long a whole training takes, and no tokens are given: all "
-            "figures are of a step with the full global batch."
+            "The ramp changes only the length of a whole training, and no tokens are stated: all "
+            "figures are for a step with the full global batch."
         )
     elif workload.ramp and end >= workload.all_tokens:
         yield (

@@ -162,7 +162,7 @@ def _nearest_to_legal(scenario: Scenario, layouts: Layouts) -> tuple[int, str]:
     num_broken = np.count_nonzero(~holds, axis=0)
     best = int(np.argmin(num_broken))
     if not num_broken[best]:
-        return 0, f"{scenario.framework.name} has legal layouts, but none worth searching"
+        return 0, f"{scenario.framework.name} has legal layouts, but the search skips them"
     rule = RULES[int(np.argmin(holds[:, best]))]
     # leave out the remedy, which would change the strategy
     return int(num_broken[best]), rule.message(scenario, layouts[best]).partition(";")[0]

@@ -87,7 +87,7 @@ def test_padded_experts_are_searched_without_deepep() -> None:
     assert {name for name in found if name.startswith("megatron")} == {"megatron-lm"}
     assert found["megatron-lm"].footprints
     for named in ("megatron-deepep", "megatron-lm+deepep"):
-        with pytest.raises(LayoutError, match="pads no experts; leave pad_experts out"):
+        with pytest.raises(LayoutError, match="does not pad experts; leave pad_experts out"):
             frameworks_for([named], machine, padded)
     dropping = JOB.replaced(expert_capacity=1.25)
     assert "megatron-deepep" in searched(model, machine, 4, dropping)

@@ -16,7 +16,7 @@ from planner.cost.memory.activations import stage_activations
 from planner.cost.schedules.bubble import schedule_by_name
 from planner.cost.schedules.schedule import Task
 from planner.cost.schedules.simulate import StageWork, simulate
-from planner.cost.schedules.timeline import ASIDE, Timeline
+from planner.cost.schedules.timeline import ASYNC_TRANSFER, Timeline
 from planner.cost.shards.stages import Stages
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
@@ -38,12 +38,12 @@ def played(layout: Layout = PIPED, framework: str = "megatron-lm") -> Simulation
 
 def check_dependencies(timeline: Timeline) -> None:
     """What every pass needs is there when it starts: read off the model's order, not the graph."""
-    place = timeline.place
+    place = timeline.layout
     starts: dict[Task, float] = {}
     ends: dict[Task, float] = {}
     arrives: dict[Task, float] = {}
     for event in timeline.events:
-        if event.kind == ASIDE:
+        if event.kind == ASYNC_TRANSFER:
             arrives[event.task] = event.end_s
         elif event.in_passes and event.keeps_busy and event.kind != "pipeline_transfer":
             starts[event.task] = min(starts.get(event.task, np.inf), event.start_s)
@@ -78,7 +78,7 @@ def check_sound(timeline: Timeline) -> None:
     for event in timeline.events:
         if event.keeps_busy:
             streams[event.stage, "busy"].append((event.start_s, event.end_s))
-        if event.kind != ASIDE and event.duration_s > 0:
+        if event.kind != ASYNC_TRANSFER and event.duration_s > 0:
             streams[event.stage, event.stream].append((event.start_s, event.end_s))
     for spans in streams.values():
         assert all(a[1] <= b[0] + 1e-9 for a, b in pairwise(sorted(spans)))
@@ -237,7 +237,9 @@ def test_a_slower_stage_lengthens_the_step_once_its_slack_is_used_up() -> None:
         part = sum(
             e.duration_s
             for e in step.critical_path
-            if e.stage == stage and e.in_passes and e.kind not in (ASIDE, "pipeline_transfer")
+            if e.stage == stage
+            and e.in_passes
+            and e.kind not in (ASYNC_TRANSFER, "pipeline_transfer")
         )
         assert longer >= 0.001 * part * (1 - 1e-6)
         if stage not in on_path:
@@ -280,7 +282,7 @@ def test_wires_between_devices_are_widened_too() -> None:
 
 def test_what_cannot_be_played_says_what_can() -> None:
     layout = Layout(pp=4, grad_accumulation=MOST_PASSES, schedule="1f1b")
-    with pytest.raises(LayoutError, match="take 7,500 micro-batches instead of 60,000"):
+    with pytest.raises(LayoutError, match="use 7,500 micro-batches instead of 60,000"):
         played(layout)
     with pytest.raises(LayoutError, match="zero"):
         played(PIPED.replaced(zero_stage=3))

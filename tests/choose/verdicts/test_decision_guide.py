@@ -41,15 +41,15 @@ def test_answer_and_guide_agree_or_say_why(job: dict[str, str]) -> None:
 def confirm(advice: GuideCase, answer: Plan) -> None:
     """What the case presumes is what the verdicts found."""
     fits = {verdict.name: verdict.fits for verdict in answer.strategies}
-    alone = advice in (GuideCase.SINGLE_DEVICE, GuideCase.COPIES)
+    alone = advice in (GuideCase.SINGLE_DEVICE, GuideCase.DATA_PARALLEL)
     assert fits["single device"] == alone
     assert answer.recommended is not None
-    if advice in (GuideCase.ALONE_LAYER, GuideCase.LAYER):
+    if advice in (GuideCase.SINGLE_DEVICE_TILED, GuideCase.LAYER_TOO_LARGE):
         assert fits["ZeRO-3 in tiles"]
         # no pipeline holds such a layer
         assert not fits["PP"]
         assert answer.recommended.layout.tiles > 1
-    if advice is GuideCase.ALONE_SHORT:
+    if advice is GuideCase.SINGLE_DEVICE_OFFLOAD:
         assert fits["ZeRO + CPU offload"]
 
 
@@ -69,4 +69,4 @@ def test_a_long_sequence_counts_in_the_layer() -> None:
         apply_guide([scenario("llama-3-8b", "deepspeed", "dgx-h100", sequence_length=length)], 1)[0]
         for length in (8192, 2**20)
     )
-    assert (short, long) == (GuideCase.NODE_FAST, GuideCase.LAYER)
+    assert (short, long) == (GuideCase.NODE_FAST, GuideCase.LAYER_TOO_LARGE)

@@ -47,7 +47,7 @@ OVERLAP = "megatron-lm+overlap-experts"
             "no chunk has more than 32 layers",
         ),
         ("megatron-lm", EXPERTS, {"ramp": "1B:64", "tokens": 2e9}, ""),
-        ("megatron-lm", EXPERTS, {"ramp": "1B:64"}, "no tokens are given"),
+        ("megatron-lm", EXPERTS, {"ramp": "1B:64"}, "no tokens are stated"),
         ("megatron-lm", EXPERTS, {"ramp": "10B:64", "tokens": 2e9}, "global batch of 256"),
     ],
 )
@@ -69,7 +69,7 @@ def test_layers_that_are_never_reached_are_not_repeated() -> None:
         for recompute in ({"recompute": "full", "recompute_every": 33}, {})
     )
     (said,) = unused_option_notes(asked, every)
-    assert "recompute_every = 33 repeats no layer" in said
+    assert "recompute_every = 33 recomputes no layer" in said
     times = [estimate_layouts(asked, Layouts.of(one)).step_time_s for one in (every, none)]
     assert times[0] == times[1]
 
