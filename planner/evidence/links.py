@@ -55,7 +55,7 @@ def fit_links(path: Path, machine: Machine, nodes: int | None = None) -> Links:
     if not counts:
         raise CatalogueError(
             f"{path.name} holds no all-reduce, all-gather or reduce-scatter of 1 MiB or more, and "
-            "smaller ones tell no bandwidth; measure up to 1 GiB"
+            "smaller ones do not determine bandwidth; measure up to 1 GiB"
         )
     source = f"{datetime.date.today().isoformat()}: own collectives of {path.name}"
     fitted, messages = machine, []
@@ -196,7 +196,7 @@ def _fit_latency(machine: Machine, rows: Sequence[Measured], source: str) -> tup
     across = [row for row in rows if row.nodes > 1]
     small = [r for r in across if r.size_bytes <= _SMALL and r.operation == "all_reduce"]
     if not small or machine.network is None:
-        return machine, "network.latency_s as it was: no small all-reduce" if across else ""
+        return machine, "network.latency_s unchanged: no small all-reduce" if across else ""
     network = machine.network.model_dump()
 
     def changed(value: float) -> Machine:

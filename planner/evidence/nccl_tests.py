@@ -128,7 +128,7 @@ def measured_group(machine: Machine, nodes: int, ranks: int | None) -> GroupView
         return whole_nodes(machine, nodes)
     if ranks % nodes or ranks < max(nodes, 2) or ranks > nodes * per_node:
         raise LayoutError(
-            f"{ranks} ranks are not as many on each of {counted(nodes, 'node')} of {per_node} "
+            f"{ranks} ranks cannot be spread evenly over {counted(nodes, 'node')} of {per_node} "
             "devices; measure on the same number of each"
         )
     # the machine as seen by a run that has the first devices of every node to itself
@@ -167,9 +167,9 @@ def _row(cells: Mapping[str, str | None], nodes: int | None) -> Measured | str:
         ranks = int(cells.get("ranks") or 0) or None
         size, time = float(cells["size_bytes"] or ""), float(cells["time_us"] or "") * 1e-6
     except ValueError:
-        return "nodes, ranks, size_bytes or time_us is no number"
+        return "nodes, ranks, size_bytes or time_us is not a number"
     if operation is None:
-        return f"collective {shorten(label)!r} is not known"
+        return f"collective {shorten(label)!r} is unknown"
     # a size of 0 measures the launch, not the operation
     if not (
         1 <= count <= _MAX_NODES
@@ -177,7 +177,7 @@ def _row(cells: Mapping[str, str | None], nodes: int | None) -> Measured | str:
         and 1 <= size <= _MAX_SIZE_BYTES
         and 0 < time <= _MAX_TIME_S
     ):
-        return "nodes, size and time must be above 0, ranks above 1, none beyond a machine"
+        return "nodes, size and time must be above 0, ranks above 1, all within plausible limits"
     return Measured(operation, count, size, time, ranks=ranks)
 
 

@@ -100,7 +100,7 @@ def _rows(text: str, where: str) -> Iterator[tuple[int, dict[str, str] | str]]:
         header = []
     if len(set(header) & set(_COLUMNS)) < 2:
         raise CatalogueError(
-            f"{where} is no table of runs: its first line must name columns such as "
+            f"{where} is not a table of runs: its first line must name columns such as "
             f"{', '.join(_COLUMNS[:8])}"
         )
     while True:
@@ -195,8 +195,8 @@ def _of_log(
     name = shorten(Path(log).name)
     if own_machine is None:
         raise PlannerError(
-            f"{name} does not say on which machine it ran; name it, or give what `planner compare "
-            "--json` printed of it"
+            f"{name} does not state its machine; name it, or give the output of `planner compare "
+            "--json`"
         )
     # compare_log reports what is wrong with the job's file
     model_name = _json(Path(job).expanduser()).get("model") if job else None
@@ -264,7 +264,9 @@ def run_compared(
         framework = load_framework(str(printed["framework"]))
         memory, kind = _memory(figures)
         if not 0 < step < math.inf or not (memory is None or 0 < memory < math.inf):
-            raise DescriptionError(f"{name}: step_time_s = {step:g} or memory is no size; {_WAYS}")
+            raise DescriptionError(
+                f"{name}: step_time_s = {step:g} and memory must be positive and finite; {_WAYS}"
+            )
         is_own = own_machine is not None and own_machine.name == machine_name
         machine = own_machine if own_machine and is_own else load_machine(machine_name)
         if model is None or model.name != model_name:
@@ -288,5 +290,5 @@ def run_compared(
         if isinstance(error, PlannerError):
             raise
         raise DescriptionError(
-            f"{name} is no result of `planner compare`: {error}; {_WAYS}"
+            f"{name} is not a result of `planner compare`: {error}; {_WAYS}"
         ) from None

@@ -211,14 +211,15 @@ class _Campaign:
         if not math.isfinite(self.jobs.jobs) and self.queue is not None:
             notes.append(
                 f"A job of {self.queue.max_hours:g} h in {self.queue.name} is too short for its "
-                "start and an interval of checkpoints: the parts are those of one job without end."
+                "start and one checkpoint interval: the parts assume a single job without a time "
+                "limit."
             )
         return [*notes, *self._power_notes()]
 
     def _power_notes(self) -> list[str]:
         pue, power = self.training.charges.pue, self.power
         if power is None:
-            return ["The power of a node is not known: energy is not told (--node-power)."]
+            return ["Node power is unknown, so energy is not estimated; state it (--node-power)."]
         centre = f"times a PUE of {pue:g}" if pue > 1 else "without the centre's overhead (--pue)"
         return [f"A node draws {power.watts:,.0f} W, {power.how}; {centre}."]
 

@@ -64,7 +64,7 @@ def node_power(machine: Machine, stated_watts: float | None = None) -> NodePower
     mean, high = fractions.drawn_fraction.value, fractions.drawn_fraction_high.value
     node, device = machine.node.power_watts, machine.device.power_watts
     if node is not None:
-        rated, origin = node.value, f"of {node.value:,.0f} W, what a node is rated ({node.kind})"
+        rated, origin = node.value, f"of the node's rated {node.value:,.0f} W ({node.kind})"
     elif device is not None:
         devices, ratio = machine.node.num_devices * device.value, fractions.node_over_devices.value
         rated = devices * ratio

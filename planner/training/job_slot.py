@@ -127,10 +127,10 @@ def _named(run: Run, admitting: list[Queue]) -> Queue:
     """Find the user's queue in the profile; accept any name if the profile lists no queues."""
     if not _WORD.fullmatch(run.queue):
         raise EmitError(
-            f"queue {shorten(run.queue)!r} is no name of a queue; use letters, digits, _ . - only"
+            f"queue {shorten(run.queue)!r} is not a valid queue name; use letters, digits, _ . -"
         )
     if run.machine.scheduler.kind == "none":
-        raise EmitError(f"{run.where} has no scheduler and so no queue {run.queue}; use no --queue")
+        raise EmitError(f"{run.where} has no scheduler; remove --queue {run.queue}")
     if not run.machine.scheduler.queues:
         # its limits are unknown: the scheduler will check them
         return Queue(name=run.queue, max_nodes=run.nodes, max_hours=1e5)

@@ -27,12 +27,12 @@ def training_time(job: Workload, estimate: Estimate) -> float:
     """
     if not job.all_tokens:
         return 0.0
-    seconds, rest = 0.0, job.all_tokens
+    seconds, tokens_left = 0.0, job.all_tokens
     for batch, steps in job.ramp_steps:
         share = batch / job.global_batch
         seconds += steps * smaller_step_s(estimate.step_time_parts_s, share)
-        rest -= steps * share * job.tokens_per_step
-    return seconds + max(rest, 0.0) / estimate.tokens_per_s
+        tokens_left -= steps * share * job.tokens_per_step
+    return seconds + max(tokens_left, 0.0) / estimate.tokens_per_s
 
 
 def node_hours(nodes: int, job: Workload, estimate: Estimate) -> float:

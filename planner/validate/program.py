@@ -22,7 +22,7 @@ WRONG_USE, INTERRUPTED = 2, 130
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 World = Annotated[int, typer.Option(help="Ranks (ignored under a launcher).")]
 Limit = Annotated[
-    float, typer.Option(help="Seconds without progress after which a rank is taken to hang.")
+    float, typer.Option(help="Seconds without progress after which a rank counts as hanging.")
 ]
 
 app = typer.Typer(
@@ -113,19 +113,24 @@ def run_command(
     steps: Annotated[int, typer.Option(help="Timed steps; 0 times nothing.")] = 10,
     attempts: Annotated[int, typer.Option(help="Timings while cores are busy.")] = 2,
     limit: Limit = 60.0,
-    profile: Annotated[str, typer.Option(help="Measured profile to hold the GPT against.")] = "",
+    profile: Annotated[
+        str, typer.Option(help="Hardware profile for which step times are estimated, too.")
+    ] = "",
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Results as JSON, resumed if there.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="JSON file of results; finished cases in it are skipped."
+        ),
     ] = None,
-    sizes: Annotated[str, typer.Option(help='Such as {"mlp": {"width": 256}}.')] = "{}",
+    sizes: Annotated[
+        str, typer.Option(help='Sizes by task, such as {"mlp": {"width": 256}}.')
+    ] = "{}",
     model: Annotated[
         str, typer.Option(help="Train this instead: model name, TOML file, config.json, org/name.")
     ] = "",
-    exact: Annotated[
-        bool, typer.Option("--exact", help="The model as it is, not reduced.")
-    ] = False,
+    exact: Annotated[bool, typer.Option("--exact", help="Full-size model, not reduced.")] = False,
     as_json: AsJson = False,
-    cpu: Annotated[bool, typer.Option("--cpu", help="Use no accelerator.")] = False,
+    cpu: Annotated[bool, typer.Option("--cpu", help="Run on the CPU only.")] = False,
     fault: Annotated[str, typer.Option(hidden=True)] = "",
 ) -> int:
     """Train small shards on real ranks, and check them; --model trains your own model.
@@ -170,7 +175,7 @@ def _sizes(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         raise PlannerError(
-            f'sizes = {text[:60]!r} is no JSON; give for example {{"mlp": {{"width": 256}}}}'
+            f'sizes = {text[:60]!r} is not valid JSON; give for example {{"mlp": {{"width": 256}}}}'
         ) from None
 
 

@@ -74,7 +74,7 @@ def test_few_runs_or_runs_of_one_layout_are_no_proof(
     runs = write(tmp_path / "runs.csv", run_rows(*steps))
     calibrate_command(tmp_path / "mine.toml", from_runs=runs, machine="selene")
     said = capsys.readouterr().out
-    assert "too few to tell" in said
+    assert "too few to check the fit" in said
     assert "held out" not in said
 
 

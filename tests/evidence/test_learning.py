@@ -123,7 +123,7 @@ def test_an_absurd_run_among_good_ones_is_odd_and_hardly_counts() -> None:
     said = lessons(
         found, change_by_experience(replace(QUESTION, experience=found.experience), with_it)
     )
-    assert any(line.startswith("Run absurd does not fit the others") for line in said)
+    assert any(line.startswith("Run absurd deviates from the others") for line in said)
     assert not any("description of machine" in line for line in said)
 
 
@@ -222,7 +222,7 @@ def test_a_row_may_call_the_machine_of_the_question_by_its_name(tmp_path: Path) 
     (run,) = read_measured(runs, mine)
     assert isinstance(run, Run)
     assert run.machine is mine
-    with pytest.raises(PlannerError, match="is no device of the catalogue"):
+    with pytest.raises(PlannerError, match="is not a device of the catalogue"):
         learn_from(runs)
 
 
@@ -242,7 +242,7 @@ def test_many_runs_are_thinned_evenly() -> None:
         (
             "bad.csv",
             COLUMNS + csv_row("r", 3.0, "Nowhere", gpu="abacus"),
-            "no device of the catalogue",
+            "not a device of the catalogue",
         ),
         ("prose.log", "nothing here\n", "^[^ ]*prose.log holds no step line of a known format"),
         ("nothing.csv", "", "^[^ ]*nothing.csv is empty; give the log of a run .* steps$"),

@@ -117,7 +117,7 @@ def test_what_tells_no_bandwidth_is_refused(tmp_path: Path) -> None:
     path.write_text(
         "collective,nodes,size_bytes,time_us\nallreduce,2,1024,30\nsendrecv,2,1e9,9e4\n"
     )
-    with pytest.raises(CatalogueError, match="smaller ones tell no bandwidth; measure up to 1 GiB"):
+    with pytest.raises(CatalogueError, match="do not determine bandwidth; measure up to 1 GiB"):
         fit_links(path, load_machine("polaris"))
     result = fit_links(
         _table(path, load_machine("polaris"), 2, "all_gather"), load_machine("polaris")

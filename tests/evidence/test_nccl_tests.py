@@ -134,7 +134,7 @@ def test_published_times_belong_to_machine_and_ranks() -> None:
         ("nodes,size_bytes,time_us\n2,1024,9\n", "no column collective"),
         ("collective,nodes,size_bytes,time_us\nall_reduce,2,1024,nan\n", "must be above 0"),
         ("collective,nodes,size_bytes,time_us\nall_reduce,2,1e300,9\n", "must be above 0"),
-        ("collective,nodes,size_bytes,time_us\nall_reduce,2,1024\n", "no number"),
+        ("collective,nodes,size_bytes,time_us\nall_reduce,2,1024\n", "not a number"),
         ('collective,nodes,size_bytes,time_us\n"' + "x" * 200_000 + '",2,1024,9\n', "limit"),
         (OUTPUT.replace("52079", "1.2.3").replace("176.0", "."), "holds no measured"),
         ("", "holds no measured"),

@@ -225,7 +225,7 @@ def test_wrong_input_says_value_rule_and_remedy() -> None:
         Loader(staging="local-disk"),
         {"value": 0.0, "kind": "assumed", "source": "test"},
     )
-    with pytest.raises(DescriptionError, match=r"aurora have no disk of their own; use none"):
+    with pytest.raises(DescriptionError, match=r"aurora have no local disk; use none"):
         input_time(load_machine("aurora"), 1, 12, 64, 1.0, UNET3D, disk)
     with pytest.raises(UnknownNameError, match=r"unknown file system 'eagel': did you mean eagle"):
         input_time(POLARIS, 1, 4, 64, 1.0, UNET3D, Loader(file_system="eagel"))

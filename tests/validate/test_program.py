@@ -19,9 +19,9 @@ Captured = pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["run", "--sizes", "{x"], "sizes = '{x' is no JSON"),
-        (["run", "--sizes", "["], "sizes = '[' is no JSON"),
-        (["run", "--sizes", 100_000 * "["], "is no JSON"),
+        (["run", "--sizes", "{x"], "sizes = '{x' is not valid JSON"),
+        (["run", "--sizes", "["], "sizes = '[' is not valid JSON"),
+        (["run", "--sizes", 100_000 * "["], "is not valid JSON"),
         (["run", "--limit", "inf"], "limit = inf s"),
         (["collectives", "--limit", "nan"], "limit = nan s"),
         (["calibrate", "-o", "here.toml", "--limit", "nan"], "limit = nan s"),
@@ -111,4 +111,5 @@ def test_what_is_no_transformer_is_refused(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
-    assert "resnet-50 is convolutional: validation builds transformers" in capsys.readouterr().err
+    message = "resnet-50 is convolutional: validation can only build transformers"
+    assert message in capsys.readouterr().err

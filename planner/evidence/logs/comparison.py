@@ -125,7 +125,7 @@ def _doubts(job: Job, figures: tuple[Figure, ...]) -> tuple[str, ...]:
         doubts.append(
             f"a step of {format_seconds(measured['step_time_s'])} would need "
             f"{measured['mfu']:.1f} times the peak of {world} devices of {machine.name}: the "
-            "layout, batch, model or machine is not that of the log; state them"
+            "layout, batch, model or machine differs from the log's; state them"
         )
     limit = machine.device.memory_bytes.value
     sizes = (measured.get(name, 0.0) for name in ("allocated_bytes", "reserved_bytes"))
@@ -288,7 +288,7 @@ def comparison_text(result: Comparison) -> str:
         lines += [f"impossible: {text}" for text in result.doubts]
     else:
         lines += [_verdict(result), _blame(result)]
-    lines += [f"taken: {text}" for text in job.assumptions]
+    lines += [f"assumed: {text}" for text in job.assumptions]
     lines += [f"note: {text}" for text in log.notes]
     if not result.doubts:
         lines.append(_USE)

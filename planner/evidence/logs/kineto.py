@@ -65,7 +65,7 @@ def _loaded(path: Path, where: str) -> Mapping[str, Any]:
         trace = json.loads(data) if len(data) <= _MAX_BYTES else None
     except (ValueError, RecursionError, EOFError, zlib.error, OSError) as error:
         raise LogError(
-            f"{where} is no whole profile: {shorten(str(error))}; export it again"
+            f"{where} is not a complete profile: {shorten(str(error))}; export it again"
         ) from None
     if len(data) > _MAX_BYTES:
         raise LogError(

@@ -151,7 +151,7 @@ def _read_fields(layout: str | Path | Mapping[str, Any] | None) -> dict[str, Any
         raise CatalogueError(f'{where} must hold an object, such as {{"dp": 4, "tp": 2}}')
     if "best" in data:
         if not isinstance(data["best"], dict):
-            raise CatalogueError(f'{where}: "best" must be an object; give a plan that found one')
+            raise CatalogueError(f'{where}: "best" must be an object; give a plan with a layout')
         data = {**data["best"], "model": data.get("model"), "workload": data.get("workload")}
     if "layout" not in data and not set(data) & set(_FIELDS):
         return {"layout": data}
@@ -170,7 +170,7 @@ def _model(model: str | Model | None, log: RunLog, assumed: list[str]) -> Model:
     count = log.fact("num_params")
     if count is None:
         raise DescriptionError(
-            f"{log.source} does not say which model ran; name the model, or give a "
+            f"{log.source} does not state the model; name the model, or give a "
             '"model" in the layout file'
         )
     candidates = [

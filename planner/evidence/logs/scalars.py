@@ -274,7 +274,7 @@ def _event_rows(path: Path, where: str) -> Iterator[Row]:
             events.Reload()
         except Exception as error:  # TensorBoard's readers pass on any error of their parsers
             raise LogError(
-                f"{shorten_path(file)} is no readable event file ({shorten(str(error))}); "
+                f"{shorten_path(file)} is not a readable event file ({shorten(str(error))}); "
                 "name one that a run has closed"
             ) from None
         for tag in events.Tags()[tag_types.SCALARS]:

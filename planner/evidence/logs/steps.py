@@ -157,7 +157,7 @@ def summary(
     if num_untimed := int(np.sum(np.isnan(measured) & np.isnan(values_of(steps, "phases_s")))):
         notes.append(f"{num_untimed} step lines without a finite time were left out")
     if len(steady_steps) < 5:
-        notes.append(f"only {len(steady_steps)} steady steps: the spread says little")
+        notes.append(f"only {len(steady_steps)} steady steps: the spread is uncertain")
     finite = int(np.isfinite(values_of(usable, "loss")).sum())
     if 0 < finite < len(usable):
         notes.append("the loss is not finite in some steps: times may not be those of training")

@@ -10,7 +10,7 @@ from typing import TypeVar
 from planner.errors import PlannerError, shorten
 
 _MAX_COUNT = 1_000_000_000
-_LEAST, _GREATEST = 1e-9, 1e15
+_MIN_VALUE, _MAX_VALUE = 1e-9, 1e15
 """Plausible range of every number, in the unit of its column."""
 _EMPTY = {"", "-", "n/a", "na", "none stated", "null", "?"}
 T = TypeVar("T")
@@ -68,9 +68,9 @@ class Cells:
             ) from None
         if not math.isfinite(value) or value <= 0:
             raise PlannerError(f"{assignment} must be positive and finite; correct the cell")
-        if not _LEAST <= value <= _GREATEST:
+        if not _MIN_VALUE <= value <= _MAX_VALUE:
             raise PlannerError(
-                f"{assignment} must lie between {_LEAST:g} and {_GREATEST:g}; check its unit"
+                f"{assignment} must lie between {_MIN_VALUE:g} and {_MAX_VALUE:g}; check its unit"
             )
         return value
 
@@ -90,7 +90,7 @@ class Cells:
         """Return a count without a default. Raises PlannerError if the cell is empty."""
         value = self.count(column)
         if value is None:
-            raise PlannerError(f"{column} is empty and nothing else tells it; fill it in")
+            raise PlannerError(f"{column} is empty and follows from no other column; fill it in")
         return value
 
     def flag(self, column: str) -> bool | None:

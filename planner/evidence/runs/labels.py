@@ -252,13 +252,13 @@ def software_of(cells: Cells) -> Software:
         nearest = software_of_label(name, year)
         assert nearest is not None
         sentence = (
-            f"{short_label!r} is not described; as {name}"
+            f"{short_label!r} is not described; treated as {name}"
             if label
             else f"framework missing: {name}"
         )
         return cells.assume(nearest, sentence, guess=True)
     if software.stands_in:
-        cells.assume(software, f"{short_label} is not described; as {software.framework}")
+        cells.assume(software, f"{short_label} is not described; treated as {software.framework}")
     return software
 
 

@@ -221,7 +221,7 @@ def _precision(cells: Cells, of: _Setting, zero_stage: int | None) -> str:
     has_bf16 = "bf16" in of.place.machine.device.peak_flop_per_s
     precision = usual(of.software).precision or ("bf16" if has_bf16 else "fp16")
     if zero_stage is not None and zero_stage not in of.framework.zero_stages_for(precision):
-        sentence = f"precision missing: fp16, as {precision} goes not with ZeRO-{zero_stage}"
+        sentence = f"precision missing: fp16, as ZeRO-{zero_stage} excludes {precision}"
         return cells.assume("fp16", sentence)
     return cells.assume(precision, f"precision missing: {precision}")
 
@@ -269,5 +269,5 @@ def _memory(cells: Cells) -> tuple[float | None, MemoryKind]:
     if "reserved" in text and not text.startswith("active"):
         return peak, "reserved"
     if "alloc" not in text and not text.startswith("active"):
-        cells.assume(peak, "memory_kind not known: compared with allocated memory")
+        cells.assume(peak, "memory_kind unknown: compared with allocated memory")
     return peak, "allocated"

@@ -31,7 +31,7 @@ from planner.evidence.runs.labels import Software, changed, normalised, usual
 _USUAL_TOKENS = 2**22
 """Tokens per step of large models: 3.2 to 4 million in GPT-3 (arXiv:2005.14165, table 2.1),
 LLaMA (arXiv:2302.13971, table 2) and BLOOM (arXiv:2211.05100, table 3)."""
-_ALIKE = 0.01
+_SAME_SIZE = 0.01
 """Relative difference in memory below which two builds cannot be told apart."""
 _MICRO_BATCHES = (1, 2, 4, 8, 16, 32, 64)
 _STATED_COLUMNS = {
@@ -113,17 +113,17 @@ def layout_of(
 
 def _degrees(cells: Cells, num_ranks: int) -> dict[str, int]:
     dp, tp, pp, cp = (cells.count(axis) for axis in ("dp", "tp", "pp", "cp"))
-    rest = (tp or 1) * (pp or 1) * (cp or 1)
+    model_ranks = (tp or 1) * (pp or 1) * (cp or 1)
     if dp is None:
-        if num_ranks % rest:
+        if num_ranks % model_ranks:
             raise PlannerError(
-                f"tp * pp * cp = {rest} does not divide n_gpus = {num_ranks}; correct one of them"
+                f"tp * pp * cp = {model_ranks} does not divide n_gpus = {num_ranks}; correct one"
             )
-        dp = num_ranks // rest
+        dp = num_ranks // model_ranks
         cells.assume(dp, f"dp missing: n_gpus / (tp * pp * cp) = {dp}")
-    if dp * rest != num_ranks:
+    if dp * model_ranks != num_ranks:
         raise PlannerError(
-            f"dp * tp * pp * cp = {dp * rest} differs from n_gpus = {num_ranks}; "
+            f"dp * tp * pp * cp = {dp * model_ranks} differs from n_gpus = {num_ranks}; "
             "correct one of them"
         )
     return {"dp": dp, "tp": tp or 1, "pp": pp or 1, "cp": cp or 1}
@@ -159,7 +159,7 @@ def _batches(cells: Cells, software: Software, dp: int, pp: int) -> Batches:
     if product != batch and not _rate_is_stated(cells) and not cells.text("oom"):
         raise PlannerError(
             f"micro_batch * grad_accum * dp = {product} differs from "
-            f"global_batch = {batch}, and no tokens_per_s_per_gpu tells the time of a step"
+            f"global_batch = {batch}, and no tokens_per_s_per_gpu gives the step time"
         )
     if product != batch:
         text = f"global_batch contradicts the layout: {product}, time from tokens/s"
@@ -355,7 +355,7 @@ def choose_build(
         return framework, False
     builds = (framework, changed(framework, software.other_build))
     sizes = [_first_stage_bytes(replace(scenario, framework=b), layout, kind) for b in builds]
-    if math.isclose(*sizes, rel_tol=_ALIKE):
+    if math.isclose(*sizes, rel_tol=_SAME_SIZE):
         return framework, False
     distance, second = (abs(math.log(size / peak)) for size in sizes)
     traits = " and ".join(path.split(".")[-1].replace("_", " ") for path in software.other_build)

@@ -102,7 +102,7 @@ def _candidates(
         return wanted, ()
     if device is None:
         raise PlannerError(
-            f"gpu = {shorten(gpu, 40)!r} is no device of the catalogue; add a hardware profile"
+            f"gpu = {shorten(gpu, 40)!r} is not a device of the catalogue; add a hardware profile"
         )
     slower = next((row for row in known_labels().slower_links if row.device == device), None)
     device, links = (slower.like, slower.overrides) if slower else (device, ())
@@ -139,7 +139,7 @@ def _memory_override(
 ) -> tuple[str, ...]:
     if memory_gb is None or _distance(machine, memory_gb) == 0:
         return ()
-    notes.append(f"device memory is {memory_gb:g} GB as the row says, else as on {machine.name}")
+    notes.append(f"device memory is {memory_gb:g} GB as the row states, else as on {machine.name}")
     return (f"device.memory_bytes={memory_gb * _GIB_NOMINAL:.2f}GiB",)
 
 
@@ -184,12 +184,13 @@ def _nics_override(machine: Machine, interconnect: str, notes: list[str]) -> tup
     if not (1 <= count <= 64 and 1e6 <= rate <= 1e15):
         if _ONLY_RATE.search(_plain(interconnect)):
             cell = f"interconnect = {shorten(interconnect, 40)!r}"
-            notes.append(f"{cell} tells no count and rate of interfaces: as on {machine.name}")
+            notes.append(f"{cell} states no count and rate of interfaces: as on {machine.name}")
         return ()
     if abs(count * rate / machine.node_bytes_per_s - 1) <= _SAME_RATE:
         return ()
     notes.append(
-        f"interfaces are {count} of {rate / 1e9:g} GB/s as the row says, else as on {machine.name}"
+        f"interfaces are {count} of {rate / 1e9:g} GB/s as the row states, else as on "
+        f"{machine.name}"
     )
     devices = machine.node.num_devices
     spread = [device * count // devices for device in range(devices)]

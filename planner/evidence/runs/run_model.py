@@ -40,13 +40,13 @@ def model_of(cells: Cells, dropout: float) -> Model:
         return model
     if cells.count("n_experts") or re.search(r"\ba\d+b\b", label.lower()):
         raise PlannerError(
-            f"model = {shorten(label, 40)!r} has experts and is not in the catalogue; the columns "
-            "do not tell top_k and the experts' width"
+            f"model = {shorten(label, 40)!r} has experts and is not in the catalogue; no column "
+            "states top_k and the experts' width"
         )
     if any(word in normalised(label) for word in known_labels().words["other_models"]):
-        raise PlannerError(f"model = {shorten(label, 40)!r} is no transformer of a known kind")
+        raise PlannerError(f"model = {shorten(label, 40)!r} is not a known kind of transformer")
     if model is not None:
-        sentence = f"the cells differ from the catalogue's {model.name}; they count"
+        sentence = f"the cells differ from the catalogue's {model.name}; the cells are used"
         cells.assume(model, sentence)
     shaped = _shaped(cells, label, dropout)
     model = _from_cells(shaped, label, dropout)

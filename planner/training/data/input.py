@@ -288,7 +288,7 @@ def input_time(
         )
     if loader.staging == "local-disk" and machine.node.local_disk is None:
         raise DescriptionError(
-            f"staging = 'local-disk': nodes of {machine.name} have no disk of their own; "
+            f"staging = 'local-disk': nodes of {machine.name} have no local disk; "
             "use none or memory"
         )
     values = (nodes, ranks_per_node, samples_per_step, step_s, epochs)

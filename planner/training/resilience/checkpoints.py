@@ -221,8 +221,7 @@ def _disk_rate(machine: Machine) -> float:
     disk = machine.node.local_disk
     if disk is None:
         raise DescriptionError(
-            f"storage = local-disk: nodes of {machine.name} have no disk of their own; use "
-            "file-system"
+            f"storage = local-disk: nodes of {machine.name} have no local disk; use file-system"
         )
     return disk.write_bytes_per_s.value
 

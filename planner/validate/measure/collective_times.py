@@ -248,18 +248,18 @@ def _fit_operations(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Fit latency and bandwidth of each operation, with the mean relative error."""
     fits = []
     for name in dict.fromkeys(row["name"] for row in rows):
-        mine = [row for row in rows if row["name"] == name]
-        if len(mine) >= 2:
-            size = mine[0]["ranks"]
-            wire = [row["bytes"] * _bus_factor(name, size) for row in mine]
-            fit = alpha_beta(wire, [row["time_s"] for row in mine])
+        own_rows = [row for row in rows if row["name"] == name]
+        if len(own_rows) >= 2:
+            size = own_rows[0]["ranks"]
+            wire = [row["bytes"] * _bus_factor(name, size) for row in own_rows]
+            fit = alpha_beta(wire, [row["time_s"] for row in own_rows])
             fits.append({"name": name, "ranks": size, **asdict(fit)})
     return fits
 
 
 def run_rank(rank: Rank, payload: dict[str, Any], _: Any) -> dict[str, Any]:
     """Measure and fit on one rank, with the load of the cores."""
-    rank.report("meeting the other ranks")
+    rank.report("joining the process group")
     with joined(rank):
         watch = Watch()
         rows = time_operations(rank, payload["operations"], payload["sizes"])

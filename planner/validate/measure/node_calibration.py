@@ -191,7 +191,7 @@ _DEVICES = ("cpu", "cuda", "xpu")
 
 def run_rank(rank: Rank, *_: Any) -> dict[str, Any]:
     """Measure kernels and collectives on one rank, with the load of the cores."""
-    rank.report("meeting the other ranks")
+    rank.report("joining the process group")
     with joined(rank):
         before = after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         watch = Watch()
@@ -247,7 +247,9 @@ def _count(device: str, devices: int | None) -> int:
                 "install a torch with support for it"
             )
     if devices is not None and not 1 <= devices <= available:
-        raise RankError(f"devices = {devices} must lie between 1 and the {available} that are here")
+        raise RankError(
+            f"devices = {devices} must be between 1 and {available}, the devices of this machine"
+        )
     return devices or available
 
 

@@ -57,7 +57,7 @@ def _device(measured: dict[str, Any]) -> dict[str, Any]:
     return {
         "name": device["name"],
         "runtime": runtime,
-        "memory_bytes": _quantity(device["memory_bytes"] / share, how, "what the device reports"),
+        "memory_bytes": _quantity(device["memory_bytes"] / share, how, "as the device reports"),
         "context_bytes": _quantity(device["context_bytes"], how, "resident after loading torch"),
         "communicator_bytes": _quantity(
             measured["communicator_bytes"], how, "growth at the first collective"
@@ -130,7 +130,7 @@ def _node(measured: dict[str, Any]) -> dict[str, Any]:
     host = kernels["copy_bytes_per_s"] * (count if measured["runtime"] == "cpu" else 1)
     copies = kernels["host_copies"]
     link = min(copies.values()) if copies else kernels["copy_bytes_per_s"]
-    link_text = "pinned copies, the slower way" if copies else "device memory is host memory"
+    link_text = "pinned copies, the slower direction" if copies else "device memory is host memory"
     if count == 1:
         fabric: dict[str, Any] = {
             "kind": "none",
@@ -149,7 +149,7 @@ def _node(measured: dict[str, Any]) -> dict[str, Any]:
     return {
         "num_devices": count,
         "num_cores": _quantity(measured["num_cores"], how, "cores this process may use"),
-        "host_memory_bytes": _quantity(measured["host_memory_bytes"], how, "what the system says"),
+        "host_memory_bytes": _quantity(measured["host_memory_bytes"], how, "as the system reports"),
         "host_memory_bytes_per_s": _quantity(host, how, "copies of all ranks together"),
         "host_link_bytes_per_s": _quantity(link, how, link_text),
         "num_nics": 0,

@@ -29,7 +29,7 @@ from unittest import mock
 
 from planner.validate.ranks.rank import Rank, RankError, check_limit, watching
 from planner.validate.ranks.rank_process import (
-    Word,
+    MessageKind,
     find_entry,
     private_folder,
     rank_main,
@@ -66,7 +66,7 @@ class Failure(IntEnum):
     PEER_GONE = 4
 
 
-_FAILURES = {Word.ERROR: Failure.ERROR, Word.PEER_GONE: Failure.PEER_GONE}
+_FAILURES = {MessageKind.ERROR: Failure.ERROR, MessageKind.PEER_GONE: Failure.PEER_GONE}
 
 
 @dataclass(slots=True)
@@ -177,18 +177,18 @@ def _wait(watched: list[RankState], progress: Progress, on_result: OnResult) -> 
 def _read(item: RankState, progress: Progress, on_result: OnResult) -> None:
     try:
         while item.pipe.poll():
-            word, value = item.pipe.recv()
+            kind, value = item.pipe.recv()
             item.seen_s = time.monotonic()
-            if word is Word.PROGRESS:
+            if kind is MessageKind.PROGRESS:
                 item.last = value
                 if progress:
                     progress(item.rank, value)
-            elif word is Word.PARTIAL and on_result:
+            elif kind is MessageKind.PARTIAL and on_result:
                 on_result(value)
-            elif word is Word.DONE:
+            elif kind is MessageKind.DONE:
                 item.done, item.result = True, value
-            elif word in _FAILURES:
-                item.failure, item.message = _FAILURES[word], value
+            elif kind in _FAILURES:
+                item.failure, item.message = _FAILURES[kind], value
     except (EOFError, OSError):
         pass
     if not item.ended and not item.process.is_alive():
@@ -225,7 +225,7 @@ def _blame(watched: list[RankState], folder: Path, limit_s: float) -> str:
                 f"{limit_s:.0f} s), last {item.last}{_stack(item, folder)}"
             )
         case Failure.PEER_GONE:
-            return f"{who} lost the others while {item.last}: {item.message}"
+            return f"{who} lost the other ranks while {item.last}: {item.message}"
 
 
 def _stack(item: RankState, folder: Path) -> str:

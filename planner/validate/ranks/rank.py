@@ -57,7 +57,7 @@ def check_limit(limit_s: float) -> None:
     if not _SHORTEST_S <= limit_s <= _LONGEST_S:
         raise RankError(
             f"limit = {limit_s:g} s must be at least {_SHORTEST_S} s and at most {_LONGEST_S:,} s; "
-            "give the longest time in which a rank may say nothing"
+            "give the longest time without progress of a rank"
         )
 
 
@@ -180,14 +180,14 @@ def _meeting_point(env: Mapping[str, str], world: int, launcher: str) -> str:
         sizes = [name for name in _LOCAL_SIZES if env.get(name)]
         if sizes and _number(env, sizes[0], launcher) < world:
             raise RankError(
-                f"{world} ranks on several nodes need a meeting point; set MASTER_ADDR to the "
-                "name of the first node"
+                f"{world} ranks on several nodes need a rendezvous address; set MASTER_ADDR to "
+                "the name of the first node"
             )
         host = "127.0.0.1"
     return f"tcp://{host}:{_port(env)}"
 
 
-_LEFT: list[Any] = []
+_LEFT_GROUPS: list[Any] = []
 """Groups that ranks have left, kept alive. A group's destructor would run with the last DDP model:
 it holds Python's lock while it waits for gloo's thread, which may need that lock."""
 
@@ -215,7 +215,7 @@ def joined(rank: Rank) -> Iterator[None]:
         )
     except (RuntimeError, ValueError, OSError) as error:
         raise RankError(_why_not(rank, error)) from error
-    _LEFT.append(dist.group.WORLD)
+    _LEFT_GROUPS.append(dist.group.WORLD)
     try:
         yield
     finally:
@@ -251,7 +251,7 @@ def _why_not(rank: Rank, error: Exception) -> str:
     if "EADDRINUSE" in str(error) or "address already in use" in str(error).lower():
         return f"port {port} is in use on this node; set MASTER_PORT to a free one"
     return (
-        f"rank {rank.rank} of {rank.world} could not meet the others at {rank.rendezvous} within "
+        f"rank {rank.rank} of {rank.world} could not join the others at {rank.rendezvous} within "
         f"{rank.timeout_s:.0f} s: {text[:200]}; check that all ranks started"
     )
 
@@ -292,7 +292,7 @@ def watching(rank: Rank) -> Iterator[Rank]:
     except RuntimeError as error:
         line = (str(error).strip().splitlines() or [""])[0][:200]
         raise RankError(
-            f"rank {rank.rank} of {rank.world} failed or lost the others while {last}: {line}"
+            f"rank {rank.rank} of {rank.world} failed or lost its peers while {last}: {line}"
         ) from error
     finally:
         over.set()

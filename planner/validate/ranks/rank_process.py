@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import functools
 import importlib
 import os
 import platform
@@ -39,14 +40,14 @@ _PEER_SIGNS = (
 """Words in errors by which torch, gloo and NCCL report that another rank is gone."""
 
 
-class Word(Enum):
+class MessageKind(Enum):
     """Kinds of messages from a rank."""
 
-    PROGRESS = "where it stands"
-    PARTIAL = "a result that it has already"
-    DONE = "its return value; the last message"
-    ERROR = "it failed by itself; the last message"
-    PEER_GONE = "it lost the others; the last message"
+    PROGRESS = "current activity"
+    PARTIAL = "intermediate result"
+    DONE = "return value; the last message"
+    ERROR = "own failure; the last message"
+    PEER_GONE = "lost peer; the last message"
 
 
 def stack_file(folder: Path, rank: int) -> Path:
@@ -74,12 +75,12 @@ def rank_main(
     """Run a rank's function in its process and send the result."""
     lock = threading.Lock()
 
-    def send(word: Word, value: Any) -> None:
+    def send(kind: MessageKind, value: Any) -> None:
         with lock, contextlib.suppress(OSError):
-            pipe.send((word, value))
+            pipe.send((kind, value))
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor decides
-    enter(Path(folder), rank)
+    write_pid(Path(folder), rank)
     threading.Thread(target=_die_with_parent, args=(alive, folder), daemon=True).start()
     stack = open(stack_file(Path(folder), rank), "w")  # noqa: SIM115 - lives as long as the rank
     if hasattr(faulthandler, "register"):
@@ -92,11 +93,12 @@ def rank_main(
         f"file://{folder}/rendezvous",
         limit_s,
         Path(folder),
-        lambda text: send(Word.PROGRESS, text),
+        lambda text: send(MessageKind.PROGRESS, text),
     )
     try:
-        result = find_entry(entry)(rank_context, payload, lambda value: send(Word.PARTIAL, value))
-        send(Word.DONE, result)
+        send_partial = functools.partial(send, MessageKind.PARTIAL)
+        result = find_entry(entry)(rank_context, payload, send_partial)
+        send(MessageKind.DONE, result)
     except BaseException as error:
         send(_cause(error), _describe(error))
         # a normal exit would wait in C++ for a collective that peers still wait in
@@ -106,10 +108,10 @@ def rank_main(
         sys.stderr.flush()
 
 
-def _cause(error: BaseException) -> Word:
+def _cause(error: BaseException) -> MessageKind:
     text = str(error).lower()
     lost = not isinstance(error, PlannerError) and any(sign in text for sign in _PEER_SIGNS)
-    return Word.PEER_GONE if lost else Word.ERROR
+    return MessageKind.PEER_GONE if lost else MessageKind.ERROR
 
 
 def _describe(error: BaseException) -> str:
@@ -125,7 +127,7 @@ def _die_with_parent(alive: Any, folder: str) -> None:
     """End all ranks when the supervisor's end of the pipe closes."""
     with contextlib.suppress(EOFError, OSError):
         alive.recv()
-    abandon(Path(folder))
+    end_peers(Path(folder))
     os._exit(1)
 
 
@@ -137,17 +139,17 @@ _LONGEST_SOCKET, _SOCKET_NAME = 103, len("/listener-01234567")
 
 def private_folder() -> Path:
     """Make a folder for a run, and remove those of killed runs. Raises RankError if it cannot."""
-    mine = f"{_PREFIX}{platform.node()}-"
+    own_prefix = f"{_PREFIX}{platform.node()}-"
     try:
         sockets = Path(util.get_temp_dir())
-        _sweep(Path(tempfile.gettempdir()), mine)
-        folder = Path(tempfile.mkdtemp(prefix=f"{mine}{os.getpid()}-"))
+        _sweep(Path(tempfile.gettempdir()), own_prefix)
+        folder = Path(tempfile.mkdtemp(prefix=f"{own_prefix}{os.getpid()}-"))
         (folder / _SOCKETS).symlink_to(sockets)
     except OSError as error:
-        reason = error.strerror or "no place is usable"
+        reason = error.strerror or "no folder is writable"
         raise RankError(
-            f"cannot make a folder for the ranks to meet: {reason.lower()}; set TMPDIR to a "
-            "place with space that you may write"
+            f"cannot make a folder for the rendezvous of the ranks: {reason.lower()}; set TMPDIR "
+            "to a writable folder with free space"
         ) from None
     if len(os.fsencode(sockets)) + _SOCKET_NAME > _LONGEST_SOCKET:
         shutil.rmtree(folder, ignore_errors=True)
@@ -158,17 +160,17 @@ def private_folder() -> Path:
     return folder
 
 
-def enter(folder: Path, rank: int) -> None:
+def write_pid(folder: Path, rank: int) -> None:
     """Write the process id of a rank to the folder, so that other ranks can end it."""
     with contextlib.suppress(OSError):  # without the file, only a stopped rank would stay
         (folder / f"pid.{rank}").write_text(str(os.getpid()))
 
 
-def abandon(folder: Path) -> None:
+def end_peers(folder: Path) -> None:
     """End the other ranks, even stopped ones, and remove the folder of a killed launcher."""
-    for noted in folder.glob("pid.*"):
+    for pid_file in folder.glob("pid.*"):
         with contextlib.suppress(OSError, ValueError):
-            pid = int(noted.read_text())
+            pid = int(pid_file.read_text())
             if pid != os.getpid():
                 os.kill(pid, signal.SIGKILL)
     _remove(folder)
@@ -183,9 +185,9 @@ def _remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _sweep(place: Path, mine: str) -> None:
-    for stale in place.glob(f"{mine}*"):
-        owner = stale.name.removeprefix(mine).partition("-")[0]
+def _sweep(place: Path, own_prefix: str) -> None:
+    for stale in place.glob(f"{own_prefix}*"):
+        owner = stale.name.removeprefix(own_prefix).partition("-")[0]
         if owner.isdigit() and not _alive(int(owner)) and stale.stat().st_uid == os.getuid():
             _remove(stale)
 

@@ -78,11 +78,11 @@ class LowRank(nn.Module):
         """Add the adapter to the base; DoRA scales the rows of their sum to its magnitudes."""
         out = self.base(x)
         inner = F.dropout(x, self.dropout) if self.dropout else x
-        beside = self.b(self.a(inner)) * 2.0
+        adapter_out = self.b(self.a(inner)) * 2.0
         if self.magnitude is None:
-            return out + beside
+            return out + adapter_out
         scale = (self.magnitude / self._norms()).to(x.dtype)
-        return out + (scale - 1) * out + scale * beside
+        return out + (scale - 1) * out + scale * adapter_out
 
     @torch.no_grad()
     def _norms(self) -> Tensor:

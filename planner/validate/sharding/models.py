@@ -76,8 +76,8 @@ class GroupedExperts(nn.Module):
         """Keep only this rank's experts of an expert-parallel group."""
         self.group = group
         for name, weight in list(self.named_parameters()):
-            mine = weight.chunk(dist.get_world_size(group))[dist.get_rank(group)]
-            self.register_parameter(name, nn.Parameter(mine.detach().clone()))
+            local_weight = weight.chunk(dist.get_world_size(group))[dist.get_rank(group)]
+            self.register_parameter(name, nn.Parameter(local_weight.detach().clone()))
 
     def forward(self, sent: Tensor, chosen: Tensor, count: int) -> Tensor:
         """Run `count` experts on tokens sorted by expert."""
@@ -132,7 +132,7 @@ class ExpertFeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute the experts' update of the residual stream."""
-        beside = self.shared(x) if hasattr(self, "shared") else None
+        shared_out = self.shared(x) if hasattr(self, "shared") else None
         # if tp splits the experts, every rank routes all tokens through its part of each expert; if
         # whole experts are spread over tp ranks too, every rank sends its part of the tokens
         x = local_part(x)
@@ -144,12 +144,12 @@ class ExpertFeedForward(nn.Module):
         result = self.experts(sent, chosen, self.count)
         out = torch.zeros_like(x).scatter_add(0, rows.unsqueeze(-1).expand_as(result), result)
         out = out.view(shape)
-        if beside is None:
+        if shared_out is None:
             return out
         if hasattr(self, "shared_gate"):
             gates = torch.sigmoid(F.linear(x, local_part(self.shared_gate.weight)))
-            beside = beside * gates.view(*shape[:-1], 1)
-        return out + beside
+            shared_out = shared_out * gates.view(*shape[:-1], 1)
+        return out + shared_out
 
     def _routed(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Choose experts: token indices sorted by expert, their experts and routing weights."""
@@ -248,7 +248,7 @@ class Stage(nn.Module):
         super().__init__()
         if reason := unsupported(model):
             raise DescriptionError(
-                f"{model.name} cannot be traced: {reason} are not built; "
+                f"{model.name} cannot be traced: {reason} are not supported; "
                 "trace llama-3-8b, gpt2 or mixtral-8x7b for a model of the same shape"
             )
         self.first, self.last, self.rope = first, last, model.position == "rope"

@@ -37,7 +37,7 @@ _BLOCK, _SMALLEST = 256, 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class StepOptions:
     """Bytes per element of AdamW's weights, reductions and moments, and options of the step."""
 
     weight_bytes: int = 4
@@ -94,12 +94,12 @@ def _in_blocks(param: Tensor) -> dict[str, Tensor]:
     return states
 
 
-def make_optimizer(params: Any, kind: str, numbers: Numbers) -> torch.optim.Optimizer:
-    """Make AdamW, fused or foreach, with moments in the format of `numbers`."""
-    if numbers.moment_bytes == 1:
+def make_optimizer(params: Any, kind: str, options: StepOptions) -> torch.optim.Optimizer:
+    """Make AdamW, fused or foreach, with moments in the format of `options`."""
+    if options.moment_bytes == 1:
         return _Blockwise(params)
     optimizer = torch.optim.AdamW(params, fused=kind == "fused", foreach=kind == "foreach")
-    if numbers.moment_bytes != numbers.weight_bytes:
+    if options.moment_bytes != options.weight_bytes:
         optimizer.register_step_pre_hook(_narrow)
     return optimizer
 

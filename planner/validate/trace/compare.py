@@ -186,12 +186,12 @@ def report_text(comparison: Comparison) -> str:
         )
     lines += [
         "",
-        f"{'collective':<22}{'axis':<14}{'count':>7}{'said':>7}"
+        f"{'collective':<22}{'axis':<14}{'count':>7}{'expected':>9}"
         f"{'traced':>14}{'estimated':>14}{'difference':>12}",
     ]
     for item in comparison.collectives:
         lines.append(
-            f"{item.name:<22}{item.group:<14}{item.count:>7}{item.estimated_count:>7}"
+            f"{item.name:<22}{item.group:<14}{item.count:>7}{item.estimated_count:>9}"
             f"{format_bytes(item.traced_bytes):>14}{format_bytes(item.estimated_bytes):>14}"
             f"{item.error:>12.2%}"
         )

@@ -18,8 +18,8 @@ def load_transformer(name: str) -> Model:
     model = load_model(name)
     if model.kind in ("convolutional", "traced"):
         raise DescriptionError(
-            f"{model.name} is {model.kind}: validation builds transformers from their shapes and "
-            "has none of it; choose a transformer"
+            f"{model.name} is {model.kind}: validation can only build transformers; choose a "
+            "transformer"
         )
     return model
 
@@ -53,7 +53,7 @@ def _wrong_context(scenario: Scenario, layout: Layout) -> _Rules:
         (framework != "fsdp2", f"framework {framework} is not traced; use fsdp2"),
         (
             layout.cp > 1 and (not rings or workload.attention != "flash"),
-            f"cp = {layout.cp} is traced with causal fused attention alone, without sinks, ALiBi "
+            f"cp = {layout.cp} is traced only with causal fused attention, without sinks, ALiBi "
             "or latent projections; use cp = 1",
         ),
         (
@@ -106,7 +106,7 @@ def _wrong_model(scenario: Scenario, layout: Layout) -> _Rules:
 
 def _wrong_recompute(layout: Layout) -> _Rules:
     """Limits of recompute and of activation offload."""
-    modules, apart = layout.recompute_modules, layout.tp * layout.pp * layout.cp > 1
+    modules, model_parallel = layout.recompute_modules, layout.tp * layout.pp * layout.cp > 1
     return [
         (
             layout.recompute_span > 1,
@@ -117,8 +117,8 @@ def _wrong_recompute(layout: Layout) -> _Rules:
             f"recompute of {'+'.join(modules)} is not traced; use mlp or moe",
         ),
         (
-            apart and (bool(modules) or layout.offload_activations),
-            "modules and offload of activations are not traced beside tp, pp and cp; use 1 of each",
+            model_parallel and (bool(modules) or layout.offload_activations),
+            "modules and offload of activations are not traced with tp, pp or cp; set each to 1",
         ),
     ]
 
@@ -131,17 +131,16 @@ def _wrong_chunks(scenario: Scenario, layout: Layout) -> _Rules:
     return [
         (
             layout.tp * layout.pp * layout.cp * layout.ep > 1 or scenario.workload.adapted,
-            f"a loss in {pieces} pieces is not traced beside tp, pp, cp, ep and adapters; use dp "
-            "alone",
+            f"a loss in {pieces} pieces is not traced with tp, pp, cp, ep or adapters; use only dp",
         ),
         (
             not layout.shards_states,
-            f"a loss in {pieces} pieces is not traced with zero_stage = 0, where torch does not "
-            "let the head's weights be kept apart; use 1, 2 or 3",
+            f"a loss in {pieces} pieces is not traced with zero_stage = 0, for which torch "
+            "cannot keep the head's weights separate; use 1, 2 or 3",
         ),
         (
             not model.output_head or bool(model.logits_softcap),
-            f"a loss in {pieces} pieces is traced of plain logits alone; use a model with a head "
+            f"a loss in {pieces} pieces is traced only for plain logits; use a model with a head "
             "and without soft caps",
         ),
     ]
@@ -155,16 +154,16 @@ def _wrong_adapters(scenario: Scenario, layout: Layout) -> _Rules:
     return [
         (
             layout.tp * layout.pp * layout.cp * layout.ep > 1,
-            f"{layout} is not traced with adapters and frozen parts; use dp alone",
+            f"{layout} is not traced with adapters and frozen parts; use only dp",
         ),
         (
             model.experts is not None or model.latent_attention is not None,
-            "adapters are not traced beside experts and latent projections; use a dense model",
+            "adapters are not traced with experts or latent projections; use a dense model",
         ),
         (
             model.tied_embeddings and model.output_head,
             f"frozen parts of {model.name}, whose embedding and head are one tensor, are not "
-            "traced; use a model that has two",
+            "traced; use a model with two tensors",
         ),
         (
             workload.lora_dropout > 0,
@@ -176,7 +175,7 @@ def _wrong_adapters(scenario: Scenario, layout: Layout) -> _Rules:
         ),
         (
             workload.base_format == "nf4" and workload.compute_bytes != 2,
-            "a base in 4 bits is traced with 16-bit products alone; use bf16",
+            "a 4-bit base is traced only with 16-bit products; use bf16",
         ),
     ]
 
@@ -198,7 +197,7 @@ def _wrong_experts(scenario: Scenario, layout: Layout) -> _Rules:
         ),
         (
             layout.tp > 1 and not layout.sequence_parallel,
-            f"ep = {layout.ep} beside tp = {layout.tp} is traced with sequence parallelism alone; "
+            f"ep = {layout.ep} with tp = {layout.tp} is traced only with sequence parallelism; "
             "switch it on",
         ),
         (
@@ -209,6 +208,6 @@ def _wrong_experts(scenario: Scenario, layout: Layout) -> _Rules:
         (
             bool(count) and rows * top_k % count > 0,
             f"{rows} tokens of a rank times {top_k} do not spread evenly over {count} experts, "
-            "as traces take them to; change the sequence or micro-batch",
+            "which traces require; change the sequence or micro-batch",
         ),
     ]

@@ -70,12 +70,12 @@ def _bmm(args: Any, *_: Any) -> Operation:
 def _convolution(args: Any, _: Any, out: Tensor) -> Operation:
     x, weight, _, stride, _, dilation, transposed, _, groups = args[:9]
     # a transposed convolution is the gradient of a plain one: its rows are its input positions
-    seen = x if transposed else out
+    image = x if transposed else out
     inside, n = math.prod(weight.shape[1:]), weight.shape[0] // groups
     small = not transposed and groups == 1 and tuple(weight.shape[2:]) == (3, 3)
     return Operation(
         "convolution",
-        rows=seen.numel() // seen.shape[1] * groups,
+        rows=image.numel() // image.shape[1] * groups,
         n=inside if transposed else n,
         k=n if transposed else inside,
         inputs=0 if transposed else x.numel(),
@@ -84,9 +84,9 @@ def _convolution(args: Any, _: Any, out: Tensor) -> Operation:
     )
 
 
-def _attention(args: Any, named: Any, _: Any) -> Operation:
+def _attention(args: Any, keywords: Any, _: Any) -> Operation:
     q, k, v = args[:3]
-    causal = named.get("is_causal", args[4] if len(args) > 4 else False)
+    causal = keywords.get("is_causal", args[4] if len(args) > 4 else False)
     return Operation(
         "attention",
         rows=q.shape[-2],
@@ -207,8 +207,8 @@ class _Recorder(TorchDispatchMode):
                 self.trace_record.operations.append((self.places.now, operation))
         elif packet in flop_registry:
             raise DescriptionError(
-                f"the operation {packet} is not known to the planner, which cannot count what it "
-                "computes; write it as products, convolutions or scaled_dot_product_attention"
+                f"the planner does not know the operation {packet} and cannot count its FLOP; "
+                "write it as products, convolutions or scaled_dot_product_attention"
             )
         elif packet is torch.ops.aten._to_copy and before <= {*self.parameters, *self.copies}:
             # once per batch, and not among the kernels that host overheads were calibrated with

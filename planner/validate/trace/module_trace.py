@@ -29,7 +29,7 @@ from planner.validate.trace.user_module import (
 _BATCHES = (2, 4, 6)
 """Batch sizes: at least two, which batch norms need, and a third one to check linearity."""
 _SIZES = ("rows", "n", "k", "copies")
-_BESIDE = ("name", "working", "backward")
+_IGNORED_FIELDS = ("name", "working", "backward")
 """Fields that equal blocks may differ in: they depend on the blocks before and after."""
 
 
@@ -116,19 +116,20 @@ def _check_linear(records: Sequence[Record]) -> None:
     lengths = [(len(r.operations), len(r.kernels), len(r.saved), len(r.changes)) for r in records]
     if len(set(lengths)) > 1:
         raise DescriptionError(
-            f"the module does other things with {_BATCHES[0]} samples than with {_BATCHES[1]}; let "
-            "what it runs not depend on the size of the batch"
+            f"the module runs different operations for {_BATCHES[0]} and {_BATCHES[1]} samples; "
+            "make its operations independent of the batch size"
         )
     for name, sizes in (
-        ("what it keeps", [sum(tensor.bytes for tensor in r.saved) for r in records]),
-        ("what its kernels move", [sum(kernel.bytes for kernel in r.kernels) for r in records]),
+        ("memory of the saved tensors", [sum(tensor.bytes for tensor in r.saved) for r in records]),
+        ("memory traffic", [sum(kernel.bytes for kernel in r.kernels) for r in records]),
     ):
         steps = {after - before for before, after in itertools.pairwise(sizes)}
         if len(steps) > 1:
             raise DescriptionError(
-                f"{name} does not grow evenly with the batch ({sizes[0]}, {sizes[1]} and "
-                f"{sizes[2]} bytes for {_BATCHES[0]}, {_BATCHES[1]} and {_BATCHES[2]} samples), as "
-                "where every sample is compared with every other; such a module is not planned"
+                f"{name} is not linear in the batch ({sizes[0]}, {sizes[1]} and {sizes[2]} bytes "
+                f"for {_BATCHES[0]}, {_BATCHES[1]} and {_BATCHES[2]} samples), for example because "
+                "every sample is compared with every other; the planner does not support such "
+                "modules"
             )
 
 
@@ -186,8 +187,8 @@ class _PerSample:
         if len(grows) > 1:
             raise DescriptionError(
                 f"a product of {small.rows} x {small.k} and {small.k} x {small.n} grows with the "
-                "square of the batch, as where every sample is compared with every other; such a "
-                "module is not planned"
+                "square of the batch, for example because every sample is compared with every "
+                "other; the planner does not support such modules"
             )
         (name,) = grows
         size = (getattr(large, name) - getattr(small, name)) // self.samples
@@ -212,14 +213,14 @@ class _PerSample:
     def _working(self, changes: list[tuple[str, float]]) -> dict[str, float]:
         """Peak of temporaries in each place, above the saved tensors of it and earlier places."""
         total = sum(self.saved.values())
-        most: dict[str, float] = {}
+        peak_bytes: dict[str, float] = {}
         for place, growth in changes:
             total += growth
-            most[place] = max(most.get(place, 0.0), total)
+            peak_bytes[place] = max(peak_bytes.get(place, 0.0), total)
         saved_bytes, working_bytes = 0.0, {}
         for place in self.order:
             saved_bytes += self.saved.get(place, 0.0)
-            working_bytes[place] = max(most.get(place, 0.0) - saved_bytes, 0.0)
+            working_bytes[place] = max(peak_bytes.get(place, 0.0) - saved_bytes, 0.0)
         return working_bytes
 
 
@@ -270,8 +271,8 @@ def _merge_blocks(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Merge equal blocks into one with a count, the largest working memory, mean backward bytes."""
     merged: dict[str, dict[str, Any]] = {}
     for block in blocks:
-        alike = {key: value for key, value in block.items() if key not in _BESIDE}
-        entry = merged.setdefault(repr(alike), {**block, "count": 0, "backward": Counter()})
+        merge_key = {key: value for key, value in block.items() if key not in _IGNORED_FIELDS}
+        entry = merged.setdefault(repr(merge_key), {**block, "count": 0, "backward": Counter()})
         entry["count"] += 1
         entry["backward"].update(block["backward"])
         entry["working"] = {

@@ -137,7 +137,7 @@ def _chunks(scenario: Scenario, layout: Layout, stage: int, depth: int) -> list[
 def _request(
     scenario: Scenario, layout: Layout, stage: int, depth: int, optimizer: str
 ) -> dict[str, Any]:
-    """Make a request for `planner.validate.trace.step`; "numbers" are those of `passes.Numbers`."""
+    """Make a request for `planner.validate.trace.step`; "numbers" are its `passes.StepOptions`."""
     framework, workload = scenario.framework, scenario.workload
     states = framework.states(workload.precision)
     in_blocks = workload.optimizer == "adam-8bit"

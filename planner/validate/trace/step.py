@@ -21,8 +21,8 @@ from planner.validate.sharding import adapter, lowrank, models, shard
 from planner.validate.sharding.adapter import Region
 from planner.validate.sharding.attention import fused_rms_norm
 from planner.validate.sharding.passes import (
-    Numbers,
     Pipeline,
+    StepOptions,
     chunked_loss,
     in_backward,
     make_optimizer,
@@ -56,7 +56,7 @@ class _Step:
         self.model = Model.model_validate_json(json.dumps(request["model"]))
         self.layout = Layout.model_validate_json(json.dumps(request["layout"]))
         self.workload = Workload.model_validate_json(json.dumps(request["workload"]))
-        self.numbers, self.kind = Numbers(**request["numbers"]), request["optimizer"]
+        self.options, self.kind = StepOptions(**request["numbers"]), request["optimizer"]
         self.chunks = {
             self.layout.chunk(request["stage"], number): range(first, first + count)
             for number, (first, count) in enumerate(request["chunks"])
@@ -86,11 +86,11 @@ class _Step:
                 eager=self.workload.attention == "eager",
                 kernel=fused_rms_norm,
             )
-            stage.ends_in_stream = self.numbers.loss_chunks > 1
-            stage.to(self.numbers.weight)
+            stage.ends_in_stream = self.options.loss_chunks > 1
+            stage.to(self.options.weight)
             if self.workload.adapted:
                 lowrank.adapt(stage, self.workload, self.dtype)
-        shard.apply(stage, self.layout, self.workload, self.meshes, reduce=self.numbers.reduce)
+        shard.apply(stage, self.layout, self.workload, self.meshes, reduce=self.options.reduce)
         after: models.Part = "head" if stage.last else "output"
         stage.marks = partial(self._mark, ["embedding", *layers, after])
         return stage
@@ -98,8 +98,8 @@ class _Step:
     def materialise(self) -> None:
         """Give the parameters fake storage, and make optimizer and inputs."""
         self.modules.to_empty(device="cpu")
-        build = partial(make_optimizer, kind=self.kind, numbers=self.numbers)
-        if self.numbers.in_backward:
+        build = partial(make_optimizer, kind=self.kind, options=self.options)
+        if self.options.in_backward:
             self.optimizers = in_backward(self.modules, build)
         else:
             self.optimizers = [build(optimizer_groups(self.modules))]
@@ -165,7 +165,7 @@ class _Step:
         if region is Region.REDUCE:
             gradients = adapter.unsharded_gradients(group)
             self.keys["unsharded_gradients"] |= {self.timeline.watch(g) for g in gradients}
-            if self.numbers.loss_chunks > 1:
+            if self.options.loss_chunks > 1:
                 # gradients of a chunk are freed once summed; of sums over micro-batches the
                 # estimate counts both, as the stored traces do
                 gradients.clear()
@@ -190,7 +190,7 @@ class _Step:
         """Compute the loss of a micro-batch; a chunked loss has already run its own backward."""
         if not stage.ends_in_stream:
             return self._loss(stage(tokens), labels)
-        pieces, enter = self.numbers.loss_chunks, partial(self._enter, Direction.FORWARD, "head")
+        pieces, enter = self.options.loss_chunks, partial(self._enter, Direction.FORWARD, "head")
         loss = chunked_loss(stage, stage(tokens), labels, pieces, self._loss, enter, reduce)
         self._enter(Direction.BACKWARD, "head")
         return loss
@@ -236,7 +236,7 @@ class _Step:
 
     def _warm_up(self) -> None:
         """Create what a first step leaves: optimizer states, pipeline buffers, head settings."""
-        if self.pipeline is not None or self.numbers.loss_chunks > 1:
+        if self.pipeline is not None or self.options.loss_chunks > 1:
             self.run()
             return
         for param in self.modules.parameters():

@@ -132,8 +132,8 @@ def explain_user_errors(path: str, where: str) -> Iterator[None]:
         line = _line(error, path) or "its forward pass"
         if name in _NEEDS_VALUES or "Tensor.item() cannot be called on meta" in str(error):
             raise DescriptionError(
-                f"{where}: {line} asks for the value of a tensor, and tensors have none here "
-                f"({name}); let sizes and branches depend on shapes alone, or make that tensor "
+                f"{where}: {line} reads the value of a tensor, but traced tensors have none "
+                f"({name}); make sizes and branches depend only on shapes, or make that tensor "
                 'with device="cpu"'
             ) from None
         raise DescriptionError(f"{where}: {line} raised {name}: {message}; correct it") from None

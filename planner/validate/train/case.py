@@ -49,7 +49,7 @@ def run_cases(
     logging.getLogger("torch").setLevel(logging.ERROR)
     results = []
     references: dict[str, tuple[list[float], Tensors]] = {}
-    rank.report("meeting the other ranks")
+    rank.report("joining the process group")
     with joined(rank):
         for case in payload["cases"]:
             result = _Case(rank, case, payload.get("fault", "")).run(references)
@@ -69,7 +69,7 @@ class _Case:
 
     def run(self, references: dict[str, tuple[list[float], Tensors]]) -> dict[str, Any]:
         case = self.case
-        self._say("the single process it must equal")
+        self._say("training the reference on a single process")
         key = repr(self.task)
         if key not in references:
             references.clear()

@@ -191,7 +191,7 @@ def estimate_peak(case: dict[str, Any]) -> dict[str, Any]:
     Left out: the device's context and the allocator's reserve, which ranks do not count either.
     """
     if case["task"] == "mlp":
-        return {"planned_peak_bytes": None, "peak_why_not": f"{case['task']} is no transformer"}
+        return {"planned_peak_bytes": None, "peak_why_not": f"{case['task']} is not a transformer"}
     # the peak does not depend on the machine's rates
     memory = _estimate(case, load_machine("laptop")).memory_bytes
     peak = memory["total"] - sum(memory.get(part, 0.0) for part in _LEFT_OUT)
@@ -221,10 +221,10 @@ def estimate_time(case: dict[str, Any], machine: Machine) -> dict[str, Any]:
 def _estimate(case: dict[str, Any], machine: Machine) -> Any:
     task, spread = make_task(case["task"], case["sizes"]), case["spread"]
     assert isinstance(task, ModelTask)
-    alike = ("dp", "tp", "pp", "sequence_parallel", "zero_stage")
+    shared_fields = ("dp", "tp", "pp", "sequence_parallel", "zero_stage")
     layout = Layout.described(
         {
-            **{name: spread[name] for name in alike},
+            **{name: spread[name] for name in shared_fields},
             "vpp": spread["chunks"],
             "micro_batch": task.batch // spread["dp"] // spread["micro_batches"],
             "grad_accumulation": spread["micro_batches"],
@@ -244,9 +244,9 @@ def _framework(case: dict[str, Any]) -> Framework:
     framework = load_framework("ddp" if plain else "fsdp2")
     # a gate is a separate product; on a CPU, RMS norm is several kernels, layer norm one
     model = case["sizes"].get("model", {})
-    apart = case["device"] == "cpu" and model.get("norm") == "rmsnorm"
+    unfused_norm = case["device"] == "cpu" and model.get("norm") == "rmsnorm"
     kernels = framework.kernels.replaced(
-        fused_norm=not apart,
+        fused_norm=not unfused_norm,
         # the loss is that of a single process, on full logits
         gathers_logits=True,
         fused_activation=framework.kernels.fused_activation and not model.get("gated_mlp"),

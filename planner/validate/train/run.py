@@ -82,7 +82,7 @@ def _difference(old: Any, new: dict[str, Any]) -> str:
     if not isinstance(old, dict):
         return "unreadable"
     changed = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
-    return ", ".join(f"{n}: {shorten(str(old.get(n)), 40)} there" for n in changed[:3])
+    return ", ".join(f"{n}: {shorten(str(old.get(n)), 40)} in the file" for n in changed[:3])
 
 
 MAX_WORLD = 64
@@ -164,7 +164,8 @@ def _with_model(options: RunOptions) -> RunOptions:
     small_model = untie_embeddings(model)
     if not options.exact and isinstance(sequence, int):
         small_model = reduced(model, sequence)
-        print(f"{model.name} is run reduced ({RULES}); --exact leaves it", file=sys.stderr)
+        message = f"Running a reduced {model.name} ({RULES}); use --exact for the full size"
+        print(message, file=sys.stderr)
     described = {**own_sizes, "sequence": sequence, "model": small_model.model_dump(mode="json")}
     sizes = {**options.sizes, OWN_MODEL: described}
     return replace(options, tasks=(*options.tasks, OWN_MODEL), sizes=sizes)
@@ -258,7 +259,7 @@ class _Progress:
     def __init__(self, total: int, done: int, *, quiet: bool) -> None:
         self._total, self._done, self._quiet, self._last = total, done, quiet, ""
         if done and not quiet:
-            print(f"{done} of {total} cases were done before", file=sys.stderr)
+            print(f"{done} of {total} cases were finished before", file=sys.stderr)
 
     def at(self, rank: int, text: str) -> None:
         """Print the current activity of rank 0."""

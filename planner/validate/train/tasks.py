@@ -175,14 +175,14 @@ def make_task(name: str, fields: Mapping[str, Any] | None = None) -> Task:
             raise DescriptionError(f"{field} = {value!r} must be a whole number of at least 1")
     if unknown := sorted(set(sizes) - set(_SIZES[name])):
         if described is not None:
-            raise DescriptionError(f"{unknown[0]} is no size of model; use batch and sequence")
+            raise DescriptionError(f"{unknown[0]} is not a size of `model`; use batch and sequence")
         raise DescriptionError(f"{name} has the sizes {', '.join(_SIZES[name])}; use those")
     sizes = _SIZES[name] | sizes
     if name == "mlp":
         return _check_size(MlpTask(**sizes))
     model = _small_gpt(sizes) if described is None else Model.described(described, where="model")
     if reason := _reason_not_trained(model):
-        raise DescriptionError(f"{model.name} is not run: {reason}")
+        raise DescriptionError(f"{model.name} cannot be run: {reason}")
     return _check_size(ModelTask(name, model, sizes["batch"], sizes["sequence"]))
 
 
@@ -213,7 +213,7 @@ def _small_gpt(sizes: dict[str, int]) -> Model:
 def _reason_not_trained(model: Model) -> str:
     """Reason why a user's model is not trained on ranks; empty if it is."""
     if reason := unsupported(model):
-        return f"{reason} are not built; run llama-3-8b or gpt2 for a model of the same shape"
+        return f"{reason} are not supported; run llama-3-8b or gpt2 for a model of the same shape"
     if model.vision is not None or not model.output_head:
         return "it predicts no tokens; `planner validate trace` traces it"
     if model.experts is not None:
@@ -226,8 +226,8 @@ def _check_size(task: T) -> T:
     num_elements = max(4 * task.num_params, task.batch * math.prod(task.stream) * task.depth)
     if num_elements > _MOST_ELEMENTS:
         raise DescriptionError(
-            f"{task.name} of {task.num_params:,} parameters and batch {task.batch} is no small "
-            f"shard; stay below {_MOST_ELEMENTS:,} elements of state and of activations"
+            f"{task.name} of {task.num_params:,} parameters and batch {task.batch} is too large "
+            f"for a small shard; stay below {_MOST_ELEMENTS:,} elements of state and of activations"
         )
     return task
 

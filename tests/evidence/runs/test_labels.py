@@ -54,7 +54,7 @@ def test_trainers_that_no_one_else_has_are_the_nearest(
     tmp_path: Path, label: str, sentence: str
 ) -> None:
     [run] = read(tmp_path, {"framework": label, "year": 2024, "recompute": ""})
-    assert f"{label} is not described; {sentence}" in run.assumed
+    assert f"{label} is not described; treated {sentence}" in run.assumed
     assert run.layout.recompute == "selective"
 
 

@@ -136,8 +136,8 @@ def test_contradicting_global_batch_takes_the_layouts(tmp_path: Path) -> None:
         ("recompute", "sometimes", "is not known"),
         ("n_heads", "33", "must divide hidden"),
         ("ep", "5", "ep = 5 must divide"),
-        ("gpu", "TPU v5p", "no device of the catalogue"),
-        ("model", "ResNet-50", "no transformer"),
+        ("gpu", "TPU v5p", "not a device of the catalogue"),
+        ("model", "ResNet-50", "not a known kind of transformer"),
         ("precision", "nvfp4", "4-bit"),
         ("precision", "fp8", "not supported"),
     ],
@@ -193,7 +193,7 @@ def test_semicolons(tmp_path: Path) -> None:
 def test_what_is_no_table_of_runs(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "not.csv"
     path.write_bytes(content)
-    with pytest.raises(CatalogueError, match="no table of runs"):
+    with pytest.raises(CatalogueError, match="not a table of runs"):
         read_runs(path)
 
 
@@ -347,7 +347,7 @@ def test_unknown_software_is_stood_in_for_and_said(
 ) -> None:
     run = accepted(tmp_path, **{**OPEN, "system": "", "year": 2024, **cells})
     assert run.framework.name == name
-    assert any(f"is not described; as {name}" in text for text in run.assumed)
+    assert any(f"is not described; treated as {name}" in text for text in run.assumed)
 
 
 # --- labels -----------------------------------------------------------------------------------
@@ -492,7 +492,7 @@ def test_memory_of_the_row_overrides_the_catalogue() -> None:
 def test_devices_without_a_profile() -> None:
     with pytest.raises(PlannerError, match="no hardware profile has a MI350X"):
         machine_of("", "MI350X", 288, 8)
-    with pytest.raises(PlannerError, match="no device of the catalogue"):
+    with pytest.raises(PlannerError, match="not a device of the catalogue"):
         machine_of("", "Gaudi 2", 96, 8)
     found = machine_of("", "H100", 80, 5)
     assert found.machine.node.num_devices == 4
@@ -589,7 +589,7 @@ def test_experts_come_from_the_catalogue(tmp_path: Path) -> None:
         activation="swiglu",
     )
     assert known.model.experts is not None
-    assert "do not tell top_k" in refused(tmp_path, model="Unheard MoE", n_experts=16)
+    assert "no column states top_k" in refused(tmp_path, model="Unheard MoE", n_experts=16)
 
 
 @pytest.mark.parametrize(
@@ -848,7 +848,7 @@ def test_the_interconnect_of_a_row_is_that_of_its_run(
 def test_a_rate_of_no_count_of_interfaces_is_said(tmp_path: Path, interconnect: str) -> None:
     run = accepted(tmp_path, system="Selene", interconnect=interconnect)
     assert run.machine.node_bytes_per_s == 200e9
-    assert any("tells no count and rate of interfaces" in sentence for sentence in run.assumed)
+    assert any("states no count and rate of interfaces" in sentence for sentence in run.assumed)
     assert any(interconnect in sentence for sentence in run.assumed)
 
 

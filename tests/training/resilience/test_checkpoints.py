@@ -185,7 +185,7 @@ def test_local_disks_are_drained_behind_steps() -> None:
     found = checkpoint_of(job(), SHARDED, Checkpoints(storage="local-disk"))
     assert float(found.behind_s) > 0
     bare = job(machine="juwels-booster")
-    with pytest.raises(DescriptionError, match="no disk of their own"):
+    with pytest.raises(DescriptionError, match="no local disk"):
         checkpoint_of(bare, SHARDED, Checkpoints(storage="local-disk"))
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from planner.validate.ranks.launch import Failure, RankState, _blame
 from planner.validate.ranks.rank import RankError
-from planner.validate.ranks.rank_process import _remove, abandon, enter, private_folder
+from planner.validate.ranks.rank_process import _remove, end_peers, private_folder, write_pid
 
 
 @pytest.fixture
@@ -52,8 +52,8 @@ def test_the_ranks_of_a_killed_launcher_end_each_other(place: Path) -> None:
     os.kill(peer.pid, signal.SIGSTOP)  # one that is stopped cannot leave by itself
     (folder / "pid.0").write_text(str(peer.pid))
     (folder / "pid.1").write_text("")  # one that had not begun
-    enter(folder, 2)
-    abandon(folder)
+    write_pid(folder, 2)
+    end_peers(folder)
     assert peer.wait(300) == -signal.SIGKILL
     assert list(place.iterdir()) == []
 
@@ -81,7 +81,10 @@ def test_no_place_at_all(monkeypatch: Any) -> None:
         ({1: Failure.ERROR, 3: Failure.DIED}, "rank 3 of 4 it said so, while at work"),
         # one that says nothing keeps the others waiting until they give up
         ({1: Failure.PEER_GONE, 3: Failure.PEER_GONE}, "rank 2 of 4 hangs: no progress for"),
-        (dict.fromkeys((1, 2, 3), Failure.PEER_GONE), "rank 1 of 4 lost the others while at work"),
+        (
+            dict.fromkeys((1, 2, 3), Failure.PEER_GONE),
+            "rank 1 of 4 lost the other ranks while at work",
+        ),
         ({1: Failure.ERROR, 2: Failure.ERROR}, "rank 1 of 4, while"),
     ],
 )

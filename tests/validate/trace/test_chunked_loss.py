@@ -68,9 +68,9 @@ def test_a_loss_in_pieces(
 @pytest.mark.parametrize(
     ("name", "degrees", "message"),
     [
-        (OWN_HEAD, {"tp": 2}, "not traced beside tp, pp, cp, ep and adapters; use dp alone"),
+        (OWN_HEAD, {"tp": 2}, "not traced with tp, pp, cp, ep or adapters; use only dp"),
         (OWN_HEAD, {"zero_stage": 0}, "not traced with zero_stage = 0"),
-        ("gemma-2-27b", {}, "plain logits alone"),
+        ("gemma-2-27b", {}, "traced only for plain logits"),
     ],
 )
 def test_refusals(tracer: Tracer, name: str, degrees: dict[str, Any], message: str) -> None:

@@ -85,7 +85,7 @@ def test_what_is_packed_takes_the_stored_bytes_and_comes_back() -> None:
 @pytest.mark.parametrize(
     ("model", "degrees", "workload", "message"),
     [
-        ("llama-3-8b", {"tp": 2}, {"lora_rank": 8}, "use dp alone"),
+        ("llama-3-8b", {"tp": 2}, {"lora_rank": 8}, "use only dp"),
         ("mixtral-8x7b", {}, {"lora_rank": 8}, "use a dense model"),
         ("gpt2", {}, {"frozen": ("embedding",)}, "one tensor"),
         ("llama-3-8b", {}, {"lora_rank": 8, "lora_dropout": 0.1}, "lora_dropout = 0.1"),

@@ -309,11 +309,11 @@ _WRONG = {
     "def build(): return nn.Linear(8, 8), ()": "returned a tuple of nothing as the sample",
     "def build(): return nn.Linear(8, 8), torch.empty(7)": "its forward pass raised RuntimeError",
     "def build(): return nn.Linear(8, int(torch.ones(1).item())), torch.empty(8)": (
-        "asks for the value of a tensor"
+        "reads the value of a tensor"
     ),
-    _FORWARD.format("return y if y.sum() > 0 else -y"): "line 9 of .* asks for the value",
-    _FORWARD.format("return y[y > 0]"): "line 9 of .* asks for the value",
-    _FORWARD.format("return (y @ y.t()).logsumexp(1)"): "does not grow evenly with the batch",
+    _FORWARD.format("return y if y.sum() > 0 else -y"): "line 9 of .* reads the value",
+    _FORWARD.format("return y[y > 0]"): "line 9 of .* reads the value",
+    _FORWARD.format("return (y @ y.t()).logsumexp(1)"): "is not linear in the batch",
     _FORWARD.format("return y.detach()"): "nothing to train",
     "import os\ndef build(): os._exit(3)": "ended the process that traces it",
 }

@@ -90,5 +90,5 @@ def test_what_is_not_traced_is_said(tracer: Tracer) -> None:
     layout = Layout(dp=8, recompute="selective", recompute_modules=("layernorm",))
     with pytest.raises(LayoutError, match="recompute of layernorm is not traced; use mlp or moe"):
         compared(tracer, layout)
-    with pytest.raises(LayoutError, match="not traced beside tp, pp and cp"):
+    with pytest.raises(LayoutError, match="not traced with tp, pp or cp"):
         compared(tracer, Layout(dp=4, tp=2, offload_activations=True))

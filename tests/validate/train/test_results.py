@@ -35,7 +35,7 @@ def test_results_of_other_settings_are_not_mixed(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     ResultsFile(path, {"world": 2})
     assert not ResultsFile(path, {"world": 2}).cases
-    with pytest.raises(ResultsError, match="world: 2 there"):
+    with pytest.raises(ResultsError, match="world: 2 in the file"):
         ResultsFile(path, {"world": 4})
     path.write_text('{"cases": 3}')
     with pytest.raises(ResultsError, match="holds no results"):

@@ -83,7 +83,7 @@ def test_busy_cores_are_tried_again(loads: list[Load], attempts: int, monkeypatc
         ({"sizes": {"mlp": {"wdth": 1}}, "strategies": ("ddp",)}, "has the sizes"),
         ({"sizes": [1]}, "sizes must name sizes by task"),
         ({"sizes": {"mlp": 3}}, "sizes must name sizes by task"),
-        ({"sizes": {"mlp": {"width": 10**6}}, "strategies": ("ddp",)}, "no small shard"),
+        ({"sizes": {"mlp": {"width": 10**6}}, "strategies": ("ddp",)}, "large for a small shard"),
         ({"sizes": {"gpt": {"heads": 3}}, "tasks": ("gpt",), "strategies": ("ddp",)}, "divide"),
         ({"attempts": 0}, "attempts"),
         ({"fault": "x"}, "fault = 'x' must be KIND:RANK:STEP"),
