@@ -18,7 +18,7 @@ Query = dict[str, str]
 
 _QUERY, _SHOWN, _ARRIVALS = "asked", "shown", "arrivals"
 _PARAMETERS, _ADDRESS, _PAGE = "stated", "told", "page"
-_MOST_SAID = 12
+_MAX_LISTED = 12
 _LONGEST = 20_000
 
 
@@ -50,9 +50,10 @@ class QueryReader:
 
     def choice(self, key: str, options: Sequence[str], usual: str) -> str:
         """Read one of `options`."""
-        wish = self.text(key, usual)
-        if wish not in options:
-            self._replace(key, wish, _possible(wish, [word for word in options if word]), usual)
+        raw_value = self.text(key, usual)
+        if raw_value not in options:
+            valid = _valid_values(raw_value, [word for word in options if word])
+            self._replace(key, raw_value, valid, usual)
         return str(self.values[key])
 
     def truth(self, key: str, usual: bool) -> bool:
@@ -68,60 +69,61 @@ class QueryReader:
         self.values[key] = accepted = [word for word in requested if word in options]
         for word in requested:
             if word not in accepted:
-                self._say(f"{_named(key)}: {word!r} was asked, {_possible(word, options)}")
+                valid = _valid_values(word, options)
+                self._add_message(f"{_label(key)}: {word!r} is not valid ({valid})")
         return accepted
 
     def number(
         self, key: str, least: float, most: float, usual: float | None, kind: type = int
     ) -> Any:
         """Read a number, clamped to the range from `least` to `most`."""
-        wish = self.text(key)
+        raw_value = self.text(key)
         self.defaults[key] = self.values[key] = usual
         if key not in self.query:
             return usual
         try:
-            value = kind(wish)
+            value = kind(raw_value)
             int(value)  # neither infinite nor no number at all
         except (ValueError, OverflowError):
             kind_name = "whole number" if kind is int else "number"
-            self._replace(key, wish, f"which is no {kind_name}", usual)
+            self._replace(key, raw_value, f"use a {kind_name}", usual)
             return usual
         self.values[key] = value
         if not least <= value <= most:
             nearest = kind(least if value < least else most)
-            possible = f"{least:,} to {most:,}" if least < most else f"only {least:,}"
-            self._replace(key, wish, f"{possible} is possible", nearest)
+            valid = f"use {least:,} to {most:,}" if least < most else f"only {least:,} is possible"
+            self._replace(key, raw_value, valid, nearest)
         return self.values[key]
 
     def checked(self, key: str, check: Callable[[str], Any], usual: str = "") -> Any:
         """Parse a text with `check`; if that fails, add a message and use `usual`."""
-        wish = self.text(key, usual)
+        raw_value = self.text(key, usual)
         try:
-            return check(wish)
+            return check(raw_value)
         except PlannerError as error:
-            self._say(f"{_named(key)}: {error.plain}; nothing of it is used")
+            self._add_message(f"{_label(key)}: {error.plain}; ignored")
             return check(usual)
 
-    def _replace(self, key: str, wish: str, possible: str, value: Any) -> None:
+    def _replace(self, key: str, raw_value: str, valid: str, value: Any) -> None:
         self.values[key] = value
-        shown = "nothing" if value is None else f"{value:,}" if isinstance(value, int) else value
-        self._say(f"{_named(key)}: {shorten(wish, 40)!r} was asked, {possible}; {shown} is shown")
+        used = "nothing" if value is None else f"{value:,}" if isinstance(value, int) else value
+        text = shorten(raw_value, 40)
+        self._add_message(f"{_label(key)}: {text!r} is not valid ({valid}); using {used}")
 
-    def _say(self, sentence: str) -> None:
+    def _add_message(self, sentence: str) -> None:
         self.messages.append(shorten(sentence, 400).rstrip(".") + ".")
 
 
-def _named(key: str) -> str:
+def _label(key: str) -> str:
     return key.replace("_", " ").capitalize()
 
 
-def _possible(wish: str, options: Sequence[str]) -> str:
+def _valid_values(raw_value: str, options: Sequence[str]) -> str:
     """Name the valid options, or the closest matches, for a message."""
-    if len(options) <= _MOST_SAID:
-        return f"possible here is {', '.join(options) or 'none'}"
-    matches = difflib.get_close_matches(wish[:80].lower(), options, n=3, cutoff=0.4)
-    guess = f"not known: did you mean {' or '.join(matches)}?"
-    return f"which is {guess if matches else 'unknown'}"
+    if len(options) <= _MAX_LISTED:
+        return f"use {', '.join(options)}" if options else "none is available"
+    matches = difflib.get_close_matches(raw_value[:80].lower(), options, n=3, cutoff=0.4)
+    return f"did you mean {' or '.join(matches)}?" if matches else "unknown"
 
 
 def begin(

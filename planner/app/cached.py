@@ -16,12 +16,12 @@ from planner.choose.planning import estimate, plan_job, whole_training
 from planner.choose.plots import (
     Axis,
     LayoutSpace,
-    PlayedStep,
     ScalePoint,
+    SimulatedStep,
     layout_space,
     parallel_axes,
-    play_step,
     scenario_of,
+    simulate_step,
 )
 from planner.cost.estimate import Estimate
 from planner.cost.memory.footprint import stage_memory
@@ -72,9 +72,11 @@ def training_of(job: PageJob, packed: str, training_json: str) -> WholeTraining:
 
 
 @st.cache_data(max_entries=64, show_spinner=False, hash_funcs=_HASH)
-def played_of(job: PageJob, packed: str) -> PlayedStep:
+def simulated_step_of(job: PageJob, packed: str) -> SimulatedStep:
     """Simulate the step of a layout event by event."""
-    return play_step(job.model, job.machine, job.workload, estimate_of(job, packed), job.experience)
+    return simulate_step(
+        job.model, job.machine, job.workload, estimate_of(job, packed), job.experience
+    )
 
 
 @st.cache_data(max_entries=64, show_spinner=False, hash_funcs=_HASH)
@@ -103,7 +105,7 @@ def files_of(job: PageJob, packed: str) -> tuple[bytes, str]:
     return zip_bytes(files), ""
 
 
-@st.cache_data(max_entries=64, show_spinner="Working it out ...", hash_funcs=_HASH)
+@st.cache_data(max_entries=64, show_spinner="Computing ...", hash_funcs=_HASH)
 def answer_of(job: PageJob, question: str, options: str) -> Answer:
     """Answer a question about a job; `options` is JSON."""
     return QUESTIONS[question](
@@ -162,7 +164,7 @@ def kept_batch(layout: Layout, batch: int) -> Layout:
     if batch % once:
         candidates = [n for n in (batch // once * once, (batch // once + 1) * once) if n]
         raise LayoutError(
-            f"a batch of {batch:,} is no multiple of dp * micro_batch = {once:,}; use other "
+            f"a batch of {batch:,} is not a multiple of dp * micro_batch = {once:,}; use other "
             f"degrees or a batch of {' or '.join(f'{n:,}' for n in candidates)}"
         )
     return layout.replaced(grad_accumulation=batch // once)

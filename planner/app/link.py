@@ -19,7 +19,7 @@ from planner.errors import CatalogueError, LayoutError, shorten
 
 _MAX_CONFIG_BYTES = 1_000_000
 _MAX_LINK = 6000
-_MOST_VALUE = 2000
+_MAX_VALUE = 2000
 
 
 def pack_layout(layout: Layout, framework: str) -> str:
@@ -36,8 +36,8 @@ def unpack_layout(text: str) -> tuple[Layout, str]:
     for part in parts:
         name, dot, value = part.partition(".")
         if not dot:
-            message = f"{shorten(part)!r} in the address is no field of a layout; "
-            raise LayoutError(f"{message}open the link again as it was given")
+            message = f"{shorten(part)!r} in the address is not a field of a layout; "
+            raise LayoutError(f"{message}open the original link again")
         fields[name] = value
     return Layout.from_text(fields, where="address"), framework
 
@@ -63,7 +63,7 @@ def parse_config(data: bytes) -> dict[str, Any]:
             "config.json"
         ) from None
     if not isinstance(fields, dict):
-        raise CatalogueError("the file holds no JSON object; give a config.json")
+        raise CatalogueError("the file is not a JSON object; give a config.json")
     return fields
 
 
@@ -122,7 +122,7 @@ def read_own(data: bytes, file_name: str) -> OwnDescription:
 
 def _is_shape(value: Any) -> bool:
     """True if a configuration value is plain and small enough to describe shapes."""
-    return isinstance(value, (int, float, str, bool, dict)) and len(json.dumps(value)) < _MOST_VALUE
+    return isinstance(value, (int, float, str, bool, dict)) and len(json.dumps(value)) < _MAX_VALUE
 
 
 def _safe(name: str) -> str:

@@ -41,7 +41,7 @@ _NARROW = (
     "h1 {font-size: 2rem !important} h2 {font-size: 1.5rem !important}}"
 )
 # on a phone the verdict should be visible without scrolling
-_CHOSEN = (
+_SELECTED = (
     "[data-testid$=Active]",
     "[aria-checked=true]",
     "[aria-selected=true]",
@@ -49,7 +49,7 @@ _CHOSEN = (
     "[data-testid=stSliderThumbValue]",
 )
 # on a dark background, text in the colour of buttons is unreadable
-_READABLE = f":is({', '.join(_CHOSEN)}) p {{color: light-dark(#0072B2, #9CD3F5) !important}}"
+_READABLE = f":is({', '.join(_SELECTED)}) p {{color: light-dark(#0072B2, #9CD3F5) !important}}"
 # elements that only run a script take no space
 _HIDDEN = "[data-testid=stElementContainer]:has(> [data-testid=stHtml] > script) {display: none}"
 _STYLE = f"<style>{_SPACE} {_TABLES} {_NARROW} {_READABLE} {_HIDDEN} {FIGURES}</style>"
@@ -118,18 +118,18 @@ def _begin(path: str) -> tuple[PageRequest, dict[str, list[str]]]:
     def read(reader: address.QueryReader) -> None:
         requests.append(own_runs.with_own_runs(page_job.read(reader)))
         jobs[:] = reader.keys
-        _asks(path, reader, requests[-1])
+        _read_query(path, reader, requests[-1])
 
     address.begin(path, read, page_job.follow)
     parameters = {}
     for page in PAGES:
         reader = address.QueryReader(requests[-1].reader.query)
-        _asks(page, reader, requests[-1])
+        _read_query(page, reader, requests[-1])
         parameters[page] = [*jobs, *reader.keys]
     return requests[-1], parameters
 
 
-def _asks(path: str, reader: address.QueryReader, request: PageRequest) -> None:
+def _read_query(path: str, reader: address.QueryReader, request: PageRequest) -> None:
     """Read the parameters that only one page has."""
-    if asks := getattr(PAGES[path], "asks", None):
-        asks(reader, request.job)
+    if read_query := getattr(PAGES[path], "read_query", None):
+        read_query(reader, request.job)

@@ -20,7 +20,7 @@ from planner.cli.options.option_styles import AsCsv, AsJson
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
-    summary = "Questions that take many plans: a sentence, a table, the reasons."
+    summary = "Answer a question with many plans: a sentence, a table, the reasons."
     group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=summary)
     for name, question in QUESTIONS.items():
         add_command = group.command(name, help=question.description, short_help=question.summary)

@@ -85,7 +85,7 @@ def machines_command(as_json: AsJson = False) -> int:
 
 
 def frameworks_command(as_json: AsJson = False) -> int:
-    """List the frameworks that are described, each with its switches (`-f fsdp2+compile`)."""
+    """List the frameworks of the catalogue and their switches (`-f fsdp2+compile`)."""
     frameworks = [load_framework(name) for name in names("framework")]
     records = [
         {
@@ -110,7 +110,7 @@ def _framework_lines(frameworks: list[Framework]) -> Iterator[str]:
 
 
 def datasets_command(as_json: AsJson = False) -> int:
-    """List the datasets that are described (`planner ask data --dataset NAME`)."""
+    """List the datasets of the catalogue (`planner ask data --dataset NAME`)."""
     datasets = [load_dataset(name) for name in names("dataset")]
     return _print_list(
         as_json,
@@ -189,7 +189,7 @@ def show_command(
     ],
     as_json: AsJson = False,
     as_toml: Annotated[
-        bool, typer.Option("--toml", help="Print TOML that is read wherever a model is named.")
+        bool, typer.Option("--toml", help="Print TOML that can replace the name of a model.")
     ] = False,
     overrides: Overrides = None,
 ) -> int:
@@ -213,7 +213,7 @@ def show_command(
         described = load_machine(name, tuple(overrides or ()))
     if as_toml:
         if not isinstance(described, Model):
-            raise DescriptionError(f"{shorten(name)} is no model; leave --toml out, or use --json")
+            raise DescriptionError(f"{shorten(name)} is not a model; omit --toml, or use --json")
         from planner.show.descriptions import model_toml
 
         print(model_toml(described), end="")

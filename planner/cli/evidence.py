@@ -46,7 +46,7 @@ def backtest_command(
     ] = "source",
     as_json: AsJson = False,
 ) -> int:
-    """Score estimates against measured runs, every row; exit 3 where rows were refused."""
+    """Score estimates against measured runs, every row; exit 3 if rows were refused."""
     from planner.show.measured_runs import main
     from planner.show.terminal import console
 
@@ -97,7 +97,7 @@ def _held_out(result: Calibration) -> str:
     if folds is None:
         runs = counted(result.num_runs, "run") + " of one layout" * (result.num_runs > 2)
         return (
-            f"{runs}: too few to tell what the fit brings elsewhere; add runs of other layouts or "
+            f"{runs}: too few to check the fit on other runs; add runs of other layouts or "
             "models, or give these to `plan --measured`"
         )
     message = (
@@ -133,27 +133,27 @@ def collectives_command(
         str | None, typer.Argument(metavar="[MACHINE]", help="Machine name or TOML file.")
     ] = None,
     machine: Annotated[
-        str | None, typer.Option("--machine", "-m", help="The same, as an option.")
+        str | None, typer.Option("--machine", "-m", help="Machine, as an option.")
     ] = None,
     nodes: Annotated[
-        int | None, typer.Option("--nodes", "-n", help="All devices of so many nodes.")
+        int | None, typer.Option("--nodes", "-n", help="All devices of this many nodes.")
     ] = None,
     ranks: Annotated[
-        int | None, typer.Option(help="So many devices instead, from the first of a node on.")
+        int | None, typer.Option(help="Size of the group; starts at a node's first device.")
     ] = None,
     stride: Annotated[
-        int, typer.Option(help="With --ranks: so many devices apart; 1 fills nodes.")
+        int, typer.Option(help="With --ranks: devices from rank to rank; 1 fills nodes.")
     ] = 1,
     size: Annotated[str, typer.Option(help="Buffer size, such as 64MiB.")] = "64MiB",
     operation: Annotated[
-        str | None, typer.Option(help="One operation alone, such as broadcast.")
+        str | None, typer.Option(help="Only one operation, such as broadcast.")
     ] = None,
     against: Annotated[Path | None, typer.Option(help="nccl-tests output or CSV to score.")] = None,
     network: NetworkName = None,
     overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> int:
-    """Time of every collective by algorithm, or its score against nccl-tests output."""
+    """Print collective times by algorithm, or score them against nccl-tests output."""
     from planner.show.collective_report import collectives_text, score_text
 
     name = _one_machine(machine_name, machine)
@@ -203,7 +203,7 @@ def _collectives(
     from planner.cost.network.collective_table import OPERATIONS, group_of, table, whole_nodes
 
     if ranks is None and stride != 1:
-        raise PlannerError(f"--stride {stride} goes with --ranks: of how many ranks is the group?")
+        raise PlannerError(f"--stride {stride} goes with --ranks, the size of the group; give both")
     if ranks is not None and nodes is not None:
         raise PlannerError(
             "--nodes takes all devices of nodes, --ranks a group of any size; give one of them"
@@ -242,7 +242,7 @@ def compare_command(
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Compare a real run's log with its estimate; exit 3 where both cannot be of one run."""
+    """Compare a log with its estimate; exit 3 if log and job cannot belong to the same run."""
     from planner.evidence.logs.comparison import compare_log, comparison_dict, comparison_text
     from planner.evidence.logs.scalars import chosen_columns
 

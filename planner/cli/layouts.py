@@ -186,7 +186,7 @@ def simulate_command(
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Play one step of a layout event by event: what waits for what, and what to widen.
+    """Simulate one step of a layout event by event: waiting times, and what would speed it up.
 
     State the layout as for `planner estimate`; the simulation uses the same times.
     """
@@ -234,19 +234,21 @@ def emit_command(
         typer.Option(
             min=1,
             max=1000,
-            help="Which layout of the plan; 1 is the fastest. Else the recommended one.",
+            help="Rank of the layout in the plan; 1 is the fastest. Default: the recommended one.",
         ),
     ] = None,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Steps; else those of --tokens, or 1000.")
+        int | None, typer.Option(min=1, help="Steps; default: those of --tokens, or 1000.")
     ] = None,
-    queue: Annotated[str, typer.Option(help="Queue; else the shortest that holds the run.")] = "",
+    queue: Annotated[
+        str, typer.Option(help="Queue; default: the shortest that fits the run.")
+    ] = "",
     benchmark: Annotated[
         bool,
         typer.Option("--benchmark", help="Also a script that times collectives on these nodes."),
     ] = False,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder; else one named after the job.")
+        Path | None, typer.Option("--output", "-o", help="Folder; default: named after the job.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite files.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the files only.")] = False,

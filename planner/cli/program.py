@@ -39,28 +39,28 @@ _MODULES = {
 _SUMMARIES = {
     "plan": "Search every layout: which strategy fits, how much memory, how long a step.",
     "estimate": "Estimate one layout: memory by part and stage, step time by part.",
-    "simulate": "Play one step of a layout event by event: what waits for what, and what to widen.",
+    "simulate": (
+        "Simulate one step of a layout event by event: waiting times, and what would speed it up."
+    ),
     "sweep": (
-        "Ask thousands of questions, on cores or a cluster: models, machines, nodes, what-ifs."
+        "Answer thousands of questions on cores or a cluster: models, machines, nodes, what-ifs."
     ),
     "app": "Open the explorer in a browser (extra `app`).",
     "models": "List the models of the catalogue.",
     "machines": "List the machines of the catalogue.",
-    "frameworks": (
-        "List the frameworks that are described, each with its switches (`-f fsdp2+compile`)."
-    ),
-    "datasets": "List the datasets that are described (`planner ask data --dataset NAME`).",
+    "frameworks": "List the frameworks of the catalogue and their switches (`-f fsdp2+compile`).",
+    "datasets": "List the datasets of the catalogue (`planner ask data --dataset NAME`).",
     "show": (
         "Show everything known about a machine, a model, a framework, constants or preferences."
     ),
     "emit": "Write the files that run a layout: job script, framework configuration, README.",
-    "backtest": "Score estimates against measured runs, every row; exit 3 where rows were refused.",
+    "backtest": "Score estimates against measured runs, every row; exit 3 if rows were refused.",
     "calibrate": "Calibrate a hardware profile, from measured runs or by measuring this machine.",
-    "collectives": "Time of every collective by algorithm, or its score against nccl-tests output.",
+    "collectives": "Print collective times by algorithm, or score them against nccl-tests output.",
     "compare": (
-        "Compare a real run's log with its estimate; exit 3 where both cannot be of one run."
+        "Compare a log with its estimate; exit 3 if log and job cannot belong to the same run."
     ),
-    "ask": "Questions that take many plans: a sentence, a table, the reasons.",
+    "ask": "Answer a question with many plans: a sentence, a table, the reasons.",
     "validate": "Check estimates with real torch.",
 }
 
@@ -118,7 +118,7 @@ def _plain(message: str) -> str:
     return message
 
 
-def _named(context: Any) -> str:
+def _command_path(context: Any) -> str:
     """Return the command that an error is about, as the user types it."""
     words: list[str] = []
     while context is not None and context.parent is not None:
@@ -152,7 +152,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             if message.startswith("Usage:"):  # a command group without a command
                 print(message, file=sys.stderr)
                 sys.exit(WRONG_USE)
-            command = _named(getattr(error, "ctx", None))
+            command = _command_path(getattr(error, "ctx", None))
             _fail(f"{shorten(_plain(message), _LONGEST)} (`{command} --help` shows the options)")
         raise
     sys.exit(code if isinstance(code, int) else FITS)

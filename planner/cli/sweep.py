@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
 
 
 def sweep_command(
-    sweep: Annotated[Path, typer.Argument(help="What is asked: a TOML or JSON file.")],
+    sweep: Annotated[Path, typer.Argument(help="Questions: a TOML or JSON file.")],
     into: Annotated[
         Path | None,
         typer.Option("--into", "-o", help="Table to write, .parquet or .csv; else CSV is printed."),
@@ -43,18 +43,18 @@ def sweep_command(
     address: Annotated[
         str | None,
         typer.Option(
-            "--address", help="Of a Dask scheduler, tcp://host:8786 or its file, or of Ray."
+            "--address", help="Dask scheduler (tcp://host:8786 or its file), or Ray address."
         ),
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option(min=0, help="Questions to ask now; the others wait for the next call."),
+        typer.Option(min=0, help="Questions to answer now; the others wait for the next call."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Count the questions, show the first, ask none.")
+        bool, typer.Option("--dry-run", help="Only count the questions, and show the first.")
     ] = False,
 ) -> int:
-    """Ask thousands of questions, on cores or a cluster: models, machines, nodes, what-ifs.
+    """Answer thousands of questions on cores or a cluster: models, machines, nodes, what-ifs.
 
     With --into, a journal next to the table keeps the answers: the same command continues where an
     earlier one stopped. A refused question becomes a row with the reason.
@@ -113,11 +113,11 @@ def _summary(result: SweepResult, into: Path, progress: Progress) -> str:
 
 def _report_interrupt(progress: Progress | None, into: Path | None) -> int:
     """Print how many answers are kept, and return the exit code of an interrupt."""
-    message = "no question was asked yet"
+    message = "no question was answered yet"
     if progress is not None and progress.total:
-        fate = "and none kept; name a table with --into, and they are"
+        fate = "and not kept; name a table with --into to keep them"
         if into:
-            fate = "are kept, and the same command goes on from there"
+            fate = "are kept, and the same command continues from there"
         message = f"{progress.done:,} of {counted(progress.total, 'question')} answered {fate}"
     print(f"planner: interrupted: {message}", file=sys.stderr, flush=True)
     return INTERRUPTED

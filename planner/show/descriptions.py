@@ -140,7 +140,7 @@ def spelled(name: str, switch: Switch) -> str:
 def written(switch: Switch) -> str:
     """Format the arguments and variables that a switch writes into files."""
     if switch.arguments is None:
-        return "estimated only: no file is told"
+        return "estimate only, not written to files"
     variables = [f"{key}={value}" for key, value in switch.environment.items()]
     return ", ".join([*switch.arguments, *variables]) or "the settings that it changes"
 
@@ -152,7 +152,7 @@ def framework_page(framework: Framework) -> list[Block]:
     if framework.switches:
         example = spelled(*next(iter(framework.switches.items())))
         blocks += [
-            Line(f"switches, as -f {framework.family}{example}; several are added up:"),
+            Line(f"switches, as -f {framework.family}{example}; several can be combined:"),
             _switch_table(framework),
         ]
     traits = (record for record in _fields(framework) if not record["field"].startswith("switch"))
@@ -171,8 +171,8 @@ def _switch_table(framework: Framework) -> Table:
         records.append({"switch": word, "effect": effect, "files": written(switch)})
     columns = (
         Column("switch", "switch"),
-        Column("effect", "what it does", min_width=24),
-        Column("files", "what files are told", min_width=20),
+        Column("effect", "effect", min_width=24),
+        Column("files", "written to files", min_width=20),
     )
     return Table(tuple(records), "Switches", columns, folded=True)
 
@@ -222,7 +222,7 @@ def _system_lines(machine: Machine) -> Iterator[str]:
     """Yield a line for every network, file system and queue of a machine."""
     for network in machine.all_networks if machine.networks else ():
         users = " and ".join(network.frameworks)
-        users = users or ("all other jobs" if network is machine.network else "none unless asked")
+        users = users or ("all other jobs" if network is machine.network else "only with --network")
         note = f"; {network.note}" if network.note else ""
         option = f"network {network.name} (--network {network.name})"
         yield f"{option}: {network.topology}; used by {users}{note}"
@@ -275,10 +275,10 @@ def traced_page(traced: Traced) -> list[Block]:
         Column("products", "products", lambda count: f"{format_count(count)} MAC"),
         *(Column(title, title, format_bytes) for title in _BLOCK_BYTES),
     )
-    half = " (half of fp32: it does not run with them)" if traced.cast_by_half else ""
+    half = " (half of fp32: it fails with 16-bit weights)" if traced.cast_by_half else ""
     constant = format_bytes(traced.constant_bytes)
     return [
-        Line("blocks; figures of one of them and one sample, in fp32 where nothing else is said:"),
+        Line("blocks; figures of one of them and one sample, in fp32 unless stated otherwise:"),
         Table(tuple(map(_block_record, traced.blocks)), columns=columns),
         Line("products: multiply-adds of products, convolutions and attention in a forward pass"),
         Line("kernels: bytes that memory-bound kernels move, forward and backward"),
@@ -286,10 +286,10 @@ def traced_page(traced: Traced) -> list[Block]:
             "kept: from forward to backward, in fp32, under autocast, and with weights of 16 bits"
             f"{half}"
         ),
-        Line("working: at most alive in its backward beyond what is kept"),
+        Line("working: peak in its backward pass beyond the kept tensors"),
         Line(f"forward: {traced.flop / 2:,.0f} multiply-adds a sample"),
         Line(f"buffers: {format_bytes(traced.buffer_bytes)}, not in the estimates"),
-        Line(f"kept for a batch of any size: {constant}, not in the estimates either"),
+        Line(f"kept for any batch size: {constant}, not in the estimates either"),
     ]
 
 

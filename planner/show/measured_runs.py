@@ -57,24 +57,25 @@ def lessons(
     for row, chance in learned.odd_runs.items():
         if chance > ODD:
             lines.append(
-                f"Run {row} does not fit the others ({100 * chance:.0f} % sure) and hardly "
-                "counts: check what it says of its job."
+                f"Run {row} deviates from the others ({100 * chance:.0f} % probability) and "
+                "hardly counts: check its stated job."
             )
     if learned.odd_site > ODD:
         sentences = [sentence for score in learned.scores for sentence in score.run.assumed]
         assumptions = "; ".join(list(dict.fromkeys(sentences))[:_MAX_ASSUMPTIONS])
         lines.append(
-            f"The runs differ from their estimates as hardly any do ({100 * learned.odd_site:.0f} "
-            "% sure): check the description of machine, model or software"
+            "The runs deviate unusually far from their estimates "
+            f"({100 * learned.odd_site:.0f} % probability): check the description of machine, "
+            "model or software"
             f"{assumptions and f', and what was assumed ({assumptions})'}."
         )
     if learned.refused:
         first, count = learned.refused[0], counted(len(learned.refused), "run")
-        lines.append(f"{count} taught nothing: {first.row_id}: {first.reason}.")
+        lines.append(f"{count} not used: {first.row_id}: {first.reason}.")
     if next_one is not None:
         lines.append(
-            f"Of the listed layouts, {next_one.layout} [{next_one.framework}] would tell most of "
-            "the others: measure it next."
+            f"Measure next: {next_one.layout} [{next_one.framework}]; its result says most about "
+            "the other layouts."
         )
     return lines
 
@@ -82,8 +83,8 @@ def lessons(
 def _change(subject: str, change: Change) -> str:
     after, before = (f"{low:.2f}-{high:.2f} x" for low, high in (change.after, change.before))
     return (
-        f"{subject} {change.factor:.2f} x of what was estimated without; 90 % interval now {after} "
-        f"of the estimate instead of {before}"
+        f"{subject} {change.factor:.2f} x its estimate without these runs; 90 % interval now "
+        f"{after} of the estimate instead of {before}"
     )
 
 

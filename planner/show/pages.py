@@ -90,7 +90,7 @@ def learned_page(learned: Learned) -> list[Block]:
     return [
         Line(f"Estimates are {corrected(learned)}."),
         Table(tuple(records), columns=columns),
-        Notes(refused, f"{counted(len(refused), 'run')} taught nothing"),
+        Notes(refused, f"{counted(len(refused), 'run')} not used"),
     ]
 
 

@@ -218,5 +218,6 @@ def show_reading(
 ) -> None:
     """Print how configuration files were read, and the fastest layout of their framework."""
     lines = [f"- {note}" for note in notes]
-    text = "\n".join(["How the files were read:", *lines]) if lines else "The files say it all."
+    complete = "The files state everything; nothing was assumed."
+    text = "\n".join(["How the files were read:", *lines]) if lines else complete
     out.print(Text(f"{text}\n{words.better_layout(estimate, better)}"), highlight=False)

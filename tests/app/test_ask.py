@@ -107,5 +107,5 @@ def test_wishes_that_cannot_be_are_said() -> None:
 def test_options_are_called_as_their_fields_are() -> None:
     app = _page(question="cheapest")
     said = next(each.value for each in app.caption if "node-hours" in each.value)
-    assert "jobs in a row than most jobs are passed over" in said
+    assert "need more jobs than most jobs are skipped" in said
     assert "`" not in said

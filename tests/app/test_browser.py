@@ -231,7 +231,7 @@ def test_configuration_files_become_the_job(window: Callable[[], Any]) -> None:
     here.says("How your files were read")
     assert "dp4 zero2 mb2x8 [deepspeed" in here.settle().value("Layout")
     read("other.json", '{"zero_optimization": ')
-    assert "other.json" in here.says("These files describe no job yet")
+    assert "other.json" in here.says("Invalid configuration files")
     assert "dp4 zero2 mb2x8 [deepspeed" in here.settle().value("Layout")
 
 

@@ -71,7 +71,7 @@ def test_settings_that_a_page_cannot_carry_are_said() -> None:
 
 
 def test_files_of_no_job_are_refused() -> None:
-    with pytest.raises(PlannerError, match="is no configuration that is read"):
+    with pytest.raises(PlannerError, match="is not a supported configuration file"):
         query_of_files({"a": "words"}, JOB)
     with pytest.raises(PlannerError, match="no tp axis"):
         query_of_files({"a": DEEPSPEED[:-1] + ', "tensor_parallel": {"autotp_size": 4}}'}, JOB)

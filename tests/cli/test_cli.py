@@ -245,7 +245,7 @@ def test_a_part_of_a_node(capsys: Captured) -> None:
     assert (code, json.loads(out)["num_devices"]) == (FITS, 1)
     code, out, err = run(capsys, *f"plan {job} --nodes 2".split())
     assert (code, out) == (2, "")
-    assert "--devices 1 is a part of one node" in err
+    assert "--devices 1 uses part of one node" in err
 
 
 def test_a_utilisation_beyond_the_usual_says_of_what_it_is(capsys: Captured) -> None:
@@ -280,7 +280,7 @@ def test_switches_are_listed_shown_and_named(capsys: Captured) -> None:
     assert code == FITS
     assert "+cuda-graphs (on)" in out
     assert "--cuda-graph-impl local" in out
-    assert "estimated only: no file is told" in out
+    assert "estimate only, not written to files" in out
     code, _, error = run(capsys, "show", "fsdp2+compil")
     assert code == WRONG_USE
     assert error.count("did you mean compile?") == 1
@@ -383,12 +383,12 @@ def refused(capsys: Captured, *arguments: str) -> str:
         ("collectives -m polaris --nodes 0", "nodes = 0 is not between 1 and the 560 nodes"),
         ("collectives", "no machine is named; `planner machines` lists them"),
         ("collectives polaris -m eos", "polaris and --machine eos are two machines; name one"),
-        ("collectives polaris --ranks 1", "a collective is of 2 ranks or more"),
+        ("collectives polaris --ranks 1", "a collective needs at least 2 ranks"),
         ("collectives polaris --stride 4", "--stride 4 goes with --ranks"),
         ("collectives polaris --ranks 5 --stride 2000", "exceed the 2,240 devices of polaris"),
         ("collectives polaris --ranks 4 --nodes 2", "give one of them"),
         ("collectives polaris --operation bcast", "unknown operation 'bcast'"),
-        ("collectives polaris --size 0", "must be above 0"),
+        ("collectives polaris --size 0", "must be positive and finite"),
         (
             "collectives polaris --ranks 4 --against x.csv",
             "leave --ranks, --stride and --operation",
@@ -402,11 +402,11 @@ def refused(capsys: Captured, *arguments: str) -> str:
         ("plan mistral-7b -m polaris --seq-length 1e9", "--seq-length"),
         ("plan mistral-7b -m polaris --seq-length 0", "sequence_length = 0 is refused"),
         ("plan gpt2 -m polaris --seq-length 2048", "1024 learned positions"),
-        ("plan gpt2 -m polaris --tokens nan", "no number of tokens"),
-        ("plan gpt2 -m polaris --tokens inf", "no number of tokens"),
+        ("plan gpt2 -m polaris --tokens nan", "is not a number of tokens"),
+        ("plan gpt2 -m polaris --tokens inf", "is not a number of tokens"),
         ("plan gpt2 -m polaris --tokens -5", "is refused"),
         ("plan gpt2 -m polaris --tokens 1e300", "check your units"),
-        ("plan gpt2 -m polaris --tokens many", "no number of tokens"),
+        ("plan gpt2 -m polaris --tokens many", "is not a number of tokens"),
         ("plan gpt2 -m polaris --top 0", "--top"),
         ("plan gpt2 -m polaris --precision fp8", "not supported by NVIDIA A100"),
         ("plan gpt2 -m polaris --precision int4", "--precision"),
@@ -418,7 +418,7 @@ def refused(capsys: Captured, *arguments: str) -> str:
         ("plan gpt2 -m polaris --frozen foo", "foo is refused"),
         ("plan gpt2 -m polaris --frozen embedding,layers,head", "nothing is trained"),
         ("plan gpt2 -m polaris --network socket", "unknown network 'socket': did you mean sockets"),
-        ("plan gpt2 -m vsc-5 --network sockets", "vsc-5 has one network"),
+        ("plan gpt2 -m vsc-5 --network sockets", "vsc-5 has only one network"),
         ("plan gpt2 -m polaris --set device.memory=1", "did you mean memory_bytes"),
         ("plan gpt2 -m polaris --set device.memory_bytes=40", "check your units"),
         ("plan gpt2 -m polaris --set device.memory_bytes=-40GB", "check your units"),
@@ -426,8 +426,8 @@ def refused(capsys: Captured, *arguments: str) -> str:
         ("plan gpt2 -m polaris --set device.memory_bytes=1e300", "check your units"),
         ("plan gpt2 -m polaris --set device.memory_bytes", "section.field=value"),
         ("plan gpt2 -m polaris --set node.num_devices=0", "is refused"),
-        ("plan resnet-50 -m polaris --seq-length 128", "a whole and no sequence"),
-        ("estimate resnet-50 -m polaris --tp 2", "resnet-50 is no transformer"),
+        ("plan resnet-50 -m polaris --seq-length 128", "trains on samples, not sequences"),
+        ("estimate resnet-50 -m polaris --tp 2", "resnet-50 is not a transformer"),
         ("estimate gpt2 -m polaris --tp 3", "use one of 1, 2, 4"),
         ("estimate gpt2-xl -m polaris --tp 2 --seq-length 1024", "num_heads = 25"),
         ("estimate gpt2 -m polaris --tp 0", "tp = 0 is refused"),
@@ -465,7 +465,7 @@ def test_two_forms_of_one_answer_are_refused_before_any_work(
 ) -> None:
     # the model is not even looked for
     said = refused(capsys, *command.split(), "no-such-model", "-m", "polaris", "--csv", "--json")
-    assert said == "planner: --json and --csv both say how to print; give one of them\n"
+    assert said == "planner: --json and --csv exclude each other; give one of them\n"
 
 
 def test_hostile_models(capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -658,7 +658,7 @@ def test_estimate_from_a_file(capsys: Captured, tmp_path: Path) -> None:
     assert data["layout"]["grad_accumulation"] == 4
     assert data["framework"] == "deepspeed"
     assert data["better"]["step_time_s"] < data["step_time_s"]
-    assert any("round_robin_gradients is not counted" in note for note in data["notes"])
+    assert any("round_robin_gradients is ignored" in note for note in data["notes"])
     # the same by hand
     by_hand = (
         "estimate llama-3.2-1b --machine polaris --nodes 1 --seq-length 2048 --zero 3 "
@@ -668,7 +668,7 @@ def test_estimate_from_a_file(capsys: Captured, tmp_path: Path) -> None:
     assert alone["step_time_s"] == data["step_time_s"]
     assert "better" not in alone
     text = run(capsys, *f"estimate {job}".split())[1]
-    assert "round_robin_gradients is not counted" in text
+    assert "round_robin_gradients is ignored" in text
     assert "Your layout: " in text
 
 
@@ -677,7 +677,7 @@ def test_a_file_that_is_none_is_refused(capsys: Captured, tmp_path: Path) -> Non
     (tmp_path / "a.json").write_text("{}")
     code, _, err = run(capsys, *ask, str(tmp_path / "a.json"))
     assert code == 2
-    assert "a.json is no configuration that is read" in err
+    assert "a.json is not a supported configuration file" in err
     (tmp_path / "big").write_text("#" * 70_000)
     code, _, err = run(capsys, *ask, str(tmp_path / "big"))
     assert code == 2

@@ -16,13 +16,13 @@ from plotly.colors import sample_colorscale
 import planner
 from planner.choose.plan import Plan
 from planner.choose.plots import (
-    PlayedStep,
     ScalePoint,
+    SimulatedStep,
     above_one,
     layout_space,
     parallel_axes,
-    play_step,
     rank_axes,
+    simulate_step,
 )
 from planner.cost.estimate import Estimate
 from planner.cost.memory.footprint import stage_memory
@@ -236,10 +236,10 @@ def test_axes_cover_the_world() -> None:
 
 def _played(
     layout: Layout, framework: str, model: str, machine: str
-) -> tuple[Estimate, PlayedStep]:
+) -> tuple[Estimate, SimulatedStep]:
     job = Workload(global_batch=layout.global_batch, sequence_length=2048)
     found = planner.estimate(model, machine, layout, workload=job, framework=framework)
-    return found, play_step(load_model(model), load_machine(machine), job, found)
+    return found, simulate_step(load_model(model), load_machine(machine), job, found)
 
 
 _SHORT = Layout(pp=4, dp=2, grad_accumulation=32, zero_stage=1, schedule="1f1b", recompute="full")
@@ -329,8 +329,8 @@ def test_the_fullest_stage_is_among_those_drawn() -> None:
 
 
 def test_numbers_are_explained_where_there_are_some() -> None:
-    few = PlayedStep.of_schedule(simulate([StageTime(1, 2)] * 2, 4, "1f1b"))
-    many = PlayedStep.of_schedule(simulate([StageTime(1, 2)] * 2, 400, "1f1b"))
+    few = SimulatedStep.of_schedule(simulate([StageTime(1, 2)] * 2, 4, "1f1b"))
+    many = SimulatedStep.of_schedule(simulate([StageTime(1, 2)] * 2, 400, "1f1b"))
     assert step_timeline.has_numbers(step_timeline.gantt(few))
     assert not step_timeline.has_numbers(step_timeline.gantt(many))
 
@@ -338,7 +338,7 @@ def test_numbers_are_explained_where_there_are_some() -> None:
 def test_the_gantt_says_what_the_step_waits_for() -> None:
     # three micro-batches on a slow second stage: 1 + 3 (2 + 4) + 2 s, and a transfer each way
     stages = [StageTime(1, 2, send_s=0.5), StageTime(2, 4, send_s=0.5)]
-    drawing = step_timeline.gantt(PlayedStep.of_schedule(simulate(stages, 3, "1f1b")))
+    drawing = step_timeline.gantt(SimulatedStep.of_schedule(simulate(stages, 3, "1f1b")))
     _check(drawing)
     assert drawing.alt.endswith(
         "Critical path: 82 % on stage 1 (backward 55 %, forward 27 %), 14 % on 1 other stage, "
@@ -460,7 +460,7 @@ def test_times_of_collectives_have_units() -> None:
 
 def test_efficiency_above_one_is_explained() -> None:
     points = [ScalePoint(n, 8.0 / n, 100.0 * n * n, 2.0, "x") for n in (1, 2)]
-    assert "Above 100 %: on 1 node memory is shortest" in above_one(points)
+    assert "Above 100 %: on 1 node memory is scarcest" in above_one(points)
     assert above_one(points[:1]) == ""
     assert "200 %" in curves.scaling(points, "efficiency").alt
     assert "2 nodes" in curves.scaling(points, "node-hours").alt

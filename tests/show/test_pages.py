@@ -91,7 +91,7 @@ def test_a_hostile_name_stays_text(answer: planner.Plan) -> None:
     assert _HOSTILE in _read(planner.load_model("gpt2").replaced(name=_HOSTILE)).text
     learned = learn_from_text(_RUNS, "runs.csv")
     assert learned.refused
-    assert "taught nothing" in _read(learned).text
+    assert "not used" in _read(learned).text
 
 
 def test_a_plan_that_does_not_fit_says_so() -> None:

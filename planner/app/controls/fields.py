@@ -8,19 +8,19 @@ from typing import Any
 
 from planner.describe.base import Description, field_docs
 
-_MOST = 10_000_000.0
+_MAX_VALUE = 10_000_000.0
 _SHORT_OF = 0.99  # share of an exclusive upper bound that a widget allows
 
 
 class Kind(enum.Enum):
     """Kind of value in a field."""
 
-    CHOICE = "one word"
-    WORDS = "some words"
+    CHOICE = "one option"
+    WORDS = "several options"
     INTEGER = "whole number"
     REAL = "number"
-    TRUTH = "yes or no"
-    TEXT = "what one writes"
+    TRUTH = "boolean"
+    TEXT = "text"
 
     @property
     def number(self) -> type:
@@ -52,7 +52,7 @@ def options_of(description: type[Description], name: str) -> tuple[str, ...]:
 
 def bounds(description: type[Description], name: str) -> tuple[float, float]:
     """Return the smallest and largest value that a number field accepts."""
-    least, most = 0.0, _MOST
+    least, most = 0.0, _MAX_VALUE
     for rule in description.model_fields[name].metadata:
         least = getattr(rule, "ge", least)
         if hasattr(rule, "lt"):

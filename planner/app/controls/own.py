@@ -24,7 +24,7 @@ from planner.units import format_count
 
 _FILES = {
     "model": ("Your own model: a Hugging Face config.json, or a TOML file", ["json", "toml"]),
-    "machine": ("Your own machine: a TOML file as hardware profiles are", ["toml"]),
+    "machine": ("Your own machine: a TOML file in the form of a hardware profile", ["toml"]),
 }
 
 
@@ -45,7 +45,7 @@ def changes(job: PageJob | None) -> None:
             _upload(kind)
             _present(kind, job)
             if complaint := st.session_state.pop(f"{kind}_complaint", ""):
-                st.error(escape(complaint), title=f"This file describes no {kind}")
+                st.error(escape(complaint), title=f"Invalid {kind} description")
 
 
 def _upload(kind: str) -> None:
@@ -93,7 +93,7 @@ def _present(kind: str, job: PageJob | None) -> None:
     """Show the model or machine in use, with buttons to edit or remove it."""
     description = own_description(kind)
     in_use = st.session_state.get(kind) == YOURS
-    shown = f"In use is {st.session_state.get(kind)}"
+    shown = f"In use: {st.session_state.get(kind)}"
     if description:
         shown = f"Your {kind}: {description.name}"
     with st.container(horizontal=True, vertical_alignment="center"):
@@ -141,8 +141,8 @@ def _edit(kind: str, description: OwnDescription) -> None:
 
 _READ = "files_read"
 _NOT_CARRIED = (
-    "buckets and overlap are taken as the framework's own here: `planner estimate --from` counts "
-    "those of the files"
+    "buckets and overlap are the framework's defaults here: `planner estimate --from` uses those "
+    "of the files"
 )
 
 
@@ -158,14 +158,15 @@ def offer_files(job: PageJob) -> None:
             try:
                 query, notes = query_of_files({f.name: _text(f) for f in uploads}, job)
             except PlannerError as error:
-                refuse(error, title="These files describe no job yet")
+                refuse(error, title="Invalid configuration files")
             else:
                 st.session_state[_READ] = query["layout"], notes
                 address.request(**query)
                 st.rerun()
     packed, notes = st.session_state.get(_READ, ("", ()))
     if packed and packed == job.layout:
-        lines = [f"- {escape(note)}" for note in notes] or ["The files say it all."]
+        complete = "The files state everything; nothing was assumed."
+        lines = [f"- {escape(note)}" for note in notes] or [complete]
         st.info("\n".join(["How your files were read:", "", *lines]))
 
 

@@ -36,7 +36,7 @@ from planner.emitters.batch_job import slug
 from planner.errors import CatalogueError, PlannerError
 from planner.evidence.learning import Learned
 
-_AGAIN_S = 60
+_HUB_CACHE_S = 60
 """Seconds after which the hub is queried again for a name, known or not."""
 
 
@@ -47,7 +47,7 @@ def hub_model(name: str) -> Model:
     return result
 
 
-@st.cache_data(ttl=_AGAIN_S, max_entries=64, show_spinner="Asking the Hugging Face hub ...")
+@st.cache_data(ttl=_HUB_CACHE_S, max_entries=64, show_spinner="Querying the Hugging Face hub ...")
 def _answer(name: str) -> Model | str:
     """Return the model, or an error message; failures are cached too, because they take seconds."""
     try:
@@ -209,7 +209,7 @@ def move_job(job: PageJob, machine: Machine) -> tuple[PageJob, str]:
     possible = precisions(machine)
     if workload.precision not in possible and possible:
         usual_precision = _usual_precision(machine)
-        message = f"{machine.name} computes no {workload.precision}: {usual_precision} there."
+        message = f"{machine.name} lacks {workload.precision}; using {usual_precision}."
         workload = workload.replaced(precision=usual_precision)
     changes = {"machine": machine, "nodes": nodes, "workload": workload, "layout": ""}
     fitting = [each for each in job.frameworks if not each.refuses(machine, workload, job.model)]
@@ -243,7 +243,7 @@ def _described(reader: QueryReader, kind: str, usual: str) -> Any:
             description = link.unpack_own(packed)
             loaded = description.model() if kind == "model" else description.machine()
         except PlannerError as error:
-            reader.messages.append(f"Your own {kind}: {error.plain}; {usual} is shown.")
+            reader.messages.append(f"Your own {kind}: {error.plain}; using {usual}.")
         else:
             reader.keys.append(kind)
             reader.values[kind] = reader.defaults[kind] = YOURS
@@ -256,7 +256,7 @@ def _described(reader: QueryReader, kind: str, usual: str) -> Any:
         try:
             return hub_model(name)
         except PlannerError as error:
-            reader.messages.append(f"{error.plain}; {usual} is shown.")
+            reader.messages.append(f"{error.plain}; using {usual}.")
             reader.values[kind] = usual
             return load(usual)
     return load(reader.choice(kind, names(kind), usual))

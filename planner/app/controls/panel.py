@@ -39,30 +39,30 @@ _LABELS = {
     "dora": "DoRA",
     "base_format": "Frozen layers stored",
 }
-_WRITTEN = {
+_TEXT_FIELDS = {
     "tokens": (
         "Train on [tokens]",
         20,
         "such as 2T",
-        "Tokens of the whole training, such as 300B or 2e12; empty where not asked.",
+        "Tokens of the whole training, such as 300B or 2e12; empty: it is not estimated.",
     ),
     "document_lengths": (
         "Document lengths [tokens]",
         2000,
         "such as 600",
         "Lengths of the documents that make up the sequences: a mean, or several of them such as "
-        "100,600,3000; empty where each is a sequence.",
+        "100,600,3000; empty if each is a sequence.",
     ),
 }
 """Text fields: label, maximum length, placeholder, help."""
 _FIRST = ("global_batch", "sequence_length", "tokens")
 """Workload fields in the first row."""
 _HUB = (
-    "One of the catalogue; or type a name on the Hugging Face hub, org/name or org/name@revision: "
-    "its config.json is read."
+    "Choose from the catalogue, or type a name on the Hugging Face hub, org/name or "
+    "org/name@revision: its config.json is read."
 )
-_MOST_NODES = 1_000_000
-_MOST_DEVICES = 1024
+_MAX_NODES = 1_000_000
+_MAX_DEVICES = 1024
 
 
 def controls(request: PageRequest) -> PageJob | None:
@@ -73,7 +73,7 @@ def controls(request: PageRequest) -> PageJob | None:
         choice_box(first[0], "model")
         choice_box(first[1], "machine")
         nodes_help = "Nodes of the machine the job may use."
-        integer(first[2], "Nodes", "nodes", (1, _MOST_NODES), nodes_help)
+        integer(first[2], "Nodes", "nodes", (1, _MAX_NODES), nodes_help)
         for column, name in zip(first[3:], _FIRST, strict=True):
             _workload(column, name)
         with st.expander("More about the job"):
@@ -81,7 +81,7 @@ def controls(request: PageRequest) -> PageJob | None:
         with st.expander("Your own model or machine"):
             changes(request.job)
         if request.job is None:
-            st.error(escape(request.problem), title="This job makes no sense yet")
+            st.error(escape(request.problem), title="Invalid job settings")
             return None
         _summary(request.job)
     own_runs.present(request.job)
@@ -109,8 +109,8 @@ def _workload(place: Any, name: str, **more: Any) -> None:
     """Draw the control of a workload field."""
     label = _LABELS.get(name, name.replace("_", " ").capitalize())
     key = SHORT_NAMES.get(name, name)
-    if name in _WRITTEN:
-        label, most, example, help_text = _WRITTEN[name]
+    if name in _TEXT_FIELDS:
+        label, most, example, help_text = _TEXT_FIELDS[name]
         place.text_input(label, key=key, max_chars=most, placeholder=example, help=help_text)
     else:
         widget(place, Workload, name, label, key=key, **more)
@@ -143,7 +143,7 @@ def _search(job: PageJob | None, machine: Machine | None) -> None:
         part,
         "Devices of one node",
         "devices",
-        (0, _MOST_DEVICES),
+        (0, _MAX_DEVICES),
         "A job on a part of one node; 0 means whole nodes. It is `--devices` of the command line.",
     )
     integer(
@@ -167,8 +167,8 @@ def _machine(machine: Machine | None) -> None:
             format_func=lambda name: (
                 f"{name}: {topologies[name]}" if name else "the framework's own"
             ),
-            help="What the software makes of the wires between nodes. It is `--network` of the "
-            "command line.",
+            help="Network topology between nodes, as the software uses it. It is `--network` of "
+            "the command line.",
         )
     free, middle, right = st.columns([1, 1, 2])
     integer(
@@ -176,8 +176,8 @@ def _machine(machine: Machine | None) -> None:
         "Leave free [%]",
         "free",
         (0, MAX_FREE_PERCENT),
-        "How much of every device's memory no layout may need: room for what the estimate "
-        "does not hold, such as evaluation, other processes and its own error. It is "
+        "Share of every device's memory that no layout may need: room for what the estimate "
+        "leaves out, such as evaluation, other processes and its own error. It is "
         "`--leave-free` of the command line.",
         step=5,
     )
@@ -203,7 +203,7 @@ def _switches(job: PageJob) -> None:
         "Switches of these frameworks",
         [*options, *typed],
         key=SWITCHES,
-        placeholder="nothing more is turned on" if chosen else "choose frameworks first",
+        placeholder="no switches on" if chosen else "choose frameworks first",
         disabled=not chosen,
         accept_new_options=True,
         help=help_of(chosen, *scope),
@@ -214,7 +214,7 @@ def _summary(job: PageJob) -> None:
     machine, longest = job.machine, job.model.longest_sequence
     length, unit = job.workload.sequence_length, job.workload.unit
     batch = f"{job.workload.global_batch:,} {job.workload.batch_unit}"
-    reserved = f" ({job.free} % less than there is: left free)" if job.free else ""
+    reserved = f" ({job.free} % of the memory left free)" if job.free else ""
     summary = (
         f"{job.model.name}: {format_count(job.model.num_params)} parameters. "
         f"{job.nodes:,} of {machine.num_nodes.value:,.0f} nodes of {machine.title}, "

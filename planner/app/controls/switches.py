@@ -62,10 +62,10 @@ def switched(
     workload: Workload | None,
 ) -> tuple[str, ...]:
     """Return the chosen frameworks with their switches; drop invalid ones with a message."""
-    wish = reader.query.get(SWITCHES, "")
+    raw_value = reader.query.get(SWITCHES, "")
     # a plus sign typed into an address is decoded as a blank
-    requested = [word.strip().replace(" ", "+") for word in wish.split(",") if word.strip()]
-    if wish:
+    requested = [word.strip().replace(" ", "+") for word in raw_value.split(",") if word.strip()]
+    if raw_value:
         reader.query[SWITCHES] = ",".join(requested)
     fine = [word for word in requested if split_name(word)[0] in frameworks and _is_fine(word)]
     accepted = [*offered(frameworks, machine, model, workload), *fine]

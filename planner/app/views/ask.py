@@ -30,11 +30,11 @@ _INITIAL_VALUES: dict[str, Any] = {
     "base_rate": 1e-4,
 }
 """Initial values of options that have no default."""
-_MOST = 1e9
+_MAX_VALUE = 1e9
 _COLUMNS = 4
 
 
-def asks(reader: QueryReader, job: PageJob | None) -> None:
+def read_query(reader: QueryReader, job: PageJob | None) -> None:
     """Read the question and its options from the address; nodes are the job's."""
     name = reader.choice(_QUESTION, tuple(QUESTIONS), _FIRST)
     for option in _options(name):
@@ -44,7 +44,7 @@ def asks(reader: QueryReader, job: PageJob | None) -> None:
         elif option.kind is bool:
             reader.truth(key, initial)
         elif option.kind in (int, float):
-            least, most = option.bounds.least or 0, option.bounds.most or _MOST
+            least, most = option.bounds.least or 0, option.bounds.most or _MAX_VALUE
             reader.number(key, least, most, initial, option.kind)
         else:
             reader.text(key, initial or "")
@@ -123,7 +123,7 @@ def _control(column: Any, option: Parameter) -> Any:
     if option.kind is bool:
         return column.checkbox(label, **settings)
     if option.kind in (int, float):
-        least, most = option.kind(bounds.least or 0), option.kind(bounds.most or _MOST)
+        least, most = option.kind(bounds.least or 0), option.kind(bounds.most or _MAX_VALUE)
         step = option.kind(1)
         return column.number_input(label, min_value=least, max_value=most, step=step, **settings)
     return column.text_input(label, max_chars=400, **settings)

@@ -24,9 +24,9 @@ TITLE = "Collectives"
 _BYTES = {format_bytes(2**i).replace(".00", ""): 2**i for i in range(3, 33)}
 _SIZES = list(_BYTES)
 _SIZE = "64 MiB"
-_MOST_RANKS, _MOST_APART = 1_000_000, 100_000
+_MAX_RANKS, _MAX_STRIDE = 1_000_000, 100_000
 _RANKS = 8
-_APART = (
+_STRIDE_HELP = (
     "Distance between neighbours of the group: 1 fills nodes, the number of devices per node "
     "takes one from each."
 )
@@ -40,20 +40,20 @@ class _Group:
     stride: int
 
 
-def asks(reader: address.QueryReader, job: PageJob | None) -> None:
+def read_query(reader: address.QueryReader, job: PageJob | None) -> None:
     """Read this page's own parameters; the machine is the job's."""
     operations = list(figures.OPERATIONS)
     reader.choice("op", operations, operations[0])
     devices = job.machine.num_devices if job else _RANKS
-    reader.number("ranks", 2, _MOST_RANKS, max(min(_RANKS, devices), 2))
-    reader.number("apart", 1, _MOST_APART, 1)
+    reader.number("ranks", 2, _MAX_RANKS, max(min(_RANKS, devices), 2))
+    reader.number("apart", 1, _MAX_STRIDE, 1)
     reader.choice("size", _SIZES, _SIZE)
 
 
-def page(job_asked: PageRequest) -> None:
+def page(request: PageRequest) -> None:
     """Draw the controls (operation, machine, ranks, size), then the figures."""
     st.title(TITLE, anchor=False)
-    machine = job_asked.job.machine if job_asked.job else load_machine("polaris")
+    machine = request.job.machine if request.job else load_machine("polaris")
     group, size = _controls(machine)
     if (group.ranks - 1) * group.stride >= machine.num_devices:
         needed = (group.ranks - 1) * group.stride + 1
@@ -80,8 +80,10 @@ def _controls(machine: Machine) -> tuple[_Group, int]:
     columns = st.columns([2, 2, 1, 1, 2], vertical_alignment="bottom")
     operation = columns[0].selectbox("Operation", list(figures.OPERATIONS), key="op")
     choice_box(columns[1], "machine")
-    ranks = columns[2].number_input("Ranks", 2, _MOST_RANKS, step=1, key="ranks")
-    stride = columns[3].number_input("Apart", 1, _MOST_APART, step=1, key="apart", help=_APART)
+    ranks = columns[2].number_input("Ranks", 2, _MAX_RANKS, step=1, key="ranks")
+    stride = columns[3].number_input(
+        "Apart", 1, _MAX_STRIDE, step=1, key="apart", help=_STRIDE_HELP
+    )
     size = columns[4].select_slider("Size of the full buffer", _SIZES, key="size")
     return _Group(machine, operation, int(ranks), int(stride)), _BYTES[size]
 

@@ -50,10 +50,10 @@ _VIEWS = (
 )
 
 
-def asks(reader: address.QueryReader, _: PageJob | None) -> None:
+def read_query(reader: address.QueryReader, _: PageJob | None) -> None:
     """Read this page's own parameters."""
     reader.choice("view", _VIEWS, _VIEWS[0])
-    training.asks(reader)
+    training.read_query(reader)
 
 
 def page(request: PageRequest) -> None:

@@ -13,7 +13,7 @@ from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.controls.panel import controls
 from planner.app.draw import draw, escape, refuse
 from planner.choose.planning import estimate
-from planner.choose.plots import PlayedStep
+from planner.choose.plots import SimulatedStep
 from planner.choose.verdicts.decision_guide import apply_guide
 from planner.cost.estimate import Estimate
 from planner.cost.scenario import Scenario
@@ -58,7 +58,7 @@ class _Subject:
         return self.machine.device.memory_bytes.value
 
 
-def asks(reader: address.QueryReader, _: PageJob | None) -> None:
+def read_query(reader: address.QueryReader, _: PageJob | None) -> None:
     """Read this page's own parameters."""
     reader.choice("idea", list(_IDEAS), next(iter(_IDEAS)))
     reader.choice("of", (_JOB, _EXAMPLE), _JOB)
@@ -101,7 +101,7 @@ def _compared(
             subject = _Subject(job.model, job.machine, job.workload)
             estimates = answers(subject)
         except PlannerError as error:
-            st.caption(escape(f"Not of the job: {error.plain}. Shown is an example."))
+            st.caption(escape(f"The job cannot be shown: {error.plain}. This is an example."))
             subject = example
     estimates = estimates or answers(example)
     st.caption(escape(str(subject)))
@@ -199,7 +199,7 @@ def _pipeline(_: PageJob | None) -> None:
     rules = schedule_by_name(schedule)
     number = chunks if rules.interleaves else 2 if rules.v_shaped else 1
     timeline = simulate([StageTime(1.0, 2.0, 0.0, 1.0)] * stages, stages * groups, schedule, number)
-    draw(step_timeline.gantt(PlayedStep.of_schedule(timeline), schedule), key="pipe_gantt")
+    draw(step_timeline.gantt(SimulatedStep.of_schedule(timeline), schedule), key="pipe_gantt")
     micro_batches = max(max(timeline.in_flight(stage)[1]) for stage in range(stages))
     st.caption(
         f"Forward 1 s, backward 2 s. The step takes {timeline.makespan_s:.2f} s, stages idle "

@@ -27,7 +27,7 @@ TITLE = "Machines"
 _SECOND_MACHINES = ("aurora", "polaris")
 
 
-def asks(reader: address.QueryReader, job: PageJob | None) -> None:
+def read_query(reader: address.QueryReader, job: PageJob | None) -> None:
     """Read this page's own parameters."""
     job_machine = job.machine.name if job else ""
     usual = next(name for name in _SECOND_MACHINES if name != job_machine)

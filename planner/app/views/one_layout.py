@@ -181,7 +181,7 @@ def _carried(shown: Estimate, job: PageJob, packed: str) -> None:
 def _when(shown: Estimate, job: PageJob, packed: str) -> None:
     st.header("What happens when", anchor=False)
     limit = job.machine.device.memory_bytes.value
-    stages, step = cached.stage_memory_of(job, packed), cached.played_of(job, packed)
+    stages, step = cached.stage_memory_of(job, packed), cached.simulated_step_of(job, packed)
     drawing = step_timeline.gantt(step, shown.layout.schedule)
     draw(drawing, key="gantt")
     waiting = words.idle_explanation(shown, step_timeline.has_numbers(drawing))

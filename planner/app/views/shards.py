@@ -111,7 +111,7 @@ def _show(mine: _Running, running: bool) -> None:
         st.progress(_share(last), text=escape(last))
         return
     if (results := mine.results()) is None:
-        reason = lines[-1] if lines else "it ended without a word"
+        reason = lines[-1] if lines else "the process ended without output"
         st.warning(escape(f"Stopped: {reason}"))
         return
     rows = []

@@ -22,10 +22,10 @@ from planner.units import parse_power, parse_quantity
 
 _NO_DATASET = "not stated"
 _STAGING = get_args(Staging)
-_MOST, _MOST_WORKERS = 10**9, 1024
-_WRITTEN = {
+_MAX_STEPS, _MAX_WORKERS = 10**9, 1024
+_TEXT_FIELDS = {
     "failures": ("Interruptions per device and hour", "2e-5 as Llama 3's"),
-    "power": ("A node draws", "such as 2.5kW"),
+    "power": ("Node power", "such as 2.5kW"),
     "pue": ("PUE", "such as 1.2"),
     "carbon": ("Carbon [g CO2e/kWh]", "such as 380"),
     "price": ("Price of a node-hour", "in your currency"),
@@ -44,15 +44,15 @@ _STEPS = {
 }
 
 
-def asks(reader: QueryReader) -> None:
+def read_query(reader: QueryReader) -> None:
     """Read the parameters of the training beyond its steps."""
     reader.choice("dataset", (_NO_DATASET, *names("dataset")), _NO_DATASET)
     reader.choice("staging", _STAGING, _STAGING[0])
-    reader.number("workers", 0, _MOST_WORKERS, Loader().workers)
+    reader.number("workers", 0, _MAX_WORKERS, Loader().workers)
     for key in _STEPS:
-        reader.number(key, 0, _MOST, 0)
+        reader.number(key, 0, _MAX_STEPS, 0)
     reader.truth("async", False)
-    for key in _WRITTEN:
+    for key in _TEXT_FIELDS:
         reader.checked(key, _reader(key))
 
 
@@ -65,7 +65,7 @@ def _reader(key: str) -> Callable[[str], float | None]:
         value = parse_power(text) if key == "power" else parse_quantity(text)
         if key == "failures":
             if not 0 <= value <= 1:
-                raise DescriptionError(f"{text.strip()} is no rate; write 0 to 1, such as 2e-5")
+                raise DescriptionError(f"{text.strip()} is not a rate; write 0 to 1, such as 2e-5")
         else:
             Charges.described({_FIELDS[key]: value}, where=key)
         return value
@@ -76,14 +76,14 @@ def _reader(key: str) -> Callable[[str], float | None]:
 def stated_training() -> Training:
     """Return the training that the controls describe."""
     state = st.session_state
-    written = {key: _value(key) for key in _WRITTEN}
-    charges = {_FIELDS[key]: value for key, value in written.items() if key in _FIELDS}
+    text_values = {key: _value(key) for key in _TEXT_FIELDS}
+    charges = {_FIELDS[key]: value for key, value in text_values.items() if key in _FIELDS}
     dataset = state["dataset"]
     fields: dict[str, Any] = {
         "loader": {"staging": state["staging"], "workers": state["workers"]},
         "evaluation": {"every_steps": state["evaluate_every"], "sequences": state["evaluate_on"]},
         "checkpoints": {"every_steps": state["save_every"], "asynchronous": state["async"]},
-        "failures": {"per_device_hour": written["failures"]},
+        "failures": {"per_device_hour": text_values["failures"]},
         "charges": {key: value for key, value in charges.items() if value is not None},
     }
     if dataset != _NO_DATASET:
@@ -102,7 +102,7 @@ def _value(key: str) -> float | None:
 def show_training(job: PageJob, estimate: Estimate | None) -> None:
     """Draw the whole-training view of page 1: controls, summary, waterfall, table."""
     if not job.workload.all_tokens:
-        st.info("How long the training is, is not said: write tokens into *Train on* above.")
+        st.info("Enter the number of training tokens in *Train on* above.")
         return
     if estimate is None:
         st.info("Nothing fits, so there is no training.")
@@ -111,7 +111,7 @@ def show_training(job: PageJob, estimate: Estimate | None) -> None:
     try:
         answer = cached.training_of(job, link.of(estimate), stated_training().model_dump_json())
     except PlannerError as error:
-        refuse(error, title="This training makes no sense yet")
+        refuse(error, title="Invalid training settings")
         return
     st.markdown(f"**{escape(summary(answer))}**")
     draw(whole_training(answer), key="whole_training")
@@ -123,16 +123,16 @@ def show_training(job: PageJob, estimate: Estimate | None) -> None:
 def _controls() -> None:
     first = st.columns(4, vertical_alignment="bottom")
     first[0].selectbox("Dataset", (_NO_DATASET, *names("dataset")), key="dataset")
-    about = "Nothing, on its own disk, or in memory."
-    first[1].selectbox("A node keeps of it", _STAGING, key="staging", help=about)
+    about = "Where each node stages the dataset: nowhere, on its local disk, or in memory."
+    first[1].selectbox("Staging", _STAGING, key="staging", help=about)
     about = "Processes that read and decode; 0: the rank does it between its steps."
-    integer(first[2], "Workers of a rank", "workers", (0, _MOST_WORKERS), about)
-    about = "Written while steps go on (asynchronous)."
-    first[3].toggle("Checkpoints beside steps", key="async", help=about)
+    integer(first[2], "Workers of a rank", "workers", (0, _MAX_WORKERS), about)
+    about = "Checkpoints are text_values while training continues."
+    first[3].toggle("Asynchronous checkpoints", key="async", help=about)
     second = st.columns(4, vertical_alignment="bottom")
     for column, (key, label) in zip(second, _STEPS.items(), strict=False):
-        often = "0: as often as loses least." if key == "save_every" else None
-        integer(column, label, key, (0, _MOST), often, step=100)
+        help_text = "0: the interval that loses the least time." if key == "save_every" else None
+        integer(column, label, key, (0, _MAX_STEPS), help_text, step=100)
     places = [second[3], *st.columns(4, vertical_alignment="bottom")]
-    for column, (key, (label, example)) in zip(places, _WRITTEN.items(), strict=True):
+    for column, (key, (label, example)) in zip(places, _TEXT_FIELDS.items(), strict=True):
         column.text_input(label, key=key, max_chars=20, placeholder=example)

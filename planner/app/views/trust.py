@@ -145,8 +145,7 @@ def _runs(job: PageJob | None) -> None:
         _use_button(upload.name, text, result)
     if upload is None:
         st.caption(
-            "Shown is the example: Korthikanti et al. 2022, arXiv\\:2205.05198, tables 3 "
-            "and 5, on Selene."
+            "Example shown: Korthikanti et al. 2022, arXiv\\:2205.05198, tables 3 and 5, on Selene."
         )
     _plots(result)
 
@@ -215,7 +214,7 @@ def _worst(scores: tuple[Score, ...]) -> list[dict[str, Any]]:
     ]
 
 
-_MOST_MB = 50
+_MAX_MB = 50
 _AS_LOGGED = "as the log says"
 _HELP = (
     "Lines of wordplay/ezpz, nanoGPT, Megatron-LM, DeepSpeed, torchtitan, nanotron, Trainer and "
@@ -242,20 +241,18 @@ def log(job: PageJob | None) -> None:
         help="A JSON object of degrees, or of a job: "
         '{"layout": {"dp": 8}, "workload": {"sequence_length": 1024}, "framework": "fsdp2"}.',
     )
-    named = columns[3].text_input(
+    column_names = columns[3].text_input(
         "Columns, where their names do not say",
         key="log_columns",
         max_chars=400,
         placeholder="time_s=dt, loss=train loss",
         help="What a column of a table or a scalar of TensorBoard holds: FIGURE=COLUMN, ...",
     )
-    upload = st.file_uploader(
-        "A training log", max_upload_size=_MOST_MB, key="log_file", help=_HELP
-    )
+    upload = st.file_uploader("A training log", max_upload_size=_MAX_MB, key="log_file", help=_HELP)
     if upload is None:
         return
     try:
-        chosen = chosen_columns([words for words in named.split(",") if words.strip()])
+        chosen = chosen_columns([words for words in column_names.split(",") if words.strip()])
         comparison = read_upload(upload.getvalue(), upload.name, chosen)
         logged = read_job(
             comparison,
@@ -290,5 +287,5 @@ def _object(text: str) -> dict[str, Any] | None:
     with contextlib.suppress(ValueError, RecursionError):
         data = json.loads(text)
     if not isinstance(data, dict):
-        raise CatalogueError('the layout is no JSON object; write for example {"dp": 4, "tp": 2}')
+        raise CatalogueError('the layout is not a JSON object; for example {"dp": 4, "tp": 2}')
     return data

@@ -107,7 +107,7 @@ def read_files(files: Sequence[str] | None) -> Configuration | None:
 _JOB = FieldsOf(
     JobDescription,
     left_out=("model", "frameworks", "tolerance", "workload", "training"),
-    defaults={"nodes": "what the layout takes"},
+    defaults={"nodes": "as the layout needs"},
 )
 _WORKLOAD = FieldsOf(
     Workload,
@@ -117,7 +117,7 @@ _WORKLOAD = FieldsOf(
 _LAYOUT = FieldsOf(
     Layout,
     left_out=("grad_accumulation",),
-    defaults={"dp": "what --nodes hold", "schedule": "1f1b, or interleaved with --vpp"},
+    defaults={"dp": "fills --nodes", "schedule": "1f1b, or interleaved with --vpp"},
 )
 
 
@@ -176,13 +176,13 @@ class TrainingOptions:
     """Options of a training beyond its steps: data, evaluation, checkpoints, failures, costs."""
 
     training: Annotated[
-        str | None, _option(metavar="FILE", help="All of it as a TOML file; options go before.")
+        str | None, _option(metavar="FILE", help="TOML file of all this; options override it.")
     ] = None
-    dataset: Annotated[
-        str | None, _option(metavar="NAME", help="What it reads: a dataset's name or TOML file.")
-    ] = None
+    dataset: Annotated[str | None, _option(metavar="NAME", help="Dataset: name or TOML file.")] = (
+        None
+    )
     staging: Annotated[
-        Staging | None, _option(help="What a node keeps of it: nothing, on its disk, or in memory.")
+        Staging | None, _option(help="Where a node stages it: nowhere, on its disk, or in memory.")
     ] = None
     workers: Annotated[int | None, _option(min=0, help="Workers of every rank that read it.")] = (
         None
@@ -196,14 +196,14 @@ class TrainingOptions:
     checkpoint_every: Annotated[
         int | None,
         _option(
-            metavar="STEPS", min=0, show_default="what loses least", help="Steps per checkpoint."
+            metavar="STEPS", min=0, show_default="least lost time", help="Steps per checkpoint."
         ),
     ] = None
     async_checkpoints: Annotated[
         bool | None,
         _option(
             "--async-checkpoints/--sync-checkpoints",
-            help="Whether checkpoints are written while steps go on.",
+            help="Whether training continues while checkpoints are written.",
         ),
     ] = None
     failures: Annotated[
@@ -217,14 +217,14 @@ class TrainingOptions:
         ),
     ] = None
     node_power: Annotated[
-        str | None, _option(metavar="POWER", help="What a node draws, such as 2.5kW.")
+        str | None, _option(metavar="POWER", help="Power draw of a node, such as 2.5kW.")
     ] = None
     pue: Annotated[
-        float | None, _option(min=1, help="What the centre draws over what its nodes draw.")
+        float | None, _option(min=1, help="Power draw of the centre over that of its nodes.")
     ] = None
-    carbon: Annotated[
-        float | None, _option(metavar="G", min=0, help="Grams of CO2e that a kWh emits.")
-    ] = None
+    carbon: Annotated[float | None, _option(metavar="G", min=0, help="Grams of CO2e per kWh.")] = (
+        None
+    )
     price: Annotated[
         float | None, _option(min=0, help="Price of a node-hour, in your currency.")
     ] = None
@@ -242,7 +242,7 @@ class TrainingOptions:
             before = fields.get(name, {})
             if set_values and not isinstance(before, Mapping):
                 raise DescriptionError(
-                    f"{self.training}: {name} = {before!r} is no table; write [{name}]"
+                    f"{self.training}: {name} = {before!r} is not a table; write [{name}]"
                 )
             if set_values:
                 fields[name] = {**before, **set_values}

@@ -100,7 +100,7 @@ def spread(command: Callable[..., int]) -> Callable[..., int]:
     @functools.wraps(command)
     def called(**values: Any) -> int:
         if values.get("as_json") and values.get("as_csv"):
-            raise PlannerError("--json and --csv both say how to print; give one of them")
+            raise PlannerError("--json and --csv exclude each other; give one of them")
         return int(_call(command, values))
 
     called.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]

@@ -18,7 +18,7 @@ from planner.errors import PlannerError
 
 FRAMEWORK_METAVAR = "NAME[+SWITCH...]"
 FRAMEWORK_HELP = (
-    "Framework or TOML file, and what is switched on: fsdp2+compile, deepspeed+bucket=5e7; "
+    "Framework or TOML file, with switches: fsdp2+compile, deepspeed+bucket=5e7; "
     "`planner frameworks` lists all"
 )
 

@@ -63,14 +63,14 @@ def ranks_of(machine: Machine, ranks: int | None, stride: int) -> int:
     count = machine.node.num_devices * nodes if ranks is None else ranks
     if not (isinstance(count, int) and isinstance(stride, int) and count >= 2 and stride >= 1):
         raise PlannerError(
-            f"ranks = {count}, stride = {stride}: a collective is of 2 ranks or more, 1 or more "
-            "apart; give whole numbers"
+            f"ranks = {count}, stride = {stride}: a collective needs at least 2 ranks and a "
+            "stride of at least 1; give whole numbers"
         )
     if (count - 1) * stride >= available:
         devices = counted(available, "device")
         raise PlannerError(
-            f"{count:,} ranks that are {stride:,} apart exceed the {devices} of {machine.name}; "
-            "give fewer, or nearer ones"
+            f"{count:,} ranks with stride {stride:,} exceed the {devices} of {machine.name}; use "
+            "fewer ranks or a smaller stride"
         )
     return count
 

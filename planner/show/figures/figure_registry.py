@@ -15,8 +15,8 @@ from planner.choose.plots import (
     ScalePoint,
     layout_space,
     parallel_axes,
-    play_step,
     scenario_of,
+    simulate_step,
 )
 from planner.cost.estimate import Estimate
 from planner.cost.memory.footprint import stage_memory
@@ -130,8 +130,8 @@ _SOURCES = {
     "layout": _Source(attrgetter("estimate.layout"), ("estimate",)),
     "machine": _Source(attrgetter("machine"), ("machine",)),
     "marked": _Source(attrgetter("result.recommended")),
-    "played": _Source(
-        lambda request: play_step(*request.job, request.options["experience"]),
+    "simulated": _Source(
+        lambda request: simulate_step(*request.job, request.options["experience"]),
         (*_OF_JOB, "experience"),
     ),
     "points": _Source(

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from planner.choose.plots import PlayedStep
-from planner.cost.schedules.timeline import ASIDE, Drawn, Event, Timeline
+from planner.choose.plots import SimulatedStep
+from planner.cost.schedules.timeline import ASYNC_TRANSFER, Event, EventKind, Timeline
 from planner.show.figures.figure_registry import figure_of
 from planner.show.figures.frame import (
     Drawing,
@@ -33,7 +33,7 @@ _BREAK = 0.05
 class _Clock:
     """Time axis of a step, which may leave out the middle of the step."""
 
-    played: PlayedStep
+    simulated: SimulatedStep
     head_s: float
     """Time in the timeline up to which every event is drawn."""
     tail_s: float
@@ -46,12 +46,12 @@ class _Clock:
     @property
     def _ends(self) -> tuple[float, float]:
         """Times of the step between which nothing is drawn."""
-        return self.head_s, self.played.instant_s(self.tail_s)
+        return self.head_s, self.simulated.instant_s(self.tail_s)
 
     @property
     def _wide(self) -> float:
         head, tail = self._ends
-        return _BREAK * (head + self.played.step_s - tail)
+        return _BREAK * (head + self.simulated.step_s - tail)
 
     def x(self, step_time_s: float) -> float:
         """Return the position on the axis of a time in the step."""
@@ -64,10 +64,10 @@ class _Clock:
         """Yield the drawn parts of a span of the timeline, as positions on the axis."""
         if not self.broken:
             # the simulated schedule differs by a percent or two from the estimate's length
-            stretch = self.played.step_s / self.played.played_s
+            stretch = self.simulated.step_s / self.simulated.simulated_s
             yield start_s * stretch, end_s * stretch
             return
-        at = self.played.instant_s
+        at = self.simulated.instant_s
         if start_s < self.head_s:
             yield start_s, min(end_s, self.head_s)
         if end_s > self.tail_s:
@@ -75,13 +75,13 @@ class _Clock:
 
     def frame(self, figure: Any) -> None:
         """Set range and ticks of the axis, and mark the part that is left out."""
-        end = self.x(self.played.step_s)
+        end = self.x(self.simulated.step_s)
         figure.update_xaxes(range=[0, end])
         if not self.broken:
             return
         head, tail = self._ends
-        step = _nice((head + self.played.step_s - tail) / 8)
-        first, last = math.ceil(tail / step), int(self.played.step_s / step)
+        step = _nice((head + self.simulated.step_s - tail) / 8)
+        first, last = math.ceil(tail / step), int(self.simulated.step_s / step)
         marks = [i * step for i in (*range(int(head / step) + 1), *range(first, last + 1))]
         texts = [f"{mark:g}" for mark in marks]
         figure.update_xaxes(tickvals=[self.x(mark) for mark in marks], ticktext=texts)
@@ -96,20 +96,20 @@ def _nice(value: float) -> float:
     return next(f * power for f in (1.0, 2.0, 5.0, 10.0) if f * power >= value * 0.999)
 
 
-def _clock(played: PlayedStep) -> _Clock:
+def _clock(simulated: SimulatedStep) -> _Clock:
     """Return an axis of the whole step if it has few events, else of its start and end."""
-    timeline = played.timeline
+    timeline = simulated.timeline
     shown = set(_sampled(timeline))
     events = [e for e in timeline.events if e.stage in shown and e.stream == "compute"]
-    if len(events) <= _FEW_BARS and timeline.num_micro_batches == played.micro_batches:
-        return _Clock(played, played.played_s, played.played_s)
+    if len(events) <= _FEW_BARS and timeline.num_micro_batches == simulated.micro_batches:
+        return _Clock(simulated, simulated.simulated_s, simulated.simulated_s)
     ends, starts = sorted(e.end_s for e in events), sorted(e.start_s for e in events)
     min_index, max_index = (min(bars // 2, len(events) // 3) for bars in (_FEW_BARS, _MAX_BARS))
     filled = min(e.start_s for e in timeline.computed(0) if e.task.kind != "forward")
-    head = min(max(ends[min_index], 1.1 * filled), ends[max_index], 0.9 * played.middle_s)
-    left = played.played_s - max(e.end_s for e in timeline.computed(0) if e.kind == "forward")
-    tail = min(starts[-min_index], played.played_s - 1.1 * left)
-    return _Clock(played, head, max(tail, starts[-max_index], 1.1 * played.middle_s))
+    head = min(max(ends[min_index], 1.1 * filled), ends[max_index], 0.9 * simulated.middle_s)
+    left = simulated.simulated_s - max(e.end_s for e in timeline.computed(0) if e.kind == "forward")
+    tail = min(starts[-min_index], simulated.simulated_s - 1.1 * left)
+    return _Clock(simulated, head, max(tail, starts[-max_index], 1.1 * simulated.middle_s))
 
 
 def _sampled(timeline: Timeline) -> list[int]:
@@ -121,9 +121,9 @@ def _sampled(timeline: Timeline) -> list[int]:
     return sorted({round(i * (count - 1) / (most - 1)) for i in range(most)})
 
 
-def drawn_part(played: PlayedStep) -> str:
+def drawn_part(simulated: SimulatedStep) -> str:
     """State which stages and micro-batches are drawn; empty if all are."""
-    clock, timeline = _clock(played), played.timeline
+    clock, timeline = _clock(simulated), simulated.timeline
     shown, sentences = _sampled(timeline), []
     if len(shown) < timeline.num_stages:
         named = ", ".join(map(str, shown))
@@ -131,20 +131,20 @@ def drawn_part(played: PlayedStep) -> str:
     if clock.broken:
         head, tail = clock._ends
         sentences.append(
-            f"Of {played.micro_batches:,} micro-batches the first and the last are "
+            f"Of {simulated.micro_batches:,} micro-batches the first and the last are "
             f"drawn; the {format_seconds(tail - head)} between repeat themselves."
         )
     return " ".join(sentences)
 
 
 @figure_of("answer")
-def gantt(played: PlayedStep, title: str = "") -> Drawing:
+def gantt(simulated: SimulatedStep, title: str = "") -> Drawing:
     """Activity of every pipeline stage over time; gaps are idle, the line is the critical path."""
-    timeline, clock = played.timeline, _clock(played)
+    timeline, clock = simulated.timeline, _clock(simulated)
     rows = _sampled(timeline)
     place = {stage: row for row, stage in enumerate(rows)}
     figure = framed(height=170 + 26 * len(rows), x="time in the step [s]", y="stage")
-    for kind in get_args(Drawn):
+    for kind in get_args(EventKind):
         for hidden in (False, True):
             events = [e for e in timeline.events if (e.kind, e.hidden) == (kind, hidden)]
             events = [e for e in events if e.stage in place and e.duration_s > 0]
@@ -153,7 +153,7 @@ def gantt(played: PlayedStep, title: str = "") -> Drawing:
     path = timeline.critical_path()
     # the path is drawn below the computation of stages and through transfers
     spans = [
-        (e.start_s, e.end_s, place[e.stage] + (0.42 if e.kind == ASIDE else 0.34))
+        (e.start_s, e.end_s, place[e.stage] + (0.42 if e.kind == ASYNC_TRANSFER else 0.34))
         for e in path
         if e.stage in place
     ]
@@ -168,12 +168,13 @@ def gantt(played: PlayedStep, title: str = "") -> Drawing:
         showgrid=False,
     )
     clock.frame(figure)
-    idle = 100 * played.idle_s / played.step_s
+    idle = 100 * simulated.idle_s / simulated.step_s
     sentences = (
         f"{title or 'Pipeline'}: {counted(timeline.num_stages, 'stage')}, "
-        f"{played.micro_batches:,} micro-batch{'es' * (played.micro_batches != 1)}, "
-        f"{format_seconds(played.step_s)}; the stage that works longest waits {idle:.1f} % of it.",
-        drawn_part(played),
+        f"{simulated.micro_batches:,} micro-batch{'es' * (simulated.micro_batches != 1)}, "
+        f"{format_seconds(simulated.step_s)}; the stage that works longest waits {idle:.1f} % of "
+        "it.",
+        drawn_part(simulated),
         _path_text(path),
     )
     return Drawing(figure, " ".join(filter(None, sentences)))
@@ -185,7 +186,7 @@ def has_numbers(drawing: Drawing) -> bool:
 
 
 def _draw_events(
-    figure: Any, kind: Drawn, events: Sequence[Event], place: dict[int, int], clock: _Clock
+    figure: Any, kind: EventKind, events: Sequence[Event], place: dict[int, int], clock: _Clock
 ) -> None:
     """Draw all events of one kind; transfers and hidden events, which do not block, are thin."""
     aside = not events[0].keeps_busy
@@ -202,7 +203,7 @@ def _draw_events(
         orientation="h",
         name=name,
         # events too short to be seen need no entry
-        showlegend=longest > 0.001 * clock.x(clock.played.step_s),
+        showlegend=longest > 0.001 * clock.x(clock.simulated.step_s),
         marker=bar_style(kind),
         customdata=[(_event_text(e), format_seconds(e.duration_s)) for e, _, _ in drawn],
         text=[str(e.micro_batch) for e, _, _ in drawn] if numbered else None,
@@ -239,7 +240,7 @@ def _line(
 
 def _path_text(path: Sequence[Event]) -> str:
     """State the shares of the critical path on its main stage, on other stages, in transfers."""
-    computed = [event for event in path if event.kind != ASIDE]
+    computed = [event for event in path if event.kind != ASYNC_TRANSFER]
     stages = _sums((str(event.stage), event.duration_s) for event in computed)
     longest = next(iter(stages))
     kinds = _sums((e.kind, e.duration_s) for e in computed if str(e.stage) == longest)
@@ -249,7 +250,7 @@ def _path_text(path: Sequence[Event]) -> str:
     parts = {
         f"on stage {longest} ({shares})": stages[longest],
         f"on {len(other_stages)} other stage{'s' * (len(other_stages) > 1)}": sum(other_stages),
-        "in transfers": sum(e.duration_s for e in path if e.kind == ASIDE),
+        "in transfers": sum(e.duration_s for e in path if e.kind == ASYNC_TRANSFER),
     }
     large = {name: part / total for name, part in parts.items() if part >= 0.005 * total}
     return f"Critical path: {', '.join(f'{100 * x:.0f} % {name}' for name, x in large.items())}."
@@ -265,21 +266,21 @@ def _sums(parts: Iterable[tuple[str, float]]) -> dict[str, float]:
 
 @figure_of("answer")
 def memory_over_step(
-    played: PlayedStep, stages: Sequence[dict[str, float]], device_limit_bytes: float
+    simulated: SimulatedStep, stages: Sequence[dict[str, float]], device_limit_bytes: float
 ) -> Drawing:
     """Memory of the first, the fullest and the last stage over one step."""
     x, y = "time in the step [s]", "memory per device [GiB]"
     figure = framed(height=340, x=x, y=y, legend=len(stages) > 1)
-    clock, peaks = _clock(played), {}
+    clock, peaks = _clock(simulated), {}
     fullest = max(range(len(stages)), key=lambda stage: sum(stages[stage].values()))
     for number, stage in enumerate(sorted({0, fullest, len(stages) - 1})):
-        times, values = _stage_memory(played, stages[stage], stage)
+        times, values = _stage_memory(simulated, stages[stage], stage)
         peaks[stage] = max(values)
-        ends = [*times[1:], played.played_s]
+        ends = [*times[1:], simulated.simulated_s]
         xs, ys = _line(zip(times, ends, values, strict=True), clock, crossing=True)
         dash = ("solid", "dash", "dot")[number]
         figure.add_scatter(
-            x=[*xs, clock.x(played.step_s)],
+            x=[*xs, clock.x(simulated.step_s)],
             y=[None if value is None else value / GIB for value in (*ys, values[-1])],
             name=f"stage {stage}",
             mode="lines",
@@ -291,17 +292,17 @@ def memory_over_step(
     clock.frame(figure)
     highest = ", ".join(f"stage {stage} {format_bytes(peak)}" for stage, peak in peaks.items())
     sentence = (
-        f"Memory per device over one step of {format_seconds(played.step_s)}; peaks: {highest}; "
+        f"Memory per device over one step of {format_seconds(simulated.step_s)}; peaks: {highest}; "
         f"the limit is {format_bytes(device_limit_bytes)}."
     )
-    return Drawing(figure, f"{sentence} {drawn_part(played)}".rstrip())
+    return Drawing(figure, f"{sentence} {drawn_part(simulated)}".rstrip())
 
 
 def _stage_memory(
-    played: PlayedStep, parts: dict[str, float], stage: int
+    simulated: SimulatedStep, parts: dict[str, float], stage: int
 ) -> tuple[list[float], list[float]]:
     """Return times of the timeline, and the memory of a stage from each time on [B]."""
-    times, counts = played.timeline.in_flight(stage)
+    times, counts = simulated.timeline.in_flight(stage)
     # peak activations are divided equally over the micro-batches in flight
     each = parts.get("activations", 0.0) / max(max(counts), 1)
     rest = sum(value for name, value in parts.items() if name != "activations")
