@@ -30,7 +30,7 @@ from planner.cost.scenario.prior import GAUSSIAN, Prior
 ROOT = Path(__file__).parent.parent
 MOST_ROWS = 48
 """Most rows of one source in the likelihood; more rows add little information."""
-HANDFUL = 6
+BATCH = 6
 """Runs per likelihood term: at most one of them is taken as odd, and users have only a few."""
 WEIGHT = 15
 """Largest total weight of one source, in rows."""
@@ -98,17 +98,17 @@ def sources(rows: Sequence[TeachingResidual], figure: Figure) -> list[Source]:
     return [Source(name, tuple(members), figure) for (name, _), members in sorted(groups.items())]
 
 
-def handfuls(source: Source) -> list[tuple[MeasuredRuns, float]]:
-    """Split a source's rows at random into handfuls; return each with its weight per source."""
+def batches(source: Source) -> list[tuple[MeasuredRuns, float]]:
+    """Split a source's rows at random into batches; return each with its weight per source."""
     order = np.random.default_rng(1).permutation(len(source.rows))[:MOST_ROWS]
     weight = min(1.0, WEIGHT / len(order))
     rows = source.experience
-    return [(rows.take(part), weight) for part in np.array_split(order, -(-len(order) // HANDFUL))]
+    return [(rows.take(part), weight) for part in np.array_split(order, -(-len(order) // BATCH))]
 
 
-def learned(groups: Sequence[Source], start: Prior | None = None, steps: int = 60) -> Prior:
+def fit_prior(groups: Sequence[Source], start: Prior | None = None, steps: int = 60) -> Prior:
     """Fit the prior that makes the rows of the sources most likely."""
-    drawn = [part for group in groups for part in handfuls(group)]
+    drawn = [part for group in groups for part in batches(group)]
     names = list(START)
     first = np.log([getattr(start, name) if start else START[name] for name in names])
     middle = np.log(list(START.values()))
@@ -121,8 +121,8 @@ def learned(groups: Sequence[Source], start: Prior | None = None, steps: int = 6
 
     def cost(logs: NDArray[np.float64]) -> float:
         found = prior_of(logs)
-        told = sum(weight * likelihoods(found, rows).total for rows, weight in drawn)
-        return float(np.sum((logs - middle) ** 2) / 2 - told)
+        log_likelihood = sum(weight * likelihoods(found, rows).total for rows, weight in drawn)
+        return float(np.sum((logs - middle) ** 2) / 2 - log_likelihood)
 
     best = minimize(cost, first, method="L-BFGS-B", options={"maxiter": steps})
     return prior_of(best.x)
@@ -152,7 +152,7 @@ def quantiles(prior: Prior, groups: Sequence[Source], experts: bool) -> tuple[fl
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldOutResult:
     """Result for one source that the prior had not seen, after n of its runs."""
 
     raw: float
@@ -165,13 +165,15 @@ class Held:
     """Median of the interval's high over low."""
 
 
-def held(prior: Prior, group: Source, size: int, chosen: bool = False) -> Held | None:
+def held_out(prior: Prior, group: Source, size: int, chosen: bool = False) -> HeldOutResult | None:
     """Average results after `size` random rows or the most informative row; None if too few."""
     rows, n = group.experience, len(group.rows)
     if n <= size:
         return None
     found = [_one(prior, rows, draw) for draw in _draws(prior, rows, size, chosen)]
-    return Held(*(float(np.mean([getattr(f, k) for f in found])) for k in Held.__annotations__))
+    return HeldOutResult(
+        *(float(np.mean([getattr(f, k) for f in found])) for k in HeldOutResult.__annotations__)
+    )
 
 
 def _draws(prior: Prior, rows: MeasuredRuns, size: int, chosen: bool) -> Iterator[list[int]]:
@@ -186,13 +188,13 @@ def _draws(prior: Prior, rows: MeasuredRuns, size: int, chosen: bool) -> Iterato
         yield from (list(map(int, lots.permutation(n)[:size])) for _ in range(DRAWS // 2))
 
 
-def _one(prior: Prior, rows: MeasuredRuns, draw: list[int]) -> Held:
+def _one(prior: Prior, rows: MeasuredRuns, draw: list[int]) -> HeldOutResult:
     rest = np.setdiff1d(np.arange(len(rows)), draw)
     if len(rest) > 80:
         rest = np.random.default_rng(2).permutation(rest)[:80]
     others, measured = rows.take(rest), np.exp(rows.log_ratios[rest])
     found = outlook(prior, rows.take(np.array(draw, dtype=int)) if draw else None, others.traits)
-    return Held(
+    return HeldOutResult(
         raw=float(np.mean(np.abs(1 / measured - 1))),
         error=float(np.mean(np.abs(found.expected / measured - 1))),
         inside=float(np.mean((found.low <= measured) & (measured <= found.high))),
@@ -205,12 +207,12 @@ class Learned:
     """The prior of one figure, and the priors with one source left out."""
 
     title: str
-    whole: Prior
-    apart: dict[str, Prior]
+    prior: Prior
+    leave_one_out: dict[str, Prior]
     groups: list[Source]
 
 
-def plain_ratio(group: Source) -> Held:
+def plain_ratio(group: Source) -> HeldOutResult:
     """Average the errors when one row's ratio corrects all others, over every row in turn."""
     logs = group.experience.log_ratios
     raw, after = [], []
@@ -218,14 +220,14 @@ def plain_ratio(group: Source) -> Held:
         rest = np.delete(logs, row)
         raw.append(np.mean(np.abs(np.expm1(-rest))))
         after.append(np.mean(np.abs(np.expm1(logs[row] - rest))))
-    return Held(float(np.mean(raw)), float(np.mean(after)), math.nan, math.nan)
+    return HeldOutResult(float(np.mean(raw)), float(np.mean(after)), math.nan, math.nan)
 
 
 def main() -> None:
     """Fit the priors; write prior.toml and docs/learning.md."""
     step_time = _learned("step_time", "Step time")
     memory = _learned("memory", "Memory of a device")
-    write_priors(step_time.whole, memory.whole)
+    write_priors(step_time.prior, memory.prior)
     path = ROOT / "docs" / "learning.md"
     path.write_text(report([step_time, memory]), encoding="utf-8")
     print("docs/learning.md and planner/cost/scenario/prior.toml")
@@ -233,12 +235,12 @@ def main() -> None:
 
 def _learned(figure: Figure, title: str) -> Learned:
     groups = sources(read_table(), figure)
-    whole = learned(groups)
-    apart = {}
+    prior = fit_prior(groups)
+    leave_one_out = {}
     for name in sorted({group.name for group in groups}):
         rest = [group for group in groups if group.name != name]
-        apart[name] = _scaled(learned(rest, whole, STEPS_APART), rest)
-    return Learned(title, _scaled(whole, groups), apart, groups)
+        leave_one_out[name] = _scaled(fit_prior(rest, prior, STEPS_APART), rest)
+    return Learned(title, _scaled(prior, groups), leave_one_out, groups)
 
 
 def _scaled(prior: Prior, groups: Sequence[Source]) -> Prior:
@@ -279,7 +281,7 @@ def report(figures: Sequence[Learned]) -> str:
             "",
             f"## {found.title}: what is shared",
             "",
-            *prior_table(found.whole),
+            *prior_table(found.prior),
             "",
         ]
     return "\n".join(lines)
@@ -294,7 +296,7 @@ def machine_table(of: Learned) -> list[str]:
         for machine in group.machines:
             own = group.on(machine)
             rest = [g for g in of.groups if g is not group] + [group.on(machine, other=True)]
-            scaled = _scaled(of.apart[group.name], [g for g in rest if g])
+            scaled = _scaled(of.leave_one_out[group.name], [g for g in rest if g])
             rows = own.experience
             expected = outlook(scaled, None, rows.traits)
             measured = np.exp(rows.log_ratios)
@@ -321,13 +323,13 @@ def source_table(of: Learned) -> list[str]:
         "| source | rows | " + " | ".join(name for name, _, _ in kinds) + " |",
         "|---|---:|" + "---:|" * len(kinds),
     ]
-    every: dict[str, list[Held]] = defaultdict(list)
+    every: dict[str, list[HeldOutResult]] = defaultdict(list)
     for group in of.groups:
         if len(group.rows) < 3:
             continue
         cells = []
         for name, size, chosen in kinds:
-            one = held(of.apart[group.name], group, size, chosen)
+            one = held_out(of.leave_one_out[group.name], group, size, chosen)
             if one is None:
                 cells.append("-")
                 continue

@@ -270,7 +270,7 @@ def _accelerated(
 # --- running -------------------------------------------------------------------------------------
 
 
-def ran(path: Path, chosen: list[Case], packages: Path) -> dict[str, dict[str, Any]]:
+def run_cases(path: Path, chosen: list[Case], packages: Path) -> dict[str, dict[str, Any]]:
     """Return results by key; runs only cases that are missing in the file, one at a time."""
     found: dict[str, dict[str, Any]] = {}
     if path.exists():
@@ -287,7 +287,7 @@ def ran(path: Path, chosen: list[Case], packages: Path) -> dict[str, dict[str, A
         with _process(worker, packages / package, packages / "deps") as process:
             for case in group:
                 print(case.key, file=sys.stderr, flush=True)
-                result = _asked(process, case)
+                result = _run_case(process, case)
                 if "error" in result:
                     print(f"  {result['error']}", file=sys.stderr, flush=True)
                     continue
@@ -310,7 +310,7 @@ def _process(worker: str, *packages: Path) -> subprocess.Popen[str]:
     )
 
 
-def _asked(process: subprocess.Popen[str], case: Case) -> dict[str, Any]:
+def _run_case(process: subprocess.Popen[str], case: Case) -> dict[str, Any]:
     """Send a case to a worker process and return its answer."""
     assert process.stdin is not None
     assert process.stdout is not None
@@ -419,7 +419,7 @@ def main(
 ) -> None:
     """Run the missing cases, and write the page."""
     chosen = [case for case in cases() if only in case.key]
-    found = ran(kept, chosen if run else [], packages)
+    found = run_cases(kept, chosen if run else [], packages)
     known = [case for case in chosen if case.key in found]
     rows = [Row(case, found[case.key]["peak"], estimated(case)) for case in known]
     output.write_text(page(rows))

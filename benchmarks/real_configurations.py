@@ -31,7 +31,7 @@ def outcome(path: Path) -> tuple[str, str]:
     try:
         found = read_configuration(path)
     except PlannerError as error:
-        unknown = "is no configuration that is read" in str(error)
+        unknown = "is not a supported configuration file" in str(error)
         return "no configuration" if unknown else "refused", str(error)
     model, machine = load_model(MODEL), load_machine(MACHINE)
     nodes = None if found.world else 1

@@ -4,7 +4,7 @@
 
 Draws layouts for every framework that `planner emit` writes files for, writes the files, reads
 them back without `layout.json`, and compares layout, workload and estimate. Fields that a
-framework's files cannot state are passed as options; `UNSAID` lists the allowed ones.
+framework's files cannot state are passed as options; `OMITTED_FIELDS` lists the allowed ones.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from planner.describe.workload import Workload
 from planner.emitters import emit_estimate
 from planner.errors import EmitError, LayoutError
 
-__all__ = ["FRAMEWORKS", "UNSAID", "Case", "Emitted", "differences", "emitted"]
+__all__ = ["FRAMEWORKS", "OMITTED_FIELDS", "Case", "Emitted", "differences", "emitted"]
 
 MODELS = ("gpt2", "gpt2-xl", "llama-3-8b", "llama-3.1-405b", "mistral-7b", "qwen3-30b-a3b")
 MACHINES = ("polaris", "dgx-h100", "vsc-5", "workstation-4x4090")
@@ -44,7 +44,7 @@ _ALWAYS |= {"lora_dropout", "dora", "base_format"}
 _ALWAYS |= {"ramp", "samples", "epochs", "document_lengths", "packing"}
 _PROGRAM = {"recompute", "sequence_length", "dropout"}
 """Fields that a user's own program sets."""
-UNSAID = {
+OMITTED_FIELDS = {
     "accelerate": _ALWAYS | _PROGRAM | {"micro_batch", "grad_accumulation", "global_batch"},
     "ddp": _ALWAYS | {"recompute", "offload"},
     "deepspeed": _ALWAYS | _PROGRAM,
@@ -58,7 +58,7 @@ UNSAID = {
     "torchtitan": _ALWAYS | _PROGRAM | {"etp"},
 }
 """Fields that a framework's files may omit, in addition to fields with their default."""
-FRAMEWORKS = tuple(name for name in names("framework") if name in UNSAID)
+FRAMEWORKS = tuple(name for name in names("framework") if name in OMITTED_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +111,12 @@ def _drawn(name: str, draw: random.Random) -> Case:
     schedule = "none"
     if degrees["pp"] > 1:
         schedule = "interleaved-1f1b" if vpp > 1 else draw.choice(framework.schedules)
-    told = {}
+    split_fields: dict[str, Any] = {}
     if framework.custom_pipeline_split:
-        told = _dealing(draw, model.num_layers, degrees["pp"], vpp)
+        split_fields = _pipeline_split(draw, model.num_layers, degrees["pp"], vpp)
         # if the framework always counts the ends as layers, no file shows that a user set it
-        told = {} if framework.balance == "ends-as-layers" and "split" not in told else told
+        if framework.balance == "ends-as-layers" and "split" not in split_fields:
+            split_fields = {}
     split = framework.sequence_parallel
     layout = Layout(
         dp=rest,
@@ -131,7 +132,7 @@ def _drawn(name: str, draw: random.Random) -> Case:
         grad_accumulation=draw.choice([1, 2, 3, 8, 16]),
         **_recompute(draw, framework),
         offload=draw.choice(["none", "none", "optimizer-cpu", "all-cpu", "all-nvme"]),
-        **told,
+        **split_fields,
     )
     workload = Workload(
         sequence_length=draw.choice([512, 1024]),
@@ -153,17 +154,17 @@ def _recompute(draw: random.Random, framework: Framework) -> dict[str, Any]:
     """Draw the recompute mode and its details, and whether activations are offloaded."""
     mode = draw.choice(framework.recompute)
     found: dict[str, Any] = {"recompute": mode}
-    told = framework.code.recompute_by
-    ways = framework.recompute_by if told is None else told
-    if mode == "full" and ways and draw.random() < 0.5:
-        found[f"recompute_{draw.choice(ways)}"] = draw.choice([2, 4])
+    code_methods = framework.code.recompute_by
+    methods = framework.recompute_by if code_methods is None else code_methods
+    if mode == "full" and methods and draw.random() < 0.5:
+        found[f"recompute_{draw.choice(methods)}"] = draw.choice([2, 4])
     if mode == "selective" and framework.recompute_modules and draw.random() < 0.5:
         found["recompute_modules"] = draw.sample(framework.recompute_modules, 2)
     moved = mode in framework.offload_activations and draw.random() < 0.5
     return {**found, "offload_activations": moved}
 
 
-def _dealing(draw: random.Random, layers: int, pp: int, vpp: int) -> dict[str, Any]:
+def _pipeline_split(draw: random.Random, layers: int, pp: int, vpp: int) -> dict[str, Any]:
     """Draw a pipeline split: none, embedding and head as layers, or unusual layers by chunk."""
     if pp == 1 or draw.random() < 0.5:
         return {}
@@ -198,11 +199,11 @@ def differences(job: Emitted) -> list[str]:
     """List the differences between a job and its files read back; empty if they agree."""
     case, scenario = job.case, job.case.scenario
     read = joined([read_configuration_text(text, name) for name, text in job.files.items()])
-    back, unsaid = _completed(case, read)
+    back, omitted = _completed(case, read)
     usual = Layout()
     surprising = [
         field
-        for field in unsaid - UNSAID[scenario.framework.name]
+        for field in omitted - OMITTED_FIELDS[scenario.framework.name]
         if getattr(case.layout, field, None) != getattr(usual, field, 1)
     ]
     found = [f"{field} is not in the files" for field in surprising]
@@ -210,16 +211,16 @@ def differences(job: Emitted) -> list[str]:
         other = getattr(_plain(back.layout), field)
         if value != other:
             found.append(f"{field} = {value} was read as {other}")
-    for field, value in _said(case, scenario.workload).items():
-        other = _said(case, back.workload)[field]
+    for field, value in _normalized_workload(case, scenario.workload).items():
+        other = _normalized_workload(case, back.workload)[field]
         if value != other:
             found.append(f"{field} = {value} was read as {other}")
-    if back.framework is None or not _counts_alike(job, back.framework):
+    if back.framework is None or not _same_estimate(job, back.framework):
         found.append(f"framework {scenario.framework.name} changed: {'; '.join(back.notes)}")
     return found
 
 
-def _counts_alike(job: Emitted, framework: Framework) -> bool:
+def _same_estimate(job: Emitted, framework: Framework) -> bool:
     """True if a framework is the job's own or gives the same estimate: files without expert
     parallelism do not state how tokens would be exchanged."""
     scenario = job.case.scenario
@@ -268,7 +269,7 @@ def _plain(layout: Layout) -> Layout:
     return layout.replaced(zero_stage=stage, dp_shard=0 if whole else group)
 
 
-def _said(case: Case, workload: Workload) -> dict[str, object]:
+def _normalized_workload(case: Case, workload: Workload) -> dict[str, object]:
     """Normalize the workload: it takes the model's dropout if it states none."""
     fields = workload.model_dump()
     if fields["dropout"] is None:

@@ -51,7 +51,7 @@ def test_formulas_return_numbers() -> None:
     others = {
         "wiring.links",
         "wiring.build_graph",
-        "schedule.one_each",
+        "schedule.order_1f1b",
         "layers_per_stage.interleaved",
     }
     assert not (looked_up | others | {"layers_per_stage.interleaved"}) & names

@@ -128,12 +128,12 @@ def test_what_cannot_be_drawn_is_said(answer: planner.Plan) -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"ranks": 0}, "ranks = 0, stride = 1: a collective is of 2 ranks or more"),
-        ({"ranks": 1}, "a collective is of 2 ranks or more"),
-        ({"ranks": 2.5}, "a collective is of 2 ranks or more"),
-        ({"ranks": 4, "stride": 0}, "a collective is of 2 ranks or more"),
-        ({"ranks": 2241}, "2,241 ranks that are 1 apart exceed the 2,240 devices of polaris"),
-        ({"ranks": 2, "stride": 2240}, "2 ranks that are 2,240 apart exceed"),
+        ({"ranks": 0}, "ranks = 0, stride = 1: a collective needs at least 2 ranks"),
+        ({"ranks": 1}, "a collective needs at least 2 ranks"),
+        ({"ranks": 2.5}, "a collective needs at least 2 ranks"),
+        ({"ranks": 4, "stride": 0}, "a collective needs at least 2 ranks"),
+        ({"ranks": 2241}, "2,241 ranks with stride 1 exceed the 2,240 devices of polaris"),
+        ({"ranks": 2, "stride": 2240}, "2 ranks with stride 2,240 exceed"),
         ({"operation": "allreduce"}, "operation = 'allreduce' is not known; use all-reduce, all-g"),
     ],
 )
