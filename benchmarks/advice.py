@@ -3,9 +3,9 @@
     python benchmarks/advice.py --data ../shared/data          # writes docs/advice.md
 
 Each job of `advice_jobs.json` has a machine, a model, a batch, and in most cases the published
-layout. Scored: whether there is an answer and files for it, choices that no practitioner would
-make, the estimated loss against the fastest layout, and whether the published layout is estimated
-to fit.
+layout; each of `megatron_bridge_jobs.toml`, beside this file, also has the recipe that ran. Scored:
+whether there is an answer and files for it, choices that no practitioner would make, the estimated
+loss against the fastest layout, and whether the published layout is estimated to fit.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from planner.cost.estimate import Estimate
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework, load_machine, load_model
+from planner.describe.files import read_toml
+from planner.describe.framework.framework import Framework
 from planner.describe.layout import RECOMPUTE
 from planner.describe.machine import Machine
 from planner.describe.machine.variants import override_fields
@@ -38,7 +40,7 @@ from planner.describe.workload import Workload
 from planner.emitters import emit_estimate
 from planner.errors import PlannerError
 from planner.show.words import percent_chance
-from planner.units import format_seconds
+from planner.units import GIB, format_seconds
 
 ROOT = Path(__file__).parent.parent
 _ABOUT = """\
@@ -57,6 +59,9 @@ micro-batches of 32 or more above 1 B; more than 95 % of memory."""
 _GUIDE = """\
 A job for each case of the decision guide that HPC centres teach ([method.md](method.md#advice)),
 what is recommended for it, and why where that is not what the guide names."""
+_RECIPES = """\
+Jobs with all that their recipes set, of `benchmarks/megatron_bridge_jobs.toml`: what is estimated
+for the layout that ran, beside its published step time."""
 _JOBS = ROOT / "tests" / "choose" / "verdicts" / "guide"
 
 
@@ -71,20 +76,33 @@ class Job:
     workload: Workload
     framework: str
     published: dict[str, Any] | None
+    recipe: str
+    """Where its recipe is published, which states every field of the layout; empty: none."""
+    tokens_per_s: float
+    """Published tokens per second and device of a recipe."""
+
+    @property
+    def published_s(self) -> float:
+        """Published step time of a recipe [s]."""
+        tokens = self.workload.global_batch * self.workload.sequence_length
+        return tokens / (self.tokens_per_s * self.nodes * self.machine.node.num_devices)
 
     @classmethod
     def read(cls, row: dict[str, Any], data: Path) -> Job:
         """Read one row of the file; its own model files are in the same folder."""
         own = data / row["model"]
-        workload = {name: row[name] for name in ("global_batch", "precision", "lora_rank")}
+        stated = ("global_batch", "precision", "lora_rank")
+        workload = {name: row[name] for name in stated if name in row}
         return cls(
             row["id"],
             load_model(str(own) if own.suffix == ".toml" else row["model"]),
-            override_fields(load_machine(row["machine"]), tuple(row["set"])),
+            override_fields(load_machine(row["machine"]), tuple(row.get("set", ()))),
             row["nodes"],
             Workload(sequence_length=row["seq_length"], **workload),
             row["framework"],
             row["published"],
+            row.get("recipe", ""),
+            row.get("tokens_per_s", 0.0),
         )
 
 
@@ -128,7 +146,7 @@ def advise(job: Job) -> Advice:
     answer = plan(job.model, job.machine, nodes=job.nodes, workload=job.workload)
     production, refused = None, ""
     try:
-        production = _production(job)
+        production = estimate_published(job)
     except PlannerError as error:
         refused = str(error)
     return Advice(job, answer, production, refused, _files(job, answer))
@@ -144,7 +162,7 @@ def _files(job: Job, answer: Plan) -> str:
     return ""
 
 
-def _production(job: Job) -> Estimate | None:
+def estimate_published(job: Job) -> Estimate | None:
     """Estimate the published layout, with the fastest values for unpublished fields.
 
     If none of these fits, estimates the one with the most recompute; PlannerError if the framework
@@ -153,6 +171,8 @@ def _production(job: Job) -> Estimate | None:
     if not job.published:
         return None
     framework = load_framework(job.framework)
+    if job.recipe:
+        return _estimate_stated(job, framework, job.published)
     scenario = Scenario(job.model, job.machine, job.workload, framework)
     wanted, world = _stated(job.published), job.nodes * job.machine.node.num_devices
 
@@ -166,11 +186,16 @@ def _production(job: Job) -> Estimate | None:
     ]
     if fastest:
         return min(fastest, key=lambda one: one.step_time_s)
+    most = {"recompute": framework.recompute[-1], **job.published}
+    return _estimate_stated(job, framework, most)
+
+
+def _estimate_stated(job: Job, framework: Framework, layout: dict[str, Any]) -> Estimate:
     done = complete_layout(
         job.model,
         job.machine,
         nodes=job.nodes,
-        layout={"recompute": framework.recompute[-1], **job.published},
+        layout=layout,
         workload=job.workload.model_dump(),
         framework=framework,
     )
@@ -191,6 +216,7 @@ def main(
 ) -> None:
     """Print one line per job and the score, and write docs/advice.md."""
     rows = json.loads((data / "advice_jobs.json").read_text("utf-8"))
+    rows += read_toml(Path(__file__).with_name("megatron_bridge_jobs.toml"))["jobs"]
     found = []
     for row in rows:
         if only in row["id"]:
@@ -264,7 +290,34 @@ def report(found: list[Advice]) -> str:
     lines += ["## No files", "", *reasons, ""] if reasons else []
     refused = [f"- {x.job.name}: {x.refused}." for x in found if x.refused]
     lines += ["## Published layouts that are refused", "", *refused, ""] if refused else []
-    return "\n".join([*lines, *guided()])
+    return "\n".join([*lines, *recipes(found), *guided()])
+
+
+def recipes(found: list[Advice]) -> Iterator[str]:
+    """Yield a table of the jobs with a recipe: whether it fits, and its published step time."""
+    yield from ("## Published recipes", "", _RECIPES, "")
+    yield "| job | ran | memory | out of memory | step | published | estimate | recipe |"
+    yield "|---|---|---|---:|---:|---:|---|---|"
+    for advice in found:
+        job, ran = advice.job, advice.production
+        if ran is None or not job.recipe:
+            continue
+        total, (low, high) = ran.memory_bytes["total"], ran.interval_step_time_s
+        limit = job.machine.device.memory_bytes.value
+        fate = "fits" if ran.fits else "**does not fit**"
+        within = "within" if low <= job.published_s <= high else "outside"
+        cells = [
+            job.name,
+            _named(ran),
+            f"{fate}, {total / GIB:.1f} of {limit / GIB:.1f} GiB",
+            percent_chance(ran.out_of_memory_probability),
+            format_seconds(ran.step_time_s),
+            format_seconds(job.published_s),
+            f"{within} its interval, {100 * (ran.step_time_s / job.published_s - 1):+.0f} %",
+            job.recipe,
+        ]
+        yield f"| {' | '.join(cells)} |"
+    yield ""
 
 
 def guided() -> Iterator[str]:

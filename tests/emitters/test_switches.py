@@ -18,7 +18,8 @@ from tests.emitters.emitted import Files, files_of
 HOPPER = ("deepep", "flash-attention-3", "fp8-tensorwise", "fp8-blockwise", "fp8-gather")
 MACHINES = {**dict.fromkeys(HOPPER, "dgx-h100"), "mxfp8": "dgx-b200"}
 OF_EXPERTS = ("deepep", "overlap-experts")
-"""Switches that a dense model is refused with, and of which the files follow from the layout."""
+"""Switches of which the files follow from the layout."""
+GRAPHED = ("graphed-router", "graphed-attention")
 WRITTEN = [
     (name, switch)
     for name, switch in EVERY
@@ -26,6 +27,13 @@ WRITTEN = [
     and load_framework(name).switches[switch].arguments is not None
     and name not in ("torchtitan", "horovod", "megatron-deepep")  # as others
 ]
+
+
+def model_for(name: str, switch: str) -> str:
+    """Model that a switch is tried with; a dense one is refused with some."""
+    if switch in (*OF_EXPERTS, *GRAPHED):
+        return "mixtral-8x7b"
+    return "llama-3.2-1b" if name == "fsdp2" else "gpt2"
 
 
 def files(name: str, switch: str) -> Files:
@@ -38,10 +46,8 @@ def files(name: str, switch: str) -> Files:
     layout = Layout(dp=devices, zero_stage=max(stages))
     if framework.communication.overlap_tensor_in_node:
         layout = layout.replaced(dp=devices // 2, tp=2, sequence_parallel=True)
-    model = "llama-3.2-1b" if name == "fsdp2" else "gpt2"
-    model = "mixtral-8x7b" if switch in OF_EXPERTS else model
     machine = MACHINES.get(switch, "polaris")
-    return files_of(model, machine, 1, layout, framework, precision=precision)
+    return files_of(model_for(name, switch), machine, 1, layout, framework, precision=precision)
 
 
 @pytest.mark.parametrize(("name", "switch"), WRITTEN)
@@ -117,7 +123,7 @@ def test_switches_are_read_back(name: str, switch: str, tmp_path: Path) -> None:
         (tmp_path / file).write_text(text, encoding="utf-8")
     found = read_configuration(*(str(tmp_path / file) for file in written))
     job = complete_layout(
-        load_model("llama-3.2-1b" if name == "fsdp2" else "gpt2"),
+        load_model(model_for(name, switch)),
         load_machine(MACHINES.get(switch, "polaris")),
         found,
         nodes=1,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from planner.describe.catalogue import load_framework
+from planner.describe.files import read_toml
 from planner.evidence.runs.run import Run
 from tests import ROOT
 from tests.evidence.tables import narayanan_rows, row, write
@@ -87,6 +89,39 @@ def test_runs_are_read_with_the_graphs_of_their_release(
     plain = load_framework("megatron-lm")
     graphs = framework_of_recipe(plain, row, model).host.graphed
     assert (graphs and graphs.value) == graphed
+
+
+def _recipes() -> list[dict[str, Any]]:
+    return read_toml(ROOT / "benchmarks" / "megatron_bridge_jobs.toml")["jobs"]
+
+
+@pytest.mark.parametrize("recipe", _recipes(), ids=lambda recipe: str(recipe["id"]))
+def test_published_recipes_fit(recipe: dict[str, Any]) -> None:
+    """They ran: what does not fit is an error of the estimate or of the recipe's description."""
+    from advice import Job, estimate_published
+
+    job = Job.read(recipe, ROOT)
+    ran = estimate_published(job)
+    assert ran is not None
+    assert ran.fits
+    degrees = ran.layout.dp * ran.layout.tp * ran.layout.pp * ran.layout.cp
+    assert degrees == job.nodes * job.machine.node.num_devices
+
+
+def test_the_recipe_of_405b_by_hand() -> None:
+    """Eight layers of a stage, tp 4 and dp 4, as Megatron-Bridge's recipe of GB200 keeps them."""
+    from advice import Job, estimate_published
+
+    recipe = next(item for item in _recipes() if item["id"] == "Bridge-L405B-256GB200-26.04")
+    ran = estimate_published(Job.read(recipe, ROOT))
+    assert ran is not None
+    # query and output, key and value of 8 heads of 128, gate, up and down; two norms on every rank
+    matrices = 2 * 16384**2 + 2 * 1024 * 16384 + 3 * 16384 * 53248
+    layers = 8 * (matrices / 4 + 2 * 16384)
+    assert ran.memory_bytes["weights"] == pytest.approx(layers)  # 8 bits, by rows alone
+    # fp32 weights and both moments of a quarter
+    assert ran.memory_bytes["optimizer_states"] == pytest.approx(12 * layers / 4)
+    assert 2 * layers < ran.memory_bytes["gradients"] < 2.3 * layers  # and stand-ins of each shape
 
 
 def test_quantiles_hold_the_next_run_as_often_as_they_say() -> None:

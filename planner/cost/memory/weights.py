@@ -100,16 +100,19 @@ def eight_bit_copies(stages: Stages) -> Float:
 
     Counted: layer parameters, if GEMMs run in 8 bits and the framework keeps 8-bit copies between
     micro-batches; minus the 16-bit weights if ranks gather in 8 bits, unless shards are fp32.
-    Left out: embedding and head, which run in 16 bits; scales; exceptions (norms have no copies,
-    Blackwell's per-tensor scaling has none by columns). Transformer Engine
-    @d0067d0d, module/linear.py: quantize_weight; method.md#states-per-framework.
+    Left out: embedding and head, which run in 16 bits; scales; norms, which have no copies.
+    Transformer Engine @d0067d0d, module/linear.py: quantize_weight; csrc/quantizer.cpp:
+    with_transpose; method.md#states-per-framework.
 
     >>> stages = Stages.of_pipeline(make_scenario(machine="dgx-h100", precision="fp8"), Layout())
     >>> eight_bit_copies(stages).item() / 2 / 32            # a layer of Llama 3 8B
     218112000.0
     """
     params, scenario = stages.params, stages.scenario
-    each = scenario.framework.kernels.fp8_weight_bytes * (scenario.workload.precision == "fp8")
+    kernels = scenario.framework.kernels
+    each = kernels.fp8_weight_bytes * (scenario.workload.precision == "fp8")
+    if kernels.fp8_rows_alone and scenario.machine.device.is_of(kernels.fp8_rows_alone):
+        each /= 2
     if stages.eight_bits and stages.states.sharded_weight_bytes:
         each = max(each, stages.layer_element) - stages.states.weight_bytes
     layers = params.unsharded - params.embedding - (params.head - params.tied)

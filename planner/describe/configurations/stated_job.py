@@ -214,6 +214,7 @@ def _value(line: str, settings: Table) -> str | None:
     if path[-1] not in table:
         return None
     value = table.get(path[-1])
+    value = " ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
     if wanted == _VALUE:
         return _number(value)
     return "" if str(value).lower() == str(wanted).lower() else None

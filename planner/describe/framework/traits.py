@@ -264,6 +264,9 @@ class Kernels(Description):
     fp8_weight_bytes: BytesPerElement = 0
     """8-bit copies of the layers' weights, by rows and by columns, kept besides the 16-bit weights
     from the first micro-batch on (Transformer Engine) [B/parameter]."""
+    fp8_rows_alone: tuple[str, ...] = ()
+    """Substrings of device names whose GEMMs read 8-bit operands in any memory order, so that half
+    of `fp8_weight_bytes`, the copies by columns, does not exist."""
     fp8_gather: bool = False
     """Ranks convert their weight shards to 8 bits before the all-gather, so that no layer is
     gathered in 16 bits."""

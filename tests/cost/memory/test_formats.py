@@ -75,6 +75,32 @@ def test_recipes_but_delayed_keep_whole_fp32_weights_and_copy_narrow_gradients(r
     assert copied == [False, True, True]
 
 
+@pytest.mark.parametrize(
+    ("machine", "recipe", "each"),
+    [
+        # TransformerEngine @d0067d0d, csrc/quantizer.cpp: with_transpose is columnwise_usage unless
+        # nvte_is_non_tn_fp8_gemm_supported, from compute capability 10.0 on
+        ("dgx-h100", "fp8-tensorwise", 2),
+        ("dgx-b200", "fp8-tensorwise", 1),
+        ("dgx-gb200", "fp8-tensorwise", 1),
+        # blocks of 32: values by rows and by columns, a byte of scale for each 32
+        ("dgx-b200", "mxfp8", 2 + 2 / 32),
+    ],
+)
+def test_weights_of_8_bit_recipes_by_rows_and_by_columns(
+    machine: str, recipe: str, each: float
+) -> None:
+    outside = 2 * (NUM_PARAMS - LAYERS)  # embedding, head and the last norm in 16 bits
+    gathered = f"megatron-lm+{recipe}+fp8-gather"
+    layout = Layout(dp=8, zero_stage=1)
+    found = held(gathered, layout, precision="fp8", machine=machine)["weights"] * NUM_PARAMS
+    assert found == pytest.approx(outside + each * LAYERS)
+    # 16-bit weights besides, where updated weights are gathered in 16 bits
+    plain = f"megatron-lm+{recipe}"
+    found = held(plain, layout, precision="fp8", machine=machine)["weights"] * NUM_PARAMS
+    assert found == pytest.approx(outside + (2 + each) * LAYERS)
+
+
 def test_narrow_gradients_are_copied_unless_the_optimizer_reads_them() -> None:
     names = (
         "",

@@ -84,9 +84,18 @@ def _state(job: StatedJob, flags: Table) -> None:
     _ramp(job, flags)
     _training(job, flags, deepspeed)
     _recompute(job, flags, deepspeed)
-    job.not_counted(flags, _NOT_COUNTED)
+    counted = _graphed(job)
+    job.not_counted(flags, {k: v for k, v in _NOT_COUNTED.items() if k not in counted})
     for name, variable in flags.undecided():
         job.note(f"--{name} is {variable}, which the script does not set")
+
+
+def _graphed(job: StatedJob) -> tuple[str, ...]:
+    """Count graphs of a layer's modules and not of the layer; return the options that are read."""
+    if not any(word.startswith("graphed-") for word in job.switches()):
+        return ()
+    job.turned_off("cuda-graphs")
+    return "cuda-graph-modules", "cuda-graph-scope"
 
 
 def _batch(job: StatedJob, flags: Table) -> None:

@@ -702,6 +702,23 @@ def test_switches_stand_beside_merged_passes() -> None:
     assert sorted(alone.switches) == ["bf16-gradients", "deepep", "tp-comm-overlap"]
 
 
+@pytest.mark.parametrize(
+    ("modules", "switch"),
+    [
+        ("--cuda-graph-modules moe_router moe_preprocess", "graphed-router"),
+        # the name of the option in releases before core_v0.19.0
+        ("--cuda-graph-scope attn moe_router moe_preprocess", "graphed-attention"),
+        ("--cuda-graph-modules attn", "cuda-graphs"),
+    ],
+)
+def test_graphs_of_the_modules_of_a_layer(modules: str, switch: str) -> None:
+    options = f"--num-experts 8 --cuda-graph-impl transformer_engine {modules}"
+    found = read_configuration_text(MEGATRON_PLAIN.format(options=options), "job.sh")
+    assert found.switches == (switch,)
+    as_layer = any("all kernels of a layer are taken as captured" in note for note in found.notes)
+    assert as_layer == (switch == "cuda-graphs")
+
+
 def test_layers_whose_activations_stay_are_said() -> None:
     text = MEGATRON_PLAIN.format(options="--cpu-offloading-num-layers 4")
     found = read_configuration_text(text, "job.sh")
