@@ -94,7 +94,7 @@ def _graphed(job: StatedJob) -> tuple[str, ...]:
     """Count graphs of a layer's modules and not of the layer; return the options that are read."""
     if not any(word.startswith("graphed-") for word in job.switches()):
         return ()
-    job.turned_off("cuda-graphs")
+    job.turn_off("cuda-graphs")
     return "cuda-graph-modules", "cuda-graph-scope"
 
 
