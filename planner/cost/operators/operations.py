@@ -16,8 +16,8 @@ def attention_flop(
     """Forward FLOP of attention over all heads, `queries` tokens against `keys` tokens [FLOP].
 
     Counted: both GEMMs, 2 s_q s_k (d_qk + d_v) per head; with `skips_masked` half of the keys
-    under a causal mask, w - w^2 / 2 s_k within a window w. Left out: softmax. Dao 2023,
-    arXiv:2307.08691, section 4; method.md#attention.
+    under a causal mask, w - w^2 / 2 s_k within a window w; chunks as sequences of their own. Left
+    out: softmax. Dao 2023, arXiv:2307.08691, section 4; method.md#attention.
 
     >>> heads = Attention(num_heads=32, num_kv_heads=8, qk_dim=128, v_dim=128, causal=True)
     >>> whole = float(attention_flop(heads, 1, 4096, skips_masked=False))
@@ -28,6 +28,9 @@ def attention_flop(
     """
     keys = attention.keys * np.asarray(keys, dtype=float)
     seen = np.minimum(keys, attention.window) if attention.window else keys
+    if attention.window and attention.chunked:
+        chunks, rest = np.divmod(keys, attention.window)
+        keys = seen = (chunks * attention.window**2 + rest**2) / keys
     if attention.causal and skips_masked:
         seen = seen - seen**2 / (2 * keys)
     width = attention.qk_dim + attention.v_dim
