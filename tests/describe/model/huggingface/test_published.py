@@ -21,16 +21,17 @@ _SCOUT = like("llama4_text", hidden_size=5120, intermediate_size=8192, num_hidde
 _SCOUT |= {"intermediate_size_mlp": 16384, "num_attention_heads": 40, "num_key_value_heads": 8}
 _SCOUT |= {"head_dim": 128, "vocab_size": 202048, "num_experts_per_tok": 1}
 
-# Sizes of published checkpoints. Counts: transformers 5.23 on the meta device, and what the
-# checkpoints' pages and papers print, in billions.
+# Sizes of published checkpoints: defaults of transformers' classes that are documented as those of
+# the checkpoint, or the source named. Counts: transformers 5.23 on the meta device.
 PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
-    # SmolLM3Config's defaults, documented as HuggingFaceTB/SmolLM3-3B; its page: 3.08B
+    # SmolLM3Config's defaults, documented as HuggingFaceTB/SmolLM3-3B
     "smollm3-3b": (
         like("smollm3", hidden_size=2048, intermediate_size=11008, num_hidden_layers=36)
         | {"num_attention_heads": 16, "num_key_value_heads": 4, "vocab_size": 128256},
         3_075_098_624,
     ),
-    # Glm4MoeConfig's defaults, and arXiv:2508.06471, table 1: 106B without embedding and head
+    # Glm4MoeConfig's defaults; docs.nvidia.com/nemo/megatron-bridge, GLM 4.5: the same, and 106B,
+    # which are 105.6B without embedding and head
     "glm-4.5-air": (
         like("glm4_moe", hidden_size=4096, intermediate_size=10944, num_hidden_layers=46)
         | {"num_attention_heads": 96, "num_key_value_heads": 8, "head_dim": 128}
@@ -38,7 +39,7 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
         | {"n_routed_experts": 128, "num_experts_per_tok": 8, "first_k_dense_replace": 1},
         106_852_245_504,
     ),
-    # the same table: 355B with the multi-token-prediction layer, without embedding and head
+    # the same page: 355B, which count one more expert layer for multi-token prediction
     "glm-4.5": (
         like("glm4_moe", hidden_size=5120, intermediate_size=12288, num_hidden_layers=92)
         | {"num_attention_heads": 96, "num_key_value_heads": 8, "head_dim": 128}
@@ -47,17 +48,18 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
         | {"use_qk_norm": True},
         352_797_814_784,
     ),
-    # Llama4TextConfig's defaults, documented as meta-llama/Llama-4-Scout-17B-16E; 109B with vision
+    # Llama4TextConfig's defaults, documented as meta-llama/Llama-4-Scout-17B-16E; ~109B with
+    # vision (huggingface.co/blog/llama4-release)
     "llama-4-scout": (
         {**_SCOUT, "interleave_moe_layer_step": 1, "num_local_experts": 16},
         107_769_861_120,
     ),
-    # transformers' convert_llama4_weights_to_hf.py: every other layer, 128 experts; 400B
+    # transformers' convert_llama4_weights_to_hf.py: every other layer; 128 experts, ~400B
     "llama-4-maverick": (
         {**_SCOUT, "interleave_moe_layer_step": 2, "num_local_experts": 128, "use_qk_norm": False},
         400_711_848_960,
     ),
-    # MosaicML's table of MPT: 6.7B
+    # config.json of mosaicml/mpt-7b
     "mpt-7b": (
         {"model_type": "mpt", "d_model": 4096, "n_heads": 32, "n_layers": 32}
         | {
@@ -68,7 +70,7 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
         },
         6_649_286_656,
     ),
-    # OlmoConfig's defaults (OLMo-7B); arXiv:2402.00838, table 1: 6.9B
+    # OlmoConfig's defaults: allenai/OLMo-7B
     "olmo-7b": (
         like("olmo", hidden_size=4096, intermediate_size=11008, num_hidden_layers=32)
         | {"num_attention_heads": 32, "vocab_size": 50304},
@@ -81,13 +83,13 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
         | {"vocab_size": 50304},
         6_919_161_856,
     ),
-    # StableLmConfig's defaults (stablelm-3b-4e1t), whose page says 2,795,443,200
+    # StableLmConfig's defaults: stabilityai/stablelm-3b-4e1t
     "stablelm-3b-4e1t": (
         like("stablelm", hidden_size=2560, intermediate_size=6912, num_hidden_layers=32)
         | {"num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 50304},
         2_795_443_200,
     ),
-    # CohereConfig's defaults (c4ai-command-r-v01): 35B
+    # CohereConfig's defaults: CohereForAI/c4ai-command-r-v01
     "command-r": (
         like("cohere", hidden_size=8192, intermediate_size=22528, num_hidden_layers=40)
         | {"num_attention_heads": 64, "vocab_size": 256000},
@@ -101,6 +103,16 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
 def test_published_checkpoints(fields: dict[str, Any], total: int) -> None:
     assert from_config(fields, "test").num_params == total
     assert count_with_transformers(fields) == total
+
+
+@pytest.mark.parametrize(
+    ("name", "sequence"),
+    [("smollm3-3b", 32768), ("glm-4.5-air", 131072), ("llama-4-scout", 262144)],
+)
+def test_reader_and_catalogue_describe_the_same_model(name: str, sequence: int) -> None:
+    fields = {**PUBLISHED[name][0], "max_position_embeddings": sequence}
+    read = from_config(fields, name).model_dump(exclude=NOT_SHAPES)
+    assert read == load_model(name).model_dump(exclude=NOT_SHAPES)
 
 
 def test_nemotron_is_read_as_the_catalogue_has_it() -> None:
