@@ -26,13 +26,13 @@ def attention_flop(
     >>> float(attention_flop(heads, 1, 4096, skips_masked=True)) / whole
     0.5
     """
-    keys = attention.keys * np.asarray(keys, dtype=float)
-    seen = np.minimum(keys, attention.window) if attention.window else keys
+    reach: Float = attention.keys * np.asarray(keys, dtype=float)
+    seen = np.minimum(reach, attention.window) if attention.window else reach
     if attention.window and attention.chunked:
-        chunks, rest = np.divmod(keys, attention.window)
-        keys = seen = (chunks * attention.window**2 + rest**2) / keys
+        rest = reach % attention.window
+        reach = seen = ((reach - rest) * attention.window + rest**2) / reach
     if attention.causal and skips_masked:
-        seen = seen - seen**2 / (2 * keys)
+        seen = seen - seen**2 / (2 * reach)
     width = attention.qk_dim + attention.v_dim
     return 2.0 * attention.queries * np.asarray(queries) * seen * width * attention.num_heads
 
