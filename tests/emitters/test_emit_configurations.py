@@ -647,6 +647,20 @@ def test_megatron_latent_attention() -> None:
     assert (given["moe-router-num-groups"], given["moe-router-group-topk"]) == ("8", "4")
 
 
+def test_megatron_expert_layers_between_dense_ones(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 1024, "intermediate_size": 4096, "vocab_size": 32000}
+    experts = {"num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 512}
+    heads = {"num_attention_heads": 8, "num_key_value_heads": 8, "num_hidden_layers": 12}
+    config = {"model_type": "qwen3_moe", **sizes, **experts, **heads, "decoder_sparse_step": 3}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    layout = Layout(dp=4, ep=4, zero_stage=1)
+    given = options(files_of(str(path), "perlmutter", 1, layout, "megatron-lm")["megatron.args"])
+    # transformers 5.23, modeling_qwen3_moe.py: experts where (layer + 1) % 3 == 0
+    pattern = eval(given["moe-layer-freq"])
+    assert pattern == [int((layer + 1) % 3 == 0) for layer in range(12)]
+
+
 @pytest.mark.parametrize(("passes", "merges"), [(4, True), (1, False)])
 def test_megatron_exchanges_tokens_as_counted(tmp_path: Path, passes: int, merges: bool) -> None:
     described = tmp_path / "deepep.toml"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from planner.cost.operators.sizes import FP32, Operators, Sizes
 from planner.describe.layout import Module
-from planner.describe.model.block import Attention, Gemm, Pointwise, Saved
+from planner.describe.model.block import Attention, Gemm, Matrix, Pointwise, Saved
 from planner.describe.model.weight_blocks import LayerKind
 
 
@@ -37,7 +37,7 @@ def attention(sizes: Sizes, kind: LayerKind, *, cross: bool = False) -> Operator
         saved.append(Saved(f"{name}.out.fp8", out, "sharded", input_of=("out",), for_weights=1.0))
     pointwise: tuple[Pointwise, ...] = ()
     if sizes.kernels.transformers_blocks:
-        copies = _as_written(sizes, name, (q, k, out))
+        copies = _as_written(sizes, name, (q, k, v, out))
         saved, pointwise = [*saved, *copies.saved], copies.pointwise
     elif sizes.kernels.copies_ring_output:
         saved.append(_output_copy(sizes, name, out, only_context=True))
@@ -45,7 +45,8 @@ def attention(sizes: Sizes, kind: LayerKind, *, cross: bool = False) -> Operator
     norms = _qk_norms(sizes, name, (heads + kv) * qk_dim)
     rotary = _rotary(sizes, name, (heads + kv) * qk_dim)
     causal = kind.causal and not cross
-    attention_core = Attention(heads, kv, qk_dim, v_dim, causal, kind.window if causal else 0)
+    window, chunked = kind.window if causal else 0, model.chunked_window
+    attention_core = Attention(heads, kv, qk_dim, v_dim, causal, window, chunked)
     return Operators(
         gemms,
         (attention_core,),
@@ -64,10 +65,11 @@ def _operands(
     entering = Saved(f"{name}.input", sizes.product_input * sizes.model.hidden_size, "gathered")
     leaving = Saved(f"{name}.out", sizes.element * out, "sharded", of_attention=not cross)
     eager = float(sizes.workload.attention == "eager")
+    readers: tuple[Matrix, ...] = ("query", "key", "value")
+    if sizes.shares_norm:
+        readers += ("gate", "up")
     return (
-        replace(
-            entering, input_of=("query", "key", "value"), for_weights=1.0, recomputed_with=norm
-        ),
+        replace(entering, input_of=readers, for_weights=1.0, recomputed_with=norm),
         Saved(f"{name}.qkv", sizes.element * qkv, "sharded", recomputed_with=up),
         replace(leaving, input_of=("out",), for_weights=eager),
     )
@@ -105,14 +107,17 @@ def _qk_norms(sizes: Sizes, name: str, width: int) -> Operators:
     )
 
 
-def _as_written(sizes: Sizes, name: str, widths: tuple[int, int, int]) -> Operators:
+def _as_written(sizes: Sizes, name: str, widths: tuple[int, int, int, int]) -> Operators:
     """Further saved tensors and copies in the attention code of transformers."""
-    (q, k, out), e, written = widths, sizes.element, sizes.model.written
+    (q, k, v, out), e, written = widths, sizes.element, sizes.model.written
     eager = sizes.workload.attention == "eager"
     saved, pointwise = [], []
     if written.joined_qkv and sizes.model.position == "rope":
         # the saved values are a view that keeps the joined QKV output alive
         saved.append(Saved(f"{name}.rotated", e * (q + k), "sharded"))
+    if written.clipped_qkv:
+        # clamping saves its input
+        saved.append(Saved(f"{name}.unclipped", e * (q + k + v), "sharded"))
     if written.joined_rotary or eager:
         # the kernel's output has the memory order of its queries
         pointwise.append(Pointwise(f"{name}.copy", 2 * e * out, 2 * e * out, "sharded"))

@@ -110,7 +110,7 @@ def _regions(sizes: Sizes, kind: LayerKind) -> int:
 def _norms(sizes: Sizes, count: int, num_recomputed: int) -> Operators:
     """Norms with their saved inputs, `num_recomputed` of them recomputed; residual additions."""
     h, e, r, m = sizes.model.hidden_size, sizes.element, sizes.stream, sizes.mask
-    fused = sizes.kernels.fused_norm or sizes.model.norm != "rmsnorm"
+    fused = sizes.fuses_norm
     if fused:
         norm = Pointwise("norm", (r + e) * h, (2 * r + 2 * e) * h, num_kernels=1)
     else:

@@ -30,7 +30,9 @@ def dense(sizes: Sizes, width: int) -> Operators:
     size = sizes.product_input * sizes.model.hidden_size
     entering = Saved("mlp.input", size, "gathered", input_of=("gate", "up"), for_weights=1.0)
     products = _products(sizes, width, "mlp", until_ffn=True)
-    return Operators(saved=(entering,)) + products.recomputed_with("mlp")
+    # with one norm for both, attention saves the input
+    saved = () if sizes.shares_norm else (entering,)
+    return Operators(saved=saved) + products.recomputed_with("mlp")
 
 
 def routed(sizes: Sizes, experts: Experts) -> Operators:
@@ -45,7 +47,9 @@ def routed(sizes: Sizes, experts: Experts) -> Operators:
     >>> [(gemm.n, gemm.k, gemm.top_k) for gemm in found.gemms]
     [(8, 4096, 0), (28672, 4096, 2), (4096, 14336, 2)]
     """
-    h, e, k = sizes.model.hidden_size, sizes.element, experts.top_k
+    h, e = sizes.model.hidden_size, sizes.element
+    all_experts = sizes.kernels.transformers_blocks and sizes.model.written.all_experts
+    k = experts.num_experts if all_experts else experts.top_k
     first = 2 if sizes.model.gated_mlp else 1
     width = k * experts.ffn_size
     activation = _activation(sizes, width, "expert.activation", "expert", until_ffn=True)

@@ -16,8 +16,8 @@ def attention_flop(
     """Forward FLOP of attention over all heads, `queries` tokens against `keys` tokens [FLOP].
 
     Counted: both GEMMs, 2 s_q s_k (d_qk + d_v) per head; with `skips_masked` half of the keys
-    under a causal mask, w - w^2 / 2 s_k within a window w. Left out: softmax. Dao 2023,
-    arXiv:2307.08691, section 4; method.md#attention.
+    under a causal mask, w - w^2 / 2 s_k within a window w; chunks as sequences of their own. Left
+    out: softmax. Dao 2023, arXiv:2307.08691, section 4; method.md#attention.
 
     >>> heads = Attention(num_heads=32, num_kv_heads=8, qk_dim=128, v_dim=128, causal=True)
     >>> whole = float(attention_flop(heads, 1, 4096, skips_masked=False))
@@ -26,10 +26,13 @@ def attention_flop(
     >>> float(attention_flop(heads, 1, 4096, skips_masked=True)) / whole
     0.5
     """
-    keys = attention.keys * np.asarray(keys, dtype=float)
-    visible = np.minimum(keys, attention.window) if attention.window else keys
+    reach: Float = attention.keys * np.asarray(keys, dtype=float)
+    visible = np.minimum(reach, attention.window) if attention.window else reach
+    if attention.window and attention.chunked:
+        rest = reach % attention.window
+        reach = visible = ((reach - rest) * attention.window + rest**2) / reach
     if attention.causal and skips_masked:
-        visible = visible - visible**2 / (2 * keys)
+        visible = visible - visible**2 / (2 * reach)
     width = attention.qk_dim + attention.v_dim
     return 2.0 * attention.queries * np.asarray(queries) * visible * width * attention.num_heads
 

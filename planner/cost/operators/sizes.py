@@ -103,10 +103,23 @@ class Sizes:
         """True if the activation runs in elementary operations, as in transformers."""
         return self.kernels.transformers_blocks and not self.fuses_activation
 
+    @property
+    def fuses_norm(self) -> bool:
+        """True if a norm is one kernel."""
+        elementary = self.kernels.transformers_blocks and self.model.written.norm_saved_bytes > 0
+        return self.kernels.fused_norm or not (elementary or self.model.norm == "rmsnorm")
+
+    @property
+    def shares_norm(self) -> bool:
+        """True if attention and feed-forward read the output of one norm."""
+        return self.model.parallel_residual and self.model.norms_per_layer == 1
+
     def norm_bytes(self, entering: int) -> int:
         """Bytes that a norm saves per element, for an input of `entering` bytes per element [B]."""
-        if self.kernels.fused_norm or self.model.norm != "rmsnorm":
+        if self.fuses_norm:
             return entering
+        if self.model.norm != "rmsnorm":
+            return self.model.written.norm_saved_bytes
         # unfused: fp32 input, and normalised output, in fp32 if it is scaled before rounding
         exact = self.kernels.transformers_blocks and self.model.written.exact_norm_weight
         return FP32 + (FP32 if exact else self.element)

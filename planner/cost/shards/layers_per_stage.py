@@ -172,14 +172,22 @@ def _counts_of(
 ) -> list[Float]:
     """Block counts of stages, for pairs of pp and stage."""
     start, count = layers_on_stage(total, pp, stage, split)
-    counts, passed = [], 0
+    before, after = start, start + count
+    counts, left = [], total
     for block in blocks:
         if block.kind == "embedding":
             counts.append(np.where(stage == 0, 1.0, 0.0))
         elif block.kind == "head":
             counts.append(np.where(stage == pp - 1, 1.0, 0.0))
         else:
-            below = np.minimum(start + count, passed + block.count)
-            counts.append(np.maximum(below - np.maximum(start, passed), 0.0))
-            passed += block.count
+            skipped, passed = (_layers_among(block, layers, left) for layers in (before, after))
+            counts.append(passed - skipped)
+            before, after, left = before - skipped, after - passed, left - block.count
     return counts
+
+
+def _layers_among(block: Block, first: Float, total: int) -> Float:
+    """Layers of a block among the `first` ones of `total`: spread evenly, or before the others."""
+    if block.interleaved:
+        return np.ceil(first * block.count / total)
+    return np.minimum(first, block.count)

@@ -8,6 +8,7 @@ from typing import Literal
 from planner.describe.base import Description, Width, ZeroStage
 from planner.describe.layout import Schedule
 from planner.describe.model.model import Model
+from planner.describe.model.shapes import NormName, QkNorm
 from planner.describe.workload import (
     OPTIMIZERS,
     PRECISIONS,
@@ -55,13 +56,13 @@ class SupportedModels(Description):
     """Name of this model code in the framework, if it has several."""
     positions: tuple[Literal["learned", "rope", "alibi", "relative", "none"], ...] = ("rope",)
     """Position schemes."""
-    norms: tuple[Literal["layernorm", "layernorm-nobias", "rmsnorm"], ...] = ("rmsnorm",)
+    norms: tuple[NormName, ...] = ("rmsnorm",)
     """Normalisations."""
     feed_forwards: tuple[str, ...] = ("gated silu",)
     """Activations of the feed-forward, such as `gated silu`."""
     biases: tuple[Biases, ...] = ("none",)
     """Matrices of a layer with biases."""
-    qk_norms: tuple[Literal["none", "head", "full"], ...] = ("none",)
+    qk_norms: tuple[QkNorm, ...] = ("none",)
     """Normalisations of queries and keys."""
     attention: tuple[Literal["heads", "latent"], ...] = ("heads",)
     """Attention with separate keys and values, or latent attention (MLA)."""
@@ -134,6 +135,9 @@ class SupportedModels(Description):
             ),
             f"has a window of {model.sliding_window} tokens in {layers} layers": (
                 windowed and not allowed[self.windows]
+            ),
+            f"attends within chunks of {model.sliding_window} tokens in {layers} layers": (
+                windowed and model.chunked_window
             ),
             "has a head width other than hidden size / heads": not self.any_head_width
             and model.head_dim * model.num_heads != model.hidden_size,

@@ -138,6 +138,8 @@ class Attention:
     causal: bool
     window: int = 0
     """Most keys per query; 0: all."""
+    chunked: bool = False
+    """Whether the window is a chunk of the sequence, and does not slide."""
     recomputed_with: tuple[Module, ...] = ("core_attn",)
     """Modules of selective recompute that repeat it."""
     queries: float = 1.0
@@ -231,6 +233,8 @@ class Block:
     """Temporary tensors after full recompute has repeated the block."""
     after_ffn: tuple[Saved, ...] = ()
     """Temporary tensors after the feed-forward's weight gradients are complete."""
+    interleaved: bool = False
+    """Whether its layers are spread among the other layers; else they are consecutive."""
     kept_whole: bool = False
     """Whether partial recompute skips its layers; the block before it includes their count."""
     deferred: tuple[Saved, ...] = ()

@@ -14,6 +14,8 @@ _MAX_ROWS = 1_000_000_000
 
 
 WrittenActivation = Literal["", "gelu_new", "gelu_fast"]
+NormName = Literal["layernorm", "layernorm-nobias", "layernorm-nonparametric", "rmsnorm"]
+QkNorm = Literal["none", "head", "full", "unweighted"]
 
 
 class Experts(Description):
@@ -41,6 +43,8 @@ class Experts(Description):
     """Whether expert projections have biases (gpt-oss)."""
     num_dense_layers: int = Field(default=0, ge=0, le=100_000)
     """Layers whose feed-forward is dense (width `Shapes.ffn_size`)."""
+    interleaved: bool = False
+    """Whether dense layers alternate with expert layers; else they come first (Llama 4)."""
 
     @model_validator(mode="after")
     def _check(self) -> Experts:
@@ -93,6 +97,12 @@ class Written(Description):
     """Whether queries, keys and values are views of one GEMM's output (GPT-NeoX, Phi-3)."""
     joined_rotary: bool = False
     """Whether rotated and unrotated parts of queries are concatenated, in another memory order."""
+    clipped_qkv: bool = False
+    """Whether queries, keys and values are clamped (OLMo, MPT)."""
+    all_experts: bool = False
+    """Whether every token passes through all experts, weighted by zero or not (Llama 4)."""
+    norm_saved_bytes: int = Field(default=0, ge=0, le=100)
+    """Bytes per element that an elementary LayerNorm saves (Cohere, OLMo); 0: one kernel."""
 
 
 class Shapes(Description):
@@ -139,16 +149,17 @@ class Shapes(Description):
     """Whether the feed-forward has a gate (SwiGLU, GeGLU): three matrices instead of two."""
     activation: Literal["gelu", "relu", "silu", "squared-relu"] = "gelu"
     """Activation of the feed-forward; squared-relu is the square of ReLU (Nemotron-4)."""
-    norm: Literal["layernorm", "layernorm-nobias", "rmsnorm"] = "layernorm"
-    """Normalisation."""
+    norm: NormName = "layernorm"
+    """Normalisation; layernorm-nonparametric has no weights (OLMo)."""
     norms_per_layer: int = Field(default=2, ge=1, le=8)
     """Normalisations of one layer (4 for Gemma 2, 1 for the old Falcon)."""
     final_norm: bool = True
     """Whether a normalisation precedes the output projection."""
     embedding_norm: bool = False
     """Whether a normalisation follows the embedding (BLOOM, BERT)."""
-    qk_norm: Literal["none", "head", "full"] = "none"
-    """Normalisation of queries and keys: per head (Qwen3, Gemma 3) or over all heads (OLMo 2)."""
+    qk_norm: QkNorm = "none"
+    """Normalisation of queries and keys: with weights per head (Qwen3, Gemma 3), for all heads
+    (OLMo 2, Command R+), or without weights (Llama 4)."""
     position: Literal["learned", "rope", "alibi", "relative", "none"] = "rope"
     """Position scheme."""
     num_position_rows: int = Field(default=0, ge=0, le=_MAX_ROWS)
@@ -183,6 +194,8 @@ class Shapes(Description):
     """Attention window of the windowed layers [tokens]; 0: none."""
     num_window_layers: int = Field(default=0, ge=0, le=100_000)
     """Number of windowed layers."""
+    chunked_window: bool = False
+    """Whether windows are chunks, in which tokens attend to each other only (Llama 4)."""
     experts: Experts | None = None
     """Mixture of experts; None: dense."""
     latent_attention: LatentAttention | None = None

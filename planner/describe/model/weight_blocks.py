@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from planner.describe.model.block import Block, Matrix, Part, Weight
@@ -22,8 +23,8 @@ Kind = Literal["embedding", "layer", "head"]
 def _norm(
     model: Shapes, name: str, width: int, copies: int = 1, part: Part = "norm"
 ) -> tuple[Weight, ...]:
-    vectors = 2 if model.norm == "layernorm" else 1
-    return (Weight(name, width, copies=copies * vectors, part=part),)
+    vectors = {"layernorm": 2, "layernorm-nonparametric": 0}.get(model.norm, 1)
+    return (Weight(name, width, copies=copies * vectors, part=part),) if vectors else ()
 
 
 def _linear(weight: Weight, bias: bool) -> tuple[Weight, ...]:
@@ -196,6 +197,10 @@ def layer_kinds(model: Shapes) -> tuple[LayerKind, ...]:
     return tuple(kind for kind in kinds if kind.count > 0)
 
 
+def _is_interleaved(model: Shapes) -> bool:
+    return model.experts is not None and model.experts.interleaved
+
+
 def _layer_weights(model: Shapes, kind: LayerKind) -> tuple[Weight, ...]:
     weights = _attention_weights(model)
     norms = model.norms_per_layer
@@ -301,10 +306,11 @@ def weight_blocks(model: Shapes) -> tuple[Block, ...]:
     if model.convolutional is not None:
         return _stage_blocks(model.convolutional)
     width = model.hidden_size
+    layer = partial(Block, kind="layer", width=width, interleaved=_is_interleaved(model))
     return (
         Block("embedding", "embedding", 1, _embedding_weights(model), width=width),
         *(
-            Block(kind.name, "layer", kind.count, _layer_weights(model, kind), width=width)
+            layer(name=kind.name, count=kind.count, weights=_layer_weights(model, kind))
             for kind in layer_kinds(model)
         ),
         Block("head", "head", 1, _head_weights(model), width=width),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -86,6 +87,7 @@ def recipe(job: BatchJob) -> Recipe:
         else _ACTIVATIONS.get(model.activation, {}),
         **_common(job),
         window=_window(job),
+        expert_layers=_expert_layers(job),
         flexible=_flexible(job),
         merges_passes=_merges_passes(job),
         expert_tp=_expert_tp(job),
@@ -132,6 +134,17 @@ def _window(job: BatchJob) -> _Options:
     period, rest = divmod(layers, layers - windows)
     skips = f"([1]*{windows}+[0]*{layers - windows})" if rest else period
     return {**window, "window-attn-skip-freq": skips}
+
+
+def _expert_layers(job: BatchJob) -> str:
+    """Order of dense layers (0) and expert layers (1); empty if all layers have experts."""
+    experts = job.model.experts
+    if experts is None or not experts.num_dense_layers:
+        return ""
+    dense, sparse = experts.num_dense_layers, job.model.num_layers - experts.num_dense_layers
+    times = math.gcd(dense, sparse) if experts.interleaved else 1
+    pattern = f"([0]*{dense // times}+[1]*{sparse // times})"
+    return f"{pattern}*{times}" if times > 1 else pattern
 
 
 def _expert_tp(job: BatchJob) -> int:

@@ -366,6 +366,11 @@ def unsupported(model: Model) -> str:
         "three norms, or more than four": model.norms_per_layer not in (1, 2, 4),
         "projected embeddings": bool(model.embedding_size),
         "relative positions": model.position == "relative",
+        "normalisations without weights": (
+            model.norm == "layernorm-nonparametric" or model.qk_norm == "unweighted"
+        ),
+        "attention within chunks": model.chunked_window,
+        "experts in every n-th layer": model.experts is not None and model.experts.interleaved,
         "experts without gate": model.experts is not None and not model.gated_mlp,
     }
     return ", ".join(reason for reason, applies in reasons.items() if applies)

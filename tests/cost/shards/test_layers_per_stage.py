@@ -28,6 +28,7 @@ from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import SCHEDULES, Layout
 from planner.describe.workload import Workload
 from tests.cost.schedules import length_s
+from tests.descriptions import scenario
 
 Pass = tuple[str, int, int]
 
@@ -211,6 +212,30 @@ def test_dealt_by_cost_a_stage_ends_with_the_layer_that_passes_its_share() -> No
     assert count.tolist() == [3, 3, 2, 3, 2, 3, 0, 0]
     # a share met exactly is not yet exceeded: 11 layers, not 10, before 20 / 2
     assert layers_on_stage(16, 2, 0, LayerSplit(0, 4.0, by_cost=True))[1] == 11
+
+
+def test_interleaved_experts_are_spread_over_the_stages() -> None:
+    """Llama 4 Maverick: experts in every other layer, chunks in three of four."""
+    scout = load_model("llama-4-scout")
+    assert scout.experts is not None
+    experts = scout.experts.replaced(num_dense_layers=24, interleaved=True)
+    maverick = scout.replaced(experts=experts)
+    framework = load_framework("megatron-lm")
+    blocks = blocks_of(scenario(maverick, "megatron-lm"))
+    names = [block.name for block in blocks[1:-1]]
+    assert names == ["dense layer (window)", "expert layer (window)", "expert layer"]
+    for pp in (2, 4, 12):
+        layouts = Layouts.of(Layout(pp=pp, dp=1))
+        for stage in range(pp):
+            counts = stage_block_counts(blocks, layouts, stage, framework)[1:-1]
+            assert [int(n) for n in counts] == [24 // pp, 12 // pp, 12 // pp]
+    # one layer a stage, in the model's own order: transformers 5.23, Llama4TextConfig
+    layouts = Layouts.of(Layout(pp=48, dp=1))
+    kinds = [
+        [int(n) for n in stage_block_counts(blocks, layouts, stage, framework)[1:-1]].index(1)
+        for stage in range(48)
+    ]
+    assert kinds == [0, 1, 0, 2] * 12
 
 
 @pytest.mark.parametrize("name", ["llama-3-8b", "deepseek-v3", "gemma-2-27b", "mixtral-8x7b"])

@@ -62,6 +62,12 @@ def test_attention_operations() -> None:
     # of row i the last min(i, 1024) keys: 1024 - 512 / 4 on average
     assert float(attention_flop(windowed, 4096, 4096, skips_masked=True)) == expected * 896 / 4096
     assert float(attention_flop(windowed, 4096, 4096, skips_masked=False)) == expected / 4
+    chunked = replace(windowed, chunked=True)
+    # 4 sequences of 1024; and one of 512 more, of which a token sees 512 keys at most
+    assert float(attention_flop(chunked, 4096, 4096, skips_masked=True)) == expected / 8
+    assert float(attention_flop(chunked, 4608, 4608, skips_masked=False)) == pytest.approx(
+        expected * (4 * 1024**2 + 512**2) / 4096**2
+    )
     wide = Attention(32, 8, 128, 128, causal=True, window=4096)
     assert float(attention_flop(wide, 4096, 4096, skips_masked=True)) == expected / 2
 

@@ -19,6 +19,10 @@ TOTALS = {
     "falcon-180b": 178_557_088_768,
     "falcon-40b": 41_303_293_952,
     "gemma-2-27b": 27_227_128_320,
+    # SwissArmyTransformer's glm130B_model.py: attention 4 h^2 + 4 h, GeGLU 3 h f + 2 f + h, two
+    # norms 4 h, the final norm and the word embedding
+    "glm-130b": 70 * (4 * 12288**2 + 3 * 12288 * 32768 + 9 * 12288 + 2 * 32768) + 150_530 * 12288,
+    "glm-4.5-air": 106_852_245_504,
     "gpt-neox-20b": 20_554_567_680,
     "gpt-oss-120b": 116_829_156_672,
     "gpt-oss-20b": 20_914_757_184,
@@ -38,6 +42,7 @@ TOTALS = {
     "llama-3.1-8b": 8_030_261_248,
     "llama-3.2-1b": 1_235_814_400,
     "llama-3.2-3b": 3_212_749_824,
+    "llama-4-scout": 107_769_861_120,
     "mistral-7b": 7_241_732_096,
     "mixtral-8x22b": 140_620_634_112,
     "mixtral-8x7b": 46_702_792_704,
@@ -68,6 +73,7 @@ TOTALS = {
     # transformers' T5ForConditionalGeneration of google-t5/t5-large has as many
     "t5-large": 737_668_096,
     "t5-3b-nemo": 2_780_254_632,
+    "smollm3-3b": 3_075_098_624,
     "unet3d-mlperf": 31_190_243,
     "vit-h-14": 632_404_480,
     "wordplay-85m-char": 85_790_208,

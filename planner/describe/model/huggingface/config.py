@@ -7,12 +7,17 @@ from typing import Any
 
 from planner.describe.files import parse_json, read_text
 from planner.describe.model.huggingface.config_fields import Fields, quote
-from planner.describe.model.huggingface.families import FAMILIES
+from planner.describe.model.huggingface.families import FAMILIES, UNDESCRIBED
 from planner.describe.model.model import Model
 from planner.errors import CatalogueError, DescriptionError, UnknownNameError, shorten
 
 _TEXT_TOWERS = {
     "gemma3": "gemma3_text",
+    "glm4v": "glm4",
+    "glm4v_text": "glm4",
+    "glm4v_moe": "glm4_moe",
+    "glm4v_moe_text": "glm4_moe",
+    "llama4": "llama4_text",
     "qwen2_vl": "qwen2",
     "qwen2_vl_text": "qwen2",
     "qwen2_5_vl": "qwen2",
@@ -53,14 +58,18 @@ def from_config(fields: dict[str, Any], name: str) -> Model:
     for key in spec.refused:
         if text.get(key):
             raise values.error(
-                f"{key} = {quote(text[key])} adds weights that are not supported; "
+                f"{key} = {quote(text[key])} adds weights or windows that are not supported; "
                 "set it to false or describe the model in a TOML file"
             )
     notes += (*_quantisation(fields), *filter(None, (spec.note,)))
+    switched = (changes for key, changes in spec.switched.items() if values.flag(key))
+    shapes = spec.read(values)
+    written = {**shapes.pop("written", {}), "activation": values.written_activation()}
     described = {
-        **spec.read(values),
+        **shapes,
         **spec.fixed,
-        "written": {**spec.written, "activation": values.written_activation()},
+        **{field: value for changes in switched for field, value in changes.items()},
+        "written": {**spec.written, **written},
         "name": _printable(name) or family,
         "family": family,
         "source": "config.json",
@@ -105,6 +114,12 @@ def _family(fields: dict[str, Any], name: str) -> str:
             f"model_type = {quote(family)} is not a name; use one of {family_names}"
         )
     family = _TEXT_TOWERS.get(family, family)
+    if group := UNDESCRIBED.get(family):
+        raise CatalogueError(
+            f"{_printable(name)}: model_type = {quote(family)} has {group['has']}, whose FLOP, "
+            "saved tensors and state are not in the cost model; trace a torch module of it instead "
+            f"(planner plan FILE.py:build, docs/modules.md), {group['trace']}"
+        )
     if family not in FAMILIES:
         raise UnknownNameError("model_type", family, FAMILIES, f"supported: {family_names}")
     return family

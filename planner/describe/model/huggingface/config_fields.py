@@ -17,6 +17,7 @@ _REQUIRED = frozenset(
         *("vocab_size", "n_embd", "n_layer", "n_head", "ffn_dim", "moe_intermediate_size"),
         *("d_model", "d_kv", "d_ff", "num_layers", "num_heads", "image_size", "patch_size"),
         *("num_local_experts", "n_routed_experts", "num_experts", "num_experts_per_tok"),
+        *("n_heads", "n_layers", "intermediate_size_mlp"),
     )
 )
 """Sizes that a file must state; a default could describe another model."""
@@ -30,7 +31,8 @@ _ALIASES = {
     "n_positions": ("max_position_embeddings",),
     "num_local_experts": ("num_experts",),
     "n_routed_experts": ("num_experts", "num_local_experts"),
-    "sliding_window_pattern": ("_sliding_window_pattern",),
+    "sliding_window": ("attention_chunk_size",),
+    "sliding_window_pattern": ("_sliding_window_pattern", "no_rope_layer_interval"),
 }
 """Other names of a key, in older and newer files."""
 

@@ -22,7 +22,9 @@ class Family:
     fixed: Mapping[str, Any]
     """Fields of Model that are the same for the whole family."""
     refused: tuple[str, ...]
-    """Keys that add undescribed weights if set."""
+    """Keys that add what is not described if set."""
+    switched: Mapping[str, Mapping[str, Any]]
+    """Fields of Model that a key sets if it is true."""
     note: str
     """Weights that are not counted."""
     written: Mapping[str, Any]
@@ -40,10 +42,18 @@ def _load_families() -> dict[str, Family]:
             defaults={**inherited, **absent, **row.get("defaults", {})},
             fixed=row.get("fixed", {}),
             refused=tuple(row.get("refused", ())),
+            switched=row.get("switched", {}),
             note=row.get("note", ""),
             written=row.get("written", {}),
         )
     return families
 
 
+def _load_undescribed() -> dict[str, Mapping[str, str]]:
+    """Load what the cost model lacks for a family, by the family's name."""
+    groups = read_toml(Path(__file__).with_name("undescribed_families.toml")).values()
+    return {family: group for group in groups for family in group["families"]}
+
+
 FAMILIES = _load_families()
+UNDESCRIBED = _load_undescribed()

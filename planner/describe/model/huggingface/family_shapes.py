@@ -75,7 +75,8 @@ def llama(f: Fields) -> Shapes:
         "qkv_bias": f.flag("attention_bias") or f.flag("qkv_bias"),
         "out_bias": f.flag("attention_bias"),
         "mlp_bias": f.flag("mlp_bias"),
-        "dropout": f.dropout("attention_dropout", "resid_pdrop"),
+        "dropout": f.dropout("attention_dropout", "resid_pdrop", "hidden_dropout"),
+        "written": {"clipped_qkv": f.raw("clip_qkv") is not None},
         **_window(f, shapes["num_layers"]),
     }
 
@@ -90,7 +91,7 @@ def _window(f: Fields, layers: int) -> Shapes:
             raise f.error(
                 f"layer_types names {len(types)} layers, but there are {layers}; correct one"
             )
-        count = types.count("sliding_attention")
+        count = types.count("sliding_attention") + types.count("chunked_attention")
     elif f.reads("max_window_layers"):
         count = max(0, layers - f.size("max_window_layers", "layers", least=0))
     else:
@@ -106,6 +107,17 @@ def _experts(f: Fields, width: int, key: str = "num_local_experts") -> Shapes:
         "top_k": f.size("num_experts_per_tok", "experts"),
         "ffn_size": width,
     }
+
+
+def _every_nth(f: Fields, key: str, layers: int) -> set[int]:
+    step = f.size(key, "layers")
+    return set(range(step - 1, layers, step))
+
+
+def _dense_layers(layers: int, sparse: set[int]) -> Shapes:
+    """Count the layers without experts, and tell whether expert layers are between them."""
+    dense = layers - len(sparse)
+    return {"num_dense_layers": dense, "interleaved": sparse != set(range(dense, layers))}
 
 
 def mixtral(f: Fields) -> Shapes:
@@ -125,20 +137,40 @@ def qwen_moe(f: Fields) -> Shapes:
     shapes = llama(f)
     key = "num_experts" if f.reads("num_experts") else "num_local_experts"
     experts = _experts(f, f.size("moe_intermediate_size"), key)
-    step = f.size("decoder_sparse_step", "layers")
     dense = set(f.sequence("mlp_only_layers", int))
-    experts["num_dense_layers"] = sum(
-        i in dense or (i + 1) % step != 0 for i in range(shapes["num_layers"])
-    )
+    sparse = _every_nth(f, "decoder_sparse_step", shapes["num_layers"]) - dense
+    experts |= _dense_layers(shapes["num_layers"], sparse)
     if f.reads("shared_expert_intermediate_size"):
         width = f.size("shared_expert_intermediate_size")
         experts |= {"num_shared": 1, "shared_ffn_size": width, "shared_gate": True}
     return {**shapes, "experts": experts}
 
 
-def deepseek(f: Fields) -> Shapes:
-    """DeepSeek-V2 and V3: latent attention, shared experts, dense first layers."""
+def llama4(f: Fields) -> Shapes:
+    """Llama 4: a shared expert as wide as the others, every n-th layer with experts."""
     shapes = llama(f)
+    layers = shapes["num_layers"]
+    sparse = _every_nth(f, "interleave_moe_layer_step", layers)
+    if f.raw("moe_layers") is not None:
+        sparse = set(f.sequence("moe_layers", int)) & set(range(layers))
+    experts = {**_experts(f, shapes["ffn_size"]), "num_shared": 1, **_dense_layers(layers, sparse)}
+    return {**shapes, "ffn_size": f.size("intermediate_size_mlp"), "experts": experts}
+
+
+def glm4_moe(f: Fields) -> Shapes:
+    """GLM-4.5: shared experts, dense first layers."""
+    shapes = llama(f)
+    experts = _experts(f, f.size("moe_intermediate_size"), "n_routed_experts")
+    experts["num_shared"] = f.size("n_shared_experts", "experts")
+    groups = f.size_or(1, "n_group", "experts")
+    experts |= {"num_groups": groups, "top_groups": f.size_or(groups, "topk_group", "experts")}
+    first = f.size("first_k_dense_replace", "layers", least=0)
+    experts["num_dense_layers"] = min(first, shapes["num_layers"])
+    return {**shapes, "experts": experts}
+
+
+def deepseek(f: Fields) -> Shapes:
+    """DeepSeek-V2 and V3: latent attention, experts as GLM-4.5."""
     latent = {
         "q_lora_rank": f.size_or(0, "q_lora_rank"),
         "kv_lora_rank": f.size("kv_lora_rank"),
@@ -146,13 +178,7 @@ def deepseek(f: Fields) -> Shapes:
         "qk_rope_head_dim": f.size("qk_rope_head_dim"),
         "v_head_dim": f.size("v_head_dim"),
     }
-    experts = _experts(f, f.size("moe_intermediate_size"), "n_routed_experts")
-    experts["num_shared"] = f.size("n_shared_experts", "experts")
-    groups = f.size_or(1, "n_group", "experts")
-    experts |= {"num_groups": groups, "top_groups": f.size_or(groups, "topk_group", "experts")}
-    first = f.size("first_k_dense_replace", "layers", least=0)
-    experts["num_dense_layers"] = min(first, shapes["num_layers"])
-    return {**shapes, "latent_attention": latent, "experts": experts}
+    return {**glm4_moe(f), "latent_attention": latent}
 
 
 def gpt2(f: Fields) -> Shapes:
@@ -178,7 +204,7 @@ def gptj(f: Fields) -> Shapes:
 
 
 def dense(f: Fields) -> Shapes:
-    """LayerNorm and a feed-forward of two matrices: GPT-NeoX, Phi, StarCoder2, BERT."""
+    """LayerNorm and a feed-forward of two matrices: GPT-NeoX, Phi, StarCoder2, Nemotron, BERT."""
     shapes = _decoder(f)
     bias = f.flag("attention_bias") or f.flag("use_bias")
     return {
@@ -186,7 +212,7 @@ def dense(f: Fields) -> Shapes:
         "activation": f.activation("hidden_act"),
         "qkv_bias": bias,
         "out_bias": bias,
-        "mlp_bias": f.flag("use_bias"),
+        "mlp_bias": f.flag("use_bias") or f.flag("mlp_bias"),
         "parallel_residual": f.flag("use_parallel_residual"),
         "dropout": f.dropout("hidden_dropout", "resid_pdrop", "residual_dropout"),
         **_window(f, shapes["num_layers"]),
@@ -256,6 +282,30 @@ def opt(f: Fields) -> Shapes:
         "max_sequence_length": positions,
         "num_position_rows": positions + 2,  # OPT numbers positions from 2
         "dropout": f.dropout("dropout", "attention_dropout"),
+    }
+
+
+def mpt(f: Fields) -> Shapes:
+    """MPT: no biases, ALiBi."""
+    shapes = _trunk(f, "d_model", "n_layers", "n_heads")
+    hidden, attention = shapes["hidden_size"], f.raw("attn_config") or {}
+    if not isinstance(attention, dict):
+        raise f.error(f"attn_config = {quote(attention)} is not an object; correct it")
+    options = {**attention, "no_bias": f.raw("no_bias")}
+    usual = {"attn_type": "multihead_attention", "alibi": True, "qk_ln": False, "no_bias": True}
+    for key, value in usual.items():
+        if options.get(key, value) != value:
+            raise f.error(
+                f"{key} = {quote(options[key])} is not read, {quote(value)} alone; "
+                "describe the model in a TOML file"
+            )
+    return {
+        **shapes,
+        "head_dim": _head_dim(f, hidden, shapes["num_heads"]),
+        "ffn_size": hidden * f.size("expansion_ratio"),
+        "max_sequence_length": f.size("max_seq_len", "rows"),
+        "dropout": f.dropout("resid_pdrop"),
+        "written": {"clipped_qkv": bool(attention.get("clip_qkv"))},
     }
 
 

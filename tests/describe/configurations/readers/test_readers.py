@@ -715,7 +715,9 @@ def test_graphs_of_the_modules_of_a_layer(modules: str, switch: str) -> None:
     options = f"--num-experts 8 --cuda-graph-impl transformer_engine {modules}"
     found = read_configuration_text(MEGATRON_PLAIN.format(options=options), "job.sh")
     assert found.switches == (switch,)
-    as_layer = any("all kernels of a layer are estimated as captured" in note for note in found.notes)
+    as_layer = any(
+        "all kernels of a layer are estimated as captured" in note for note in found.notes
+    )
     assert as_layer == (switch == "cuda-graphs")
 
 

@@ -49,18 +49,24 @@ _T5 = {"model_type": "t5", "d_model": 64, "d_kv": 12, "d_ff": 96, "num_layers": 
 _T5 |= {"vocab_size": 200}
 
 
-def _like(family: str, **changes: Any) -> dict[str, Any]:
+_MPT = {"model_type": "mpt", "d_model": 64, "n_heads": 4, "n_layers": 3, "vocab_size": 300}
+
+
+def like(family: str, **changes: Any) -> dict[str, Any]:
     return {**_SIZES, "model_type": family, **changes}
 
 
+_LLAMA4 = like("llama4_text", num_experts_per_tok=1, num_key_value_heads=2, head_dim=16)
+_LLAMA4 |= {"intermediate_size_mlp": 200, "num_hidden_layers": 4}
+
 CASES: dict[str, dict[str, Any]] = {
     "llama": _LLAMA,
-    "llama grouped": _like("llama", num_key_value_heads=2),
-    "llama kv null": _like("llama", num_key_value_heads=None, head_dim=None),
-    "llama tied": _like("llama", tie_word_embeddings=True, num_key_value_heads=1),
-    "llama biases": _like("llama", attention_bias=True, mlp_bias=True, num_key_value_heads=4),
-    "llama head_dim": _like("llama", head_dim=32, num_key_value_heads=4),
-    "llama-3.2-1b": _like(
+    "llama grouped": like("llama", num_key_value_heads=2),
+    "llama kv null": like("llama", num_key_value_heads=None, head_dim=None),
+    "llama tied": like("llama", tie_word_embeddings=True, num_key_value_heads=1),
+    "llama biases": like("llama", attention_bias=True, mlp_bias=True, num_key_value_heads=4),
+    "llama head_dim": like("llama", head_dim=32, num_key_value_heads=4),
+    "llama-3.2-1b": like(
         "llama",
         hidden_size=2048,
         intermediate_size=8192,
@@ -71,27 +77,27 @@ CASES: dict[str, dict[str, Any]] = {
         vocab_size=128256,
         tie_word_embeddings=True,
     ),
-    "granite": _like("granite", num_key_value_heads=4, attention_bias=True),
-    "mistral default kv": _like("mistral", num_attention_heads=16),
-    "mistral": _like("mistral", num_key_value_heads=2, head_dim=16, sliding_window=None),
-    "qwen2": _like("qwen2", num_key_value_heads=2),
-    "qwen2 tied window": _like(
+    "granite": like("granite", num_key_value_heads=4, attention_bias=True),
+    "mistral default kv": like("mistral", num_attention_heads=16),
+    "mistral": like("mistral", num_key_value_heads=2, head_dim=16, sliding_window=None),
+    "qwen2": like("qwen2", num_key_value_heads=2),
+    "qwen2 tied window": like(
         "qwen2",
         num_key_value_heads=4,
         tie_word_embeddings=True,
         use_sliding_window=True,
         max_window_layers=1,
     ),
-    "qwen3": _like("qwen3", num_key_value_heads=2),
-    "qwen3 narrow": _like("qwen3", num_key_value_heads=8, head_dim=4, attention_bias=True),
-    "phi3": _like("phi3", num_key_value_heads=2, pad_token_id=0),
-    "olmo2": _like("olmo2", num_key_value_heads=2),
-    "olmo2 bias": _like("olmo2", attention_bias=True, tie_word_embeddings=True),
-    "gemma": _like("gemma", num_key_value_heads=1, head_dim=16),
-    "gemma default head_dim": _like("gemma", num_key_value_heads=8),
-    "gemma2": _like("gemma2", num_key_value_heads=2, head_dim=16),
-    "gemma2 untied": _like("gemma2", num_key_value_heads=4, tie_word_embeddings=False),
-    "gemma3_text": _like("gemma3_text", num_key_value_heads=2, head_dim=24),
+    "qwen3": like("qwen3", num_key_value_heads=2),
+    "qwen3 narrow": like("qwen3", num_key_value_heads=8, head_dim=4, attention_bias=True),
+    "phi3": like("phi3", num_key_value_heads=2, pad_token_id=0),
+    "olmo2": like("olmo2", num_key_value_heads=2),
+    "olmo2 bias": like("olmo2", attention_bias=True, tie_word_embeddings=True),
+    "gemma": like("gemma", num_key_value_heads=1, head_dim=16),
+    "gemma default head_dim": like("gemma", num_key_value_heads=8),
+    "gemma2": like("gemma2", num_key_value_heads=2, head_dim=16),
+    "gemma2 untied": like("gemma2", num_key_value_heads=4, tie_word_embeddings=False),
+    "gemma3_text": like("gemma3_text", num_key_value_heads=2, head_dim=24),
     "gpt2": {"model_type": "gpt2", **_GPT2},
     "gpt2 n_inner untied": {
         "model_type": "gpt2",
@@ -100,11 +106,11 @@ CASES: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": False,
     },
     "gptj": {"model_type": "gptj", **_GPT2, "rotary_dim": 8},
-    "gpt_neox": _like("gpt_neox"),
-    "gpt_neox no bias": _like("gpt_neox", attention_bias=False, tie_word_embeddings=True),
-    "phi": _like("phi", num_key_value_heads=4),
-    "starcoder2": _like("starcoder2", num_key_value_heads=2),
-    "starcoder2 no bias": _like("starcoder2", use_bias=False, num_key_value_heads=4),
+    "gpt_neox": like("gpt_neox"),
+    "gpt_neox no bias": like("gpt_neox", attention_bias=False, tie_word_embeddings=True),
+    "phi": like("phi", num_key_value_heads=4),
+    "starcoder2": like("starcoder2", num_key_value_heads=2),
+    "starcoder2 no bias": like("starcoder2", use_bias=False, num_key_value_heads=4),
     "opt": {**_OPT, "word_embed_proj_dim": 64},
     "opt 350m": {**_OPT, "word_embed_proj_dim": 32, "do_layer_norm_before": False},
     "opt no bias": {**_OPT, "word_embed_proj_dim": 64, "enable_bias": False},
@@ -120,32 +126,59 @@ CASES: dict[str, dict[str, Any]] = {
     "falcon 40b": {**_FALCON, "new_decoder_architecture": True, "num_kv_heads": 2},
     "falcon 11b": {**_FALCON, "new_decoder_architecture": True, "num_kv_heads": 4}
     | {"num_ln_in_parallel_attn": 1, "tie_word_embeddings": False, "ffn_hidden_size": 100},
-    "mixtral": _like("mixtral", num_local_experts=4, num_experts_per_tok=2, num_key_value_heads=2),
-    "qwen2_moe": _like("qwen2_moe", num_experts=4, num_key_value_heads=2, **_MOE)
+    "mixtral": like("mixtral", num_local_experts=4, num_experts_per_tok=2, num_key_value_heads=2),
+    "qwen2_moe": like("qwen2_moe", num_experts=4, num_key_value_heads=2, **_MOE)
     | {"shared_expert_intermediate_size": 80, "decoder_sparse_step": 2},
-    "qwen3_moe": _like("qwen3_moe", num_experts=4, num_key_value_heads=2, head_dim=16, **_MOE),
-    "qwen3_moe dense layers": _like("qwen3_moe", num_local_experts=4, **_MOE)
+    "qwen3_moe": like("qwen3_moe", num_experts=4, num_key_value_heads=2, head_dim=16, **_MOE),
+    "qwen3_moe dense layers": like("qwen3_moe", num_local_experts=4, **_MOE)
     | {"mlp_only_layers": [0], "decoder_sparse_step": 1, "tie_word_embeddings": True},
-    "deepseek_v2": _like("deepseek_v2", **_LATENT),
-    "deepseek_v2 lite": _like("deepseek_v2", **{**_LATENT, "q_lora_rank": None}),
-    "deepseek_v3": _like("deepseek_v3", **_LATENT),
-    "deepseek_v3 dense": _like("deepseek_v3", **{**_LATENT, "first_k_dense_replace": 9}),
-    "gpt_oss": _like("gpt_oss", num_local_experts=4, num_experts_per_tok=2)
+    "deepseek_v2": like("deepseek_v2", **_LATENT),
+    "deepseek_v2 lite": like("deepseek_v2", **{**_LATENT, "q_lora_rank": None}),
+    "deepseek_v3": like("deepseek_v3", **_LATENT),
+    "deepseek_v3 dense": like("deepseek_v3", **{**_LATENT, "first_k_dense_replace": 9}),
+    "gpt_oss": like("gpt_oss", num_local_experts=4, num_experts_per_tok=2)
     | {"num_key_value_heads": 2, "head_dim": 16},
-    "gpt_oss no bias": _like("gpt_oss", num_local_experts=4, num_experts_per_tok=2)
+    "gpt_oss no bias": like("gpt_oss", num_local_experts=4, num_experts_per_tok=2)
     | {"attention_bias": False},
-    "bert": _like("bert"),
-    "bert types": _like("bert", type_vocab_size=4),
-    "roberta": _like("roberta", type_vocab_size=1),
+    "bert": like("bert"),
+    "bert types": like("bert", type_vocab_size=4),
+    "roberta": like("roberta", type_vocab_size=1),
     "vit": {**_SIZES, "model_type": "vit", "image_size": 32, "patch_size": 8},
     "vit no bias": {**_SIZES, "model_type": "vit", "image_size": 48, "patch_size": 16}
     | {"qkv_bias": False, "num_channels": 1},
+    "smollm3": like("smollm3", num_key_value_heads=2, pad_token_id=0),
+    "stablelm": like("stablelm", num_key_value_heads=8),
+    "stablelm biases": like("stablelm", num_key_value_heads=4, use_qkv_bias=True),
+    "stablelm parallel": like("stablelm", num_key_value_heads=2, use_parallel_residual=True)
+    | {"qk_layernorm": True},
+    "cohere": like("cohere", num_key_value_heads=2),
+    "cohere qk norm": like("cohere", num_key_value_heads=4, use_qk_norm=True)
+    | {"attention_bias": True, "tie_word_embeddings": False},
+    "cohere2": like("cohere2", num_key_value_heads=2),
+    "olmo": like("olmo", num_key_value_heads=8),
+    "olmo clipped": like("olmo", num_key_value_heads=2, clip_qkv=8.0, tie_word_embeddings=True),
+    "olmoe": like("olmoe", num_experts=4, num_experts_per_tok=2, num_key_value_heads=2),
+    "glm": like("glm", num_key_value_heads=2, head_dim=16, pad_token_id=0),
+    "glm4": like("glm4", num_key_value_heads=2, head_dim=16, pad_token_id=0)
+    | {"attention_bias": False},
+    "glm4_moe": like("glm4_moe", num_key_value_heads=2, head_dim=16, use_qk_norm=True)
+    | {"n_routed_experts": 6, "n_shared_experts": 2, "first_k_dense_replace": 2, **_MOE},
+    "glm4_moe bias": like("glm4_moe", num_key_value_heads=4, attention_bias=True, **_MOE)
+    | {"n_routed_experts": 4, "n_group": 2},
+    "llama4": {**_LLAMA4, "num_local_experts": 4},
+    "llama4 interleaved": {**_LLAMA4, "num_local_experts": 4, "interleave_moe_layer_step": 2}
+    | {"use_qk_norm": False, "attention_bias": True},
+    "llama4 stated layers": {**_LLAMA4, "num_local_experts": 4, "moe_layers": [0, 2]},
+    "nemotron": like("nemotron", num_key_value_heads=2, head_dim=16),
+    "nemotron biases": like("nemotron", num_key_value_heads=8, attention_bias=True, mlp_bias=True),
+    "mpt": _MPT,
+    "mpt untied": {**_MPT, "tie_word_embeddings": False, "attn_config": {"clip_qkv": 6.0}},
     "t5": _T5,
     "t5 gated": {**_T5, "feed_forward_proj": "gated-gelu", "num_decoder_layers": 3},
 }
 
 
-def _oracle(fields: dict[str, Any]) -> int:
+def count_with_transformers(fields: dict[str, Any]) -> int:
     """Parameters of the model that transformers builds on the meta device."""
     torch = pytest.importorskip("torch", reason="torch builds the reference models")
     transformers = pytest.importorskip(
@@ -171,32 +204,32 @@ def test_every_family_has_a_case() -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("fields", CASES.values(), ids=CASES)
 def test_counts_agree_with_transformers(fields: dict[str, Any]) -> None:
-    assert from_config(fields, "test").num_params == _oracle(fields)
+    assert from_config(fields, "test").num_params == count_with_transformers(fields)
 
 
 # The config.json of a real checkpoint, retyped from the source that the catalogue file cites.
 REAL = {
     "gpt2": {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12}
     | {"n_positions": 1024, "vocab_size": 50257},
-    "mixtral-8x7b": _like("mixtral", hidden_size=4096, intermediate_size=14336)
+    "mixtral-8x7b": like("mixtral", hidden_size=4096, intermediate_size=14336)
     | {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8}
     | {"vocab_size": 32000, "num_local_experts": 8, "num_experts_per_tok": 2}
     | {"max_position_embeddings": 32768, "sliding_window": None},
-    "qwen3-30b-a3b": _like("qwen3_moe", hidden_size=2048, intermediate_size=6144)
+    "qwen3-30b-a3b": like("qwen3_moe", hidden_size=2048, intermediate_size=6144)
     | {"num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4}
     | {"head_dim": 128, "vocab_size": 151936, "num_experts": 128, "num_experts_per_tok": 8}
     | {"moe_intermediate_size": 768, "max_position_embeddings": 40960},
-    "deepseek-v3": _like("deepseek_v3", hidden_size=7168, intermediate_size=18432)
+    "deepseek-v3": like("deepseek_v3", hidden_size=7168, intermediate_size=18432)
     | {"num_hidden_layers": 61, "num_attention_heads": 128, "num_key_value_heads": 128}
     | {"vocab_size": 129280, "q_lora_rank": 1536, "kv_lora_rank": 512, "v_head_dim": 128}
     | {"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "n_routed_experts": 256}
     | {"n_shared_experts": 1, "num_experts_per_tok": 8, "moe_intermediate_size": 2048}
     | {"first_k_dense_replace": 3, "max_position_embeddings": 163840}
     | {"quantization_config": {"quant_method": "fp8"}},
-    "gemma-2-27b": _like("gemma2", hidden_size=4608, intermediate_size=36864)
+    "gemma-2-27b": like("gemma2", hidden_size=4608, intermediate_size=36864)
     | {"num_hidden_layers": 46, "num_attention_heads": 32, "num_key_value_heads": 16}
     | {"head_dim": 128, "vocab_size": 256000, "max_position_embeddings": 8192},
-    "bert-large": _like("bert", hidden_size=1024, intermediate_size=4096)
+    "bert-large": like("bert", hidden_size=1024, intermediate_size=4096)
     | {"num_hidden_layers": 24, "num_attention_heads": 16, "vocab_size": 30522}
     | {"max_position_embeddings": 512, "type_vocab_size": 2},
     "bloom-176b": {"model_type": "bloom", "n_embed": 14336, "n_layer": 70, "n_head": 112}
@@ -210,13 +243,13 @@ REAL = {
     | {"num_hidden_layers": 64, "num_attention_heads": 72, "word_embed_proj_dim": 9216}
     | {"max_position_embeddings": 2048},
 }
-_NOT_SHAPES = {"name", "source", "note", "dropout", "reported_params", "reported_how"}
+NOT_SHAPES = {"name", "source", "note", "dropout", "reported_params", "reported_how"}
 
 
 @pytest.mark.parametrize("name", REAL)
 def test_reader_and_catalogue_describe_the_same_model(name: str) -> None:
-    read = from_config(REAL[name], name).model_dump(exclude=_NOT_SHAPES)
-    listed = load_model(name).model_dump(exclude=_NOT_SHAPES)
+    read = from_config(REAL[name], name).model_dump(exclude=NOT_SHAPES)
+    listed = load_model(name).model_dump(exclude=NOT_SHAPES)
     if name == "bloom-176b":  # the file states no sequence length: ALiBi has none
         listed["max_sequence_length"] = 0
     assert read == listed
@@ -238,22 +271,41 @@ def test_windows() -> None:
     assert read(model_type="qwen2", num_key_value_heads=2, sliding_window=9) == (0, 0)
     qwen = {"model_type": "qwen2", "num_key_value_heads": 2, "use_sliding_window": True}
     assert read(**qwen, max_window_layers=5) == (4096, 7)
+    assert read(model_type="cohere2") == (4096, 9)
+    llama4 = {**_LLAMA4, "num_local_experts": 4, "num_hidden_layers": 12}
+    assert read(**llama4, attention_chunk_size=512) == (512, 9)
+    assert read(**llama4, attention_chunk_size=None) == (0, 0)
+    chunks = ["chunked_attention"] * 2 + ["full_attention"] * 10
+    assert read(**llama4, layer_types=chunks) == (8192, 2)
     types = ["full_attention"] * 9 + ["sliding_attention"] * 3
     assert read(model_type="gemma2", sliding_window=64, layer_types=types) == (64, 3)
 
 
+def test_expert_layers_come_last_or_between() -> None:
+    def dense(**changes: Any) -> tuple[int, bool]:
+        experts = from_config({**_LLAMA4, "num_local_experts": 4, **changes}, "test").experts
+        assert experts is not None
+        return experts.num_dense_layers, experts.interleaved
+
+    # transformers 5.23, modeling_llama4.py: is_moe_layer
+    assert dense() == (0, False)
+    assert dense(interleave_moe_layer_step=2) == (2, True)
+    assert dense(moe_layers=[2, 3]) == (2, False)
+    assert dense(moe_layers=[0, 3]) == (2, True)
+
+
 def test_rest_of_the_description() -> None:
-    model = from_config(_like("bert", hidden_dropout_prob=0.2), "test")
+    model = from_config(like("bert", hidden_dropout_prob=0.2), "test")
     assert (model.kind, model.dropout, model.output_head) == ("encoder", 0.2, False)
     assert "pretraining heads" in model.note
-    roberta = from_config(_like("roberta", max_position_embeddings=514), "test")
+    roberta = from_config(like("roberta", max_position_embeddings=514), "test")
     assert (roberta.num_position_rows, roberta.max_sequence_length) == (514, 512)
     t5 = from_config(_T5, "test")
     assert (t5.kind, t5.num_decoder_layers, t5.activation) == ("encoder-decoder", 2, "relu")
     # T5 v1.1 does not share the embedding with the classifier
     untied = from_config({**_T5, "tie_word_embeddings": False}, "test")
     assert untied.num_params - t5.num_params == 200 * 64
-    assert from_config(_like("gemma", num_key_value_heads=8), "test").tied_embeddings
+    assert from_config(like("gemma", num_key_value_heads=8), "test").tied_embeddings
 
 
 # Nested files omit what equals the default: heads, vocabulary and head_dim of Gemma 3 here.
@@ -276,7 +328,7 @@ def test_multimodal_file_describes_its_text_tower() -> None:
     assert "only the text tower" in model.note
     assert (model.num_heads, model.num_kv_heads, model.head_dim) == (8, 4, 256)
     assert (model.sliding_window, model.num_window_layers) == (1024, 29)
-    assert model.num_params == _oracle(dict(GEMMA3["text_config"]))
+    assert model.num_params == count_with_transformers(dict(GEMMA3["text_config"]))
 
 
 @pytest.mark.parametrize(
@@ -348,10 +400,10 @@ BAD_FILES: dict[str, tuple[str | bytes, str]] = {
 def test_broken_file_is_one_sentence(tmp_path: Path, text: str | bytes, says: str) -> None:
     with pytest.raises(PlannerError) as caught:
         read_config(_write(tmp_path, text))
-    _assert_kind(str(caught.value), says)
+    assert_one_sentence(str(caught.value), says)
 
 
-def _assert_kind(message: str, says: str) -> None:
+def assert_one_sentence(message: str, says: str) -> None:
     assert says in message
     assert "\n" not in message
     assert "; " in message or "did you mean" in message or "known are" in message
@@ -380,7 +432,7 @@ BAD_FIELDS: dict[str, tuple[dict[str, Any], str]] = {
     "family list": ({**_LLAMA, "model_type": ["llama"]}, "a list is not a name"),
     "family surrogate": ({**_LLAMA, "model_type": "\ud800"}, "unknown model_type"),
     "missing size": ({"model_type": "llama"}, "'num_attention_heads' is missing"),
-    "default kv heads": (_like("gemma"), "num_key_value_heads = 16 does not divide"),
+    "default kv heads": (like("gemma"), "num_key_value_heads = 16 does not divide"),
     "null size": ({**_LLAMA, "hidden_size": None}, "hidden_size = null"),
     "string": ({**_LLAMA, "hidden_size": "4096"}, 'hidden_size = "4096" is not a whole number'),
     "bool": ({**_LLAMA, "num_hidden_layers": True}, "num_hidden_layers = true"),
@@ -399,42 +451,55 @@ BAD_FIELDS: dict[str, tuple[dict[str, Any], str]] = {
     "flag": ({**_LLAMA, "attention_bias": "yes"}, 'attention_bias = "yes" is not true or false'),
     "flag number": ({**_LLAMA, "tie_word_embeddings": 1}, "tie_word_embeddings = 1"),
     "activation": ({**_LLAMA, "hidden_act": "tanh"}, 'hidden_act = "tanh" is not known'),
-    "dropout": (_like("bert", hidden_dropout_prob=1.5), "must be in [0, 1)"),
-    "dropout nan": (_like("bert", hidden_dropout_prob=float("nan")), "NaN"),
-    "dropout text": (_like("bert", hidden_dropout_prob="0.1"), "is not a number"),
+    "dropout": (like("bert", hidden_dropout_prob=1.5), "must be in [0, 1)"),
+    "dropout nan": (like("bert", hidden_dropout_prob=float("nan")), "NaN"),
+    "dropout text": (like("bert", hidden_dropout_prob="0.1"), "is not a number"),
     "text_config": ({"model_type": "gemma3", "text_config": [1]}, "text_config holds a list"),
     "tower": (
         {"model_type": "clip", "text_config": {"model_type": "clip_text_model"}},
         "unknown model_type 'clip_text_model'",
     ),
-    "layer types": (_like("gemma2", layer_types=["full_attention"]), "names 1 layers"),
-    "layer types kind": (_like("gemma2", layer_types=[1, 2, 3]), "not a list of str"),
-    "mlp_only": (_like("qwen3_moe", num_experts=4, mlp_only_layers=["0"], **_MOE), "list of int"),
+    "layer types": (like("gemma2", layer_types=["full_attention"]), "names 1 layers"),
+    "layer types kind": (like("gemma2", layer_types=[1, 2, 3]), "not a list of str"),
+    "mlp_only": (
+        like("qwen3_moe", num_experts=4, mlp_only_layers=["0"], **_MOE),
+        "list of int",
+    ),
     "one expert": (
-        _like("mixtral", num_local_experts=1, num_experts_per_tok=1),
+        like("mixtral", num_local_experts=1, num_experts_per_tok=1),
         "num_local_experts = 1 must be at least 2",
     ),
-    "top k": (_like("mixtral", num_local_experts=2, num_experts_per_tok=3), "top_k = 3 exceeds"),
-    "no experts": (_like("mixtral"), "'num_local_experts' is missing"),
+    "top k": (
+        like("mixtral", num_local_experts=2, num_experts_per_tok=3),
+        "top_k = 3 exceeds",
+    ),
+    "no experts": (like("mixtral"), "'num_local_experts' is missing"),
     "patch": (
         {**_SIZES, "model_type": "vit", "image_size": 8, "patch_size": 16},
         "patch_size = 16 exceeds image_size = 8",
     ),
     "t5 proj": ({**_T5, "feed_forward_proj": ["relu"]}, "feed_forward_proj = a list"),
-    "latent bias": (_like("deepseek_v3", attention_bias=True, **_LATENT), "attention_bias = true"),
-    "phi norm": (_like("phi", qk_layernorm=True), "qk_layernorm = true"),
+    "latent bias": (like("deepseek_v3", attention_bias=True, **_LATENT), "attention_bias = true"),
+    "phi norm": (like("phi", qk_layernorm=True), "qk_layernorm = true"),
     "groups": (
-        _like("deepseek_v3", **{**_LATENT, "n_group": 4}),
+        like("deepseek_v3", **{**_LATENT, "n_group": 4}),
         "num_groups = 4 must divide num_experts = 6",
     ),
+    "smollm3 window": (like("smollm3", use_sliding_window=True), "use_sliding_window = true"),
+    "mpt queries": (
+        {**_MPT, "attn_config": {"attn_type": "grouped_query_attention", "kv_n_heads": 2}},
+        'attn_type = "grouped_query_attention" is not read',
+    ),
+    "mpt bias": ({**_MPT, "no_bias": False}, "no_bias = false is not read, true alone"),
+    "mpt config": ({**_MPT, "attn_config": [1]}, "attn_config = a list is not an object"),
 }
 
 
 def test_groups_that_a_router_picks_are_read() -> None:
     # DeepSeek-V3's config.json: n_group 8, topk_group 4; without them every expert is in reach
-    limited = from_config(_like("deepseek_v3", **_LATENT), "limited")
+    limited = from_config(like("deepseek_v3", **_LATENT), "limited")
     none = {"n_group": None, "topk_group": None}
-    free = from_config(_like("deepseek_v2", **{**_LATENT, **none}), "free")
+    free = from_config(like("deepseek_v2", **{**_LATENT, **none}), "free")
     assert limited.experts is not None
     assert free.experts is not None
     assert (limited.experts.num_groups, limited.experts.top_groups) == (3, 2)
@@ -445,13 +510,13 @@ def test_groups_that_a_router_picks_are_read() -> None:
 def test_bad_field_is_one_sentence(fields: dict[str, Any], says: str) -> None:
     with pytest.raises(PlannerError) as caught:
         from_config(fields, "broken")
-    _assert_kind(str(caught.value), says)
+    assert_one_sentence(str(caught.value), says)
 
 
 def test_hostile_names_cannot_flood_or_break_a_message() -> None:
     with pytest.raises(PlannerError) as caught:
         from_config({"model_type": "llama"}, "\x1b[31m\n\ud800" + "x" * 10_000)
-    _assert_kind(str(caught.value), "is missing")
+    assert_one_sentence(str(caught.value), "is missing")
     assert "\x1b" not in str(caught.value)
 
 
