@@ -62,6 +62,7 @@ class Job(JobSpec):
         tolerance: float | None = None,
         experience: Experience = Experience(),
         training: Training | None = None,
+        exact: bool = False,
         measured: str | Sequence[str] = (),
     ) -> None:
         """Load and check a job; `measured` files are read unless `experience` is given."""
@@ -75,6 +76,7 @@ class Job(JobSpec):
             tolerance=tolerance,
             experience=experience,
             training=training,
+            exact=exact,
         )
         files = (measured,) if isinstance(measured, str) else tuple(measured)
         object.__setattr__(self, "measured", files)
@@ -109,7 +111,8 @@ class Job(JobSpec):
         answer = answer or self.plan()
         named = {framework.name: framework for framework in self.frameworks}
         framework = named.get(answer.ranked_at(rank).framework)
-        descriptions = {"model": self.model, "machine": self.machine, "framework": framework}
+        job = self if answer.advice is None else answer.advice.applied(self)
+        descriptions = {"model": job.model, "machine": job.machine, "framework": framework}
         return emit(answer, rank, **{**descriptions, **settings})
 
     @property

@@ -70,7 +70,7 @@ def test_whole_numbers_beside_a_missing_one_stay_what_they_are(number: int, libr
         assert found.isna().sum() == 2
 
 
-@pytest.mark.parametrize("table", ["ranked", "strategies", "batches", "dropped"])
+@pytest.mark.parametrize("table", ["ranked", "strategies", "alternatives", "dropped"])
 def test_polars_holds_what_pandas_holds(answer: planner.Plan, table: Any) -> None:
     pytest.importorskip("polars", reason="no polars")
     one, other = answer.to_frame(table), answer.to_frame(table, library="polars")
@@ -98,17 +98,18 @@ def test_tables_of_a_plan_say_what_the_plan_says(answer: planner.Plan) -> None:
     }
 
 
-def test_offered_batches_are_rows() -> None:
+def test_alternatives_are_rows() -> None:
     answer = planner.plan(
         "gpt2",
         "polaris",
         nodes=3,
         workload=planner.Workload(global_batch=512, sequence_length=1024),
     )
-    assert answer.batches
-    found = answer.to_frame("batches")
-    assert list(found["global_batch"]) == [batch.global_batch for batch in answer.batches]
-    assert list(found["step_time_s"]) == [batch.estimate.step_time_s for batch in answer.batches]
+    ways = answer.alternatives
+    assert len(ways) > 1
+    frame = answer.to_frame("alternatives")
+    assert list(frame["global_batch"]) == [way.global_batch for way in ways]
+    assert list(frame["step_time_s"]) == [way.estimate.step_time_s for way in ways]
 
 
 def test_runs_that_were_learned_from_are_rows() -> None:
@@ -126,7 +127,7 @@ def test_runs_that_were_learned_from_are_rows() -> None:
 
 
 def test_an_unknown_table_or_library_is_said(answer: planner.Plan) -> None:
-    with pytest.raises(PlannerError, match="use one of ranked, strategies, batches, dropped"):
+    with pytest.raises(PlannerError, match="use one of ranked, strategies, alternatives, dropped"):
         answer.to_frame("best")  # type: ignore[call-overload]
     with pytest.raises(PlannerError, match="use pandas or polars"):
         answer.to_frame(library="arrow")  # type: ignore[call-overload]

@@ -8,11 +8,13 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from planner.ask.answer import Row
-from planner.choose.jobs.job_search import JobCandidates, search_job
+from planner.choose.jobs.alternatives import Kind, search_headline
+from planner.choose.jobs.job_search import JobCandidates
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.preferences import preferences
-from planner.choose.recommendation import likely_stalls, recommend
 from planner.choose.search import Candidates, SearchScope, is_common, is_deep_pipeline
+from planner.choose.search.expected_time import likely_stalls
+from planner.choose.search.recommendation import recommend_sensible
 from planner.choose.verdicts.fixes import closest_to_fitting, shortage_sentence
 from planner.cost.estimate import Estimate, estimate_times
 from planner.cost.memory.footprint import Footprints
@@ -26,6 +28,8 @@ from planner.training.steps import training_time
 from planner.units import counted, format_amount, format_seconds
 
 DAY_S = 86400.0
+_KINDS: tuple[Kind, ...] = ("batch", "sequence")
+"""What a question may change in a job: its nodes are what it asks of."""
 _NO_TOKENS_STEPS = 1000
 """Steps that node-hours count if the workload states no tokens."""
 
@@ -127,19 +131,21 @@ class Infeasible(Exception):
         self.point = point
 
 
-def search_top_layouts(job: JobSpec) -> JobCandidates:
-    """Search a job for its recommended layout."""
-    return search_job(job, SearchScope(near_factor=1 + job.tolerance, top=1))
+def search_top_layouts(job: JobSpec) -> tuple[JobSpec, JobCandidates]:
+    """Search a job, or the nearby batch or sequence that stands for it, for its best layout."""
+    scope = SearchScope(near_factor=1 + job.tolerance, top=1)
+    return search_headline(job, scope, _KINDS)[:2]
 
 
-def search_every_layout(job: JobSpec) -> JobCandidates:
-    """Estimate every layout of a job."""
-    return search_job(job, SearchScope(exhaustive_up_to=sys.maxsize))
+def search_every_layout(job: JobSpec) -> tuple[JobSpec, JobCandidates]:
+    """Estimate every layout of a job, or of the nearby batch or sequence that stands for it."""
+    scope = SearchScope(exhaustive_up_to=sys.maxsize)
+    return search_headline(job, scope, _KINDS)[:2]
 
 
 def plan_point(job: JobSpec) -> PlanPoint:
-    """Plan a job."""
-    return point_of(job, search_top_layouts(job))
+    """Plan a job, with a nearby batch or a padded sequence where that gains throughput."""
+    return point_of(*search_top_layouts(job), job)
 
 
 def plan_or_reason(job: JobSpec, **changes: Any) -> PlanPoint:
@@ -156,17 +162,20 @@ def plan_or_reason(job: JobSpec, **changes: Any) -> PlanPoint:
         return PlanPoint(nodes, machine, job.workload, error.plain)
 
 
-def point_of(job: JobSpec, candidates: JobCandidates) -> PlanPoint:
-    """Make the plan point of a job from its search results."""
-    parts, workload = candidates.by_framework, candidates.workload
-    best = recommend(parts.values(), job.tolerance)
+def point_of(job: JobSpec, candidates: JobCandidates, request: JobSpec | None = None) -> PlanPoint:
+    """Make the plan point of a searched job, which may stand in for the job `request`."""
+    parts, workload = candidates.by_framework, job.workload
+    request = request or job
+    best = recommend_sensible(parts.values(), job.tolerance)
     if best is None:
         return PlanPoint(job.nodes, job.machine, workload, _infeasible_reason(parts.values()))
     scenario = parts[best.framework].scenario
     uncommon = tuple(_uncommon_features(scenario, best))
     reason = "; ".join([*uncommon, largest_parts(best)])
-    if workload.global_batch != job.workload.global_batch:
+    if workload.global_batch != request.workload.global_batch:
         reason = f"batch {workload.global_batch:,}; {reason}"
+    if workload.sequence_length != request.workload.sequence_length:
+        reason = f"sequences of {workload.sequence_length:,}; {reason}"
     return PlanPoint(job.nodes, scenario.machine, workload, reason, best, scenario, uncommon)
 
 

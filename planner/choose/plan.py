@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-from planner.choose.jobs.job_search import Batch
+from planner.choose.jobs.alternatives import PLAIN, Alternative, of_kind
 from planner.choose.verdicts.strategy_verdicts import Verdict
 from planner.cost.estimate import Estimate
 from planner.describe.layout import Layout
@@ -28,8 +28,8 @@ class Dropped:
     count: int
 
 
-PlanTable = Literal["ranked", "strategies", "batches", "dropped"]
-"""Tables of a plan: layouts that fit, classic strategies, other batches, rejected candidates."""
+PlanTable = Literal["ranked", "strategies", "alternatives", "dropped"]
+"""Tables: layouts that fit, classic strategies, ways to do the job, rejected candidates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +53,13 @@ class Plan(Tabular[PlanTable]):
     queues: tuple[Queue, ...]
     """Queues of the machine that admit this many nodes."""
     queued: bool = True
-    """Whether the machine has known queues."""
-    batches: tuple[Batch, ...] = ()
-    """Nearby global batches that divide evenly, if they are faster, simpler or needed."""
-    asked_batch: int = 0
-    """The job's global batch; `workload` has the nearest usable one if it has no layout."""
+    """Whether the machine is known to have queues at all."""
+    alternatives: tuple[Alternative, ...] = ()
+    """Ways to do the job, ranked; the plan is of the first of them."""
+    reason: str = ""
+    """Why the fastest layout is not the recommended one; empty where they are about the same."""
+    scale_note: str = ""
+    """The node count from which on the job wastes nodes; empty if it does not."""
     num_estimated: int = 0
     """Candidates that were estimated in full; lower bounds ruled out the others."""
     training: WholeTraining | None = None
@@ -93,6 +95,16 @@ class Plan(Tabular[PlanTable]):
         return self.ranked[rank - 1]
 
     @property
+    def advice(self) -> Alternative | None:
+        """The way to do the job that the plan is of; None where nothing fits."""
+        return self.alternatives[0] if self.alternatives and self.fits else None
+
+    @property
+    def as_asked(self) -> Alternative | None:
+        """The job as it was asked for; None where that has no layout."""
+        return next(iter(of_kind(self.alternatives, "as-asked")), None)
+
+    @property
     def closest(self) -> Verdict | None:
         """Strategy on all devices whose best layout needs the least memory."""
         legal = [
@@ -104,8 +116,8 @@ class Plan(Tabular[PlanTable]):
 
     @property
     def legal_batches(self) -> list[int]:
-        """Known alternative global batches with a legal layout."""
-        offered = [batch.global_batch for batch in self.batches]
+        """Global batches that have a legal layout if this one has none, as far as known."""
+        offered = sorted(each.global_batch for each in of_kind(self.alternatives, "batch"))
         return offered or sorted({each.batch for each in self.strategies if each.batch})[:1]
 
     @property
@@ -141,7 +153,7 @@ class Plan(Tabular[PlanTable]):
         return {
             "ranked": Table(tuple(estimate.record() for estimate in self.ranked)),
             "strategies": Table(tuple(verdict.record() for verdict in self.strategies)),
-            "batches": Table(tuple(batch.record() for batch in self.batches)),
+            "alternatives": Table(tuple(each.record() for each in self.alternatives)),
             "dropped": Table(tuple(asdict(reason) for reason in self.dropped)),
         }
 
@@ -177,8 +189,10 @@ class Plan(Tabular[PlanTable]):
             ],
             "dropped": [asdict(d) for d in self.dropped],
             "notes": list(self.notes),
-            "batches": [{**asdict(b), "estimate": estimate_dict(b.estimate)} for b in self.batches],
-            "asked_batch": self.asked_batch,
+            "advice": _advice_dict(self.advice) if self.advice else None,
+            "alternatives": list(map(_advice_dict, self.alternatives)),
+            "reason": self.reason,
+            "scale_note": self.scale_note,
             "queued": self.queued,
             "queues": [queue.model_dump(mode="json") for queue in self.queues],
         }
@@ -200,7 +214,9 @@ class Plan(Tabular[PlanTable]):
                 dropped=tuple(Dropped(**each) for each in data["dropped"]),
                 notes=tuple(data["notes"]),
                 queues=tuple(map(Queue.described, data["queues"])),
-                batches=tuple(Batch(**_with_estimate(each, _BATCH)) for each in data["batches"]),
+                alternatives=tuple(
+                    Alternative(**_with_estimate(each, PLAIN)) for each in data["alternatives"]
+                ),
                 training=WholeTraining.from_dict(training) if training else None,
             )
         except (KeyError, TypeError, json.JSONDecodeError, RecursionError) as error:
@@ -209,19 +225,26 @@ class Plan(Tabular[PlanTable]):
             ) from None
 
 
-_BATCH = ("global_batch", "speedup")
 _VERDICT = ("name", "fits", "why", "fix", "nodes", "batch")
 _PLAIN = (
     *("model", "num_params", "machine", "nodes", "num_devices", "num_candidates"),
-    *("queued", "asked_batch", "num_estimated"),
+    *("queued", "reason", "scale_note", "num_estimated"),
 )
-"""Fields of batches, verdicts and plans that JSON holds as they are."""
+"""Fields of verdicts and plans that are plain in JSON."""
 
 
 def estimate_dict(value: Estimate) -> dict[str, Any]:
     """An estimate as plain data, as in the plan's JSON."""
     plain = {field.name: getattr(value, field.name) for field in fields(value)}
     return {**plain, "layout": value.layout.model_dump(mode="json")}
+
+
+def _advice_dict(each: Alternative) -> dict[str, Any]:
+    """An alternative as plain data; layout, framework and step time also beside its estimate."""
+    estimate = estimate_dict(each.estimate)
+    plain = {name: getattr(each, name) for name in PLAIN}
+    repeated = {name: estimate[name] for name in ("layout", "framework", "step_time_s")}
+    return {**plain, **repeated, "estimate": estimate}
 
 
 def _with_estimate(data: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

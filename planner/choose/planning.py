@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from planner.choose.jobs.job_search import (
-    JobCandidates,
-    framework_notes,
-    offered,
-    search_job,
-    unwritable_layout_notes,
-)
+from planner.choose.jobs.alternatives import search_headline, wasted_nodes_note
+from planner.choose.jobs.job_search import JobCandidates, framework_notes, unwritable_layout_notes
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.legality import broken, check
 from planner.choose.plan import Dropped, Plan
-from planner.choose.recommendation import rank_layouts, recommend, stall_notes
 from planner.choose.search import SearchScope
+from planner.choose.search.expected_time import reason_against
+from planner.choose.search.recommendation import rank_layouts, recommend, stall_notes
 from planner.choose.verdicts.fixes import switch_notes
 from planner.choose.verdicts.plan_notes import learning_rate_note, plan_notes, preference_notes
 from planner.choose.verdicts.strategy_verdicts import Verdict, judge_strategies
@@ -50,8 +46,12 @@ def plan(
     tolerance: float | None = None,
     experience: Experience = Experience(),
     training: Training | None = None,
+    exact: bool = False,
 ) -> Plan:
     """Search every legal layout of a job; rank those that fit and recommend one.
+
+    The answer is for the best way to do the job: a nearby batch, fewer nodes or a padded sequence
+    may stand in for it, unless it is `exact`.
 
     >>> answer = plan("gpt2", "polaris", nodes=1, workload=Workload(global_batch=64,
     ...               sequence_length=1024))
@@ -67,18 +67,19 @@ def plan(
         tolerance=tolerance,
         experience=experience,
         training=training,
+        exact=exact,
     )
     return plan_job(job, top)
 
 
 def plan_job(job: JobSpec, top: int = TOP) -> Plan:
     """Search every legal layout of a job and rank the best."""
-    result = search_job(job, SearchScope(near_factor=1 + job.tolerance, top=top))
+    scope = SearchScope(near_factor=1 + job.tolerance, top=top)
+    job, result, alternatives = search_headline(job, scope)
     candidates = result.by_framework
     scenarios = {name: part.scenario for name, part in candidates.items()}
     best = recommend(candidates.values(), job.tolerance)
     ranked = tuple(rank_layouts(candidates.values(), top))
-    answered = job.replaced(workload=result.workload)
     verdicts = judge_strategies(
         candidates, scenarios, job.nodes, bool(job.frameworks), job.tolerance
     )
@@ -89,22 +90,33 @@ def plan_job(job: JobSpec, top: int = TOP) -> Plan:
         machine=job.machine.name,
         nodes=job.nodes,
         num_devices=job.num_devices,
-        workload=result.workload,
+        workload=job.workload,
         num_candidates=sum(part.num_decided for part in candidates.values()),
         num_estimated=sum(len(part.footprints) for part in candidates.values()),
         ranked=ranked,
         recommended=best,
         strategies=tuple(verdicts),
         dropped=_dropped(result),
-        notes=_notes(answered, scenarios, result, best, verdicts, ranked),
-        batches=result.batches or offered(scenarios, job.nodes, best),
-        asked_batch=job.workload.global_batch,
+        notes=_notes(job, scenarios, result, best, verdicts, ranked),
+        alternatives=alternatives,
+        reason=_reason(scenarios, ranked, best),
+        scale_note=wasted_nodes_note(job, best),
         queued=bool(queues),
         queues=tuple(q for q in queues if q.min_nodes <= job.nodes <= q.max_nodes),
         training=None
         if best is None
         else whole_training_of(scenarios[best.framework], best, job.nodes, job.training),
     )
+
+
+def _reason(
+    scenarios: Mapping[str, Scenario], ranked: Sequence[Estimate], best: Estimate | None
+) -> str:
+    """Why the fastest layout is not the recommended one."""
+    if best is None or not ranked or ranked[0].step_time_s >= best.step_time_s:
+        return ""
+    fastest = ranked[0]
+    return reason_against(scenarios[fastest.framework], fastest, best, scenarios[best.framework])
 
 
 def _dropped(result: JobCandidates) -> tuple[Dropped, ...]:

@@ -45,10 +45,14 @@ class RecommendationPreferences(Description):
 
     tolerance: Share
     """Share by which a simpler layout may be slower than the fastest."""
+    spared_effort: Effort
+    """Effort that must be spared for all of the tolerance."""
     out_of_memory_risk: Share
-    """Highest out-of-memory probability of a layout that counts as safe."""
+    """Highest probability of running out of memory of a layout that is called safe."""
     stall_probability: Share
-    """Stall probability above which a layout is recommended only if nothing else fits."""
+    """Share of stalled runs above which a layout is said to stall."""
+    failed_start: Effort
+    """Cost of a start that runs out of memory, in runs."""
     min_slice_tokens: Count
     """Shortest slice of a sequence in common use [tokens]."""
     max_pipeline_stages: Count
@@ -56,9 +60,9 @@ class RecommendationPreferences(Description):
     deep_pipeline_params: Parameters
     """Model size from which more pipeline stages are common."""
     uncommon_slowdown: Gain
-    """Step time of common layouts over the fastest above which uncommon ones are recommended."""
+    """Factor on the time of layouts that hardly anyone runs."""
     offload_slowdown: Share
-    """Step time that offload must save, as a share of the fastest step with offload."""
+    """Share by which offload counts as slower than its estimate."""
     strategy_slowdown: Share
     """Share by which a strategy's safe layout may be slower before its fastest is shown."""
 
@@ -93,9 +97,19 @@ class OfferPreferences(Description):
     """Which alternatives to the answer are offered."""
 
     batch_change: Share
-    """Largest relative change of the batch that counts as the same job."""
-    farther_batch_gain: Gain
-    """Throughput of a farther batch over a nearer one above which it is offered instead."""
+    """Share by which a batch may change and the job stay the same."""
+    batch_cost: Effort
+    """Share of the throughput that a change of the batch costs, for each share that it changes."""
+    sequence_cut: Share
+    """Share of a sequence that may be cut off."""
+    change_gain: Gain
+    """Throughput of another way over that of the job as asked, from which on it comes first."""
+    fewer_devices: Share
+    """Share of the devices that do a job as fast as all and come first."""
+    computing_share: Share
+    """Share of the step in computation below which nodes may be wasted."""
+    doubling_gain: Gain
+    """Throughput on twice the nodes below which the doubled nodes are wasted."""
     node_doublings: Count
     """Number of times that the nodes are doubled if nothing fits."""
     switch_gain: Gain

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.choose.legality.check import check_division
+from planner.choose.micro_batch import best_micro_batch
 from planner.choose.planning import estimate_job, job_of_layout, plan_job
 from planner.cost.estimate import Estimate
 from planner.cost.scenario.experience import Experience
@@ -20,6 +21,8 @@ from planner.describe.workload import Workload
 from planner.errors import DescriptionError, LayoutError
 
 Fields = dict[str, Any]
+_SIZES = {"micro_batch", "grad_accumulation"}
+"""Fields that state how a replica divides its sequences."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +45,12 @@ def complete_layout(
     layout: Mapping[str, Any] | None = None,
     workload: Mapping[str, Any] | None = None,
     framework: str | Framework | None = None,
+    tuned: bool = False,
 ) -> CompletedLayout:
-    """Complete a layout from files and the user's fields; the user's fields take precedence."""
+    """Complete a layout from files and the user's fields; the user's fields take precedence.
+
+    A `tuned` layout gets the best micro-batch for a global batch that is stated without one.
+    """
     files = configuration or Configuration((), ())
     values, override_notes = _merge(files, {**(layout or {}), **(workload or {})})
     notes = [*files.notes, *override_notes, *_delegation_notes(files, values)]
@@ -57,15 +64,17 @@ def complete_layout(
     job_fields = {key: value for key, value in values.items() if key in Workload.model_fields}
     job = Workload.described({**usual, **job_fields}, where="workload")
     notes += _shape_notes(files, model)
-    name = framework or files.framework or files.usual_framework
-    if not name:
-        return CompletedLayout(shape, job, None, tuple(notes))
-    chosen = load_framework(name) if isinstance(name, str) else name
-    if "ulysses" not in fields and chosen.context[0] == "ulysses":
-        shape = shape.replaced(ulysses=shape.cp)
-    if not framework:
-        chosen, setting_notes = _configured_framework(chosen, files, shape, job, model)
-        notes += setting_notes
+    name, chosen = framework or files.framework or files.usual_framework, None
+    if name:
+        chosen = load_framework(name) if isinstance(name, str) else name
+        if "ulysses" not in fields and chosen.context[0] == "ulysses":
+            shape = shape.replaced(ulysses=shape.cp)
+        if not framework:
+            chosen, setting_notes = _configured_framework(chosen, files, shape, job, model)
+            notes += setting_notes
+    if tuned and "global_batch" in values and not _SIZES & values.keys():
+        shape = best_micro_batch(model, machine, shape, job, chosen)
+        notes.append(f"micro-batch {shape.micro_batch}, the fastest that fits (none is stated)")
     return CompletedLayout(shape, job, chosen, tuple(notes))
 
 
@@ -364,7 +373,7 @@ def faster_layout(
     framework = job.framework or load_framework(configured.framework)
     try:
         spec = job_of_layout(model, machine, job.layout, job.workload, framework, experience)
-        best = plan_job(spec, top=1).best
+        best = plan_job(spec.replaced(exact=True), top=1).best
     except LayoutError:
         return None
     if best is None or best.layout == configured.layout:

@@ -138,7 +138,7 @@ class _Report:
     better: Estimate | None
     """A faster layout of the same framework; None if none is known."""
     notes: tuple[str, ...]
-    """Notes on how the configuration files were read."""
+    """Notes on how the layout was completed."""
 
     def to_json(self) -> str:
         """Return the report as JSON text."""
@@ -169,7 +169,8 @@ class _Report:
             show(self.training, out)
         print_notes(self.lessons.lines(), out)
         notes = utilisation_notes(self.scenario, self.answer)
-        print_notes([*notes, *evidence_notes(self.scenario, nodes)], out)
+        own_notes = () if self.read_files else self.notes
+        print_notes([*own_notes, *notes, *evidence_notes(self.scenario, nodes)], out)
         if self.read_files:
             show_reading(self.answer, self.better, self.notes, out)
 
@@ -265,7 +266,7 @@ def emit_command(
             file=sys.stderr,
         )
         return NOTHING_FITS
-    if instead := words.other_batch_notice(answer):
+    if instead := words.headline(answer):
         print(instead, file=sys.stderr)
     settings = {"steps": steps, "queue": queue, "benchmark": benchmark}
     files = _files(job, answer, rank, settings)

@@ -49,6 +49,9 @@ class JobDescription(Description):
     """Frameworks to search, with switches; empty: the default frameworks."""
     tolerance: float | None = None
     """Share by which the recommended layout may be slower than the fastest, if it is simpler."""
+    exact: bool = False
+    """Keep nodes, batch and sequence to the letter: no fewer nodes, nearby batch or padded
+    sequence, however much they gain."""
     measured: tuple[str, ...] = ()
     """Files of measured runs that correct the estimates."""
     workload: dict[str, Any] = Field(default_factory=dict)

@@ -157,14 +157,16 @@ def verdict(plan: Plan) -> Text:
         lines = Text(f"Nothing fits: {job}.\n", style="bold red")
         return lines.append(f"{words.closest_strategy(plan)}\n", style="not bold default")
     fits = words.fit_word(estimate)
+    headline = words.headline(plan)
     lines = Text(f"{fits}: {job}.\n", style=_STYLES[fits])
     for sentence, style in (
-        (words.other_batch_notice(plan), "yellow"),
+        (headline and f"{headline} --exact keeps to the job as asked.", "yellow"),
         (f"Recommended: {estimate.layout}  [{estimate.framework}]", "default"),
         (_figures(plan, estimate), "not bold default"),
         (f"  {words.tight_warning(estimate)}".rstrip(), "yellow"),
+        (f"  {plan.scale_note}".rstrip(), "yellow"),
         (f"  {words.fastest_gain(plan)}".rstrip(), "not bold default"),
-        (f"  {words.other_batches(plan)}".rstrip(), "not bold default"),
+        (f"  {words.other_ways(plan)}".rstrip(), "not bold default"),
     ):
         if sentence:
             lines.append(f"{sentence}\n", style=style)

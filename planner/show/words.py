@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from planner.choose.jobs.alternatives import Alternative
 from planner.choose.plan import Plan
+from planner.choose.preferences import preferences
 from planner.choose.verdicts.fixes import shortage_summary
 from planner.choose.verdicts.strategy_verdicts import Verdict
 from planner.cost.estimate import Estimate
@@ -41,18 +43,36 @@ def plan_sentence(plan: Plan) -> str:
         f"{plan.model} fits on {_place(plan)}; recommended is {layout_words(estimate.layout)} with "
         f"{estimate.framework}: {format_seconds(estimate.step_time_s)} per step."
     )
-    reservations = (tight_warning(estimate), fastest_gain(plan), other_batches(plan))
-    return " ".join(filter(None, (recommendation, other_batch_notice(plan), *reservations)))
+    reservations = (tight_warning(estimate), plan.scale_note, fastest_gain(plan), other_ways(plan))
+    return " ".join(filter(None, (headline(plan), recommendation, *reservations)))
 
 
-def other_batch_notice(plan: Plan) -> str:
-    """State that a plan is for another batch than requested; empty if it is not."""
-    if plan.asked_batch in (0, plan.workload.global_batch):
+def headline(plan: Plan) -> str:
+    """Say what the plan changes in the job, and what the job takes as asked; empty if nothing."""
+    advice, requested = plan.advice, plan.as_asked
+    if advice is None or advice.kind == "as-asked":
         return ""
-    return (
-        f"This is for {plan.workload.global_batch:,} {plan.workload.batch_unit} a step: no layout "
-        f"that one would run, and that files can be written for, shares {plan.asked_batch:,}."
-    )
+    as_asked = f" As asked: {_way(requested)}." if requested else ""
+    return f"{advice.sentence}{as_asked}"
+
+
+def other_ways(plan: Plan) -> str:
+    """List the other ways to do the job that gain throughput, or where nothing fits all."""
+    least = preferences().offers.change_gain.value - 1
+    ways = [
+        f"{each.sentence[0].lower()}{each.sentence[1:-1]} ({_way(each)})"
+        for each in plan.alternatives
+        if each is not plan.advice and each.kind != "as-asked"
+        if each.gain is None or each.gain >= least
+    ]
+    return f"Other ways: {'; '.join(ways)}." if ways else ""
+
+
+def _way(each: Alternative) -> str:
+    """Write layout, framework and step time of one way to do a job."""
+    estimate = each.estimate
+    step_time = format_seconds(estimate.step_time_s)
+    return f"{estimate.layout} [{estimate.framework}], {step_time} a step"
 
 
 def tight_warning(estimate: Estimate) -> str:
@@ -67,32 +87,15 @@ def fastest_gain(plan: Plan) -> str:
     best, estimate = plan.best, plan.recommended
     if best is None or estimate is None or best.step_time_s >= estimate.step_time_s:
         return "No layout is faster." if estimate else ""
-    less, price = 1 - best.step_time_s / estimate.step_time_s, _price(best, estimate)
+    less = 1 - best.step_time_s / estimate.step_time_s
+    why = plan.reason or _price(best, estimate)
     return (
         f"The fastest, {best.layout} with {best.framework}, takes "
-        f"{format_seconds(best.step_time_s)} ({100 * less:.0f} % less){price and f', for {price}'}."
+        f"{format_seconds(best.step_time_s)} ({100 * less:.0f} % less), but {why}."
+        if why
+        else f"The fastest, {best.layout} with {best.framework}, takes "
+        f"{format_seconds(best.step_time_s)} ({100 * less:.0f} % less)."
     )
-
-
-def other_batches(plan: Plan) -> str:
-    """List nearby global batches that divide evenly over the devices, with their step times."""
-    offered = [x for x in plan.batches if x.global_batch != plan.workload.global_batch]
-    if not offered:
-        return ""
-    offers = "; ".join(
-        f"with {offer.global_batch:,}, {offer.estimate.layout} [{offer.estimate.framework}] takes "
-        f"{format_seconds(offer.estimate.step_time_s)}{_rate(offer.speedup)}"
-        for offer in offered
-    )
-    batch = plan.asked_batch or plan.workload.global_batch
-    return f"{batch:,} {plan.workload.batch_unit} do not divide evenly: {offers}."
-
-
-def _rate(speedup: float | None) -> str:
-    if speedup is None:
-        return ""
-    times = round(speedup, 1)
-    return ", as many a second" if times == 1 else f", {times:g} times as many a second"
 
 
 _PRICES = (
@@ -107,7 +110,7 @@ _PRICES = (
 
 
 def _price(best: Estimate, recommended: Estimate) -> str:
-    """List the degrees and risks in which the fastest layout exceeds the recommended one."""
+    """List the degrees in which the fastest layout exceeds the recommended, simpler one."""
     prices = [
         text.format(getattr(best.layout, name))
         for name, text in _PRICES
@@ -120,7 +123,9 @@ def _price(best: Estimate, recommended: Estimate) -> str:
     if best.out_of_memory_probability > recommended.out_of_memory_probability:
         chance = percent_chance(best.out_of_memory_probability)
         prices.append(f"a chance of {chance} to run out of memory")
-    return ", ".join(prices[:-1]) + " and " + prices[-1] if len(prices) > 1 else "".join(prices)
+    listed = ", ".join(prices[:-1]) + " and " + prices[-1] if len(prices) > 1 else "".join(prices)
+    percent = f"{100 * preferences().tolerance:g}"
+    return f"needs {listed}; a simpler layout may be {percent} % slower" if prices else ""
 
 
 def percent_chance(value: float) -> str:
@@ -166,8 +171,8 @@ def _help(plan: Plan, entry: Verdict) -> str:
     """State what would make a job fit: nodes, another batch, another layout, other hardware."""
     if plan.enough_nodes:
         return f"It fits on {counted(plan.enough_nodes, 'node')} with the same batch."
-    if plan.batches:
-        return other_batches(plan)
+    if plan.alternatives:
+        return other_ways(plan)
     for verdict in (entry, *plan.strategies):
         uses_all = verdict.estimate is None or verdict.estimate.layout.world == plan.num_devices
         if verdict.fix and uses_all:

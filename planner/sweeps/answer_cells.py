@@ -128,14 +128,20 @@ def _plan_cells(question: _LoadedQuestion) -> Cells:
         "num_devices": result.num_devices,
         "fits": result.fits,
         "num_candidates": result.num_candidates,
+        "answered_nodes": result.nodes,
         "answered_batch": result.workload.global_batch,
+        "answered_sequence": result.workload.sequence_length,
         "enough_nodes": result.enough_nodes,
     }
     if result.recommended is None or result.best is None:
         return {**cells, "why": result.why}
     fastest = {"layout": str(result.best.layout), **result.best.record()}
+    advice = result.advice
+    assert advice is not None, "what fits has a way to do the job"
     return {
         **cells,
+        "advice": advice.sentence,
+        "useful_tokens_per_s": advice.tokens_per_s,
         "duration_s": result.duration_s(result.recommended),
         "node_hours": result.node_hours(result.recommended),
         "layout": str(result.recommended.layout),
@@ -152,6 +158,7 @@ def _completed(question: _LoadedQuestion, **changes: Any) -> CompletedLayout:
         question.machine,
         nodes=question.nodes,
         layout=question.layout,
+        tuned=True,
         **{**fields, **changes},
     )
 

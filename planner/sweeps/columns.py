@@ -64,7 +64,11 @@ _ANSWERS: dict[Kind, Columns] = {
     "plan": {
         "num_devices": int,
         "num_candidates": int,
+        "answered_nodes": int,
         "answered_batch": int,
+        "answered_sequence": int,
+        "advice": str,
+        "useful_tokens_per_s": float,
         "enough_nodes": int,
         **_COST,
         **_LAYOUT,

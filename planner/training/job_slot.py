@@ -120,7 +120,7 @@ def _queue(run: Run, wanted: float) -> Queue | None:
     fitting = [q for q in free if q.max_hours * 3600 >= wanted]
     if fitting:
         return min(fitting, key=lambda q: q.max_hours)
-    return max(free, key=lambda q: q.max_hours)
+    return max(free, key=lambda q: (not q.debug, q.max_hours))
 
 
 def _named(run: Run, admitting: list[Queue]) -> Queue:

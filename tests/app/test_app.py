@@ -148,13 +148,20 @@ def test_own_runs_correct_all_estimates_until_they_are_removed() -> None:
 
 @pytest.mark.slow
 def test_a_batch_that_divides_is_a_button_away() -> None:
-    app = _app(model="gpt2", machine="polaris", nodes="3", batch="512", seq="1024")
-    assert "with 504, dp12 zero0 " in _said(app)
+    job = {"model": "gpt2", "machine": "polaris", "nodes": "3", "batch": "512", "seq": "1024"}
+    app = _app(**job)
+    assert "Use a batch of 516 instead of 512" in _said(app)
+    assert "12 x data parallel" in _said(app)
     app.button(key="batch_516").click().run()
     assert not app.exception
     assert app.number_input(key="batch").value == 516
     assert "12 x data parallel" in _said(app)
     assert not [button for button in app.button if button.label.startswith("Take a batch")]
+    # the job to the letter: layers are cut
+    app = _app(**job, exact="True")
+    assert app.checkbox(key="exact").value
+    assert "instead of 512" not in _said(app)
+    assert "12 x data parallel" not in _said(app)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 
 import planner
 from planner.choose.preferences import VARIABLE, preferences, user_changes, user_file
-from planner.choose.recommendation import setup_effort
+from planner.choose.search.recommendation import setup_effort
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import OFFLOAD, Layout
 from planner.errors import DescriptionError, PlannerError

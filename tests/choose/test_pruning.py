@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from planner.choose.planning import plan
-from planner.choose.recommendation import rank_layouts, recommend
 from planner.choose.search import Candidates, SearchScope, enumerate_layouts, search
+from planner.choose.search.recommendation import rank_layouts, recommend
 from planner.choose.verdicts.strategy_verdicts import judge_strategies
 from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_machine, load_model

@@ -12,13 +12,13 @@ import pytest
 import planner
 from planner.choose.planning import plan
 from planner.choose.preferences import preferences
-from planner.choose.recommendation import (
+from planner.choose.search import Candidates
+from planner.choose.search.recommendation import (
     rank_layouts,
     recommend,
     setup_effort,
     stall_probability,
 )
-from planner.choose.search import Candidates
 from planner.cost.estimate import Estimate
 from planner.cost.scenario import Scenario
 from planner.cost.scenario.prior import memory_class, memory_classes

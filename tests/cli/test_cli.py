@@ -690,7 +690,8 @@ def test_a_plan_of_pictures_speaks_of_samples(capsys: Captured) -> None:
         capsys, "plan", "resnet-50", "-m", "polaris", "-n", "2", "--global-batch", "500"
     )
     assert code == 0
-    assert "496 samples per step" in out
+    assert "504 samples per step" in out
+    assert "Use a batch of 504 instead of 500" in out
     assert "samples/s" in out
     assert not re.search(r"token|sequence", out)
 

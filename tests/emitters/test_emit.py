@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 import planner
-from planner.choose.recommendation import rank_layouts
+from planner.choose.search.recommendation import rank_layouts
 from planner.cli import main
 from planner.cli.exit_codes import FITS, NOTHING_FITS, WRONG_USE
 from planner.describe.catalogue import folder, load_framework, load_machine, load_model, names

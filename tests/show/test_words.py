@@ -93,7 +93,7 @@ def test_what_helps_is_what_would() -> None:
         "gpt2", "aurora", nodes=1000, workload=Workload(sequence_length=1024, global_batch=7)
     )
     assert "cannot be laid out on 1,000 nodes" in words.plan_sentence(wide)
-    sizes = [f"{offer.global_batch:,}" for offer in wide.batches]
+    sizes = [f"{way.global_batch:,}" for way in wide.alternatives]
     assert sizes
     assert all(size in words.plan_sentence(wide) for size in sizes)
 
@@ -152,9 +152,9 @@ def test_what_the_fastest_would_gain_and_cost(tight: Plan) -> None:
     assert str(best.layout) in said
     less = 100 * (1 - best.step_time_s / found.step_time_s)
     assert f"({less:.0f} % less)" in said
-    assert f"{best.layout.pp} pipeline stages" in said
+    # the rule that puts the slower one first, with its number
     risk = words.percent_chance(best.out_of_memory_probability)
-    assert f"a chance of {risk} to run out of memory" in said
+    assert f"its chance of {risk} to run out of memory counts as " in said
     assert said in verdict(tight).plain
     assert words.tight_warning(found) == ""
 
@@ -196,7 +196,7 @@ def test_where_nothing_fits_nodes_are_searched() -> None:
 @pytest.mark.slow
 def test_where_the_batch_is_in_the_way_one_that_fits_is_named() -> None:
     job = Workload(global_batch=10, sequence_length=1024)
-    answer = planner.plan("gpt2", "polaris", nodes=4, workload=job)
+    answer = planner.plan("gpt2", "polaris", nodes=4, workload=job, exact=True)
     entry = next(entry for entry in answer.strategies if entry.name == "DDP")
     assert not entry.fits
     assert entry.batch == 16

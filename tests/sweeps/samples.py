@@ -16,7 +16,7 @@ FEW: dict[str, Any] = {
     "machines": ["polaris"],
     "nodes": [1, 4],
     "workload": {"global_batch": 64},
-    "layout": {"tp": [1, 4], "zero_stage": [1, 3]},
+    "layout": {"tp": [1, 4], "zero_stage": [1, 3], "micro_batch": 1},
 }
 """Eight layouts."""
 

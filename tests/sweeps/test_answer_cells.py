@@ -145,7 +145,7 @@ def test_a_plan_that_does_not_fit_says_what_is_in_the_way() -> None:
         assert "global batch 96 is less than dp = 8400" in row["why"]
     job = Workload(sequence_length=4096, global_batch=96)
     answer = planner.plan("llama-3-8b", "aurora", nodes=700, workload=job)
-    assert f"try a global batch of {answer.batches[0].global_batch:,}" in illegal["why"]
+    assert f"try a global batch of {answer.legal_batches[0]:,}" in illegal["why"]
     assert (fits["fits"], fits["why"]) == (True, None)
     assert (short["fits"], short["error"]) == (False, None)
     assert short["num_candidates"] > 0

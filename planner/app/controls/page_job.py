@@ -111,7 +111,7 @@ class PageJob(JobSpec):
     def key(self) -> str:
         """Cache key: the job as text, without the chosen layout."""
         texts = [part.model_dump_json() for part in (self.model, self.machine, self.workload)]
-        texts += map(str, (self.nodes, self.top, self.tolerance))
+        texts += map(str, (self.nodes, self.top, self.tolerance, self.exact))
         return "\n".join([*texts, *(each.name for each in self.frameworks), self.runs])
 
     @property
@@ -153,11 +153,12 @@ def read(reader: QueryReader) -> PageRequest:
     frameworks = switched(reader, named, machine, model, workload)
     top = reader.number("top", 1, MOST_LAYOUTS, TOP)
     tolerance = reader.number("tolerance", 0, MOST_TOLERANCE, _TOLERANCE)
-    layout = reader.packed(_LAYOUT)
+    exact, layout = reader.truth("exact", False), reader.packed(_LAYOUT)
     if workload is None:
         return PageRequest(reader, None, problem)
     choices = {"top": top, "layout": layout, "free": free, "devices": devices}
     choices |= {"nodes": nodes, "frameworks": frameworks, "tolerance": tolerance / 100}
+    choices["exact"] = exact
     try:
         job = PageJob(model, machine, workload=workload, **choices)
     except PlannerError as error:

@@ -129,7 +129,7 @@ def _details(request: PageRequest) -> None:
 
 def _search(job: PageJob | None, machine: Machine | None) -> None:
     """Draw the controls of the search: frameworks and their switches, devices, tolerance."""
-    left, part, tolerance = st.columns([2, 1, 1])
+    left, part, tolerance, exact = st.columns([2, 1, 1, 1], vertical_alignment="bottom")
     left.multiselect(
         "Frameworks",
         running_on(machine) if machine else names("framework"),
@@ -153,6 +153,12 @@ def _search(job: PageJob | None, machine: Machine | None) -> None:
         (0, MOST_TOLERANCE),
         "By how much the recommended layout may be slower than the fastest, if it is simpler. "
         "It is `--tolerance` of the command line.",
+    )
+    exact.checkbox(
+        "Exactly this job",
+        key="exact",
+        help="No fewer nodes, nearby batch or padded sequence, however much they gain. "
+        "It is `--exact` of the command line.",
     )
 
 

@@ -25,6 +25,7 @@ from planner.app.draw import (
     refuse,
 )
 from planner.app.views import training
+from planner.choose.jobs.alternatives import of_kind
 from planner.choose.plan import Plan
 from planner.choose.plots import ScalePoint, above_one
 from planner.cost.estimate import Estimate
@@ -79,7 +80,7 @@ def page(request: PageRequest) -> None:
 def _verdict(plan: Plan, job: PageJob, shown: Estimate | None) -> None:
     tight = plan.recommended is not None and plan.recommended.tight
     announce(words.plan_sentence(plan), plan.fits, tight)
-    _batches(plan)
+    _other_ways(plan, job)
     if shown is None:
         return
     own_runs.show_lessons(job, shown)
@@ -90,15 +91,14 @@ def _verdict(plan: Plan, job: PageJob, shown: Estimate | None) -> None:
     st.caption(escape(words.queue_sentence(plan, shown)))
 
 
-def _batches(plan: Plan) -> None:
-    """Draw a button for each nearby batch that divides evenly over the devices."""
-    if not plan.batches:
-        return
+def _other_ways(plan: Plan, job: PageJob) -> None:
+    """Draw a button for each nearby batch that divides better over the devices."""
+    batches = [each.global_batch for each in of_kind(plan.alternatives, "batch")]
     with st.container(horizontal=True):
-        for offer in plan.batches:
-            size = offer.global_batch
-            take = functools.partial(address.request, batch=str(size), layout=None)
-            st.button(f"Take a batch of {size:,}", on_click=take, key=f"batch_{size}")
+        for size in batches:
+            if size != job.workload.global_batch:
+                take = functools.partial(address.request, batch=str(size), layout=None)
+                st.button(f"Take a batch of {size:,}", on_click=take, key=f"batch_{size}")
 
 
 def _strategies(plan: Plan, job: PageJob) -> None:

@@ -44,8 +44,8 @@ def memory(job: JobSpec, *, nodes: int = 1, **_: Unpack[JobFields]) -> Findings:
     report it, with the interval of measured runs.
     """
     job = job.replaced(nodes=nodes)
-    candidates = search_top_layouts(job)
-    point = point_of(job, candidates)
+    chosen, candidates = search_top_layouts(job)
+    point = point_of(chosen, candidates, job)
     if point.fits:
         scenario, best = point.recommended()
     elif closest := closest_layout(candidates.by_framework.values()):

@@ -23,7 +23,7 @@ from planner.ask.plan_point import (
 from planner.ask.question import Findings, JobFields, nothing_fits, question
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.plots import parallel_axes
-from planner.choose.recommendation import recommend
+from planner.choose.search.recommendation import recommend
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
@@ -63,13 +63,13 @@ def network(job: JobSpec, *, nodes: int = 2, **_: Unpack[JobFields]) -> Findings
     if nodes < 2:
         raise LayoutError(f"nodes = {nodes}: nothing leaves one node; give 2 or more")
     job = job.replaced(nodes=nodes)
-    candidates = search_every_layout(job)
-    point = point_of(job, candidates)
+    chosen, candidates = search_every_layout(job)
+    point = point_of(chosen, candidates, job)
     rows: list[Row] = []
     for name, is_kind in _KINDS.items():
         of_kind = [each.only(is_kind) for each in candidates.by_framework.values()]
         if best := recommend(of_kind, job.tolerance):
-            rows += _axis_rows(name, best, job, candidates.workload)
+            rows += _axis_rows(name, best, job, chosen.workload)
     share = max(round(job.workload.global_batch / nodes), 1)
     workload = job.workload.replaced(global_batch=share, ramp="")
     one_node = job.replaced(nodes=1, workload=workload)
@@ -177,8 +177,8 @@ def offload(
     enough.
     """
     job = job.replaced(nodes=nodes)
-    candidates = search_every_layout(job)
-    point, parts = point_of(job, candidates), candidates.by_framework
+    chosen, candidates = search_every_layout(job)
+    point, parts = point_of(chosen, candidates, job), candidates.by_framework
     offloading = [each.only(lambda x: np.asarray(~x.keeps_states)) for each in parts.values()]
     best = recommend(offloading, job.tolerance)
     if best is None:

@@ -24,8 +24,8 @@ from planner.ask.plan_point import (
 from planner.ask.question import Findings, JobFields, question
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.preferences import preferences
-from planner.choose.recommendation import recommend
 from planner.choose.search import Candidates
+from planner.choose.search.recommendation import recommend
 from planner.choose.verdicts.fixes import shortage_sentence
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.parts import part
@@ -86,12 +86,12 @@ def zero(
     evenly, the nearest batch that they can share is used, and the answer states it.
     """
     job = job.replaced(nodes=nodes)
-    candidates = search_every_layout(_with_shared_batch(job) if alone else job)
+    chosen, candidates = search_every_layout(_with_shared_batch(job) if alone else job)
     kinds = [*_kinds([*candidates.by_framework.values()], job, alone)]
     kinds.sort(key=lambda kind: kind.best.step_time_s)
     first = next((kind for kind in kinds if kind.safe), None)
     sentence = _fastest_kind(job, kinds, first) if kinds else _no_layout(job, alone)
-    batch, planned = job.workload.global_batch, candidates.workload.global_batch
+    batch, planned = job.workload.global_batch, chosen.workload.global_batch
     if kinds and planned != batch:
         sentence += (
             f" All with a batch of {planned:,}: {counted(job.num_devices, 'rank')} do not share "

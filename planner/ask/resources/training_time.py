@@ -24,7 +24,7 @@ from planner.ask.question import Findings, JobFields, question
 from planner.ask.scan import Scan, doublings, node_limit, scan, smallest
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.preferences import preferences
-from planner.describe.machine import Machine
+from planner.describe.machine import Machine, Queue
 from planner.errors import DescriptionError, LayoutError
 from planner.training.job_slot import START_S, Run, Slot, planned_steps, slot_of
 from planner.units import counted, format_amount, joined, parse_power
@@ -111,12 +111,18 @@ def chain_of(point: PlanPoint) -> JobChain | None:
     return JobChain(point, slot_of(run))
 
 
+def _training_queues(machine: Machine) -> list[Queue]:
+    """Return the queues that a training may use: not on request, and not for debugging."""
+    queues = [q for q in machine.scheduler.queues if not q.on_request]
+    return [q for q in queues if not q.debug] or queues
+
+
 def admitted_counts(machine: Machine, limit: int) -> Sequence[int]:
-    """Return the node counts that queues admit without a request; all if no queue is known."""
+    """Return the node counts that queues for trainings admit; all if no queue is known."""
     counts = range(1, limit + 1)
     if not machine.scheduler.queues:
         return counts
-    queues = [q for q in machine.scheduler.queues if not q.on_request]
+    queues = _training_queues(machine)
     return [n for n in counts if any(q.min_nodes <= n <= q.max_nodes for q in queues)]
 
 
@@ -125,7 +131,7 @@ def sections(machine: Machine, counts: Sequence[int]) -> list[Sequence[int]]:
 
     More nodes may take longer to finish if only queues for short jobs admit them.
     """
-    queues = [q for q in machine.scheduler.queues if not q.on_request]
+    queues = _training_queues(machine)
 
     def longest_hours(count: int) -> float:
         hours = (q.max_hours for q in queues if q.min_nodes <= count <= q.max_nodes)

@@ -48,6 +48,8 @@ class JobSpec:
     """Measured runs that correct the estimates."""
     training: Training = field(default_factory=Training)
     """Data, evaluation, checkpoints, failures and charges of the whole training."""
+    exact: bool = False
+    """Whether nodes, batch and sequence are kept to the letter, whatever they cost."""
 
     def __init__(
         self,
@@ -60,6 +62,7 @@ class JobSpec:
         tolerance: float | None = None,
         experience: Experience = Experience(),
         training: Training | None = None,
+        exact: bool = False,
     ) -> None:
         """Load names from the catalogue, fill in defaults, and check the job."""
         check_workload(workload)
@@ -74,6 +77,7 @@ class JobSpec:
             "tolerance": preferences().tolerance if tolerance is None else tolerance,
             "experience": experience,
             "training": training or Training(),
+            "exact": exact,
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -88,6 +92,7 @@ class JobSpec:
             "workload": description.load_workload(model),
             "frameworks": description.load_frameworks(),
             "tolerance": description.tolerance,
+            "exact": description.exact,
             "training": Training.described(description.training, where="training"),
         }
         return cls(model, description.load_machine(), **{**loaded, **values})

@@ -2,7 +2,7 @@
 
 from planner.choose.search.candidates import Candidates, rank_fastest
 from planner.choose.search.enumeration import enumerate_layouts
-from planner.choose.search.pruning import SearchScope, is_common, is_deep_pipeline
+from planner.choose.search.pruning import SearchScope, is_common, is_deep_pipeline, is_starved
 from planner.choose.search.search import TILES, search
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "enumerate_layouts",
     "is_common",
     "is_deep_pipeline",
+    "is_starved",
     "rank_fastest",
     "search",
 ]

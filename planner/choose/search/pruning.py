@@ -79,6 +79,11 @@ def is_deep_pipeline(model: Model, pp: Int | int) -> Mask:
     return is_deep & (model.num_params < policy.deep_pipeline_params.value)
 
 
+def is_starved(layouts: Layouts) -> Mask:
+    """Whether a pipeline has fewer micro-batches than stages, so that some are always idle."""
+    return np.asarray(layouts.num_microbatches < layouts.pp)
+
+
 _FIRST_ROUND, _LARGEST_ROUND = 2048, 16_384
 """Layouts of the first and the largest round, lowest bounds first; each round doubles."""
 _FIRST_OF_CLASS = 32
@@ -149,7 +154,7 @@ class Pruner:
     def limits_s(self) -> Float:
         """Step time by class above which its layouts cannot matter for the answer [s]."""
         factor = self.scope.near_optimal_factor
-        limits_of_class, preferred = factor * self.fastest_s, self.fastest_s[PREFERRED]
+        limits_of_class, preferred = factor * self.fastest_s, factor * self.fastest_s[PREFERRED]
         limits = np.where(IS_PREFERRED, limits_of_class, np.minimum(limits_of_class, preferred))
         fastest = float(np.min(self.fastest_s[IS_PREFERRED]))
         # layouts outside the classic strategies matter only among the fastest of all
@@ -173,7 +178,7 @@ class Pruner:
         footprints, estimates = candidates.footprints, candidates.estimates
         classes = classify_layouts(self.scenario, footprints.layouts)
         np.minimum.at(self.least_over, classes, footprints.excess)
-        safe = fits_safely(self.scenario, estimates)
+        safe = fits_safely(self.scenario, estimates) & ~is_starved(estimates.layouts)
         classes = classify_layouts(self.scenario, estimates.layouts)[safe]
         np.minimum.at(self.fastest_s, classes, estimates.step_time_s[safe])
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from planner.choose.legality import legal_layouts
 from planner.choose.preferences import preferences
-from planner.choose.recommendation import setup_effort
 from planner.choose.search import Candidates, enumerate_layouts
+from planner.choose.search.recommendation import setup_effort
 from planner.cost.arrays import Float, Mask
 from planner.cost.estimate import Estimate, estimate_fitting
 from planner.cost.memory.footprint import Footprints, footprints

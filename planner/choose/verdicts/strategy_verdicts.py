@@ -11,8 +11,8 @@ from planner.choose.jobs.job_search import search_job
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.legality import legal_layouts
 from planner.choose.preferences import preferences
-from planner.choose.recommendation import recommend
 from planner.choose.search import Candidates, rank_fastest, search
+from planner.choose.search.recommendation import recommend
 from planner.choose.verdicts.fixes import (
     Scenarios,
     cheapest_change,

@@ -152,6 +152,7 @@ class LayoutOptions:
             layout=self.layout,
             workload=job.workload,
             framework=self.framework or (frameworks[0] if len(frameworks) == 1 else None),
+            tuned=True,
         )
         return model, machine, layout
 

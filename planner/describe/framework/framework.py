@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import Field, model_validator
 
-from planner.describe.base import Description, Share, ZeroStage
+from planner.describe.base import Description, Factor, Share, ZeroStage
 from planner.describe.framework.support import Axis, EmitSupport
 from planner.describe.framework.switches import (
     Switch,
@@ -40,12 +40,12 @@ class Stall(Description):
     """ZeRO stages of these layouts."""
     piped: bool
     """Whether they have a pipeline."""
-    beyond_node: bool = False
-    """Whether tensor parallelism must reach beyond a node."""
     min_nodes: int = Field(ge=1, le=100_000)
     """Smallest number of nodes."""
     share: Share
     """Share of measured runs slower than 1.67 x their estimate."""
+    slowdown: Factor
+    """Median of measured over estimated time of these runs."""
 
 
 class Framework(Description):

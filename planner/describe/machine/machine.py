@@ -31,6 +31,8 @@ class Queue(Description):
     `--queue=NAME` (Flux)."""
     on_request: bool = False
     """Whether it is used only if the user names it: restricted, interactive, preemptible queues."""
+    debug: bool = False
+    """Whether it is for trials: a training that takes several jobs does not run in it."""
 
 
 class Launch(Description):

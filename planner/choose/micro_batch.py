@@ -1,0 +1,50 @@
+"""Micro-batch: the fastest that fits, for a layout that states a global batch without one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from planner.choose.planning import estimate_job, job_of_layout
+from planner.choose.preferences import preferences
+from planner.cost.estimate import Estimate
+from planner.cost.scenario.experience import Experience
+from planner.describe.framework.framework import Framework
+from planner.describe.layout import Layout
+from planner.describe.machine import Machine
+from planner.describe.model.model import Model
+from planner.describe.workload import Workload
+from planner.errors import LayoutError
+
+
+def best_micro_batch(
+    model: Model, machine: Machine, layout: Layout, workload: Workload, framework: Framework | None
+) -> Layout:
+    """Return the layout with the micro-batch of the shortest step, safe in memory if possible.
+
+    Tried: powers of two that divide the sequences of a replica. Layouts without a legal
+    micro-batch are returned as they are.
+    """
+    estimates = list(_estimates(model, machine, layout, workload, framework))
+    return min(estimates, key=_rank).layout if estimates else layout
+
+
+def _rank(estimate: Estimate) -> tuple[bool, bool, float, int]:
+    """Sort key: layouts that fit first, then safe ones, then the shortest step."""
+    is_risky = estimate.out_of_memory_probability > preferences().risk
+    time_s = round(estimate.step_time_s, 9)
+    return not estimate.fits, is_risky, time_s, estimate.layout.micro_batch
+
+
+def _estimates(
+    model: Model, machine: Machine, layout: Layout, workload: Workload, framework: Framework | None
+) -> Iterator[Estimate]:
+    """Estimate every legal micro-batch."""
+    per_replica, size = layout.micro_batch * layout.grad_accumulation, 1
+    while per_replica % size == 0:
+        accumulation = per_replica // size
+        candidate = layout.replaced(micro_batch=size, grad_accumulation=accumulation)
+        job = job_of_layout(model, machine, candidate, workload, framework, Experience())
+        with contextlib.suppress(LayoutError):
+            yield estimate_job(job, candidate)
+        size *= 2

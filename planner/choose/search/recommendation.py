@@ -1,0 +1,136 @@
+"""Recommendation: rank the layouts that fit by strategy, and choose the one to run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+import numpy as np
+
+from planner.choose.preferences import preferences
+from planner.choose.search import Candidates, rank_fastest
+from planner.choose.search.expected_time import expected_time_s, is_sensible, stall_probability
+from planner.cost.arrays import Float, Mask, distinct
+from planner.cost.estimate import Estimate, Estimates
+from planner.cost.scenario import Scenario
+from planner.cost.shards.layouts import Layouts
+from planner.describe.layout import OFFLOAD
+
+_DEGREES = ("tp", "pp", "cp", "ep")
+
+
+def setup_effort(layouts: Layouts) -> Float:
+    """Effort to set up and maintain each layout, beyond plain data parallelism [1]."""
+    weights = preferences().effort
+    total = np.zeros(np.shape(layouts.dp))
+    for column, used in weights.used.items():
+        degree = getattr(layouts, column)
+        total = total + np.where(degree > 1, used.value, 0.0)
+        total = total + weights.doubling[column].value * np.log2(degree)
+    total = total + np.array([weights.offload[kind].value for kind in OFFLOAD])[layouts.offload]
+    states, group = (weights.sharding[name].value for name in ("states", "group"))
+    total = total + np.where(layouts.zero_stage > 0, states, 0.0)
+    groups = (layouts.dp_shard < layouts.dp).astype(int) + (layouts.reshard > 0)
+    return np.asarray(total + groups * group)
+
+
+# --- ranking --------------------------------------------------------------------------------------
+
+
+def rank_layouts(candidates: Iterable[Candidates], top: int) -> list[Estimate]:
+    """Rank the fastest layout of every strategy; ties go to the framework searched first."""
+    firsts: list[tuple[float, int, Estimates, int]] = []
+    for position, part in enumerate(candidates):
+        estimates = part.estimates
+        indices = rank_fastest(estimates, None)
+        layouts = estimates.layouts.take(indices)
+        degrees = [getattr(layouts, name) for name in (*_DEGREES, "zero_stage")]
+        first, _ = distinct(*degrees, layouts.dp_shard < layouts.dp, layouts.offload)
+        # twice as many, because layouts that offload needlessly are skipped below
+        for index in indices[first][: 2 * top]:
+            time_s = round(float(estimates.step_time_s[index]), 9)
+            firsts.append((time_s, position, estimates, int(index)))
+    firsts.sort(key=lambda entry: entry[:2])
+    ranked: list[Estimate] = []
+    for _, _, estimates, index in firsts:
+        if len(ranked) == top:
+            break
+        estimate = estimates[index]
+        if not any(_offloads_needlessly(estimate, faster) for faster in ranked):
+            ranked.append(estimate)
+    return ranked
+
+
+def _offloads_needlessly(estimate: Estimate, faster: Estimate) -> bool:
+    """True if a faster layout of the same degrees and framework is safe without offload."""
+    if estimate.layout.offload == "none" or faster.layout.offload != "none":
+        return False
+    alike = all(getattr(estimate.layout, x) == getattr(faster.layout, x) for x in _DEGREES)
+    risk = max(preferences().risk, estimate.out_of_memory_probability)
+    safe = faster.out_of_memory_probability <= risk
+    return alike and estimate.framework == faster.framework and safe
+
+
+# --- the layout to run ----------------------------------------------------------------------------
+
+
+def recommend(
+    candidates: Iterable[Candidates],
+    tolerance: float | None = None,
+    without: Collection[str] = (),
+    allowed: Callable[[Scenario, Estimates], Mask] | None = None,
+) -> Estimate | None:
+    """Choose the layout to run: within `tolerance` of the least expected time, the least of time
+    and effort; all of the tolerance is worth `spared_effort`.
+
+    Causes of `planner.choose.search.expected_time` in `without` do not count; None where no layout
+    is `allowed`.
+    """
+    parts = [part for part in candidates if len(part.estimates)]
+    times_s = [expected_time_s(part.scenario, part.estimates, without) for part in parts]
+    if allowed is not None:
+        masks = [allowed(part.scenario, part.estimates) for part in parts]
+        times_s = [np.where(*pair, np.inf) for pair in zip(masks, times_s, strict=True)]
+    if not np.isfinite(min((float(np.min(each)) for each in times_s), default=np.inf)):
+        return None
+    tolerance = preferences().tolerance if tolerance is None else tolerance
+    limit_s = (1 + tolerance) * min(float(np.min(each)) for each in times_s)
+    worth = tolerance / preferences().recommendation.spared_effort.value
+    choices: list[tuple[float, int, int, Estimates]] = []
+    for position, (part, expected_s) in enumerate(zip(parts, times_s, strict=True)):
+        rows = np.flatnonzero(expected_s <= limit_s)
+        if len(rows):
+            layouts = part.estimates.layouts.take(rows)
+            efforts = setup_effort(layouts) + part.scenario.framework.effort
+            costs_s = expected_s[rows] * (1 + worth * efforts)
+            index = int(np.lexsort((efforts, np.round(costs_s, 9)))[0])
+            choices.append((float(costs_s[index]), position, int(rows[index]), part.estimates))
+    _, _, row, estimates = min(choices, key=lambda entry: entry[:2])
+    return estimates[row]
+
+
+def recommend_sensible(
+    candidates: Iterable[Candidates], tolerance: float | None = None
+) -> Estimate | None:
+    """Choose a safe layout in common use, where that is at most `uncommon_slowdown` times slower
+    than the recommended of all; else that."""
+    parts = list(candidates)
+    best = recommend(parts, tolerance)
+    sensible = recommend(parts, tolerance, allowed=is_sensible)
+    if best is None or sensible is None:
+        return best
+    limit_s = preferences().recommendation.uncommon_slowdown.value * best.step_time_s
+    return sensible if sensible.step_time_s <= limit_s else best
+
+
+def stall_notes(scenarios: Mapping[str, Scenario], estimates: Iterable[Estimate]) -> list[str]:
+    """Warn about each layout if measured runs in similar layouts stalled."""
+    shares = {
+        each.layout: float(stall_probability(scenarios[each.framework], Layouts.of(each.layout)))
+        for each in estimates
+    }
+    return [
+        f"{layout}: {100 * share:.0f} % of measured runs in layouts like it took more than 1.7 "
+        "times as long as estimated, for an unknown cause; time a few steps first."
+        for layout, share in shares.items()
+        if share
+    ]

@@ -1,0 +1,197 @@
+"""Alternatives: neighbours of a job are near, even, and ranked by useful throughput."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+
+import pytest
+
+import planner
+from planner.choose.jobs.alternatives import Alternative, nearby_batches, nearest_batches, uneven
+from planner.choose.jobs.job_spec import JobSpec
+from planner.choose.plan import Plan
+from planner.choose.planning import plan, plan_job
+from planner.choose.preferences import preferences
+from planner.describe.workload import Workload
+from planner.show import words
+
+NEAR = preferences().offers.batch_change.value
+
+
+def job(nodes: int, batch: int, length: int = 4096, model: str = "llama-3-8b", **more) -> JobSpec:
+    workload = Workload(global_batch=batch, sequence_length=length)
+    machine = more.pop("machine", "polaris")
+    return JobSpec(model, machine, nodes=nodes, workload=workload, **more)
+
+
+def headline(*fields, **more) -> Alternative:
+    advice = plan_job(job(*fields, **more)).advice
+    assert advice is not None
+    return advice
+
+
+@pytest.fixture(scope="module")
+def fifteen_nodes() -> Plan:
+    # 60 devices do not share 1,024 sequences but in pipelines of 15 stages
+    return plan_job(job(15, 1024))
+
+
+# --- neighbours -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 12, 28, 100, 1984, 12_000])
+@pytest.mark.parametrize("batch", [1, 60, 256, 1024])
+def test_the_nearest_multiples(batch: int, ranks: int) -> None:
+    sizes = nearest_batches(batch, ranks)
+    assert all(size % ranks == 0 and abs(size - batch) < ranks for size in sizes)
+    assert (sizes == []) == (batch % ranks == 0)
+
+
+@pytest.mark.parametrize(("ranks", "batch", "least"), [(60, 1024, 15), (64, 1024, 1), (7, 3, 7)])
+def test_the_least_ranks_that_must_share_a_sequence(ranks: int, batch: int, least: int) -> None:
+    assert uneven(ranks, batch) == least
+    # with so many ranks to a sequence, every group of them gets equally many
+    assert batch % (ranks // least) == 0
+
+
+def test_nearby_batches_are_at_most_a_quarter_away() -> None:
+    best = plan_job(job(15, 1024, exact=True)).recommended
+    sizes = nearby_batches(job(15, 1024), best)
+    assert sizes
+    assert all(abs(size - 1024) <= NEAR * 1024 for size in sizes)
+    # nodes or devices share them
+    assert all(size % 15 == 0 for size in sizes)
+
+
+# --- the best way to do a job ---------------------------------------------------------------------
+
+
+def test_a_batch_that_divides_is_left_alone() -> None:
+    answer = plan_job(job(16, 1024))
+    assert [each.kind for each in answer.alternatives] == ["as-asked"]
+    assert answer.advice is not None
+    assert (answer.advice.gain, words.headline(answer)) == (0.0, "")
+    assert answer.advice.tokens_per_s == answer.advice.estimate.tokens_per_s
+
+
+def test_a_pipeline_of_all_nodes_gives_way_to_a_nearby_batch(fifteen_nodes: Plan) -> None:
+    advice, asked = fifteen_nodes.advice, fifteen_nodes.as_asked
+    assert advice is not None
+    assert asked is not None
+    assert asked.estimate.layout.pp == 15
+    assert (advice.kind, advice.nodes, advice.estimate.layout.pp) == ("batch", 15, 1)
+    assert advice.gain == pytest.approx(advice.tokens_per_s / asked.tokens_per_s - 1)
+    assert advice.gain > 0.4
+    # the plan is of the headline
+    assert fifteen_nodes.recommended == advice.estimate
+    assert fifteen_nodes.workload.global_batch == advice.global_batch
+    percent = f"{100 * advice.gain:.0f} % more tokens a second"
+    said = words.headline(fifteen_nodes)
+    assert f"Use a batch of {advice.global_batch:,} instead of 1,024: {percent}" in said
+    assert str(asked.estimate.layout) in said
+
+
+def test_exact_keeps_to_the_letter(fifteen_nodes: Plan) -> None:
+    answer = plan_job(job(15, 1024, exact=True))
+    assert answer.as_asked == fifteen_nodes.as_asked
+    assert answer.alternatives == (answer.as_asked,)
+    assert answer.workload.global_batch == 1024
+
+
+def test_json_of_the_advice(fifteen_nodes: Plan) -> None:
+    data = json.loads(fifteen_nodes.to_json())
+    advice = data["advice"]
+    plain = ("kind", "nodes", "global_batch", "sequence_length", "tokens_per_s", "gain", "sentence")
+    assert {name: advice[name] for name in plain} == {
+        name: getattr(fifteen_nodes.advice, name) for name in plain
+    }
+    assert advice["layout"]["tp"] == fifteen_nodes.recommended.layout.tp
+    assert advice["step_time_s"] == fifteen_nodes.recommended.step_time_s
+    assert advice["framework"] == fifteen_nodes.recommended.framework
+    assert advice == data["alternatives"][0]
+    assert {each["kind"] for each in data["alternatives"]} >= {"as-asked", "batch", "nodes"}
+    assert Plan.from_json(fifteen_nodes.to_json()) == fifteen_nodes
+
+
+def test_padding_is_not_useful() -> None:
+    answer = plan_job(job(16, 256, 8170, "llama-3.1-70b", machine="dgx-h100"))
+    advice = answer.advice
+    assert advice is not None
+    assert (advice.kind, advice.sequence_length) == ("sequence", 8192)
+    assert advice.sentence.startswith("Pad sequences to 8,192 tokens: ")
+    useful = advice.estimate.tokens_per_s * 8170 / 8192
+    assert advice.tokens_per_s == pytest.approx(useful)
+
+
+def test_one_device_where_two_are_slower() -> None:
+    answer = plan(
+        "gpt2",
+        "workstation-2x4090",
+        nodes=1,
+        workload=Workload(global_batch=1, sequence_length=1024),
+    )
+    assert answer.advice is not None
+    assert (answer.advice.kind, answer.advice.devices) == ("nodes", 1)
+    assert answer.recommended is not None
+    assert answer.recommended.layout.world == 1
+    assert words.headline(answer).startswith("Use 1 of the 2 devices: ")
+
+
+def test_a_batch_that_no_framework_shares_is_helped() -> None:
+    # DDP alone: 52 replicas, and 3 sequences
+    answer = plan_job(job(13, 3, 1024, "gpt2", frameworks=["ddp"]))
+    assert not answer.fits
+    assert answer.advice is None
+    first = answer.alternatives[0]
+    assert (first.kind, first.global_batch, first.gain) == ("batch", 52, None)
+    assert "use a batch of 52 instead of 3" in words.other_ways(answer)
+
+
+def test_alternatives_have_files() -> None:
+    # six devices do not share 512 sequences; only Megatron-LM cuts layers, and it builds no encoder
+    answer = plan_job(job(3, 512, 512, "bert-large", machine="vsc-5-a40"))
+    assert answer.advice is not None
+    assert (answer.advice.kind, answer.advice.global_batch) == ("batch", 510)
+    assert answer.advice.estimate.framework != "megatron-lm"
+    assert planner.emit(answer)
+
+
+# --- no cliffs ------------------------------------------------------------------------------------
+
+STEP = 0.97
+"""Least useful throughput of a job, over that of one a little smaller."""
+NODES = [
+    pytest.param("llama-3-8b", "polaris", 1024, range(12, 19), id="8B on Polaris"),
+    pytest.param("llama-3.1-70b", "polaris", 512, range(8, 14), id="70B on Polaris"),
+    pytest.param("auroragpt-7b", "aurora", 3072, range(30, 36), id="7B on Aurora"),
+    pytest.param("mistral-7b", "vsc-5", 64, range(1, 9), id="7B on VSC-5"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "machine", "batch", "counts"), NODES)
+def test_never_worse_than_fewer_nodes(model: str, machine: str, batch: int, counts: range) -> None:
+    rates = [headline(nodes, batch, model=model, machine=machine).tokens_per_s for nodes in counts]
+    for before, after in itertools.pairwise(rates):
+        assert after >= STEP * before
+
+
+@pytest.mark.slow
+def test_never_worse_than_a_nearby_batch() -> None:
+    batches = (1000, 1007, 1008, 1016, 1017, 1021, 1023, 1024, 1025, 1032, 1040)
+    rates = [headline(16, batch).tokens_per_s for batch in batches]
+    for before, after in itertools.pairwise(rates):
+        assert math.isclose(after, before, rel_tol=1 - STEP)
+
+
+@pytest.mark.slow
+def test_never_worse_than_a_padded_sequence() -> None:
+    lengths = (8100, 8127, 8129, 8191, 8192, 8193, 8200)
+    rates = [
+        headline(16, 256, length, model="llama-3.1-70b", machine="dgx-h100").tokens_per_s
+        for length in lengths
+    ]
+    for before, after in itertools.pairwise(rates):
+        assert math.isclose(after, before, rel_tol=1 - STEP)
