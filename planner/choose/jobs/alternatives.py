@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from planner.choose.jobs.job_search import JobCandidates, search_job
 from planner.choose.jobs.job_spec import JobSpec
+from planner.choose.jobs.neighbours import KINDS, Kind, neighbours
 from planner.choose.preferences import preferences
 from planner.choose.search import SearchScope
 from planner.choose.search.expected_time import time_factors
@@ -18,17 +18,11 @@ from planner.choose.search.recommendation import recommend
 from planner.cost.estimate import Estimate
 from planner.cost.shards.layouts import Layouts
 from planner.describe.machine.variants import take_devices
-from planner.errors import PlannerError
 from planner.tables import Record
 from planner.units import counted, format_seconds
 
-Kind = Literal["as-asked", "nodes", "batch", "sequence"]
-"""Part of the job that an alternative changes."""
-KINDS: tuple[Kind, ...] = ("nodes", "batch", "sequence")
-_LENGTH_STEP = 64
-"""Multiples of this length divide over all usual degrees of tensor and context parallelism."""
-_MOST_COUNTS = 3
-"""Largest number of smaller node counts to search."""
+_BETTER_KERNELS = 1.1
+"""Gain that other micro-batches or degrees are given in computation, on fewer devices [1]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,54 +65,68 @@ PLAIN = (
 """Fields of an alternative that JSON holds as they are."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A job that was searched as a way to do the one that was asked for."""
+
+    job: JobSpec
+    result: JobCandidates
+    alternative: Alternative
+    worth: float
+    """Useful tokens per expected second, less the cost of another batch [tokens/s]."""
+
+
 def search_headline(
     job: JobSpec, scope: SearchScope = SearchScope(), kinds: Collection[Kind] = KINDS
 ) -> tuple[JobSpec, JobCandidates, tuple[Alternative, ...]]:
     """Search a job and its neighbours: the best of these jobs, its candidates, and all, ranked."""
     result = search_job(job, scope)
+    ways = _search_ways(job, result, scope, () if job.exact else kinds)
+    if not ways:
+        return job, result, ()
+    ways.sort(key=lambda way: (-_is_same_job(job, way.alternative), -way.worth))
+    first = _first(job, ways)
+    ranked = (first, *(way for way in ways if way is not first))
+    if _is_same_job(job, first.alternative):
+        job, result = first.job, first.result
+    return job, result, tuple(way.alternative for way in ranked)
+
+
+def _search_ways(
+    job: JobSpec, result: JobCandidates, scope: SearchScope, kinds: Collection[Kind]
+) -> list[_Way]:
+    """The job as asked, if it has a layout, and those of its neighbours that may be as good."""
     best = recommend(result.by_framework.values(), job.tolerance)
-    ranked = rank_alternatives(job, result, best, () if job.exact else kinds)
-    first = next(iter(ranked), None)
-    if first is None or first.kind == "as-asked" or not _is_same_job(job, first):
-        return job, result, ranked
-    chosen = first.applied(job)
-    result = search_job(chosen, scope)
-    best = recommend(result.by_framework.values(), job.tolerance)
-    assert best is not None, "the neighbour has a layout"
-    as_asked = next(iter(of_kind(ranked, "as-asked")), None)
-    first = _alternative(job, first.kind, chosen, best, as_asked)
-    return chosen, result, (first, *ranked[1:])
-
-
-def rank_alternatives(
-    job: JobSpec, result: JobCandidates, best: Estimate | None, kinds: Collection[Kind] = KINDS
-) -> tuple[Alternative, ...]:
-    """Rank the job as asked and its neighbours, the one to run first.
-
-    Of those about as fast as the fastest, the one with the fewest devices is first, then as asked.
-    """
-    rated: list[tuple[float, Alternative]] = []
-    as_asked = None
+    ways, as_asked = [], None
     if best is not None:
         as_asked = _alternative(job, "as-asked", job, best, None)
-        rated.append((_worth(job, as_asked, result), as_asked))
-    scope = SearchScope(near_factor=1 + job.tolerance, top=1)
-    for kind, neighbour in _neighbours(job, best):
-        if kind not in kinds:
+        ways.append(_Way(job, result, as_asked, _worth(job, as_asked, result)))
+    for kind, neighbour in neighbours(job, best):
+        if kind not in kinds or (ways and not _can_keep_up(neighbour, ways)):
             continue
         candidates = search_job(neighbour, scope)
         estimate = recommend(candidates.by_framework.values(), job.tolerance)
         if estimate is not None:
-            alternative = _alternative(job, kind, neighbour, estimate, as_asked)
-            rated.append((_worth(job, alternative, candidates), alternative))
-    rated.sort(key=lambda pair: (-_is_same_job(job, pair[1]), -pair[0]))
-    if not rated:
-        return ()
-    eligible = [pair for pair in rated if _may_lead(job, pair[1], rated[0][1])]
-    limit = eligible[0][0] / preferences().offers.change_gain.value
-    about_as_good = [each for worth, each in eligible if worth >= limit]
-    first = min(about_as_good, key=lambda each: _devices_then_change(job, each))
-    return (first, *(each for _, each in rated if each is not first))
+            each = _alternative(job, kind, neighbour, estimate, as_asked)
+            ways.append(_Way(neighbour, candidates, each, _worth(job, each, candidates)))
+    return ways
+
+
+def _can_keep_up(neighbour: JobSpec, ways: Sequence[_Way]) -> bool:
+    """Whether a job may train as many tokens a second as the best so far, if all it does is to
+    compute; on far fewer devices it may not, and is not searched."""
+    best = max(ways, key=lambda way: way.worth).alternative
+    share = neighbour.num_devices / best.devices
+    return share * _BETTER_KERNELS >= _computing_share(best.estimate)
+
+
+def _first(job: JobSpec, ways: Sequence[_Way]) -> _Way:
+    """The way to run: of those about as fast as the fastest the one with the fewest devices, then
+    the job as asked."""
+    eligible = [way for way in ways if _may_lead(job, way.alternative, ways[0].alternative)]
+    limit = eligible[0].worth / preferences().offers.change_gain.value
+    about_as_good = [way for way in eligible if way.worth >= limit]
+    return min(about_as_good, key=lambda way: _devices_then_change(job, way.alternative))
 
 
 def _may_lead(job: JobSpec, each: Alternative, best: Alternative) -> bool:
@@ -154,9 +162,10 @@ def wasted_nodes_note(job: JobSpec, best: Estimate | None) -> str:
         limit = rate / offers.doubling_gain.value
     if nodes == job.nodes:
         return ""
+    share = 100 * rate / best.tokens_per_s
     return (
-        f"Use fewer nodes: {counted(nodes, 'node')} train {100 * rate / best.tokens_per_s:.0f} % as "
-        f"many tokens a second with {100 * nodes / job.nodes:.2g} % of the nodes. From there on "
+        f"Use fewer nodes: {counted(nodes, 'node')} train {share:.0f} % as many "
+        f"tokens a second with {100 * nodes / job.nodes:.2g} % of the nodes. From there on "
         f"twice the nodes gain less than {100 * (offers.doubling_gain.value - 1):.0f} %; on "
         f"{job.nodes:,} nodes {100 * _computing_share(best):.0f} % of a step is computation."
     )
@@ -182,104 +191,6 @@ def _is_same_job(job: JobSpec, each: Alternative) -> bool:
     """Whether the batch of an alternative is near enough to stand for the job's."""
     batch = job.workload.global_batch
     return abs(each.global_batch - batch) <= preferences().offers.batch_change.value * batch
-
-
-# --- neighbours -----------------------------------------------------------------------------------
-
-
-def _neighbours(job: JobSpec, best: Estimate | None) -> Iterator[tuple[Kind, JobSpec]]:
-    """Yield jobs near one whose sequence, devices or batch do not divide well, nearest first.
-
-    Fewer nodes and another batch keep a sequence that divides well.
-    """
-    even = _with_even_length(job)
-    if even is not job:
-        yield "sequence", even
-    batch = job.workload.global_batch
-    has_few_sequences = batch < job.num_devices
-    if best is None or best.layout.pp * best.layout.cp > 1 or has_few_sequences:
-        for nodes in _fewer(job.nodes, job.machine.node.num_devices, batch):
-            fewer = even.replaced(nodes=nodes)
-            yield "nodes", fewer
-            for size in nearby_batches(fewer, best):
-                yield "nodes", _with_batch(fewer, size)
-        if job.nodes == 1:
-            for devices in _fewer(job.num_devices, 1, batch):
-                yield "nodes", even.replaced(machine=take_devices(job.machine, devices))
-    for size in nearby_batches(job, best):
-        yield "batch", _with_batch(even, size)
-
-
-def _with_batch(job: JobSpec, size: int) -> JobSpec:
-    return job.replaced(workload=job.workload.replaced(global_batch=size))
-
-
-def _with_even_length(job: JobSpec) -> JobSpec:
-    """Pad or cut sequences to a length that divides well; the job itself if they do already."""
-    length = job.workload.sequence_length
-    rest = length % _LENGTH_STEP
-    if rest == 0 or length < _LENGTH_STEP:
-        return job
-    most_cut = preferences().offers.sequence_cut.value * length
-    cuts = rest <= min(most_cut, _LENGTH_STEP / 2)
-    even = length - rest if cuts else length - rest + _LENGTH_STEP
-    try:
-        return job.replaced(workload=job.workload.replaced(sequence_length=even))
-    except PlannerError:  # longer than the model can be trained on
-        return job
-
-
-def uneven(ranks: int, batch: int) -> int:
-    """Fewest ranks that must share a sequence for all ranks to have equal parts of a batch.
-
-    >>> uneven(60, 1024), uneven(56, 1024), uneven(64, 1024)
-    (15, 7, 1)
-    """
-    return ranks // math.gcd(ranks, batch)
-
-
-def _fewer(nodes: int, devices: int, batch: int) -> list[int]:
-    """Smaller node counts, largest first: the next one, and those that divide a batch better."""
-    least = uneven(nodes * devices, batch)
-    counts = [nodes - 1] if nodes > 1 and least > 1 else []
-    for count in range(nodes - 1, nodes // 2 - 1, -1):
-        if count and least > (parts := uneven(count * devices, batch)):
-            least = parts
-            counts.append(count)
-    return list(dict.fromkeys(counts))[:_MOST_COUNTS]
-
-
-def nearest_batches(batch: int, ranks: int) -> list[int]:
-    """Nearest multiples of `ranks` below and above a batch; none if the batch is a multiple."""
-    below = batch // ranks * ranks
-    return [] if below == batch else [size for size in (below, below + ranks) if size]
-
-
-def nearby_batches(job: JobSpec, best: Estimate | None) -> list[int]:
-    """Batches that divide evenly over nodes or devices, nearest first.
-
-    They are at most a quarter away if the job has a layout, else any.
-    """
-    world, batch = job.num_devices, job.workload.global_batch
-    most = preferences().offers.batch_change.value * batch if best else math.inf
-    sizes = []
-    for ranks in (
-        _ranks_with_sequence(job.nodes, batch),
-        _ranks_with_sequence(world, batch),
-        *([] if best else [world]),
-    ):
-        pair = [size for size in nearest_batches(batch, ranks) if abs(size - batch) <= most]
-        # the nearer one is as good as the other, unless nothing fits
-        pair.sort(key=lambda size: (abs(size - batch), size))
-        sizes += pair[: 1 if best else 2]
-    return sorted(set(sizes), key=lambda size: (abs(size - batch), size))
-
-
-def _ranks_with_sequence(ranks: int, batch: int) -> int:
-    """Halve `ranks` until each has a sequence of the batch, or until `ranks` is odd."""
-    while ranks > batch and ranks % 2 == 0:
-        ranks //= 2
-    return ranks
 
 
 # --- gain and worth -------------------------------------------------------------------------------

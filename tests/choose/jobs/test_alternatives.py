@@ -9,7 +9,8 @@ import math
 import pytest
 
 import planner
-from planner.choose.jobs.alternatives import Alternative, nearby_batches, nearest_batches, uneven
+from planner.choose.jobs.alternatives import Alternative
+from planner.choose.jobs.neighbours import nearby_batches, nearest_batches, uneven
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.plan import Plan
 from planner.choose.planning import plan, plan_job
