@@ -8,9 +8,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from planner.ask.answer import Row
-from planner.choose.jobs.alternatives import Kind, search_headline
+from planner.choose.jobs.alternatives import search_headline
 from planner.choose.jobs.job_search import JobCandidates
 from planner.choose.jobs.job_spec import JobSpec
+from planner.choose.jobs.neighbours import Kind
 from planner.choose.preferences import preferences
 from planner.choose.search import Candidates, SearchScope, is_common, is_deep_pipeline
 from planner.choose.search.expected_time import likely_stalls

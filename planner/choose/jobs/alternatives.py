@@ -117,7 +117,8 @@ def _can_keep_up(neighbour: JobSpec, ways: Sequence[_Way]) -> bool:
     compute; on far fewer devices it may not, and is not searched."""
     best = max(ways, key=lambda way: way.worth).alternative
     share = neighbour.num_devices / best.devices
-    return share * _BETTER_KERNELS >= _computing_share(best.estimate)
+    is_small = best.global_batch < best.devices  # fewer devices then have larger kernels
+    return is_small or share * _BETTER_KERNELS >= _computing_share(best.estimate)
 
 
 def _first(job: JobSpec, ways: Sequence[_Way]) -> _Way:
@@ -220,15 +221,19 @@ def _alternative(
     )
 
 
-def _worth(job: JobSpec, each: Alternative, result: JobCandidates) -> float:
-    """Useful tokens per expected second, less the cost of another batch.
+_WITHIN_A_JOB = ("stall", "depth")
+"""Causes that do not count between jobs: stalls were measured on a few node counts and say nothing
+of those between, and the usual depth of a pipeline is a habit."""
 
-    Stalls do not count: they were measured on a few node counts, and say nothing of those between.
-    """
+
+def _worth(job: JobSpec, each: Alternative, result: JobCandidates) -> float:
+    """Useful tokens per expected second, less the cost of another batch [tokens/s]."""
     scenario = result.by_framework[each.estimate.framework].scenario
     risk = np.array([each.estimate.out_of_memory_probability])
     factors = time_factors(scenario, Layouts.of(each.estimate.layout), risk)
-    slowdown = math.prod(float(f.item()) for cause, f in factors.items() if cause != "stall")
+    slowdown = math.prod(
+        float(factor.item()) for cause, factor in factors.items() if cause not in _WITHIN_A_JOB
+    )
     batch = job.workload.global_batch
     change = min(abs(each.global_batch - batch) / batch, 1.0)
     return each.tokens_per_s / slowdown * (1 - preferences().offers.batch_cost.value * change)
