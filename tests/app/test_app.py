@@ -259,7 +259,7 @@ def test_more_nodes_than_there_are_is_said() -> None:
     assert not app.exception
     said = app.warning[0].value.replace("\\", "")
     assert "'5000' is not valid (use 1 to 560); using 560" in said
-    assert "on 560 nodes of polaris" in _said(app)
+    assert "of the 560 nodes" in _said(app)
 
 
 def test_tokens_that_are_no_number() -> None:

@@ -142,10 +142,10 @@ def test_the_best_batch_is_near_and_about_the_fastest() -> None:
     answer = ask.batch("gpt2-xl", "polaris", nodes=3, workload=job, within=1.2)
     rates = {}
     for size in nearby_batches(250, 12, 1.2):
-        plan = planner.plan("gpt2-xl", "polaris", nodes=3, workload=job.replaced(global_batch=size))
+        sized = job.replaced(global_batch=size)
+        plan = planner.plan("gpt2-xl", "polaris", nodes=3, workload=sized, exact=True)
         assert plan.recommended is not None
-        if plan.workload.global_batch == size:
-            rates[size] = plan.recommended.tokens_per_s
+        rates[size] = plan.recommended.tokens_per_s
     rows = {row["global_batch"]: row for row in answer.rows}
     for size, rate in rates.items():
         assert rows[size]["tokens_per_s_per_device"] == pytest.approx(rate / 12)
@@ -198,7 +198,7 @@ def test_the_next_larger_model_says_what_it_takes() -> None:
     assert answer.verdict.startswith(
         "llama-3-8b (8.03 B parameters) is the largest of the 2 models"
     )
-    assert re.search(r"The next, llama-2-70b, fits, but: offload [\w-]+\.$", answer.verdict)
+    assert re.search(r"The next, llama-2-70b, fits, but: .*offload [\w-]+\.$", answer.verdict)
 
 
 def test_a_longer_sequence_that_was_seen_is_not_passed_over() -> None:

@@ -69,10 +69,10 @@ def batch(
     itself, and the nearest batches that all devices, half of them, and so on, share evenly. Larger
     batches are faster per token, but each token may teach less.
     """
-    job = job.replaced(nodes=nodes)
+    job = job.replaced(nodes=nodes, exact=True)
     size = job.workload.global_batch
-    target = _of_batch(plan_point(job), size)
-    points = Scan(job, lambda n: _of_batch(plan_or_reason(job, global_batch=n), n), {size: target})
+    target = plan_point(job)
+    points = Scan(job, lambda n: plan_or_reason(job, global_batch=n), {size: target})
     points.plan_all(nearby_batches(size, job.num_devices, within))
     rates = {size: points[size].tokens_per_s for size in points.values_where(lambda p: p.safe)}
     best = nearest_as_good(rates, size, job.tolerance)
@@ -112,15 +112,6 @@ def nearby_batches(batch: int, ranks: int, within: float) -> list[int]:
             break
         ranks //= 2
     return sorted(sizes[:_MOST_BATCHES])
-
-
-def _of_batch(point: PlanPoint, batch: int) -> PlanPoint:
-    """Return the point of a batch; infeasible if the plan had to use another batch."""
-    planned_batch = point.workload.global_batch
-    if not point.fits or planned_batch == batch:
-        return point
-    reason = f"no common layout divides it; {planned_batch:,} is near"
-    return PlanPoint(point.nodes, point.machine, point.workload, reason)
 
 
 def _batch_verdict(points: Scan, best: int | None, target: PlanPoint) -> str:

@@ -6,14 +6,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from planner.choose.jobs.job_spec import JobSpec, running_frameworks
-from planner.choose.legality import check
 from planner.choose.search import Candidates, SearchScope, is_deep_pipeline, search
+from planner.choose.search.expected_time import why_no_files
 from planner.choose.search.recommendation import recommend
 from planner.cost.arrays import Mask
 from planner.cost.estimate import Estimate
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
-from planner.errors import LayoutError
 
 Within = Callable[[Layouts], Mask]
 """A condition on the layouts that are searched."""
@@ -103,14 +102,12 @@ def unwritable_layout_notes(scenarios: Mapping[str, Scenario], best: Estimate | 
     if best is None:
         return []
     scenario = scenarios[best.framework]
-    model, workload, framework = scenario.model, scenario.workload, scenario.framework
-    if framework.code.lacks(model, workload):
+    if scenario.framework.code.lacks(scenario.model, scenario.workload):
         return []  # `framework_notes` reports the whole framework
-    try:
-        check(replace(scenario, framework=framework.limit_to_files(model, workload)), best.layout)
-    except LayoutError as error:
-        return [
-            f"No files can be written for the recommended layout: {error}. `planner emit` names "
-            "the fastest one that can be."
-        ]
-    return []
+    reason = why_no_files(scenario, best.layout)
+    if not reason:
+        return []
+    return [
+        f"No files can be written for the recommended layout: {reason}. `planner emit` names "
+        "the fastest one that can be."
+    ]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from dataclasses import replace
 
 import numpy as np
 
+from planner.choose.legality import check, legal
 from planner.choose.preferences import preferences
 from planner.choose.search.pruning import is_common, is_deep_pipeline, is_starved
 from planner.cost.arrays import Float, Mask, is_in
@@ -15,6 +17,8 @@ from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.uncertainty import step_outlook
 from planner.describe.framework.framework import Stall
+from planner.describe.layout import Layout
+from planner.errors import LayoutError
 from planner.units import counted, format_seconds
 
 CAUSES = ("memory", "stall", "wires", "slices", "depth", "starved", "offload", "files", "spread")
@@ -50,22 +54,29 @@ def time_factors(scenario: Scenario, layouts: Layouts, risk: Float) -> dict[str,
     rare, offload = policy.uncommon_slowdown.value, 1 + policy.offload_slowdown.value
     model, tokens = scenario.model, scenario.workload.sequence_length
     stages = layouts.pp / policy.max_pipeline_stages.value
+    beyond = layouts.tp / scenario.machine.wired_devices
     slices = np.where(layouts.cp > 1, layouts.cp * policy.min_slice_tokens.value / tokens, 1.0)
     return {
         "memory": 1 + policy.failed_start.value * risk / (1 - risk),
         "stall": stall_slowdown(scenario, layouts),
-        "wires": np.where(layouts.tp > scenario.machine.wired_devices, rare, 1.0),
+        "wires": np.where(beyond > 1, np.maximum(_for_doublings(beyond, rare), rare), 1.0),
         "slices": _for_doublings(slices, rare),
         "depth": np.where(is_deep_pipeline(model, layouts.pp), _for_doublings(stages, rare), 1.0),
         "starved": np.where(is_starved(layouts), rare, 1.0),
         "offload": np.where(layouts.keeps_states, 1.0, offload),
-        "files": np.full(np.shape(layouts.dp), rare if _lacks_files(scenario) else 1.0),
+        "files": np.where(_has_files(scenario, layouts), 1.0, rare),
     }
 
 
-def _lacks_files(scenario: Scenario) -> str:
-    """Why the framework cannot write files for the job; empty if it can."""
-    return scenario.framework.code.lacks(scenario.model, scenario.workload)
+def _has_files(scenario: Scenario, layouts: Layouts) -> Mask:
+    """Whether the framework's configuration files can express each layout."""
+    model, workload, framework = scenario.model, scenario.workload, scenario.framework
+    if framework.code.lacks(model, workload):
+        return np.zeros(np.shape(layouts.dp), dtype=np.bool_)
+    limited = framework.limit_to_files(model, workload)
+    if limited == framework:
+        return np.ones(np.shape(layouts.dp), dtype=np.bool_)
+    return legal(replace(scenario, framework=limited), layouts, set(Layout.model_fields))[0]
 
 
 def _for_doublings(excess: Float, factor: float) -> Float:
@@ -158,9 +169,21 @@ def _reason(cause: str, scenario: Scenario, estimate: Estimate, factor: float) -
         "starved": f"{layout.pp} stages with {micro_batches}, so that some always wait, count as "
         f"{times} (uncommon_slowdown)",
         "offload": f"offload counts as {times} (offload_slowdown)",
-        "files": f"no files can be written for it ({_lacks_files(scenario)}), which counts as "
-        f"{times} (uncommon_slowdown)",
+        "files": f"no files can be written for it ({why_no_files(scenario, layout)}), which "
+        f"counts as {times} (uncommon_slowdown)",
     }[cause]
+
+
+def why_no_files(scenario: Scenario, layout: Layout) -> str:
+    """Why the files of a framework cannot express a layout."""
+    model, workload, framework = scenario.model, scenario.workload, scenario.framework
+    if reason := framework.code.lacks(model, workload):
+        return reason
+    try:
+        check(replace(scenario, framework=framework.limit_to_files(model, workload)), layout)
+    except LayoutError as error:
+        return str(error)
+    return ""
 
 
 def _factors(scenario: Scenario, estimate: Estimate) -> dict[str, float]:
