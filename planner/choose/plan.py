@@ -58,6 +58,8 @@ class Plan(Tabular[PlanTable]):
     """Ways to do the job, ranked; the plan is of the first of them."""
     reason: str = ""
     """Why the fastest layout is not the recommended one; empty where they are about the same."""
+    files_note: str = ""
+    """The notably faster layout of a framework that has no files for the model; empty if none."""
     scale_note: str = ""
     """The node count from which on the job wastes nodes; empty if it does not."""
     num_estimated: int = 0
@@ -192,6 +194,7 @@ class Plan(Tabular[PlanTable]):
             "advice": _advice_dict(self.advice) if self.advice else None,
             "alternatives": list(map(_advice_dict, self.alternatives)),
             "reason": self.reason,
+            "files_note": self.files_note,
             "scale_note": self.scale_note,
             "queued": self.queued,
             "queues": [queue.model_dump(mode="json") for queue in self.queues],
@@ -228,7 +231,7 @@ class Plan(Tabular[PlanTable]):
 _VERDICT = ("name", "fits", "why", "fix", "nodes", "batch")
 _PLAIN = (
     *("model", "num_params", "machine", "nodes", "num_devices", "num_candidates"),
-    *("queued", "reason", "scale_note", "num_estimated"),
+    *("queued", "reason", "files_note", "scale_note", "num_estimated"),
 )
 """Fields of verdicts and plans that are plain in JSON."""
 

@@ -6,7 +6,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from planner.choose.jobs.alternatives import search_headline, wasted_nodes_note
-from planner.choose.jobs.job_search import JobCandidates, framework_notes, unwritable_layout_notes
+from planner.choose.jobs.job_search import (
+    JobCandidates,
+    faster_without_files,
+    framework_notes,
+    unwritable_layout_notes,
+)
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.legality import broken, check
 from planner.choose.plan import Dropped, Plan
@@ -100,6 +105,7 @@ def plan_job(job: JobSpec, top: int = TOP) -> Plan:
         notes=_notes(job, scenarios, result, best, verdicts, ranked),
         alternatives=alternatives,
         reason=_reason(scenarios, ranked, best),
+        files_note=faster_without_files(job, best),
         scale_note=wasted_nodes_note(job, best),
         queued=bool(queues),
         queues=tuple(q for q in queues if q.min_nodes <= job.nodes <= q.max_nodes),

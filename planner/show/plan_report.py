@@ -166,6 +166,7 @@ def verdict(plan: Plan) -> Text:
         (f"  {words.tight_warning(estimate)}".rstrip(), "yellow"),
         (f"  {plan.scale_note}".rstrip(), "yellow"),
         (f"  {words.fastest_gain(plan)}".rstrip(), "not bold default"),
+        (f"  {plan.files_note}".rstrip(), "not bold default"),
         (f"  {words.other_ways(plan)}".rstrip(), "not bold default"),
     ):
         if sentence:

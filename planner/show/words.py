@@ -43,7 +43,8 @@ def plan_sentence(plan: Plan) -> str:
         f"{plan.model} fits on {_place(plan)}; recommended is {layout_words(estimate.layout)} with "
         f"{estimate.framework}: {format_seconds(estimate.step_time_s)} per step."
     )
-    reservations = (tight_warning(estimate), plan.scale_note, fastest_gain(plan), other_ways(plan))
+    faster = fastest_gain(plan), plan.files_note
+    reservations = (tight_warning(estimate), plan.scale_note, *faster, other_ways(plan))
     return " ".join(filter(None, (headline(plan), recommendation, *reservations)))
 
 
@@ -56,6 +57,9 @@ def headline(plan: Plan) -> str:
     return f"{advice.sentence}{as_asked}"
 
 
+_MOST_WAYS = 3
+
+
 def other_ways(plan: Plan) -> str:
     """List the other ways to do the job that gain throughput, or where nothing fits all."""
     least = preferences().offers.change_gain.value - 1
@@ -64,7 +68,7 @@ def other_ways(plan: Plan) -> str:
         for each in plan.alternatives
         if each is not plan.advice and each.kind != "as-asked"
         if each.gain is None or each.gain >= least
-    ]
+    ][:_MOST_WAYS]
     return f"Other ways: {'; '.join(ways)}." if ways else ""
 
 
@@ -82,12 +86,18 @@ def tight_warning(estimate: Estimate) -> str:
     return f"It is tight: {memory_interval(estimate)}. Run it once first."
 
 
+_NOTABLE = 0.005
+"""Least share of a step time that is worth a word."""
+
+
 def fastest_gain(plan: Plan) -> str:
     """Compare the fastest layout with the recommended one: time saved, and what it takes."""
     best, estimate = plan.best, plan.recommended
     if best is None or estimate is None or best.step_time_s >= estimate.step_time_s:
         return "No layout is faster." if estimate else ""
     less = 1 - best.step_time_s / estimate.step_time_s
+    if less < _NOTABLE:
+        return "No layout is notably faster."
     why = plan.reason or _price(best, estimate)
     return (
         f"The fastest, {best.layout} with {best.framework}, takes "

@@ -48,6 +48,7 @@ class _LoadedQuestion:
         self.frameworks = [_load(Framework, content[name]) for name in question.frameworks]
         self.nodes, self.stage = question.nodes, question.stage
         self.workload, self.layout = question.workload, question.layout
+        self.exact = question.exact
 
     @property
     def framework(self) -> Framework | None:
@@ -122,6 +123,7 @@ def _plan_cells(question: _LoadedQuestion) -> Cells:
         nodes=question.nodes,
         workload=workload,
         frameworks=question.frameworks,
+        exact=question.exact,
     )
     result = plan_job(job)
     cells: Cells = {

@@ -105,8 +105,7 @@ def columns(kind: Kind, workload_fields: Iterable[str]) -> Columns:
         "asked_frameworks": str,
         **_types(Workload, [name for name in Workload.model_fields if name in chosen]),
     }
-    if kind != "plan":
-        question["asked_layout"] = str
+    question |= {"exact": bool} if kind == "plan" else {"asked_layout": str}
     if kind == "trace":
         question["stage"] = int
     reason: Columns = {} if kind == "trace" else {"why": str}  # a trace has nothing to fit

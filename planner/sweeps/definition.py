@@ -61,6 +61,8 @@ class SweepPart(Description):
     """Workload fields, each one value or a list."""
     layout: tuple[dict[str, Any], ...] = ({},)
     """Layout fields, each one value or a list, for an estimate or a trace."""
+    exact: tuple[bool, ...] = (False,)
+    """Whether a plan keeps to its nodes, batch and sequence, and changes none for throughput."""
     stages: tuple[int, ...] = (0,)
     """Pipeline stages to trace."""
 
@@ -150,6 +152,10 @@ def _check_kind(part: SweepPart, where: str) -> None:
     if part.kind == "plan" and part.layout != ({},):
         raise DescriptionError(
             f"{where}: a plan searches all layouts; leave layout out, or set kind = 'estimate'"
+        )
+    if part.kind != "plan" and part.exact != (False,):
+        raise DescriptionError(
+            f"{where}: only plans may change a job; leave exact out, or set kind = 'plan'"
         )
     if part.kind != "trace" and part.stages != (0,):
         raise DescriptionError(

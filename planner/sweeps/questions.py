@@ -98,6 +98,7 @@ class Question:
     nodes: int | None
     workload: dict[str, Any]
     layout: dict[str, Any]
+    exact: bool
     stage: int
     cells: dict[str, Any]
     """Cells of the columns that describe the question."""
@@ -161,9 +162,11 @@ def _questions_of(part: SweepPart, descriptions: dict[str, str]) -> Iterator[Que
         for together in part.frameworks
     ]
     workloads, layouts = combinations(part.workload), combinations(part.layout)
-    for model, (machine, variant), nodes, frameworks, workload, layout, stage in itertools.product(
-        models, machines, part.nodes, frameworks_searched, workloads, layouts, part.stages
+    lists = workloads, layouts, part.exact, part.stages
+    for model, (machine, variant), nodes, frameworks, *fields in itertools.product(
+        models, machines, part.nodes, frameworks_searched, *lists
     ):
+        workload, layout, exact, stage = fields
         nodes = 1 if nodes is None and part.kind == "plan" else nodes
         content: dict[str, Any] = {
             "model": model[0],
@@ -172,6 +175,7 @@ def _questions_of(part: SweepPart, descriptions: dict[str, str]) -> Iterator[Que
             "nodes": nodes,
             "workload": workload,
             "layout": layout,
+            "exact": exact,
             "stage": stage,
         }
         key = digest(canonical({**content, "kind": part.kind, "code": fingerprint()}))
@@ -183,6 +187,7 @@ def _questions_of(part: SweepPart, descriptions: dict[str, str]) -> Iterator[Que
             "asked_frameworks": " ".join(each.name for _, each in frameworks),
             **_workload_cells(model[1], workload, part.kind),
             "asked_layout": " ".join(f"{k}={cell(v)}" for k, v in layout.items()),
+            "exact": exact,
             "stage": stage,
         }
         yield Question(key, **content, cells=cells)

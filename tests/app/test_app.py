@@ -216,7 +216,7 @@ def test_address_tells_a_frozen_base_and_documents() -> None:
     assert app.selectbox(key="base_format").value == "nf4-double"
     assert app.text_input(key="document_lengths").value == "300,900"
     # 16 bits of it alone would take 15 of 23.6 GiB and DoRA's sums more
-    assert "llama-3.1-8b fits on 1 node" in app.success[0].value
+    assert "llama-3.1-8b fits on 1 node" in _said(app)
     assert any(m.label == "steps of 31.2 M tokens" for m in app.metric)
 
 

@@ -211,17 +211,21 @@ def test_adapters_are_for_programs_of_ones_own(workload: dict[str, Any]) -> None
     assert "README.md" in planner.emit(answer)
 
 
-def test_what_stalls_more_often_than_not_is_passed_over_and_said() -> None:
+def test_what_stalls_counts_by_its_mean_and_is_said() -> None:
     # of fifteen 1B runs of nanotron without a pipeline on 64 nodes nine took up to 14 times their
     # estimate
     job = Workload(sequence_length=4096, global_batch=256)
     found = plan("llama-3-8b", "h100-cluster", nodes=64, workload=job, frameworks=["nanotron"])
     assert found.best is not None
     assert found.recommended is not None
-    assert (found.best.layout.zero_stage, found.best.layout.pp) == (0, 1)
-    assert found.recommended.layout.pp > 1
+    assert found.recommended.layout.pp == 1
+    nanotron = load_framework("nanotron")
+    [stall] = [each for each in nanotron.stalls if not each.piped]
+    mean = 1 + stall.share.value * (stall.slowdown.value - 1)
+    assert mean == pytest.approx(3.7)
+    assert found.recommended.step_time_s < found.best.step_time_s * mean
     warnings = [note for note in found.notes if "60 % of measured runs" in note]
-    assert [note.partition(":")[0] for note in warnings] == [str(found.best.layout)]
+    assert str(found.recommended.layout) in [note.partition(":")[0] for note in warnings]
 
 
 def test_stalls_are_said_where_they_were_measured() -> None:
@@ -234,7 +238,7 @@ def test_stalls_are_said_where_they_were_measured() -> None:
         Layout(dp=32, tp=8, pp=2),
     )
     shares = stall_probability(scenario, Layouts.stack([few, all_nodes, beyond, piped]))
-    assert shares.tolist() == [0.0, 0.6, 0.09, 0.0]
+    assert shares.tolist() == [0.0, 0.6, 0.0, 0.0]
     assert not stall_probability(
         replace(scenario, framework=load_framework("megatron-lm")), Layouts.of(Layout(dp=512))
     )

@@ -102,7 +102,7 @@ def _search_ways(
         as_asked = _alternative(job, "as-asked", job, best, None)
         ways.append(_Way(job, result, as_asked, _worth(job, as_asked, result)))
     for kind, neighbour in neighbours(job, best):
-        if kind not in kinds or (ways and not _can_keep_up(neighbour, ways)):
+        if kind not in kinds or (best is not None and not _can_keep_up(neighbour, ways)):
             continue
         candidates = search_job(neighbour, scope)
         estimate = recommend(candidates.by_framework.values(), job.tolerance)
@@ -164,8 +164,9 @@ def wasted_nodes_note(job: JobSpec, best: Estimate | None) -> str:
     if nodes == job.nodes:
         return ""
     share = 100 * rate / best.tokens_per_s
+    train = "trains" if nodes == 1 else "train"
     return (
-        f"Use fewer nodes: {counted(nodes, 'node')} train {share:.0f} % as many "
+        f"Use fewer nodes: {counted(nodes, 'node')} {train} {share:.0f} % as many "
         f"tokens a second with {100 * nodes / job.nodes:.2g} % of the nodes. From there on "
         f"twice the nodes gain less than {100 * (offers.doubling_gain.value - 1):.0f} %; on "
         f"{job.nodes:,} nodes {100 * _computing_share(best):.0f} % of a step is computation."

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from planner.choose.jobs.job_spec import JobSpec, running_frameworks
+from planner.choose.preferences import preferences
 from planner.choose.search import Candidates, SearchScope, is_deep_pipeline, search
 from planner.choose.search.expected_time import why_no_files
 from planner.choose.search.recommendation import recommend
@@ -13,6 +14,7 @@ from planner.cost.arrays import Mask
 from planner.cost.estimate import Estimate
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
+from planner.units import format_seconds
 
 Within = Callable[[Layouts], Mask]
 """A condition on the layouts that are searched."""
@@ -95,6 +97,32 @@ def framework_notes(job: JobSpec, searched: Collection[str]) -> list[str]:
         for name, reason in reasons.items()
         if reason
     ]
+
+
+def faster_without_files(job: JobSpec, best: Estimate | None) -> str:
+    """Name the layout of a framework whose code does not build the model that would be notably
+    faster than the recommended one; empty if there is none, or if the job names its frameworks."""
+    if best is None or job.frameworks or job.workload.adapted:
+        return ""
+    model, workload = job.model, job.workload
+    frameworks = {
+        framework.name: framework
+        for framework in running_frameworks(job.machine)
+        if not framework.instead_of and framework.code.lacks(model, workload)
+        if framework.code.unsupported_model(model, workload.sequence_length)
+    }
+    scenarios = {name: job.scenario(framework) for name, framework in frameworks.items()}
+    result = search_scenarios(scenarios, job.num_devices, SearchScope(top=1))
+    one = recommend(result.values(), job.tolerance, without=("files",))
+    gain = preferences().offers.switch_gain.value
+    if one is None or one.step_time_s * gain > best.step_time_s:
+        return ""
+    reason = frameworks[one.framework].code.lacks(model, workload)
+    less = 100 * (1 - one.step_time_s / best.step_time_s)
+    return (
+        f"{one.layout} with {one.framework} would take {format_seconds(one.step_time_s)} "
+        f"({less:.0f} % less), but no files can be written for it: {reason}."
+    )
 
 
 def unwritable_layout_notes(scenarios: Mapping[str, Scenario], best: Estimate | None) -> list[str]:

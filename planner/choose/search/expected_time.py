@@ -141,7 +141,7 @@ def reason_against(scenario: Scenario, faster: Estimate, chosen: Estimate, of: S
     causes = sorted((c for c in ratios if ratios[c] > least), key=lambda c: -ratios[c])
     if not causes:
         return ""
-    expected_s = faster.step_time_s * math.prod(risky.values())
+    expected_s = faster.step_time_s * math.prod(ratios[cause] for cause in causes)
     reasons = "; ".join(_reason(cause, scenario, faster, risky[cause]) for cause in causes)
     return f"{reasons}: expected {format_seconds(expected_s)}"
 
