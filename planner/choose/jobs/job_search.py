@@ -113,14 +113,14 @@ def faster_without_files(job: JobSpec, best: Estimate | None) -> str:
     }
     scenarios = {name: job.scenario(framework) for name, framework in frameworks.items()}
     result = search_scenarios(scenarios, job.num_devices, SearchScope(top=1))
-    one = recommend(result.values(), job.tolerance, without=("files",))
+    fastest = recommend(result.values(), job.tolerance, without=("files",))
     gain = preferences().offers.switch_gain.value
-    if one is None or one.step_time_s * gain > best.step_time_s:
+    if fastest is None or fastest.step_time_s * gain > best.step_time_s:
         return ""
-    reason = frameworks[one.framework].code.lacks(model, workload)
-    less = 100 * (1 - one.step_time_s / best.step_time_s)
+    reason = frameworks[fastest.framework].code.lacks(model, workload)
+    less = 100 * (1 - fastest.step_time_s / best.step_time_s)
     return (
-        f"{one.layout} with {one.framework} would take {format_seconds(one.step_time_s)} "
+        f"{fastest.layout} with {fastest.framework} would take {format_seconds(fastest.step_time_s)} "
         f"({less:.0f} % less), but no files can be written for it: {reason}."
     )
 
