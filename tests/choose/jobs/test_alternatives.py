@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import random
 
 import pytest
 
@@ -195,3 +196,43 @@ def test_never_worse_than_a_padded_sequence() -> None:
     ]
     for before, after in itertools.pairwise(rates):
         assert math.isclose(after, before, rel_tol=1 - STEP)
+
+
+@pytest.mark.slow
+def test_random_jobs_are_seldom_worse_than_smaller_ones() -> None:
+    """One node, sequence or token more; jobs of at least one sequence for every device."""
+    draw, falls, num_pairs = random.Random(1), [], 25
+    machines = {"polaris": 4, "aurora": 12, "vsc-5": 2, "dgx-h100": 8, "lumi-g": 8}
+    for _ in range(num_pairs):
+        model = draw.choice(["llama-3-8b", "mistral-7b", "gpt2-xl", "llama-2-13b"])
+        machine, nodes = draw.choice([*machines]), draw.randint(1, 24)
+        devices = machines[machine] * (nodes + 1)
+        batch = draw.randint(devices, 4 * devices)
+        length = 960 if model == "gpt2-xl" else draw.randint(1000, 4000)
+        more = draw.choice([(1, 0, 0), (0, 1, 0), (0, 0, 1)])
+        before, after = (
+            headline(nodes + n, batch + b, length + s, model=model, machine=machine).tokens_per_s
+            for n, b, s in ((0, 0, 0), more)
+        )
+        falls.append(1 - after / before)
+    assert sum(fall > 1 - STEP for fall in falls) <= 1
+    assert max(falls) < 0.2
+
+
+# --- what has no files ----------------------------------------------------------------------------
+
+
+def test_a_faster_framework_without_files_is_named() -> None:
+    # Megatron-LM cuts layers of gemma-2 with tp and pp, and its code does not build them
+    answer = plan_job(job(4, 128, model="gemma-2-27b", machine="dgx-h100"))
+    assert answer.recommended is not None
+    assert answer.recommended.framework != "megatron-lm"
+    assert "with megatron-lm would take" in answer.files_note
+    assert "no files can be written for it: its code builds no model" in answer.files_note
+    assert answer.files_note in words.plan_sentence(answer)
+    assert Plan.from_json(answer.to_json()).files_note == answer.files_note
+    # a job that names its frameworks is not told of others
+    named = plan_job(job(4, 128, model="gemma-2-27b", machine="dgx-h100", frameworks=["fsdp2"]))
+    assert named.files_note == ""
+    # what has files has no such note
+    assert plan_job(job(16, 1024)).files_note == ""
