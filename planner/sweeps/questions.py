@@ -173,10 +173,7 @@ def _questions_of(part: SweepPart, descriptions: dict[str, str]) -> Iterator[Que
             "machine": machine[0],
             "frameworks": tuple(name for name, _ in frameworks),
             "nodes": nodes,
-            "workload": workload,
-            "layout": layout,
-            "exact": exact,
-            "stage": stage,
+            **{"workload": workload, "layout": layout, "exact": exact, "stage": stage},
         }
         key = digest(canonical({**content, "kind": part.kind, "code": fingerprint()}))
         cells = {
@@ -187,8 +184,7 @@ def _questions_of(part: SweepPart, descriptions: dict[str, str]) -> Iterator[Que
             "asked_frameworks": " ".join(each.name for _, each in frameworks),
             **_workload_cells(model[1], workload, part.kind),
             "asked_layout": " ".join(f"{k}={cell(v)}" for k, v in layout.items()),
-            "exact": exact,
-            "stage": stage,
+            **{"exact": exact, "stage": stage},
         }
         yield Question(key, **content, cells=cells)
 
