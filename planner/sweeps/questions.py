@@ -166,14 +166,14 @@ def _questions_of(part: SweepPart, descriptions: dict[str, str]) -> Iterator[Que
     for model, (machine, variant), nodes, frameworks, *fields in itertools.product(
         models, machines, part.nodes, frameworks_searched, *lists
     ):
-        workload, layout, exact, stage = fields
+        varied = dict(zip(("workload", "layout", "exact", "stage"), fields, strict=True))
         nodes = 1 if nodes is None and part.kind == "plan" else nodes
         content: dict[str, Any] = {
             "model": model[0],
             "machine": machine[0],
             "frameworks": tuple(name for name, _ in frameworks),
             "nodes": nodes,
-            **{"workload": workload, "layout": layout, "exact": exact, "stage": stage},
+            **varied,
         }
         key = digest(canonical({**content, "kind": part.kind, "code": fingerprint()}))
         cells = {
@@ -182,9 +182,10 @@ def _questions_of(part: SweepPart, descriptions: dict[str, str]) -> Iterator[Que
             "model": model[1].name,
             "nodes": nodes,
             "asked_frameworks": " ".join(each.name for _, each in frameworks),
-            **_workload_cells(model[1], workload, part.kind),
-            "asked_layout": " ".join(f"{k}={cell(v)}" for k, v in layout.items()),
-            **{"exact": exact, "stage": stage},
+            **_workload_cells(model[1], varied["workload"], part.kind),
+            "asked_layout": " ".join(f"{k}={cell(v)}" for k, v in varied["layout"].items()),
+            "exact": varied["exact"],
+            "stage": varied["stage"],
         }
         yield Question(key, **content, cells=cells)
 
