@@ -182,10 +182,7 @@ def _questions_of(part: SweepPart, descriptions: dict[str, str]) -> Iterator[Que
             "model": model[1].name,
             "nodes": nodes,
             "asked_frameworks": " ".join(each.name for _, each in frameworks),
-            **_workload_cells(model[1], varied["workload"], part.kind),
-            "asked_layout": " ".join(f"{k}={cell(v)}" for k, v in varied["layout"].items()),
-            "exact": varied["exact"],
-            "stage": varied["stage"],
+            **_varied_cells(model[1], varied, part.kind),
         }
         yield Question(key, **content, cells=cells)
 
@@ -204,13 +201,16 @@ def _variant_cells(overrides: tuple[str, ...], free: float, devices: int | None)
     return {"set": " ".join(overrides), "leave_free_percent": free, "devices": devices}
 
 
-def _workload_cells(model: Model, workload: dict[str, Any], kind: Kind) -> dict[str, Any]:
-    """Cells of a workload: its stated fields, and defaults of those that every table has."""
+def _varied_cells(model: Model, varied: dict[str, Any], kind: Kind) -> dict[str, Any]:
+    """Cells of workload, layout and the rest; fields that every table has with their defaults."""
+    layout = " ".join(f"{name}={cell(value)}" for name, value in varied["layout"].items())
     defaults = {name: Workload.model_fields[name].default for name in NAMED}
     defaults["sequence_length"] = model.default_sequence_length
     if kind != "plan":
         defaults["global_batch"] = None  # the layout decides
-    return {**defaults, **{name: cell(value) for name, value in workload.items()}}
+    workload = {name: cell(value) for name, value in varied["workload"].items()}
+    stated = {"asked_layout": layout, "exact": varied["exact"], "stage": varied["stage"]}
+    return {**defaults, **workload, **stated}
 
 
 def make_tasks(sweep: QuestionList, questions: Sequence[Question]) -> list[Task]:
