@@ -209,8 +209,8 @@ def _varied_cells(model: Model, varied: dict[str, Any], kind: Kind) -> dict[str,
     if kind != "plan":
         defaults["global_batch"] = None  # the layout decides
     workload = {name: cell(value) for name, value in varied["workload"].items()}
-    stated = {"asked_layout": layout, "exact": varied["exact"], "stage": varied["stage"]}
-    return {**defaults, **workload, **stated}
+    rest = {"asked_layout": layout, "exact": varied["exact"], "stage": varied["stage"]}
+    return {**defaults, **workload, **rest}
 
 
 def make_tasks(sweep: QuestionList, questions: Sequence[Question]) -> list[Task]:
