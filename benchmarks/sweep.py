@@ -55,7 +55,7 @@ PLANS: dict[str, Any] = {
 def swept(sweep: Path, table: Path, *options: str) -> tuple[str, float]:
     """Run a sweep; return its final message and the duration."""
     began = time.monotonic()
-    line = [sys.executable, "-m", "planner.cli", "sweep", sweep, "--into", table, *options]
+    line = [sys.executable, "-m", "planner", "sweep", sweep, "--into", table, *options]
     ran = subprocess.run(line, capture_output=True, text=True, check=False)
     if ran.returncode:
         sys.exit(ran.stderr)
@@ -74,7 +74,7 @@ def recorded(table: Path) -> list[str]:
 
 def killed(sweep: Path, table: Path, at: int, *options: str) -> list[str]:
     """Kill a sweep after `at` answers; return the keys that it had recorded."""
-    line = [sys.executable, "-m", "planner.cli", "sweep", sweep, "--into", table, *options]
+    line = [sys.executable, "-m", "planner", "sweep", sweep, "--into", table, *options]
     process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while len(recorded(table)) < at and process.poll() is None:
         time.sleep(0.5)

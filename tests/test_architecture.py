@@ -30,6 +30,7 @@ ORDER = (
     ("ask", "sweeps"),
     ("show", "job"),
     ("cli", "app", "figures"),
+    ("__main__",),
 )
 """Packages by layer, lowest first: each imports only from lower layers."""
 

@@ -215,6 +215,11 @@ def _collectives(
         operation = plain
     nodes = 1 if nodes is None else nodes
     group = whole_nodes(place, nodes) if ranks is None else group_of(place, ranks, stride)
+    if float(group.size) < 2:
+        raise PlannerError(
+            f"one device of {place.name} exchanges nothing; use --ranks or --nodes for a group of "
+            "several"
+        )
     rows = table(group, size_bytes)
     return group, [row for row in rows if operation in (None, row.operation)]
 

@@ -8,7 +8,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -93,17 +93,36 @@ class CommandGroup(TyperGroup):
 app = typer.Typer(
     cls=CommandGroup,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="Which parallelism strategy fits a model on a machine, how fast it is, and why.",
 )
 
 
+def _print_version(is_given: bool) -> None:
+    import importlib.metadata
+
+    if is_given:
+        print(f"planner {importlib.metadata.version('parallelism-planner')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Options of the program itself."""
+
+
 @functools.cache
 def _command() -> Callable[..., Any]:
     """Build the program as one command; cached."""
-    return typer.main.get_group(app)
+    return typer.main.get_command(app)
 
 
 def _fail(message: str) -> NoReturn:
@@ -130,7 +149,7 @@ def _command_path(context: Any) -> str:
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit; no traceback reaches a user."""
     try:
-        code = _command()(arguments, standalone_mode=False)
+        code = _command()(arguments, prog_name="planner", standalone_mode=False)
         sys.stdout.flush()
     except PlannerError as error:
         _fail(str(error))

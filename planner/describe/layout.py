@@ -54,6 +54,9 @@ OFFLOAD: tuple[Offload, ...] = get_args(Offload)
 STAGE_FIELDS = ("embedding_slots", "head_slots", "first_layers", "last_layers", "split")
 """Fields of a layout that place layers on pipeline stages."""
 
+_STAGES = {"no-shard": 0, "shard-grad-op": 2, "full-shard": 3}
+_HYBRID = {"hybrid-shard": 3, "-hybrid-shard-zero2": 2}
+"""Sharding strategies of torch's FSDP, in lower case with hyphens, and their ZeRO stages."""
 _PART = re.compile(r"(\d{1,5})(?:\*(\d{1,6}))?")
 _MOST_CHUNKS = 100_000
 _SHARING = "the {} ranks that share weights"
@@ -180,6 +183,32 @@ class Layout(Sharding, Chunks, Description):
     """Layers of the last pipeline stage; 0: balanced."""
     split: str = Field(default="", max_length=2000)
     """Layers of every chunk in model order, such as 7,8*14,7; empty: balanced."""
+
+    @field_validator("zero_stage", mode="before")
+    @classmethod
+    def _read_zero_stage(cls, stage: Any) -> Any:
+        """Read names of stages: `zero-3`, or FSDP's sharding strategies such as FULL_SHARD."""
+        if not isinstance(stage, str):
+            return stage
+        name = stage.lower().replace("_", "-")
+        if name in _HYBRID:
+            raise ValueError(
+                f"it is ZeRO-{_HYBRID[name]} in groups; use zero_stage = {_HYBRID[name]} and "
+                "dp_shard = the ranks of a group"
+            )
+        number = name.removeprefix("zero").removeprefix("-")
+        if name not in _STAGES and number not in ("0", "1", "2", "3"):
+            raise ValueError("use 0 to 3, or a sharding strategy of FSDP such as FULL_SHARD")
+        return _STAGES[name] if name in _STAGES else int(number)
+
+    @field_validator("schedule", mode="before")
+    @classmethod
+    def _read_schedule(cls, schedule: Any) -> Any:
+        """Read the short name of Megatron's interleaved schedule, in any case."""
+        if not isinstance(schedule, str):
+            return schedule
+        name = schedule.lower().replace("_", "-")
+        return "interleaved-1f1b" if name == "interleaved" else name
 
     @field_validator("split")
     @classmethod

@@ -158,7 +158,7 @@ def address(hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     server = subprocess.Popen(
-        [sys.executable, "-m", "planner.cli", "app", "--headless", "--port", str(port)],
+        [sys.executable, "-m", "planner", "app", "--headless", "--port", str(port)],
         cwd=ROOT,
         env={
             **os.environ,

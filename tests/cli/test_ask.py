@@ -130,7 +130,7 @@ def test_wrong_use_is_one_sentence(
 def test_a_full_disk_is_one_sentence(words: str) -> None:
     with open("/dev/full", "w", encoding="utf-8") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "planner.cli", *words.split()],
+            [sys.executable, "-m", "planner", *words.split()],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import typer
 
+import planner
 from planner.choose.plan import Plan
 from planner.cli import FITS, NOTHING_FITS, WRONG_USE, app, main
 from planner.describe.base import field_docs
@@ -45,7 +46,7 @@ def run(capsys: Captured, *arguments: str) -> tuple[int, str, str]:
 def command(*arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
     """The installed command in a process of its own."""
     return subprocess.run(
-        [sys.executable, "-m", "planner.cli", *arguments],
+        [sys.executable, "-m", "planner", *arguments],
         capture_output=True,
         text=True,
         timeout=timeout,
@@ -334,6 +335,33 @@ def test_nothing_fits(capsys: Captured) -> None:
     assert "too much per device" in out
 
 
+def test_the_version_is_the_packages(capsys: Captured) -> None:
+    assert run(capsys, "--version") == (FITS, f"planner {planner.__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("planner es", ["estimate"]),
+        ("planner plan bert", ["bert-base", "bert-large"]),
+        ("planner plan gpt2 --machine vsc-5", ["vsc-5", "vsc-5-a40", "vsc-5-cpu"]),
+        ("planner plan gpt2 -m po", ["polaris"]),
+        ("planner plan gpt2 -f meg", ["megatron-deepep", "megatron-deepspeed", "megatron-lm"]),
+    ],
+)
+def test_a_shell_completes_commands_and_names(words: str, found: list[str]) -> None:
+    asked = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    completed = subprocess.run(
+        [sys.executable, "-c", "from planner.cli import main; main()"],
+        env={**os.environ, **asked, "_PLANNER_COMPLETE": "complete_bash"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert sorted(completed.stdout.split()) == found
+
+
 @pytest.mark.slow
 def test_processes(tmp_path: Path) -> None:
     small = "plan gpt2 -m polaris --global-batch 64 -f fsdp2 -f megatron-lm --json"
@@ -350,7 +378,7 @@ def test_processes(tmp_path: Path) -> None:
     assert help_text.returncode == 0
     assert "estimate" in help_text.stdout
     # a reader that goes away is no error
-    pipe = f"{sys.executable} -m planner.cli machines | head -1"
+    pipe = f"{sys.executable} -m planner machines | head -1"
     closed = subprocess.run(["bash", "-c", pipe], capture_output=True, text=True, check=False)
     assert "Traceback" not in closed.stderr
 
@@ -408,6 +436,7 @@ def refused(capsys: Captured, *arguments: str) -> str:
         ("plan gpt2 -m polaris --tokens 1e300", "check your units"),
         ("plan gpt2 -m polaris --tokens many", "is not a number of tokens"),
         ("plan gpt2 -m polaris --top 0", "--top"),
+        ("collectives laptop", "one device of laptop exchanges nothing; use --ranks or --nodes"),
         ("plan gpt2 -m polaris --precision fp8", "not supported by NVIDIA A100"),
         ("plan gpt2 -m polaris --precision int4", "--precision"),
         ("plan gpt2 -m polaris --lora-rank -1", "lora_rank = -1 is refused"),
@@ -444,7 +473,9 @@ def refused(capsys: Captured, *arguments: str) -> str:
         ("estimate gpt2 -m polaris --nodes 1 --dp 3", "use dp = 4"),
         ("estimate gpt2 -m polaris --nodes 0", "nodes = 0 must be at least 1"),
         ("estimate gpt2 -m polaris --nodes -3", "nodes = -3 must be at least 1"),
-        ("estimate gpt2 -m polaris --schedule foo", "--schedule"),
+        ("estimate gpt2 -m polaris --schedule foo", "schedule = foo is refused: write 'none'"),
+        ("estimate gpt2 -m polaris --zero foo", "zero_stage = foo is refused: use 0 to 3, or"),
+        ("estimate gpt2 -m polaris --zero HYBRID_SHARD", "use zero_stage = 3 and dp_shard"),
         ("estimate gpt2 -m polaris --offload foo", "--offload"),
         ("estimate gpt2 -m polaris --zero 9", "zero_stage = 9 is refused"),
         ("estimate gpt2 -m polaris --framework foo", "unknown framework"),

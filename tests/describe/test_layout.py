@@ -164,3 +164,32 @@ def test_how_stages_are_dealt_is_said_and_kept(fields: dict[str, Any], text: str
 def test_stages_are_dealt_in_one_way(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(DescriptionError, match=message):
         Layout.described(fields)
+
+
+@pytest.mark.parametrize(
+    ("name", "stage"),
+    [
+        ("FULL_SHARD", 3),
+        ("SHARD_GRAD_OP", 2),
+        ("NO_SHARD", 0),
+        ("zero-3", 3),
+        ("ZeRO1", 1),
+        ("2", 2),
+    ],
+)
+def test_names_of_sharding_are_stages(name: str, stage: int) -> None:
+    assert Layout.described({"zero_stage": name}).zero_stage == stage
+
+
+@pytest.mark.parametrize(("name", "stage"), [("HYBRID_SHARD", 3), ("_HYBRID_SHARD_ZERO2", 2)])
+def test_hybrid_sharding_needs_a_group(name: str, stage: int) -> None:
+    with pytest.raises(DescriptionError, match=f"use zero_stage = {stage} and dp_shard"):
+        Layout.described({"zero_stage": name})
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule"),
+    [("interleaved", "interleaved-1f1b"), ("1F1B", "1f1b"), ("zero_bubble", "zero-bubble")],
+)
+def test_names_of_schedules(name: str, schedule: str) -> None:
+    assert Layout.described({"pp": 2, "vpp": 2, "schedule": name}).schedule == schedule

@@ -38,7 +38,7 @@ def written(folder: Path, asked: dict[str, Any]) -> Path:
 
 def command(*arguments: str | Path) -> list[str]:
     """`planner sweep` in a process of its own."""
-    return [sys.executable, "-m", "planner.cli", "sweep", *map(str, arguments)]
+    return [sys.executable, "-m", "planner", "sweep", *map(str, arguments)]
 
 
 def done(*arguments: str | Path, limit_s: float = 120) -> subprocess.CompletedProcess[str]:

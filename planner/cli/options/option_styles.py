@@ -12,6 +12,7 @@ from planner.describe.base import field_docs
 from planner.describe.catalogue import load_framework, names
 from planner.describe.framework.switches import split_name
 from planner.describe.job_description import JobDescription
+from planner.describe.layout import SCHEDULES
 from planner.describe.machine.variants import MAX_FREE_PERCENT
 from planner.describe.workload import Workload, parse_tokens, read_documents
 from planner.errors import PlannerError
@@ -56,6 +57,16 @@ def complete_framework(incomplete: str) -> list[str]:
     return [name for name in candidates if name.startswith(incomplete)]
 
 
+def complete_model(incomplete: str) -> list[str]:
+    """List the models of the catalogue that start with a text."""
+    return [name for name in names("model") if name.startswith(incomplete)]
+
+
+def complete_machine(incomplete: str) -> list[str]:
+    """List the machines of the catalogue that start with a text."""
+    return [name for name in names("machine") if name.startswith(incomplete)]
+
+
 def _parser(parse: Callable[[str], Any]) -> Callable[[Any], Any]:
     """Make a parser for typer that reports the planner's own error messages."""
 
@@ -77,14 +88,20 @@ STYLES = {
     "pp": OptionStyle(("--pp", "--pipeline-parallel-size")),
     "cp": OptionStyle(("--cp", "--context-parallel-size")),
     "ep": OptionStyle(("--ep", "--expert-parallel-size")),
-    "zero_stage": OptionStyle(("--zero", "--zero-stage")),
+    "zero_stage": OptionStyle(
+        ("--zero", "--zero-stage"), kind=str, settings={"metavar": "STAGE", "show_default": "0"}
+    ),
+    "schedule": OptionStyle(
+        kind=str,
+        settings={"metavar": "NAME", "help": f"Pipeline schedule: {', '.join(SCHEDULES)}."},
+    ),
     "micro_batch": OptionStyle(("--micro-batch", "--micro-batch-size")),
     "tokens": OptionStyle(settings={"parser": _parser(parse_tokens), "metavar": "NUMBER"}),
     "document_lengths": OptionStyle(
         kind=str,
         settings={"parser": _parser(read_documents), "metavar": "MEAN|FILE", "show_default": False},
     ),
-    "machine": OptionStyle(("--machine", "-m")),
+    "machine": OptionStyle(("--machine", "-m"), settings={"autocompletion": complete_machine}),
     "nodes": OptionStyle(("--nodes", "-n")),
     "set": OptionStyle(("--set",), convert=tuple),
     "network": OptionStyle(settings={"metavar": "NAME", "show_default": "the framework's own"}),
@@ -124,8 +141,11 @@ STYLES = {
 
 _DOCS = field_docs(JobDescription)
 
-ModelName = Annotated[str, typer.Argument(help=_DOCS["model"])]
-MachineName = Annotated[str, typer.Option("--machine", "-m", help=_DOCS["machine"])]
+ModelName = Annotated[str, typer.Argument(help=_DOCS["model"], autocompletion=complete_model)]
+MachineName = Annotated[
+    str,
+    typer.Option("--machine", "-m", help=_DOCS["machine"], autocompletion=complete_machine),
+]
 Overrides = Annotated[list[str] | None, typer.Option("--set", help=_DOCS["set"])]
 NetworkName = Annotated[
     str | None, typer.Option("--network", help=_DOCS["network"], **STYLES["network"].settings)

@@ -254,7 +254,7 @@ def test_the_command_line_plans_and_writes_by_name(hub: Hub, tmp_path: Path) -> 
 
     def run(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "planner.cli", *words],
+            [sys.executable, "-m", "planner", *words],
             cwd=tmp_path,
             env=env | more,
             capture_output=True,

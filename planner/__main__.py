@@ -1,4 +1,4 @@
-"""Entry point of `python -m planner.cli`."""
+"""Entry point of `python -m planner`."""
 
 from planner.cli.program import main
 
