@@ -343,10 +343,10 @@ def test_the_version_is_the_packages(capsys: Captured) -> None:
     ("words", "found"),
     [
         ("planner es", ["estimate"]),
-        ("planner plan bert", ["bert-base", "bert-large"]),
+        ("planner plan bert", ["bert-large"]),
         ("planner plan gpt2 --machine vsc-5", ["vsc-5", "vsc-5-a40", "vsc-5-cpu"]),
         ("planner plan gpt2 -m po", ["polaris"]),
-        ("planner plan gpt2 -f meg", ["megatron-deepep", "megatron-deepspeed", "megatron-lm"]),
+        ("planner plan gpt2 -f fsdp2+comp", ["fsdp2+compile"]),
     ],
 )
 def test_a_shell_completes_commands_and_names(words: str, found: list[str]) -> None:
