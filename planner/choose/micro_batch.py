@@ -22,18 +22,18 @@ def best_micro_batch(
 ) -> Layout:
     """Return the layout with the micro-batch of the shortest step, safe in memory if possible.
 
-    Tried: powers of two that divide the sequences of a replica. Layouts without a legal
-    micro-batch are returned as they are.
+    Tried: powers of two that divide the sequences of a replica; if none fits, the one that takes
+    the least memory. Layouts without a legal micro-batch are returned as they are.
     """
     estimates = list(_estimates(model, machine, layout, workload, framework))
     return min(estimates, key=_rank).layout if estimates else layout
 
 
 def _rank(estimate: Estimate) -> tuple[bool, bool, float, int]:
-    """Sort key: layouts that fit first, then safe ones, then the shortest step."""
+    """Sort key: layouts that fit first, then safe ones, then the shortest step or least memory."""
     is_risky = estimate.out_of_memory_probability > preferences().risk
-    time_s = round(estimate.step_time_s, 9)
-    return not estimate.fits, is_risky, time_s, estimate.layout.micro_batch
+    cost = estimate.step_time_s if estimate.fits else estimate.memory_bytes["total"]
+    return not estimate.fits, is_risky, round(cost, 9), estimate.layout.micro_batch
 
 
 def _estimates(
