@@ -106,6 +106,8 @@ class OfferPreferences(Description):
     """Throughput of another way over that of the job as asked, from which on it comes first."""
     fewer_devices: Share
     """Share of the devices that do a job as fast as all and come first."""
+    kernel_gain: Gain
+    """Gain in computation that jobs on fewer devices are given before they are searched."""
     computing_share: Share
     """Share of the step in computation below which nodes may be wasted."""
     doubling_gain: Gain

@@ -122,6 +122,11 @@ class Chunks:
         return stage + self.v_shaped * (number % 2) * (self.pp - 1 - 2 * stage)
 
 
+def _hyphenated(name: Any) -> Any:
+    """Write a name in lower case with hyphens; what is no text stays as it is."""
+    return name.lower().replace("_", "-") if isinstance(name, str) else name
+
+
 class Layout(Sharding, Chunks, Description):
     """One parallel layout. `Layout(tp=4, dp=8)` has 32 ranks."""
 
@@ -188,9 +193,9 @@ class Layout(Sharding, Chunks, Description):
     @classmethod
     def _read_zero_stage(cls, stage: Any) -> Any:
         """Read names of stages: `zero-3`, or FSDP's sharding strategies such as FULL_SHARD."""
-        if not isinstance(stage, str):
+        name = _hyphenated(stage)
+        if not isinstance(name, str):
             return stage
-        name = stage.lower().replace("_", "-")
         if name in _HYBRID:
             raise ValueError(
                 f"it is ZeRO-{_HYBRID[name]} in groups; use zero_stage = {_HYBRID[name]} and "
@@ -205,9 +210,7 @@ class Layout(Sharding, Chunks, Description):
     @classmethod
     def _read_schedule(cls, schedule: Any) -> Any:
         """Read the short name of Megatron's interleaved schedule, in any case."""
-        if not isinstance(schedule, str):
-            return schedule
-        name = schedule.lower().replace("_", "-")
+        name = _hyphenated(schedule)
         return "interleaved-1f1b" if name == "interleaved" else name
 
     @field_validator("split")

@@ -58,6 +58,7 @@ def headline(plan: Plan) -> str:
 
 
 _MOST_WAYS = 3
+"""Most other ways to do a job in a sentence."""
 
 
 def other_ways(plan: Plan) -> str:

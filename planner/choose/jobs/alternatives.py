@@ -21,9 +21,6 @@ from planner.describe.machine.variants import take_devices
 from planner.tables import Record
 from planner.units import counted, format_seconds
 
-_BETTER_KERNELS = 1.1
-"""Gain that other micro-batches or degrees are given in computation, on fewer devices [1]."""
-
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
@@ -118,7 +115,8 @@ def _can_keep_up(neighbour: JobSpec, ways: Sequence[_Way]) -> bool:
     best = max(ways, key=lambda way: way.worth).alternative
     share = neighbour.num_devices / best.devices
     is_small = best.global_batch < best.devices  # fewer devices then have larger kernels
-    return is_small or share * _BETTER_KERNELS >= _computing_share(best.estimate)
+    gain = preferences().offers.kernel_gain.value
+    return is_small or share * gain >= _computing_share(best.estimate)
 
 
 def _first(job: JobSpec, ways: Sequence[_Way]) -> _Way:
