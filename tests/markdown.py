@@ -6,10 +6,15 @@ from collections.abc import Iterator
 
 from tests import ROOT
 
-__all__ = ["PAGES", "read", "table"]
+__all__ = ["METHOD", "PAGES", "method", "read", "table"]
 
-PAGES = {path.name: path for path in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]}
-"""Path of every document, by file name."""
+_DOCS = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = {path.name: path for path in [*_DOCS, *ROOT.glob("*.md")]} | {
+    f"{path.parent.name}/{path.name}": path for path in _DOCS if path.name == "README.md"
+}
+"""Path of every document, by file name; a README in docs also has the name of its folder."""
+METHOD = sorted(path.name for path in (ROOT / "docs" / "explanation").glob("*.md"))
+"""Pages of the method."""
 
 Row = dict[str, str]
 
@@ -17,6 +22,11 @@ Row = dict[str, str]
 def read(name: str) -> str:
     """Return the text of a document."""
     return PAGES[name].read_text(encoding="utf-8")
+
+
+def method() -> str:
+    """Return the text of all pages of the method."""
+    return "\n".join(read(name) for name in METHOD)
 
 
 def table(name: str, heading: str, number: int = 0) -> list[Row]:

@@ -1,4 +1,4 @@
-"""Answers of docs/questions.md: run every command of the page and update its shown output.
+"""Answers of docs/howto/questions.md: run every command of the page and update its shown output.
 
 python -m tests.questions         # or `make questions`; the prose is not changed
 

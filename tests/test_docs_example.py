@@ -1,4 +1,4 @@
-"""Worked example of method.md: each line follows from earlier lines and equals the program's."""
+"""Worked example of estimate.md: each line follows from earlier lines and equals the program's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from planner.describe.model.block import Block
 from tests.descriptions import scenario
 from tests.markdown import read
 
-TEXT = read("method.md").split("\n## A worked example\n")[1].split("\n## ")[0]
+TEXT = read("estimate.md").split("\n## A worked example\n")[1].split("\n## ")[0]
 ROWS = re.findall(r"^\| `(\w+)` \|.*?\| (?:`([^`]+)` \| )?([\d.,]+) ?(\S*) \|$", TEXT, re.MULTILINE)
 """Name, equation, figure and unit of every line."""
 

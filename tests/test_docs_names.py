@@ -16,6 +16,10 @@ from tests.rooms import rooms, written
 _PATH = re.compile(r"`((?:planner|tests|docs|benchmarks|models|hardware_profiles)/[\w./*-]*)`")
 _NAMES = re.compile(r"`(planner/[\w/]+)\.py`: ((?:`\w+`(?:,\s+)?)+)")
 _LINK = re.compile(r"\]\(([\w./-]*)(?:#([\w-]+))?\)")
+_BUILT = re.compile(
+    r"docs/(gallery\.md|reference/(models\.md|(api|commands|frameworks|machines)/))"
+)
+"""Pages that the program writes for the site."""
 
 
 def anchors(page: Path) -> set[str]:
@@ -42,7 +46,9 @@ def test_functions_are_where_it_says(page: str) -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page: str) -> None:
     for path, anchor in _LINK.findall(read(page)):
-        target = (PAGES[page].parent / path) if path else PAGES[page]
+        target = (PAGES[page].parent / path).resolve() if path else PAGES[page]
+        if _BUILT.match(str(target.relative_to(ROOT))):
+            continue  # written when the site is built, whose strict build follows the link
         assert target.exists(), path
         assert not anchor or anchor in anchors(target), f"{path}#{anchor}"
 

@@ -1,4 +1,4 @@
-"""A torch module of one's own, for `planner plan docs/own_module.py:build -m polaris -n 2`.
+"""A torch module of one's own, for `planner plan docs/howto/own_module.py:build -m polaris -n 2`.
 
 `build` returns the module and one sample of what its forward takes: a tensor, a tuple of tensors
 (by position) or a dictionary (by name), none with a dimension for the batch. It is called with
