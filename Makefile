@@ -6,10 +6,14 @@
 # make hooks  let git run `make check` before every commit
 # make app    set up .venv with the explorer and open it in a browser
 # make accuracy DATA=FOLDER  score every measured run again, learn the intervals from them; writes
-#                docs/accuracy.md and docs/learning.md
+#                docs/reference/accuracy.md and docs/reference/learning.md
 # make golden answer the kept questions of tests/golden again (only where numbers are meant to move)
-# make questions  run every command of docs/questions.md and write the answers there again
-# make traces  trace 1008 layouts with torch (20 minutes), write docs/validation.md and kept.jsonl
+# make questions  run every command of docs/howto/questions.md and write the answers there again
+# make tutorials  run every command of docs/tutorials and README.md, write the outputs there again
+# make picture  photograph the explorer's answer to the README's example: docs/assets/first.png (needs chromium)
+# make docs   set up .venv with the site's tools and build the documentation into build/site
+# make release  build wheel and source archive, check them, run both in empty environments
+# make traces  trace 1008 layouts with torch (20 minutes), write docs/reference/validation.md and kept.jsonl
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
@@ -17,7 +21,7 @@ PYTEST := $(BIN)/python -m pytest
 # more processes than this collect longer than they test
 CORES := --numprocesses auto --maxprocesses 8 --dist worksteal
 
-.PHONY: plan quick test coverage check hooks app accuracy golden questions traces clean
+.PHONY: plan quick test coverage check hooks app accuracy golden questions tutorials picture docs release traces clean
 
 plan: .venv/installed
 	$(BIN)/planner plan mistral-7b --machine vsc-5 --nodes 2 --seq-length 4096 --global-batch 64
@@ -56,6 +60,22 @@ golden: .venv/tested
 questions: .venv/tested
 	$(BIN)/python -m tests.questions
 
+tutorials: .venv/tested
+	$(BIN)/python -m tests.tutorials
+
+picture: .venv/explorer
+	$(PIP) playwright
+	$(BIN)/python website/picture.py
+
+# strict: a warning, a link or an anchor that leads nowhere ends it
+docs: .venv/documented
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/python website/check_links.py build/site
+
+release: .venv/installed
+	$(PIP) build twine
+	$(BIN)/python -m tests.release
+
 traces: .venv/tested
 	$(BIN)/python benchmarks/trace_matrix.py
 
@@ -68,6 +88,10 @@ traces: .venv/tested
 
 .venv/explorer: .venv/installed
 	$(PIP) --editable '.[app]'
+	@touch $@
+
+.venv/documented: .venv/installed
+	$(PIP) --editable '.[docs]'
 	@touch $@
 
 # torch first and by its exact version, so that no other package chooses a build of it; DeepSpeed

@@ -1,11 +1,12 @@
 """Ablation: remove each framework trait and each part of the cost model, and score again.
 
-    python benchmarks/ablation.py --data DIR        # writes docs/ablation.md; a few minutes
+    python benchmarks/ablation.py --data DIR    # writes docs/reference/ablation.md; a few minutes
 
 A trait is set to its neutral value (the default of its field), a part of the step time or of the
 memory to zero. The score covers measured runs that no fit has seen, peaks of third-party code
-(docs/real_code.md) and the stored torch traces. A trait that changes none of these is tried on a
-grid of layouts, to separate traits with an unmeasured effect from traits without any effect.
+(docs/reference/real_code.md) and the stored torch traces. A trait that changes none of these is
+tried on a grid of layouts, to separate traits with an unmeasured effect from traits without any
+effect.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ sys.path.insert(0, str(ROOT))
 
 import benchmarks.real_code as real_code  # noqa: E402
 
-PAGE = ROOT / "docs" / "ablation.md"
+PAGE = ROOT / "docs" / "reference" / "ablation.md"
 TRACES = ROOT / "tests" / "validate" / "trace" / "kept.jsonl"
 GIB = 2**30
 UNSEEN = ("runtime_context", "allocator_reserve")
@@ -176,7 +177,7 @@ class Peak:
 
 
 def real_code_peaks() -> list[Peak]:
-    """Read the peaks of third-party code from docs/real_code.md."""
+    """Read the peaks of third-party code from docs/reference/real_code.md."""
     lines = real_code.PAGE.read_text("utf-8").splitlines()
     rows = {tuple(cells[1:7]): cells for line in lines if len(cells := line.split("|")) > 9}
     peaks = []
@@ -433,7 +434,7 @@ HEAD = [
 
 
 def page(evidence: Evidence, traits: list[Row], terms: list[Row], grid: dict[str, bool]) -> str:
-    """Return the text of docs/ablation.md."""
+    """Return the text of docs/reference/ablation.md."""
     base = evidence.figures(evidence.base)
     measured = sorted((row for row in traits if row.moved), key=lambda row: -sum_of(row))
     silent = [row for row in traits if not row.moved]

@@ -1,4 +1,4 @@
-"""Accuracy report: score measured runs; write docs/accuracy.md, residuals, memory quantiles.
+"""Accuracy report: score measured runs; write the page, residuals and memory quantiles.
 
     python benchmarks/accuracy.py --data DIR            # DIR holds CSV files of measured runs
 
@@ -198,7 +198,7 @@ def worst_table(items: list[Score]) -> list[str]:
 def main(
     data: Annotated[Path, typer.Option(help="Folder with CSV files of measured runs.")],
 ) -> None:
-    """Score every measured run; write docs/accuracy.md and the residuals."""
+    """Score every measured run; write docs/reference/accuracy.md and the residuals."""
     paths = [data / name for name in FILES]
     missing = [path for path in paths if not path.exists()]
     if missing:
@@ -215,8 +215,8 @@ def main(
     write_memory(weighed(backtest.scores))
     write_residuals(backtest.scores)
     text = report(backtest, items, unseen, len(rows), tables(data))
-    (ROOT / "docs" / "accuracy.md").write_text(text, encoding="utf-8")
-    print(f"docs/accuracy.md, memory_spread.toml and residuals of {len(items)} timed rows")
+    (ROOT / "docs" / "reference" / "accuracy.md").write_text(text, encoding="utf-8")
+    print(f"accuracy.md, memory_spread.toml and residuals of {len(items)} timed rows")
 
 
 def write_memory(items: list[Score]) -> None:
@@ -380,7 +380,7 @@ def report(
         *source_table(items),
         "",
         "Of a guessed job the model's shape, the software, the devices or the layout is not stated "
-        "in the source (see method.md).",
+        "in the source (see own-runs.md).",
         "",
         "## Many layouts of one job",
         "",
@@ -445,7 +445,7 @@ def report(
         "",
         "Whole trainings, input, start-up, checkpoints, failures, images, data parallelism and "
         "collectives against single published numbers. What was fitted and what was held out "
-        "stands beside each row; method.md says how each is estimated.",
+        "stands beside each row; docs/explanation says how each is estimated.",
         *beside,
         "",
         "## Refused rows",

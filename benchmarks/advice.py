@@ -1,6 +1,6 @@
 """Advice: recommendations for real jobs, next to the fastest layout and the one that ran.
 
-    python benchmarks/advice.py --data ../shared/data          # writes docs/advice.md
+    python benchmarks/advice.py --data ../shared/data          # writes docs/reference/advice.md
 
 Each job of `advice_jobs.json` has a machine, a model, a batch, and in most cases the published
 layout; each of `megatron_bridge_jobs.toml`, beside this file, also has the recipe that ran. Scored:
@@ -24,6 +24,7 @@ from planner.choose.plan import Plan
 from planner.choose.planning import estimate, plan
 from planner.choose.search import rank_fastest, search
 from planner.choose.user_layouts import complete_layout
+from planner.choose.verdicts.answer_lines import percent_chance
 from planner.choose.verdicts.decision_guide import GuideCase as Guide
 from planner.cost.arrays import Mask
 from planner.cost.estimate import Estimate
@@ -39,7 +40,6 @@ from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.emitters import emit_estimate
 from planner.errors import PlannerError
-from planner.show.words import percent_chance
 from planner.units import GIB, format_seconds
 
 ROOT = Path(__file__).parent.parent
@@ -50,15 +50,17 @@ with the choices that nobody published (recompute, ZeRO stage, chunks) as they a
 times are estimates: the page says whether the advice is sane, not whether the clock is right
 ([accuracy.md](accuracy.md) does).
 
-What recommends a layout (tolerance, efforts, what is usual; [method.md](method.md#recommended)) was
-chosen with these jobs in sight: that few have odd habits is no proof for others.
+What recommends a layout (tolerance, efforts, what is usual;
+[recommendation](../explanation/recommendation.md)) was chosen with these jobs in sight: that few
+have odd habits is no proof for others.
 
 *Habits* that nobody has: context parallelism at 4,096 tokens or less, or over more than 2 at 8,192;
 8 chunks a stage or more where production had less; 24 stages or more below 300 B parameters;
 micro-batches of 32 or more above 1 B; more than 95 % of memory."""
 _GUIDE = """\
-A job for each case of the decision guide that HPC centres teach ([method.md](method.md#advice)),
-what is recommended for it, and why where that is not what the guide names."""
+A job for each case of the decision guide that HPC centres teach
+([advice](../explanation/search.md#advice)), what is recommended for it, and why where that is not
+what the guide names."""
 _RECIPES = """\
 Jobs with all that their recipes set, of `benchmarks/megatron_bridge_jobs.toml`: what is estimated
 for the layout that ran, beside its published step time."""
@@ -214,7 +216,7 @@ def main(
     data: Annotated[Path, typer.Option(help="Folder with advice_jobs.json.")],
     only: Annotated[str, typer.Option(help="Jobs whose name holds this; writes nothing.")] = "",
 ) -> None:
-    """Print one line per job and the score, and write docs/advice.md."""
+    """Print one line per job and the score, and write docs/reference/advice.md."""
     rows = json.loads((data / "advice_jobs.json").read_text("utf-8"))
     rows += read_toml(Path(__file__).with_name("megatron_bridge_jobs.toml"))["jobs"]
     found = []
@@ -224,7 +226,7 @@ def main(
             print(_line(found[-1]), flush=True)
     print("\n".join(score(found)))
     if not only:
-        (ROOT / "docs" / "advice.md").write_text(report(found), encoding="utf-8")
+        (ROOT / "docs" / "reference" / "advice.md").write_text(report(found), encoding="utf-8")
 
 
 def _line(advice: Advice) -> str:

@@ -1,6 +1,6 @@
 """Knobs: the estimated effect of each setting on a published case, next to the measured one.
 
-    python benchmarks/knobs.py          # writes docs/knobs.md from the cases in benchmarks/knobs/
+    python benchmarks/knobs.py          # writes docs/reference/knobs.md from benchmarks/knobs/
 
 A case is a job and the settings to change. Its figure is estimated before and after, and compared
 with published or traced values. A run is a published layout with its step time: the page shows
@@ -31,7 +31,7 @@ _CASES = Path(__file__).with_suffix("")
 _ABOUT = """\
 Written by `benchmarks/knobs.py`; do not edit by hand. Settings that users change every day: the
 option, its effect in the estimate on a published or traced case, and the measured or published
-effect. How each is counted is in [method.md](method.md).
+effect. How each is counted is in [the method](../explanation/method.md).
 
 No figure of this page was used to fit anything unless its note says so."""
 _RUNS = """\
@@ -252,7 +252,7 @@ def page(found: list[Cases]) -> str:
 
 def main() -> None:
     """Write the page."""
-    (ROOT / "docs" / "knobs.md").write_text(page(read_cases()), encoding="utf-8")
+    (ROOT / "docs" / "reference" / "knobs.md").write_text(page(read_cases()), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python benchmarks/learning.py       # after benchmarks/accuracy.py, whose residuals it reads
 
 The prior maximises the marginal likelihood of published runs that no fit has seen. Every figure in
-docs/learning.md is for runs whose source was left out of the prior.
+docs/reference/learning.md is for runs whose source was left out of the prior.
 """
 
 from __future__ import annotations
@@ -224,13 +224,13 @@ def plain_ratio(group: Source) -> HeldOutResult:
 
 
 def main() -> None:
-    """Fit the priors; write prior.toml and docs/learning.md."""
+    """Fit the priors; write prior.toml and docs/reference/learning.md."""
     step_time = _learned("step_time", "Step time")
     memory = _learned("memory", "Memory of a device")
     write_priors(step_time.prior, memory.prior)
-    path = ROOT / "docs" / "learning.md"
+    path = ROOT / "docs" / "reference" / "learning.md"
     path.write_text(report([step_time, memory]), encoding="utf-8")
-    print("docs/learning.md and planner/cost/scenario/prior.toml")
+    print("docs/reference/learning.md and planner/cost/scenario/prior.toml")
 
 
 def _learned(figure: Figure, title: str) -> Learned:

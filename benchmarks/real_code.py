@@ -1,6 +1,6 @@
 """Real code: third-party training code, run on tensors without data, next to the estimate.
 
-    python benchmarks/real_code.py --packages DIR      # writes docs/real_code.md; an hour
+    python benchmarks/real_code.py --packages DIR      # writes docs/reference/real_code.md; an hour
 
 Each case builds and shards a model with third-party code, and tracks every storage over one step.
 Results are stored in a file (`--kept`): a stopped run resumes, and a changed formula is compared
@@ -42,7 +42,7 @@ from planner.describe.workload import Workload  # noqa: E402
 from planner.emitters.batch_job import BatchJob  # noqa: E402
 from planner.emitters.recipes.deepspeed import config_file  # noqa: E402
 
-KEPT, PAGE = Path("real_code.jsonl"), ROOT / "docs" / "real_code.md"
+KEPT, PAGE = Path("real_code.jsonl"), ROOT / "docs" / "reference" / "real_code.md"
 GIB = 2**30
 _NOT_FOLLOWED = ("runtime_context", "allocator_reserve")
 
@@ -361,7 +361,7 @@ class Row:
 
 
 def page(rows: list[Row]) -> str:
-    """Return the text of docs/real_code.md."""
+    """Return the text of docs/reference/real_code.md."""
     sizes = [abs(row.error) for row in rows]
     head = ("code", "framework", "model", "layers", "tokens", "layout", "real", "estimate", "")
     lines = [

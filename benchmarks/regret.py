@@ -1,6 +1,6 @@
 """Regret: what a recommended layout loses against the best layout that was measured.
 
-    python benchmarks/regret.py --data ../shared/data          # writes docs/regret.md
+    python benchmarks/regret.py --data ../shared/data          # writes docs/reference/regret.md
 
 Many layouts of one job were measured. A rule chooses one of them by its estimates alone.
 """
@@ -246,7 +246,7 @@ def job_row(choice: Choice) -> str:
 
 
 def main(data: Annotated[Path, typer.Option(help="Folder with tables of measured runs.")]) -> None:
-    """Print the regret of every rule and write docs/regret.md."""
+    """Print the regret of every rule and write docs/reference/regret.md."""
     paths = [data / name for name in FILES]
     if missing := [path for path in paths if not path.exists()]:
         sys.exit(f"no such file: {missing[0]}; give --data the folder of measured runs")
@@ -254,7 +254,7 @@ def main(data: Annotated[Path, typer.Option(help="Folder with tables of measured
     lines = report(jobs, RULES)
     print("\n".join(lines))
     text = "\n".join(["# Regret of what is recommended", "", _ABOUT, "", *lines, ""])
-    (ROOT / "docs" / "regret.md").write_text(text, encoding="utf-8")
+    (ROOT / "docs" / "reference" / "regret.md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Trace matrix: torch's own sharding next to the estimate, layout by layout.
 
-    python benchmarks/trace_matrix.py            # writes docs/validation.md; about 20 minutes
+    python benchmarks/trace_matrix.py    # writes docs/reference/validation.md; about 20 minutes
 
 It also writes `tests/validate/trace/kept.jsonl`: 260 of the traces, for a test that compares them
 with the estimate without torch.
@@ -39,7 +39,7 @@ from planner.validate.trace.stage_trace import Trace, trace
 from planner.validate.trace.tracer import Tracer
 
 ROOT = Path(__file__).parent.parent
-KEPT, PAGE = Path("trace_matrix.jsonl"), ROOT / "docs" / "validation.md"
+KEPT, PAGE = Path("trace_matrix.jsonl"), ROOT / "docs" / "reference" / "validation.md"
 FIXTURE, FIXED = ROOT / "tests" / "validate" / "trace" / "kept.jsonl", 260
 WORLDS = (8, 64, 1024)
 MODELS = {"GPT": "gpt3-175b", "Llama": "llama-3-8b", "MoE": "mixtral-8x7b"}
@@ -327,7 +327,7 @@ def section(pairs: list[tuple[Case, Comparison]], count: int) -> list[str]:
 
 
 def page(pairs: list[tuple[Case, Comparison]], failed: list[tuple[Case, str]], version: str) -> str:
-    """Return the text of docs/validation.md."""
+    """Return the text of docs/reference/validation.md."""
     few = [pair for pair in pairs if pair[0].family in MODELS and not pair[0].deep]
     other = [pair for pair in pairs if pair[0].family in OTHERS]
     deep = [pair for pair in pairs if pair[0].deep]

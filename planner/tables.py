@@ -96,9 +96,12 @@ class Table:
         return [dict(zip(self.titles, row, strict=True)) for row in self.cells()]
 
     def numeric(self) -> list[bool]:
-        """Return for each column whether it is numeric (no cell is a word), hence right-aligned."""
+        """Return for each column whether it is numeric (no word, no wrapping): right-aligned."""
         cells = self.cells()
-        return [not any(_is_word(row[n]) for row in cells) for n in range(len(self.columns))]
+        return [
+            not column.min_width and not any(_is_word(row[n]) for row in cells)
+            for n, column in enumerate(self.columns)
+        ]
 
     def to_csv(self) -> str:
         """Write the records as CSV; empty if there are none."""

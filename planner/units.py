@@ -214,15 +214,18 @@ _DURATIONS = (
 # unit, its length in seconds, and the count from which the next unit is used
 
 
-def format_seconds(value: float) -> str:
-    """Format a duration in a readable unit, from ns to years.
+def format_seconds(value: float, like: float | None = None) -> str:
+    """Format a duration in a readable unit, from ns to years, or in the unit of another duration.
 
     >>> format_seconds(0.285), format_seconds(81.58), format_seconds(4e5), format_seconds(2e-5)
     ('285 ms', '81.6 s', '4.63 d', '20 us')
     >>> format_seconds(3625), format_seconds(2.81e8), format_seconds(1.9e-10)
     ('60.4 min', '8.9 years', '0.19 ns')
+    >>> format_seconds(946, like=1710)
+    '15.8 min'
     """
     if value == 0 or not math.isfinite(value):
         return f"{value:.0f} s"
-    unit, scale, _ = next(d for d in _DURATIONS if float(f"{abs(value) / d[1]:.3g}") < d[2])
+    size = abs(value if like is None else like)
+    unit, scale, _ = next(d for d in _DURATIONS if float(f"{size / d[1]:.3g}") < d[2])
     return f"{_three(value / scale)} {unit}"

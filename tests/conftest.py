@@ -11,8 +11,11 @@ from hypothesis import HealthCheck, settings
 
 # no test loads a model from the network; hub tests use a local hub
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-# the developer's own preferences file must not change an answer
+# the developer's own preferences and settings must not change an answer
 os.environ["PLANNER_PREFERENCES"] = ""
+os.environ["PLANNER_SETTINGS"] = ""
+# nor the width of the terminal
+os.environ.pop("COLUMNS", None)
 
 # examples are the same on every machine, and a slow machine does not fail a test
 settings.register_profile(

@@ -9,6 +9,7 @@ Functions that look up a constant, a name or a mask are not formulas.
 from __future__ import annotations
 
 import doctest
+import functools
 import importlib
 import inspect
 import re
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import ROOT
+from tests.markdown import METHOD, read
 
 __all__ = ["formulas", "incomplete", "lacks", "totals", "unknown_units"]
 
@@ -30,7 +32,7 @@ _SOURCE = re.compile(
     r"arXiv:\d{4}\.\d{4,5}|doi:10\.\S+|[A-Z][\w-]+( et al\.| and [A-Z][\w-]+)?,? (19|20)\d\d\b"
     r"|\b[Dd]efinition\b"
 )
-_SECTION = re.compile(r"method\.md#([\w-]+)")
+_SECTION = re.compile(r"(\w+\.md)#([\w-]+)")
 _NUMBERS = re.compile(r"\b(float|int|Float|Int|NDArray)\b")
 _PLAIN = {*("float", "int", "float64", "int64"), *("tuple", "list", "dict", "str")}
 _PLAIN |= {"Float", "Int", "NDArray", "np"}
@@ -68,7 +70,7 @@ def _has_unit(formula: Formula, text: str) -> bool:
 
 
 def _has_source(_: Formula, text: str) -> bool:
-    """True if it cites a publication or an existing section of method.md, or a definition."""
+    """True if it cites a publication or an existing section of the method, or a definition."""
     sections = set(_SECTION.findall(text))
     return bool(_SOURCE.search(text)) or bool(sections and sections <= _headings())
 
@@ -129,11 +131,14 @@ def _holds_numbers(annotation: str, module: str) -> bool:
     )
 
 
-def _headings() -> set[str]:
-    """Return the anchors of the headings in method.md."""
-    text = (ROOT / "docs" / "method.md").read_text(encoding="utf-8")
-    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+@functools.cache
+def _headings() -> set[tuple[str, str]]:
+    """Return the pages of the method, each with the anchors of its headings."""
+    return {
+        (page, re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-"))
+        for page in METHOD
+        for title in re.findall(r"^#+ (.+)$", read(page), re.MULTILINE)
+    }
 
 
 def totals() -> str:

@@ -21,7 +21,7 @@ def test_functions_fit_on_a_screen() -> None:
 
 
 def test_no_new_name_says_nothing() -> None:
-    """Name things by nouns: candidates, result, message, layout; see docs/nomenclature.md."""
+    """Name things by nouns: candidates, result, message, layout; see nomenclature.md."""
     left = LEFT.read_text(encoding="utf-8").splitlines()
     new = sorted(set(empty_names()) - set(left))
     assert not new, "name it by the field's noun"

@@ -59,7 +59,7 @@ def test_notebooks_are_kept_without_output(path: Path) -> None:
 
 def test_the_tour_shows_plans_frames_and_figures(run: Any) -> None:
     plan, ranking, fastest, strategies, steps, bars, mine, both, machine, gain, files = run("tour")
-    assert "llama-3-8b fits on 4 nodes of polaris" in plan["text/html"]
+    assert "Fits: llama-3-8b on 4 nodes of polaris" in plan["text/html"]
     assert "step_time_s" in ranking["text/html"]
     assert "megatron-lm" in fastest["text/plain"]
     assert "ZeRO-3" in strategies["text/html"]

@@ -32,6 +32,9 @@ def test_the_wheel_holds_every_module_and_description() -> None:
     for name in ("models", "hardware_profiles"):
         for path in (ROOT / name).glob("*.toml"):
             assert f"planner/_catalogue/{name}/{path.name}" in found
+    for path in (ROOT / "docs" / "lecture").iterdir():
+        if path.suffix in (".py", ".json"):
+            assert f"planner/_catalogue/lecture/{path.name}" in found
 
 
 def test_the_wheel_installs_one_package() -> None:

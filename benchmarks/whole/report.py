@@ -1,4 +1,4 @@
-"""Report: tables for docs/accuracy.md of everything but steps of language models.
+"""Report: tables for docs/reference/accuracy.md of everything but steps of language models.
 
 Every other module of this folder has `rows()`, or `rows(data)` if it reads the folder of measured
 runs. A row is a label, its unit, measured, estimated, and the source.

@@ -16,7 +16,6 @@ from planner.choose.planning import estimate, plan_job, whole_training
 from planner.choose.plots import (
     Axis,
     LayoutSpace,
-    ScalePoint,
     SimulatedStep,
     layout_space,
     parallel_axes,
@@ -117,16 +116,6 @@ def answer_of(job: PageJob, question: str, options: str) -> Answer:
         experience=job.experience,
         **{k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(options).items()},
     )
-
-
-@st.cache_data(max_entries=256, show_spinner=False, hash_funcs=_HASH)
-def scale_point(job: PageJob) -> ScalePoint:
-    """Plan a job and return its best layout as one point of a scaling curve."""
-    try:
-        answer = plan_job(job, top=1)
-    except PlannerError as error:
-        return ScalePoint(job.nodes, None, 0.0, 0.0, error.plain)
-    return ScalePoint.of(answer)
 
 
 def chosen(job: PageJob, plan: Plan) -> Estimate | None:

@@ -2,20 +2,50 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import streamlit as st
 
+from planner.ask import QUESTIONS
+from planner.ask.option import parameters
+from planner.choose.verdicts.answer_lines import AnswerLine
+from planner.describe.files import read_toml
 from planner.errors import PlannerError
 from planner.show.figures.frame import Drawing
 from planner.tables import Table
 
+LABELS = read_toml(Path(__file__).with_name("labels.toml"))
+"""Labels of controls, and of the command line's options and phrases on the pages."""
+_OPTION = re.compile(r"`?--([a-z][a-z-]+)(?![\w-])`?|`([a-z_]+)`")
+
+
+@functools.cache
+def _labels() -> dict[str, str]:
+    """Return the label of the control for every option."""
+    options = (option for question in QUESTIONS.values() for option in parameters(question))
+    labels = {option.name: option.bounds.label.split(" [")[0] for option in options}
+    return labels | {name.replace("-", "_"): label for name, label in LABELS["options"].items()}
+
+
+def on_page(text: str) -> str:
+    """Call options of the command line by the labels of their controls on the pages."""
+    for command, phrase in LABELS["phrases"].items():
+        text = text.replace(command, phrase)
+
+    def named(match: re.Match[str]) -> str:
+        label = _labels().get((match[1] or match[2]).replace("-", "_"), "")
+        return (label if match[1] else f'"{label}"') if label else match[0]
+
+    return _OPTION.sub(named, text)
+
 
 def escape(text: str) -> str:
-    """Escape text for Markdown, so that links, pictures, formulas and HTML stay plain text."""
-    return re.sub(r"([\\`*_{}\[\]()<>#|$~:])", r"\\\1", text)
+    """Escape a page's text for Markdown: links, pictures, formulas and HTML stay plain text."""
+    return re.sub(r"([\\`*_{}\[\]()<>#|$~:])", r"\\\1", on_page(text))
 
 
 _CONFIG = {
@@ -23,15 +53,8 @@ _CONFIG = {
     "responsive": True,
     "modeBarButtonsToRemove": ["lasso2d", "select2d", "autoScale2d"],
 }
-
-
 _INK = "#333333"
-_DRAWN = "rgb(51, 51, 51)"
-# _INK as browsers write it
-FIGURES = (
-    f".js-plotly-plot text[style*='{_DRAWN}'] {{fill: light-dark({_INK}, #E0E0E0) !important}}"
-)
-"""CSS that keeps text in figures readable in both themes, also when the theme changes."""
+"""Colour of text in figures, which style.css replaces in the dark theme."""
 
 
 def draw(drawing: Drawing, key: str, caption: bool = False) -> None:
@@ -49,7 +72,8 @@ def draw(drawing: Drawing, key: str, caption: bool = False) -> None:
 
 def draw_table(rows: Sequence[dict[str, Any]], key: str, alt: str, **settings: Any) -> None:
     """Draw rows as a sortable table with a text alternative for screen readers."""
-    st.dataframe(rows, hide_index=True, key=key, alt=alt, **settings)
+    named = [{k: on_page(v) if isinstance(v, str) else v for k, v in row.items()} for row in rows]
+    st.dataframe(named, hide_index=True, key=key, alt=alt, **settings)
 
 
 def escaped_rows(table: Table) -> list[dict[str, str]]:
@@ -70,10 +94,14 @@ def refuse(error: PlannerError, title: str | None = None) -> None:
     st.error(escape(error.plain), title=title)
 
 
-def announce(sentence: str, fits: bool, tight: bool = False) -> None:
-    """Show a verdict in the colour for fits, fits tightly, or does not fit."""
+def announce(sentence: str | Iterable[AnswerLine], fits: bool, tight: bool = False) -> None:
+    """Show a verdict or answer lines in the colour for fits, fits tightly, or does not fit."""
     say = (st.warning if tight else st.success) if fits else st.error
-    say(escape(sentence))
+    if isinstance(sentence, str):
+        say(escape(sentence))
+    else:
+        # two blanks break a line
+        say("  \n".join(f"**{escape(label)}:** {escape(text)}" for label, text in sentence))
 
 
 def download(label: str, data: str | bytes, name: str, key: str) -> None:
@@ -89,7 +117,7 @@ def list_lines(lines: Iterable[str]) -> None:
         st.markdown("- " + escape(line))
 
 
-def in_rows(items: Sequence[str], width: int, **settings: Any) -> Iterator[tuple[Any, str]]:
+def in_rows(items: Sequence[Any], width: int, **settings: Any) -> Iterator[tuple[Any, Any]]:
     """Yield every item with its column, in rows of `width` columns."""
     for start in range(0, len(items), width):
         yield from zip(st.columns(width, **settings), items[start : start + width], strict=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import streamlit as st
@@ -12,9 +13,8 @@ from streamlit.navigation.page import Page
 from planner.app import address
 from planner.app.controls import own_runs, page_job
 from planner.app.controls.page_job import PageRequest
-from planner.app.controls.panel import ROW
-from planner.app.draw import FIGURES, escape
-from planner.app.views import ask, collectives, fit, learn, machines, one_layout, trust
+from planner.app.draw import escape
+from planner.app.views import ask, collectives, fit, learn, lecture, machines, one_layout, trust
 
 PAGES = {
     "fit": fit,
@@ -24,6 +24,7 @@ PAGES = {
     "collectives": collectives,
     "trust": trust,
     "learn": learn,
+    "lecture": lecture,
 }
 """Pages by their path in the address, in order of navigation; the first is the start page."""
 FIRST = next(iter(PAGES))
@@ -32,48 +33,15 @@ _PURPOSE = (
     "Which way to spread a model's training over a machine fits, how long a step takes, and how "
     "sure that is."
 )
-# Streamlit reserves space for a bar and a footer that this app does not have
-_SPACE = "[data-testid=stMainBlockContainer] {padding-block: 1rem 2rem}"
-_TABLES = "[data-testid=stMarkdownContainer] table {display: block; overflow-x: auto}"
-# wide tables scroll, not the page
-_NARROW = (
-    f"@media (max-width: 640px) {{.st-key-{ROW} [data-testid=stColumn] {{min-width: 40%; flex: 1}} "
-    "h1 {font-size: 2rem !important} h2 {font-size: 1.5rem !important}}"
-)
-# on a phone the verdict should be visible without scrolling
-_SELECTED = (
-    "[data-testid$=Active]",
-    "[aria-checked=true]",
-    "[aria-selected=true]",
-    "[data-selected]",
-    "[data-testid=stSliderThumbValue]",
-)
-# on a dark background, text in the colour of buttons is unreadable
-_READABLE = f":is({', '.join(_SELECTED)}) p {{color: light-dark(#0072B2, #9CD3F5) !important}}"
-# elements that only run a script take no space
-_HIDDEN = "[data-testid=stElementContainer]:has(> [data-testid=stHtml] > script) {display: none}"
-_STYLE = f"<style>{_SPACE} {_TABLES} {_NARROW} {_READABLE} {_HIDDEN} {FIGURES}</style>"
-_WAITING = """<script>
-  if (!window.linksWait) {
-    window.linksWait = true;
-    document.addEventListener("click", click => {
-      const link = click.target.closest("[data-testid=stPageLink-NavLink]");
-      if (!link || !click.isTrusted) return;
-      click.preventDefault();
-      click.stopPropagation();
-      setTimeout(() => link.click());
-    }, true);
-  }
-</script>"""
-# Streamlit sends typed text on a timer, for the page shown at that time. It would undo a click on a
-# link that came before it, as every tap does. The script queues the click behind the timer.
+_FOLDER = Path(__file__).parent
 
 
 def main() -> None:
     """Draw the page that the address names."""
     st.set_page_config(page_title=NAME, page_icon=_icon(), layout="wide")
-    st.html(_STYLE)
-    st.html(_WAITING, unsafe_allow_javascript=True)
+    st.html(_FOLDER / "style.css")
+    script = (_FOLDER / "links.js").read_text(encoding="utf-8")
+    st.html(f"<script>{script}</script>", unsafe_allow_javascript=True)
     # the start page has the address / and a second one with its own name
     pages = {path: _page(path, "start" if path == FIRST else path) for path in PAGES}
     first_by_name = _page(FIRST, FIRST)
@@ -101,7 +69,6 @@ def open_page(path: str, pages: Mapping[str, Page] | None = None) -> None:
             st.markdown(f":material/hub: **{NAME}**", width="content", help=_PURPOSE)
             for path_shown, page in pages.items():
                 st.page_link(page, query_params=address.stated_query(keys[path_shown]))
-    st.caption(_PURPOSE)
     if request.reader.messages:
         st.warning(escape(" ".join(request.reader.messages)))
     PAGES[path].page(request)

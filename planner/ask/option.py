@@ -29,6 +29,8 @@ class Option:
     """Largest allowed value."""
     metavar: str = ""
     """Placeholder for the value in help texts."""
+    label: str = ""
+    """Label of the control on a page, with the unit."""
 
     def broken_bound(self, value: float) -> str:
         """Name the bound that a value violates; empty if it is within bounds."""

@@ -198,9 +198,7 @@ def _uncommon_features(scenario: Scenario, best: Estimate) -> Iterator[str]:
         yield "similar runs usually stalled"
 
 
-def closest_layout(
-    parts: Iterable[Candidates],
-) -> tuple[Scenario, Estimate, Footprints] | None:
+def closest_layout(parts: Iterable[Candidates]) -> tuple[Scenario, Estimate, Footprints] | None:
     """Find the layout that exceeds its memory by the smallest share; None if no layout is legal."""
     closest = [(*closest_to_fitting(each), each.scenario) for each in parts if len(each.footprints)]
     if not closest:

@@ -8,13 +8,12 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from planner.choose.jobs.alternatives import PLAIN, Alternative, of_kind
-from planner.choose.verdicts.strategy_verdicts import Verdict
 from planner.cost.estimate import Estimate
 from planner.describe.layout import Layout
 from planner.describe.machine import Queue
 from planner.describe.workload import Workload
 from planner.errors import DescriptionError, EmitError
-from planner.tables import Table, Tabular
+from planner.tables import Record, Table, Tabular
 from planner.training.steps import node_hours, training_time
 from planner.training.whole_training import WholeTraining
 from planner.units import either
@@ -26,6 +25,29 @@ class Dropped:
 
     reason: str
     count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Verdict on a classic strategy: its layout if it fits, else what is missing and a fix."""
+
+    name: str
+    fits: bool
+    why: str
+    fix: str
+    estimate: Estimate | None
+    """The layout to run if any fits, else the one closest to fitting; None if none is legal."""
+    nodes: int | None = None
+    """If nothing fits: nodes on which it fits with this batch; None if none were found."""
+    batch: int | None = None
+    """If no layout is legal: a batch with which one is legal and fits on these nodes."""
+
+    def record(self) -> Record:
+        """Flatten the verdict and its estimate to one row."""
+        row = {"strategy": self.name, "fits": self.fits, "why": self.why, "fix": self.fix}
+        elsewhere = {"enough_nodes": self.nodes, "possible_batch": self.batch}
+        estimated = {} if self.estimate is None else self.estimate.record()
+        return {**row, **elsewhere, **{k: v for k, v in estimated.items() if k not in row}}
 
 
 PlanTable = Literal["ranked", "strategies", "alternatives", "dropped"]
@@ -52,6 +74,8 @@ class Plan(Tabular[PlanTable]):
     notes: tuple[str, ...]
     queues: tuple[Queue, ...]
     """Queues of the machine that admit this many nodes."""
+    device_memory_bytes: float = 0.0
+    """Usable memory of a device [B]."""
     queued: bool = True
     """Whether the machine is known to have queues at all."""
     alternatives: tuple[Alternative, ...] = ()
@@ -172,6 +196,7 @@ class Plan(Tabular[PlanTable]):
             "machine": self.machine,
             "nodes": self.nodes,
             "num_devices": self.num_devices,
+            "device_memory_bytes": self.device_memory_bytes,
             "workload": self.workload.model_dump(mode="json"),
             "fits": self.fits,
             "recommended": estimate_dict(self.recommended) if self.recommended else None,
@@ -230,8 +255,8 @@ class Plan(Tabular[PlanTable]):
 
 _VERDICT = ("name", "fits", "why", "fix", "nodes", "batch")
 _PLAIN = (
-    *("model", "num_params", "machine", "nodes", "num_devices", "num_candidates"),
-    *("queued", "reason", "files_note", "scale_note", "num_estimated"),
+    *("model", "num_params", "machine", "nodes", "num_devices", "device_memory_bytes"),
+    *("num_candidates", "queued", "reason", "files_note", "scale_note", "num_estimated"),
 )
 """Fields of verdicts and plans that are plain in JSON."""
 

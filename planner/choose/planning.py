@@ -14,13 +14,13 @@ from planner.choose.jobs.job_search import (
 )
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.legality import broken, check
-from planner.choose.plan import Dropped, Plan
+from planner.choose.plan import Dropped, Plan, Verdict
 from planner.choose.search import SearchScope
 from planner.choose.search.expected_time import reason_against
 from planner.choose.search.recommendation import rank_layouts, recommend, stall_notes
 from planner.choose.verdicts.fixes import switch_notes
 from planner.choose.verdicts.plan_notes import learning_rate_note, plan_notes, preference_notes
-from planner.choose.verdicts.strategy_verdicts import Verdict, judge_strategies
+from planner.choose.verdicts.strategy_verdicts import judge_strategies
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.scenario import Scenario
 from planner.cost.scenario.experience import Experience
@@ -95,6 +95,7 @@ def plan_job(job: JobSpec, top: int = TOP) -> Plan:
         machine=job.machine.name,
         nodes=job.nodes,
         num_devices=job.num_devices,
+        device_memory_bytes=job.machine.device.memory_bytes.value,
         workload=job.workload,
         num_candidates=sum(part.num_decided for part in candidates.values()),
         num_estimated=sum(len(part.footprints) for part in candidates.values()),

@@ -31,7 +31,6 @@ from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
-from planner.units import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,17 +183,6 @@ class ScalePoint:
     def efficiency(self, first: ScalePoint) -> float:
         """Tokens per second and node, relative to the first point [1]."""
         return self.tokens_per_s / self.nodes / (first.tokens_per_s / first.nodes)
-
-
-def above_one(points: Sequence[ScalePoint]) -> str:
-    """Explain an efficiency above 100 %; empty if no point has one."""
-    fitting = [point for point in points if point.step_time_s is not None]
-    if not any(point.efficiency(fitting[0]) > 1.005 for point in fitting):
-        return ""
-    return (
-        f"Above 100 %: on {counted(fitting[0].nodes, 'node')} memory is scarcest, so that layout "
-        "offloads, recomputes or shards more than is needed on more nodes."
-    )
 
 
 _MOST_TASKS = 8_000

@@ -373,10 +373,11 @@ def faster_layout(
     framework = job.framework or load_framework(configured.framework)
     try:
         spec = job_of_layout(model, machine, job.layout, job.workload, framework, experience)
-        best = plan_job(spec.replaced(exact=True), top=1).best
+        answer = plan_job(spec.replaced(exact=True), top=1)
     except LayoutError:
         return None
-    if best is None or best.layout == configured.layout:
-        return None
-    is_faster = best.step_time_s < configured.step_time_s
-    return best if is_faster or not configured.fits else None
+    # the recommended one, or the fastest if the recommended one is no gain
+    for better in filter(None, (answer.recommended, answer.best)):
+        if better.step_time_s < configured.step_time_s or not configured.fits:
+            return None if better.layout == configured.layout else better
+    return None

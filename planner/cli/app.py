@@ -33,6 +33,7 @@ def app_command(
 ) -> int:
     """Open the explorer in a browser (extra `app`)."""
     import importlib.util
+    import signal
     import subprocess
     import threading
     import webbrowser
@@ -56,7 +57,10 @@ def app_command(
         opening = threading.Timer(3, webbrowser.open, (f"http://127.0.0.1:{port}",))
         opening.daemon = True
         opening.start()
-    try:
-        return subprocess.call([sys.executable, "-m", "streamlit", "run", str(page), *options])
-    except KeyboardInterrupt:
-        return FITS
+    command = [sys.executable, "-m", "streamlit", "run", str(page), *options]
+    # in a session of its own: a signal reaches it once, through this process
+    server = subprocess.Popen(command, start_new_session=True)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: server.terminate())
+    code = server.wait()
+    return FITS if code in (FITS, -signal.SIGTERM) else code

@@ -13,9 +13,11 @@ from planner.ask import QUESTIONS
 from planner.ask.option import Parameter, parameters
 from planner.ask.question import Question
 from planner.cli.exit_codes import FITS, NOTHING_FITS
+from planner.cli.options.help_panels import PanelCommand
 from planner.cli.options.job_options import JobOptions
 from planner.cli.options.option_groups import keyword, spread
 from planner.cli.options.option_styles import AsCsv, AsJson
+from planner.cli.waiting import waiting
 
 
 def register(app: typer.Typer) -> None:
@@ -23,7 +25,9 @@ def register(app: typer.Typer) -> None:
     summary = "Answer a question with many plans: a sentence, a table, the reasons."
     group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=summary)
     for name, question in QUESTIONS.items():
-        add_command = group.command(name, help=question.description, short_help=question.summary)
+        add_command = group.command(
+            name, cls=PanelCommand, help=question.description, short_help=question.summary
+        )
         add_command(_command(question))
     app.add_typer(group, name="ask")
 
@@ -39,7 +43,8 @@ def _command(question: Question[...]) -> Callable[..., int]:
         usual = {} if nodes is None or options_of_job.states_nodes else {"nodes": nodes.default}
         job, _ = options_of_job.load(**usual)
         repeated = {name: tuple(values[name] or ()) for name, e in options.items() if e.repeats}
-        answer = question.of_job(job, **{name: values[name] for name in options} | repeated)
+        with waiting("planning jobs"):
+            answer = question.of_job(job, **{name: values[name] for name in options} | repeated)
         if as_json:
             print(answer.to_json())
         elif as_csv:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from planner.cli.exit_codes import FITS, NOTHING_FITS
+from planner.cli.options.help_panels import PanelCommand
 from planner.cli.options.job_options import (
     JobOptions,
     LayoutOptions,
@@ -19,6 +20,8 @@ from planner.cli.options.job_options import (
 )
 from planner.cli.options.option_groups import spread
 from planner.cli.options.option_styles import AsCsv, AsJson, Tokens
+from planner.cli.settings import value_of
+from planner.cli.waiting import waiting
 from planner.errors import PlannerError
 
 if TYPE_CHECKING:
@@ -34,26 +37,32 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
-    app.command("plan")(spread(plan_command))
-    app.command("estimate")(spread(estimate_command))
-    app.command("simulate")(spread(simulate_command))
-    app.command("emit")(spread(emit_command))
+    app.command("plan", cls=PanelCommand)(spread(plan_command))
+    app.command("estimate", cls=PanelCommand)(spread(estimate_command))
+    app.command("simulate", cls=PanelCommand)(spread(simulate_command))
+    app.command("emit", cls=PanelCommand)(spread(emit_command))
 
 
 def plan_command(
     options: JobOptions,
     training: TrainingOptions,
     top: Annotated[int, typer.Option(min=1, max=1000, help="Ranked layouts to keep.")] = 20,
+    explained: Annotated[
+        bool,
+        typer.Option("--explain", "-v", help="All: parts, fixes, notes, rejected."),
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the answer's lines.")] = False,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> int:
     """Search every layout: which strategy fits, how much memory, how long a step."""
     from planner.show.measured_runs import LearnedAnswer
-    from planner.show.plan_report import show_plan
+    from planner.show.plan_report import Detail, show_plan
     from planner.show.terminal import console
 
     job, learned = options.load(training=training.fields())
-    answer = job.plan(top)
+    with waiting("searching layouts"):
+        answer = job.plan(top)
     answered = job.replaced(workload=answer.workload)
     lessons = LearnedAnswer(
         learned, [(answered.scenario_of(candidate), candidate) for candidate in answer.listed]
@@ -63,7 +72,8 @@ def plan_command(
     elif as_csv:
         print(answer.table().to_csv(), end="")
     else:
-        show_plan(answer, console(), lessons.lines())
+        detail: Detail = "lines" if quiet else "all" if explained else "screen"
+        show_plan(answer, console(), lessons.lines(), detail)
     return FITS if answer.fits else NOTHING_FITS
 
 
@@ -244,6 +254,10 @@ def emit_command(
     queue: Annotated[
         str, typer.Option(help="Queue; default: the shortest that fits the run.")
     ] = "",
+    account: Annotated[
+        str | None,
+        typer.Option(help="Account that pays; default: that of `planner config`, else you set it."),
+    ] = None,
     benchmark: Annotated[
         bool,
         typer.Option("--benchmark", help="Also a script that times collectives on these nodes."),
@@ -255,10 +269,11 @@ def emit_command(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the files only.")] = False,
 ) -> int:
     """Write the files that run a layout: job script, framework configuration, README."""
-    from planner.show import words
+    from planner.choose.verdicts.answer_lines import headline
 
     job, _ = options.load()
-    answer = job.plan(top=max(rank or 1, _LEAST_TOP))
+    with waiting("searching layouts"):
+        answer = job.plan(top=max(rank or 1, _LEAST_TOP))
     if not answer.fits:
         print(
             f"nothing fits: {answer.model} on {job.nodes} nodes of {answer.machine}; "
@@ -266,10 +281,11 @@ def emit_command(
             file=sys.stderr,
         )
         return NOTHING_FITS
-    if instead := words.headline(answer):
+    if instead := headline(answer):
         print(instead, file=sys.stderr)
-    settings = {"steps": steps, "queue": queue, "benchmark": benchmark}
-    files = _files(job, answer, rank, settings)
+    account = value_of("account") or "" if account is None else account
+    choices = {"steps": steps, "queue": queue, "account": account, "benchmark": benchmark}
+    files = _files(job, answer, rank, choices)
     if dry_run:
         print("\n".join(f"==> {name} <==\n{text}" for name, text in files.items()))
         return FITS

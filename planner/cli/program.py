@@ -6,21 +6,27 @@ import errno
 import functools
 import importlib
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable
 from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
-from planner.cli.exit_codes import FITS, WRONG_USE
+from planner.cli import settings
+from planner.cli.exit_codes import FITS, INTERRUPTED, UNFORESEEN, WRONG_USE
 from planner.errors import PlannerError, shorten
 
 _LONGEST = 400
+_PATIENCE_S = 5.0
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _WORDS = {
     "Value error, ": "",
-    "Input should be a valid integer, unable to parse string as an integer": "write a whole number",
+    "Input should be a valid integer, unable to parse string as an integer": (
+        "write a whole number in full, such as 32768"
+    ),
     "Input should be greater than or equal to": "must be at least",
     "Input should be less than or equal to": "must be at most",
     "Input should be a valid number, unable to parse string as a number": "write a number",
@@ -34,6 +40,7 @@ _MODULES = {
     "planner.cli.catalogue": ["models", "machines", "frameworks", "datasets", "show"],
     "planner.cli.evidence": ["backtest", "calibrate", "collectives", "compare"],
     "planner.cli.ask": ["ask"],
+    "planner.cli.settings": ["config"],
     "planner.validate.program": ["validate"],
 }
 _SUMMARIES = {
@@ -61,8 +68,15 @@ _SUMMARIES = {
         "Compare a log with its estimate; exit 3 if log and job cannot belong to the same run."
     ),
     "ask": "Answer a question with many plans: a sentence, a table, the reasons.",
+    "config": "Show the settings in effect, the file of each, and where files are looked for.",
     "validate": "Check estimates with real torch.",
 }
+
+_WITH_STATE = ("sweep", "app", "calibrate", "validate")
+"""Commands that have processes or a journal to end; the others end at once on Ctrl-C."""
+
+_OWNER = "owner of signals"
+"""Object of the context if this process runs the command line alone, as the program does."""
 
 _MODULE_OF = {name: module for module, commands in _MODULES.items() for name in commands}
 COMMANDS = {name: (_MODULE_OF[name], summary) for name, summary in _SUMMARIES.items()}
@@ -80,9 +94,19 @@ class CommandGroup(TyperGroup):
         """Load a command by name; None if there is none."""
         if name not in COMMANDS:
             return None
+        if name in _WITH_STATE and ctx is not None and ctx.obj is _OWNER:
+            signal.signal(signal.SIGINT, _interrupt)
         application = typer.Typer(rich_markup_mode=None)
         importlib.import_module(COMMANDS[name][0]).register(application)
         return typer.main.get_group(application).get_command(ctx, name)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; an interrupt that it does not report itself ends with a sentence."""
+        settings.export()
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            _fail("interrupted", INTERRUPTED)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write names and summaries without loading the commands."""
@@ -97,6 +121,20 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Which parallelism strategy fits a model on a machine, how fast it is, and why.",
 )
+
+
+def _interrupt(*_: object) -> NoReturn:
+    """Raise KeyboardInterrupt; should an import or a library swallow it, end the program."""
+    sys.unraisablehook = _end
+    timer = threading.Timer(_PATIENCE_S, _end)
+    timer.daemon = True
+    timer.start()
+    raise KeyboardInterrupt
+
+
+def _end(*_: object) -> NoReturn:
+    os.write(2, b"planner: interrupted\n")
+    os._exit(INTERRUPTED)
 
 
 def _print_version(is_given: bool) -> None:
@@ -125,9 +163,9 @@ def _command() -> Callable[..., Any]:
     return typer.main.get_command(app)
 
 
-def _fail(message: str) -> NoReturn:
+def _fail(message: str, code: int = WRONG_USE) -> NoReturn:
     print(f"planner: {message}", file=sys.stderr)
-    sys.exit(WRONG_USE)
+    sys.exit(code)
 
 
 def _plain(message: str) -> str:
@@ -146,15 +184,16 @@ def _command_path(context: Any) -> str:
     return " ".join(["planner", *words])
 
 
-def main(arguments: list[str] | None = None) -> NoReturn:
+def main(arguments: list[str] | None = None, *, owns_signals: bool = False) -> NoReturn:
     """Run the command line and exit; no traceback reaches a user."""
     try:
-        code = _command()(arguments, prog_name="planner", standalone_mode=False)
+        owner = _OWNER if owns_signals else None
+        code = _command()(arguments, prog_name="planner", standalone_mode=False, obj=owner)
         sys.stdout.flush()
     except PlannerError as error:
         _fail(str(error))
     except typer.Abort:
-        _fail("interrupted")
+        _fail("interrupted", INTERRUPTED)
     except BrokenPipeError:
         # the reader closed the pipe, which is not an error
         sys.stderr.close()
@@ -173,5 +212,12 @@ def main(arguments: list[str] | None = None) -> NoReturn:
                 sys.exit(WRONG_USE)
             command = _command_path(getattr(error, "ctx", None))
             _fail(f"{shorten(_plain(message), _LONGEST)} (`{command} --help` shows the options)")
-        raise
+        if os.environ.get("PLANNER_DEBUG"):
+            raise
+        cause = shorten(f"{type(error).__name__}: {error}", _LONGEST)
+        _fail(
+            f"this should not happen: {cause}; report it with the command that you ran, and what "
+            "it prints with PLANNER_DEBUG=1",
+            UNFORESEEN,
+        )
     sys.exit(code if isinstance(code, int) else FITS)

@@ -199,7 +199,7 @@ class _Fitting(Arrays):
 def estimate_fitting(scenario: Scenario, layouts: Layouts) -> tuple[Footprints, Estimates]:
     """Estimate the memory of all layouts, and the step time of those that fit.
 
-    Counted: as `estimate_layouts`. Left out: times of layouts that do not fit. method.md#search.
+    Counted: as `estimate_layouts`. Left out: times of layouts that do not fit. search.md#search.
 
     >>> scenario = make_scenario("gpt2-xl", "ddp", global_batch=64)
     >>> layouts = Layouts.broadcast(dp=64, micro_batch=[1, 64])
@@ -221,7 +221,7 @@ def estimate_fitting(scenario: Scenario, layouts: Layouts) -> tuple[Footprints, 
 def estimate_times(scenario: Scenario, footprints: Footprints) -> Estimates:
     """Add step times to footprints.
 
-    Counted: TIME_PARTS. Left out: as `estimate_layouts`. method.md#search.
+    Counted: TIME_PARTS. Left out: as `estimate_layouts`. search.md#search.
 
     >>> from planner.cost.memory.footprint import footprints
     >>> scenario = make_scenario("gpt2-xl", global_batch=64)
@@ -240,7 +240,7 @@ def estimate_times(scenario: Scenario, footprints: Footprints) -> Estimates:
 def step_times(scenario: Scenario, layouts: Layouts) -> Float:
     """Step times of layouts, whether or not they fit [s].
 
-    Counted: TIME_PARTS. Left out: memory. method.md#search.
+    Counted: TIME_PARTS. Left out: memory. search.md#search.
 
     >>> scenario = make_scenario("gpt2-xl", global_batch=64)
     >>> layouts = Layouts.broadcast(dp=[8, 4], grad_accumulation=[8, 16])

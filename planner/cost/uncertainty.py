@@ -22,16 +22,12 @@ _FIRST_DEVICES = 8
 
 
 def traits_of(
-    scenario: Scenario,
-    layouts: Layouts,
-    parts_s: Mapping[str, ArrayLike],
-    *,
-    guessed: bool = False,
+    scenario: Scenario, layouts: Layouts, parts_s: Mapping[str, ArrayLike], *, guessed: bool = False
 ) -> Traits:
     """Error-model traits of layouts (n,); their step-time parts `parts_s` (n,) may be empty [s].
 
     Counted: every trait that the covariance of `planner.cost.scenario.prior` uses. Left out: the
-    number format, which has its own rates. method.md#intervals.
+    number format, which has its own rates. intervals.md#intervals.
 
     >>> parts_s = {"forward": [3.0, 3.0], "gradient_reduction": [1.0, 3.0]}
     >>> traits_of(scenario, Layouts.broadcast(dp=[8, 32]), parts_s).shares[:, 1]      # traffic
@@ -83,7 +79,7 @@ def step_outlook(
     """Expected error and spread of the step times of layouts (n,), from their parts (n,) [s].
 
     Counted: errors of the estimates of published runs, and the scenario's measured runs. Left out:
-    stalls, which are counted separately. method.md#intervals.
+    stalls, which are counted separately. intervals.md#intervals.
 
     >>> parts_s = {"forward": [3.0, 3.0], "gradient_reduction": [1.0, 3.0]}
     >>> near, far = step_outlook(scenario, Layouts.broadcast(dp=[8, 32]), parts_s).spread
@@ -100,7 +96,7 @@ def memory_outlook(scenario: Scenario, layouts: Layouts) -> Outlook:
     Counted: quantiles of published runs of the framework's class, or the scenario's measured runs
     if it has any. Left out: runs of the class that were measured by their tensors alone, which need
     not fit; correlation of runs of one source. Vovk et al. 2005; Lei et al. 2018, arXiv:1604.04173;
-    method.md#intervals.
+    intervals.md#intervals.
 
     >>> low, high = memory_outlook(scenario, Layouts.broadcast(dp=[4])).around()
     >>> low < 1 < high
@@ -120,7 +116,7 @@ def exceeding_probability(scenario: Scenario, layouts: Layouts, room: ArrayLike)
 
     Counted: measured / estimated of the class's runs that no fit has used, interpolated in the
     logarithm, with 1/(n + 1) beyond all n runs; with measured runs of the scenario, a Gaussian of
-    the logarithm. Left out: correlation of runs of one source. method.md#intervals.
+    the logarithm. Left out: correlation of runs of one source. intervals.md#intervals.
 
     >>> layouts = Layouts.broadcast(dp=[4, 4, 4])
     >>> [round(float(p)) for p in exceeding_probability(scenario, layouts, [2, 1, 0.5])]

@@ -250,6 +250,5 @@ def _docs_of(cls: type[Description]) -> Iterator[tuple[str, str]]:
 
 @functools.cache
 def _classes_of(module: str) -> dict[str, ast.ClassDef]:
-    """Parse the classes of a module's source."""
     tree = ast.parse(inspect.getsource(sys.modules[module]))
     return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}

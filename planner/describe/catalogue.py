@@ -12,7 +12,7 @@ from planner.describe.base import Description, quote
 from planner.describe.files import read_toml
 from planner.describe.framework.switches import merge_tables, split_name
 from planner.describe.machine import Machine
-from planner.describe.machine.variants import override_fields, reserve_memory, take_devices
+from planner.describe.machine.variants import vary
 from planner.describe.model.model import Model
 from planner.describe.model.traced_file import is_python_file, traced_fields
 from planner.describe.training.training_run import Dataset
@@ -103,10 +103,7 @@ def load_machine(
         # aliases are inside the files, and reading all files takes time
         is_name = name in names("machine")
         machine = _named(Machine, "machine", name if is_name else aliases().get(name.lower(), name))
-    machine = reserve_memory(
-        override_fields(machine, overrides) if overrides else machine, free_percent
-    )
-    return machine if devices is None else take_devices(machine, devices)
+    return vary(machine, overrides, free_percent, devices)
 
 
 @functools.cache
@@ -119,6 +116,16 @@ def aliases() -> dict[str, str]:
     }
 
 
+_OTHER_NAMES = {
+    "wordplay": "ezpz",
+    "nanogpt": "ddp",
+    "fsdp": "fsdp2",
+    "megatron": "megatron-lm",
+    "megatron-core": "megatron-lm",
+}
+"""Names by which people call frameworks of the catalogue."""
+
+
 def load_framework(name: str) -> Framework:
     """Load a framework by name or TOML path, with switches."""
     from planner.describe.framework.framework import Framework
@@ -129,7 +136,7 @@ def load_framework(name: str) -> Framework:
         path = Path(os.path.expanduser(plain))
         framework = _load(Framework, path).with_checked_switches()
     else:
-        framework = _named(Framework, "framework", plain)
+        framework = _named(Framework, "framework", _OTHER_NAMES.get(plain.lower(), plain))
     return framework.with_switches(*switches) if switches else framework
 
 
@@ -144,7 +151,10 @@ def _named(cls: type[D], kind: str, name: str) -> D:
     for candidate in (name, name.lower()):
         if candidate in names(kind):
             return _from_catalogue(cls, kind, candidate)
-    raise UnknownNameError(kind, name, names(kind))
+    listing = f"`planner {kind}s` lists all {len(names(kind))}"
+    if kind == "model":
+        listing += "; your own: a config.json, a TOML file, or org/name of the hub"
+    raise UnknownNameError(kind, name, names(kind), listing)
 
 
 @functools.cache

@@ -107,15 +107,15 @@ def _digits(where: str) -> CatalogueError:
 # --- writing ---------------------------------------------------------------------------------
 
 
-def write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, content: str | bytes) -> None:
     """Replace a file's content atomically; on failure leave it unchanged and raise WriteError."""
     temporary = None
     try:
         with tempfile.NamedTemporaryFile(
-            "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
+            "wb", dir=path.parent, prefix=f".{path.name}.", delete=False
         ) as file:
             temporary = file.name
-            file.write(text)
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
             mask = os.umask(0)

@@ -14,12 +14,7 @@ from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.files import read_toml
 from planner.describe.framework.framework import Framework
 from planner.describe.machine import Machine
-from planner.describe.machine.variants import (
-    MAX_FREE_PERCENT,
-    override_fields,
-    reserve_memory,
-    take_devices,
-)
+from planner.describe.machine.variants import MAX_FREE_PERCENT, vary
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.errors import LayoutError, PlannerError, shorten
@@ -83,8 +78,7 @@ class JobDescription(Description):
                 f"--devices {self.devices} uses part of one node, but --nodes is {self.nodes}; "
                 "leave one out"
             )
-        machine = reserve_memory(self.load_whole_machine(), self.leave_free)
-        return machine if self.devices is None else take_devices(machine, self.devices)
+        return vary(self.load_whole_machine(), (), self.leave_free, self.devices)
 
     def load_whole_machine(self) -> Machine:
         """Load the machine with its overrides, all its memory and all devices of a node."""
@@ -95,7 +89,7 @@ class JobDescription(Description):
             machine = self.machine
         else:
             return load_machine(self.machine, overrides)
-        return override_fields(machine, overrides) if overrides else machine
+        return vary(machine, overrides, 0.0, None)
 
     def load_frameworks(self) -> tuple[Framework, ...]:
         """Load the named frameworks."""

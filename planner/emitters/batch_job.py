@@ -48,6 +48,8 @@ class BatchJob:
     steps: int
     queue: str = ""
     """Queue that the user chose; empty: the shortest that holds the run."""
+    account: str = ""
+    """Account that pays; empty: the user sets it."""
     benchmark: bool = False
     """Whether to add a script that times collectives on these nodes."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import re
 from types import UnionType
 
 from planner.choose.plan import Plan
@@ -24,6 +25,7 @@ def emit(
     framework: Framework | None = None,
     steps: int | None = None,
     queue: str = "",
+    account: str = "",
     benchmark: bool = False,
 ) -> dict[str, str]:
     """Return files (name to text) that run a plan's recommended layout, or its `rank`-th.
@@ -43,6 +45,7 @@ def emit(
         framework=framework,
         steps=steps,
         queue=queue,
+        account=account,
         benchmark=benchmark,
     )
 
@@ -56,6 +59,7 @@ def emit_estimate(
     framework: Framework | None = None,
     steps: int | None = None,
     queue: str = "",
+    account: str = "",
     benchmark: bool = False,
 ) -> dict[str, str]:
     """Return files that run one estimate of a plan; other arguments as for `emit`."""
@@ -68,6 +72,10 @@ def emit_estimate(
     if steps is not None and steps < 1:
         raise EmitError(f"steps = {steps} must be at least 1; give a positive number")
     _check_kind("queue", queue, str, "name; write for example queue='prod'")
+    if not re.fullmatch(r"[\w.:@+-]*", account, re.ASCII):
+        raise EmitError(
+            f"account = {shorten(repr(account))} is not a name; use letters, digits and . : @ + - _"
+        )
     _check_kind("benchmark", benchmark, bool, "truth value; give True or False")
     for name, value, kind in (
         ("model", model, Model),
@@ -82,7 +90,7 @@ def emit_estimate(
         framework or load_framework(estimate.framework),
     )
     steps = planned_steps(plan.workload) if steps is None else int(steps)
-    return files_of(BatchJob(scenario, estimate, plan.nodes, steps, queue, benchmark))
+    return files_of(BatchJob(scenario, estimate, plan.nodes, steps, queue, account, benchmark))
 
 
 def _check_whole(name: str, value: int | None) -> None:

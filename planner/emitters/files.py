@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, get_args
 
+from planner.choose.verdicts.answer_lines import estimate_lines
 from planner.describe.configurations.readers.huggingface import MODULES
 from planner.describe.workload import LoraTarget
 from planner.emitters.batch_job import CHECKPOINTS, FINISHED, BatchJob, slug
@@ -81,7 +82,6 @@ def _layout(job: BatchJob) -> File:
 def _readme(job: BatchJob, recipe: Recipe, slot: Slot, files: Iterable[File]) -> str:
     """Write the README: files, variables to set, expected numbers, checks after the run."""
     estimate, launch = job.estimate, job.machine.scheduler.launch
-    fast, slow = estimate.interval_step_time_s
     variables, kind = _variables(job, recipe), job.machine.scheduler.kind
     words = [f"{name}=..." for name in variables]
     words += [f"PROGRAM={recipe.default_program}"] if recipe.default_program else []
@@ -92,6 +92,7 @@ def _readme(job: BatchJob, recipe: Recipe, slot: Slot, files: Iterable[File]) ->
         slot=slot,
         workload=job.workload,
         estimate=estimate,
+        answer=list(estimate_lines(estimate, job.machine.device.memory_bytes.value)),
         kind=kind,
         machine=slug(job.machine.name),
         files=sorted(files, key=lambda file: f"- `{file.name}`: {file.meaning}"),
@@ -99,8 +100,7 @@ def _readme(job: BatchJob, recipe: Recipe, slot: Slot, files: Iterable[File]) ->
         command=" ".join([*words, "bash", "job.sh" if kind == "none" else "submit.sh"]),
         variables=variables,
         walltime=walltime_text(slot.seconds),
-        fast=fast,
-        slow=slow,
+        slow=estimate.interval_step_time_s[1],
         checkpoints=CHECKPOINTS,
         finished=FINISHED,
         memory={
@@ -121,6 +121,8 @@ def _variables(job: BatchJob, recipe: Recipe) -> dict[str, str]:
     required = SYSTEMS[kind].variables
     if not required and kind != "none" and launch is not None and launch.account:
         required = {"PROJECT": "the account that pays for the job"}
+    if job.account:
+        required = {name: text for name, text in required.items() if name != "PROJECT"}
     return {**required, **recipe.variables}
 
 
@@ -138,8 +140,7 @@ def _queue(job: BatchJob, slot: Slot) -> dict[str, Any]:
         ],
         "limits_are_assumed": scheduler.kind_of_limits == "assumed",
         "assumed_cpus": f"{cores.value:.0f}"
-        if requests_cpus and unknown and cores.kind == "assumed"
-        else "",
+        * (requests_cpus and unknown and cores.kind == "assumed"),
     }
 
 

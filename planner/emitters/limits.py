@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 from planner.choose.legality import check
 from planner.cost.scenario import Scenario
+from planner.describe.files import read_toml
 from planner.describe.framework.support import SupportedModels
 from planner.describe.layout import STAGE_FIELDS, Layout
 from planner.emitters.batch_job import BatchJob
@@ -51,6 +53,15 @@ class FrameworkNames(Generic[T]):
             choices = f"{', '.join(first)} or {last}" if first else last
             raise not_expressible(f"{self.kind} {name}", self.framework, choices)
         return self.words[name]
+
+
+WORDS = read_toml(Path(__file__).parent / "recipes" / "words.toml")
+"""Words of frameworks by kind."""
+
+
+def framework_names(kind: str, framework: str) -> FrameworkNames[Any]:
+    """A framework's names for precisions, optimizers or schedules, from `recipes/words.toml`."""
+    return FrameworkNames(kind, framework, WORDS[framework][kind])
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +129,9 @@ class ExpressibleLayouts:
 def check_job(job: BatchJob, expressible: ExpressibleLayouts) -> None:
     """Raise EmitError if the layout, model or workload cannot be written."""
     framework, name = job.framework, shorten(job.framework.name)
-    unsupported = framework.code.unsupported_setting(job.workload)
-    if unsupported:
+    if unsupported := framework.code.unsupported_setting(job.workload):
         raise EmitError(f"{name}: {unsupported}")
-    lacks = framework.code.lacks(job.model, job.workload)
-    if lacks:
+    if lacks := framework.code.lacks(job.model, job.workload):
         raise EmitError(
             f"the files of {name} cannot express model {job.model.name[:60]!r}: {lacks}; use a "
             "framework that can, such as deepspeed or accelerate, which run the model's own code"
@@ -141,7 +150,9 @@ def check_job(job: BatchJob, expressible: ExpressibleLayouts) -> None:
     except LayoutError as error:
         reason = framework.code.unsupported_model(job.model, job.workload.sequence_length)
         why = f" ({reason})" if reason and reason not in str(error) else ""
-        raise EmitError(f"the files of {name} cannot express {job.layout}{why}: {error}") from None
+        remedy = ", such as deepspeed or accelerate, which run the model's own code" * bool(reason)
+        message = f"the files of {name} cannot express {job.layout}{why}: {error}{remedy}"
+        raise EmitError(message) from None
 
 
 def built(job: BatchJob) -> SupportedModels:

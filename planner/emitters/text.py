@@ -119,38 +119,15 @@ def _environment(folder: Path | None) -> Environment:
 # --- filters of templates ----------------------------------------------------------------------
 
 
-def _folded(text: str) -> str:
-    """Join the lines of a text into one."""
-    return " ".join(text.split())
-
-
 def _yaml_scalar(value: object) -> str:
-    """Write a scalar for YAML, quoted if YAML would read another value.
-
-    >>> _yaml_scalar("no"), _yaml_scalar(True), _yaml_scalar("adamW")
-    ("'no'", 'true', 'adamW')
-    """
+    """Write a scalar for YAML, quoted if YAML would read another value."""
     return yaml.safe_dump(value).removesuffix("...\n").rstrip("\n")
 
 
 def _tidy_json(text: str) -> str:
-    """Format a template's JSON, which may have trailing commas.
-
-    >>> print(_tidy_json('{"a": [",}", 1,],}'), end="")
-    {
-      "a": [
-        ",}",
-        1
-      ]
-    }
-    """
+    """Format a template's JSON, which may have trailing commas."""
     strict = re.sub(r'("(?:[^"\\]|\\.)*")|,(\s*[\]}])', lambda m: m[1] or m[2], text)
     return json_text(json.loads(strict))
-
-
-def _literal(value: object) -> str:
-    """Write a value as a Python literal, with strings in double quotes."""
-    return repr(value) if isinstance(value, (bool, int)) else json.dumps(value)
 
 
 def _parsed(parse: Callable[[str], object], text: str) -> str:
@@ -168,11 +145,7 @@ _CHECKED: dict[str, Callable[[str], str]] = {
 
 
 def _options(table: Mapping[str, Any]) -> str:
-    """Write options to an argument file: True for a bare one, None or False to leave it out.
-
-    >>> _options({"bf16": True, "fp16": False, "pp": 4, "sizes": (4, 2), "modules": ()})
-    '--bf16\\n--pp=4\\n--sizes\\n4\\n2\\n'
-    """
+    """Write options to an argument file: True for a bare one, None or False to leave it out."""
     lines = []
     for name, value in table.items():
         values = value if isinstance(value, (tuple, list)) else (value,)
@@ -185,9 +158,10 @@ def _options(table: Mapping[str, Any]) -> str:
 
 _FILTERS: dict[str, Callable[..., str]] = {
     "bytes": format_bytes,
-    "fold": _folded,
+    "fold": lambda text: " ".join(text.split()),
     "json": json.dumps,
-    "literal": _literal,
+    # a Python literal, with strings in double quotes
+    "literal": lambda value: repr(value) if isinstance(value, bool | int) else json.dumps(value),
     "options": _options,
     "quote": shlex.quote,
     "seconds": format_seconds,

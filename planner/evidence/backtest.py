@@ -28,15 +28,15 @@ GROUP_KEYS: dict[str, Callable[[Run], str]] = {
 }
 """Keys by which runs can be grouped."""
 
-_FIGURES = (
-    "measured_step_time_s",
-    "estimated_step_time_s",
-    "interval_step_time_s",
-    "measured_memory_bytes",
-    "estimated_memory_bytes",
-    "measured_fits",
-    "estimated_fits",
-)
+_FIGURES: dict[str, Callable[[Score], Any]] = {
+    "measured_step_time_s": lambda row: row.run.step_time_s,
+    "estimated_step_time_s": lambda row: row.estimate.step_time_s,
+    "interval_step_time_s": lambda row: list(row.interval_s) if row.interval_s else None,
+    "measured_memory_bytes": lambda row: row.run.memory_bytes,
+    "estimated_memory_bytes": lambda row: row.estimated_memory_bytes,
+    "measured_fits": lambda row: row.run.fits,
+    "estimated_fits": lambda row: row.fits,
+}
 _ABSURD = 1e6
 """Factor between measurement and estimate beyond which the measured value must be wrong."""
 
@@ -125,7 +125,6 @@ def _refusal(run: Run, step_time_s: float, memory: float) -> str:
 
 
 def _fits_with_recompute(run: Run) -> bool:
-    """True if a run fits with any recompute mode of its framework."""
     modes = run.framework.recompute
     layouts = Layouts.stack(run.layout.replaced(recompute=mode) for mode in modes)
     return bool(np.any(estimate_layouts(run.scenario, layouts).fits))
@@ -158,16 +157,7 @@ def _row_json(row: Score | RefusedRun) -> dict[str, Any]:
     if isinstance(row, RefusedRun):
         nothing = dict.fromkeys(_FIGURES)
         return {**fields, "status": "refused", "reason": row.reason, **nothing, "assumed": []}
-    figures = (
-        row.run.step_time_s,
-        row.estimate.step_time_s,
-        list(row.interval_s) if row.interval_s else None,
-        row.run.memory_bytes,
-        row.estimated_memory_bytes,
-        row.run.fits,
-        row.fits,
-    )
     only = row.fits and not row.estimate.fits
     assumed = [*row.run.assumed, *["it fits with more recompute than is assumed"] * only]
-    scored = dict(zip(_FIGURES, figures, strict=True))
+    scored = {name: figure(row) for name, figure in _FIGURES.items()}
     return {**fields, "status": "scored", "reason": None, **scored, "assumed": assumed}

@@ -108,14 +108,14 @@ def _check(runs: Sequence[Run | RefusedRun], where: str) -> None:
         reason = next((f" ({run.reason})" for run in runs if isinstance(run, RefusedRun)), "")
         raise CatalogueError(
             f"{Path(where).name} holds no run with a step time or a memory that can be estimated"
-            f"{reason}; see docs/runs.md for its columns"
+            f"{reason}; see docs/howto/own-runs.md for its columns"
         )
 
 
 def learn(runs: Iterable[Run | RefusedRun]) -> Learned:
     """Learn from log(measured / estimated) of runs; of more than `MOST_RUNS`, from an even sample.
 
-    Odd runs are weighted when the experience is applied (method.md#intervals).
+    Odd runs are weighted when the experience is applied (intervals.md#intervals).
     """
     backtest = score(runs)
     timed = _sample([(s, e) for s in backtest.scores if (e := s.error) is not None])
@@ -139,7 +139,6 @@ def _sample(scores: list[tuple[Score, float]]) -> list[tuple[Score, float]]:
 
 
 def _experience(runs: list[tuple[Traits, float]]) -> MeasuredRuns | None:
-    """Join traits and errors of runs; None without runs."""
     if not runs:
         return None
     errors = np.array([error for _, error in runs])

@@ -48,17 +48,7 @@ class Measured:
         return self.estimated_s / self.time_s - 1
 
 
-_SPELLINGS = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "sendrecv": "send_recv",
-    "broadcast": "broadcast",
-    "scatter": "scatter",
-    "gather": "gather",
-    "reduce": "reduce",
-}
+_SPELLINGS = {op.replace("_", ""): op for op in sorted(OPERATIONS, key=len, reverse=True)}
 """Operations by the letters of their name; a longer name comes before names it contains."""
 _NUMBER = r"\d+(?:\.\d*)?"
 _TEST_LINE = re.compile(
@@ -70,10 +60,6 @@ _MAX_FILE_BYTES = 10_000_000
 _MAX_NODES = 1_000_000
 _MAX_SIZE_BYTES = 1e15
 _MAX_TIME_S = 1e6
-
-
-def _is_header(line: str) -> bool:
-    return len(line) < 1000 and all(column in line for column in _COLUMNS[1:])
 
 
 def _operation(text: str) -> str | None:
@@ -89,7 +75,8 @@ def read_measured(
         raise CatalogueError(f"nodes = {nodes} must be between 1 and {_MAX_NODES:,}; correct it")
     text = read_text(path, limit=_MAX_FILE_BYTES).lstrip("\ufeff")
     # a launcher may have printed lines before the table
-    header = next((line for line in text.splitlines() if _is_header(line)), "")
+    short = (line for line in text.splitlines() if len(line) < 1000)
+    header = next((line for line in short if all(name in line for name in _COLUMNS[1:])), "")
     if header:
         text = text[text.index(header) :]
         rows, refused = _from_csv(text, header, nodes)

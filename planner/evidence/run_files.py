@@ -33,26 +33,13 @@ _PROBE = 65_536
 _SMALL = 1_000_000
 """Largest size [B] of a JSON file that may be output of `compare`."""
 _COLUMNS = (
-    "n_gpus",
-    "gpu",
-    "model",
-    "n_layers",
-    "hidden",
-    "seq_len",
-    "framework",
-    "dp",
-    "tp",
-    "pp",
-    "micro_batch",
-    "global_batch",
-    "step_time_s",
-    "tokens_per_s_per_gpu",
-    "samples_per_s",
-)
+    "n_gpus", "gpu", "model", "n_layers", "hidden", "seq_len", "framework", "dp", "tp", "pp",
+    "micro_batch", "global_batch", "step_time_s", "tokens_per_s_per_gpu", "samples_per_s",
+)  # fmt: skip
 """A table of runs has at least two of these columns."""
 _WAYS = (
-    "give a CSV of runs (docs/runs.md), LOG=JOB.json for a log, or what `planner compare --json` "
-    "printed"
+    "give a CSV of runs (docs/howto/own-runs.md), LOG=JOB.json for a log, or what "
+    "`planner compare --json` printed"
 )
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from planner.ask.answer import Answer, Row
+from planner.choose.verdicts.answer_lines import percent_chance
 from planner.show.descriptions import format_quantity
-from planner.show.words import percent_chance
 from planner.tables import Block, Column, Line, Notes, Table, page
 from planner.units import format_amount, format_bytes, format_count, format_rate, format_seconds
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from planner.choose.verdicts.layout_words import layout_words
 from planner.describe.base import Description, Quantity, quote
 from planner.describe.configurations.configuration import Configuration
 from planner.describe.framework.framework import Framework
@@ -16,7 +17,6 @@ from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.model.traced_file import Traced, TracedBlock
 from planner.errors import shorten
-from planner.show.layout_words import layout_words
 from planner.tables import Block, Column, Line, Notes, Record, Table, page
 from planner.units import counted, format_bytes, format_count, format_rate, format_seconds
 

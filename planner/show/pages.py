@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from planner.choose.plan import Plan
 from planner.choose.simulation.step_simulation import SPEEDUP, Simulation
+from planner.choose.verdicts.answer_lines import answer_lines, fit_word, step_interval
 from planner.cost.estimate import Estimate
 from planner.evidence.learning import Learned
 from planner.show import answers, descriptions, training, words
+from planner.show.first_screen import alternatives_table
 from planner.show.measured_runs import corrected
 from planner.show.plan_report import estimate_tables, ranked_table, strategies_table
 from planner.sweeps import Swept
@@ -23,19 +26,17 @@ _MAX_ROWS = 8
 
 @page.register
 def plan_page(plan: Plan) -> list[Block]:
-    """Return the verdict of a plan, its fastest layouts, strategies, and dropped layouts."""
-    blocks: list[Block] = [Line(f"{words.job_sentence(plan)}."), Line(words.plan_sentence(plan))]
-    if plan.recommended is not None:
-        blocks.append(Line(words.cost_sentence(plan, plan.recommended)))
+    """Return the answer lines of a plan, its alternatives, strategies, and what is behind them."""
+    blocks: list[Block] = [Line(f"{label}: {text}") for label, text in answer_lines(plan)]
     if plan.training is not None:
         blocks += training.training_page(plan.training)
     if plan.ranked:
-        blocks.append(ranked_table(plan))
+        blocks += [alternatives_table(plan), replace(ranked_table(plan), folded=True)]
     dropped = tuple(f"{reason.reason}: {reason.count:,}" for reason in plan.dropped)
     return [
         *blocks,
         strategies_table(plan),
-        Notes(plan.notes),
+        Notes((words.queue_sentence(plan), words.size_sentence(plan), *plan.notes)),
         Notes(dropped, f"{plan.num_candidates:,} layouts evaluated; what was dropped"),
     ]
 
@@ -44,8 +45,8 @@ def plan_page(plan: Plan) -> list[Block]:
 def estimate_page(estimate: Estimate) -> list[Block]:
     """Return whether a layout fits, its step time, and the parts of time and memory."""
     figures = f"{estimate.layout} [{estimate.framework}]: {words.step_figures(estimate)}"
-    doubt = [Line(words.tight_warning(estimate))] if estimate.tight else []
-    return [Line(f"{words.fit_word(estimate)}: {figures}"), *doubt, *estimate_tables(estimate)]
+    doubt = [Line(f"{words.memory_interval(estimate)}.")] if estimate.tight else []
+    return [Line(f"{fit_word(estimate)}: {figures}"), *doubt, *estimate_tables(estimate)]
 
 
 @page.register
@@ -122,7 +123,7 @@ def _sentences(simulation: Simulation) -> Iterator[str]:
 
 def _length(simulation: Simulation) -> str:
     estimate = simulation.estimate
-    closed_form = f"{estimate.step_time_s:.4g} s ({words.step_interval(estimate)})"
+    closed_form = f"{estimate.step_time_s:.4g} s ({step_interval(estimate)})"
     length = f"step {simulation.makespan_s:.4g} s played; `planner estimate` has {closed_form}"
     if abs(simulation.difference) < 1e-9:
         return f"{length}, the same"

@@ -4,39 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from rich.console import Console
 from rich.text import Text
 
-from planner.choose.plan import Plan
-from planner.choose.preferences import preferences
+from planner.choose.plan import Plan, Verdict
 from planner.choose.simulation.step_simulation import Simulation
-from planner.choose.verdicts.strategy_verdicts import Verdict
+from planner.choose.verdicts.answer_lines import answer_lines, fit_word, other_ways, percent_chance
+from planner.choose.verdicts.layout_words import CODE
 from planner.cost.estimate import Estimate
 from planner.cost.parts import part
 from planner.describe.machine import Machine
 from planner.show import words
+from planner.show.first_screen import (
+    ANSWER_STYLES,
+    FIT_STYLES,
+    fit_of,
+    print_answer,
+    print_tables,
+    risk_style,
+)
 from planner.show.terminal import print_notes, print_table, show
 from planner.tables import Column, Record, Table
-from planner.units import format_amount, format_bytes, format_seconds
+from planner.units import format_bytes, format_seconds
 
 _MAX_ROWS = 8
-_FIT_STYLES = {"no": "red", "tight": "yellow", "yes": "green"}
+
+Detail = Literal["lines", "screen", "all"]
+"""How much of a plan is printed."""
 
 
 def ranked_table(plan: Plan) -> Table:
     """Return the fastest layouts of a plan, one of each kind."""
-
-    def risk_style(risk: float) -> str:
-        return "yellow" if risk > preferences().risk else ""
-
     columns = (
         Column("framework", "framework"),
         Column("layout", "layout", min_width=24),
         Column("step_time_s", "step", format_seconds),
         Column("mfu", "MFU", lambda mfu: f"{100 * mfu:.1f} %"),
         Column("memory_bytes", "memory", format_bytes),
-        Column("risk", "out of memory", words.percent_chance, style=risk_style),
+        Column("risk", "out of memory", percent_chance, style=risk_style),
         Column("parts", "slowest parts", min_width=24),
     )
     records = (
@@ -69,7 +76,7 @@ def strategies_table(plan: Plan) -> Table:
     """Return the verdict on every classic strategy, and the cheapest change that makes it fit."""
     columns = (
         Column("strategy", "strategy"),
-        Column("fits", "fits", style=lambda fits: _FIT_STYLES[fits]),
+        Column("fits", "fits", style=lambda fits: FIT_STYLES[fits]),
         Column("step_time_s", "step", format_seconds),
         Column("layout", "layout"),
         Column("why", "why"),
@@ -80,11 +87,10 @@ def strategies_table(plan: Plan) -> Table:
 
 def _strategy(verdict: Verdict) -> Record:
     estimate = verdict.estimate
-    fitting = estimate if verdict.fits else None
     return {
         "strategy": verdict.name,
-        "fits": "no" if fitting is None else "tight" if fitting.tight else "yes",
-        "step_time_s": fitting and fitting.step_time_s,
+        "fits": fit_of(verdict),
+        "step_time_s": estimate.step_time_s if estimate and verdict.fits else None,
         "layout": f"{estimate.layout} [{estimate.framework}]" if estimate else "",
         "why": verdict.why,
         "fix": verdict.fix,
@@ -125,15 +131,23 @@ def _parts(title: str, parts: Mapping[str, float], text: Callable[[float], str])
     return Table(records, title, columns, ("total", text(total), ""))
 
 
-_STYLES = {"Fits": "bold green", "Fits, but tight": "bold yellow", "Does not fit": "bold red"}
+def show_plan(
+    plan: Plan, out: Console, lessons: Sequence[str] = (), detail: Detail = "screen"
+) -> None:
+    """Print a plan: the answer's lines, one screen with alternatives and strategies, or all."""
+    print_answer(answer_lines(plan), out)
+    print_notes(lessons, out)
+    if detail == "lines":
+        return
+    out.print()
+    if detail == "all":
+        _show_explanation(plan, out)
+    else:
+        print_tables(plan, out)
 
 
-def show_plan(plan: Plan, out: Console, lessons: Sequence[str] = ()) -> None:
-    """Print a plan: verdict, lessons from measured runs, ranked layouts, strategies, notes."""
-    out.print(verdict(plan))
-    if lessons:
-        print_notes(lessons, out)
-        out.print()
+def _show_explanation(plan: Plan, out: Console) -> None:
+    """Print what is behind a plan: training, layouts with their code, strategies, notes."""
     if plan.training is not None:
         show(plan.training, out)
         out.print()
@@ -144,47 +158,17 @@ def show_plan(plan: Plan, out: Console, lessons: Sequence[str] = ()) -> None:
     reasons = Column("", "why, and the cheapest change that makes it fit", _reason, min_width=24)
     print_table(replace(strategies, columns=(*strategies.columns[:3], reasons)), out)
     out.print()
-    print_notes(plan.notes, out)
+    more = (other_ways(plan), words.queue_sentence(plan), words.size_sentence(plan))
+    print_notes([*filter(None, more), *plan.notes], out)
+    legend = Table(
+        tuple({"code": code, "meaning": meaning} for code, meaning in CODE.items()),
+        "\nCode of layouts",
+        (Column("code", "code"), Column("meaning", "meaning", min_width=30)),
+    )
+    print_table(legend, out)
     dropped = ", ".join(f"{reason.reason} {reason.count:,}" for reason in plan.dropped)
     summary = f"\n{words.search_summary(plan)}. Dropped: {dropped or 'none'}."
     out.print(summary, style="dim", highlight=False)
-
-
-def verdict(plan: Plan) -> Text:
-    """Return the answer of a plan in a few lines."""
-    estimate, job = plan.recommended, words.job_sentence(plan)
-    if estimate is None:
-        lines = Text(f"Nothing fits: {job}.\n", style="bold red")
-        return lines.append(f"{words.closest_strategy(plan)}\n", style="not bold default")
-    fits = words.fit_word(estimate)
-    headline = words.headline(plan)
-    lines = Text(f"{fits}: {job}.\n", style=_STYLES[fits])
-    for sentence, style in (
-        (headline and f"{headline} --exact keeps to the job as asked.", "yellow"),
-        (f"Recommended: {estimate.layout}  [{estimate.framework}]", "default"),
-        (_figures(plan, estimate), "not bold default"),
-        (f"  {words.tight_warning(estimate)}".rstrip(), "yellow"),
-        (f"  {plan.scale_note}".rstrip(), "yellow"),
-        (f"  {words.fastest_gain(plan)}".rstrip(), "not bold default"),
-        (f"  {plan.files_note}".rstrip(), "not bold default"),
-        (f"  {words.other_ways(plan)}".rstrip(), "not bold default"),
-    ):
-        if sentence:
-            lines.append(f"{sentence}\n", style=style)
-    return lines
-
-
-def _figures(plan: Plan, estimate: Estimate) -> str:
-    """Format the figures of the recommended layout in two lines."""
-    device, host = estimate.memory_bytes["total"], estimate.host_memory_bytes["total"]
-    step = (
-        f"  step {format_seconds(estimate.step_time_s)} ({words.step_interval(estimate)})   "
-        f"MFU {100 * estimate.mfu:.1f} %   "
-        f"{format_amount(estimate.tokens_per_s)} {words.throughput_unit(estimate)}/s "
-        f"({format_amount(estimate.tokens_per_s / plan.num_devices)} per device)   "
-        f"{format_bytes(device)} per device, {format_bytes(host)} per host"
-    )
-    return f"{step}\n  {words.cost_sentence(plan, estimate)}"
 
 
 def _reason(record: Record) -> str:
@@ -198,7 +182,7 @@ def show_estimate(
 ) -> None:
     """Print one estimate: verdict, time by part, memory by part and by stage."""
     device, host = machine.device.memory_bytes.value, machine.node.host_memory_bytes.value
-    head = Text(words.fit_sentence(estimate, machine), _STYLES[words.fit_word(estimate)])
+    head = Text(words.fit_sentence(estimate, machine), ANSWER_STYLES[fit_word(estimate)])
     out.print(Text.assemble(head, f": {estimate.layout} [{estimate.framework}]"))
     out.print(words.step_figures(estimate), highlight=False)
     for table in estimate_tables(estimate, device, host):

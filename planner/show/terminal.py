@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -26,8 +27,9 @@ class _Console(Console):
 
 
 def console() -> Console:
-    """Return standard output as a console: as wide as the terminal, or wide for a pipe."""
-    return _Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    """Return standard output as a console: as wide as the terminal or COLUMNS; wide for a pipe."""
+    has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return _Console(width=None if has_width else _PIPE_WIDTH)
 
 
 def show(result: object, out: Console) -> None:
@@ -78,7 +80,10 @@ def print_table(table: Table, out: Console) -> None:
         )
     if table.total:
         printed.add_row(*map(Text, table.total), style="bold")
-    out.print(printed)
+    for segments in out.render_lines(printed, pad=False):
+        line = Text.assemble(*((each.text, each.style or "") for each in segments))
+        line.rstrip()
+        out.print(line)
 
 
 def _column_widths(table: Table, width: int) -> list[int] | None:

@@ -153,7 +153,6 @@ def _plan_cells(question: _LoadedQuestion) -> Cells:
 
 
 def _completed(question: _LoadedQuestion, **changes: Any) -> CompletedLayout:
-    """Complete the layout, workload and framework of a question."""
     fields: dict[str, Any] = {"workload": question.workload, "framework": question.framework}
     return complete_layout(
         question.model,
@@ -169,11 +168,7 @@ def _estimate_cells(question: _LoadedQuestion) -> Cells:
     completed = _completed(question)
     layout, workload = completed.layout, completed.workload
     result = estimate(
-        question.model,
-        question.machine,
-        layout,
-        workload=workload,
-        framework=completed.framework,
+        question.model, question.machine, layout, workload=workload, framework=completed.framework
     )
     nodes = -(-layout.world // question.machine.node.num_devices)
     return {

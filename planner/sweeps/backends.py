@@ -127,21 +127,14 @@ def _interrupts_blocked() -> Iterator[None]:
 
     Ctrl-C reaches every process of a terminal's group: a worker would print a traceback.
     """
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    from multiprocessing import resource_tracker
+    from joblib.externals.loky.backend import resource_tracker
 
-    from joblib.externals.loky.backend import resource_tracker as loky_tracker
+    from planner.validate.ranks.launch import interrupts_blocked
 
     # a tracker that starts later would unblock the signal again
     resource_tracker.ensure_running()
-    loky_tracker.ensure_running()
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
+    with interrupts_blocked():
         yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def answer_in_worker(parent: int, task: Task) -> list[Answer]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import tempfile
+import io
 import typing
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -31,11 +30,7 @@ def _types(kind: type[Description], names: Iterable[str] | None = None) -> Colum
 
 
 def _type(annotation: Any) -> type:
-    """Choose the type of a column for a field.
-
-    >>> _type(int), _type(float | None), _type(tuple[str, ...]), _type(typing.Literal["a"])
-    (<class 'int'>, <class 'float'>, <class 'str'>, <class 'str'>)
-    """
+    """Choose the type of a column for a field."""
     if typing.get_origin(annotation) in (UnionType, typing.Union):
         return _type(next(a for a in typing.get_args(annotation) if a is not type(None)))
     return annotation if annotation in (bool, int, float) else str
@@ -142,13 +137,10 @@ def check_table(path: Path, journal: Path) -> None:
 
 def write_table(path: Path, columns: Columns, rows: Sequence[Record]) -> None:
     """Replace a table atomically; equal rows give equal bytes."""
-    if path.suffix == ".csv":
-        write_atomically(path, csv_text(columns, rows))
-    else:
-        _write_parquet(path, columns, rows)
+    write_atomically(path, (csv_text if path.suffix == ".csv" else _parquet)(columns, rows))
 
 
-def _write_parquet(path: Path, columns: Columns, rows: Sequence[Record]) -> None:
+def _parquet(columns: Columns, rows: Sequence[Record]) -> bytes:
     import pyarrow
     from pyarrow import parquet
 
@@ -157,19 +149,6 @@ def _write_parquet(path: Path, columns: Columns, rows: Sequence[Record]) -> None
         name: pyarrow.array([row.get(name) for row in rows], types[kind])
         for name, kind in columns.items()
     }
-    draft = None
-    try:
-        handle, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        os.close(handle)
-        parquet.write_table(pyarrow.table(arrays), draft, compression="zstd")
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(draft, 0o666 & ~mask)  # the usual permissions; mkstemp makes private files
-        os.replace(draft, path)
-    except OSError as error:
-        if draft is not None and os.path.exists(draft):
-            os.unlink(draft)
-        raise WriteError(
-            f"cannot write {shorten_path(path)}: {error.strerror or error}; free space or choose "
-            "another path. What was there before is unchanged"
-        ) from None
+    table = io.BytesIO()
+    parquet.write_table(pyarrow.table(arrays), table, compression="zstd")
+    return table.getvalue()

@@ -179,7 +179,7 @@ def _lists(fields: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Turn every single value into a list of one."""
     for name in fields:
         if name not in SweepPart.model_fields:
-            listing = f"in {where}; docs/sweeps.md has all"
+            listing = f"in {where}; docs/howto/sweeps.md has all"
             raise UnknownNameError("field", str(name), SweepPart.model_fields, listing)
     return {
         name: value if name == "kind" else _field_values(name, value, where)
@@ -217,11 +217,7 @@ def _table(kind: type[Description], table: Any, where: str) -> dict[str, list[An
 
 
 def _values(kind: type[Description], name: str, value: Any) -> list[Any]:
-    """List the values of a table's field; a list field takes several as a list of lists.
-
-    >>> _values(Workload, "frozen", ["head"]), _values(Workload, "frozen", [[], ["head"]])
-    ([['head']], [[], ['head']])
-    """
+    """List the values of a table's field; a list field takes several as a list of lists."""
     if not isinstance(value, list | tuple | range):
         return [value]
     if name in _list_fields(kind) and not any(isinstance(v, list | tuple) for v in value):

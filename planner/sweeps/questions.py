@@ -19,7 +19,7 @@ from planner.describe.base import Description
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.framework.framework import Framework
 from planner.describe.machine import Machine
-from planner.describe.machine.variants import override_fields, reserve_memory, take_devices
+from planner.describe.machine.variants import vary
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.sweeps.columns import cell
@@ -27,16 +27,9 @@ from planner.sweeps.definition import Kind, SweepPart, combinations
 
 _PACKAGE = Path(__file__).parents[1]
 _ANSWERING = (
-    "errors.py",
-    "units.py",
-    "describe",
-    "cost",
-    "training",
-    "choose",
-    "validate",
-    "sweeps/answer_cells.py",
-    "sweeps/columns.py",
-)
+    "errors.py", "units.py", "describe", "cost", "training", "choose", "validate",
+    "sweeps/answer_cells.py", "sweeps/columns.py",
+)  # fmt: skip
 """Files and folders of code that answers and their cells depend on."""
 _KINDS = (".py", ".toml", ".csv")
 
@@ -153,10 +146,7 @@ def _questions_of(part: SweepPart, descriptions: dict[str, str]) -> Iterator[Que
         return digest(text), description
 
     models = [with_digest(m if isinstance(m, Model) else load_model(m)) for m in part.models]
-    machines = [
-        (with_digest(_machine(*variant)), variant[1:])
-        for variant in itertools.product(part.machines, part.sets, part.leave_free, part.devices)
-    ]
+    machines = [(with_digest(machine), variant) for machine, variant in _machines(part)]
     frameworks_searched = [
         [with_digest(f if isinstance(f, Framework) else load_framework(f)) for f in together]
         for together in part.frameworks
@@ -178,7 +168,7 @@ def _questions_of(part: SweepPart, descriptions: dict[str, str]) -> Iterator[Que
         key = digest(canonical({**content, "kind": part.kind, "code": fingerprint()}))
         cells = {
             "machine": machine[1].name,
-            **_variant_cells(*variant),
+            **variant,
             "model": model[1].name,
             "nodes": nodes,
             "asked_frameworks": " ".join(each.name for _, each in frameworks),
@@ -187,18 +177,14 @@ def _questions_of(part: SweepPart, descriptions: dict[str, str]) -> Iterator[Que
         yield Question(key, **content, cells=cells)
 
 
-def _machine(
-    machine: str | Machine, overrides: tuple[str, ...], free: float, devices: int | None
-) -> Machine:
-    """Load a machine by name, or take its description, and apply the overrides."""
-    if isinstance(machine, str):
-        return load_machine(machine, overrides, free, devices)
-    changed = reserve_memory(override_fields(machine, overrides) if overrides else machine, free)
-    return changed if devices is None else take_devices(changed, devices)
-
-
-def _variant_cells(overrides: tuple[str, ...], free: float, devices: int | None) -> dict[str, Any]:
-    return {"set": " ".join(overrides), "leave_free_percent": free, "devices": devices}
+def _machines(part: SweepPart) -> Iterator[tuple[Machine, dict[str, Any]]]:
+    """Yield every machine of a part, varied, with the cells of its variation."""
+    for machine, words, free, devices in itertools.product(
+        part.machines, part.sets, part.leave_free, part.devices
+    ):
+        loaded = machine if isinstance(machine, Machine) else load_machine(machine)
+        cells = {"set": " ".join(words), "leave_free_percent": free, "devices": devices}
+        yield vary(loaded, words, free, devices), cells
 
 
 def _varied_cells(model: Model, varied: dict[str, Any], kind: Kind) -> dict[str, Any]:

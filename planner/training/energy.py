@@ -52,7 +52,7 @@ def node_power(machine: Machine, stated_watts: float | None = None) -> NodePower
 
     Counted: the rated power of the node, or that of its devices times a usual ratio, times the
     measured fraction. Left out: utilisation of the devices by this job, switches, storage, cooling
-    (`energy_kwh`). arXiv:2506.14551; arXiv:2412.08602; method.md#energy.
+    (`energy_kwh`). arXiv:2506.14551; arXiv:2412.08602; training.md#energy.
 
     >>> round(node_power(load_machine("dgx-h100")).watts)       # 76 % of 10.2 kW
     7752

@@ -138,7 +138,7 @@ def sum_parts(parts: tuple[TrainingPart, ...]) -> Amount:
     """Sum of parts, with its interval [s].
 
     Counted: errors that follow the steps add up linearly, independent errors in quadrature. Left
-    out: other correlations. method.md#whole-trainings.
+    out: other correlations. training.md#whole-trainings.
 
     >>> steps = TrainingPart("steps", Amount(100.0, 90.0, 120.0), with_steps=True)
     >>> start = TrainingPart("start_up", Amount(20.0, 20.0, 35.0))
@@ -163,7 +163,7 @@ def bill_training(
     """Node-hours of a training, and the energy, emissions and price that follow from them.
 
     Counted: all nodes for the whole time; the centre's overhead (PUE); stated prices per node-hour
-    and per kWh. Left out: waiting in queues, manufacture of the hardware. method.md#energy.
+    and per kWh. Left out: waiting in queues, manufacture of the hardware. training.md#energy.
 
     >>> steps = TrainingPart("steps", Amount(3600.0, 1800.0, 7200.0))
     >>> bill_training((steps,), 2, Charges(), None).node_hours

@@ -81,6 +81,43 @@ def test_another_job_waits_to_be_asked() -> None:
     assert "An answer takes some seconds" in app.info[0].value
 
 
+def test_an_answer_is_in_the_address_until_the_question_changes() -> None:
+    app = _page(question="host")
+    assert "answer" not in app.query_params
+    app.button(key="ask_start").click().run()
+    assert "1" in app.query_params["answer"]
+    link = app.code[-1].value
+    assert "answer=1" in link
+    verdict = app.success[0].value
+    # the link alone answers, in a session of its own
+    assert _page(question="host", answer="1").success[0].value == verdict
+    app.selectbox(key="question").set_value("scaling").run()
+    assert "answer" not in app.query_params
+    assert "An answer takes some seconds" in app.info[0].value
+
+
+def test_an_option_changed_with_the_click_is_in_the_answer() -> None:
+    app = _page(question="zero", answer="1")
+    app.checkbox(key="ask_alone").check()
+    app.button(key="ask_start").click().run()
+    assert app.success[0].value == escape(
+        QUESTIONS["zero"]("gpt2", "polaris", workload=_WORKLOAD, alone=True, nodes=2).verdict
+    )
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_controls_are_labelled_with_words(name: str) -> None:
+    for option in parameters(QUESTIONS[name]):
+        label = option.bounds.label
+        if option.name == "nodes":
+            continue
+        assert len(label.split()) > 1 or label == "Dataset", option.name
+        if "percent" in option.bounds.help.lower():
+            assert "[%]" in label
+        if option.name.endswith("_s") or "econds" in option.bounds.help:
+            assert "[s]" in label
+
+
 def test_what_cannot_be_asked_is_one_sentence() -> None:
     app = _page(question="machine", ask_against="nowhere")
     app.button(key="ask_start").click().run()
@@ -107,5 +144,5 @@ def test_wishes_that_cannot_be_are_said() -> None:
 def test_options_are_called_as_their_fields_are() -> None:
     app = _page(question="cheapest")
     said = next(each.value for each in app.caption if "node-hours" in each.value)
-    assert "need more jobs than most jobs are skipped" in said
+    assert 'need more jobs than "Largest number of jobs in a row" are skipped' in said
     assert "`" not in said

@@ -42,10 +42,13 @@ def test_pages_load_at_three_widths_in_both_themes(window: Callable[[], Any]) ->
         here.open(path + _SMALL).drawn()
         assert here.page.locator("h1").inner_text() == module.TITLE
         assert here.page.get_by_text("Page not found").count() == 0
-        if path == "fit":
-            here.page.set_viewport_size({"width": 390, "height": 844})
-            # the answer is on the first screen of a phone
-            assert here.page.locator("[data-testid=stAlert]").first.bounding_box()["y"] < 800
+        if path in ("fit", "layout"):
+            # the answer is on the first screen, also of a phone
+            for width, height in ((1440, 900), (390, 844)):
+                here.page.set_viewport_size({"width": width, "height": height})
+                answer = here.page.locator("[data-testid=stAlert]").first.bounding_box()
+                assert answer["y"] < height - 44
+                assert path == "fit" or answer["y"] + answer["height"] < height
         # also what is folded away
         here.page.evaluate("() => document.querySelectorAll('details').forEach(d => d.open = true)")
         for rules in (_RULES, _COLOURS):
@@ -58,6 +61,26 @@ def test_pages_load_at_three_widths_in_both_themes(window: Callable[[], Any]) ->
                 # the next page begins with the theme in which this one ends
                 schemes.reverse()
                 here.page.emulate_media(color_scheme=schemes[0])
+
+
+def test_no_bar_of_tools_lies_over_figures_or_headings_of_a_phone(
+    window: Callable[[], Any],
+) -> None:
+    here = window()
+    here.page.set_viewport_size({"width": 390, "height": 844})
+    here.open(_SMALL).drawn()
+    page = here.page
+    page.locator(".js-plotly-plot").first.wait_for()
+    assert page.locator(".modebar").count()
+    assert not any(each.is_visible() for each in page.locator(".modebar").all())
+    table = page.locator("[data-testid=stDataFrame]").first
+    table.hover()
+    tools = page.locator("[data-testid=stElementToolbar]:visible").first.bounding_box()
+    heading = page.locator("h2", has_text="Layouts that fit").bounding_box()
+    assert tools["y"] >= heading["y"] + heading["height"] - 1
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.locator(".js-plotly-plot").first.hover()
+    assert page.locator(".modebar").first.is_visible()
 
 
 def _stands_in(here: Any, widths: tuple[int, ...]) -> None:
@@ -133,6 +156,7 @@ def test_downloads_parse_and_say_what_they_are(window: Callable[[], Any]) -> Non
 def _upload(here: Any, kind: str, name: str, data: bytes) -> None:
     box = here.page.locator(f".st-key-{kind}_file_0, [class*=st-key-{kind}_file_]").first
     if not box.is_visible():
+        here.page.get_by_text("More about the job").first.click()
         here.page.get_by_text("Your own model or machine").first.click()
     box.locator("input[type=file]").set_input_files(
         {"name": name, "mimeType": "application/octet-stream", "buffer": data}
@@ -157,10 +181,10 @@ def test_own_model_is_named_changed_put_aside_and_removed(window: Callable[[], A
     here.page.get_by_role("textbox", name="Name").fill("deeper")
     here.page.keyboard.press("Tab")
     here.page.get_by_role("button", name="Use these numbers").click()
-    here.says("deeper fits on 1 node")
-    here.settle().pick("Model", "gpt2-xl").says("gpt2-xl fits on 1 node")
+    here.says("deeper on 1 node")
+    here.settle().pick("Model", "gpt2-xl").says("gpt2-xl on 1 node")
     assert "config=" not in here.settle().asked
-    here.pick("Model", "deeper").says("deeper fits on 1 node")
+    here.pick("Model", "deeper").says("deeper on 1 node")
     here.settle().page.get_by_role("button", name="Remove").first.click()
     here.says("llama-3-8b")
     assert here.settle().value("Model") == "llama-3-8b"
@@ -169,17 +193,18 @@ def test_own_model_is_named_changed_put_aside_and_removed(window: Callable[[], A
 
 def test_model_of_the_hub_is_asked_by_its_name(window: Callable[[], Any]) -> None:
     here = window().open("?nodes=1").pick("Model", "here/small")
-    verdict = here.says("here/small fits on 1 node")
+    verdict = here.says("here/small on 1 node")
     assert here.settle().asked == "?model=here%2Fsmall&nodes=1"
     # a copied link plans the same model in another window, and not that of another's last name
     there = window().open(here.asked)
-    assert there.says("here/small fits") == verdict
+    assert there.says("here/small on 1 node") == verdict
     assert there.value("Model") == "here/small"
-    assert there.open("?nodes=1&model=there/small@v2").says("there/small@v2 fits") != verdict
+    assert there.open("?nodes=1&model=there/small@v2").says("there/small@v2 on 1 node") != verdict
     with there.page.expect_download() as download:
         there.page.get_by_role("button", name="Plan (JSON)").click()
     assert download.value.suggested_filename == "there-small-v2-polaris-1-plan.json"
     # its numbers can be changed as those of the catalogue can
+    there.page.get_by_text("More about the job").first.click()
     there.page.get_by_text("Your own model or machine").first.click()
     there.page.get_by_role("button", name="Change its numbers").first.click()
     text = there.page.get_by_role("textbox", name="Description")
@@ -190,7 +215,7 @@ def test_model_of_the_hub_is_asked_by_its_name(window: Callable[[], Any]) -> Non
     assert here.settle().value("Model") == "llama-3-8b"
     here.pick("Model", "here/nothing").says("that you may read")
     # a part of a name suffices, as in any list
-    here.settle().pick("Model", "gpt2-x").says("gpt2-xl fits")
+    here.settle().pick("Model", "gpt2-x").says("gpt2-xl on 1 node")
 
 
 def test_wrong_uploads_are_answered_kindly(window: Callable[[], Any], tmp_path: Path) -> None:
@@ -292,6 +317,6 @@ def test_the_largest_job_answers_every_change(window: Callable[[], Any]) -> None
     here.says("on 10,000 nodes")
     here.number("Nodes", 5000).says("on 5,000 nodes")
     before = here.settle().says("on 5,000 nodes")
-    here.number("Sequence [tokens]", 4096).reads("sequences of 4,096 tokens")
+    here.number("Sequence [tokens]", 4096).says("x 4,096 tokens a step")
     assert here.settle().says("on 5,000 nodes") != before
     here.pick("Model", "gpt3-175b").says("gpt3-175b")

@@ -11,6 +11,9 @@ import pytest
 pytest.importorskip("streamlit")
 
 from planner.app.views.trust import read_upload
+from planner.describe.catalogue import load_machine
+from planner.errors import PlannerError
+from planner.evidence.logs.log_job import read_job
 from planner.evidence.logs.steps import LogError
 
 _STEPS = [
@@ -78,3 +81,9 @@ def test_other_files_are_answered_in_one_sentence(name: str, data: bytes, words:
     said = str(found.value)
     assert said.startswith(name)
     assert not [word for word in ("\n", "tmp/", "--") if word in said]
+
+
+def test_a_log_without_a_model_is_named_as_its_user_named_it() -> None:
+    with pytest.raises(PlannerError, match=r"^nano\.log does not state the model") as found:
+        read_job(read_upload(_LINES, "nano.log"), load_machine("polaris"), {"dp": 4})
+    assert "/" not in found.value.plain

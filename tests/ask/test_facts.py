@@ -8,7 +8,7 @@ import pytest
 
 import planner
 from planner import Layout, ask
-from planner.ask.layouts.sensitivity import facts_of, measuring_command, scaled
+from planner.ask.layouts.sensitivity import _step, facts_of, measuring_command, scaled
 from planner.describe.machine import Machine
 from planner.errors import LayoutError
 from tests.ask.jobs import SHORT
@@ -191,3 +191,7 @@ def test_the_rate_of_wires_matters_as_estimates_say() -> None:
 def test_numbers_move_by_some_percent(by: float) -> None:
     with pytest.raises(LayoutError, match=r"by = .* must lie between 0\.1 and 50"):
         ask.sensitivity("gpt2", "polaris", workload=SHORT, by=by)
+
+
+def test_integers_move_by_a_multiple_of_a_power_of_two() -> None:
+    assert (_step(4096.0, 0.1), _step(0.5, 0.1)) == (0.125, 0.1)

@@ -27,7 +27,8 @@ def test_parts_of_the_json_add_up(capsys: Captured, line: str) -> None:
 
 @pytest.mark.parametrize("line", [PLAN, ESTIMATE])
 def test_the_text_names_it(capsys: Captured, line: str) -> None:
-    out = run(capsys, *line.split(), "--dataset", "openwebtext")[1]
+    explained = ["--explain"] * (line == PLAN)
+    out = run(capsys, *line.split(), "--dataset", "openwebtext", *explained)[1]
     assert "The whole training takes" in out
     assert "No evaluation is stated, and none is counted (--evaluate-every)." in out
     assert "No dataset is stated" not in out

@@ -14,7 +14,7 @@ from planner.cost.parts import DEVICE_PARTS, HOST_PARTS, TIME_PARTS, part
 from planner.describe.layout import Layout
 from planner.errors import UnknownNameError
 
-NOMENCLATURE = Path(__file__).parents[2] / "docs" / "nomenclature.md"
+NOMENCLATURE = Path(__file__).parents[2] / "docs" / "explanation" / "nomenclature.md"
 
 
 def test_an_estimate_has_the_parts_that_are_written_down() -> None:

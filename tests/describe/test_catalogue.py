@@ -58,7 +58,7 @@ def test_name_case_and_alias() -> None:
     [
         (load_model, "mistal-7b", "mistral-7b"),
         (load_machine, "polris", "polaris"),
-        (load_framework, "fsdp", "fsdp2"),
+        (load_framework, "fsdp3", "fsdp2"),
     ],
 )
 def test_unknown_name_offers_the_nearest(loader: Loader, name: str, near: str) -> None:

@@ -11,7 +11,7 @@ from planner.choose.user_layouts import complete_layout
 from planner.describe.catalogue import load_machine, load_model
 from planner.describe.configurations.reading import read_configuration_text
 from planner.describe.layout import Layout
-from planner.emitters.text import arguments_text, with_lines
+from planner.emitters.text import _options, _tidy_json, _yaml_scalar, arguments_text, with_lines
 from tests.emitters.emitted import files_of
 
 _STAGES = {"pp": 16, "schedule": "1f1b", "grad_accumulation": 16}
@@ -78,3 +78,16 @@ def test_further_options_leave_values_alone() -> None:
     assert more == "--sizes\n2\n2\n--last=3\n--more\n"
     assert with_lines("a.args", text, ["--sizes 4 1"]) == "--sizes\n4\n1\n--last=1\n"
     assert with_lines("a.args", "a.b=1\n", ["a.b = 2", "c=3"]) == "a.b=2\nc=3\n"
+
+
+def test_yaml_scalars_are_quoted_if_yaml_would_read_another_value() -> None:
+    assert [_yaml_scalar(each) for each in ("no", True, "adamW")] == ["'no'", "true", "adamW"]
+
+
+def test_json_of_a_template_may_have_trailing_commas() -> None:
+    assert _tidy_json('{"a": [",}", 1,],}') == '{\n  "a": [\n    ",}",\n    1\n  ]\n}\n'
+
+
+def test_options_of_a_table_are_lines_of_an_argument_file() -> None:
+    table = {"bf16": True, "fp16": False, "pp": 4, "sizes": (4, 2), "modules": ()}
+    assert _options(table) == "--bf16\n--pp=4\n--sizes\n4\n2\n"

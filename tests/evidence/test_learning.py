@@ -237,8 +237,8 @@ def test_many_runs_are_thinned_evenly() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("absent.csv", None, "No such file.*docs/runs.md"),
-        ("empty.csv", COLUMNS, "holds no run with a step time.*docs/runs.md"),
+        ("absent.csv", None, "No such file.*docs/howto/own-runs.md"),
+        ("empty.csv", COLUMNS, "holds no run with a step time.*docs/howto/own-runs.md"),
         (
             "bad.csv",
             COLUMNS + csv_row("r", 3.0, "Nowhere", gpu="abacus"),

@@ -13,7 +13,7 @@ from tests import ROOT
 
 
 def test_totals_are_those_of_the_report() -> None:
-    report = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    report = (ROOT / "docs" / "reference" / "accuracy.md").read_text(encoding="utf-8")
     said = re.search(r"no fit has seen: (\d+), MAPE ([\d.]+) %, median ([\d.]+) %", report)
     assert said is not None
     found = summary([row for row in residuals() if not row.seen])

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import planner
+from planner.choose.verdicts.answer_lines import answer_lines, closest_strategy, step_interval
+from planner.choose.verdicts.layout_words import layout_words
 from planner.describe.catalogue import names
 from planner.describe.configurations.reading import read_configuration_text
 from planner.evidence.learning import learn_from_text
-from planner.show import words
-from planner.show.layout_words import layout_words
 from planner.units import format_bytes, format_seconds
 
 _HOSTILE = '<img src=x onerror="alert(1)">&amp;'
@@ -73,8 +73,7 @@ def answer() -> planner.Plan:
 
 def test_a_plan_is_said_in_the_words_of_all_outputs(answer: planner.Plan) -> None:
     text = _read(answer).text
-    assert words.plan_sentence(answer) in text
-    assert words.job_sentence(answer) in text
+    assert all(f"{label}: {line}" in text for label, line in answer_lines(answer))
     for one in answer.ranked[:8]:
         assert str(one.layout) in text
         assert format_seconds(one.step_time_s) in text
@@ -98,14 +97,14 @@ def test_a_plan_that_does_not_fit_says_so() -> None:
     job = planner.Workload(global_batch=8, sequence_length=8192)
     nothing = planner.plan("llama-3.1-405b", "polaris", nodes=1, workload=job)
     assert not nothing.fits
-    assert words.closest_strategy(nothing) in _read(nothing).text
+    assert closest_strategy(nothing) in _read(nothing).text
 
 
 def test_an_estimate_shows_every_part(answer: planner.Plan) -> None:
     best = answer.best
     assert best is not None
     text = _read(best).text
-    assert words.step_interval(best) in text
+    assert step_interval(best) in text
     for row in best.records("parts"):
         form = format_seconds if row["unit"] == "s" else format_bytes
         assert row["label"] in text

@@ -63,7 +63,7 @@ def plan() -> planner.Plan:
 def printed_plan(plan: planner.Plan, width: int) -> list[str]:
     """Lines of the ranked layouts of a plan in a terminal of some width."""
     out = io.StringIO()
-    show_plan(plan, Console(file=out, width=width))
+    show_plan(plan, Console(file=out, width=width), detail="all")
     lines = [line.rstrip() for line in out.getvalue().splitlines()]
     assert max(map(len, lines)) <= width
     first = lines.index("Fastest layouts that fit, one of a kind")

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 import planner
 from planner.choose.plan import Plan
+from planner.choose.verdicts.answer_lines import (
+    answer_lines,
+    closest_strategy,
+    cost_sentence,
+    fastest_gain,
+    headline,
+    percent_chance,
+    training_cost,
+)
+from planner.choose.verdicts.layout_words import layout_words
 from planner.describe.catalogue import load_machine
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 from planner.show import words
-from planner.show.layout_words import layout_words
-from planner.show.plan_report import strategies_table, verdict
+from planner.show.plan_report import show_plan, strategies_table
 from planner.units import format_seconds
 
 _JOB = Workload(global_batch=64, sequence_length=1024, tokens=1e13)
@@ -25,38 +36,95 @@ def plan() -> Plan:
     return planner.plan("gpt2", "polaris", nodes=10, workload=_JOB, top=3)
 
 
-def test_the_terminal_says_what_the_pages_say(plan: Plan) -> None:
-    assert plan.best is not None
-    said = verdict(plan).plain
-    for words_of_it in (
-        words.job_sentence(plan),
-        words.step_interval(plan.best),
-        words.queue_sentence(plan, plan.best),
-        *words.training_cost(plan, plan.best),
-    ):
-        assert words_of_it in said
-    shown = words.metrics(plan, plan.best, load_machine("polaris").device.memory_bytes.value)
-    assert words.training_cost(plan, plan.best) in shown
-    assert "gpt2 fits on 10 nodes of polaris (40 devices)" in words.plan_sentence(plan)
+def printed(plan: Plan, width: int = 100, explained: bool = False) -> list[str]:
+    """Lines of a plan in a terminal of some width."""
+    out = io.StringIO()
+    show_plan(plan, Console(file=out, width=width), detail="all" if explained else "screen")
+    return out.getvalue().splitlines()
 
 
-def test_a_long_training_is_cut_into_the_longest_runs(plan: Plan) -> None:
+def joined(lines: list[str]) -> str:
+    """Lines as one text with single blanks."""
+    return " ".join(" ".join(lines).split())
+
+
+def text_of(plan: Plan) -> dict[str, str]:
+    """Texts of the answer lines by label."""
+    return dict(answer_lines(plan))
+
+
+def test_the_first_lines_are_the_whole_answer(plan: Plan) -> None:
+    best = plan.recommended
+    assert best is not None
+    lines = text_of(plan)
+    assert list(lines) == ["Fits", "Change", "Run", "Step", "Memory", "Cost", "Why"]
+    assert lines["Fits"].startswith("gpt2 on 10 nodes of polaris (40 devices), 80 x 1,024 tokens")
+    assert lines["Run"] == f"{best.framework}, {layout_words(best.layout, brief=True)}"
+    high = best.interval_step_time_s[1]
+    assert lines["Step"].startswith(f"{format_seconds(best.step_time_s)} (90 %: ")
+    assert format_seconds(high) in lines["Step"]
+    used = best.memory_bytes["total"] / 2**30
+    assert f"{used:.1f} of 39.5 GiB" in lines["Memory"]
+    bar = lines["Memory"].partition("]")[0]
+    assert bar.count("#") == round(24 * used / 39.5)
+    for part in training_cost(plan, best):
+        assert part in lines["Cost"]
+    text = joined(printed(plan))
+    assert all(f"{label}: {' '.join(line.split())}" in text for label, line in lines.items())
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+def test_the_first_screen_is_short_and_without_codes(plan: Plan, width: int) -> None:
+    lines = printed(plan, width)
+    assert max(map(len, lines)) <= width
+    assert not any(line.endswith(" ") for line in lines)
+    text = joined(lines)
+    assert not any(str(each.layout) in text for each in plan.ranked)
+    assert all(verdict.name in text for verdict in plan.strategies)
+    if width >= 100:
+        assert len(lines) <= 40
+
+
+def test_an_explained_plan_holds_everything(plan: Plan) -> None:
+    text = joined(printed(plan, 160, explained=True))
+    assert text.startswith(joined(printed(plan, 160)[:6]))
+    for note in plan.notes:
+        assert " ".join(note.split()) in text
+    for reason in plan.dropped:
+        assert f"{reason.reason} {reason.count:,}" in text
+    assert f"{plan.num_candidates:,} layouts" in text
+    # codes have their legend
+    assert "mb2x32 micro-batches of 2 sequences, 32 of them per step and replica" in text
+
+
+def test_a_long_training_is_cut_into_the_longest_jobs(plan: Plan) -> None:
     assert plan.best is not None
+    steps = replace(plan, training=None)
     hours = plan.duration_s(plan.best) / 3600
     # queues that one must ask for are named, but nothing is counted on them
     open_ones = [queue for queue in plan.queues if not queue.on_request]
     longest = max(open_ones, key=lambda queue: queue.max_hours)
-    runs = f"at least {-(-hours // longest.max_hours):,.0f} runs in {longest.name}"
-    assert runs in words.queue_sentence(plan, plan.best)
-    assert "preemptable (up to 72 h, by request)" in words.queue_sentence(plan, plan.best)
-    asked = replace(plan, queues=tuple(q for q in plan.queues if q.on_request))
-    assert "runs in preemptable" in words.queue_sentence(asked, plan.best)
-    no_queue = replace(plan, queues=())
-    assert words.queue_sentence(no_queue, plan.best).startswith("No queue of polaris")
+    jobs = f"at least {-(-hours // longest.max_hours):,.0f} jobs in {longest.name}"
+    assert jobs in cost_sentence(steps, plan.best)
+    assert "preemptable (up to 72 h, by request)" in words.queue_sentence(plan)
+    on_request = replace(steps, queues=tuple(q for q in plan.queues if q.on_request))
+    assert "jobs in preemptable, 72 h, by request." in cost_sentence(on_request, plan.best)
+    no_queue = replace(steps, queues=())
+    assert words.queue_sentence(no_queue).startswith("No queue of polaris")
+    assert "no queue is known to admit 10 nodes" in cost_sentence(no_queue, plan.best)
     # a workstation has none that could refuse
-    assert words.queue_sentence(replace(no_queue, queued=False), plan.best) == ""
-    short = replace(plan, workload=_JOB.replaced(tokens=1.0))
-    assert "runs in" not in words.queue_sentence(short, plan.best)
+    assert words.queue_sentence(replace(no_queue, queued=False)) == ""
+    assert "queue" not in cost_sentence(replace(no_queue, queued=False), plan.best)
+    short = replace(steps, workload=_JOB.replaced(tokens=1.0))
+    assert "jobs in" not in cost_sentence(short, plan.best)
+
+
+def test_a_whole_training_is_the_cost(plan: Plan) -> None:
+    assert plan.training is not None
+    assert plan.training.jobs > 1
+    cost = text_of(plan)["Cost"]
+    assert format_seconds(plan.training.time.expected) in cost
+    assert f"{plan.training.jobs:,} jobs in {plan.training.queue}" in cost
 
 
 def test_what_the_same_framework_can_do_instead_is_said(plan: Plan) -> None:
@@ -75,8 +143,10 @@ def test_what_comes_closest_is_said() -> None:
         (entry for entry in answer.strategies if entry.estimate is not None),
         key=lambda entry: entry.estimate.memory_bytes["total"] if entry.estimate else 0,
     )
-    assert f"Closest is {least.name}: it {least.why}." in words.plan_sentence(answer)
-    assert words.plan_sentence(answer) in verdict(answer).plain
+    assert f"Closest is {least.name}: it {least.why}." in closest_strategy(answer)
+    assert list(text_of(answer)) == ["Does not fit", "Why"]
+    assert " ".join(closest_strategy(answer).split()) in joined(printed(answer))
+    assert "planner emit" not in joined(printed(answer))
 
 
 @pytest.mark.slow
@@ -84,18 +154,18 @@ def test_what_helps_is_what_would() -> None:
     # DDP alone: no number of nodes helps, another framework does
     job = Workload(sequence_length=4096, global_batch=64)
     alone = planner.plan("llama-3-8b", "polaris", nodes=4, workload=job, frameworks=["ddp"])
-    assert "Cheapest fix: with deepspeed: dp16 " in words.plan_sentence(alone)
+    assert "Cheapest fix: with deepspeed: dp16 " in closest_strategy(alone)
     # 16 GiB of RAM do not hold a checkpoint of 15 while it is loaded: no device is short
     laptop = planner.plan("llama-3-8b", "laptop", nodes=1, workload=Workload(global_batch=8))
-    assert words.plan_sentence(laptop).endswith("Take nodes of more memory or disk.")
+    assert closest_strategy(laptop).endswith("Take nodes of more memory or disk.")
     # 12,000 devices: the one device of a classic strategy is not what comes closest
     job = Workload(sequence_length=1024, global_batch=7)
     advised = planner.plan("gpt2", "aurora", nodes=1000, workload=job)
-    assert words.plan_sentence(advised).startswith(f"Use {advised.nodes} of the 1,000 nodes")
-    assert "as asked it has no layout. gpt2 fits on" in words.plan_sentence(advised)
+    assert headline(advised).startswith(f"Use {advised.nodes} of the 1,000 nodes")
+    assert headline(advised).endswith("as asked it has no layout.")
     wide = planner.plan("gpt2", "aurora", nodes=1000, workload=job, exact=True)
-    assert "cannot be laid out on 1,000 nodes" in words.plan_sentence(wide)
-    assert words.plan_sentence(wide).endswith("try a global batch of 12,000.")
+    legal = "No strategy has a legal layout; try a global batch of 12,000."
+    assert closest_strategy(wide) == legal
 
 
 def test_the_fate_of_a_layout() -> None:
@@ -133,11 +203,10 @@ def test_a_layout_that_fits_by_the_estimate_alone_is_tight(tight: Plan) -> None:
     assert best is not None
     assert best.tight
     forced = dataclasses.replace(tight, recommended=best)
-    said = words.plan_sentence(forced)
-    assert "It is tight" in said
-    assert "Run it once first" in said
-    assert "No layout is faster." in said
-    assert "Fits, but tight" in verdict(forced).plain
+    lines = text_of(forced)
+    assert "run it once first" in lines["Memory"]
+    assert lines["Why"] == "No layout is faster."
+    assert printed(forced)[0].startswith("Fits, but tight: ")
     assert words.fit_sentence(best, load_machine("vsc-5")).startswith("Fits, but tight")
     fates = {row["strategy"]: row["fits"] for row in strategies_table(tight).records}
     assert {"yes", "tight", "no"} == set(fates.values())
@@ -148,15 +217,14 @@ def test_what_the_fastest_would_gain_and_cost(tight: Plan) -> None:
     assert best is not None
     assert found is not None
     assert not found.tight
-    said = words.fastest_gain(tight)
-    assert str(best.layout) in said
+    said = fastest_gain(tight)
     less = 100 * (1 - best.step_time_s / found.step_time_s)
     assert f"({less:.0f} % less)" in said
     # the rule that puts the slower one first, with its number
-    risk = words.percent_chance(best.out_of_memory_probability)
-    assert f"its chance of {risk} to run out of memory counts as " in said
-    assert said in verdict(tight).plain
-    assert words.tight_warning(found) == ""
+    risk = percent_chance(best.out_of_memory_probability)
+    assert f"its out-of-memory risk of {risk} counts as " in said
+    assert text_of(tight)["Why"] == said
+    assert "run it once" not in text_of(tight)["Memory"]
 
 
 def test_a_plan_with_intervals_is_read_back(tight: Plan) -> None:
@@ -183,7 +251,7 @@ def test_where_nothing_fits_nodes_are_searched() -> None:
     assert not answer.fits
     more = answer.enough_nodes
     assert more is not None
-    assert f"It fits on {more} nodes with the same batch." in words.plan_sentence(answer)
+    assert f"It fits on {more} nodes with the same batch." in closest_strategy(answer)
     there = planner.plan(
         "llama-2-13b", "vsc-5", nodes=more, workload=job, frameworks=["megatron-lm"]
     )

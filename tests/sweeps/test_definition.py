@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 import planner
+from planner.describe.workload import Workload
 from planner.errors import PlannerError
-from planner.sweeps.definition import define_sweep, read_sweep
+from planner.sweeps.columns import _type
+from planner.sweeps.definition import _values, define_sweep, read_sweep
 from planner.sweeps.questions import list_questions
 
 JOB = {"models": "gpt2", "machines": "polaris"}
@@ -140,3 +142,13 @@ def test_json_says_the_same_as_toml(tmp_path: Path) -> None:
     assert read_sweep(tmp_path / "a.toml") == read_sweep(tmp_path / "a.json")
     with pytest.raises(PlannerError, match="is not a table"):
         read_sweep(tmp_path / "b.json")
+
+
+def test_the_type_of_a_column_is_that_of_its_field() -> None:
+    annotations = (int, float | None, tuple[str, ...], Literal["a"])
+    assert [_type(each) for each in annotations] == [int, float, str, str]
+
+
+def test_a_list_field_takes_several_values_as_a_list_of_lists() -> None:
+    assert _values(Workload, "frozen", ["head"]) == [["head"]]
+    assert _values(Workload, "frozen", [[], ["head"]]) == [[], ["head"]]

@@ -1,4 +1,4 @@
-"""docs/sweeps.md says what a sweep takes and gives."""
+"""docs/howto/sweeps.md says what a sweep takes and gives."""
 
 from __future__ import annotations
 

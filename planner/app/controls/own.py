@@ -140,10 +140,7 @@ def _edit(kind: str, description: OwnDescription) -> None:
 
 
 _READ = "files_read"
-_NOT_CARRIED = (
-    "buckets and overlap are the framework's defaults here: `planner estimate --from` uses those "
-    "of the files"
-)
+_NOT_CARRIED = "buckets and overlap are the framework's defaults here, not those of the files"
 
 
 def offer_files(job: PageJob) -> None:

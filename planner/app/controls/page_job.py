@@ -168,6 +168,9 @@ def read(reader: QueryReader) -> PageRequest:
 
 def follow(query: Query, changed: set[str]) -> None:
     """Adapt the query to the user's changes: model name, own descriptions, chosen layout."""
+    if not st.session_state.get("ask_start"):
+        # an answer belongs to the question it was asked for
+        query.pop("answer", None)
     if "model" in changed and "model" in query:
         query["model"] = _match_model(query["model"], query)
     for kind, parameter in OWN_PARAMETER.items():

@@ -20,7 +20,7 @@ from planner.app.controls.page_job import (
     running_on,
 )
 from planner.app.controls.switches import SWITCHES, help_of, offered
-from planner.app.draw import escape, in_rows
+from planner.app.draw import LABELS, escape, in_rows
 from planner.describe.catalogue import names
 from planner.describe.machine import Machine
 from planner.describe.machine.variants import MAX_FREE_PERCENT
@@ -28,33 +28,10 @@ from planner.describe.workload import Workload
 from planner.units import format_bytes, format_count
 
 ROW = "job_row"
-"""Key of the container with the first row of controls."""
+"""Start of the keys of containers with rows of controls, two beside each other on a phone."""
 
-_LABELS = {
-    "global_batch": "Batch [sequences]",
-    "sequence_length": "Sequence [tokens]",
-    "lora_rank": "LoRA rank",
-    "lora_targets": "LoRA targets",
-    "lora_dropout": "LoRA dropout",
-    "dora": "DoRA",
-    "base_format": "Frozen layers stored",
-}
-_TEXT_FIELDS = {
-    "tokens": (
-        "Train on [tokens]",
-        20,
-        "such as 2T",
-        "Tokens of the whole training, such as 300B or 2e12; empty: it is not estimated.",
-    ),
-    "document_lengths": (
-        "Document lengths [tokens]",
-        2000,
-        "such as 600",
-        "Lengths of the documents that make up the sequences: a mean, or several of them such as "
-        "100,600,3000; empty if each is a sequence.",
-    ),
-}
-"""Text fields: label, maximum length, placeholder, help."""
+_LABELS, _TEXT_FIELDS = LABELS["workload"], LABELS["workload_texts"]
+"""Labels of fields; of text fields also maximum length, placeholder and help."""
 _FIRST = ("global_batch", "sequence_length", "tokens")
 """Workload fields in the first row."""
 _HUB = (
@@ -76,14 +53,19 @@ def controls(request: PageRequest) -> PageJob | None:
         integer(first[2], "Nodes", "nodes", (1, _MAX_NODES), nodes_help)
         for column, name in zip(first[3:], _FIRST, strict=True):
             _workload(column, name)
+        # closed, so that the answer is on the first screen of a phone
         with st.expander("More about the job"):
-            _details(request)
-        with st.expander("Your own model or machine"):
-            changes(request.job)
+            details, descriptions = st.tabs(("The rest of the job", "Your own model or machine"))
+            with details:
+                if request.job:
+                    _summary(request.job)
+                _details(request)
+            with descriptions:
+                changes(request.job)
         if request.job is None:
             st.error(escape(request.problem), title="Invalid job settings")
             return None
-        _summary(request.job)
+        _caution(request.job)
     own_runs.present(request.job)
     return request.job
 
@@ -144,21 +126,19 @@ def _search(job: PageJob | None, machine: Machine | None) -> None:
         "Devices of one node",
         "devices",
         (0, _MAX_DEVICES),
-        "A job on a part of one node; 0 means whole nodes. It is `--devices` of the command line.",
+        "A job on a part of one node; 0 means whole nodes.",
     )
     integer(
         tolerance,
         "Tolerance [%]",
         "tolerance",
         (0, MOST_TOLERANCE),
-        "By how much the recommended layout may be slower than the fastest, if it is simpler. "
-        "It is `--tolerance` of the command line.",
+        "By how much the recommended layout may be slower than the fastest, if it is simpler.",
     )
     exact.checkbox(
         "Exactly this job",
         key="exact",
-        help="No fewer nodes, nearby batch or padded sequence, however much they gain. "
-        "It is `--exact` of the command line.",
+        help="No fewer nodes, nearby batch or padded sequence, however much they gain.",
     )
 
 
@@ -173,8 +153,7 @@ def _machine(machine: Machine | None) -> None:
             format_func=lambda name: (
                 f"{name}: {topologies[name]}" if name else "the framework's own"
             ),
-            help="Network topology between nodes, as the software uses it. It is `--network` of "
-            "the command line.",
+            help="Network topology between nodes, as the software uses it.",
         )
     free, middle, right = st.columns([1, 1, 2])
     integer(
@@ -183,8 +162,7 @@ def _machine(machine: Machine | None) -> None:
         "free",
         (0, MAX_FREE_PERCENT),
         "Share of every device's memory that no layout may need: room for what the estimate "
-        "leaves out, such as evaluation, other processes and its own error. It is "
-        "`--leave-free` of the command line.",
+        "leaves out, such as evaluation, other processes and its own error.",
         step=5,
     )
     top_help = "How many of the fastest layouts are ranked."
@@ -217,7 +195,7 @@ def _switches(job: PageJob) -> None:
 
 
 def _summary(job: PageJob) -> None:
-    machine, longest = job.machine, job.model.longest_sequence
+    machine = job.machine
     length, unit = job.workload.sequence_length, job.workload.unit
     batch = f"{job.workload.global_batch:,} {job.workload.batch_unit}"
     reserved = f" ({job.free} % of the memory left free)" if job.free else ""
@@ -229,6 +207,11 @@ def _summary(job: PageJob) -> None:
         f"{format_count(job.workload.tokens_per_step)} {unit} per step: "
         f"{batch}{f' of {length:,} tokens' * (unit == 'tokens')}, {job.workload.precision}."
     )
-    if longest and length > longest:
-        summary += f" {job.model.name} was made for sequences of at most {longest:,} tokens."
     st.caption(escape(summary))
+
+
+def _caution(job: PageJob) -> None:
+    longest = job.model.longest_sequence
+    if longest and job.workload.sequence_length > longest:
+        limit = f"{job.model.name} was made for sequences of at most {longest:,} tokens."
+        st.caption(escape(limit))

@@ -48,9 +48,7 @@ def help_of(
         return "What users of a framework turn on, such as torch.compile: choose frameworks first."
     words = _offered(frameworks, machine, model, workload)
     lines = [f"- `{word}`: {effect}" for word, effect in words]
-    about = (
-        "What is turned on, as `-f FRAMEWORK+SWITCH` of the command line; another value is typed."
-    )
+    about = "What is turned on, as FRAMEWORK+SWITCH; another value is typed."
     return "\n".join([about, "", *lines]) if lines else "None of these frameworks has switches."
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
-import re
 from typing import Any
 
 import streamlit as st
 
-from planner.app import cached
+from planner.app import address, cached
 from planner.app.address import QueryReader
 from planner.app.controls.page_job import PageJob, PageRequest
-from planner.app.controls.panel import controls
-from planner.app.draw import announce, draw, draw_table, escape, refuse
+from planner.app.controls.panel import ROW, controls
+from planner.app.draw import announce, draw, draw_table, escape, in_rows, on_page, refuse
 from planner.ask import QUESTIONS, Answer
 from planner.ask.option import Parameter, parameters
 from planner.errors import PlannerError
@@ -21,7 +21,7 @@ from planner.show.answers import answer_table
 from planner.show.figures.curves import answer_figure
 
 TITLE = "Questions"
-_QUESTION, _TASK = "question", "ask_task"
+_QUESTION, _ANSWER = "question", "answer"
 _FIRST = next(iter(QUESTIONS))
 _INITIAL_VALUES: dict[str, Any] = {
     "days": 30.0,
@@ -36,6 +36,7 @@ _COLUMNS = 4
 
 def read_query(reader: QueryReader, job: PageJob | None) -> None:
     """Read the question and its options from the address; nodes are the job's."""
+    reader.packed(_ANSWER)
     name = reader.choice(_QUESTION, tuple(QUESTIONS), _FIRST)
     for option in _options(name):
         key, initial = _key(option), _initial_value(option)
@@ -62,11 +63,12 @@ def page(request: PageRequest) -> None:
         key=_QUESTION,
         format_func=lambda n: f"{n}: {QUESTIONS[n].summary}",
     )
-    st.caption(escape(_as_labelled(" ".join(QUESTIONS[name].description.split()))))
+    described = on_page(" ".join(QUESTIONS[name].description.split()))
+    st.caption(escape(described.replace("`", "")))
     values = _controls(name, job)
-    task = f"{name} {values} {job.key}"
-    st.button("Answer", type="primary", key="ask_start", on_click=_start, args=(task,))
-    if st.session_state.get(_TASK) != task:
+    start = functools.partial(address.request, **{_ANSWER: "1"})
+    st.button("Answer", type="primary", key="ask_start", on_click=start)
+    if not address.requested(_ANSWER):
         st.info("An answer takes some seconds: many jobs are planned for it.")
         return
     try:
@@ -93,22 +95,17 @@ def _initial_value(option: Parameter) -> Any:
     return "" if option.repeats else option.default
 
 
-def _as_labelled(text: str) -> str:
-    """Replace option names in a text by labels: `most_jobs` becomes most jobs."""
-    return re.sub("`([a-z_]+)`", lambda match: match[1].replace("_", " "), text)
-
-
 def _controls(name: str, job: PageJob) -> str:
     """Draw the question's controls, and return their values as JSON."""
     values: dict[str, Any] = {}
     options = _options(name)
-    columns = st.columns(_COLUMNS, vertical_alignment="bottom")
-    for column, option in zip(columns * (len(options) // _COLUMNS + 1), options, strict=False):
-        value = _control(column, option)
-        if option.repeats:
-            values[option.name] = [word for word in (value or "").replace(",", " ").split() if word]
-        elif value not in ("", None):
-            values[option.name] = value
+    with st.container(key=f"{ROW}_ask"):
+        for column, option in in_rows(options, _COLUMNS, vertical_alignment="bottom"):
+            value = _control(column, option)
+            if option.repeats:
+                values[option.name] = (value or "").replace(",", " ").split()
+            elif value not in ("", None):
+                values[option.name] = value
     if len(options) < len(parameters(QUESTIONS[name])):
         values["nodes"] = job.nodes
     return json.dumps(values, sort_keys=True)
@@ -116,7 +113,7 @@ def _controls(name: str, job: PageJob) -> str:
 
 def _control(column: Any, option: Parameter) -> Any:
     """Draw one control, and return its value."""
-    label, bounds = option.name.replace("_", " ").capitalize(), option.bounds
+    label, bounds = option.bounds.label, option.bounds
     settings = {"key": _key(option), "help": bounds.help}
     if option.choices:
         return column.selectbox(label, option.choices, **settings)
@@ -127,10 +124,6 @@ def _control(column: Any, option: Parameter) -> Any:
         step = option.kind(1)
         return column.number_input(label, min_value=least, max_value=most, step=step, **settings)
     return column.text_input(label, max_chars=400, **settings)
-
-
-def _start(task: str) -> None:
-    st.session_state[_TASK] = task
 
 
 def _show(answer: Answer, job: PageJob) -> None:

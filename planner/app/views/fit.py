@@ -6,7 +6,6 @@ import functools
 import hashlib
 
 import streamlit as st
-from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from planner.app import address, cached, link
 from planner.app.cached import chosen
@@ -21,23 +20,28 @@ from planner.app.draw import (
     escape,
     escaped_rows,
     list_lines,
-    metrics,
     refuse,
 )
 from planner.app.views import training
 from planner.choose.jobs.alternatives import of_kind
 from planner.choose.plan import Plan
-from planner.choose.plots import ScalePoint, above_one
+from planner.choose.preferences import preferences
+from planner.choose.verdicts.answer_lines import (
+    AnswerLine,
+    answer_lines,
+    cost_sentence,
+    estimate_lines,
+    percent_chance,
+)
+from planner.choose.verdicts.layout_words import CODE
 from planner.cost.estimate import Estimate
 from planner.cost.parts import part
 from planner.errors import PlannerError
 from planner.show import words
 from planner.show.figures import bars, candidates
-from planner.show.figures.curves import scaling as drawn
-from planner.show.layout_words import CODE
 from planner.show.plan_report import strategies_table
 from planner.tables import Table
-from planner.units import GIB, format_amount, format_seconds
+from planner.units import GIB
 
 TITLE = "Which strategy fits?"
 
@@ -46,7 +50,6 @@ _VIEWS = (
     "Whole training",
     "Heatmap tp x pp",
     "Memory against time",
-    "Scaling",
     "Why, and notes",
 )
 
@@ -79,7 +82,7 @@ def page(request: PageRequest) -> None:
 
 def _verdict(plan: Plan, job: PageJob, shown: Estimate | None) -> None:
     tight = plan.recommended is not None and plan.recommended.tight
-    announce(words.plan_sentence(plan), plan.fits, tight)
+    announce(answer_lines(plan), plan.fits, tight)
     _other_ways(plan, job)
     if shown is None:
         return
@@ -87,8 +90,11 @@ def _verdict(plan: Plan, job: PageJob, shown: Estimate | None) -> None:
     # always one line, so that nothing below moves when a layout is found
     role = "chosen" if job.layout else "recommended"
     st.caption(escape(f"Numbers of the {role} layout: {shown.layout} with {shown.framework}."))
-    metrics(words.metrics(plan, shown, job.machine.device.memory_bytes.value))
-    st.caption(escape(words.queue_sentence(plan, shown)))
+    if shown != plan.recommended:
+        cost = AnswerLine("Cost", cost_sentence(plan, shown))
+        lines = [*estimate_lines(shown, plan.device_memory_bytes), cost]
+        announce(lines, shown.fits, shown.tight)
+    st.caption(escape(words.queue_sentence(plan)))
 
 
 def _other_ways(plan: Plan, job: PageJob) -> None:
@@ -109,13 +115,17 @@ def _strategies(plan: Plan, job: PageJob) -> None:
             " Tight: it fits by the estimate, but measured runs have taken more; run it once first."
         )
         st.caption(
-            "Bold is the step time. Strategies are the classic ones, each with its best layout; "
-            f"the fastest of all layouts is below.{tight * any(each.tight for each in estimates)}"
+            "Bold is the step time, a star the fastest. Strategies are the classic ones, each with "
+            "its best layout; the fastest of all layouts is below."
+            f"{tight * any(each.tight for each in estimates)}"
         )
     else:
         st.info("No classic strategy has a layout for this job; why is said of each below.")
     with st.expander("Every strategy: layout, why, and the cheapest change that makes it fit"):
         st.table(escaped_rows(strategies_table(plan)), hide_index=True)
+
+
+_RISKY = f"Risky: out-of-memory risk above {100 * preferences().risk:.0f} %."
 
 
 def _ranked(plan: Plan, job: PageJob) -> None:
@@ -137,7 +147,7 @@ def _ranked(plan: Plan, job: PageJob) -> None:
         selection_default={"selection": {"rows": start}} if start else None,
         alt="Layouts that fit, fastest first, with step time, MFU, rate and memory.",
         column_config={
-            "": st.column_config.TextColumn(width=100),
+            "": st.column_config.TextColumn(width=140),
             "step [s]": number(format="%.4g"),
             "MFU [%]": number(format="%.1f"),
             rate: number(format="localized"),
@@ -149,7 +159,7 @@ def _ranked(plan: Plan, job: PageJob) -> None:
     )
     st.caption(
         f"{words.search_summary(plan)}; of each framework, degrees and sharding "
-        "the fastest is here. Select one to study it below and on the page *One layout*."
+        f"the fastest is here. {_RISKY} Select one to study it below and on the page *One layout*."
     )
     with st.expander("How to read a layout"):
         st.table([{"code": code, "means": means} for code, means in CODE.items()], hide_index=True)
@@ -163,7 +173,9 @@ def _select(key: str, packed: list[str]) -> None:
 
 def _role(estimate: Estimate, plan: Plan) -> str:
     roles = {"recommended": plan.recommended, "fastest": plan.best}
-    return ", ".join(role for role, candidate in roles.items() if candidate == estimate)
+    marks = [role for role, candidate in roles.items() if candidate == estimate]
+    risky = estimate.out_of_memory_probability > preferences().risk
+    return ", ".join(marks + ["risky"] * risky)
 
 
 def _row(estimate: Estimate, limit: float, role: str, rate: str) -> dict[str, object]:
@@ -177,12 +189,13 @@ def _row(estimate: Estimate, limit: float, role: str, rate: str) -> dict[str, ob
         rate: round(estimate.tokens_per_s),
         "memory [GiB]": estimate.memory_bytes["total"] / GIB,
         "of the device [%]": 100 * estimate.memory_bytes["total"] / limit,
-        "out of memory": words.percent_chance(estimate.out_of_memory_probability),
+        "out of memory": percent_chance(estimate.out_of_memory_probability),
         "slowest part": part(max(parts, key=lambda k: parts[k])).label,
     }
 
 
 def _views(plan: Plan, job: PageJob, shown: Estimate | None) -> None:
+    st.caption("How it scales with nodes is a question of the page *Questions*: scaling.")
     # only the open tab is computed, so that changing a control stays quick
     tabs = st.tabs(_VIEWS, key="view", on_change="rerun")
     limit = job.machine.device.memory_bytes.value
@@ -201,8 +214,6 @@ def _views(plan: Plan, job: PageJob, shown: Estimate | None) -> None:
                 )
             elif name == "Memory against time":
                 draw(candidates.pareto(cached.space_of(job), limit, shown), key="pareto")
-            elif name == "Scaling":
-                scaling(job)
             else:
                 _notes(plan)
 
@@ -253,93 +264,3 @@ def _with_files(plan: Plan, job: PageJob) -> None:
             label = escape(f"Take the first that has files: {first}")
             st.button(label, key="take_files", on_click=take)
             return
-
-
-def node_counts(most: int, around: int) -> list[int]:
-    """Return powers of two around a node count, and the count itself; at most seven."""
-    powers = [2**i for i in range(int(most).bit_length()) if around / 8 <= 2**i <= around * 4]
-    return sorted({*(p for p in powers if p <= most), around})[:7]
-
-
-@st.fragment
-def scaling(job: PageJob) -> None:
-    """Draw the scaling view of page 1."""
-    columns = st.columns([2, 1, 1, 3], vertical_alignment="bottom")
-    weak = (
-        columns[0].segmented_control(
-            "Global batch",
-            ("stays", "grows with nodes"),
-            default="stays",
-            key="scale_batch",
-            help="Strong scaling keeps the batch; weak scaling keeps sequences per node.",
-        )
-        == "grows with nodes"
-    )
-    most = int(job.machine.num_nodes.value)
-    jobs = [_sized(job, count, weak) for count in node_counts(most, job.nodes)]
-    task = f"{weak} {job.key}"
-    columns[1].button("Work out", type="primary", key="scale_start", on_click=_work, args=(task,))
-    columns[2].button(
-        "Stop", key="scale_stop", on_click=_work, args=("",), help="Keeps the points that are done."
-    )
-    computed: dict[str, ScalePoint] = st.session_state.setdefault("scale_points", {})
-    missing = [sized for sized in jobs if sized.key not in computed]
-    working = bool(missing) and st.session_state.get("scale_task") == task
-    if working:
-        done = 1 - len(missing) / len(jobs)
-        st.progress(done, text=f"Searching {missing[0].nodes:,} nodes ...")
-    points = [computed[sized.key] for sized in jobs if sized.key in computed]
-    if points:
-        _show(points, job)
-    elif not working:
-        st.info(f"Searches {len(jobs)} node counts one by one; each is shown when it is done.")
-    if working:
-        # one point per run: Streamlit notices a button only between two runs
-        computed[missing[0].key] = cached.scale_point(missing[0])
-        st.rerun(scope="fragment" if _is_fragment() else "app")
-
-
-def _work(task: str) -> None:
-    st.session_state["scale_task"] = task
-
-
-def _is_fragment() -> bool:
-    """True if this run covers only the fragment, not the page."""
-    return bool(getattr(get_script_run_ctx(), "fragment_ids_this_run", None))
-
-
-def _sized(job: PageJob, nodes: int, weak: bool) -> PageJob:
-    batch = job.workload.global_batch
-    if weak:
-        batch = max(round(batch * nodes / job.nodes), 1)
-    return job.replaced(nodes=nodes, workload=job.workload.replaced(global_batch=batch))
-
-
-def _show(points: list[ScalePoint], job: PageJob) -> None:
-    shown = {"time": "Step time", "efficiency": "Efficiency", "node-hours": "Node-hours"}
-    for column, (quantity, title) in zip(st.columns(3), shown.items(), strict=True):
-        with column:
-            st.subheader(title, anchor=False)
-            draw(drawn(points, quantity), key=f"scale_{quantity}")
-    rows = []
-    for point in points:
-        queues = [
-            q for q in job.machine.scheduler.queues if q.min_nodes <= point.nodes <= q.max_nodes
-        ]
-        rows.append(
-            {
-                "nodes": point.nodes,
-                "step": format_seconds(point.step_time_s) if point.step_time_s else "-",
-                "node-hours": format_amount(point.node_hours) if point.step_time_s else "-",
-                "queues": ", ".join(f"{q.name} {q.max_hours:g} h" for q in queues) or "none known",
-                "best layout": point.layout,
-            }
-        )
-    draw_table(
-        rows,
-        key="scale_table",
-        alt="Per number of nodes: step time, node-hours, queues and best layout.",
-    )
-    unit = "the tokens asked for" if job.workload.all_tokens else "1,000 steps"
-    note = f"Node-hours are for {unit}. The dotted line is perfect scaling. {above_one(points)}"
-    st.caption(note.strip())

@@ -12,11 +12,11 @@ from planner.app.controls.page_job import PageJob, PageRequest, move_job
 from planner.app.controls.panel import controls
 from planner.app.draw import draw, draw_table, escape, list_lines
 from planner.choose.plan import Plan
+from planner.choose.verdicts.answer_lines import closest_strategy, training_cost
 from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_machine, names
 from planner.describe.machine import Machine
 from planner.errors import PlannerError
-from planner.show import words
 from planner.show.descriptions import format_quantity, quantities
 from planner.show.figures import bars
 from planner.show.figures import node_topology as figures
@@ -139,7 +139,7 @@ def _compare(job: PageJob) -> None:
             st.warning(escape(f"{compared_job.machine.name}: {error.plain}"))
             continue
         if plan.recommended is None:
-            st.warning(escape(words.plan_sentence(plan)))
+            st.warning(escape(f"{plan.machine}: does not fit. {closest_strategy(plan)}"))
         else:
             plans.append((plan, plan.recommended))
     if plans:
@@ -158,6 +158,5 @@ def _compared(plan: Plan, best: Estimate) -> dict[str, Any]:
         "tokens/s": format_amount(best.tokens_per_s),
         "MFU [%]": round(100 * best.mfu, 1),
         "memory": format_bytes(best.memory_bytes["total"]),
-        "node-hours": f"{format_amount(plan.node_hours(best))} for "
-        f"{words.training_cost(plan, best)[0]}",
+        "node-hours": f"{format_amount(plan.node_hours(best))} for {training_cost(plan, best)[0]}",
     }

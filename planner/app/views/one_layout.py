@@ -12,21 +12,25 @@ from planner.app.cached import chosen, closest, kept_batch
 from planner.app.controls.fields import widget
 from planner.app.controls.own import offer_files
 from planner.app.controls.page_job import PageJob, PageRequest
-from planner.app.controls.panel import controls
+from planner.app.controls.panel import ROW, controls
 from planner.app.draw import announce, draw, draw_table, in_rows, refuse
 from planner.choose.plan import Plan
+from planner.choose.verdicts.answer_lines import AnswerLine, estimate_lines
 from planner.cost.estimate import Estimate
 from planner.describe.layout import Layout
 from planner.errors import PlannerError
 from planner.show import words
 from planner.show.figures import bars, step_timeline
 from planner.show.figures import rank_layout as layouts
-from planner.show.layout_words import layout_words
 from planner.units import format_bytes, format_rate, format_seconds
 
 TITLE = "One layout"
 
 _AXES = ("tp", "cp", "dp", "pp")
+_COMMON = """
+dp tp pp cp ep micro_batch zero_stage dp_shard sequence_parallel recompute schedule vpp
+"""
+"""Fields of a layout that are changed every day; the others are folded away."""
 
 
 def page(request: PageRequest) -> None:
@@ -35,20 +39,22 @@ def page(request: PageRequest) -> None:
     job = controls(request)
     if job is None:
         return
-    offer_files(job)
+    shown = None
     try:
         plan = cached.plan_of(job)
-        shown = chosen(job, plan) or closest(plan)
-        if shown is None:
+        if shown := chosen(job, plan) or closest(plan):
+            # the answer stands before the controls that change it
+            _fate(shown, job)
+            _choice(plan, shown)
+            _change(shown, job)
+        else:
             st.info("No strategy has a legal layout for this job; change the job above.")
-            return
-        _choice(plan, shown)
-        _change(shown, job)
     except PlannerError as error:
         refuse(error, title="This layout cannot be estimated")
+    offer_files(job)
+    if shown is None:
         return
     packed = link.of(shown)
-    _fate(shown, job)
     _where(shown, job)
     _carried(shown, job, packed)
     _when(shown, job, packed)
@@ -89,16 +95,19 @@ def _change(shown: Estimate, job: PageJob) -> None:
     """Draw a form that edits the layout; submitting it estimates the result."""
     layout, packed = shown.layout, link.of(shown)
     # gradient accumulation follows from the other fields and the job's batch
-    names = [name for name in Layout.model_fields if name != "grad_accumulation"]
+    common = _COMMON.split()
+    rare = [n for n in Layout.model_fields if n not in (*common, "grad_accumulation")]
     with st.expander("Change this layout"), st.form(f"change_{packed}", border=False):
         st.caption(
             f"The batch stays {job.workload.global_batch:,} sequences: the passes of a step "
             "(gradient accumulation) follow."
         )
         fields: dict[str, Any] = {}
-        for column, name in in_rows(names, 5, vertical_alignment="bottom"):
-            value, key = getattr(layout, name), f"set_{name}_{packed}"
-            fields[name] = widget(column, Layout, name, key=key, value=value)
+        for place, names in ((st.container(), common), (st.expander("More fields"), rare)):
+            with place, st.container(key=f"{ROW}_{len(names)}"):
+                for column, name in in_rows(names, 4, vertical_alignment="bottom"):
+                    value, key = getattr(layout, name), f"set_{name}_{packed}"
+                    fields[name] = widget(column, Layout, name, key=key, value=value)
         if st.form_submit_button("Estimate"):
             _use(layout.replaced(**fields), shown.framework, job)
 
@@ -118,13 +127,10 @@ def _use(layout: Layout, framework: str, job: PageJob) -> None:
 
 
 def _fate(shown: Estimate, job: PageJob) -> None:
-    announce(
-        f"{words.fit_sentence(shown, job.machine)}. {layout_words(shown.layout)} with "
-        f"{shown.framework}: {format_seconds(shown.step_time_s)} per step, "
-        f"{format_bytes(shown.memory_bytes['total'])} per device.",
-        shown.fits,
-        shown.tight,
-    )
+    label, _, margin = words.fit_sentence(shown, job.machine).partition(": ")
+    limit = job.machine.device.memory_bytes.value
+    lines = [AnswerLine(label, f"{margin}."), *estimate_lines(shown, limit)]
+    announce(lines, shown.fits, shown.tight)
 
 
 def _where(shown: Estimate, job: PageJob) -> None:

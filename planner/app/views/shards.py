@@ -93,8 +93,7 @@ def _panel(was_running: bool) -> None:
 def _start(chosen: list[str], task: str, world: int) -> None:
     command = [sys.executable, *["-m", "planner.validate", "run", "--json", "--cpu"]]
     command += ["--world", str(world), "--task", task, "--limit", str(_LIMIT_S)]
-    for strategy in chosen:
-        command += ["--strategy", strategy]
+    command += [f"--strategy={strategy}" for strategy in chosen]
     # kept open as long as the validation, then deleted with it
     output = tempfile.TemporaryFile()  # noqa: SIM115
     progress = tempfile.TemporaryFile()  # noqa: SIM115

@@ -11,7 +11,7 @@ from planner.app import cached, link
 from planner.app.address import QueryReader
 from planner.app.controls.fields import integer
 from planner.app.controls.page_job import PageJob
-from planner.app.draw import draw, escape, escaped_rows, list_lines, refuse
+from planner.app.draw import LABELS, draw, escape, escaped_rows, list_lines, refuse
 from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_dataset, names
 from planner.describe.training.training_run import Charges, Loader, Staging, Training
@@ -23,24 +23,13 @@ from planner.units import parse_power, parse_quantity
 _NO_DATASET = "not stated"
 _STAGING = get_args(Staging)
 _MAX_STEPS, _MAX_WORKERS = 10**9, 1024
-_TEXT_FIELDS = {
-    "failures": ("Interruptions per device and hour", "2e-5 as Llama 3's"),
-    "power": ("Node power", "such as 2.5kW"),
-    "pue": ("PUE", "such as 1.2"),
-    "carbon": ("Carbon [g CO2e/kWh]", "such as 380"),
-    "price": ("Price of a node-hour", "in your currency"),
-}
-"""Text fields: label and placeholder."""
+_TEXT_FIELDS, _STEPS = LABELS["training_texts"], LABELS["training_steps"]
+"""Text fields: label and placeholder; numbers of steps: label."""
 _FIELDS = {
     "power": "node_power_watts",
     "pue": "pue",
     "carbon": "carbon_g_per_kwh",
     "price": "price_per_node_hour",
-}
-_STEPS = {
-    "evaluate_every": "Steps per evaluation",
-    "evaluate_on": "Sequences of an evaluation",
-    "save_every": "Steps per checkpoint",
 }
 
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import streamlit as st
 
 from planner.app.controls import own_runs
 from planner.app.controls.page_job import PageJob, PageRequest
-from planner.app.draw import download, draw, draw_table, escape, metrics, refuse
+from planner.app.draw import download, draw, draw_table, escape, metrics, on_page, refuse
 from planner.app.views.shards import shards
 from planner.cost.scenario.prior import Prior, memory_classes, priors
 from planner.describe.base import field_docs
@@ -36,7 +37,7 @@ TITLE = "Trust"
 
 _EXAMPLE = Path(__file__).with_name("example_runs.csv")
 _REPORTS = (
-    Path(__file__).parents[3] / "docs" / "accuracy.md",
+    Path(__file__).parents[3] / "docs" / "reference" / "accuracy.md",
     Path(__file__).parents[2] / "_catalogue" / "accuracy.md",
 )
 # in a checkout, and in an installed package
@@ -260,7 +261,8 @@ def log(job: PageJob | None) -> None:
             _object(layout),
             model=None if model == _AS_LOGGED else own_models.get(model, model),
         )
-        st.code(comparison_text(compare(comparison, logged)), language=None, wrap_lines=True)
+        text = on_page(comparison_text(compare(comparison, logged)))
+        st.code(text, language=None, wrap_lines=True)
     except PlannerError as error:
         refuse(error, title="This log cannot be compared yet")
 
@@ -273,11 +275,10 @@ def read_upload(data: bytes, name: str, columns: dict[str, str] | None = None) -
         path = Path(folder) / called
         path.write_bytes(data)
         try:
-            return read_log(path, columns)
+            return replace(read_log(path, columns), source=called)
         except PlannerError as error:
-            # users of the page know the file's name, but not the command's options
-            message = error.plain.replace(f"{folder}/", "").replace("as in --column", "such as")
-            raise LogError(message) from None
+            # users of the page know the file's name alone
+            raise LogError(on_page(error.plain.replace(f"{folder}/", ""))) from None
 
 
 def _object(text: str) -> dict[str, Any] | None:

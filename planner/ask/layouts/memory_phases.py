@@ -73,7 +73,6 @@ def memory(job: JobSpec, *, nodes: int = 1, **_: Unpack[JobFields]) -> Findings:
 
 
 def _phase_rows(scenario: Scenario, estimate: Estimate) -> list[Row]:
-    """Return one row for every phase that this layout has."""
     layouts = Layouts.stack([estimate.layout])
     inputs = PeakInputs.of(Stages.of(scenario, layouts, estimate.worst_stage))
     correction, rows = float(memory_outlook(scenario, layouts).expected[0]), []
@@ -94,7 +93,6 @@ def _phase_rows(scenario: Scenario, estimate: Estimate) -> list[Row]:
 
 
 def _reported_row(estimate: Estimate, kind: MemoryKind) -> Row:
-    """Return the row of the peak as one kind of tool reports it."""
     amounts = estimate.memory_bytes
     unseen = {part(name).label: amounts[name] for name in unseen_parts(kind)}
     reported = amounts["total"] - sum(unseen.values())

@@ -277,11 +277,7 @@ def _scaled_description(scenario: Scenario, fact: Fact, factor: float) -> dict[s
 
 
 def _step(value: float, by: float) -> float:
-    """Relative step of a number: integers move by a multiple of a power of two dividing them.
-
-    >>> _step(4096.0, 0.1), _step(0.5, 0.1)
-    (0.125, 0.1)
-    """
+    """Relative step of a number: integers move by a multiple of a power of two dividing them."""
     if not value.is_integer() or value > 2**40:
         return by
     power = 1

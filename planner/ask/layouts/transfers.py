@@ -92,7 +92,6 @@ def network(job: JobSpec, *, nodes: int = 2, **_: Unpack[JobFields]) -> Findings
 
 
 def _axis_rows(name: str, estimate: Estimate, job: JobSpec, workload: Workload) -> Iterator[Row]:
-    """Yield one row for each parallel axis of a layout."""
     machine = job.machine.network_of(estimate.framework)
     columns = {
         "what": name,
@@ -164,11 +163,7 @@ _PATHS = (
 
 @question
 def offload(
-    job: JobSpec,
-    *,
-    nodes: int = 1,
-    share: float = 10.0,
-    **_: Unpack[JobFields],
+    job: JobSpec, *, nodes: int = 1, share: float = 10.0, **_: Unpack[JobFields]
 ) -> Findings:
     """Show how much each offload path adds to the step, and how fast it would have to be.
 

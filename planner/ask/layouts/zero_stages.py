@@ -72,13 +72,7 @@ class _StageAndOffload:
 
 
 @question
-def zero(
-    job: JobSpec,
-    *,
-    nodes: int = 1,
-    alone: bool = False,
-    **_: Unpack[JobFields],
-) -> Findings:
+def zero(job: JobSpec, *, nodes: int = 1, alone: bool = False, **_: Unpack[JobFields]) -> Findings:
     """Compare every ZeRO stage with every offload, fastest first, and explain which ones fail.
 
     Each row is the recommended layout of its kind, over all frameworks. If none fits, it is the one
@@ -235,7 +229,6 @@ def buckets(job: JobSpec, *, nodes: int = 1, **_: Unpack[JobFields]) -> Findings
 
 
 def _with_buckets(job: JobSpec, framework: Framework, size: float, stage: int) -> Estimate:
-    """Estimate a ZeRO stage with buckets of `size` elements."""
     buffers = framework.buffers.model_dump()
     buffers["reduce_bucket_elements"] = size
     buffers["gather_bucket_elements"] = min(buffers["gather_bucket_elements"], size)

@@ -57,11 +57,7 @@ _RULES = (
 
 @question
 def batch(
-    job: JobSpec,
-    *,
-    nodes: int = 1,
-    within: float = 1.25,
-    **_: Unpack[JobFields],
+    job: JobSpec, *, nodes: int = 1, within: float = 1.25, **_: Unpack[JobFields]
 ) -> Findings:
     """Find the nearest global batch that is about as fast as the fastest within a factor.
 

@@ -120,11 +120,7 @@ def _largest_model(
 
 @question
 def sequence(
-    job: JobSpec,
-    *,
-    nodes: int = 1,
-    grain: int = 1024,
-    **_: Unpack[JobFields],
+    job: JobSpec, *, nodes: int = 1, grain: int = 1024, **_: Unpack[JobFields]
 ) -> Findings:
     """Find the longest sequence with a common layout, and the longest that is safe in memory.
 
@@ -147,7 +143,7 @@ def sequence(
     notes = [
         f"{counted(len(lengths), 'length')} planned: the workload's {own_length:,} tokens, and "
         f"multiples of {grain:,} by doubling and bisection; the batch stays at "
-        f"{job.workload.global_batch:,} sequences.",
+        f"{job.workload.global_batch:,} sequences."
     ]
     if usual and safe is not None and safe > usual:
         notes.insert(0, f"{job.model.name} was made for sequences of at most {usual:,} tokens.")

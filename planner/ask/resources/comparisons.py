@@ -7,13 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple, Unpack
 
 from planner.ask.answer import Row
-from planner.ask.plan_point import (
-    PlanPoint,
-    amount_of_training,
-    plan_or_reason,
-    plan_point,
-    verb,
-)
+from planner.ask.plan_point import PlanPoint, amount_of_training, plan_or_reason, plan_point, verb
 from planner.ask.question import Findings, JobFields, name_or_fields, question
 from planner.choose.jobs.job_spec import JobSpec, frameworks_for
 from planner.cost.parts import part
@@ -123,11 +117,7 @@ class _Change(NamedTuple):
 
 @question
 def change(
-    job: JobSpec,
-    *,
-    nodes: int = 1,
-    also: tuple[str, ...] = (),
-    **_: Unpack[JobFields],
+    job: JobSpec, *, nodes: int = 1, also: tuple[str, ...] = (), **_: Unpack[JobFields]
 ) -> Findings:
     """Plan a job again with each of many changes to machine, job and software, one at a time.
 

@@ -64,7 +64,7 @@ class JobChain:
 
         The logarithm of the step time is taken as normal on each side of the estimate; the ends of
         the 90 % interval are its 5 % and 95 % quantiles. Left out: waiting in queues, failures.
-        method.md#intervals.
+        intervals.md#intervals.
         """
         working_s = days * DAY_S - self.starting_s
         if working_s <= 0 or math.isinf(working_s):

@@ -165,7 +165,6 @@ def _settings(
 def _bottleneck(
     scenario: Scenario, layouts: Layouts, settings: Checkpoints, saved: Checkpoint
 ) -> str:
-    """Name the bottleneck of writing."""
     machine, rate = scenario.machine, constants().writer_bytes_per_s.value
     nodes = min(float(nodes_of(machine, layouts)), float(saved.writers))
     limits = transfer_bounds_s(

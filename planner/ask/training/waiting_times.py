@@ -271,7 +271,6 @@ def _utilisation(time: InputTime) -> str:
 
 
 def _change_phrase(reading: _Input, change: Change) -> str:
-    """Return a change of the input pipeline as a phrase."""
     loader, packed = change.loader, change.dataset.samples_per_file.value
     return {
         "workers": f"giving a rank {loader.workers} workers instead of {reading.loader.workers}",

@@ -164,10 +164,9 @@ def wasted_nodes_note(job: JobSpec, best: Estimate | None) -> str:
     share = 100 * rate / best.tokens_per_s
     train = "trains" if nodes == 1 else "train"
     return (
-        f"Use fewer nodes: {counted(nodes, 'node')} {train} {share:.0f} % as many "
-        f"tokens a second with {100 * nodes / job.nodes:.2g} % of the nodes. From there on "
-        f"twice the nodes gain less than {100 * (offers.doubling_gain.value - 1):.0f} %; on "
-        f"{job.nodes:,} nodes {100 * _computing_share(best):.0f} % of a step is computation."
+        f"Use fewer nodes: {counted(nodes, 'node')} {train} {share:.0f} % as many tokens a second. "
+        f"Beyond, twice the nodes gain less than {100 * (offers.doubling_gain.value - 1):.0f} %, "
+        f"as only {100 * _computing_share(best):.0f} % of the step is computation."
     )
 
 

@@ -121,8 +121,8 @@ def faster_without_files(job: JobSpec, best: Estimate | None) -> str:
     less = 100 * (1 - fastest.step_time_s / best.step_time_s)
     step_time = format_seconds(fastest.step_time_s)
     return (
-        f"{fastest.layout} with {fastest.framework} would take {step_time} "
-        f"({less:.0f} % less), but no files can be written for it: {reason}."
+        f"{fastest.framework} would take {step_time} ({less:.0f} % less), but no files can be "
+        f"written for it: {reason}."
     )
 
 

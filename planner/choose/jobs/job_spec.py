@@ -26,6 +26,7 @@ from planner.describe.model.model import Model
 from planner.describe.training.training_run import Training
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
+from planner.units import either
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -153,7 +154,9 @@ def frameworks_for(
         frameworks = list(_loaded(chosen))
         for framework in frameworks:
             if refusal := framework.refuses(machine, workload, model):
-                raise LayoutError(refusal)
+                usual = either(each.name for each in running_frameworks(machine))
+                is_elsewhere = refusal.endswith("use another framework")
+                raise LayoutError(f"{refusal}, such as {usual}" if is_elsewhere else refusal)
         return frameworks
     running = running_frameworks(machine)
     names_running = {framework.name for framework in running}

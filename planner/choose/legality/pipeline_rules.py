@@ -30,7 +30,6 @@ def _custom_split(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterato
 
 
 def _split_options(y: Layout) -> str:
-    """List the options of a layout that split its layers over stages."""
     options = y.model_dump(include=set(STAGE_FIELDS), exclude_defaults=True)
     return ", ".join(f"{name} = {shorten(str(value))}" for name, value in options.items())
 

@@ -58,7 +58,7 @@ def coded(name: str, table: tuple[object, ...], allowed: str) -> Rule:
 
     @rule(f"{name} is not offered by the framework", name)
     def is_offered(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
-        offered = ("none", *getattr(q.framework, allowed))
+        offered = tuple(dict.fromkeys(("none", *getattr(q.framework, allowed))))
         codes = [code for code, value in enumerate(table) if value in offered]
         if breaks(~is_in(getattr(x, name), codes)):
             problem = f"{name} = {getattr(y, name)} is not offered by {q.framework.name}"

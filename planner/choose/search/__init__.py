@@ -6,13 +6,6 @@ from planner.choose.search.pruning import SearchScope, is_common, is_deep_pipeli
 from planner.choose.search.search import TILES, search
 
 __all__ = [
-    "TILES",
-    "Candidates",
-    "SearchScope",
-    "enumerate_layouts",
-    "is_common",
-    "is_deep_pipeline",
-    "is_starved",
-    "rank_fastest",
-    "search",
-]
+    "TILES", "Candidates", "SearchScope", "enumerate_layouts", "is_common", "is_deep_pipeline",
+    "is_starved", "rank_fastest", "search",
+]  # fmt: skip

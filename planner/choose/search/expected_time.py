@@ -19,7 +19,7 @@ from planner.cost.uncertainty import step_outlook
 from planner.describe.framework.framework import Stall
 from planner.describe.layout import Layout
 from planner.errors import LayoutError
-from planner.units import counted, format_seconds
+from planner.units import counted
 
 CAUSES = ("memory", "stall", "wires", "slices", "depth", "starved", "offload", "files", "spread")
 """Risks that are measured or judged; a factor of 1 is none."""
@@ -32,7 +32,7 @@ def expected_time_s(
 ) -> Float:
     """Step times multiplied by the factors of every cause but those in `without` [s].
 
-    method.md#recommended.
+    recommendation.md#recommended.
     """
     layouts, risk = estimates.layouts, estimates.out_of_memory_probability
     factors = time_factors(scenario, layouts, risk)
@@ -141,9 +141,7 @@ def reason_against(scenario: Scenario, faster: Estimate, chosen: Estimate, of: S
     causes = sorted((c for c in ratios if ratios[c] > least), key=lambda c: -ratios[c])
     if not causes:
         return ""
-    expected_s = faster.step_time_s * math.prod(ratios[cause] for cause in causes)
-    reasons = "; ".join(_reason(cause, scenario, faster, risky[cause]) for cause in causes)
-    return f"{reasons}: expected {format_seconds(expected_s)}"
+    return "; ".join(_reason(cause, scenario, faster, risky[cause]) for cause in causes)
 
 
 def _reason(cause: str, scenario: Scenario, estimate: Estimate, factor: float) -> str:
@@ -158,19 +156,19 @@ def _reason(cause: str, scenario: Scenario, estimate: Estimate, factor: float) -
     micro_batches = counted(layout.grad_accumulation, "micro-batch")
     slice_tokens = scenario.workload.sequence_length // layout.cp
     return {
-        "memory": f"its chance of {100 * estimate.out_of_memory_probability:.0f} % to run out of "
-        f"memory counts as {times} (failed_start)",
+        "memory": f"its out-of-memory risk of {100 * estimate.out_of_memory_probability:.0f} % "
+        f"counts as {times} (preference failed_start)",
         "wires": f"tensor parallelism over {layout.tp}, beyond the {scenario.machine.wired_devices}"
-        f" wired devices, counts as {times} (uncommon_slowdown)",
+        f" wired devices, counts as {times} (preference uncommon_slowdown)",
         "slices": f"slices of {slice_tokens:,} tokens, shorter than in published runs, count as "
-        f"{times} (min_slice_tokens)",
+        f"{times} (preference min_slice_tokens)",
         "depth": f"{layout.pp} stages, more than in published runs of this size, count as {times} "
-        "(max_pipeline_stages)",
+        "(preference max_pipeline_stages)",
         "starved": f"{layout.pp} stages with {micro_batches}, so that some always wait, count as "
-        f"{times} (uncommon_slowdown)",
-        "offload": f"offload counts as {times} (offload_slowdown)",
+        f"{times} (preference uncommon_slowdown)",
+        "offload": f"offload counts as {times} (preference offload_slowdown)",
         "files": f"no files can be written for it ({why_no_files(scenario, layout)}), which "
-        f"counts as {times} (uncommon_slowdown)",
+        f"counts as {times} (preference uncommon_slowdown)",
     }[cause]
 
 

@@ -286,7 +286,6 @@ def _lowest(values: Float, able: Mask, count: int) -> Int:
 
 
 def _lowest_of_each(values: Float, classes: Int, count: int) -> Int:
-    """Rows of the `count` lowest values of each class."""
     order = np.lexsort((values, classes))
     sorted_classes = classes[order]
     starts = np.searchsorted(sorted_classes, sorted_classes)

@@ -158,7 +158,6 @@ def _subset_suffices(bits: int, suffices: Mapping[int, Mask], count: int) -> Mas
 
 
 def _with_modules(goals: _Goals, bits: int) -> _Goals:
-    """Set selective recompute of a set of modules."""
     mode = np.full_like(goals.layouts.recompute, RECOMPUTE.index("selective"))
     return goals.changed(recompute=mode, recompute_modules=np.full_like(mode, bits))
 

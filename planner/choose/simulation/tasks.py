@@ -160,10 +160,8 @@ class _Stage:
 
 
 def _spans(*parts: tuple[EventKind, Seconds]) -> tuple[Span, ...]:
-    """Make spans of the parts that take time."""
     return tuple(Span(kind, float(seconds)) for kind, seconds in parts if seconds > 0)
 
 
 def _hidden(*parts: tuple[EventKind, Seconds]) -> tuple[Span, ...]:
-    """Make hidden spans of the parts that take time."""
     return tuple(span._replace(hidden=True) for span in _spans(*parts))

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from planner.choose.legality.memory_rules import chunk_layers
+from planner.choose.plan import Verdict
 from planner.choose.preferences import preferences, user_changes, user_file
 from planner.choose.verdicts.decision_guide import GuideCase, apply_guide
-from planner.choose.verdicts.strategy_verdicts import Verdict
 from planner.cost.estimate import Estimate
 from planner.cost.operators.backward import FREES_NOTHING, selective_frees_nothing
 from planner.cost.operators.blocks import blocks_of

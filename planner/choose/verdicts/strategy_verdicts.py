@@ -10,6 +10,7 @@ import numpy as np
 from planner.choose.jobs.job_search import search_job
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.legality import legal_layouts
+from planner.choose.plan import Verdict
 from planner.choose.preferences import preferences
 from planner.choose.search import Candidates, rank_fastest, search
 from planner.choose.search.recommendation import recommend
@@ -33,31 +34,7 @@ from planner.cost.memory.footprint import Footprints
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.framework.switches import strip_switches
-from planner.tables import Record
 from planner.units import counted
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Verdict on a classic strategy: its layout if it fits, else what is missing and a fix."""
-
-    name: str
-    fits: bool
-    why: str
-    fix: str
-    estimate: Estimate | None
-    """The layout to run if any fits, else the one closest to fitting; None if none is legal."""
-    nodes: int | None = None
-    """If nothing fits: nodes on which it fits with this batch; None if none were found."""
-    batch: int | None = None
-    """If no layout is legal: a batch with which one is legal and fits on these nodes."""
-
-    def record(self) -> Record:
-        """Flatten the verdict and its estimate to one row."""
-        row = {"strategy": self.name, "fits": self.fits, "why": self.why, "fix": self.fix}
-        elsewhere = {"enough_nodes": self.nodes, "possible_batch": self.batch}
-        estimated = {} if self.estimate is None else self.estimate.record()
-        return {**row, **elsewhere, **{k: v for k, v in estimated.items() if k not in row}}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
+from typer import Option
 
 from planner.cli.options.option_groups import FieldsOf
 from planner.cli.options.option_styles import Files, FrameworkName, ModelName
-from planner.cost.scenario.experience import Experience
+from planner.cli.settings import value_of
 from planner.describe.catalogue import load_dataset
 from planner.describe.files import read_toml
 from planner.describe.job_description import JobDescription, is_job_file
@@ -24,6 +24,7 @@ from planner.units import parse_power
 
 if TYPE_CHECKING:
     from planner.choose.user_layouts import CompletedLayout
+    from planner.cost.scenario.experience import Experience
     from planner.describe.configurations.configuration import Configuration
     from planner.evidence.learning import Learned
     from planner.job import Job
@@ -63,10 +64,12 @@ def describe_job(model: str, fields: dict[str, Any]) -> JobDescription:
     """Describe a job by fields, for a model or on top of a job file."""
     if is_job_file(model):
         return JobDescription.read(model, fields)
+    defaults = {name: value_of(name) for name in ("machine", "frameworks")}
+    fields = {**{name: value for name, value in defaults.items() if value}, **fields}
     if "machine" not in fields:
         raise PlannerError(
             "Missing option '--machine' / '-m'; name the machine, or give a job's TOML file that "
-            "names model and machine"
+            "names model and machine (`planner config` shows how to set a default)"
         )
     return JobDescription.described({"model": model, **fields}, where="job")
 
@@ -84,6 +87,8 @@ def learned_from(description: JobDescription) -> Learned | None:
 
 def experience_of(learned: Learned | None) -> Experience:
     """Return the learned corrections of estimates; empty ones without measured runs."""
+    from planner.cost.scenario.experience import Experience
+
     return Experience() if learned is None else learned.experience
 
 
@@ -161,14 +166,6 @@ class LayoutOptions:
         return learned_from(self.description())
 
 
-_PANEL = "The whole training, of --tokens or --samples"
-
-
-def _option(*flags: str, **settings: Any) -> Any:
-    """Make an option in the training's panel of the help."""
-    return typer.Option(*flags, rich_help_panel=_PANEL, **settings)
-
-
 Staging = Literal["none", "local-disk", "memory"]
 
 
@@ -177,39 +174,38 @@ class TrainingOptions:
     """Options of a training beyond its steps: data, evaluation, checkpoints, failures, costs."""
 
     training: Annotated[
-        str | None, _option(metavar="FILE", help="TOML file of all this; options override it.")
+        str | None, Option(metavar="FILE", help="TOML file of all this; options override it.")
     ] = None
-    dataset: Annotated[str | None, _option(metavar="NAME", help="Dataset: name or TOML file.")] = (
+    dataset: Annotated[str | None, Option(metavar="NAME", help="Dataset: name or TOML file.")] = (
         None
     )
     staging: Annotated[
-        Staging | None, _option(help="Where a node stages it: nowhere, on its disk, or in memory.")
+        Staging | None,
+        Option(help="Where a node stages it: nowhere, on its disk, or in memory."),
     ] = None
-    workers: Annotated[int | None, _option(min=0, help="Workers of every rank that read it.")] = (
-        None
-    )
+    workers: Annotated[int | None, Option(min=0, help="Workers of every rank that read it.")] = None
     evaluate_every: Annotated[
-        int | None, _option(metavar="STEPS", min=0, help="Steps per evaluation.")
+        int | None, Option(metavar="STEPS", min=0, help="Steps per evaluation.")
     ] = None
     evaluation_sequences: Annotated[
-        int | None, _option(min=0, help="Sequences (samples) of an evaluation.")
+        int | None, Option(min=0, help="Sequences (samples) of an evaluation.")
     ] = None
     checkpoint_every: Annotated[
         int | None,
-        _option(
+        Option(
             metavar="STEPS", min=0, show_default="least lost time", help="Steps per checkpoint."
         ),
     ] = None
     async_checkpoints: Annotated[
         bool | None,
-        _option(
+        Option(
             "--async-checkpoints/--sync-checkpoints",
             help="Whether training continues while checkpoints are written.",
         ),
     ] = None
     failures: Annotated[
         float | None,
-        _option(
+        Option(
             metavar="RATE",
             min=0,
             max=1,
@@ -218,19 +214,19 @@ class TrainingOptions:
         ),
     ] = None
     node_power: Annotated[
-        str | None, _option(metavar="POWER", help="Power draw of a node, such as 2.5kW.")
+        str | None, Option(metavar="POWER", help="Power draw of a node, such as 2.5kW.")
     ] = None
     pue: Annotated[
-        float | None, _option(min=1, help="Power draw of the centre over that of its nodes.")
+        float | None, Option(min=1, help="Power draw of the centre over that of its nodes.")
     ] = None
-    carbon: Annotated[float | None, _option(metavar="G", min=0, help="Grams of CO2e per kWh.")] = (
+    carbon: Annotated[float | None, Option(metavar="G", min=0, help="Grams of CO2e per kWh.")] = (
         None
     )
     price: Annotated[
-        float | None, _option(min=0, help="Price of a node-hour, in your currency.")
+        float | None, Option(min=0, help="Price of a node-hour, in your currency.")
     ] = None
     price_per_kwh: Annotated[
-        float | None, _option(min=0, help="Price of a kWh, in your currency.")
+        float | None, Option(min=0, help="Price of a kWh, in your currency.")
     ] = None
 
     def fields(self) -> dict[str, Any]:

@@ -151,7 +151,7 @@ def kept_bytes(scenario: Scenario, block: Block, layouts: Layouts) -> Float:
     """Saved activations of one block and micro-batch on one rank [B].
 
     Counted: saved tensors after recompute. Left out: the head, whose backward follows at once.
-    method.md#activations.
+    activations.md#activations.
 
     >>> layer, again = blocks_of(scenario)[1], Layouts.of(Layout(recompute="full"))
     >>> float(kept_bytes(scenario, layer, again)) / 2048         # its input: 4096 of two bytes
@@ -168,7 +168,7 @@ def chunk_kept_bytes(stages: Stages) -> Float:
     """Saved activations of one micro-batch by chunk and stage, shape (chunks, S) [B].
 
     Counted: activations of embedding and layers on the device. Left out: the head, whose backward
-    follows at once; receive buffers. method.md#activations.
+    follows at once; receive buffers. activations.md#activations.
 
     >>> layout = Layout(pp=2, vpp=2, recompute="full", schedule="interleaved-1f1b")
     >>> saved = chunk_kept_bytes(Stages.of_pipeline(scenario, layout))
@@ -189,7 +189,7 @@ def moved_bytes(stages: Stages) -> Float:
     """Activations that one micro-batch offloads to the host and reloads in backward [B].
 
     Counted: saved tensors of layers. Left out: embedding and head, which stay on the device.
-    method.md#host-memory-loading-offload.
+    offload.md#host-memory-loading-offload.
 
     >>> layout = Layout(recompute="full", offload_activations=True)
     >>> moved_bytes(Stages.of_pipeline(scenario, layout)).item() / 2048  # 32 layer inputs

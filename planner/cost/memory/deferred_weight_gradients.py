@@ -40,7 +40,7 @@ def deferred_gradients(stages: Stages) -> DeferredGradients:
     are not computed yet; weight gradients in compute precision until the chunk's next backward pass
     adds them to the sums. The model's first chunk does not split its backward pass.
     Left out: other schedules. torch 2.13, pipelining/_backward.py: stage_backward_input;
-    fsdp/_fully_shard/_fsdp_param_group.py: post_backward; method.md#memory-per-device.
+    fsdp/_fully_shard/_fsdp_param_group.py: post_backward; memory.md#memory-per-device.
 
     >>> scenario = make_scenario("llama-3-8b", "fsdp2")
     >>> layout = Layout(pp=2, vpp=2, schedule="zero-bubble-v", grad_accumulation=8, zero_stage=2)

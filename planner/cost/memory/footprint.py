@@ -79,7 +79,7 @@ class Footprints(Arrays):
 def footprints(scenario: Scenario, layouts: Layouts) -> Footprints:
     """Device, host and disk memory of every layout, without step times.
 
-    Counted: DEVICE_PARTS and HOST_PARTS. Left out: the page cache. method.md#memory-per-device.
+    Counted: DEVICE_PARTS and HOST_PARTS. Left out: the page cache. memory.md#memory-per-device.
 
     >>> scenario = make_scenario("gpt2-xl", global_batch=64)
     >>> found = footprints(scenario, Layouts.broadcast(dp=[8, 8], grad_accumulation=8))
@@ -94,7 +94,7 @@ def footprints(scenario: Scenario, layouts: Layouts) -> Footprints:
 def footprints_of(stages: Stages) -> Footprints:
     """Memory of layouts at the worst of their candidate stages (L, S).
 
-    Counted: as `footprints`. Left out: the step time. method.md#memory-per-device.
+    Counted: as `footprints`. Left out: the step time. memory.md#memory-per-device.
 
     >>> scenario = make_scenario("gpt2-xl", "ddp")
     >>> found = footprints_of(Stages.candidates(scenario, Layouts.broadcast(dp=[4])))
@@ -159,7 +159,7 @@ def _worst_stage(stages: Stages) -> tuple[dict[str, Float], Int, Int]:
 def stage_memory(scenario: Scenario, layout: Layout) -> list[dict[str, float]]:
     """Device parts of every pipeline stage of one layout [B].
 
-    Counted: everything in DEVICE_PARTS. Left out: host memory. method.md#memory-per-device.
+    Counted: everything in DEVICE_PARTS. Left out: host memory. memory.md#memory-per-device.
 
     >>> stages = stage_memory(scenario, Layout(pp=4))
     >>> [round(parts["weights"] / 1e9, 2) for parts in stages]      # 8 layers of 0.436 GB, ends

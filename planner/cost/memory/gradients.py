@@ -52,7 +52,7 @@ def reduction(stages: Stages, activations: Activations, gradients: Float) -> Red
 
     Counted: sums over passes, gradients of the layer in backward, inputs and new outputs of
     reductions, buckets. Left out: tensors freed between two gradients of one layer.
-    method.md#memory-per-device.
+    memory.md#memory-per-device.
 
     >>> from planner.cost.memory.activations import stage_activations
     >>> scenario = make_scenario("gpt2-xl", "deepspeed")

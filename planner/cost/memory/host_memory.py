@@ -22,7 +22,7 @@ def host_memory(stages: Stages, device_bytes: Float | float = 0.0) -> dict[str, 
     reads it whole, rank by rank or in shards if these exceed the node; offloaded states, gradients
     and weights; pinned buffers for disk offload. Left out: the page cache, data loaders, rounding
     of torch's host allocator. Ren et al. 2021, arXiv:2101.06840;
-    method.md#host-memory-loading-offload.
+    offload.md#host-memory-loading-offload.
 
     >>> scenario = make_scenario("gpt2-xl", "deepspeed")
     >>> stages = Stages.of_pipeline(scenario, Layout(dp=4, zero_stage=3, offload="optimizer-cpu"))
@@ -40,7 +40,7 @@ def host_memory_phases(
     """Host memory per node by part, during checkpoint loading and during a training step [B].
 
     Counted: as in `host_memory`, which returns the larger phase. Left out: as in `host_memory`.
-    method.md#host-memory-loading-offload.
+    offload.md#host-memory-loading-offload.
 
     >>> scenario = make_scenario("gpt2-xl", "deepspeed")
     >>> load, _ = host_memory_phases(Stages.of_pipeline(scenario, Layout(dp=4, zero_stage=3)))

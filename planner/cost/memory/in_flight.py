@@ -86,7 +86,7 @@ def passes_in_flight(stages: Stages) -> InFlight:
 
     Counted: per chunk, as the first or last may hold fewer layers than the others; one more pass
     where passes of neighbouring micro-batches overlap. Left out: passes in backward.
-    Megatron-LM, schedules.py: num_warmup_microbatches; method.md#pipeline.
+    Megatron-LM, schedules.py: num_warmup_microbatches; pipeline.md#pipeline.
 
     >>> scenario = make_scenario(load_model("llama-3-8b").replaced(num_layers=14), "fsdp2")
     >>> layout = Layout(pp=4, vpp=2, schedule="interleaved-1f1b", grad_accumulation=8)

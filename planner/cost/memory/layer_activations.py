@@ -20,7 +20,7 @@ def saved_bytes(scenario: Scenario, items: tuple[Saved, ...], layouts: Layouts) 
     """Size of saved tensors on one rank for one micro-batch [B].
 
     Counted: bytes per token, divided by the ranks that split a tensor; expert load. Left out: the
-    number of layers. method.md#memory-per-device.
+    number of layers. memory.md#memory-per-device.
 
     >>> queries = Saved("queries", 2 * 4096, "sharded")             # sequences of 2048 tokens
     >>> float(saved_bytes(scenario, (queries,), Layouts.of(Layout(tp=4)))) / 2**20
@@ -102,7 +102,7 @@ def layer_activations(scenario: Scenario, block: Block, layouts: Layouts) -> Lay
 
     Counted: tensors that autograd saves, or the layer's input under recompute; recomputed
     activations and gradients at the peak of backward in either half. Left out: other layers.
-    method.md#activations.
+    activations.md#activations.
 
     >>> layer, layouts = blocks_of(scenario)[1], Layouts.of(Layout(recompute="full"))
     >>> float(layer_activations(scenario, layer, layouts).saved) / 2**20     # its input

@@ -12,11 +12,13 @@ from planner.cost.parts import DEVICE_PARTS, order_parts
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 
+_NAMES = tuple(field.name for field in fields(LiveTensors))
+
 
 def device_memory(stages: Stages) -> tuple[dict[str, Float], Int]:
     """Peak memory per rank of each stage, by part, and the index of its moment in MOMENTS [B].
 
-    Counted: DEVICE_PARTS. Left out: other jobs on the device. method.md#memory-per-device.
+    Counted: DEVICE_PARTS. Left out: other jobs on the device. memory.md#memory-per-device.
 
     >>> scenario = make_scenario("gpt2-xl")
     >>> parts, moment = device_memory(Stages.of_pipeline(scenario, Layout()))
@@ -47,7 +49,8 @@ class Peak:
     def of(cls, stages: Stages) -> Peak:
         """Compute the peak of every stage."""
         inputs, shape = PeakInputs.of(stages), stages.shape
-        live_tensors = tuple(_parts(moment(inputs)) for moment in MOMENTS.values())
+        alive = (moment(inputs) for moment in MOMENTS.values())
+        live_tensors = tuple({name: getattr(each, name) for name in _NAMES} for each in alive)
         peak_bytes, moment = np.zeros(shape), np.zeros(shape, dtype=np.int64)
         before = peak_bytes
         for number, (name, parts) in enumerate(zip(MOMENTS, live_tensors, strict=True)):
@@ -101,13 +104,6 @@ def _reserved(stages: Stages, allocated: Float, before_update: Float, context: F
     return reserve + np.clip(before_update - allocated, 0.0, np.maximum(room, 0.0))
 
 
-_NAMES = tuple(field.name for field in fields(LiveTensors))
-
-
-def _parts(live_tensors: LiveTensors) -> dict[str, Float]:
-    return {name: getattr(live_tensors, name) for name in _NAMES}
-
-
 def _context_bytes(stages: Stages) -> Float:
     """Driver context plus the buffers of a rank's communicators [B]."""
     device = stages.scenario.machine.device
@@ -122,7 +118,7 @@ def communicators(layouts: Layouts) -> Float:
     Counted: one per axis in use, one with each pipeline neighbour as torch makes them (pytorch
     issue 129140), one across axes for the gradient norm. Left out: first and last stage have one
     neighbour, unless tied embeddings pair them; groups that share buffers (ncclCommSplit).
-    method.md#memory-per-device.
+    memory.md#memory-per-device.
 
     >>> float(communicators(Layouts.of(Layout(dp=4, tp=4, pp=12))))   # 2 axes, 2 pairs, all ranks
     5.0

@@ -288,7 +288,7 @@ def resident_bytes(stages: Stages) -> Float:
 
     Counted: weights, gradients and optimizer states during the last layer's backward. Left out:
     activations, temporaries and buffers of a pass, driver context, allocator reserve.
-    method.md#memory-per-device.
+    memory.md#memory-per-device.
 
     >>> stages = Stages.of_pipeline(make_scenario("gpt2-xl"), Layout())
     >>> each = resident_bytes(stages).item() / stages.params.unsharded.item()

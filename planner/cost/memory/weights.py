@@ -76,7 +76,7 @@ def frozen(stages: Stages) -> Float:
     """Frozen weights that stay on a rank if weights are not sharded (below ZeRO-3) [B].
 
     Counted: the weights, or shards and gathered copies if the framework computes with copies.
-    Left out: trainable weights. method.md#memory-per-device.
+    Left out: trainable weights. memory.md#memory-per-device.
 
     >>> scenario = make_scenario("gpt2-xl", "ddp", lora_rank=8)
     >>> stages = Stages.of_pipeline(scenario, Layout(dp=4))
@@ -102,7 +102,7 @@ def eight_bit_copies(stages: Stages) -> Float:
     micro-batches; minus the 16-bit weights if ranks gather in 8 bits, unless shards are fp32.
     Left out: embedding and head, which run in 16 bits; scales; norms, which have no copies.
     Transformer Engine @d0067d0d, module/linear.py: quantize_weight; csrc/quantizer.cpp:
-    with_transpose; method.md#states-per-framework.
+    with_transpose; states.md#states-per-framework.
 
     >>> stages = Stages.of_pipeline(make_scenario(machine="dgx-h100", precision="fp8"), Layout())
     >>> eight_bit_copies(stages).item() / 2 / 32            # a layer of Llama 3 8B
@@ -159,7 +159,7 @@ def resident_weights(stages: Stages, weights: Float) -> ResidentWeights:
 
     Counted: 16-bit copies of fp32 parameters, freed group by group in the last backward pass, or
     when gradient sums over several passes are reduced. Left out: temporarily gathered weights.
-    method.md#memory-per-device.
+    memory.md#memory-per-device.
 
     >>> stages = Stages.of_pipeline(make_scenario(framework="fsdp2"), Layout(dp=8, zero_stage=2))
     >>> there = resident_weights(stages, resident(stages).weights)
@@ -210,7 +210,7 @@ def gathered(stages: Stages, busy: Float) -> GatheredWeights:
     `busy`: other temporaries of a layer, never alive together with copy-in buffers. Counted: the
     computing layer, prefetched layers, a tied table, all weights in a pipeline that reduces once;
     secondary shards of other layers between forward and backward. Left out: resident weights.
-    method.md#memory-per-device.
+    memory.md#memory-per-device.
 
     >>> stages = Stages.of_pipeline(make_scenario(framework="fsdp2"), Layout(dp=8, zero_stage=3))
     >>> window = gathered(stages, np.zeros(())).window      # 16 bits of a layer and of the next

@@ -83,14 +83,8 @@ ALGORITHMS: dict[str, dict[str, Time]] = {
 _COMPARED = ("hierarchical", "binary tree")
 """Algorithms that NCCL and RCCL lack: listed for comparison, never marked as used."""
 
-_PARTS_SENT = {
-    "all_reduce": 2.0,
-    "all_gather": 1.0,
-    "reduce_scatter": 1.0,
-    "all_to_all": 1.0,
-    "scatter": 1.0,
-    "gather": 1.0,
-}
+_SENT_ONCE = ("all_gather", "reduce_scatter", "all_to_all", "scatter", "gather")
+_PARTS_SENT = {"all_reduce": 2.0, **dict.fromkeys(_SENT_ONCE, 1.0)}
 _WHOLE_BUFFER = ("broadcast", "reduce", "send_recv")
 
 
@@ -128,7 +122,7 @@ def whole_nodes(machine: Machine, nodes: int) -> GroupView:
     """Network view of the group of all devices of `nodes` nodes.
 
     Counted: ranks in the order of devices. Left out: the position of the nodes in the network.
-    method.md#what-a-group-sees. Raises LayoutError if the machine has fewer nodes.
+    network.md#what-a-group-sees. Raises LayoutError if the machine has fewer nodes.
 
     >>> float(whole_nodes(load_machine("polaris"), 2).size)     # 2 nodes of 4
     8.0
@@ -145,7 +139,7 @@ def group_of(machine: Machine, ranks: int, stride: int = 1) -> GroupView:
     """Network view of one group of `ranks` devices with `stride`, from a node's first device on.
 
     Counted: other groups of this shape on the same nodes, which share interfaces. Left out: the
-    position of the nodes in the network. method.md#what-a-group-sees. Raises LayoutError if the
+    position of the nodes in the network. network.md#what-a-group-sees. Raises LayoutError if the
     group does not fit the machine or has fewer than 2 ranks.
 
     >>> view = group_of(load_machine("dgx-h200"), 5)            # 5 of the 8 devices of a node
@@ -170,7 +164,7 @@ def table(group: GroupView, size_bytes: float) -> list[Row]:
     """List times of all operations over a group, with every algorithm that its machine supports.
 
     Counted: a full buffer of `size_bytes`; `used` marks the library's choice. Left out: other jobs
-    on the network. method.md#algorithms. Raises LayoutError for a size of 0.
+    on the network. network.md#algorithms. Raises LayoutError for a size of 0.
 
     >>> eight = whole_nodes(load_machine("polaris"), 8)
     >>> [row.algorithm for row in table(eight, 2**28) if row.used][0]

@@ -57,7 +57,7 @@ def ring_all_reduce_s(
 
     Counted: 2 (n - 1)/n of the buffer at the rate of the ring's slowest link (in phases: inside the
     nodes, then between them), overlapped with the latency of 2 (n - 1) steps; the protocol's base
-    latency once. Left out: congestion. Thakur et al. 2005; method.md#algorithms.
+    latency once. Left out: congestion. Thakur et al. 2005; network.md#algorithms.
 
     >>> round(float(ring_all_reduce_s(unit_view(8), 8.0)), 3)   # 2 * 7/8 of 8 bytes at 1 B/s
     14.0
@@ -74,7 +74,7 @@ def tree_all_reduce_s(
     Counted: the buffer twice at the slower of the rates inside and between, the latency of the
     chain and of log2(nodes) levels, the base latency. Left out: LL128, congestion. Sanders et al.
     2009, "Two-tree algorithms for full bandwidth broadcast, reduction and scan";
-    method.md#algorithms.
+    network.md#algorithms.
 
     >>> round(float(tree_all_reduce_s(unit_view(8), 8.0)), 3)   # 8 bytes up and down at 1 B/s
     16.0
@@ -105,7 +105,7 @@ def hierarchical_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """Hierarchical all-reduce: reduce-scatter in nodes, ring between them, all-gather in nodes [s].
 
     Counted: 2 (g - 1)/g of the buffer inside and 2 (m - 1)/m between the m nodes, with the latency
-    of every step. Left out: protocols and their base latency. method.md#algorithms.
+    of every step. Left out: protocols and their base latency. network.md#algorithms.
 
     >>> node = group_view(load_machine("polaris"), 4, 1)        # 222 GB/s per device
     >>> round(1e3 * float(hierarchical_all_reduce_s(node, 2**30)), 2)   # 2 * 3/4 GiB
@@ -125,7 +125,7 @@ def all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """All-reduce with the fastest of ring, tree (both protocols) and in-switch reduction [s].
 
     Counted: latency, transfer and base latency of each; 0 for one rank. Left out: LL128,
-    congestion. NVIDIA/nccl, src/graph/tuning.cc; method.md#algorithms.
+    congestion. NVIDIA/nccl, src/graph/tuning.cc; network.md#algorithms.
 
     >>> pair = group_view(load_machine("polaris"), 8, 1)        # 2 nodes of 4
     >>> 0.045 < float(all_reduce_s(pair, 2**30)) < 0.060        # measured 0.0521 s
@@ -148,7 +148,7 @@ def all_gather_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """Ring all-gather of a full buffer with the faster protocol [s].
 
     Counted: (n - 1)/n of the buffer, the latency of n - 1 steps, the base latency; 0 for one rank.
-    Left out: trees, congestion. Thakur et al. 2005; method.md#algorithms.
+    Left out: trees, congestion. Thakur et al. 2005; network.md#algorithms.
 
     >>> round(float(all_gather_s(unit_view(8), 8.0)), 3)        # 7/8 of 8 bytes at 1 B/s
     7.0
@@ -163,7 +163,7 @@ def reduce_scatter_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """Ring reduce-scatter of a full buffer; the mirror image of all-gather [s].
 
     Counted: as `all_gather_s`, at the inter-node rate that reductions reach. Left out: additions
-    inside a node. Thakur et al. 2005; method.md#algorithms.
+    inside a node. Thakur et al. 2005; network.md#algorithms.
 
     >>> round(float(reduce_scatter_s(unit_view(8), 8.0)), 3)    # 7/8 of 8 bytes at 1 B/s
     7.0
@@ -181,7 +181,7 @@ def all_to_all_s(group: GroupView, size_bytes: ArrayLike) -> Float:
 
     Counted: the slower of the parts inside and between nodes, whose interfaces a node's ranks
     share; one message per peer, in sequence. Left out: protocols, congestion beyond
-    `pairwise_bytes_per_s`. method.md#algorithms.
+    `pairwise_bytes_per_s`. network.md#algorithms.
 
     >>> float(all_to_all_s(unit_view(8), 8.0))                  # 7 of 8 bytes to others at 1 B/s
     7.0
@@ -201,7 +201,7 @@ def forwarded_all_to_all_s(group: GroupView, size_bytes: ArrayLike, crossing: Ar
     `size_bytes`: all copies that a rank sends; `crossing`: the fraction of them that leaves its
     node. Counted: the slower of the network and the links inside nodes, which deliver every copy;
     one message per node and per rank of a node. Left out: as `all_to_all_s`; forwarding that waits
-    for the network. DeepEP V1, docs/legacy.md; method.md#algorithms.
+    for the network. DeepEP V1, docs/legacy.md; network.md#algorithms.
 
     >>> float(forwarded_all_to_all_s(unit_view(8), 8.0, 7 / 8))     # as far as the other
     7.0
@@ -252,7 +252,7 @@ def ring_exchange_s(group: GroupView, size_bytes: ArrayLike) -> Float:
 
     Counted: latency and transfer inside the node if two ranks of the group share one, between nodes
     if the group spans several. Left out: other transfers on the link. Hockney 1994;
-    method.md#algorithms.
+    network.md#algorithms.
 
     >>> float(ring_exchange_s(unit_view(2), 8.0))                        # 8 bytes at 1 B/s
     8.0
@@ -265,7 +265,7 @@ def p2p_s(group: GroupView, size_bytes: ArrayLike) -> Float:
 
     Counted: as `ring_exchange_s`, but the mean of both hops if a node holds several ranks, because
     the rank at its border has one neighbour inside and one outside. Left out: other transfers on
-    the same link. Hockney 1994; method.md#algorithms.
+    the same link. Hockney 1994; network.md#algorithms.
 
     >>> float(p2p_s(unit_view(4), 8.0))                     # 8 bytes at 1 B/s
     8.0

@@ -27,7 +27,7 @@ def geometry(layouts: Layouts) -> dict[str, tuple[Int, Int]]:
     """Size and stride, in ranks, of the groups of every kind [1].
 
     Counted: ranks with tp fastest, then cp, dp and pp; for experts etp fastest, then ep and
-    replicas. Left out: other orders of ranks. method.md#what-a-group-sees.
+    replicas. Left out: other orders of ranks. network.md#what-a-group-sees.
 
     >>> size, stride = geometry(Layouts.of(Layout(tp=4, dp=8, pp=2)))["data"]
     >>> int(size), int(stride)
@@ -68,7 +68,6 @@ def _of_parameters(layouts: Layouts) -> dict[str, tuple[Int, Int]]:
 
 
 def _of_stages(layouts: Layouts) -> dict[str, tuple[Int, Int]]:
-    """Group of the pipeline stages."""
     return {"pipeline": (layouts.pp, layouts.tp * layouts.num_replicas)}
 
 

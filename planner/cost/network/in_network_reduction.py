@@ -31,7 +31,7 @@ def switch_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     the pipeline first, the switch's latency; between nodes the buffer up and down the tree (once
     for two nodes), the latency of its levels, and the switch's lower rate with a tree. Left out:
     phases, registered buffers. Klenk et al. 2020, doi:10.1109/ISCA45697.2020.00085; NVIDIA/nccl,
-    src/graph/tuning.cc; method.md#in-network-reduction.
+    src/graph/tuning.cc; network.md#in-network-reduction.
 
     >>> node = group_view(load_machine("dgx-h200"), 8, 1)       # bus bandwidth, measured 482 GB/s
     >>> round(2 * 7 / 8 * 2**34 / float(switch_all_reduce_s(node, 2**34)) / 1e9)
@@ -62,7 +62,7 @@ def network_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     reduces too, else a chain to the interfaces and back, which moves the buffer twice; NCCL's
     latency of either. Left out: levels of the network's tree, limits on the number of groups.
     Graham et al. 2016, doi:10.1109/COMHPC.2016.006; NVIDIA/nccl, src/graph/tuning.cc;
-    method.md#in-network-reduction.
+    network.md#in-network-reduction.
 
     >>> from dataclasses import replace
     >>> reducing = replace(unit_view(8), network_part=1.0)      # 8 nodes, 1 B/s

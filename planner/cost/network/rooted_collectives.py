@@ -21,7 +21,7 @@ def chain_broadcast_s(
     Counted: the base latency, the latency of n - 1 hops (nodes - 1 of them over the network), and
     the buffer at the rate of the slowest link (in phases: inside the nodes, then between them).
     Left out: the first piece's own time over each hop, congestion. NVIDIA/nccl,
-    src/graph/tuning.cc; method.md#rooted-collectives.
+    src/graph/tuning.cc; network.md#rooted-collectives.
 
     >>> round(float(chain_broadcast_s(unit_view(8), 8.0)), 3)   # the buffer passes every rank once
     8.0
@@ -41,7 +41,7 @@ def tree_broadcast_s(group: GroupView, size_bytes: ArrayLike, protocol: Protocol
     Counted: the base latency, the latency of the levels and of the chain, and the buffer, which an
     inner node sends twice from three nodes on. Left out: scatter and gather of large buffers, as in
     MPI. For comparison: NCCL has no broadcast tree. Thakur et al. 2005;
-    method.md#rooted-collectives.
+    network.md#rooted-collectives.
 
     >>> round(float(tree_broadcast_s(unit_view(8), 8.0)), 3)    # an inner rank sends 8 bytes twice
     16.0
@@ -69,7 +69,7 @@ def broadcast_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """Chain broadcast with the faster protocol, the only algorithm of NCCL and RCCL [s].
 
     Counted: as `chain_broadcast_s`; 0 for one rank. Left out: trees of MPI and oneCCL.
-    NVIDIA/nccl, src/graph/tuning.cc; method.md#rooted-collectives.
+    NVIDIA/nccl, src/graph/tuning.cc; network.md#rooted-collectives.
 
     >>> round(float(broadcast_s(unit_view(8), 8.0)), 3)         # 8 bytes at 1 B/s
     8.0
@@ -81,7 +81,7 @@ def reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """Reduce to one rank; the mirror image of broadcast [s].
 
     Counted: as `broadcast_s`, at the inter-node rate that reductions reach. Left out: additions
-    inside a node. NVIDIA/nccl, src/graph/tuning.cc; method.md#rooted-collectives.
+    inside a node. NVIDIA/nccl, src/graph/tuning.cc; network.md#rooted-collectives.
 
     >>> round(float(reduce_s(unit_view(8), 8.0)), 3)            # 8 bytes at 1 B/s
     8.0
@@ -94,7 +94,7 @@ def scatter_s(group: GroupView, size_bytes: ArrayLike) -> Float:
 
     Counted: one message per peer, in sequence, and the slower of the transfers inside the node and
     those through the root's interface, or its share of one. Left out: neighbours' interfaces over
-    NVLink (PXN); protocols. As nccl-tests does it; method.md#rooted-collectives.
+    NVLink (PXN); protocols. As nccl-tests does it; network.md#rooted-collectives.
 
     >>> float(scatter_s(unit_view(8), 8.0))                     # 7 of 8 bytes at 1 B/s
     7.0
@@ -111,7 +111,7 @@ def gather_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """Gather: the root receives 1/n of the buffer from every other rank, the mirror of scatter [s].
 
     Counted: as `scatter_s`, with the root receiving. Left out: as `scatter_s`.
-    method.md#rooted-collectives.
+    network.md#rooted-collectives.
 
     >>> float(gather_s(unit_view(8), 8.0))                      # 7 of 8 bytes at 1 B/s
     7.0

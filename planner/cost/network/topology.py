@@ -88,7 +88,7 @@ def group_view(
 
     Counted: groups of the axis on one node share its interfaces; a group that straddles a node
     boundary counts at its worst position, or with `first` starts at a node's first device. Left
-    out: other jobs, routing, near and far interfaces of a device. method.md#what-a-group-sees.
+    out: other jobs, routing, near and far interfaces of a device. network.md#what-a-group-sees.
 
     >>> view = group_view(load_machine("polaris"), 8, 4)     # one rank on each of 8 nodes
     >>> float(view.nodes), float(view.local)
@@ -133,7 +133,7 @@ def reduction_view(group: GroupView) -> GroupView:
     """Network view of a group during reductions, with their inter-node rate [B/s].
 
     Counted: the fraction of the inter-node rate that reductions reach. Left out: additions inside a
-    node. method.md#algorithms.
+    node. network.md#algorithms.
 
     >>> both = group_view(load_machine("aurora"), 3072, 1)       # 256 nodes of 12
     >>> round(float(both.network_bytes_per_s / reduction_view(both).network_bytes_per_s), 1)
@@ -147,7 +147,7 @@ def inter_node_latency_s(group: GroupView, message_bytes: ArrayLike) -> Float:
 
     Counted: the full latency of a large message (rendezvous and copy of a slice) from 512 KiB on;
     below that it falls with the cube root of the size, down to half of the network's latency. Left
-    out: the transfer itself. method.md#algorithms; fitted as `collective_constants.toml` says.
+    out: the transfer itself. network.md#algorithms; fitted as `collective_constants.toml` says.
 
     >>> pair = group_view(load_machine("polaris"), 8, 1)        # 160 us for a large message
     >>> [round(1e6 * float(inter_node_latency_s(pair, size))) for size in (2**16, 2**19, 2**30)]

@@ -101,7 +101,7 @@ def wiring(node: Node) -> Wiring:
     """Build the link maps of a node.
 
     Counted: links of the fabric and to the host, with their rates. Left out: interfaces to the
-    network, which groups share (`group_view`). method.md#what-a-group-sees.
+    network, which groups share (`group_view`). network.md#what-a-group-sees.
 
     >>> polaris = wiring(load_machine("polaris").node)      # a mesh of 100 GB/s links
     >>> polaris.fabric["device", 0]["device", 1] / 1e9
@@ -130,7 +130,7 @@ def group_rate(node: Wiring, size: int, stride: int) -> float:
     devices outside do not forward. Cards connected by one link per device (`card_bytes_per_s`) cap
     the rate. Host links count only if the fabric does not connect a member. Infinite for one
     device. Left out: the fabric's efficiency, cuts around several members.
-    method.md#what-a-group-sees.
+    network.md#what-a-group-sees.
 
     >>> polaris = wiring(load_machine("polaris").node)      # a mesh of 100 GB/s links
     >>> [group_rate(polaris, size, 1) / 1e9 for size in (2, 3, 4)]

@@ -38,7 +38,7 @@ def with_adapters(block: Block, workload: Workload, kernels: Kernels) -> Block:
 
     Counted: GEMMs without weight gradients, low-rank pairs and their additions, tensors saved by
     dropout and DoRA, unpacking before forward and backward GEMMs. Left out: input casts for pairs.
-    method.md#frozen-weights-and-adapters.
+    parameters.md#frozen-weights-and-adapters.
 
     >>> job = make_scenario(framework="fsdp2", lora_rank=16, lora_targets=("query",))
     >>> layer = blocks_of(job)[1]

@@ -15,7 +15,7 @@ def attention(sizes: Sizes, kind: LayerKind, *, cross: bool = False) -> Operator
 
     Counted: GEMMs, kernels, and bytes per token saved for backward: input, queries, keys and
     values, output and softmax statistics, or the scores. Left out: the norm before. Korthikanti et
-    al. 2022, arXiv:2205.05198, section 4.1; method.md#activations.
+    al. 2022, arXiv:2205.05198, section 4.1; activations.md#activations.
 
     >>> from planner.describe.model.weight_blocks import layer_kinds
     >>> llama = load_model("llama-3-8b")                    # h = 4096, a fourth as many keys

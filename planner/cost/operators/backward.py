@@ -25,7 +25,7 @@ def kept_selectively(sizes: Sizes, saved: tuple[Saved, ...], kind: LayerKind) ->
     Counted: torchtitan's policy saves every second plain GEMM, starting with the first; a GEMM with
     bias is another operator. A row-parallel GEMM is saved before its reduction, unsplit on every
     rank; results of reduce-scatters and all-to-alls are saved too. Left out: recomputed FLOP
-    (`block_time`). method.md#recompute.
+    (`block_time`). host.md#recompute.
 
     >>> from planner.describe.model.weight_blocks import layer_kinds
     >>> llama = load_model("llama-3-8b")                    # h = 4096, f = 3.5 h, a fourth the keys
@@ -99,7 +99,7 @@ def working(sizes: Sizes, experts: Experts | None) -> tuple[tuple[Saved, ...], .
     """Gradients alive in the middle of a layer's backward: feed-forward or attention.
 
     Counted: bytes per token of gradients of the residual stream and inside the half, less the last
-    GEMM's input, which is freed. Left out: recomputed activations. method.md#memory-per-device.
+    GEMM's input, which is freed. Left out: recomputed activations. memory.md#memory-per-device.
 
     >>> sizes = Sizes(load_model("llama-3-8b"), Workload(), load_framework("megatron-lm"))
     >>> ffn, attention = working(sizes, None)               # 4 h and 2 * 2 f; 4 h and 4 * 2 h
@@ -124,7 +124,7 @@ def repeating(sizes: Sizes) -> tuple[Saved, ...]:
 
     Counted: bytes per token of the last GEMM's output, unsplit on every tp rank, its copy by rows,
     its sum, the norm's output, the incoming gradient. Left out: larger gradients of an unsplit
-    sequence. method.md#memory-per-device.
+    sequence. memory.md#memory-per-device.
 
     >>> sizes = Sizes(load_model("llama-3-8b"), Workload(), load_framework("fsdp2"))
     >>> [(item.bytes_per_token / 4096, item.split) for item in repeating(sizes)]
@@ -143,7 +143,7 @@ def after_ffn(sizes: Sizes, experts: Experts | None) -> tuple[Saved, ...]:
     """Gradients of the residual stream, and of tokens at their experts.
 
     Counted: bytes per token once the feed-forward's weight gradients are complete. Left out:
-    activations that are still alive. method.md#memory-per-device.
+    activations that are still alive. memory.md#memory-per-device.
 
     >>> sizes = Sizes(load_model("llama-3-8b"), Workload(), load_framework("megatron-lm"))
     >>> sum(item.bytes_per_token for item in after_ffn(sizes, None)) / 4096     # 2 * 2 h
@@ -165,7 +165,7 @@ def deferred(sizes: Sizes, gemms: tuple[Gemm, ...], norms: int) -> tuple[Saved, 
     Counted: bytes per token of the output of every GEMM and norm; unsplit on every rank after a
     row-parallel GEMM, in 8 bits where inputs are (TransformerEngine, pytorch/module/linear.py:
     wgrad_store). Left out: norms of queries and keys. torch 2.13, pipelining/_backward.py:
-    stage_backward_input; method.md#memory-per-device.
+    stage_backward_input; memory.md#memory-per-device.
 
     >>> layer = blocks_of(make_scenario(framework="fsdp2"))[1]
     >>> sum(item.bytes_per_token for item in layer.deferred)    # 2 (2 f + 5 h + 2 kv)

@@ -30,7 +30,7 @@ from planner.describe.workload import Workload
 def blocks_of(scenario: Scenario) -> tuple[Block, ...]:
     """Distinct blocks of the model under the scenario's workload and framework.
 
-    Counted: as `blocks`. Left out: the machine. method.md#activations.
+    Counted: as `blocks`. Left out: the machine. activations.md#activations.
 
     >>> [block.count for block in blocks_of(scenario)]           # embedding, layers, head
     [1, 32, 1]
@@ -43,7 +43,7 @@ def blocks(model: Model, workload: Workload, framework: Framework) -> tuple[Bloc
     """Distinct blocks of a model with weights, operators and saved tensors.
 
     Counted: every layer, with adapters and frozen parts. Left out: the layout; model buffers.
-    method.md#activations, method.md#parameters.
+    activations.md#activations, parameters.md#parameters.
 
     >>> llama = blocks(load_model("llama-3-8b"), Workload(), load_framework("fsdp2"))
     >>> [(block.name, block.count) for block in llama]
@@ -141,7 +141,7 @@ def scale_to_decoder(model: Model, block: Block) -> Block:
 
     Counted: everything by the decoder's share of tokens; keys and values of cross attention by all
     encoder tokens. Left out: the number of tensor-parallel collectives, which stays. Raffel et al.
-    2019, arXiv:1910.10683, section 3.1.4: 512 tokens, 114 of targets; method.md#activations.
+    2019, arXiv:1910.10683, section 3.1.4: 512 tokens, 114 of targets; activations.md#activations.
 
     >>> t5 = make_scenario("t5-3b-nemo", sequence_length=512)
     >>> _, encoder, decoder, _ = blocks_of(t5)

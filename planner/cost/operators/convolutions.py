@@ -21,7 +21,7 @@ def stages(sizes: Sizes, net: Convolutional) -> tuple[Block, ...]:
     Counted: GEMMs, memory passes of norms, activations, additions, poolings and concatenations,
     bytes per sample saved for backward, layout transposes around GEMMs. Left out: library
     workspaces, augmentation. He et al. 2015, arXiv:1512.03385, table 1;
-    method.md#convolutions.
+    convolutions.md#convolutions.
 
     >>> resnet = load_model("resnet-50")
     >>> found = stages(Sizes(resnet, Workload(), load_framework("ddp")), resnet.convolutional)

@@ -22,7 +22,7 @@ def traced_blocks(sizes: Sizes, traced: Traced) -> tuple[Block, ...]:
     Counted: traced figures per sample in the framework's precision: fp32, autocast if it keeps the
     stream in fp32, else 16-bit weights; fp64 as twice fp32; results of forward, if the framework's
     loop holds them. Left out: compiler fusion; buffers; memory of a batch that does not grow with
-    its size. method.md#modules-of-your-own.
+    its size. convolutions.md#modules-of-your-own.
 
     >>> from planner.describe.model.model import Model
     >>> from planner.describe.model.traced_file import TracedWeight

@@ -13,7 +13,7 @@ def embedding(sizes: Sizes, block: Block) -> Block:
     """Embedding block: positions, dropout and norm; or the patch projection of a vision model.
 
     Counted: bytes moved and saved per token, the GEMM of patches, one reduction of a split table.
-    Left out: vocabulary padding. method.md#memory-bound-kernels.
+    Left out: vocabulary padding. compute.md#memory-bound-kernels.
 
     >>> lookup, = blocks_of(scenario)[0].pointwise
     >>> lookup.forward_bytes == 2 * 2 * scenario.model.hidden_size   # 16 bits read and written
@@ -49,7 +49,7 @@ def head(sizes: Sizes, block: Block) -> Block:
     """Head block: final norm, projection to the vocabulary, and the loss.
 
     Counted: the GEMM, bytes moved and saved per token, temporaries of its backward. Left out:
-    metrics beyond `loss_metrics`. method.md#activations.
+    metrics beyond `loss_metrics`. activations.md#activations.
 
     >>> kept = {item.name: item.bytes_per_token for item in blocks_of(scenario)[-1].saved}
     >>> kept["loss.logits"] / scenario.model.vocab_size              # one fp32 copy

@@ -18,7 +18,7 @@ def dense(sizes: Sizes, width: int) -> Operators:
     """Operators of a layer's dense feed-forward.
 
     Counted: both GEMMs, the activation, bytes per token saved for backward. Left out: the
-    norm before. Korthikanti et al. 2022, arXiv:2205.05198, section 4.1; method.md#activations.
+    norm before. Korthikanti et al. 2022, arXiv:2205.05198, section 4.1; activations.md#activations.
 
     >>> sizes = Sizes(load_model("llama-3-8b"), Workload(), load_framework("megatron-lm"))
     >>> found = dense(sizes, 14336)
@@ -39,8 +39,8 @@ def routed(sizes: Sizes, experts: Experts) -> Operators:
     """Operators of an expert layer: router, dispatch, routed experts and shared expert.
 
     Counted: GEMMs of top_k experts per token, copies to the experts' order and back, bytes per
-    token saved for backward. Left out: uneven routing (`expert_load`). method.md#matrix-products,
-    method.md#activations.
+    token saved for backward. Left out: uneven routing (`expert_load`). compute.md#matrix-products,
+    activations.md#activations.
 
     >>> mixtral = load_model("mixtral-8x7b")                # 2 of 8 experts, f = 14336
     >>> found = routed(Sizes(mixtral, Workload(), load_framework("megatron-lm")), mixtral.experts)
@@ -89,10 +89,7 @@ def routed(sizes: Sizes, experts: Experts) -> Operators:
 def _products(sizes: Sizes, width: int, name: str, *, until_ffn: bool = False) -> Operators:
     """Both GEMMs and the activation between them; the caller counts the input."""
     h, first = sizes.model.hidden_size, 2 if sizes.model.gated_mlp else 1
-    gemms = (
-        Gemm(f"{name}.up", first * width, h, "column"),
-        Gemm(f"{name}.down", h, width, "row"),
-    )
+    gemms = (Gemm(f"{name}.up", first * width, h, "column"), Gemm(f"{name}.down", h, width, "row"))
     activation = _activation(sizes, width, f"{name}.activation", until_ffn=until_ffn)
     return Operators(gemms=gemms) + activation
 

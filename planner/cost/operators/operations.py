@@ -17,7 +17,7 @@ def attention_flop(
 
     Counted: both GEMMs, 2 s_q s_k (d_qk + d_v) per head; with `skips_masked` half of the keys
     under a causal mask, w - w^2 / 2 s_k within a window w; chunks as sequences of their own. Left
-    out: softmax. Dao 2023, arXiv:2307.08691, section 4; method.md#attention.
+    out: softmax. Dao 2023, arXiv:2307.08691, section 4; compute.md#attention.
 
     >>> heads = Attention(num_heads=32, num_kv_heads=8, qk_dim=128, v_dim=128, causal=True)
     >>> whole = float(attention_flop(heads, 1, 4096, skips_masked=False))
@@ -44,7 +44,7 @@ def sequence_flop(
 
     Counted: `attention_flop` of whole sequences, or of documents that attend only to themselves,
     each by its share of the tokens. Left out: softmax. Llama 3, arXiv:2407.21783, section 3.2;
-    method.md#attention.
+    compute.md#attention.
 
     >>> heads = Attention(num_heads=32, num_kv_heads=8, qk_dim=128, v_dim=128, causal=True)
     >>> whole = Workload(sequence_length=4096)
@@ -71,7 +71,7 @@ def model_flop(blocks: tuple[Block, ...], workload: Workload, kept_share: ArrayL
     token, without padding and dropped tokens) and full attention, 12 s h per token and layer, or
     the square of every document: the convention of PaLM (Chowdhery et al. 2022, arXiv:2204.02311,
     appendix B) and of nanoGPT. Left out: everything else.
-    method.md#operations-and-utilisation.
+    compute.md#operations-and-utilisation.
 
     >>> gpt2 = make_scenario("gpt2", "ddp", sequence_length=1024)       # 12 layers, h = 768
     >>> float(model_flop(blocks_of(gpt2), gpt2.workload)) / gpt2.workload.tokens_per_step

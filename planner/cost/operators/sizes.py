@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from planner.describe.framework.framework import Framework
 from planner.describe.framework.traits import Kernels
@@ -14,8 +14,6 @@ from planner.describe.workload import Workload
 
 FP32 = 4
 """Bytes of an fp32 element."""
-
-_Operator = TypeVar("_Operator", Gemm, Attention, Pointwise, Saved)
 
 _MASK = 1  # a dropout mask is one byte per element
 
@@ -31,25 +29,17 @@ class Operators:
 
     def __add__(self, operators: Operators) -> Operators:
         """Concatenate the operators of both."""
-        return Operators(
-            self.gemms + operators.gemms,
-            self.attentions + operators.attentions,
-            self.pointwise + operators.pointwise,
-            self.saved + operators.saved,
-        )
+        names = (field.name for field in fields(self))
+        return Operators(*(getattr(self, name) + getattr(operators, name) for name in names))
 
     def recomputed_with(self, module: Module) -> Operators:
         """Copy in which recompute of `module` repeats every operator and tensor."""
 
-        def with_module(item: _Operator) -> _Operator:
+        def with_module(item: Any) -> Any:
             return replace(item, recomputed_with=(*item.recomputed_with, module))
 
-        return Operators(
-            tuple(map(with_module, self.gemms)),
-            tuple(map(with_module, self.attentions)),
-            tuple(map(with_module, self.pointwise)),
-            tuple(map(with_module, self.saved)),
-        )
+        parts = (getattr(self, field.name) for field in fields(self))
+        return Operators(*(tuple(map(with_module, part)) for part in parts))
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ def outlook(prior: Prior, measured: MeasuredRuns | None, runs: Traits) -> Outloo
 
     Counted: see `predict_log_ratio`; without measured runs the quantiles of published runs' errors,
     which are skewed to the slow side; with them those of a Gaussian. Left out: stalls.
-    method.md#intervals.
+    intervals.md#intervals.
 
     >>> from planner.cost.scenario.prior import priors
     >>> from planner.cost.uncertainty import traits_of
@@ -82,7 +82,7 @@ def most_informative_run(prior: Prior, runs: Traits, measured: MeasuredRuns | No
     """Index of the run whose measurement would reduce the others' variance most [1].
 
     Counted: the covariance of the runs, given those already measured. Left out: odd runs. Cohn
-    1996, Neural Networks 9; method.md#intervals.
+    1996, Neural Networks 9; intervals.md#intervals.
 
     >>> from planner.cost.scenario.prior import priors
     >>> from planner.cost.uncertainty import traits_of
@@ -133,7 +133,7 @@ def likelihoods(prior: Prior, measured: MeasuredRuns) -> Likelihoods:
 
     Counted: a sound or an odd site, with no odd run or with each run odd in turn (a change of one
     entry of the diagonal: Sherman and Morrison 1950). Left out: two odd runs, the constant n log(2
-    pi) / 2. Rasmussen and Williams 2006, equation 2.30; method.md#intervals.
+    pi) / 2. Rasmussen and Williams 2006, equation 2.30; intervals.md#intervals.
 
     >>> from planner.cost.scenario.prior import priors
     >>> from planner.cost.uncertainty import traits_of
@@ -171,7 +171,7 @@ def predict_log_ratio(prior: Prior, measured: MeasuredRuns, runs: Traits) -> tup
     Counted: the two moments of a mixture of conditioned Gaussians, one per odd site or run; an odd
     run changes one entry of a diagonal (Sherman and Morrison 1950); the further run may be odd
     itself. Left out: two odd runs among the measured. Rasmussen and Williams 2006, equations 2.25
-    and 2.26; method.md#intervals.
+    and 2.26; intervals.md#intervals.
 
     >>> from planner.cost.scenario.prior import priors
     >>> from planner.cost.uncertainty import traits_of

@@ -27,7 +27,7 @@ def schedule_by_name(name: str) -> PipelineSchedule:
 def in_flight(layouts: Layouts, stage: ArrayLike) -> Float:
     """Micro-batches whose activations a stage holds at its peak [1].
 
-    Counted: each schedule's own closed form. Left out: receive buffers. method.md#pipeline.
+    Counted: each schedule's own closed form. Left out: receive buffers. pipeline.md#pipeline.
 
     >>> float(in_flight(Layouts.broadcast(pp=4, grad_accumulation=8, schedule=2), 1))
     3.0
@@ -48,7 +48,7 @@ def chunks_in_flight(layouts: Layouts, stage: ArrayLike, layers: Float) -> Float
     """Micro-batches whose activations a stage holds at its peak, by chunk [1].
 
     `layers`: layers of each chunk; they and the result have the shape (chunks, ...). Counted: the
-    schedule's order. Left out: receive buffers. method.md#pipeline.
+    schedule's order. Left out: receive buffers. pipeline.md#pipeline.
 
     >>> layouts = Layouts.broadcast(pp=4, vpp=2, grad_accumulation=8, schedule=3)
     >>> chunks_in_flight(layouts, 0, np.array([1.0, 2.0])).tolist()     # 11 passes
@@ -71,7 +71,7 @@ def chunks_waiting(layouts: Layouts, stage: ArrayLike, layers: Float) -> tuple[F
 
     Shapes as in `chunks_in_flight`. Counted: the moment with most pending weight gradients; the
     second result is part of the first, with its input gradients done. Left out: schedules that do
-    not defer weight gradients (0). method.md#pipeline.
+    not defer weight gradients (0). pipeline.md#pipeline.
 
     >>> layouts = Layouts.broadcast(pp=4, vpp=2, grad_accumulation=8, schedule=5)
     >>> [held.tolist() for held in chunks_waiting(layouts, 3, np.array([1.0, 1.0]))]
@@ -96,7 +96,7 @@ def bubble_s(layouts: Layouts, pipeline: PipelinePasses) -> Float:
     `pipeline`: passes of the candidate stages (..., S), which include the slowest. Counted: with
     equal stages (p - 1)(t_f + t_b) / v (Narayanan et al. 2021, arXiv:2104.04473, section 2.2), less
     work that fills it; the longest path through unequal stages, if the schedule has a formula for
-    it. Left out: the optimizer. method.md#pipeline.
+    it. Left out: the optimizer. pipeline.md#pipeline.
 
     >>> from planner.cost.schedules.schedule import Passes
     >>> layouts = Layouts.of(Layout(pp=4, schedule="1f1b", grad_accumulation=8))
@@ -141,7 +141,7 @@ def fewest_micro_batches(layouts: Layouts) -> Int:
     """Minimum number of micro-batches of the schedule [1].
 
     Counted: two per stage if the schedule needs two rounds. Left out: the multiples of the stages
-    that interleaving requires. method.md#pipeline.
+    that interleaving requires. pipeline.md#pipeline.
 
     >>> int(fewest_micro_batches(Layouts.broadcast(pp=4, vpp=2, schedule=6)))
     8

@@ -100,16 +100,13 @@ class StageTime:
 
 
 def simulate(
-    stages: Sequence[StageTime | StageWork],
-    micro_batches: int,
-    schedule: Schedule,
-    chunks: int = 1,
+    stages: Sequence[StageTime | StageWork], micro_batches: int, schedule: Schedule, chunks: int = 1
 ) -> Timeline:
     """Simulate one step: `micro_batches` through `stages` in the order of `schedule`.
 
     Counted: forward, backward, recompute, transfers between stages in parallel with computation,
     and all other spans of the stages' work. Left out: anything else. Closed form:
-    method.md#pipeline. Raises LayoutError if the schedule does not allow these numbers of
+    pipeline.md#pipeline. Raises LayoutError if the schedule does not allow these numbers of
     micro-batches or chunks.
 
     >>> timeline = simulate([StageTime(1.0, 2.0)] * 4, 8, "1f1b")

@@ -14,22 +14,11 @@ if TYPE_CHECKING:
     import networkx
 
 EventKind = Literal[
-    "forward",
-    "recompute",
-    "backward",
-    "weight_gradient",
-    "host_overhead",
-    "tensor_parallel",
-    "context_parallel",
-    "expert_parallel",
-    "pipeline_transfer",
-    "communication",
-    "parameter_gathering",
-    "gradient_reduction",
-    "optimizer",
-    "parameter_update_gathering",
+    "forward", "recompute", "backward", "weight_gradient", "host_overhead", "tensor_parallel",
+    "context_parallel", "expert_parallel", "pipeline_transfer", "communication",
+    "parameter_gathering", "gradient_reduction", "optimizer", "parameter_update_gathering",
     "offload",
-]
+]  # fmt: skip
 """Kinds of events, named like the parts of the step. A pipeline_transfer blocks its stage;
 communication is a result sent to a neighbour while its stage computes."""
 

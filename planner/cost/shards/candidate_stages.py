@@ -21,7 +21,7 @@ def candidate_stages(blocks: tuple[Block, ...], layouts: Layouts, framework: Fra
     Counted: all but those dominated by an earlier stage, which has at least as many blocks of each
     kind in each chunk and has more micro-batches in flight, or as many and receives too; in a V the
     first and last of stages with equal blocks, and stage pp - 2, the last one that sends both ways.
-    Left out: that the last stage sends nothing. method.md#pipeline.
+    Left out: that the last stage sends nothing. pipeline.md#pipeline.
 
     >>> deep = Layouts.of(Layout(pp=8, schedule="1f1b", grad_accumulation=16))
     >>> candidate_stages(blocks_of(scenario), deep, scenario.framework).tolist()

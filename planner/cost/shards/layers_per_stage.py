@@ -38,7 +38,7 @@ def layers_on_stage(
     """Index of a stage's first layer and its number of layers [1].
 
     Counted: even stages; if ends count as 0 layers, the first num_layers mod pp stages hold one
-    more; splits that users set. Left out: cost differences between layers. method.md#pipeline.
+    more; splits that users set. Left out: cost differences between layers. pipeline.md#pipeline.
 
     >>> [int(layers_on_stage(32, 4, i, LayerSplit(1, 1))[1]) for i in range(4)]
     [8, 9, 8, 7]
@@ -69,7 +69,7 @@ def chunk_counts(
     """Block counts of every chunk of a pipeline stage. Shape (chunks, ...) [1].
 
     Counted: layers split over all chunks as over as many stages; 0 for chunks that a layout does
-    not have. Left out: nothing. method.md#pipeline.
+    not have. Left out: nothing. pipeline.md#pipeline.
 
     >>> job, layouts = make_scenario(framework="fsdp2"), Layouts.of(Layout(pp=4, vpp=2))
     >>> counts = chunk_counts(blocks_of(job), layouts, np.asarray(0), job.framework)
@@ -123,7 +123,7 @@ def _layer_splits(
 def layer_split(num_layers: int, layout: Layout, usual: LayerSplit = _EVENLY) -> LayerSplit:
     """Layer split that a layout sets: layers per chunk, or layers that the ends count as [1].
 
-    Counted: the layout's settings, else `usual`. Left out: their validity. method.md#pipeline.
+    Counted: the layout's settings, else `usual`. Left out: their validity. pipeline.md#pipeline.
 
     >>> layer_split(126, Layout(pp=4, first_layers=31, last_layers=29)).layers_of_chunks
     (31, 33, 33, 29)

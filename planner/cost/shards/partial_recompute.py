@@ -18,7 +18,7 @@ def split_for_partial_recompute(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
     """Split every layer block in two: recomputed layers, and layers that keep their activations.
 
     Counted: all layers, in the first block of each pair. Left out: counts on a stage, which
-    `chunk_block_counts` returns. method.md#recompute.
+    `chunk_block_counts` returns. host.md#recompute.
 
     >>> blocks = split_for_partial_recompute(blocks_of(scenario))
     >>> [(block.kind, block.kept_whole, block.count) for block in blocks][1:3]
@@ -35,7 +35,7 @@ def recompute_columns(layouts: Layouts) -> tuple[Int, Int]:
     """Columns that determine which layers of a chunk are recomputed: first layers, stride [1].
 
     Counted: `recompute_layers` and `recompute_every` under partial recompute, else 0 and 1. Left
-    out: `recompute_span`, which recomputes all layers. method.md#recompute.
+    out: `recompute_span`, which recomputes all layers. host.md#recompute.
 
     >>> some = Layouts.of(Layout(recompute="full", recompute_layers=2))
     >>> [int(column) for column in recompute_columns(some)]
@@ -59,7 +59,7 @@ def chunk_block_counts(
     """Block counts of every chunk, recomputed and kept layers separate. Shape (chunks, ...) [1].
 
     Counted: as in `chunk_counts`; split layer blocks as recomputed and kept layers. Left
-    out: nothing. method.md#recompute.
+    out: nothing. host.md#recompute.
 
     >>> llama = split_for_partial_recompute(blocks_of(scenario))
     >>> two = Layouts.of(Layout(pp=4, recompute="full", recompute_layers=2))
@@ -89,7 +89,7 @@ def stage_block_counts(
     """Block counts of a pipeline stage [1].
 
     Counted: the blocks of its chunks (`chunk_block_counts`). Left out: their order.
-    method.md#pipeline.
+    pipeline.md#pipeline.
 
     >>> two = Layouts.of(Layout(pp=2, vpp=2, recompute="full", recompute_layers=2))
     >>> blocks = split_for_partial_recompute(blocks_of(scenario))
@@ -107,7 +107,7 @@ def distinct_stage_layouts(
     """Unique layouts by stage blocks and one more column, that column, and the index to expand [1].
 
     Counted: the split of layers over chunks and, with split blocks, which layers are recomputed.
-    Left out: all other columns of layouts. method.md#pipeline.
+    Left out: all other columns of layouts. pipeline.md#pipeline.
 
     >>> some = Layouts.stack([Layout(pp=4, dp=2), Layout(pp=2), Layout(pp=4)])
     >>> few, stages, which = distinct_stage_layouts(blocks_of(scenario), some, 1)
@@ -129,7 +129,7 @@ def model_block_counts(
     """Block counts of the whole model [1].
 
     Counted: all blocks; split layer blocks as recomputed and kept layers. Left out: nothing.
-    method.md#recompute.
+    host.md#recompute.
 
     >>> llama = split_for_partial_recompute(blocks_of(scenario))
     >>> two = Layouts.of(Layout(pp=4, recompute="full", recompute_layers=2))
@@ -151,7 +151,7 @@ def block_counts_around(
     """Last stage with the same blocks, and block counts before its first, after its last chunk [1].
 
     Counted: blocks in the order of the model. Left out: blocks between the stage's chunks.
-    method.md#pipeline.
+    pipeline.md#pipeline.
 
     >>> layouts, stage = Layouts.of(Layout(pp=4)), np.asarray(1)
     >>> last, *around = block_counts_around(blocks_of(scenario), layouts, stage, scenario.framework)

@@ -32,18 +32,10 @@ _MAX_WITHOUT_DEDUPLICATION = 16
 _OF_STATES = ("dp_shard", "zero_stage", "reshard", "offload", "tiles")
 """Columns that affect only the parameters and states of a rank."""
 _OF_WORK = (
-    "sequence_parallel",
-    "ulysses",
-    "micro_batch",
-    "grad_accumulation",
-    "recompute",
-    "recompute_layers",
-    "recompute_every",
-    "recompute_span",
-    "recompute_modules",
-    "offload_activations",
-    "schedule",
-)
+    "sequence_parallel", "ulysses", "micro_batch", "grad_accumulation", "recompute",
+    "recompute_layers", "recompute_every", "recompute_span", "recompute_modules",
+    "offload_activations", "schedule",
+)  # fmt: skip
 """Columns that affect only the computation, activations and traffic of passes."""
 
 _COLUMNS = tuple(field.name for field in fields(Layouts))

@@ -110,7 +110,7 @@ def local_params(scenario: Scenario, block: Block, layouts: Layouts) -> LocalPar
     """Parameters of one block on one rank, before and after sharding [elements].
 
     Counted: every tensor, split over tp, ep and the ranks that shard. Left out: a pipeline stage's
-    other blocks. method.md#parameters.
+    other blocks. parameters.md#parameters.
 
     >>> layer, norms = blocks_of(scenario)[1], 2 * scenario.model.hidden_size   # norms are whole
     >>> local = local_params(scenario, layer, Layouts.of(Layout(tp=4)))
@@ -188,7 +188,7 @@ def stage_params(
     """Parameters per rank of pipeline stages that hold `counts` of each block [elements].
 
     Counted: a tied output projection once; in a pipeline the last stage keeps its own copy, as in
-    Megatron-LM. Left out: buffers. method.md#parameters.
+    Megatron-LM. Left out: buffers. parameters.md#parameters.
 
     >>> gpt2 = make_scenario("gpt2")
     >>> whole = [np.asarray(float(block.count)) for block in blocks_of(gpt2)]
@@ -220,7 +220,8 @@ def stage_params(
             head = head + count * local.all_gathered
         else:
             embedding = embedding + count * local.all_gathered
-            split = local_of(_split_alone(block))
+            divided = tuple(w for w in block.weights if w.split != "replicated")
+            split = local_of(replace(block, weights=divided))
             table = table + count * np.where(layouts.tp > 1, split.all_gathered, 0.0)
     shared = any(block.tied_elsewhere for block in blocks)
     return StageParams(
@@ -233,11 +234,6 @@ def stage_params(
         tied=np.where(~layouts.piped & shared, embedding, 0.0),
         weight_shapes=shapes + head,
     )
-
-
-def _split_alone(block: Block) -> Block:
-    """Block with only the tensors that tp splits."""
-    return replace(block, weights=tuple(w for w in block.weights if w.split != "replicated"))
 
 
 def without_tied(block: Block) -> Block:

@@ -15,7 +15,7 @@ def split_over(split: Split, layouts: Layouts, *, gathered: bool = False) -> Flo
 
     `split`: see `planner.describe.model.block`. `gathered`: inputs of column-parallel GEMMs are
     saved gathered. Counted: the tensor-parallel group; infinity for a tensor that does not exist.
-    Left out: data parallelism, rounding to heads. method.md#activations.
+    Left out: data parallelism, rounding to heads. activations.md#activations.
 
     >>> spread = Layouts.of(Layout(tp=4, sequence_parallel=True))
     >>> [float(split_over(word, spread)) for word in ("sharded", "residual", "replicated")]
@@ -39,7 +39,7 @@ def expert_load(workload: Workload, layouts: Layouts) -> Float:
 
     Counted: uneven routing over ranks, at most the expert capacity, or the capacity itself with
     padding. Left out: imbalance among the experts of one rank. Lepikhin et al. 2020,
-    arXiv:2006.16668, section 2.2; method.md#experts.
+    arXiv:2006.16668, section 2.2; experts.md#experts.
 
     >>> alone, spread = Layouts.of(Layout(dp=8)), Layouts.of(Layout(dp=8, ep=8))
     >>> uneven = Workload(expert_imbalance=1.5)
@@ -60,7 +60,7 @@ def kept_share(workload: Workload, layouts: Layouts) -> Float:
 
     Counted: tokens above capacity are dropped, on the rank with the highest load and on the others,
     which share the rest evenly. Left out: further imbalance, which drops more tokens. Lepikhin et
-    al. 2020, arXiv:2006.16668, section 2.2; method.md#experts.
+    al. 2020, arXiv:2006.16668, section 2.2; experts.md#experts.
 
     >>> spread, even = Layouts.of(Layout(dp=8, ep=8)), Workload(expert_capacity=0.5)
     >>> float(kept_share(even, spread))

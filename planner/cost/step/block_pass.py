@@ -65,19 +65,9 @@ class Pass(Arrays):
 
 
 _SHAPES = (
-    "micro_batch",
-    "tp",
-    "cp",
-    "ulysses",
-    "ep",
-    "etp",
-    "sequence_parallel",
-    "recompute",
-    "recompute_layers",
-    "recompute_every",
-    "recompute_span",
-    "recompute_modules",
-)
+    "micro_batch", "tp", "cp", "ulysses", "ep", "etp", "sequence_parallel", "recompute",
+    "recompute_layers", "recompute_every", "recompute_span", "recompute_modules",
+)  # fmt: skip
 """Layout columns that determine a rank's work in one pass of a block."""
 
 
@@ -85,8 +75,8 @@ def block_passes(scenario: Scenario, blocks: tuple[Block, ...], layouts: Layouts
     """Time of one micro-batch on each block, computed once per distinct shape of the work [s].
 
     Counted: computation, exposed traffic of layers, waiting for the host. Left out: data-parallel
-    traffic, transfers between stages. method.md#computation;
-    method.md#traffic-per-axis-and-overlap.
+    traffic, transfers between stages. compute.md#computation;
+    overlap.md#traffic-per-axis-and-overlap.
 
     >>> from planner.cost.network.collectives import all_reduce_s
     >>> layouts = Layouts.of(Layout(tp=4))
@@ -165,7 +155,7 @@ def chunk_passes(stages: Stages, passes: list[Pass]) -> ChunkPass:
 
     Shape (chunks, S). Counted: computation, traffic of layers, waiting for the host (split between
     the passes in proportion). Left out: data-parallel traffic, transfers between stages, the
-    optimizer. method.md#pipeline.
+    optimizer. pipeline.md#pipeline.
 
     >>> stages = Stages.of_pipeline(scenario, Layout(pp=4))
     >>> found = chunk_passes(stages, block_passes(scenario, stages.blocks, stages.layouts))

@@ -18,7 +18,7 @@ def num_kernels(block: Block, attention: str) -> int:
     """Number of kernels in one forward pass of a block [1].
 
     Counted: matrix products, attention (three kernels if it is not fused), memory-bound kernels.
-    Left out: views, copies, kernels that a library splits or adds. method.md#host.
+    Left out: views, copies, kernels that a library splits or adds. host.md#host.
 
     >>> num_kernels(blocks_of(scenario)[1], "flash")    # 4 products, attention, 7 memory-bound ones
     12
@@ -33,7 +33,7 @@ def host_pass_s(scenario: Scenario, block: Block, layouts: Layouts, groups: Grou
     Counted: kernels of forward, backward and recompute outside CUDA graphs, each a bare launch
     times the framework's dispatch ratio; tensor-parallel collectives, and the slowest host of their
     group if they are awaited. Left out: collectives of other axes, a framework's own selective
-    recompute. method.md#host.
+    recompute. host.md#host.
 
     >>> scenario = make_scenario("gpt2", "ddp")
     >>> layouts, (_, layer, _) = Layouts.of(Layout()), blocks_of(scenario)
@@ -104,7 +104,7 @@ def host_wait_s(
     """Time that devices with `busy_s` of work wait for the host in a block's pass [s].
 
     Counted: host time beyond `busy_s`; all host time if every launch waits for its kernel or the
-    layer's routing drains the queue. Left out: other synchronisations. method.md#host.
+    layer's routing drains the queue. Left out: other synchronisations. host.md#host.
 
     >>> scenario = make_scenario("gpt2", "ddp")
     >>> layouts, (_, layer, _) = Layouts.of(Layout()), blocks_of(scenario)

@@ -15,7 +15,7 @@ def update_bytes(stages: Stages) -> float:
     """Bytes read and written per parameter by one optimizer update [B/parameter].
 
     Counted: reads of gradient, fp32 copy and states; writes of copy, states and 16-bit weight. Left
-    out: the norm of the gradients. method.md#optimizer.
+    out: the norm of the gradients. compute.md#optimizer.
 
     >>> update_bytes(Stages.of_pipeline(make_scenario("gpt2"), Layout()))       # 4 + 2 (4 + 8) + 2
     30.0
@@ -32,7 +32,7 @@ def device_optimizer_s(stages: Stages) -> Float:
 
     Counted: gradient, weight and states of every updated parameter, moved once by a fused optimizer
     and `unfused_passes` times by others; one read of the gradients for the norm. Left out: Muon's
-    matrix products. method.md#optimizer.
+    matrix products. compute.md#optimizer.
 
     >>> scenario = make_scenario("gpt2-xl")
     >>> seconds = (4 + 2 * 12 + 2 + 4) * scenario.model.num_params / (0.85 * 1.555e12)
@@ -54,7 +54,7 @@ def host_update_bytes(stages: Stages) -> float:
 
     Counted: reads of fp32 gradient, copy and states, writes of copy and states; unscaling, clipping
     and the 16-bit copy if they are separate; further passes if the optimizer is not fused. Left
-    out: caches. Ren et al. 2021, arXiv:2101.06840, section 5.1; method.md#optimizer.
+    out: caches. Ren et al. 2021, arXiv:2101.06840, section 5.1; compute.md#optimizer.
 
     >>> scenario = make_scenario("gpt2", "deepspeed")
     >>> host_update_bytes(Stages.of_pipeline(scenario, Layout()))  # 28 and 14 around it
@@ -107,7 +107,7 @@ def gradient_transfer_s(stages: Stages) -> Float:
 
     Counted: every pass if gradients accumulate or weights are sharded; fp32 gradients of the last
     pass, spread over all. Left out: overlap with backward; accumulation on the CPU (FSDP2).
-    DeepSpeed 0.19.8, stage3.py: partition_grads; method.md#host-memory-loading-offload.
+    DeepSpeed 0.19.8, stage3.py: partition_grads; offload.md#host-memory-loading-offload.
 
     >>> scenario = make_scenario("gpt2-xl", "deepspeed")
     >>> layout = Layout(dp=4, zero_stage=3, grad_accumulation=8, offload="optimizer-cpu")
@@ -130,7 +130,7 @@ def parameter_transfer_s(stages: Stages) -> Float:
     Counted: weights in their stored format, fp32 if the optimizer's copy is the only one; the
     slower of the host link and, for weights on disk, the node's disk, which its ranks share. Left
     out: overlap with computation. Rajbhandari et al. 2021, arXiv:2104.07857;
-    method.md#host-memory-loading-offload.
+    offload.md#host-memory-loading-offload.
 
     >>> scenario = make_scenario("gpt2-xl", "deepspeed")
     >>> layout = Layout(dp=4, zero_stage=3, offload="all-cpu")
@@ -156,7 +156,7 @@ def offload_pass_s(stages: Stages, forward_s: Float, backward_s: Float) -> Float
     up over the host link, all ranks of a node at once (torchtune 0.6,
     training/_activation_offloading.py); transfers that the framework overlaps hide behind the
     passes. Left out: kernels queued before an awaited copy, unpinned copies.
-    method.md#host-memory-loading-offload.
+    offload.md#host-memory-loading-offload.
 
     >>> layout, second = Layout(dp=4, zero_stage=3, offload="all-cpu"), np.asarray(1.0)
     >>> for name in ("deepspeed", "fsdp2"):     # twice 16 bits of weights; fp32 gradients

@@ -39,7 +39,7 @@ def exposed_traffic(
 
     Counted: traffic that computation cannot hide, contention of hidden traffic, half a cycle of a
     thread that polls for gradients, quantising. Left out: traffic of layers and between stages,
-    agreement of ranks before they reduce. method.md#traffic-per-axis-and-overlap.
+    agreement of ranks before they reduce. overlap.md#traffic-per-axis-and-overlap.
 
     >>> scenario = make_scenario("gpt2-xl", "deepspeed")
     >>> stages, none = Stages.of_pipeline(scenario, Layout(dp=4, zero_stage=1)), np.zeros(())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -73,7 +73,7 @@ def stage_overheads(stages: Stages, passes: list[Pass]) -> StageOverheads:
     """Transfers, collectives and optimizer of all stages (S,) of one layout [s].
 
     Counted: as `time_parts`, for every stage instead of the slowest. Left out: passes, and waiting
-    for other stages. method.md#pipeline.
+    for other stages. pipeline.md#pipeline.
 
     >>> stages = Stages.of_pipeline(scenario, Layout(pp=4, schedule="1f1b"))
     >>> overheads = stage_overheads(stages, block_passes(scenario, stages.blocks, stages.layouts))
@@ -180,11 +180,8 @@ class _PassTimes(Arrays):
     @classmethod
     def summed(cls, blocks: list[_PassTimes], total: Callable[[list[Float]], Float]) -> _PassTimes:
         """Add up the times of blocks with `total`."""
-        return cls(
-            total([block.backward_s for block in blocks]),
-            total([block.forward_s for block in blocks]),
-            total([block.weight_s for block in blocks]),
-        )
+        names = (field.name for field in fields(cls))
+        return cls(*(total([getattr(block, name) for block in blocks]) for name in names))
 
     def stretched(self, ahead: Float, back: Float, shape: tuple[int, ...]) -> Passes:
         """Multiply forward by `ahead` and backward by `back`, for waits in the passes."""
@@ -343,7 +340,7 @@ def smaller_step_s(parts_s: Mapping[str, float], share: float) -> float:
     """Time of a step with a fraction `share` of the batch, from the parts of the full step [s].
 
     Counted: passes in proportion; in full what a step does once. Left out: reductions after every
-    micro-batch, which count once; longer or shorter bubbles. method.md#time-to-tokens.
+    micro-batch, which count once; longer or shorter bubbles. pipeline.md#time-to-tokens.
 
     >>> smaller_step_s({"forward": 1.0, "backward": 2.0, "optimizer": 0.5}, 0.25)
     1.25

@@ -82,7 +82,6 @@ class Table:
         return self._converted(keys, _word, "is a list or a section; write one word")
 
     def _converted(self, keys: tuple[str, ...], convert: Callable[[Any], T], rule: str) -> T | None:
-        """Convert a value; None if it is left open."""
         value = self.get(*keys)
         try:
             return None if value is None else convert(value)

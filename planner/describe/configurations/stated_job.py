@@ -5,15 +5,19 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from planner.describe.catalogue import load_framework, names
 from planner.describe.configurations.configuration import Configuration
 from planner.describe.configurations.document import Document, Table
+from planner.describe.files import read_toml
 from planner.describe.layout import format_split
 from planner.errors import CatalogueError, shorten
 from planner.units import parse_quantity
 
+KEYS = read_toml(Path(__file__).with_name("readers") / "keys.toml")
+"""Keys and words of the files that readers read, by reader."""
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 """Training precisions by torch dtype."""
 

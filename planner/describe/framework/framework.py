@@ -223,10 +223,7 @@ class Framework(Description):
         """Reason why a machine, workload or model is not supported; empty if it is."""
         runtime, where = machine.device.runtime, f"({machine.name})"
         if runtime not in self.runtimes:
-            return (
-                f"{self.name} does not run on {runtime} devices {where}; use a framework for "
-                f"{runtime}"
-            )
+            return f"{self.name} does not run on {runtime} devices {where}; use another framework"
         if not machine.device.is_of(self.devices):
             return (
                 f"{self.name} does not run on {machine.device.name} {where}; it is for "

@@ -24,22 +24,7 @@ from planner.describe.machine.machine import (
 )
 
 __all__ = [
-    "Curve",
-    "Delays",
-    "Device",
-    "Fabric",
-    "FileSystem",
-    "Launch",
-    "LocalDisk",
-    "Machine",
-    "Network",
-    "NetworkKind",
-    "Node",
-    "OperationRate",
-    "Precision",
-    "Queue",
-    "Requirements",
-    "Runtime",
-    "Scheduler",
-    "Wire",
-]
+    "Curve", "Delays", "Device", "Fabric", "FileSystem", "Launch", "LocalDisk", "Machine",
+    "Network", "NetworkKind", "Node", "OperationRate", "Precision", "Queue", "Requirements",
+    "Runtime", "Scheduler", "Wire",
+]  # fmt: skip

@@ -33,6 +33,15 @@ def reserve_memory(machine: Machine, percent: float) -> Machine:
     return Machine.described(fields, where="memory left free")
 
 
+def vary(
+    machine: Machine, overrides: tuple[str, ...], free_percent: float, devices: int | None
+) -> Machine:
+    """Apply overrides, memory left free, and a part of a node to a machine, in this order."""
+    changed = override_fields(machine, overrides) if overrides else machine
+    changed = reserve_memory(changed, free_percent)
+    return changed if devices is None else take_devices(changed, devices)
+
+
 _SHARED = ("num_cores", "host_memory_bytes", "host_memory_bytes_per_s", "power_watts")
 _DEVICE_COUNT = re.compile(r"(--gres=gpu:(?:\w+:)?|--gpus-per-node=|--gpus=)(\d+)")
 

@@ -27,31 +27,14 @@ from typing import Literal
 from planner.describe.layout import Module
 
 Split = Literal[
-    "column",
-    "row",
-    "replicated",
-    "sharded",
-    "residual",
-    "gathered",
-    "dispatched",
-    "expert",
-    "scattered",
-    "whole",
-]
+    "column", "row", "replicated", "sharded", "residual", "gathered", "dispatched", "expert",
+    "scattered", "whole",
+]  # fmt: skip
 
 Part = Literal[
-    "attention",
-    "cross_attention",
-    "qk_norm",
-    "feed_forward",
-    "experts",
-    "shared_experts",
-    "router",
-    "norm",
-    "embedding",
-    "position",
-    "head",
-]
+    "attention", "cross_attention", "qk_norm", "feed_forward", "experts", "shared_experts",
+    "router", "norm", "embedding", "position", "head",
+]  # fmt: skip
 """Part of the model that a parameter tensor belongs to."""
 
 Matrix = Literal["", "query", "key", "value", "out", "gate", "up", "down"]

@@ -222,7 +222,6 @@ def _size_stage(
     places: tuple[int, ...],
     joined: tuple[int, tuple[int, ...]] | None,
 ) -> SizedStage:
-    """Compute the sizes of a stage from the shape of its input."""
     sized: list[SizedConvolution] = []
     input_shape, width, size = (channels, places), channels, places
     joined_channels = joined[0] if joined else 0

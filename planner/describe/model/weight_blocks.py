@@ -28,7 +28,6 @@ def _norm(
 
 
 def _linear(weight: Weight, bias: bool) -> tuple[Weight, ...]:
-    """A matrix and its bias, if any."""
     if not bias:
         return (weight,)
     # a row-parallel bias is added after the reduction, so every rank holds all of it
@@ -197,10 +196,6 @@ def layer_kinds(model: Shapes) -> tuple[LayerKind, ...]:
     return tuple(kind for kind in kinds if kind.count > 0)
 
 
-def _is_interleaved(model: Shapes) -> bool:
-    return model.experts is not None and model.experts.interleaved
-
-
 def _layer_weights(model: Shapes, kind: LayerKind) -> tuple[Weight, ...]:
     weights = _attention_weights(model)
     norms = model.norms_per_layer
@@ -306,7 +301,8 @@ def weight_blocks(model: Shapes) -> tuple[Block, ...]:
     if model.convolutional is not None:
         return _stage_blocks(model.convolutional)
     width = model.hidden_size
-    layer = partial(Block, kind="layer", width=width, interleaved=_is_interleaved(model))
+    interleaved = model.experts is not None and model.experts.interleaved
+    layer = partial(Block, kind="layer", width=width, interleaved=interleaved)
     return (
         Block("embedding", "embedding", 1, _embedding_weights(model), width=width),
         *(

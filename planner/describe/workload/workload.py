@@ -18,17 +18,9 @@ TrainingPrecision = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
 """fp8 means FP8 GEMMs inside bf16 training."""
 
 OptimizerName = Literal[
-    "adam",
-    "adamw",
-    "sgd",
-    "sgd-momentum",
-    "adafactor",
-    "adam-8bit",
-    "muon",
-    "lion",
-    "paged-adamw",
+    "adam", "adamw", "sgd", "sgd-momentum", "adafactor", "adam-8bit", "muon", "lion", "paged-adamw",
     "paged-adam-8bit",
-]
+]  # fmt: skip
 """adam-8bit: block-wise 8-bit moments; paged: pages move to the host if the device is full
 (bitsandbytes)."""
 

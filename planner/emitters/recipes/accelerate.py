@@ -5,27 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from planner.emitters.batch_job import BatchJob
-from planner.emitters.limits import ExpressibleLayouts, FrameworkNames
+from planner.emitters.limits import WORDS, ExpressibleLayouts, framework_names
 from planner.emitters.recipe import File, Page, Recipe
 
 EXPRESSIBLE = ExpressibleLayouts(axes=("tp", "cp"), offload=("none", "all-cpu"), hybrid=True)
 
-_PRECISIONS = FrameworkNames(
-    "precision",
-    "Accelerate",
-    {"bf16": "bf16", "fp16": "fp16", "fp32": "no", "tf32": "no", "fp8": "fp8"},
-)
-_OPTIMIZERS = {
-    "adam": "adamw_torch",
-    "adamw": "adamw_torch",
-    "adam-8bit": "adamw_bnb_8bit",
-    "paged-adamw": "paged_adamw_32bit",
-    "paged-adam-8bit": "paged_adamw_8bit",
-    "lion": "lion_32bit",
-    "adafactor": "adafactor",
-    "sgd": "sgd",
-}
-"""Optimizer names of TrainingArguments; the estimate counts torch's AdamW with `foreach`."""
+_PRECISIONS = framework_names("precision", "Accelerate")
+_OPTIMIZERS = WORDS["Accelerate"]["trainer_optimizer"]
 TRAINER_ARGUMENT = '${TRAINING_ARGUMENTS:+"${TRAINING_ARGUMENTS}"}'
 """Path of the Trainer's arguments, as a shell word; empty if the user has not set it."""
 
@@ -37,10 +23,7 @@ def accelerate_files(job: BatchJob, kind: str, **values: Any) -> tuple[File, ...
     config = page.file("accelerate.yaml", "Accelerate's configuration")
     if workload.optimizer not in _OPTIMIZERS or workload.precision == "fp8":
         return (config,)
-    page.values |= {
-        "optimizer": _OPTIMIZERS[workload.optimizer],
-        "save_every": job.slot.save_every,
-    }
+    page.values |= {"optimizer": _OPTIMIZERS[workload.optimizer], "save_every": job.slot.save_every}
     purpose = "arguments of the Hugging Face Trainer, for a program that uses it"
     return config, page.file("training_arguments.json", purpose)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planner.describe.layout import OFFLOAD
 from planner.emitters.batch_job import BatchJob
-from planner.emitters.limits import ExpressibleLayouts, FrameworkNames
+from planner.emitters.limits import ExpressibleLayouts, framework_names
 from planner.emitters.recipe import File, Page, Recipe
 from planner.emitters.recipes.accelerate import accelerate_files
 
@@ -12,11 +12,7 @@ EXPRESSIBLE = ExpressibleLayouts(offload=OFFLOAD, hybrid=True, reshard=True, til
 
 _OWN_DISK = "nvme/"
 _SWAP_BUFFERS = {"offload_optimizer": 4, "offload_param": 5}
-_PRECISIONS = FrameworkNames(
-    "precision",
-    "DeepSpeed",
-    {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "tf32": "fp32"},
-)
+_PRECISIONS = framework_names("precision", "DeepSpeed")
 
 
 def config_file(job: BatchJob) -> File:

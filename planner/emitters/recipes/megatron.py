@@ -13,7 +13,7 @@ from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import Layout
 from planner.describe.workload import parse_ramp
 from planner.emitters.batch_job import BatchJob
-from planner.emitters.limits import ExpressibleLayouts, FrameworkNames, built
+from planner.emitters.limits import WORDS, ExpressibleLayouts, built, framework_names
 from planner.emitters.recipe import Page, Recipe
 
 _FRAMEWORK = "Megatron-LM"
@@ -27,39 +27,11 @@ EXPRESSIBLE = ExpressibleLayouts(
     stages=True,
     ramp=True,
 )
-_OPTIMIZERS = FrameworkNames(
-    "optimizer", _FRAMEWORK, {"adam": "adam", "adamw": "adam", "sgd": "sgd", "sgd-momentum": "sgd"}
-)
 _Options = Mapping[str, object]
 """Values of options by name, for the template filter `options`."""
-_PRECISIONS: FrameworkNames[_Options] = FrameworkNames(
-    "precision",
-    _FRAMEWORK,
-    {
-        "bf16": {"bf16": True},
-        "fp8": {"bf16": True, "fp8-format": "hybrid"},
-        "fp16": {"fp16": True},
-        "fp32": {},
-        "tf32": {},
-    },
-)
-_GATES: dict[str, _Options] = {
-    "": {"swiglu": True},
-    "latent": {"swiglu": True},
-    # github.com/openai/gpt-oss torch/model.py: swiglu(alpha=1.702, limit=7.0) times (linear + 1)
-    "gpt-oss": {
-        "quick-geglu": True,
-        "glu-linear-offset": 1.0,
-        "activation-func-clamp-value": 7.0,
-        "softmax-type": "learnable",
-    },
-}
-"""Options of gated feed-forwards, by the module that builds the model."""
-_ACTIVATIONS: dict[str, _Options] = {
-    # transformer_config.py: bias is fused with GELU and SwiGLU only
-    "squared-relu": {"squared-relu": True, "no-bias-gelu-fusion": True},
-}
-"""Options of activations without a gate, other than Megatron's default, GELU."""
+_PRECISIONS = framework_names("precision", _FRAMEWORK)
+_OPTIMIZERS = framework_names("optimizer", _FRAMEWORK)
+_GATES, _ACTIVATIONS = WORDS[_FRAMEWORK]["gates"], WORDS[_FRAMEWORK]["activations"]
 
 ARGUMENTS = "the arguments of Megatron, one per line"
 """Purpose of `megatron.args`, for the README."""

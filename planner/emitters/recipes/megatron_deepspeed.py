@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from planner.emitters.batch_job import BatchJob
-from planner.emitters.limits import ExpressibleLayouts, FrameworkNames, built
+from planner.emitters.limits import ExpressibleLayouts, built, framework_names
 from planner.emitters.recipe import Page, Recipe
 from planner.emitters.recipes.deepspeed import config_file, disk_folder
 from planner.emitters.recipes.megatron import ARGUMENTS, START, common_options
@@ -20,17 +19,8 @@ EXPRESSIBLE = ExpressibleLayouts(
     ulysses=True,
     activations=True,
 )
-_OPTIMIZERS = FrameworkNames("optimizer", _FRAMEWORK, {"adam": "adam", "adamw": "adamw"})
-_PRECISIONS: FrameworkNames[Mapping[str, object]] = FrameworkNames(
-    "precision",
-    _FRAMEWORK,
-    {
-        "bf16": {"bf16": True, "accumulate-allreduce-grads-in-fp32": True},
-        "fp16": {"fp16": True},
-        "fp32": {},
-        "tf32": {},
-    },
-)
+_PRECISIONS = framework_names("precision", _FRAMEWORK)
+_OPTIMIZERS = framework_names("optimizer", _FRAMEWORK)
 
 
 def recipe(job: BatchJob) -> Recipe:

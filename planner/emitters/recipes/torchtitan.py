@@ -7,7 +7,13 @@ from typing import Any
 
 from planner.cost.shards.layers_per_stage import LayerSplit, layer_split, layers_on_stage
 from planner.emitters.batch_job import BatchJob
-from planner.emitters.limits import TORCH_DTYPES, ExpressibleLayouts, FrameworkNames
+from planner.emitters.limits import (
+    TORCH_DTYPES,
+    WORDS,
+    ExpressibleLayouts,
+    FrameworkNames,
+    framework_names,
+)
 from planner.emitters.recipe import File, Page, Recipe
 from planner.emitters.recipes import fully_shard
 from planner.emitters.text import assigned, toml_text
@@ -28,18 +34,8 @@ _OURS = "planned"
 _PRECISIONS = FrameworkNames(
     "precision", "torchtitan", {name: TORCH_DTYPES[name] for name in ("bf16", "fp32", "tf32")}
 )
-_SCHEDULES = FrameworkNames(
-    "schedule",
-    "torchtitan",
-    {
-        "1f1b": "1F1B",
-        "gpipe": "GPipe",
-        "interleaved-1f1b": "Interleaved1F1B",
-        "zero-bubble-v": "ZBVZeroBubble",
-    },
-)
-_CHECKPOINTING = {"none": "", "selective": "SelectiveAC", "full": "FullAC"}
-"""Classes of 0.3.0's activation_checkpoint."""
+_SCHEDULES = framework_names("schedule", "torchtitan")
+_CHECKPOINTING = WORDS["torchtitan"]["checkpointing"]
 _VARIABLES = {
     "HF_ASSETS": "the folder of the tokenizer that belongs to the model",
     "LEARNING_RATE": "the learning rate of your recipe",

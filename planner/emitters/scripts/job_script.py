@@ -246,12 +246,13 @@ def _submit_script(job: BatchJob, recipe: Recipe, slot: Slot, system: BatchSyste
     return render(
         "submit.sh",
         finished=FINISHED,
+        account=job.account,
         variables={**required, **system.variables, **recipe.variables},
         program=recipe.default_program,
         exported=exported,
         submission=system.submission,
         jobs=slot.chained,
-        command=_submit_command(system, exported, has_account),
+        command=_submit_command(system, exported, has_account or bool(job.account)),
     )
 
 

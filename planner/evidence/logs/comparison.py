@@ -20,6 +20,8 @@ from planner.units import format_bytes, format_count, format_seconds
 _NOT_COUNTED = 0.03
 """Share of a step for data loading, logging and stragglers, which no estimate includes."""
 _NOT_COUNTED_NAME = "not estimated (data loading, logging, stragglers)"
+_WHOLE_TOLERANCE = 0.07
+"""Relative distance from a whole number up to which a ratio counts as near it."""
 _COMPUTING = ("forward", "backward", "recompute", "optimizer")
 _IDLE = ("host_overhead", "pipeline_bubble", "offload")
 _USE = (
@@ -287,7 +289,7 @@ def comparison_text(result: Comparison) -> str:
     if result.doubts:
         lines += [f"impossible: {text}" for text in result.doubts]
     else:
-        lines += [_verdict(result), _blame(result)]
+        lines += [_verdict(result), *_accumulation(result), _blame(result)]
     lines += [f"assumed: {text}" for text in job.assumptions]
     lines += [f"note: {text}" for text in log.notes]
     if not result.doubts:
@@ -301,6 +303,14 @@ def _verdict(result: Comparison) -> str:
     low, high = (format_seconds(bound) for bound in result.interval_s)
     where = "inside" if result.inside else "outside"
     return f"{gap}; it lies {where} the estimate's interval, {low} to {high}"
+
+
+def _accumulation(result: Comparison) -> list[str]:
+    """Explain a step time near a whole multiple of its estimate; empty for others."""
+    passes = round(result.ratio)
+    if result.inside or passes < 2 or abs(result.ratio / passes - 1) > _WHOLE_TOLERANCE:
+        return []
+    return [f"{result.ratio:.1f} times: gradient accumulation or another batch would explain it"]
 
 
 def _blame(result: Comparison) -> str:

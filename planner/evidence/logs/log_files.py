@@ -57,19 +57,3 @@ def _read(path: Path, where: str, columns: Mapping[str, str]) -> RunLog:
         if columns or is_table(head.decode("utf-8", errors="replace")):
             return read_table(lines_of(file), where, columns)
         return read_lines(lines_of(file), where)
-
-
-def read_log_text(
-    text: str, source: str = "the log", columns: Mapping[str, str] | None = None
-) -> RunLog:
-    """Read the text of a log.
-
-    >>> lines = [f"iter {i}: loss 2.1, time {t}ms, mfu 45.9%"
-    ...          for i, t in enumerate((9000, 290, 285, 284, 286))]
-    >>> round(read_log_text("\\n".join(lines)).median("time_s"), 4)
-    0.2855
-    """
-    lines = text.replace("\r", "\n").split("\n")
-    if columns or is_table(text[:_PROBE_BYTES]):
-        return read_table(lines, source, columns or {})
-    return read_lines(lines, source)

@@ -70,7 +70,7 @@ def _shaped(cells: Cells, label: str, dropout: float) -> Cells:
         embeddings, per_layer = count(1, hidden), count(2, hidden) - count(1, hidden)
         layers = max(round((size - embeddings) / per_layer) + 1, 1)
     elif layers is None:
-        nearest = _nearest(size * 1e9)
+        nearest = min(_dense(), key=lambda m: abs(math.log(m.num_params / (size * 1e9))))
         layers = nearest.num_layers
         cells.assume(layers, f"n_layers missing: as many as in {nearest.name}")
     assert layers is not None
@@ -97,11 +97,6 @@ def _fitting_width(cells: Cells, size: float, count: Callable[[int], float]) -> 
 def _dense() -> tuple[Model, ...]:
     models = map(load_model, sorted(names("model")))
     return tuple(m for m in models if m.num_layers and not m.experts and not m.vision)
-
-
-def _nearest(num_params: float) -> Model:
-    """Return the catalogue's dense model that is nearest in size."""
-    return min(_dense(), key=lambda model: abs(math.log(model.num_params / num_params)))
 
 
 @functools.cache
@@ -140,11 +135,7 @@ def _is_of_size(model: Model, rest: str) -> bool:
 
 
 def _size_of(label: str) -> float | None:
-    """Return the size that a label states [billion parameters]; None if it states none.
-
-    >>> _size_of("gpt3-20b"), _size_of("bert-large")
-    (20.0, None)
-    """
+    """Return the size that a label states [billion parameters]; None if it states none."""
     match = re.search(r"(?<![\w.])(\d{1,9}(?:\.\d+)?)\s*([mbt])\b", label)
     size = float(match[1]) * {"m": 1e-3, "b": 1.0, "t": 1e3}[match[2]] if match else 0.0
     return size or None

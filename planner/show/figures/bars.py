@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from planner.choose.verdicts.strategy_verdicts import Verdict
+from planner.choose.plan import Verdict
 from planner.cost.estimate import Estimate
 from planner.describe.machine import Machine
 from planner.show.figures.figure_registry import figure_of
@@ -29,10 +29,10 @@ from planner.units import GIB, format_bytes, format_seconds
 Named = Sequence[tuple[str, Estimate]]
 """Estimates to compare, with their names."""
 Parts = Mapping[str, float]
-_CUT = 2.5
+_CUT = 1.3
 # cut off bars beyond this multiple of the limit: DDP of a large model would dwarf the rest
-_ROOM = 1.6
-# width of the axis over the longest bar, to leave space for labels
+_ROOM = 2.2
+# width of the axis over the limit, to leave space for labels
 _LEAST = 0.0005
 # share of the whole below which a part would be only a line
 _UNITS = (("d", 86_400.0, 2 * 86_400.0), ("h", 3600.0, 7200.0), ("s", 1.0, 0.0))
@@ -47,21 +47,46 @@ def _parts(tables: Sequence[Parts]) -> list[str]:
 
 @figure_of("answer")
 def strategy_bars(strategies: Sequence[Verdict], machine: Machine) -> Drawing:
-    """Memory per device of every classic strategy by part, whether it fits, and its step time."""
-    shown = [entry for entry in strategies if entry.estimate is not None][::-1]
+    """Memory per device of every classic strategy by part, whether it fits, and its step time.
+
+    Strategies that fit come first, the fastest with a star, then those that need the least.
+    """
     limit = machine.device.memory_bytes.value
-    tables = [entry.estimate.memory_bytes for entry in shown if entry.estimate]
+    estimated = [(entry, entry.estimate) for entry in strategies if entry.estimate is not None]
+    # plotly draws the last row on top
+    estimated.sort(key=lambda row: _order(*row), reverse=True)
+    shown = [entry for entry, _ in estimated]
+    tables = [estimate.memory_bytes for _, estimate in estimated]
     figure = framed(height=180 + 34 * max(len(shown), 5), x="memory per device [GiB]")
     stack_parts(figure, [entry.name for entry in shown], tables, _parts(tables))
-    right = min(max([limit, *(table["total"] for table in tables)]), _CUT * limit) * _ROOM
+    _clip(figure, _CUT * limit / GIB)
     for entry, table in zip(shown, tables, strict=True):
-        _mark(figure, entry, table["total"], limit, right)
+        _mark(figure, entry, table["total"], limit)
+    if shown and shown[-1].fits:
+        starred = [f"<b>&#9733; {e.name}</b>" if e is shown[-1] else e.name for e in shown]
+        figure.update_yaxes(tickvals=[entry.name for entry in shown], ticktext=starred)
     _draw_limit(figure, limit, f"device limit {format_bytes(limit)}")
     figure.update_layout(bargap=0.3)
-    figure.update_xaxes(range=[0, right / GIB])
-    texts = "; ".join(f"{entry.name}: {_strategy_text(entry)}" for entry in strategies)
+    figure.update_xaxes(range=[0, _ROOM * limit / GIB])
+    rest = [entry for entry in strategies if entry.estimate is None]
+    texts = "; ".join(f"{each.name}: {_strategy_text(each)}" for each in [*shown[::-1], *rest])
     head = f"Memory per device for each strategy against the limit of {format_bytes(limit)}."
     return Drawing(figure, f"{head} {texts}.")
+
+
+def _order(entry: Verdict, estimate: Estimate) -> tuple[bool, float]:
+    """Return the sort key of a strategy: step time if it fits, else its memory."""
+    return not entry.fits, estimate.step_time_s if entry.fits else estimate.memory_bytes["total"]
+
+
+def _clip(figure: Any, longest: float) -> None:
+    """Cut stacked bars off at `longest`; their hover texts keep the whole values."""
+    room: dict[str, float] = {}
+    for trace in figure.data:
+        trace.x = [
+            min(x, room.get(name, longest)) for name, x in zip(trace.y, trace.x, strict=True)
+        ]
+        room |= {n: room.get(n, longest) - x for n, x in zip(trace.y, trace.x, strict=True)}
 
 
 def _draw_limit(figure: Any, limit_bytes: float, text: str, side: str = "auto") -> None:
@@ -70,18 +95,15 @@ def _draw_limit(figure: Any, limit_bytes: float, text: str, side: str = "auto") 
     write_above(figure, limit_bytes / GIB, text, xanchor=side)
 
 
-def _mark(figure: Any, entry: Verdict, total: float, limit: float, right: float) -> None:
-    """Label a bar: fits and step time, or the excess memory."""
-    cut = total > right / _ROOM
+def _mark(figure: Any, entry: Verdict, total: float, limit: float) -> None:
+    """Label a bar beside its end: fits and step time, or the excess memory."""
     figure.add_annotation(
-        x=(right if cut else max(total, limit)) / GIB,
+        x=min(max(total, limit), _CUT * limit) / GIB,
         y=entry.name,
         showarrow=False,
-        xanchor="right" if cut else "left",
-        xshift=-4 if cut else 6,
-        text=_fate(entry, total, limit) + (" &#8594;" if cut else ""),
-        bgcolor="#333333" if cut else None,
-        font={"color": "#FFFFFF"} if cut else {},
+        xanchor="left",
+        xshift=6,
+        text=_fate(entry, total, limit),
     )
 
 
@@ -91,7 +113,8 @@ def _fate(entry: Verdict, total: float, limit: float) -> str:
         # a narrow screen cuts off the end, which the axis shows as well
         return f"{mark}, <b>{format_seconds(entry.estimate.step_time_s)}</b>, {format_bytes(total)}"
     if total > limit:
-        return f"&#10007; {format_bytes(total - limit)} over"
+        mark = "&#10142;" if total > _CUT * limit else "&#10007;"
+        return f"{mark} {format_bytes(total - limit)} over"
     return "&#10007; host memory or disk"
 
 

@@ -72,7 +72,7 @@ def stage_times(
     """Time of each input stage for the samples of one step, by name; arrays broadcast [s].
 
     Counted: reads outside the `cached` fraction come from the shared file system. Stages overlap on
-    different batches, so the slowest sets the pace. Left out: other jobs. method.md#input.
+    different batches, so the slowest sets the pace. Left out: other jobs. input.md#input.
 
     >>> job = load_machine("polaris"), np.array(100), np.array(4), np.array(2800)
     >>> times = stage_times(*job, planner.load_dataset("unet3d"), Loader(), np.array(0.0))
@@ -275,7 +275,7 @@ def input_time(
     evaluation, other jobs on the file system, gradient traffic on the same interfaces, samples of
     different sizes in a batch. `ranks_per_node`: ranks that load data; `samples_per_step`: distinct
     samples of the whole job. Raises DescriptionError for token datasets not cut into samples and
-    for missing local disks; UnknownNameError for unknown file systems. method.md#input.
+    for missing local disks; UnknownNameError for unknown file systems. input.md#input.
 
     >>> job = load_machine("polaris"), 100, 4, 2800, 0.636, planner.load_dataset("unet3d")
     >>> time = input_time(*job, Loader(workers=8))

@@ -44,7 +44,7 @@ def changes(
     """Single changes of loader or dataset that apply, each with its input time [s].
 
     Counted: more workers, prefetch, staging, larger files, stripes, sequential reads. Left out: two
-    changes at once. method.md#input.
+    changes at once. input.md#input.
 
     >>> job = load_machine("polaris"), 256, 4, 7168, 0.636, planner.load_dataset("unet3d")
     >>> [change.name for change in changes(*job, Loader())][-2:]

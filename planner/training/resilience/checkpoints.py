@@ -80,7 +80,7 @@ def saved_bytes(scenario: Scenario, layouts: Layouts, contents: str = "states") 
     optimizer moments of trained parameters; with LoRA only the adapters. Left out: random states,
     schedulers, file formats, copies of tied weights on two pipeline stages, optimizer states per
     tensor (Adafactor). ZeRO-3 omits the 16-bit copy: its partitions have no elements in a state
-    dict (DeepSpeed 0.19, runtime/engine.py). method.md#checkpoints.
+    dict (DeepSpeed 0.19, runtime/engine.py). training.md#checkpoints.
 
     >>> job, layouts = make_scenario("gpt2-xl", "deepspeed"), Layouts.broadcast(zero_stage=[1, 3])
     >>> (sum(saved_bytes(job, layouts).values()) / job.model.num_params).tolist()
@@ -124,7 +124,7 @@ def transfer_bounds_s(
     `most_bytes`: bytes of the busiest process. Counted: one process, the nodes' interfaces, the
     job's share of the file system's aggregate rate; for `reading` also the rate of one client. Left
     out: other jobs, metadata, stripes, the rate of one client for writing; a file system of unknown
-    rate sets no bound. method.md#checkpoints.
+    rate sets no bound. training.md#checkpoints.
 
     >>> job = load_machine("polaris"), Checkpoints(), 1e12, 1e9, 4
     >>> bounds = transfer_bounds_s(*job, process_bytes_per_s=1e9)
@@ -169,7 +169,7 @@ def checkpoint_of(
     Counted: each weight and optimizer state is written once, by one of the ranks that hold it; with
     `full`, one rank gathers and writes all. Steps wait for an asynchronous checkpoint only during
     the copy to the host; local files move to the file system in the background. Left out: metadata,
-    frameworks that spread weights over all replicas, barriers. method.md#checkpoints.
+    frameworks that spread weights over all replicas, barriers. training.md#checkpoints.
 
     >>> scenario = make_scenario(framework="fsdp2")
     >>> sharded = checkpoint_of(scenario, Layouts.of(Layout(dp=64, zero_stage=3)))
@@ -237,7 +237,7 @@ def loading_s(
     Counted: `sharded`: every rank reads its shards; `every-rank`: every rank reads everything, once
     per node over the network; `rank-0`: one rank reads and broadcasts everything; `none`: rank 0
     broadcasts the weights that it initialised, unless they are sharded. Left out: resharding,
-    conversion. method.md#checkpoints.
+    conversion. training.md#checkpoints.
 
     >>> job = make_scenario(framework="fsdp2"), Layouts.of(Layout(dp=64, zero_stage=3))
     >>> [round(float(loading_s(*job, way))) for way in ("none", "sharded", "rank-0", "every-rank")]

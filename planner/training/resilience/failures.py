@@ -40,7 +40,7 @@ def mean_time_between_failures_s(num_devices: ArrayLike, failures: Failures | No
     """Mean time between interruptions of a job on a number of devices [s].
 
     Counted: every device, with its share of host and network, interrupts the job at the same rate.
-    Left out: weak nodes, wear, maintenance. arXiv:2410.21680, section III; method.md#failures.
+    Left out: weak nodes, wear, maintenance. arXiv:2410.21680, section III; training.md#failures.
 
     >>> round(float(mean_time_between_failures_s(16_384)) / 3600, 1)    # Llama 3 405B
     3.1
@@ -92,7 +92,6 @@ def daly_interval_s(write_s: ArrayLike, mtbf_s: ArrayLike) -> Float:
 
 
 def _floats(*values: ArrayLike) -> tuple[Float, ...]:
-    """Convert values to float arrays of one shape."""
     return np.broadcast_arrays(*(np.asarray(each, dtype=float) for each in values))
 
 
@@ -154,7 +153,7 @@ def training_losses(
     A checkpoint blocks steps for `write_s`, then writes in the background for `behind_s`;
     `interval_s` is the best by default, at least `behind_s`. Counted: as in `expected_time_s`; a
     failure during a write loses the work since the previous checkpoint. Left out: whole steps, the
-    final checkpoint. Daly 2006, doi:10.1016/j.future.2004.11.016; method.md#failures.
+    final checkpoint. Daly 2006, doi:10.1016/j.future.2004.11.016; training.md#failures.
 
     >>> month = training_losses(30 * 86400, write_s=40, mtbf_s=11_135, restart_s=900)
     >>> round(float(month.interval_s)), round(float(month.fraction), 3)

@@ -17,17 +17,8 @@ from planner.describe.training.training_run import Checkpoints, Failures, StartU
 from planner.training.resilience.checkpoints import loading_s, nodes_of
 from planner.training.resilience.failures import detection_s
 
-START_PARTS = {
-    "launch": "starting the processes",
-    "imports": "importing Python packages",
-    "groups": "process groups that all ranks make one after the other",
-    "communicators": "communicators of NCCL, RCCL or oneCCL",
-    "model": "building the model",
-    "weights": "reading a checkpoint, or broadcasting the first weights",
-    "data_index": "the dataset's index",
-    "compile": "compiling the model",
-    "warm_up": "first steps that are slower",
-}
+_DATA = read_toml(Path(__file__).with_name("operation.toml"))
+START_PARTS: dict[str, str] = _DATA["start_parts"]
 """Parts of the start of a job, in order."""
 
 _AXES = ("tensor", "context", "pipeline", "shard", "replica")
@@ -65,8 +56,7 @@ class StartConstants(Description):
 @functools.cache
 def constants() -> StartConstants:
     """Constants of start-up, from `operation.toml`."""
-    data = read_toml(Path(__file__).with_name("operation.toml"))["start"]
-    return StartConstants.described(data, where="operation.toml: start")
+    return StartConstants.described(_DATA["start"], where="operation.toml: start")
 
 
 def imports_s(num_nodes: Float, start: StartUp) -> Float:
@@ -74,7 +64,7 @@ def imports_s(num_nodes: Float, start: StartUp) -> Float:
 
     Counted: a first import as measured on 8 nodes, by location of the environment; on shared file
     systems at least one metadata server's time for one process per node. Left out: other packages,
-    warm caches, several servers, other load. method.md#start-up.
+    warm caches, several servers, other load. training.md#start-up.
 
     >>> [round(float(imports_s(np.asarray(n), StartUp())), 1) for n in (8, 10_000)]
     [51.0, 489.6]
@@ -92,7 +82,7 @@ def communicators_s(layouts: Layouts) -> Float:
 
     Counted: one communicator for the job and one per parallel axis; the exchange of addresses
     around a ring, which grows with the ranks. Left out: slower libraries on other networks,
-    connections opened at first use, busy hosts. NCCL's own timings, method.md#start-up.
+    connections opened at first use, busy hosts. NCCL's own timings, training.md#start-up.
 
     >>> [round(float(s), 1) for s in communicators_s(Layouts.broadcast(dp=[1, 8, 98_304]))]
     [0.0, 2.1, 57.9]
@@ -133,7 +123,7 @@ def start_up(
 
     Counted: parts one after the other; building the full model on the host, if the framework's
     processes do; one-node machines import from their own disk. Left out: waiting in the queue,
-    modules and staging before the launch, evaluation before the first step. method.md#start-up.
+    modules and staging before the launch, evaluation before the first step. training.md#start-up.
 
     >>> scenario = make_scenario(framework="fsdp2")
     >>> parts = start_up(scenario, Layouts.of(Layout(dp=512, zero_stage=3)))
@@ -168,7 +158,7 @@ def restart_s(
     """Time from a failure to the first step after it [s].
 
     Counted: detecting it, waiting for nodes, and a start from the last checkpoint. Left out: lost
-    work. method.md#failures.
+    work. training.md#failures.
 
     >>> scenario = make_scenario(framework="fsdp2")
     >>> round(float(restart_s(scenario, Layouts.of(Layout(dp=64, zero_stage=3)))), 1)

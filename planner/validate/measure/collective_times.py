@@ -91,16 +91,9 @@ def interpolate(
 
 
 OPERATIONS = (
-    "broadcast",
-    "reduce",
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "scatter",
-    "gather",
-    "all_to_all",
-    "send_receive",
-)
+    "broadcast", "reduce", "all_reduce", "all_gather", "reduce_scatter", "scatter", "gather",
+    "all_to_all", "send_receive",
+)  # fmt: skip
 SIZES = tuple(1024 * 4**k for k in range(11))
 """1 KiB to 1 GiB."""
 IN_STEP = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "send_receive")

@@ -20,7 +20,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -119,7 +119,7 @@ def launch(
     alive_read, alive_write = context.Pipe(duplex=False)
     try:
         # one thread per rank, also in libraries that read the environment once at import
-        with mock.patch.dict(os.environ, dict.fromkeys(_THREADS, "1")):
+        with mock.patch.dict(os.environ, dict.fromkeys(_THREADS, "1")), interrupts_blocked():
             for rank in range(world):
                 receiver, sender = context.Pipe(duplex=False)
                 process = context.Process(
@@ -142,6 +142,23 @@ def launch(
             item.pipe.close()
         alive_write.close()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def interrupts_blocked() -> Iterator[None]:
+    """Block SIGINT in this thread until the end, so that processes started here inherit it."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    from multiprocessing import resource_tracker
+
+    # a tracker that starts later would unblock the signal again
+    resource_tracker.ensure_running()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _supervise(

@@ -150,7 +150,6 @@ def external_rank(timeout_s: float, environment: Mapping[str, str] | None = None
 
 
 def _number(env: Mapping[str, str], name: str, launcher: str) -> int:
-    """Read a launcher's variable as a number."""
     try:
         number = int(env[name])
     except ValueError:

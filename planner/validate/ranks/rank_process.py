@@ -28,15 +28,9 @@ from planner.errors import PlannerError, shorten_path
 from planner.validate.ranks.rank import Rank, RankError
 
 _PEER_SIGNS = (
-    "closed by peer",
-    "reset by peer",
-    "timed out",
-    "timeout",
-    "broken pipe",
-    "connection",
-    "socket",
-    "aborted",
-)
+    "closed by peer", "reset by peer", "timed out", "timeout", "broken pipe", "connection",
+    "socket", "aborted",
+)  # fmt: skip
 """Words in errors by which torch, gloo and NCCL report that another rank is gone."""
 
 
@@ -80,9 +74,12 @@ def rank_main(
             pipe.send((kind, value))
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor decides
-    write_pid(Path(folder), rank)
     threading.Thread(target=_die_with_parent, args=(alive, folder), daemon=True).start()
-    stack = open(stack_file(Path(folder), rank), "w")  # noqa: SIM115 - lives as long as the rank
+    try:
+        write_pid(Path(folder), rank)
+        stack = open(stack_file(Path(folder), rank), "w")  # noqa: SIM115 - lives as the rank does
+    except FileNotFoundError:
+        return  # the launcher was interrupted and has removed the folder
     if hasattr(faulthandler, "register"):
         faulthandler.register(signal.SIGUSR1, file=stack)
     rank_context = Rank(

@@ -92,7 +92,6 @@ OPERATOR = torch.ops.planner.flash_attention.default
 
 
 def _repeat_heads(x: Tensor, q: Tensor) -> Tensor:
-    """Repeat keys or values for each query head."""
     return x.repeat_interleave(q.shape[1] // x.shape[1], 1)
 
 

@@ -30,7 +30,6 @@ from planner.validate.sharding.attention import (
 
 
 def _kernel(name: str) -> Callable[[Tensor], Tensor]:
-    """Activation function by name."""
     if name == "squared-relu":
         return lambda x: F.relu(x).square()
     kernel: Callable[[Tensor], Tensor] = getattr(F, name)
@@ -111,7 +110,6 @@ class GroupedExperts(nn.Module):
 
 
 def _tokens_per_expert(chosen: Tensor, count: int) -> Tensor:
-    """Number of tokens of each expert."""
     ones = torch.ones_like(chosen, dtype=torch.int32)
     return torch.zeros(count, dtype=torch.int32, device=chosen.device).scatter_add(0, chosen, ones)
 

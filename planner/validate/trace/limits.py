@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
+
 from planner.cost.scenario import Scenario
 from planner.describe.catalogue import load_model
 from planner.describe.layout import Layout
@@ -26,188 +29,154 @@ def load_transformer(name: str) -> Model:
 
 def check_traceable(scenario: Scenario, layout: Layout, stage: int) -> None:
     """Raise LayoutError with the first reason why a stage cannot be traced."""
-    for is_wrong, message in (
-        *_wrong_context(scenario, layout),
-        *_wrong_experts(scenario, layout),
-        *_wrong_recompute(layout),
-        *_wrong_optimizer(scenario, layout),
-        *_wrong_adapters(scenario, layout),
-        *_wrong_chunks(scenario, layout),
-        *_wrong_model(scenario, layout),
-        (not 0 <= stage < layout.pp, f"stage = {stage} must be below pp = {layout.pp}"),
-    ):
-        if is_wrong:
-            raise LayoutError(message)
+    wrong = itertools.chain(
+        _wrong_context(scenario, layout),
+        _wrong_experts(scenario, layout),
+        _wrong_recompute(layout),
+        _wrong_optimizer(scenario, layout),
+        _wrong_adapters(scenario, layout),
+        _wrong_chunks(scenario, layout),
+        _wrong_model(scenario, layout),
+    )
+    if message := next(wrong, ""):
+        raise LayoutError(message)
+    if not 0 <= stage < layout.pp:
+        raise LayoutError(f"stage = {stage} must be below pp = {layout.pp}")
 
 
-_Rules = list[tuple[bool, str]]
-"""For each limit: True if it is exceeded, and its message."""
-
-
-def _wrong_context(scenario: Scenario, layout: Layout) -> _Rules:
+def _wrong_context(scenario: Scenario, layout: Layout) -> Iterator[str]:
     """Limits of the framework and of context parallelism."""
     framework, workload, model = scenario.framework.family, scenario.workload, scenario.model
     special = model.latent_attention is not None or model.attention_sinks
     rings = model.kind == "decoder" and not special and model.position != "alibi"
-    return [
-        (framework != "fsdp2", f"framework {framework} is not traced; use fsdp2"),
-        (
-            layout.cp > 1 and (not rings or workload.attention != "flash"),
+    if framework != "fsdp2":
+        yield f"framework {framework} is not traced; use fsdp2"
+    if layout.cp > 1 and (not rings or workload.attention != "flash"):
+        yield (
             f"cp = {layout.cp} is traced only with causal fused attention, without sinks, ALiBi "
-            "or latent projections; use cp = 1",
-        ),
-        (
-            layout.cp > 1 and layout.recompute == "selective",
-            "selective recompute is not traced with context parallelism; use none or full",
-        ),
-        (
-            workload.sequence_length % (2 * layout.cp) > 0 and layout.cp > 1,
+            "or latent projections; use cp = 1"
+        )
+    if layout.cp > 1 and layout.recompute == "selective":
+        yield "selective recompute is not traced with context parallelism; use none or full"
+    if workload.sequence_length % (2 * layout.cp) > 0 and layout.cp > 1:
+        yield (
             f"sequence_length = {workload.sequence_length} must be a multiple of 2 cp = "
-            f"{2 * layout.cp}: each rank has an early and a late piece",
-        ),
-    ]
+            f"{2 * layout.cp}: each rank has an early and a late piece"
+        )
 
 
-def _wrong_optimizer(scenario: Scenario, layout: Layout) -> _Rules:
+def _wrong_optimizer(scenario: Scenario, layout: Layout) -> Iterator[str]:
     """Limits of offload and of the optimizer."""
     optimizer = scenario.workload.optimizer
-    return [
-        (layout.offload != "none", f"offload {layout.offload} is not traced; use none"),
-        (
-            optimizer not in ("adamw", "adam-8bit"),
-            f"optimizer {optimizer} is not traced; use adamw or adam-8bit",
-        ),
-        (
-            scenario.framework.kernels.optimizer_in_backward and layout.grad_accumulation > 1,
+    if layout.offload != "none":
+        yield f"offload {layout.offload} is not traced; use none"
+    if optimizer not in ("adamw", "adam-8bit"):
+        yield f"optimizer {optimizer} is not traced; use adamw or adam-8bit"
+    if scenario.framework.kernels.optimizer_in_backward and layout.grad_accumulation > 1:
+        yield (
             f"grad_accumulation = {layout.grad_accumulation} is not traced with an optimizer in "
-            "backward, which needs 1",
-        ),
-    ]
+            "backward, which needs 1"
+        )
 
 
-def _wrong_model(scenario: Scenario, layout: Layout) -> _Rules:
+def _wrong_model(scenario: Scenario, layout: Layout) -> Iterator[str]:
     """Limits of precision, dropout and tensor parallelism."""
     model, workload = scenario.model, scenario.workload
     dropout = model.dropout if workload.dropout is None else workload.dropout
-    return [
-        (workload.precision == "fp8", "fp8 products are not traced; use bf16"),
-        (dropout > 0, f"dropout = {dropout:g} is not traced; use a workload with dropout 0"),
-        (
-            layout.tp > 1 and (model.latent_attention is not None or model.qk_norm == "full"),
+    if workload.precision == "fp8":
+        yield "fp8 products are not traced; use bf16"
+    if dropout > 0:
+        yield f"dropout = {dropout:g} is not traced; use a workload with dropout 0"
+    if layout.tp > 1 and (model.latent_attention is not None or model.qk_norm == "full"):
+        yield (
             f"tp = {layout.tp} is not traced with latent attention and norms over all heads, "
-            "whose sharding torch leaves to each program; use tp = 1",
-        ),
-        (
-            layout.sequence_parallel and layout.tp > 1 and model.pooler,
-            "sequence parallelism is not traced with a pooler, which reads one token; leave it out",
-        ),
-    ]
+            "whose sharding torch leaves to each program; use tp = 1"
+        )
+    if layout.sequence_parallel and layout.tp > 1 and model.pooler:
+        yield (
+            "sequence parallelism is not traced with a pooler, which reads one token; leave it out"
+        )
 
 
-def _wrong_recompute(layout: Layout) -> _Rules:
+def _wrong_recompute(layout: Layout) -> Iterator[str]:
     """Limits of recompute and of activation offload."""
     modules, model_parallel = layout.recompute_modules, layout.tp * layout.pp * layout.cp > 1
-    return [
-        (
-            layout.recompute_span > 1,
-            f"recompute_span = {layout.recompute_span} is not traced; use 1",
-        ),
-        (
-            modules not in ((), ("mlp",), ("moe",)),
-            f"recompute of {'+'.join(modules)} is not traced; use mlp or moe",
-        ),
-        (
-            model_parallel and (bool(modules) or layout.offload_activations),
-            "modules and offload of activations are not traced with tp, pp or cp; set each to 1",
-        ),
-    ]
+    if layout.recompute_span > 1:
+        yield f"recompute_span = {layout.recompute_span} is not traced; use 1"
+    if modules not in ((), ("mlp",), ("moe",)):
+        yield f"recompute of {'+'.join(modules)} is not traced; use mlp or moe"
+    if model_parallel and (bool(modules) or layout.offload_activations):
+        yield "modules and offload of activations are not traced with tp, pp or cp; set each to 1"
 
 
-def _wrong_chunks(scenario: Scenario, layout: Layout) -> _Rules:
-    """Limits of a chunked loss."""
+def _wrong_chunks(scenario: Scenario, layout: Layout) -> Iterator[str]:
     pieces, model = scenario.framework.kernels.loss_chunks, scenario.model
     if pieces == 1:
-        return []
-    return [
-        (
-            layout.tp * layout.pp * layout.cp * layout.ep > 1 or scenario.workload.adapted,
-            f"a loss in {pieces} pieces is not traced with tp, pp, cp, ep or adapters; use only dp",
-        ),
-        (
-            not layout.shards_states,
+        return
+    if layout.tp * layout.pp * layout.cp * layout.ep > 1 or scenario.workload.adapted:
+        yield (
+            f"a loss in {pieces} pieces is not traced with tp, pp, cp, ep or adapters; use only dp"
+        )
+    if not layout.shards_states:
+        yield (
             f"a loss in {pieces} pieces is not traced with zero_stage = 0, for which torch "
-            "cannot keep the head's weights separate; use 1, 2 or 3",
-        ),
-        (
-            not model.output_head or bool(model.logits_softcap),
+            "cannot keep the head's weights separate; use 1, 2 or 3"
+        )
+    if not model.output_head or bool(model.logits_softcap):
+        yield (
             f"a loss in {pieces} pieces is traced only for plain logits; use a model with a head "
-            "and without soft caps",
-        ),
-    ]
+            "and without soft caps"
+        )
 
 
-def _wrong_adapters(scenario: Scenario, layout: Layout) -> _Rules:
+def _wrong_adapters(scenario: Scenario, layout: Layout) -> Iterator[str]:
     """Limits of adapters and frozen parts."""
     workload, model = scenario.workload, scenario.model
     if not workload.adapted:
-        return []
-    return [
-        (
-            layout.tp * layout.pp * layout.cp * layout.ep > 1,
-            f"{layout} is not traced with adapters and frozen parts; use only dp",
-        ),
-        (
-            model.experts is not None or model.latent_attention is not None,
-            "adapters are not traced with experts or latent projections; use a dense model",
-        ),
-        (
-            model.tied_embeddings and model.output_head,
+        return
+    if layout.tp * layout.pp * layout.cp * layout.ep > 1:
+        yield f"{layout} is not traced with adapters and frozen parts; use only dp"
+    if model.experts is not None or model.latent_attention is not None:
+        yield "adapters are not traced with experts or latent projections; use a dense model"
+    if model.tied_embeddings and model.output_head:
+        yield (
             f"frozen parts of {model.name}, whose embedding and head are one tensor, are not "
-            "traced; use a model with two tensors",
-        ),
-        (
-            workload.lora_dropout > 0,
-            f"lora_dropout = {workload.lora_dropout:g} is not traced; use 0",
-        ),
-        (
-            workload.base_format not in ("computed", "nf4"),
-            f"base_format = {workload.base_format} is not traced; use computed or nf4",
-        ),
-        (
-            workload.base_format == "nf4" and workload.compute_bytes != 2,
-            "a 4-bit base is traced only with 16-bit products; use bf16",
-        ),
-    ]
+            "traced; use a model with two tensors"
+        )
+    if workload.lora_dropout > 0:
+        yield f"lora_dropout = {workload.lora_dropout:g} is not traced; use 0"
+    if workload.base_format not in ("computed", "nf4"):
+        yield f"base_format = {workload.base_format} is not traced; use computed or nf4"
+    if workload.base_format == "nf4" and workload.compute_bytes != 2:
+        yield "a 4-bit base is traced only with 16-bit products; use bf16"
 
 
-def _wrong_experts(scenario: Scenario, layout: Layout) -> _Rules:
-    """Limits of expert parallelism."""
+def _wrong_experts(scenario: Scenario, layout: Layout) -> Iterator[str]:
     if layout.ep == 1:
-        return []
+        return
     experts = scenario.model.experts
     count, top_k = (experts.num_experts, experts.top_k) if experts else (0, 0)
     shards = (layout.dp_shard or layout.dp) * layout.cp
     rows = layout.micro_batch * scenario.workload.sequence_length // layout.cp // layout.tp
-    return [
-        (not count, f"ep = {layout.ep}: {scenario.model.name} has no experts; use ep = 1"),
-        (
-            not layout.shards_states,
+    if not count:
+        yield f"ep = {layout.ep}: {scenario.model.name} has no experts; use ep = 1"
+    if not layout.shards_states:
+        yield (
             f"ep = {layout.ep} is not traced with zero_stage = 0, for which FSDP2 has no second "
-            "mesh; use 1, 2 or 3",
-        ),
-        (
-            layout.tp > 1 and not layout.sequence_parallel,
+            "mesh; use 1, 2 or 3"
+        )
+    if layout.tp > 1 and not layout.sequence_parallel:
+        yield (
             f"ep = {layout.ep} with tp = {layout.tp} is traced only with sequence parallelism; "
-            "switch it on",
-        ),
-        (
-            count % layout.ep > 0 or shards * layout.tp % layout.ep > 0,
+            "switch it on"
+        )
+    if count % layout.ep > 0 or shards * layout.tp % layout.ep > 0:
+        yield (
             f"ep = {layout.ep} must divide num_experts = {count} and the {shards * layout.tp} "
-            "ranks that shard, those of tp included; change it",
-        ),
-        (
-            bool(count) and rows * top_k % count > 0,
+            "ranks that shard, those of tp included; change it"
+        )
+    if bool(count) and rows * top_k % count > 0:
+        yield (
             f"{rows} tokens of a rank times {top_k} do not spread evenly over {count} experts, "
-            "which traces require; change the sequence or micro-batch",
-        ),
-    ]
+            "which traces require; change the sequence or micro-batch"
+        )

@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import flop_registry
 
+from planner.describe.model.traced_file import TracedOperation
 from planner.errors import DescriptionError
 from planner.validate.sharding.recorders import Direction, Phase, StorageTimeline
 from planner.validate.trace.user_module import Places, Sample, accelerator_kernels
@@ -35,46 +36,28 @@ _STATISTICS = frozenset(
 aten: Any = torch.ops.aten
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """`copies` products (rows, k) x (k, n), or attention of `copies` heads."""
-
-    kind: Literal["product", "batched", "convolution", "attention"]
-    rows: int
-    n: int
-    k: int
-    copies: int = 1
-    inputs: int = 0
-    """Input elements of a convolution, which its rows share."""
-    values: int = 0
-    """Width of an attention value."""
-    causal: bool = False
-    input_gradient: bool = True
-    weight_gradient: bool = True
-    small_kernel: bool = False
-    """True for a 3 x 3 convolution with stride and dilation 1."""
-
-
-def _mm(args: Any, *_: Any) -> Operation:
+def _mm(args: Any, *_: Any) -> TracedOperation:
     first, second = args[-2:]
     (m, k), n = first.shape, second.shape[1]
-    return Operation("product", m, n, k, **_gradients(first, second))
+    return TracedOperation(kind="product", rows=m, n=n, k=k, **_gradients(first, second))
 
 
-def _bmm(args: Any, *_: Any) -> Operation:
+def _bmm(args: Any, *_: Any) -> TracedOperation:
     first, second = args[-2:]
     (copies, m, k), n = first.shape, second.shape[2]
-    return Operation("product", m, n, k, copies, **_gradients(first, second))
+    return TracedOperation(
+        kind="product", rows=m, n=n, k=k, copies=copies, **_gradients(first, second)
+    )
 
 
-def _convolution(args: Any, _: Any, out: Tensor) -> Operation:
+def _convolution(args: Any, _: Any, out: Tensor) -> TracedOperation:
     x, weight, _, stride, _, dilation, transposed, _, groups = args[:9]
     # a transposed convolution is the gradient of a plain one: its rows are its input positions
     image = x if transposed else out
     inside, n = math.prod(weight.shape[1:]), weight.shape[0] // groups
     small = not transposed and groups == 1 and tuple(weight.shape[2:]) == (3, 3)
-    return Operation(
-        "convolution",
+    return TracedOperation(
+        kind="convolution",
         rows=image.numel() // image.shape[1] * groups,
         n=inside if transposed else n,
         k=n if transposed else inside,
@@ -84,11 +67,11 @@ def _convolution(args: Any, _: Any, out: Tensor) -> Operation:
     )
 
 
-def _attention(args: Any, keywords: Any, _: Any) -> Operation:
+def _attention(args: Any, keywords: Any, _: Any) -> TracedOperation:
     q, k, v = args[:3]
     causal = keywords.get("is_causal", args[4] if len(args) > 4 else False)
-    return Operation(
-        "attention",
+    return TracedOperation(
+        kind="attention",
         rows=q.shape[-2],
         n=k.shape[-2],
         k=q.shape[-1],
@@ -102,7 +85,7 @@ def _gradients(first: Tensor, second: Tensor) -> dict[str, bool]:
     return {"input_gradient": first.requires_grad, "weight_gradient": second.requires_grad}
 
 
-FORWARD: dict[Any, Callable[[Any, Any, Tensor], Operation]] = {
+FORWARD: dict[Any, Callable[[Any, Any, Tensor], TracedOperation]] = {
     aten.mm: _mm,
     aten.addmm: _mm,
     aten.bmm: _bmm,
@@ -143,7 +126,7 @@ class SavedTensor:
 class Record:
     """Operations, kernels and memory of one forward and backward pass."""
 
-    operations: list[tuple[str, Operation]] = field(default_factory=list)
+    operations: list[tuple[str, TracedOperation]] = field(default_factory=list)
     kernels: list[Kernel] = field(default_factory=list)
     saved: list[SavedTensor] = field(default_factory=list)
     changes: list[tuple[str, int]] = field(default_factory=list)

@@ -9,15 +9,15 @@ from __future__ import annotations
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, fields, replace
 from typing import Any
 
 import torch
 from torch import nn
 
+from planner.describe.model.traced_file import TracedOperation
 from planner.errors import DescriptionError, shorten, shorten_path
 from planner.validate.sharding import adapter
-from planner.validate.trace.module_record import Operation, Record, record
+from planner.validate.trace.module_record import Record, record
 from planner.validate.trace.user_module import (
     Places,
     Sample,
@@ -140,7 +140,7 @@ class _PerSample:
         first, second = records
         self.samples = _BATCHES[1] - _BATCHES[0]
         self.order, self.widths = first.order, first.widths
-        self.operations: dict[str, list[Operation]] = defaultdict(list)
+        self.operations: dict[str, list[TracedOperation]] = defaultdict(list)
         for (place, small), (_, large) in zip(first.operations, second.operations, strict=True):
             if grown := self._per_sample_operation(small, large):
                 self.operations[place].append(grown)
@@ -179,7 +179,9 @@ class _PerSample:
             total[key] += size / self.samples
         return total
 
-    def _per_sample_operation(self, small: Operation, large: Operation) -> Operation | None:
+    def _per_sample_operation(
+        self, small: TracedOperation, large: TracedOperation
+    ) -> TracedOperation | None:
         """The operation of one sample; None if it does not depend on the batch."""
         grows = [name for name in _SIZES if getattr(small, name) != getattr(large, name)]
         if not grows:
@@ -192,23 +194,22 @@ class _PerSample:
             )
         (name,) = grows
         size = (getattr(large, name) - getattr(small, name)) // self.samples
-        grown = replace(small, **{name: size})
+        grown = small.replaced(**{name: size})
         if name == "n":
             # the batch is in the columns
-            grown = replace(
-                grown,
+            grown = grown.replaced(
                 rows=size,
                 n=small.rows,
                 input_gradient=small.weight_gradient,
                 weight_gradient=small.input_gradient,
             )
         if name == "copies" and small.kind == "product":
-            grown = replace(grown, kind="batched")
+            grown = grown.replaced(kind="batched")
         shared = (large.inputs - small.inputs) // self.samples
         if name != "copies" and small.copies > 1 and small.kind != "attention":
             # every copy has its own weight, which sees all samples
-            grown = replace(grown, rows=grown.rows * small.copies, copies=1)
-        return replace(grown, inputs=shared)
+            grown = grown.replaced(rows=grown.rows * small.copies, copies=1)
+        return grown.replaced(inputs=shared)
 
     def _working(self, changes: list[tuple[str, float]]) -> dict[str, float]:
         """Peak of temporaries in each place, above the saved tensors of it and earlier places."""
@@ -251,7 +252,8 @@ def _block(
         "width": plain.widths.get(place, 0) // _BATCHES[0],
         "weights": weights,
         "operations": [
-            _changed_fields(operation) | {"count": count} for operation, count in operations.items()
+            operation.model_dump(exclude_defaults=True) | {"count": count}
+            for operation, count in operations.items()
         ],
         "forward": each("moved", (place, False)),
         "backward": each("moved", (place, True)),
@@ -259,12 +261,6 @@ def _block(
         "saved": each("saved", place, plain.fixed.get(place, 0.0)),
         "working": each("working", place),
     }
-
-
-def _changed_fields(operation: Operation) -> dict[str, Any]:
-    """Fields of an operation that differ from the defaults."""
-    usual = {field.name: field.default for field in fields(Operation)}
-    return {name: value for name, value in asdict(operation).items() if value != usual[name]}
 
 
 def _merge_blocks(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:

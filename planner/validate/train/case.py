@@ -152,7 +152,8 @@ class _Case:
                 worst, where = error, name
         everyone = gather_objects((losses, worst, where))
         # summed gradients carry one rank's fault to all ranks: the worst rank is named
-        error, rank = max((_rank_error(item[1]), rank) for rank, item in enumerate(everyone))
+        errors = [math.inf if math.isnan(item[1]) else item[1] for item in everyone]
+        error, rank = max((error, rank) for rank, error in enumerate(errors))
         if error > 1:
             raise RankError(
                 f"rank {rank} of {self.rank.world} disagrees with the single process in "
@@ -289,11 +290,6 @@ class _Case:
         loads: list[Any] = [replace(load, cpu_wall=min(report[0] for _, report, _ in everyone))]
         dist.broadcast_object_list(loads, src=0)
         return loads[0], [max(step) for step in zip(*(item[0] for item in everyone), strict=True)]
-
-
-def _rank_error(error: float) -> float:
-    """Replace NaN by infinity, so that errors compare."""
-    return math.inf if math.isnan(error) else error
 
 
 def _mean_losses(everyone: list[list[float]]) -> list[float]:

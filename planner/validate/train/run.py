@@ -158,7 +158,6 @@ def run(options: RunOptions) -> dict[str, Any] | None:
 
 
 def _with_model(options: RunOptions) -> RunOptions:
-    """Add the user's model to the options as a task."""
     model, own_sizes = load_transformer(options.model), options.sizes.get(OWN_MODEL, {})
     sequence = own_sizes.get("sequence", _SEQUENCE)
     small_model = untie_embeddings(model)

@@ -105,7 +105,7 @@ def test_korthikanti_table_2(model: str, fields: dict, tp: int, formula) -> None
     ("framework", "per_sbh"),
     # torch 2.13, one Llama-3-8B layer traced in bf16 with flash attention: every storage that
     # autograd keeps; 8 + 4 + 4 g + 8 f/h + 4 a/h with fused norms, g = kv/heads. transformers
-    # 5.23 (docs/real_code.md): 784.53 MiB of 4096 tokens
+    # 5.23 (docs/reference/real_code.md): 784.53 MiB of 4096 tokens
     [("fsdp2", 41.03), ("deepspeed", 49.03), ("accelerate", 49.03)],
 )
 def test_traced_llama_layer(framework: str, per_sbh: float) -> None:

@@ -1,4 +1,4 @@
-"""Third-party code that ran beside the estimate: its peaks, as docs/real_code.md has them."""
+"""Peaks of third-party code beside the estimate, as docs/reference/real_code.md has them."""
 
 from __future__ import annotations
 

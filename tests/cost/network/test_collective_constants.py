@@ -10,7 +10,7 @@ import pytest
 from planner.cost.constants import PROTOCOLS, InterNode, load, network_constants
 from planner.errors import DescriptionError
 
-METHOD = Path(__file__).parents[3] / "docs" / "method.md"
+METHOD = Path(__file__).parents[3] / "docs" / "explanation" / "network.md"
 
 
 def test_the_method_page_prints_them() -> None:
@@ -28,8 +28,8 @@ def test_the_method_page_prints_them() -> None:
             (protocol.ring_inside, protocol.tree_inside, protocol.rate, protocol.base_s)
         )
     known = network_constants().inter_node
-    assert f"/ {known.large_message_bytes.value / 2**10:.0f} KiB)^(1/3)" in text
-    assert f"({known.large_message_ratio.value:g} * network" in text
+    assert rf"\frac{{x}}{{{known.large_message_bytes.value / 2**10:.0f}\ \text{{KiB}}}}" in text
+    assert rf"{known.large_message_ratio.value:g} \cdot \text{{network}}" in text
     assert f"L(S / {known.tree_pieces.value:g})" in text
 
 

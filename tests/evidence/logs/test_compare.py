@@ -11,10 +11,10 @@ import pytest
 from planner.describe.catalogue import load_machine
 from planner.errors import PlannerError
 from planner.evidence.logs.comparison import compare, compare_log, comparison_dict, comparison_text
-from planner.evidence.logs.log_files import read_log_text
 from planner.evidence.logs.log_job import read_job
 from planner.evidence.run_files import read_measured, run_compared
 from planner.evidence.runs.run import Run
+from tests.evidence.logs.texts import read_log_text
 
 HEAD = """\
 [2024-07-17][INFO] - [0/4] Using device='cuda' with backend='DDP' + 'nccl' for training.
@@ -277,3 +277,18 @@ def test_timers_share_out_every_part_but_idle_time(log_path: Path) -> None:
     parts = result.estimate.step_time_parts_s
     assert parts["host_overhead"] > 0 or parts["parameter_gathering"] > 0
     assert sum(f.estimated for f in timers) == pytest.approx(result.estimate.step_time_s)
+
+
+@pytest.mark.parametrize(
+    ("times", "explained"),
+    [(1.0, ""), (1.4, ""), (2.05, "2.0 times"), (2.4, ""), (3.9, "3.9 times"), (9.45, "9.4 times")],
+)
+def test_a_whole_multiple_of_the_estimate_is_explained(
+    log_path: Path, times: float, explained: str
+) -> None:
+    estimate = compare_log(log_path, "polaris", {"dp": 4}).estimate
+    log = read_log_text(_wordplay(times * estimate.step_time_s))
+    text = comparison_text(compare(log, read_job(log, "polaris", {"dp": 4})))
+    said = "gradient accumulation or another batch would explain it"
+    assert (said in text) is bool(explained)
+    assert f"{explained}{': ' + said if explained else ''}" in text

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from planner.describe.configurations.configuration import joined
 from planner.describe.configurations.reading import read_configuration_text
-from planner.evidence.logs.log_files import read_log_text
 from planner.evidence.logs.log_job import read_job
+from tests.evidence.logs.texts import read_log_text
 
 LOG = "".join(
     f"[default0]:iteration: {step} / 100 | consumed_tokens: {step * 131072} | "

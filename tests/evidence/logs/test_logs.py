@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from planner.errors import PlannerError
-from planner.evidence.logs.log_files import read_log, read_log_text
+from planner.evidence.logs.log_files import read_log
 from planner.evidence.logs.steps import LogError, steady
+from tests.evidence.logs.texts import read_log_text
 
 GIB = 2**30
 
@@ -321,3 +322,11 @@ def test_a_long_line_of_almost_steps_takes_no_time_to_speak_of(tmp_path: Path) -
     path.write_text(("step=1 loss=" * 600_000) + "\n" + "iteration 1/ elapsed " * 300_000)
     with pytest.raises(LogError, match="no step line"):
         read_log(path)
+
+
+def test_a_log_may_be_a_text() -> None:
+    lines = [
+        f"iter {i}: loss 2.1, time {t}ms, mfu 45.9%"
+        for i, t in enumerate((9000, 290, 285, 284, 286))
+    ]
+    assert read_log_text("\n".join(lines)).median("time_s") == pytest.approx(0.2855)

@@ -11,11 +11,12 @@ import pytest
 
 from planner.errors import PlannerError, UnknownNameError
 from planner.evidence.logs.comparison import compare_log
-from planner.evidence.logs.log_files import read_log, read_log_text
+from planner.evidence.logs.log_files import read_log
 from planner.evidence.logs.scalars import FIGURES, chosen_columns
 from planner.evidence.logs.step_lines import FORMATS
 from planner.evidence.logs.steps import LogError
 from tests import ROOT
+from tests.evidence.logs.texts import read_log_text
 
 
 def _csv(header: str, rows: list[str]) -> str:
@@ -197,6 +198,6 @@ def test_a_profile_of_torch_itself(tmp_path: Path) -> None:
 
 
 def test_the_documentation_names_all_that_is_read() -> None:
-    text = " ".join((ROOT / "docs" / "runs.md").read_text().split())
+    text = " ".join((ROOT / "docs" / "howto" / "own-runs.md").read_text().split())
     assert f"step lines of {', '.join(known.source.title for known in FORMATS)} |" in text
     assert f"accepts these names: {', '.join(f'`{name}`' for name in FIGURES)}." in text

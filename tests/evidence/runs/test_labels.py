@@ -12,6 +12,7 @@ from planner.evidence.run_files import read_runs
 from planner.evidence.runs.cells import Cells
 from planner.evidence.runs.labels import canonical
 from planner.evidence.runs.run import RefusedRun
+from planner.evidence.runs.run_model import _size_of
 from tests.evidence.runs.test_runs import NANOTRON
 from tests.evidence.tables import row, write
 
@@ -172,3 +173,7 @@ def test_memory_of_aurora_gpt_2b_as_its_script_runs_it(tmp_path: Path) -> None:
         item.estimate.memory_bytes["weights"] + item.estimate.memory_bytes["optimizer_states"]
     )
     assert resident == pytest.approx(3.71 * 2**30, rel=0.01)
+
+
+def test_a_label_may_state_a_size_in_billions_of_parameters() -> None:
+    assert (_size_of("gpt3-20b"), _size_of("bert-large")) == (20.0, None)

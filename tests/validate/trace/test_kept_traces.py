@@ -1,6 +1,7 @@
 """Memory and traffic beside traces of torch's own sharding that were kept: no torch is needed.
 
-`make traces` writes `kept.jsonl` anew. What a comparison asks is what `docs/validation.md` reports.
+`make traces` writes `kept.jsonl` anew. What a comparison asks is what
+`docs/reference/validation.md` reports.
 """
 
 from __future__ import annotations

@@ -252,7 +252,7 @@ def test_models_of_transformers_are_traced_as_they_are(tmp_path: Path) -> None:
 
 
 def test_the_example_of_the_documents_is_planned() -> None:
-    path = Path(__file__).parents[3] / "docs" / "own_module.py"
+    path = Path(__file__).parents[3] / "docs" / "howto" / "own_module.py"
     answer = planner.plan(f"{path}:build", "polaris", nodes=2)
     assert answer.fits
     (_, block, _) = load_model(f"{path}:build").traced.blocks  # type: ignore[union-attr]

@@ -63,7 +63,7 @@ def block_traffic(
 
     `layouts`: as the block sees them; `stream`: times of the residual stream, computed here if
     None. Counted: traffic that `compute` can hide, and exposed traffic. Left out: data-parallel
-    traffic, transfers between stages. method.md#traffic-per-axis-and-overlap.
+    traffic, transfers between stages. overlap.md#traffic-per-axis-and-overlap.
 
     >>> from planner.cost.step.compute.block_time import block_time
     >>> layouts, layer = Layouts.of(Layout(tp=4)), blocks_of(scenario)[1]

@@ -42,7 +42,7 @@ def step_traffic(scenario: Scenario, layout: Layout) -> dict[str, AxisTraffic]:
     Counted: every collective of `planner.cost.step.communication` as a ring (each rank sends
     (n-1)/n of the buffer, twice that in an all-reduce), all-to-all and transfers between stages;
     hidden or not. Left out: gradient norms, metrics, headers of messages.
-    method.md#traffic-per-axis-and-overlap.
+    overlap.md#traffic-per-axis-and-overlap.
 
     >>> job = make_scenario("gpt2-xl", "ddp")
     >>> sent = step_traffic(job, Layout(dp=8))["dp"]

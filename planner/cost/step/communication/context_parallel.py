@@ -29,7 +29,7 @@ def context_s(
     backward, each at the pace of the slowest hop; or (`context_exchange`) one gather of them in
     either pass, and n transfers of their fp32 gradients or a reduce-scatter; with Ulysses only a
     rank's own heads. Left out: overlap with attention. Liu et al. 2023, arXiv:2310.01889; Llama
-    Team 2024, arXiv:2407.21783, section 3.3.2; method.md#traffic-per-axis-and-overlap.
+    Team 2024, arXiv:2407.21783, section 3.3.2; overlap.md#traffic-per-axis-and-overlap.
 
     >>> layouts, (_, layer, _) = Layouts.of(Layout(cp=4)), blocks_of(scenario)   # 512 tokens a rank
     >>> sent = context_s(scenario, layer, layouts, Groups.unit(layouts))         # seconds are bytes
@@ -65,7 +65,7 @@ def heads_s(
     Counted: all-to-alls of queries, keys, values and output in either direction; keys and values
     with fewer heads than ranks once per rank, or of all heads if the framework repeats them. Left
     out: overlap, copies before and after. Jacobs et al. 2023, arXiv:2309.14509, section 3.2;
-    method.md#traffic-per-axis-and-overlap.
+    overlap.md#traffic-per-axis-and-overlap.
 
     >>> layouts, (_, layer, _) = Layouts.of(Layout(cp=4, ulysses=4)), blocks_of(scenario)
     >>> sent, _ = heads_s(scenario, layer, layouts, Groups.unit(layouts))        # seconds are bytes

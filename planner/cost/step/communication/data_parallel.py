@@ -55,7 +55,7 @@ def data_traffic(stages: Stages, groups: Groups) -> DataTraffic:
     that stay sharded over fewer ranks after a forward pass are gathered from those; quantised
     traffic counts in quantised bytes. Left out: overlap, quantising. Rajbhandari et al. 2020,
     arXiv:1910.02054; Zhao et al. 2023, arXiv:2304.11277; Wang et al. 2023, arXiv:2306.10209;
-    method.md#traffic-per-axis-and-overlap.
+    overlap.md#traffic-per-axis-and-overlap.
 
     >>> scenario = make_scenario("gpt2-xl", "ddp")
     >>> stages = Stages.of(scenario, Layouts.of(Layout(dp=8)), 0)
@@ -198,7 +198,7 @@ def num_buckets(stages: Stages, bucket: float) -> Float:
     them; one as large as a bucket closes one by itself, smaller ones share buckets that overshoot
     by half a matrix (sum x^2 / 2 sum x). Left out: vectors, the order of matrices. torch 2.13,
     compute_bucket_assignment_by_size; Feller 1971, "An introduction to probability theory" II,
-    XI.4; method.md#traffic-per-axis-and-overlap.
+    XI.4; overlap.md#traffic-per-axis-and-overlap.
 
     >>> scenario = make_scenario("llama-3-8b", "nanotron")
     >>> stages = Stages.of_pipeline(scenario, Layout(tp=4))  # a layer: 6.3, 4.2, 29.4 and 14.7 M

@@ -66,7 +66,7 @@ def split_expert_s(
 
     Counted: both forward and again backward, if ranks route their own tokens; otherwise 0, as the
     stream is already gathered (`tensor_s`). Left out: overlap. Liu et al. 2025, arXiv:2504.14960,
-    section 3; method.md#experts.
+    section 3; experts.md#experts.
 
     >>> scenario = make_scenario("mixtral-8x7b")
     >>> layer = blocks_of(scenario)[1]
@@ -113,7 +113,7 @@ def exposed_experts_s(
 
     Counted: all of it; with merged passes only what another micro-batch's computation does not
     hide, and contention. Left out: computation that waits for the exchange. Megatron-LM,
-    transformer_config.py: overlap_moe_expert_parallel_comm; method.md#traffic-per-axis-and-overlap.
+    transformer_config.py: overlap_moe_expert_parallel_comm; experts.md#experts.
 
     >>> plain = load_framework("megatron-lm")
     >>> both = plain.communication.replaced(overlap_experts=True).model_dump()

@@ -33,7 +33,7 @@ def transfer_wait_s(scenario: Scenario, layouts: Layouts) -> Float:
     """Measured extra delay of each transfer between stages on this machine [s].
 
     Counted: the profile's `transfer_delays`, linear in the logarithm of the job's nodes. Left out:
-    the message itself. method.md#traffic-per-axis-and-overlap.
+    the message itself. overlap.md#traffic-per-axis-and-overlap.
 
     >>> scenario = make_scenario("llama-3-8b", machine="h100-cluster")
     >>> float(transfer_wait_s(scenario, Layouts.of(Layout(dp=64, pp=8))))        # 64 nodes of 8
@@ -68,7 +68,7 @@ def stage_transfer(scenario: Scenario, layouts: Layouts, groups: Groups, free_s:
     `free_s`: time of one micro-batch on the stage, forward and backward, less other inter-node
     traffic hidden behind it. Counted: the message, and the machine's measured wait; if the
     framework overlaps transfers of stages with several chunks, only what a chunk's pass does not
-    hide. Left out: launch latency. method.md#pipeline.
+    hide. Left out: launch latency. pipeline.md#pipeline.
 
     >>> layouts = Layouts.of(Layout(tp=4, pp=2))
     >>> groups = Groups.of(layouts, scenario.machine)

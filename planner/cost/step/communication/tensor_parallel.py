@@ -93,7 +93,7 @@ def repeated_tensor_s(
 
     Counted: with full recompute the forward traffic, less the layer's last reduction if recompute
     stops before it; with selective recompute the gathers. Left out: overlap.
-    method.md#traffic-per-axis-and-overlap.
+    overlap.md#traffic-per-axis-and-overlap.
 
     >>> scenario = make_scenario("llama-3-8b", "fsdp2")
     >>> layouts, (_, layer, _) = Layouts.of(Layout(tp=4, recompute="full")), blocks_of(scenario)

@@ -42,7 +42,7 @@ def block_time(scenario: Scenario, block: Block, layouts: Layouts) -> BlockTime:
 
     Counted: GEMMs, attention, memory-bound kernels; recompute repeats the forward pass of layers
     (full), or of the attention core or the named modules (selective). Left out: communication,
-    waiting for the host. method.md#computation.
+    waiting for the host. compute.md#computation.
 
     >>> _, layer, _ = blocks_of(scenario)
     >>> time = block_time(scenario, layer, Layouts.of(Layout()))

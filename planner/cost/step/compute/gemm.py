@@ -84,7 +84,7 @@ def gemm_s(
     library product sustains and the memory bandwidth; tiles in waves of `num_units`, the last of
     which may be partly empty, unless the inner dimension is split as libraries do for few tiles.
     Left out: the library's choice of kernel, clock changes, padding beyond tiles. Williams et al.
-    2009, doi:10.1145/1498765.1498785; method.md#matrix-products.
+    2009, doi:10.1145/1498765.1498785; compute.md#matrix-products.
 
     >>> t = gemm_s(8192, 8192, 8192, flop_per_s=271e12, bytes_per_s=1.4e12, num_units=108)
     >>> 0.90 < 2 * 8192**3 / float(t) / 271e12 <= 1
@@ -162,7 +162,7 @@ def gemm_times(
     """Forward, input-gradient and weight-gradient time of every product of a block [s].
 
     Counted: the three products of each, with casts, dequantisation and gradient accumulation
-    around them. Left out: attention. method.md#matrix-products.
+    around them. Left out: attention. compute.md#matrix-products.
 
     >>> gemm = Gemm("mlp.up", n=8192, k=2048)
     >>> layouts, rates = Layouts.of(Layout()), DeviceRates.of(scenario)

@@ -4,35 +4,17 @@ from __future__ import annotations
 
 from planner.describe.configurations.document import Table
 from planner.describe.configurations.readers.deepspeed import offload_of
-from planner.describe.configurations.stated_job import Reader, StatedJob, has_any
+from planner.describe.configurations.stated_job import KEYS, Reader, StatedJob, has_any
 
-_PRECISIONS = {"no": "fp32", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8", "false": "fp32"}
-_STRATEGIES = {
-    "full_shard": (3, False),
-    "shard_grad_op": (2, False),
-    "no_shard": (0, False),
-    "hybrid_shard": (3, True),
-    "hybrid_shard_zero2": (2, True),
-}
+_KEYS = KEYS["accelerate"]
+_STRATEGIES: dict[str, tuple[int, bool]] = {k: (s, h) for k, (s, h) in _KEYS["strategies"].items()}
 """FSDP 1 strategies: ZeRO stage, and whether each node is its own sharding group."""
 _STRATEGY_NUMBERS = dict(zip("12345", _STRATEGIES, strict=True))
-_HARMLESS = (
-    "auto_wrap_policy", "transformer_layer_cls_to_wrap", "min_num_params", "state_dict_type",
-    "use_orig_params", "sync_module_states", "cpu_ram_efficient_loading", "version",
-)  # fmt: skip
-_HARMLESS_IN_DEEPSPEED = (
-    "deepspeed_multinode_launcher", "zero3_init_flag", "zero3_save_16bit_model",
-    "gradient_clipping", "deepspeed_hostfile",
-)  # fmt: skip
-_NOT_COUNTED = {
-    "fp8_config": "FP8 GEMMs are estimated with one scale per tensor",
-    "parallelism_config_sp_size": "Ulysses sequence parallelism of Accelerate is not supported",
-}
 
 
 def _state(job: StatedJob, table: Table) -> None:
     job.set_single(world=table.number("num_processes"))
-    precision = job.named(table, "mixed_precision", _PRECISIONS, "bf16")
+    precision = job.named(table, "mixed_precision", _KEYS["precisions"], "bf16")
     # `no` is the file's default; the program may set another precision
     job.workload(precision=None if precision == "fp32" else precision)
     job.by_default(precision="fp32")
@@ -51,7 +33,7 @@ def _state(job: StatedJob, table: Table) -> None:
         )
     _mesh(job, table.table("parallelism_config"))
     table.number("num_machines")
-    job.not_counted(table, _NOT_COUNTED)
+    job.not_counted(table, _KEYS["not_counted"])
     backend = table.table("dynamo_config").word("dynamo_backend") or table.word("dynamo_backend")
     if backend not in (None, "no"):
         job.turn_on("compile")
@@ -82,7 +64,7 @@ def _fsdp(job: StatedJob, plugin: Table) -> None:
     prefetch = plugin.word("fsdp_backward_prefetch")
     if prefetch in ("no_prefetch", "backward_post"):
         job.note(f"fsdp_backward_prefetch = {prefetch} is ignored: gathers are prefetched")
-    plugin.skip(*(f"fsdp_{name}" for name in _HARMLESS))
+    plugin.skip(*(f"fsdp_{name}" for name in _KEYS["harmless_in_fsdp"]))
 
 
 def fsdp_stage(job: StatedJob, strategy: str) -> tuple[int, bool]:
@@ -110,7 +92,7 @@ def _mesh(job: StatedJob, mesh: Table) -> None:
     if shard == 1 and replicate > 1 and (sizes["cp"] or 1) == 1:
         job.layout(zero_stage=0)  # groups of one rank shard nothing
     mesh.skip("parallelism_config_cp_comm_strategy", "parallelism_config_cp_backend")
-    job.not_counted(mesh, _NOT_COUNTED)
+    job.not_counted(mesh, _KEYS["not_counted"])
 
 
 # --- DeepSpeed and Megatron-LM ----------------------------------------------------------------
@@ -133,7 +115,7 @@ def _deepspeed(job: StatedJob, plugin: Table) -> None:
             grad_accumulation=plugin.number("gradient_accumulation_steps"),
             offload=offload_of(states, weights),
         )
-    plugin.skip(*_HARMLESS_IN_DEEPSPEED)
+    plugin.skip(*_KEYS["harmless_in_deepspeed"])
 
 
 def _megatron(job: StatedJob, plugin: Table) -> None:

@@ -4,58 +4,9 @@ from __future__ import annotations
 
 from planner.describe.configurations.configuration import WIDTH_SQUARED
 from planner.describe.configurations.document import Table
-from planner.describe.configurations.stated_job import Reader, StatedJob, has_any
+from planner.describe.configurations.stated_job import KEYS, Reader, StatedJob, has_any
 
-_OPTIMIZERS = {
-    "adam": "adamw",  # DeepSpeed's Adam is AdamW unless adam_w_mode is false; same states
-    "adamw": "adamw",
-    "torch_adam": "adamw",
-    "sgd": "sgd-momentum",
-    "muon": "muon",
-}
-_NOT_COUNTED = {
-    "activation_checkpointing": "the program calls it; set --recompute full if it does",
-    "amp": "apex keeps other copies of the weights",
-    "compile": "compiled kernels save and move less data",
-    "compression_training": "compressed layers take a different time",
-    "curriculum_learning": "sequences start shorter; the longest is estimated",
-    "data_efficiency": "dropped tokens take no time",
-    "flops_profiler": "profiling takes time",
-    "pipeline": "the program defines the stages; set --pp",
-    "progressive_layer_drop": "dropped layers take no time",
-    "sparse_attention": "skipped blocks take no time",
-    "torch_autocast": "autocast keeps other copies of the weights",
-    "wall_clock_breakdown": "its timers synchronise with the device",
-}
-_NOT_COUNTED_IN_ZERO = {
-    "round_robin_gradients": "copies to the host are estimated on one rank",
-    "zenflow": "the device is estimated to wait for the host's part of the step",
-}
-_USUAL_IN_ZERO = {
-    "stage3_prefetch_bucket_size": 5e7,
-    "stage3_param_persistence_threshold": 1e5,
-    "sub_group_size": 1e9,
-}
-"""DeepSpeed's defaults; the estimate does not model other values."""
-_LOSS_SCALING = (
-    "auto_cast", "loss_scale", "initial_scale_power", "hysteresis", "loss_scale_window",
-    "min_loss_scale", "consecutive_hysteresis",
-)  # fmt: skip
-_OFFLOAD_DETAILS = (
-    "pin_memory", "nvme_path", "buffer_count", "buffer_size", "max_in_cpu", "fast_init",
-    "pipeline_read", "pipeline_write", "pipeline",
-)  # fmt: skip
-_HARMLESS = (
-    "steps_per_print", "gradient_clipping", "prescale_gradients", "scheduler", "tensorboard",
-    "wandb", "csv_monitor", "aio", "zero_force_ds_cpu_optimizer", "comms_logger", "checkpoint",
-    "gradient_predivide_factor", "dump_state", "memory_breakdown", "elasticity",
-)  # fmt: skip
-_HARMLESS_IN_ZERO = (
-    "contiguous_gradients", "stage3_gather_16bit_weights_on_model_save", "reduce_scatter",
-    "stage3_gather_fp16_weights_on_model_save", "allgather_partitions", "elastic_checkpoint",
-    "load_from_fp32_weights", "ignore_unused_parameters", "stage3_max_reuse_distance",
-)  # fmt: skip
-_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "bfp16": 2}
+_KEYS = KEYS["deepspeed"]
 
 
 def state(job: StatedJob, table: Table) -> None:
@@ -70,13 +21,13 @@ def state(job: StatedJob, table: Table) -> None:
     job.layout(offload=_offload(job, zero))
     _buffers(job, table, zero, stage or 0)
     kind = table.table("optimizer")
-    job.workload(optimizer=job.named(kind, "type", _OPTIMIZERS, "adamw"))
+    job.workload(optimizer=job.named(kind, "type", _KEYS["optimizers"], "adamw"))
     job.layout(tp=table.table("tensor_parallel").number("autotp_size"))
-    job.not_counted(table, _NOT_COUNTED)
-    job.not_counted(zero, _NOT_COUNTED_IN_ZERO)
-    job.compared(zero, _USUAL_IN_ZERO)
-    zero.skip(*_HARMLESS_IN_ZERO)
-    table.skip(*_HARMLESS)
+    job.not_counted(table, _KEYS["not_counted"])
+    job.not_counted(zero, _KEYS["not_counted_in_zero"])
+    job.compared(zero, _KEYS["usual_in_zero"])
+    zero.skip(*_KEYS["harmless_in_zero"])
+    table.skip(*_KEYS["harmless"])
     kind.skip("params")
 
 
@@ -106,7 +57,7 @@ def _precision(job: StatedJob, table: Table) -> None:
         if not section.flag("bf16_optimizer_states"):
             for key in ("bf16_master_weights_and_grads", "fp16_master_weights_and_grads"):
                 job.not_counted(section, {key: "master weights are estimated in fp32"})
-        section.skip(*_LOSS_SCALING)
+        section.skip(*_KEYS["loss_scaling"])
 
 
 def _offload(job: StatedJob, zero: Table) -> str:
@@ -116,7 +67,7 @@ def _offload(job: StatedJob, zero: Table) -> str:
         section = zero.table(key)
         device = section.word("device")
         places[key] = device or ("cpu" if zero.flag(old) else "none")
-        section.skip(*_OFFLOAD_DETAILS)
+        section.skip(*_KEYS["offload_details"])
         job.not_counted(section, {"ratio": "all optimizer states are estimated as offloaded"})
     states, weights = places["offload_optimizer"], places["offload_param"]
     for place in (states, weights):
@@ -146,10 +97,12 @@ def _buffers(job: StatedJob, table: Table, zero: Table, stage: int) -> None:
     overlaps = zero.flag("overlap_comm")
     if overlaps is None:
         overlaps = stage == 3  # DeepSpeed's default
-    accumulation_bytes = _BYTES.get(table.table("data_types").word("grad_accum_dtype") or "")
+    accumulation_bytes = _KEYS["dtype_bytes"].get(
+        table.table("data_types").word("grad_accum_dtype") or ""
+    )
     if accumulation_bytes == 4 and job.fields["workload"].get("precision") == "bf16":
         job.turn_on("fp32-gradients")
-    sent = _BYTES.get(table.word("communication_data_type") or "")
+    sent = _KEYS["dtype_bytes"].get(table.word("communication_data_type") or "")
     if sent is None and accumulation_bytes == 4 and stage >= 2:
         sent = 2  # reduced in the type of the weights, even if accumulated in fp32
     job.changes(

@@ -8,7 +8,7 @@ from typing import Any
 from planner.describe.configurations.document import Document, Table
 from planner.describe.configurations.readers import deepspeed
 from planner.describe.configurations.readers.accelerate import fsdp_stage
-from planner.describe.configurations.stated_job import Reader, StatedJob
+from planner.describe.configurations.stated_job import KEYS, Reader, StatedJob
 from planner.describe.workload import BaseFormat, LoraTarget
 
 _MARK = "per_device_train_batch_size"
@@ -17,44 +17,9 @@ _PEFT = "peft_type"
 _BASE = "quant_method"
 """A key of every quantization configuration of transformers."""
 
-_RANKS = ("lora_rank", "lora_r", "r")
-MODULES: dict[str, LoraTarget] = {
-    "q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "out",
-    "gate_proj": "gate", "up_proj": "up", "down_proj": "down",
-}  # fmt: skip
+_KEYS = KEYS["huggingface"]
+MODULES: dict[str, LoraTarget] = _KEYS["modules"]
 """LoRA targets by Llama's module names, which most Hugging Face models share."""
-_OPTIMIZERS = {
-    "adamw_torch": "adamw",
-    "adamw_torch_fused": "adamw",
-    "adamw_hf": "adamw",
-    "adamw_apex_fused": "adamw",
-    "adafactor": "adafactor",
-    "sgd": "sgd",
-    "adamw_bnb_8bit": "adam-8bit",
-    "adamw_8bit": "adam-8bit",
-    "paged_adamw": "paged-adamw",
-    "paged_adamw_32bit": "paged-adamw",
-    "paged_adamw_8bit": "paged-adam-8bit",
-    "lion_32bit": "lion",
-}
-_LENGTHS = ("max_seq_length", "max_length", "model_max_length", "cutoff_len", "block_size")
-_LLAMA_FACTORY = ("cutoff_len", "finetuning_type")
-_ONE_DOCUMENT = "every sequence is estimated as one full document; set --document-lengths"
-_NOT_COUNTED = {
-    "tensor_model_parallel_size": "Megatron's degrees are not read here; set --tp",
-    "pipeline_model_parallel_size": "Megatron's degrees are not read here; set --pp",
-    "packing": _ONE_DOCUMENT,
-    "neat_packing": _ONE_DOCUMENT,
-    "padding_free": _ONE_DOCUMENT,
-    "neftune_noise_alpha": "the noise needs a copy of the embedded tokens",
-    "optim_target_modules": "gradients are estimated at full rank",
-    "use_unsloth": "its own kernels save fewer activations",
-    "use_galore": "gradients are estimated at full rank",
-    "use_badam": "all blocks are estimated as trained",
-    "auto_find_batch_size": "the stated micro-batch is estimated",
-    "activation_offloading": "activations are estimated on the device",
-    "torch_empty_cache_steps": "emptying the cache takes time",
-}
 
 
 def _recognises(document: Document) -> bool:
@@ -64,10 +29,6 @@ def _recognises(document: Document) -> bool:
 
 def _in_tables(document: Document) -> bool:
     return any(mark in document.tables for mark in (_PEFT, _BASE, _MARK))
-
-
-def _settings(document: Document) -> Table:
-    return document.table() if _in_tables(document) else document.python_arguments()
 
 
 def _state(job: StatedJob, settings: Table) -> None:
@@ -88,13 +49,15 @@ def _trainer(job: StatedJob, settings: Table) -> None:
         grad_accumulation=_one_if_absent(settings, "gradient_accumulation_steps"),
     )
     job.layout(recompute="full" if _recomputes(settings) else None)
-    job.workload(sequence_length=settings.number(*_LENGTHS), precision=_precision(job, settings))
+    job.workload(
+        sequence_length=settings.number(*_KEYS["lengths"]), precision=_precision(job, settings)
+    )
     job.by_default(recompute="none")
-    kind = job.named(settings, "optim", _OPTIMIZERS, "adamw")
+    kind = job.named(settings, "optim", _KEYS["optimizers"], "adamw")
     job.workload(optimizer=kind, attention=_attention(settings))
     _read_adapters(job, settings)
     _sharding(job, settings)
-    job.not_counted(settings, _NOT_COUNTED)
+    job.not_counted(settings, _KEYS["not_counted"])
     if settings.flag("torch_compile"):
         job.turn_on("compile")
     if settings.flag("use_liger_kernel", "enable_liger_kernel"):
@@ -104,7 +67,7 @@ def _trainer(job: StatedJob, settings: Table) -> None:
 def _recomputes(settings: Table) -> bool:
     """True if every layer is recomputed, which is LLaMA-Factory's default."""
     checkpointing = settings.flag("gradient_checkpointing", "use_gradient_checkpointing")
-    if checkpointing is None and any(name in settings for name in _LLAMA_FACTORY):
+    if checkpointing is None and any(name in settings for name in _KEYS["of_llama_factory"]):
         return not settings.flag("disable_gradient_checkpointing")
     return bool(checkpointing)
 
@@ -209,7 +172,7 @@ def _deepspeed(job: StatedJob, engine: Mapping[str, Any]) -> None:
 
 def _read_adapters(job: StatedJob, settings: Table) -> None:
     """Read LoRA, DoRA and the storage format of the frozen base."""
-    rank = settings.number(*_RANKS)
+    rank = settings.number(*_KEYS["ranks"])
     kind = settings.word("finetuning_type", _PEFT)
     wanted = settings.flag("use_peft", "use_lora")
     settings.skip("lora_alpha", "use_rslora")
@@ -262,4 +225,9 @@ def _targets(job: StatedJob, settings: Table) -> tuple[str, ...] | None:
     return targets or None
 
 
-TRAINER = Reader("arguments of the Hugging Face Trainer", _recognises, _state, table=_settings)
+TRAINER = Reader(
+    "arguments of the Hugging Face Trainer",
+    _recognises,
+    _state,
+    table=lambda file: file.table() if _in_tables(file) else file.python_arguments(),
+)

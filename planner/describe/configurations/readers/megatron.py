@@ -6,78 +6,30 @@ import re
 from typing import Any
 
 from planner.describe.configurations.document import Document, Table
-from planner.describe.configurations.stated_job import Reader, StatedJob, split_fields
+from planner.describe.configurations.stated_job import KEYS, Reader, StatedJob, split_fields
 from planner.describe.layout import RECOMPUTE_MODULES
 from planner.errors import shorten
 
-_MARKS = ("num-layers", "tensor-model-parallel-size", "num-attention-heads")
-_NEEDED = ("micro-batch-size", "global-batch-size", "seq-length", "hidden-size")
-_DEEPSPEED = ("deepspeed", "zero-stage", "deepspeed-config", "no-pipeline-parallel")
-_SHAPE = {
-    "num_layers": "num-layers",
-    "hidden_size": "hidden-size",
-    "num_heads": "num-attention-heads",
-    "ffn_size": "ffn-hidden-size",
-}
-_SLOTS = {
-    "embedding_slots": "account-for-embedding-in-pipeline-split",
-    "head_slots": "account-for-loss-in-pipeline-split",
-}
-_ENDS = {
-    "first_layers": "decoder-first-pipeline-num-layers",
-    "last_layers": "decoder-last-pipeline-num-layers",
-}
-_OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "sgd": "sgd-momentum", "muon": "muon"}
-_ATTENTIONS = {
-    "flash": "flash",
-    "fused": "flash",
-    "auto": "flash",
-    "unfused": "eager",
-    "local": "eager",
-}
-_FLASH = ("use-flash-attn", "use-flash-attn-v2", "use-flash-attn-builder", "use-flash-attn-triton")
-_FP8 = ("fp8-format", "fp8", "fp8-hybrid", "fp8-e4m3")
-_STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
-_NOT_COUNTED = {
-    "fine-grained-activation-offloading": "activations are estimated on the device",
-    "offload-modules": "activations are estimated on the device",
-    "defer-embedding-wgrad-compute": "embedding gradients are estimated without deferral",
-    "cuda-graph-modules": "all kernels of a layer are estimated as captured",
-    "cuda-graph-scope": "all kernels of a layer are estimated as captured",
-    "enable-zbh1-pipeline": "the zero-bubble schedule of that fork is not supported",
-    "dataloader-inter-document-masking": "every sequence is estimated as one document; set "
-    "--document-lengths",
-    "sft": "every sequence is estimated as one conversation; set --document-lengths",
-    "moe-expert-parallel-size": "experts of Megatron-DeepSpeed are not supported",
-    "sequence-data-parallel-size": "each rank is estimated with the whole sequence",
-}
+_KEYS = KEYS["megatron"]
+_UNREPORTED_OPTIONS = re.compile("|".join(_KEYS["unreported"]))
 _MERGED = "overlap-moe-expert-parallel-comm"
-_UNREPORTED_OPTIONS = re.compile(
-    r"(lr|min-lr|adam|weight|clip|train|eval|save|load|log|data|vocab|merge|tokenizer|seed|init|"
-    r"split|tensorboard|wandb|timing|master|node|rdzv|dist|override|exit|num-workers|"
-    r"rotary|norm|position|bos|eos|use-mcore|transformer-impl|no-|mock|hidden-dropout|"
-    r"attention-dropout|swiglu|group-query|num-query|kv-channels|disable-bias|untie|moe-|"
-    r"loss-scale|initial-loss|attention-softmax|apply|max-position|add-qkv|qk-|window|ckpt|async|"
-    r"use-checkpoint|use-rotary|num-key|make-vocab|squared|multi-latent|ppid|job|mpi|cpu-bind|"
-    r"hostfile|force|user|project|num-experts|expert-tensor|trust|ddp-|accumulate|memory|profile|"
-    r"create-moe|mlp-type|topk|finetune|reset|epochs|openai|relu|use-tokenizer|checkpoint-in)"
-)
-"""Options that are not reported as unread: data, optimizer, output, launch, model shape."""
 
 
 def _recognises(document: Document) -> bool:
     options = document.options
-    return any(mark in options for mark in _MARKS) and any(name in options for name in _NEEDED)
+    return any(mark in options for mark in _KEYS["marks"]) and any(
+        name in options for name in _KEYS["needed"]
+    )
 
 
 def _state(job: StatedJob, flags: Table) -> None:
-    deepspeed = any(name in flags for name in _DEEPSPEED)
+    deepspeed = any(name in flags for name in _KEYS["of_deepspeed"])
     once, merged = "moe-flex-dispatcher-backend" in flags, bool(flags.flag(_MERGED))
     plain = "megatron-deepep" if once and merged else "megatron-lm"
     job.set_single(framework="megatron-deepspeed" if deepspeed else plain)
     if merged != once:
         job.turn_on("overlap-experts" if merged else "deepep")
-    job.shape(**flags.numbers(_SHAPE))
+    job.shape(**flags.numbers(_KEYS["shape"]))
     _batch(job, flags)
     _degrees(job, flags)
     _sharding(job, flags, deepspeed)
@@ -85,7 +37,7 @@ def _state(job: StatedJob, flags: Table) -> None:
     _training(job, flags, deepspeed)
     _recompute(job, flags, deepspeed)
     counted = _graphed(job)
-    job.not_counted(flags, {k: v for k, v in _NOT_COUNTED.items() if k not in counted})
+    job.not_counted(flags, {k: v for k, v in _KEYS["not_counted"].items() if k not in counted})
     for name, variable in flags.undecided():
         job.note(f"--{name} is {variable}, which the script does not set")
 
@@ -153,8 +105,8 @@ def _stage_fields(flags: Table) -> dict[str, Any]:
     spelled = flags.get("pipeline-model-parallel-layout")
     if spelled:
         return split_fields([_layers_of(stage) for stage in _stages_of(str(spelled))])
-    slots = {field: flags.flag(option) for field, option in _SLOTS.items()}
-    stage_fields = {**slots, **flags.numbers(_ENDS)}
+    slots = {field: flags.flag(option) for field, option in _KEYS["slots"].items()}
+    stage_fields = {**slots, **flags.numbers(_KEYS["ends"])}
     return {name: int(value) for name, value in stage_fields.items() if value}
 
 
@@ -193,7 +145,7 @@ def _chunks(job: StatedJob, flags: Table, pp: int) -> int:
     total = flags.number("num-layers")
     if not layers or not total:
         return 1
-    total += sum(bool(flags.flag(end)) for end in _SLOTS.values())
+    total += sum(bool(flags.flag(end)) for end in _KEYS["slots"].values())
     if layers < 1 or total % (pp * layers):
         raise job.refused(
             f"--num-layers-per-virtual-pipeline-stage {layers} on {pp} stages does not divide the "
@@ -221,8 +173,8 @@ def _sharding(job: StatedJob, flags: Table, deepspeed: bool) -> None:
         return
     stage = 1 if flags.flag("use-distributed-optimizer") else 0
     strategy = flags.word("data-parallel-sharding-strategy")
-    if strategy in _STRATEGIES:
-        stage = _STRATEGIES[strategy]
+    if strategy in _KEYS["strategies"]:
+        stage = _KEYS["strategies"][strategy]
     elif flags.flag("use-torch-fsdp2", "use-megatron-fsdp"):
         stage = 3
     job.layout(zero_stage=stage)
@@ -236,11 +188,11 @@ def _sharding(job: StatedJob, flags: Table, deepspeed: bool) -> None:
 
 def _training(job: StatedJob, flags: Table, deepspeed: bool) -> None:
     precision = "bf16" if flags.flag("bf16") else "fp16" if flags.flag("fp16") else "fp32"
-    if any(flags.get(name) is not None for name in _FP8):
+    if any(flags.get(name) is not None for name in _KEYS["fp8"]):
         precision = "fp8"
-    kind = job.named(flags, "optimizer", _OPTIMIZERS, "adamw")
-    attention = job.named(flags, "attention-backend", _ATTENTIONS, "flash")
-    flash = any([flags.flag(name) for name in _FLASH])
+    kind = job.named(flags, "optimizer", _KEYS["optimizers"], "adamw")
+    attention = job.named(flags, "attention-backend", _KEYS["attentions"], "flash")
+    flash = any([flags.flag(name) for name in _KEYS["flash"]])
     if attention is None:
         attention = "flash" if flash or not deepspeed else "eager"
     job.workload(precision=precision, optimizer=kind or "adamw", attention=attention)

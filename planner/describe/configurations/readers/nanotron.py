@@ -3,18 +3,9 @@
 from __future__ import annotations
 
 from planner.describe.configurations.document import Document, Table
-from planner.describe.configurations.stated_job import DTYPES, Reader, StatedJob
+from planner.describe.configurations.stated_job import DTYPES, KEYS, Reader, StatedJob
 
-_SCHEDULES = {"1f1b": "1f1b", "afab": "gpipe"}
-_OPTIMIZERS = {"adamw": "adamw", "adam": "adamw", "sgd": "sgd-momentum"}
-_BATCH = {"micro_batch": "micro_batch_size", "grad_accumulation": "batch_accumulation_per_replica"}
-_SHAPE = {
-    "num_layers": "num_hidden_layers",
-    "hidden_size": "hidden_size",
-    "num_heads": "num_attention_heads",
-    "ffn_size": "intermediate_size",
-    "vocab_size": "vocab_size",
-}
+_KEYS = KEYS["nanotron"]
 
 
 def _recognises(document: Document) -> bool:
@@ -24,14 +15,14 @@ def _recognises(document: Document) -> bool:
 def _state(job: StatedJob, table: Table) -> None:
     _degrees(job, table.table("parallelism"))
     tokens = table.table("tokens")
-    job.layout(**tokens.numbers(_BATCH))
+    job.layout(**tokens.numbers(_KEYS["batch"]))
     job.workload(sequence_length=tokens.number("sequence_length"))
     model, optimizer = table.table("model"), table.table("optimizer")
     job.workload(precision=job.named(model, "dtype", DTYPES, "bf16"))
-    job.shape(**model.table("model_config").numbers(_SHAPE))
+    job.shape(**model.table("model_config").numbers(_KEYS["shape"]))
     job.layout(zero_stage=optimizer.number("zero_stage") or 0)
     factory = optimizer.table("optimizer_factory")
-    job.workload(optimizer=job.named(factory, "name", _OPTIMIZERS, "adamw"))
+    job.workload(optimizer=job.named(factory, "name", _KEYS["optimizers"], "adamw"))
     if optimizer.flag("accumulate_grad_in_fp32") is False:
         job.note(
             "optimizer.accumulate_grad_in_fp32 = false is ignored: gradients are estimated as "
@@ -51,7 +42,7 @@ def _degrees(job: StatedJob, mesh: Table) -> None:
         sequence_parallel=tp > 1 and mode != "all_reduce",
         recompute="full" if mesh.flag("recompute_layer") else "none",
     )
-    schedule = job.named(mesh, "pp_engine", _SCHEDULES, "1f1b")
+    schedule = job.named(mesh, "pp_engine", _KEYS["schedules"], "1f1b")
     if pp > 1:
         job.layout(schedule=schedule or "1f1b")
     if mesh.flag("tp_linear_async_communication") is False and tp > 1:

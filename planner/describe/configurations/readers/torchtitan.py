@@ -7,52 +7,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from planner.describe.configurations.document import CALLED, Document, Table
-from planner.describe.configurations.stated_job import DTYPES, Reader, StatedJob, split_fields
+from planner.describe.configurations.stated_job import DTYPES, KEYS, Reader, StatedJob, split_fields
 from planner.errors import shorten
 
 _ENDS = (1, 1)
 _EVENLY = "ignored: layers are split evenly; set module_fqns_per_model_part or --split"
-_MARKS = ("local_batch_size", "seq_len", "batch_size", "dataset")
-_DEGREES = {
-    "tp": "tensor_parallel_degree",
-    "pp": "pipeline_parallel_degree",
-    "cp": "context_parallel_degree",
-    "ep": "expert_parallel_degree",
-}
-_SCHEDULES = {
-    "gpipe": "gpipe",
-    "1f1b": "1f1b",
-    "interleaved1f1b": "interleaved-1f1b",
-    "zbvzerobubble": "zero-bubble-v",
-    "dualpipev": "dualpipe-v",
-}
-_CHECKPOINTING = {"none": "none", "selective": "selective", "full": "full"}
-_CLASSES = {"selectiveac": "selective", "fullac": "full"}
+_KEYS = KEYS["torchtitan"]
 _AC = "activation_checkpoint"
 _TOML = re.compile(r"^\s*\[\s*training\s*\]", re.MULTILINE)
-_USUAL_IN_TOML = {"mode": "selective", "selective_ac_option": "2"}
-"""Default recompute of v0.1.0 to v0.2.2, config/job_config.py: every second layer."""
-_USUAL = {"mode": "selective"}
-"""Default recompute of 0.3.0, trainer.py: SelectiveAC."""
 _CHUNKED = "ChunkedLossWrapper"
 _ASYNC = "enable_async_tensor_parallel"
-_OPTIMIZERS = {"adamw": "adamw", "adam": "adam"}
-_NOT_COUNTED = {
-    "training": {"fp32_reduce": "gradients are estimated as reduced in fp32"},
-    "parallelism": {
-        "enable_compiled_autograd": "kernels are estimated as launched one by one",
-        "disable_loss_parallel": "the loss is estimated as split over tp",
-        "expert_tensor_parallel_degree": "experts are estimated without tensor parallelism",
-    },
-}
-_HARMLESS_IN_MODEL = (
-    "name", "flavor", "hf_assets_path", "tokenizer_path", "norm_type", "print_after_conversion",
-)  # fmt: skip
-_HARMLESS_TABLES = (
-    "job", "profiling", "metrics", "lr_scheduler", "checkpoint", "experimental", "comm",
-    "fault_tolerance", "validation", "debug", "profiler", "quantize", "float8", "mx", "encoder",
-    "loss", "config",
-)  # fmt: skip
 
 
 def _recognises(document: Document) -> bool:
@@ -60,21 +24,23 @@ def _recognises(document: Document) -> bool:
     training = document.tables.get("training")
     if not isinstance(training, dict) or "tokens" in document.tables:
         return False
-    return any(mark in training for mark in _MARKS)
+    return any(mark in training for mark in _KEYS["marks"])
 
 
 def _state(job: StatedJob, table: Table) -> None:
     job.set_single(framework="torchtitan" if _has_pieces(job, table) else "fsdp2")
     mesh = table.table("parallelism")
-    degrees = {name: size or 1 for name, size in mesh.numbers(_DEGREES).items()}
+    degrees = {name: size or 1 for name, size in mesh.numbers(_KEYS["degrees"]).items()}
     # torchtitan always combines tensor with sequence parallelism
     job.layout(**degrees, sequence_parallel=degrees["tp"] > 1)
     pp = degrees["pp"]
     _sharding(job, mesh, pp)
     _pipeline(job, mesh, pp)
     _training(job, table, mesh, pp)
-    _recompute(job, table, _USUAL_IN_TOML if _TOML.search(job.document.text) else _USUAL)
-    for section, meanings in _NOT_COUNTED.items():
+    _recompute(
+        job, table, _KEYS["usual_in_toml"] if _TOML.search(job.document.text) else _KEYS["usual"]
+    )
+    for section, meanings in _KEYS["not_counted"].items():
         job.not_counted(table.table(section), meanings)
     _compile(job, table)
 
@@ -97,7 +63,7 @@ def _constructed(table: Table) -> Table:
 
 def _is_harmless(key: str) -> bool:
     section, _, name = key.partition(".")
-    if section in _HARMLESS_TABLES or not name:
+    if section in _KEYS["harmless"] or not name:
         return True
     return section in ("training", "optimizer") and name not in ("implementation",)
 
@@ -143,12 +109,12 @@ def _pipeline(job: StatedJob, mesh: Table, pp: int) -> None:
     if pp == 1:
         return
     schedule = schedule or "1f1b"
-    if schedule not in _SCHEDULES:
+    if schedule not in _KEYS["schedules"]:
         job.note(
             f"pipeline_parallel_schedule = {schedule} is not supported; interleaved 1F1B is "
             "estimated"
         )
-    kind = _SCHEDULES.get(schedule, "interleaved-1f1b")
+    kind = _KEYS["schedules"].get(schedule, "interleaved-1f1b")
     job.layout(schedule=kind)
     chunks = len(parts) if isinstance(parts, list) else 0
     if isinstance(split, list) and split:
@@ -212,7 +178,7 @@ def _training(job: StatedJob, table: Table, mesh: Table, pp: int) -> None:
     )
     training.skip("mixed_precision_reduce")
     optimizer = table.table("optimizer")
-    job.workload(optimizer=job.named(optimizer, "name", _OPTIMIZERS, "adamw"))
+    job.workload(optimizer=job.named(optimizer, "name", _KEYS["optimizers"], "adamw"))
 
 
 def _is_fp8(table: Table) -> bool:
@@ -220,14 +186,14 @@ def _is_fp8(table: Table) -> bool:
     if not isinstance(table.get("model"), Mapping):
         return False  # a Python configuration builds the model by code
     model = table.table("model")
-    model.skip(*_HARMLESS_IN_MODEL)
+    model.skip(*_KEYS["harmless_in_model"])
     return "float8" in str(model.get("converters"))
 
 
 def _recompute(job: StatedJob, table: Table, usual: Mapping[str, str]) -> None:
     checkpointing = _checkpointing(job, table, usual)
     mode = checkpointing.word("mode")
-    kind = job.named(checkpointing, "mode", _CHECKPOINTING, "none") if mode else None
+    kind = job.named(checkpointing, "mode", _KEYS["checkpointing"], "none") if mode else None
     option = checkpointing.word("selective_ac_option")
     if kind == "selective" and option is not None and option.isdecimal():
         # whole layers, every n-th one
@@ -247,7 +213,7 @@ def _checkpointing(job: StatedJob, table: Table, usual: Mapping[str, str]) -> Ta
     parts = (table, _constructed(table))
     place = next((part for part in parts if any(key in part for key in keys)), None)
     mode_settings: Any = {} if place is None else place.get(*keys)
-    if place is None and usual is _USUAL and CALLED not in parts[1]:
+    if place is None and usual is _KEYS["usual"] and CALLED not in parts[1]:
         job.note(f"{_AC} is set by the flavor, which is not read; SelectiveAC is estimated")
     called = mode_settings if isinstance(mode_settings, str) else None
     if isinstance(mode_settings, dict):
@@ -255,7 +221,7 @@ def _checkpointing(job: StatedJob, table: Table, usual: Mapping[str, str]) -> Ta
     if called:
         # release 0.3 has a class per mode
         name = str(called).partition(".")[0].lower()
-        mode_settings = {"mode": _CLASSES.get(name, called)}
+        mode_settings = {"mode": _KEYS["classes"].get(name, called)}
     elif mode_settings is None:
         mode_settings = {"mode": "none"}
     elif not isinstance(mode_settings, dict):

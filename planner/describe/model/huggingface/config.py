@@ -6,30 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from planner.describe.files import parse_json, read_text
-from planner.describe.model.huggingface.config_fields import Fields, quote
+from planner.describe.model.huggingface.config_fields import KEYS, Fields, quote
 from planner.describe.model.huggingface.families import FAMILIES, UNDESCRIBED
 from planner.describe.model.model import Model
 from planner.errors import CatalogueError, DescriptionError, UnknownNameError, shorten
-
-_TEXT_TOWERS = {
-    "gemma3": "gemma3_text",
-    "glm4v": "glm4",
-    "glm4v_text": "glm4",
-    "glm4v_moe": "glm4_moe",
-    "glm4v_moe_text": "glm4_moe",
-    "llama4": "llama4_text",
-    "qwen2_vl": "qwen2",
-    "qwen2_vl_text": "qwen2",
-    "qwen2_5_vl": "qwen2",
-    "qwen2_5_vl_text": "qwen2",
-    "qwen3_vl": "qwen3",
-    "qwen3_vl_text": "qwen3",
-    "qwen3_vl_moe": "qwen3_moe",
-    "qwen3_vl_moe_text": "qwen3_moe",
-    "llava": "llama",
-    "mistral3": "mistral",
-}
-"""Families whose text tower has the shapes of another family."""
 
 _TOWER_NOTE = "only the text tower of the multimodal model is estimated"
 
@@ -113,15 +93,21 @@ def _family(fields: dict[str, Any], name: str) -> str:
         raise DescriptionError(
             f"model_type = {quote(family)} is not a name; use one of {family_names}"
         )
-    family = _TEXT_TOWERS.get(family, family)
+    family = KEYS["text_towers"].get(family, family)
     if group := UNDESCRIBED.get(family):
         raise CatalogueError(
             f"{_printable(name)}: model_type = {quote(family)} has {group['has']}, whose FLOP, "
             "saved tensors and state are not in the cost model; trace a torch module of it instead "
-            f"(planner plan FILE.py:build, docs/modules.md), {group['trace']}"
+            f"(planner plan FILE.py:build, docs/howto/own-model.md), {group['trace']}"
         )
     if family not in FAMILIES:
-        raise UnknownNameError("model_type", family, FAMILIES, f"supported: {family_names}")
+        raise UnknownNameError(
+            "model_type",
+            family,
+            FAMILIES,
+            f"supported: {family_names}; name the family that "
+            "yours is built like, or describe the model in TOML",
+        )
     return family
 
 

@@ -5,36 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, get_args
 
+from planner.describe.files import read_toml
 from planner.describe.model.shapes import WrittenActivation
 from planner.errors import DescriptionError, shorten
 
-_LIMITS = {"layers": 10_000, "heads": 100_000, "experts": 65_536, "width": 10**7, "rows": 10**9}
-_REQUIRED = frozenset(
-    (
-        *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
-        *("vocab_size", "n_embd", "n_layer", "n_head", "ffn_dim", "moe_intermediate_size"),
-        *("d_model", "d_kv", "d_ff", "num_layers", "num_heads", "image_size", "patch_size"),
-        *("num_local_experts", "n_routed_experts", "num_experts", "num_experts_per_tok"),
-        *("n_heads", "n_layers", "intermediate_size_mlp"),
-    )
-)
-"""Sizes that a file must state; a default could describe another model."""
-_ALIASES = {
-    "hidden_size": ("n_embed",),
-    "num_hidden_layers": ("n_layer",),
-    "num_attention_heads": ("n_head",),
-    "n_embd": ("hidden_size",),
-    "n_layer": ("num_hidden_layers",),
-    "n_head": ("num_attention_heads",),
-    "n_positions": ("max_position_embeddings",),
-    "num_local_experts": ("num_experts",),
-    "n_routed_experts": ("num_experts", "num_local_experts"),
-    "sliding_window": ("attention_chunk_size",),
-    "sliding_window_pattern": ("_sliding_window_pattern", "no_rope_layer_interval"),
-}
-"""Other names of a key, in older and newer files."""
+KEYS = read_toml(Path(__file__).with_suffix(".toml"))
+"""Keys of a config.json: required ones, aliases, plausible limits and families of text towers."""
 
 
 def quote(value: object) -> str:
@@ -77,10 +56,10 @@ class Fields:
         """Get a key's stated value, else its default; None if the family lacks the key."""
         if not self.reads(key):
             return None
-        for name in (key, *_ALIASES.get(key, ())):
+        for name in (key, *KEYS["aliases"].get(key, ())):
             if name in self.values:
                 return self.values[name]
-        if key in _REQUIRED and not self.nested:
+        if key in KEYS["required"]["keys"] and not self.nested:
             raise self.error(f"the key {key!r} is missing; add it to the config.json")
         return self.defaults[key]
 
@@ -91,7 +70,7 @@ class Fields:
             raise self.error(f"{key} = {quote(value)} is not a whole number; correct it")
         if value < least:
             raise self.error(f"{key} = {quote(value)} must be at least {least}; correct it")
-        limit = _LIMITS[kind]
+        limit = KEYS["limits"][kind]
         if value > limit:
             raise self.error(
                 f"{key} = {quote(value)} exceeds {limit}, which no model has; check your units"

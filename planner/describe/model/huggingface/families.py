@@ -49,11 +49,8 @@ def _load_families() -> dict[str, Family]:
     return families
 
 
-def _load_undescribed() -> dict[str, Mapping[str, str]]:
-    """Load what the cost model lacks for a family, by the family's name."""
-    groups = read_toml(Path(__file__).with_name("undescribed_families.toml")).values()
-    return {family: group for group in groups for family in group["families"]}
-
+_UNDESCRIBED = read_toml(Path(__file__).with_name("undescribed_families.toml"))
 
 FAMILIES = _load_families()
-UNDESCRIBED = _load_undescribed()
+UNDESCRIBED = {name: group for group in _UNDESCRIBED.values() for name in group["families"]}
+"""What the cost model lacks for a family, by the family's name."""

@@ -265,7 +265,7 @@ def test_the_command_line_plans_and_writes_by_name(hub: Hub, tmp_path: Path) -> 
     job = ("here/small", "-m", "polaris", "-n", "1", "--global-batch", "64")
     planned = run("plan", *job)
     assert planned.returncode == 0, planned.stderr
-    assert planned.stdout.startswith("Fits: here/small (")
+    assert planned.stdout.startswith("Fits:   here/small on 1 node of polaris")
     assert not planned.stderr
     asked = len(hub.asked)
     # the cache of the first suffices to the next

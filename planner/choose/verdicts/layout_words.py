@@ -8,45 +8,59 @@ from planner.describe.layout import Layout
 from planner.errors import shorten
 from planner.units import counted
 
-_AXES = {"dp": "data", "tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}
+_SPLITS = (("dp", "{} replicas"), ("tp", "{}-way tensor"), ("pp", "{}-stage pipeline"))
 
 
-def layout_words(layout: Layout) -> str:
-    """Describe a layout in words."""
-    return ", ".join((*_degrees(layout), *_batching(layout), *_stage_layers(layout)))
+def layout_words(layout: Layout, brief: bool = False) -> str:
+    """Describe a layout in words; briefly: degrees, sharding, micro-batch and memory savings.
+
+    >>> layout_words(Layout(dp=8, tp=4, sequence_parallel=True, zero_stage=1), brief=True)
+    '8 replicas x 4-way tensor, ZeRO-1, micro-batch 1'
+    """
+    words = (*_degrees(layout, brief), *_batching(layout, brief))
+    return ", ".join(words if brief else (*words, *_stage_layers(layout)))
 
 
-def _degrees(layout: Layout) -> Iterator[str]:
+def _degrees(layout: Layout, brief: bool) -> Iterator[str]:
     """Describe over how many devices the model and its states are split."""
-    degrees = ((getattr(layout, axis), word) for axis, word in _AXES.items())
-    split = ", ".join(f"{degree} x {word}" for degree, word in degrees if degree > 1)
-    yield f"{split} parallel" if split else "one device"
-    if layout.ulysses > 1:
-        yield f"heads dealt to {layout.ulysses} context ranks"
-    if layout.sequence_parallel:
-        yield "sequence parallel"
-    if layout.etp:
-        yield "whole experts" if layout.etp == 1 else f"experts split over {layout.etp}"
+    splits = [text.format(n) for axis, text in _SPLITS if (n := getattr(layout, axis)) > 1]
+    if layout.cp > 1:
+        ulysses = {1: "", layout.cp: " (Ulysses)"}
+        groups = f" (Ulysses in groups of {layout.ulysses})"
+        splits.append(f"{layout.cp}-way context{ulysses.get(layout.ulysses, groups)}")
+    yield " x ".join(splits) or "one device"
+    if layout.ep > 1:
+        yield f"experts over {layout.ep}"
+    if layout.etp > 1:
+        yield f"each expert over {layout.etp}"
     if layout.vpp > 1:
-        yield f"{layout.vpp} chunks per stage"
+        yield f"{layout.vpp} chunks a stage"
+    if layout.sequence_parallel and not brief:
+        yield "sequence parallel"
+    if layout.etp == 1 and not brief:
+        yield "whole experts"
     if layout.zero_stage:
         hybrid = layout.dp_shard not in (0, layout.dp)
         within = f" within {layout.dp_shard} replicas" if hybrid else ""
-        second = f" with second shards over {layout.reshard} ranks" if layout.reshard else ""
+        second = f", second shards over {layout.reshard} ranks" if layout.reshard else ""
         yield f"ZeRO-{layout.zero_stage}{within}{second}"
 
 
-def _batching(layout: Layout) -> Iterator[str]:
+def _batching(layout: Layout, brief: bool) -> Iterator[str]:
     """Describe the micro-batches, the schedule and the memory savings of a step."""
-    yield f"micro-batch {layout.micro_batch} x {layout.grad_accumulation}"
+    repeated = "" if brief else f" x {layout.grad_accumulation}"
+    yield f"micro-batch {layout.micro_batch}{repeated}"
     if layout.recomputed:
-        yield layout.recomputed
+        of_layers = brief and layout.recompute == "full" and layout.recompute_layers
+        yield layout.recomputed.removeprefix("full ") if of_layers else layout.recomputed
     if layout.schedule not in ("none", "1f1b", "interleaved-1f1b"):
         yield f"{layout.schedule} schedule"
     if layout.offload != "none":
-        yield f"offload ({layout.offload})"
+        where = "host memory" if layout.offload.endswith("cpu") else "NVMe"
+        states = "all states" if layout.offload.startswith("all") else "optimizer states"
+        yield f"{states} in {where}"
     if layout.offload_activations:
-        yield "offload of activations"
+        yield "activations in host memory"
     if layout.tiles > 1:
         yield f"{layout.tiles} tiles"
 

@@ -1,0 +1,234 @@
+"""Answer lines: a plan in six labelled lines, the same in terminal, pages, notebooks and files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from planner.choose.plan import Plan, Verdict
+from planner.choose.preferences import preferences
+from planner.choose.verdicts.layout_words import layout_words
+from planner.cost.estimate import Estimate
+from planner.units import (
+    GIB,
+    counted,
+    either,
+    format_amount,
+    format_count,
+    format_seconds,
+)
+
+
+class AnswerLine(NamedTuple):
+    """One line of an answer: what it is about, and a sentence or figures."""
+
+    label: str
+    text: str
+
+
+def answer_lines(plan: Plan) -> list[AnswerLine]:
+    """Return whether a job fits, how to run it, step, memory, cost, and why not the fastest."""
+    estimate = plan.recommended
+    if estimate is None:
+        return [
+            AnswerLine("Does not fit", f"{job_sentence(plan)}."),
+            AnswerLine("Why", closest_strategy(plan)),
+        ]
+    lines = (
+        AnswerLine(fit_word(estimate), f"{job_sentence(plan)}."),
+        AnswerLine("Change", headline(plan)),
+        *estimate_lines(estimate, plan.device_memory_bytes),
+        AnswerLine("Cost", cost_sentence(plan, estimate)),
+        AnswerLine("Why", fastest_gain(plan)),
+        AnswerLine("Scale", plan.scale_note),
+        AnswerLine("Faster", plan.files_note),
+    )
+    return [line for line in lines if line.text]
+
+
+def estimate_lines(estimate: Estimate, device_bytes: float) -> Iterator[AnswerLine]:
+    """Yield the layout in words, its step time, and its memory on devices of `device_bytes`."""
+    layout = layout_words(estimate.layout, brief=True)
+    yield AnswerLine("Run", f"{estimate.framework}, {layout}")
+    yield AnswerLine(
+        "Step",
+        f"{format_seconds(estimate.step_time_s)} ({step_interval(estimate)}), "
+        f"MFU {100 * estimate.mfu:.0f} %, {format_amount(estimate.tokens_per_s)} "
+        f"{throughput_unit(estimate)}/s",
+    )
+    used = estimate.memory_bytes["total"]
+    text = f"{memory_bar(used / device_bytes)} {used / GIB:.1f} of {device_bytes / GIB:.1f} GiB"
+    risk = percent_chance(estimate.out_of_memory_probability)
+    doubt = "; measured runs differ, run it once first" if estimate.tight else ""
+    yield AnswerLine("Memory", f"{text}, out-of-memory risk {risk}{doubt}")
+
+
+_BAR_WIDTH = 24
+
+
+def memory_bar(share: float) -> str:
+    """Draw a share of memory as a bar; an overflow ends in `>`.
+
+    >>> memory_bar(0.5), memory_bar(1.2)
+    ('[############............]', '[#######################>]')
+    """
+    if share > 1:
+        return f"[{'#' * (_BAR_WIDTH - 1)}>]"
+    used = round(share * _BAR_WIDTH)
+    return f"[{'#' * used}{'.' * (_BAR_WIDTH - used)}]"
+
+
+def place(plan: Plan) -> str:
+    """Name the nodes, the machine and the devices of a plan."""
+    devices = counted(plan.num_devices, "device")
+    return f"{counted(plan.nodes, 'node')} of {plan.machine} ({devices})"
+
+
+def job_sentence(plan: Plan) -> str:
+    """Describe the job of a plan."""
+    workload = plan.workload
+    length = "" if workload.unit == "samples" else f" x {workload.sequence_length:,}"
+    return (
+        f"{plan.model} on {place(plan)}, {workload.global_batch:,}{length} {workload.unit} a step, "
+        f"{workload.precision}"
+    )
+
+
+def fit_word(estimate: Estimate) -> str:
+    """State in a few words whether a layout fits."""
+    if not estimate.fits:
+        return "Does not fit"
+    return "Fits, but tight" if estimate.tight else "Fits"
+
+
+def step_interval(estimate: Estimate) -> str:
+    """Format the 90 % interval of a step time."""
+    low, high = estimate.interval_step_time_s
+    number = format_seconds(low, like=high).partition(" ")[0]
+    return f"90 %: {number} to {format_seconds(high)}"
+
+
+def throughput_unit(estimate: Estimate) -> str:
+    """Name the unit of throughput: tokens, or samples if a sample is a single token."""
+    tokens = estimate.tokens_per_s * estimate.step_time_s
+    return "samples" if round(tokens) == estimate.layout.global_batch else "tokens"
+
+
+def headline(plan: Plan) -> str:
+    """Say what the plan changes in the job, and what the job takes as asked; empty if nothing."""
+    advice, as_asked = plan.advice, plan.as_asked
+    if advice is None or advice.kind == "as-asked":
+        return ""
+    step_time = format_seconds(as_asked.estimate.step_time_s) if as_asked else ""
+    exact = f" As asked (--exact): {step_time} a step." if as_asked else ""
+    return f"{advice.sentence}{exact}"
+
+
+# --- cost -----------------------------------------------------------------------------------------
+
+
+def training_cost(plan: Plan, estimate: Estimate) -> tuple[str, str, str]:
+    """Return amount, duration and node-hours of a training, or of 1,000 steps."""
+    tokens, node_hours = plan.workload.all_tokens, plan.node_hours(estimate)
+    if plan.training is not None and estimate == plan.recommended:
+        time_s, hours = plan.training.time.expected, plan.training.bill.node_hours.expected
+        amount = f"training on {format_count(tokens or 0)} {plan.workload.unit}"
+        return amount, format_seconds(time_s), f"{format_amount(hours)} node-hours"
+    amount = f"steps of {format_count(tokens)} {plan.workload.unit}" if tokens else "1,000 steps"
+    duration_s = plan.duration_s(estimate) if tokens else 1000 * estimate.step_time_s
+    return amount, format_seconds(duration_s), f"{format_amount(node_hours)} node-hours"
+
+
+def cost_sentence(plan: Plan, estimate: Estimate) -> str:
+    """State duration and node-hours of a training, and the queue that allows the longest jobs."""
+    amount, duration, node_hours = training_cost(plan, estimate)
+    if plan.training is not None and plan.training.jobs > 1:
+        jobs = f"{counted(plan.training.jobs, 'job')} in {plan.training.queue}"
+        return f"{amount}: {duration}, {node_hours}; {jobs}."
+    if not plan.queued:
+        return f"{amount}: {duration}, {node_hours}."
+    if not plan.queues:
+        nodes = counted(plan.nodes, "node")
+        return f"{amount}: {duration}, {node_hours}; no queue is known to admit {nodes}."
+    longest = max(
+        plan.queues, key=lambda queue: (not queue.debug, not queue.on_request, queue.max_hours)
+    )
+    duration_s = plan.duration_s(estimate) or 1000 * estimate.step_time_s
+    runs = -(-duration_s / 3600 // longest.max_hours)
+    jobs = f"at least {counted(runs, 'job')} in" if runs > 1 else "queue"
+    limit = f"{longest.max_hours:g} h{', by request' * longest.on_request}"
+    return f"{amount}: {duration}, {node_hours}; {jobs} {longest.name}, {limit}."
+
+
+# --- the fastest layout ---------------------------------------------------------------------------
+
+NOTABLE = 0.005
+"""Least share of a step time that is worth a word."""
+
+
+def fastest_gain(plan: Plan) -> str:
+    """Compare the fastest layout with the recommended one: time saved, and what it takes."""
+    best, estimate = plan.best, plan.recommended
+    if best is None or estimate is None or best.step_time_s >= estimate.step_time_s:
+        return "No layout is faster." if estimate else ""
+    less = 1 - best.step_time_s / estimate.step_time_s
+    if less < NOTABLE:
+        return "No layout is notably faster."
+    takes = f"The fastest takes {format_seconds(best.step_time_s)} ({100 * less:.0f} % less)"
+    simpler = f"a simpler layout may be {100 * preferences().tolerance:g} % slower"
+    return f"{takes}, but {plan.reason or simpler}."
+
+
+def percent_chance(value: float) -> str:
+    """Format a probability in percent, never as 0 % or 100 %."""
+    if value < 0.005:
+        return "< 1 %"
+    return "> 99 %" if value > 0.99 else f"{100 * value:.0f} %"
+
+
+# --- nothing fits ---------------------------------------------------------------------------------
+
+
+def closest_strategy(plan: Plan) -> str:
+    """State which strategy comes closest if nothing fits, and what would help."""
+    entry = plan.closest
+    if entry is not None and entry.estimate is not None:
+        return f"Closest is {entry.name}: it {entry.why}. {_help(plan, entry)}"
+    sizes = either(map("{:,}".format, plan.legal_batches)) if plan.legal_batches else ""
+    batch = f"of {sizes}" if sizes else "that is a multiple of the devices"
+    return f"No strategy has a legal layout; try a global batch {batch}."
+
+
+def _help(plan: Plan, entry: Verdict) -> str:
+    """State what would make a job fit: nodes, another batch, another layout, other hardware."""
+    if plan.enough_nodes:
+        return f"It fits on {counted(plan.enough_nodes, 'node')} with the same batch."
+    if plan.alternatives:
+        return other_ways(plan)
+    for verdict in (entry, *plan.strategies):
+        uses_all = verdict.estimate is None or verdict.estimate.layout.world == plan.num_devices
+        if verdict.fix and uses_all:
+            return f"Cheapest fix: {verdict.fix}."
+    if "per rank" in entry.why:
+        return (
+            "More nodes, as far as there are, were not found to help; shorten the sequence, or "
+            "take devices of more memory."
+        )
+    return "Take nodes of more memory or disk."
+
+
+_MOST_WAYS = 3
+"""Most other ways to do a job in a sentence."""
+
+
+def other_ways(plan: Plan) -> str:
+    """List the other ways to do the job that gain throughput, or where nothing fits all."""
+    least = preferences().offers.change_gain.value - 1
+    ways = [
+        f"{each.sentence[0].lower()}{each.sentence[1:-1]} "
+        f"({format_seconds(each.estimate.step_time_s)} a step)"
+        for each in plan.alternatives
+        if each is not plan.advice and each.kind != "as-asked"
+        if each.gain is None or each.gain >= least
+    ][:_MOST_WAYS]
+    return f"Other ways: {'; '.join(ways)}." if ways else ""
