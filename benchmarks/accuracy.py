@@ -1,6 +1,9 @@
 """Accuracy report: score measured runs; write the page, residuals and memory quantiles.
 
     python benchmarks/accuracy.py --data DIR            # DIR holds CSV files of measured runs
+    python benchmarks/accuracy.py                       # benchmarks/evidence alone: only a table
+
+Rows of benchmarks/evidence are scored beside those of DIR.
 
 Rows that a constant was fitted on are separate from rows that no fit has seen. Run
 `benchmarks/learning.py` next: it learns from the residuals of unseen rows how far new runs err.
@@ -18,6 +21,7 @@ from typing import Annotated
 import numpy as np
 import typer
 from amp import amp_runs
+from blind import tables as evidence
 from conformal import distribution, quantiles
 from known import cause, doubtful, fitted
 from published import published_runs
@@ -196,16 +200,23 @@ def worst_table(items: list[Score]) -> list[str]:
 
 
 def main(
-    data: Annotated[Path, typer.Option(help="Folder with CSV files of measured runs.")],
+    data: Annotated[
+        Path | None, typer.Option(help="Folder with CSV files of measured runs.")
+    ] = None,
 ) -> None:
     """Score every measured run; write docs/reference/accuracy.md and the residuals."""
+    rows = [row for path in evidence() for row in published_runs(path)]
+    if data is None:
+        timed = [item for item in score(rows).scores if item.run.step_time_s is not None]
+        print("\n".join(source_table(timed)))
+        return
     paths = [data / name for name in FILES]
     missing = [path for path in paths if not path.exists()]
     if missing:
         sys.exit(f"no such file: {missing[0]}; give --data the folder of measured runs")
     if not ranks_are_known():
         sys.exit(MISSING_RANKS)
-    rows = [row for path in paths for row in published_runs(path)]
+    rows = [row for path in paths for row in published_runs(path)] + rows
     for name, read in (("simumax.csv", simumax_runs), ("amp_measured.csv", amp_runs)):
         if (data / name).exists():
             rows += read(data / name)
@@ -380,7 +391,8 @@ def report(
         *source_table(items),
         "",
         "Of a guessed job the model's shape, the software, the devices or the layout is not stated "
-        "in the source (see own-runs.md).",
+        "in the source (see own-runs.md). The rows of `benchmarks/evidence/` were first scored "
+        "before anything could be fitted on them: [blind.md](blind.md).",
         "",
         "## Many layouts of one job",
         "",

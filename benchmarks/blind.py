@@ -17,12 +17,10 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 import typer
+from known import reason
 from published import published_runs
-from pydantic import Field
 
 import planner
-from planner.describe.base import Description
-from planner.describe.files import read_toml
 from planner.evidence.backtest import score
 from planner.evidence.scores import Score
 
@@ -61,22 +59,6 @@ class Line(NamedTuple):
         return self.estimated_s / self.measured_s - 1
 
 
-class Reason(Description):
-    """Why rows of a source are far off."""
-
-    source: str
-    """Name of the source, or its beginning."""
-    rows: tuple[str, ...] = ()
-    """The rows; empty: all rows of the source."""
-    text: str = Field(min_length=10)
-
-
-class Reasons(Description):
-    """Contents of `blind.toml`."""
-
-    reasons: tuple[Reason, ...]
-
-
 def tables() -> list[Path]:
     """List the tables of published rows that stand in the repository."""
     return sorted(EVIDENCE.glob("*.csv"))
@@ -88,13 +70,10 @@ def read_ledger(path: Path = LEDGER) -> list[Line]:
         return []
     with path.open(encoding="utf-8", newline="") as file:
         return [
-            Line(*[row[name] for name in Line._fields[:7]], *_numbers(row))
-            for row in csv.DictReader(file)
+            Line._make([*row[:7], *map(float, row[7:])])
+            for row in csv.reader(file)
+            if row != list(Line._fields)
         ]
-
-
-def _numbers(row: dict[str, str]) -> list[float]:
-    return [float(row[name]) for name in Line._fields[7:]]
 
 
 def append(lines: Iterable[Line], path: Path = LEDGER) -> None:
@@ -110,7 +89,7 @@ def append(lines: Iterable[Line], path: Path = LEDGER) -> None:
 
 def dates() -> dict[str, str]:
     """Map every row of the tables to the date of its source."""
-    found = {}
+    found: dict[str, str] = {}
     for path in tables():
         with path.open(encoding="utf-8", newline="") as file:
             found |= {row["row_id"]: row["date"] for row in csv.DictReader(file)}
@@ -120,7 +99,8 @@ def dates() -> dict[str, str]:
 def line_of(item: Score, day: str, version: str, published: str) -> Line:
     """Make the line of a scored row."""
     run, bounds = item.run, item.interval_s
-    assert run.step_time_s is not None and bounds is not None
+    assert run.step_time_s is not None
+    assert bounds is not None
     reliability = getattr(run, "reliability", "")
     return Line(
         day,
@@ -207,24 +187,12 @@ def far_table(lines: Sequence[Line]) -> list[str]:
     ]
     far = [line for line in first.values() if abs(line.error) > FAR]
     for line in sorted(far, key=lambda line: -abs(np.log1p(line.error))):
+        why = reason(line.source, line.row)
         table.append(
             f"| {line.row} | {line.source} | {line.layout} | {line.measured_s:.3g} s | "
-            f"{line.estimated_s:.3g} s | {100 * line.error:+.0f} % | {reason(line)} |"
+            f"{line.estimated_s:.3g} s | {100 * line.error:+.0f} % | {why} |"
         )
     return table
-
-
-def reason(line: Line) -> str:
-    """Return what is known of a row's error; "not known" if nothing is."""
-    listed = Reasons.described(
-        read_toml(Path(__file__).with_name("blind.toml")), where="blind.toml"
-    ).reasons
-    texts = (
-        item.text
-        for item in listed
-        if line.source.startswith(item.source) and (not item.rows or line.row in item.rows)
-    )
-    return next(texts, "not known")
 
 
 def page(lines: Sequence[Line]) -> str:
@@ -254,11 +222,13 @@ def page(lines: Sequence[Line]) -> str:
             "",
             "Write it into a CSV of `benchmarks/evidence/`, one file per source, with the columns "
             "of [own-runs.md](../howto/own-runs.md#what-the-row-of-a-run-leaves-open). `source_ref` "
-            "names the document or the repository with its commit, `date` when it was published, "
-            "`software` what it ran with, `added` the day; a cell that the source does not state "
-            "stays empty. Rows that a reader would doubt are marked `low` in `reliability`. Then "
-            "run `python benchmarks/blind.py`, and only then look at what could be fitted: a test "
-            "refuses a fit in `benchmarks/known.py` on rows without a line here.",
+            "names the document, or the repository with its commit; `date` is when it was "
+            "published, `software` what it ran with, `added` the day. A cell that the source does "
+            "not state stays empty. A row that a reader would doubt is marked `low` in "
+            "`reliability`. Then run `python benchmarks/blind.py`. Only then look at what could be "
+            "fitted: a test refuses a fit in `benchmarks/known.py` on rows without a line here. "
+            "Of a row that is far off read the configuration again, and write what is known of "
+            "its cause into `benchmarks/blind.toml`.",
             "",
         ]
     )

@@ -2,7 +2,30 @@
 
 from __future__ import annotations
 
+import functools
+from pathlib import Path
+
+from pydantic import Field
+
+from planner.describe.base import Description
+from planner.describe.files import read_toml
 from planner.evidence.runs.run import Run
+
+
+class Reason(Description):
+    """Why rows of a source are far off."""
+
+    source: str
+    """Name of the source, or its beginning."""
+    rows: tuple[str, ...] = ()
+    """The rows; empty: all rows of the source."""
+    text: str = Field(min_length=10)
+
+
+class Reasons(Description):
+    """Contents of `blind.toml`."""
+
+    reasons: tuple[Reason, ...]
 
 
 def _even(run: Run) -> bool:
@@ -129,6 +152,22 @@ def doubtful(run: Run) -> bool:
 def cause(run: Run) -> str:
     """Return the known cause of a run's large error; empty if unknown."""
     found = (text for source, holds, text in CAUSES if source in run.source and holds(run))
+    return next(found, None) or reason(run.source, run.row_id)
+
+
+@functools.cache
+def _reasons() -> tuple[Reason, ...]:
+    path = Path(__file__).with_name("blind.toml")
+    return Reasons.described(read_toml(path), where=path.name).reasons
+
+
+def reason(source: str, row: str) -> str:
+    """Return why a row of benchmarks/evidence is far off; "not known" if nobody knows."""
+    found = (
+        item.text
+        for item in _reasons()
+        if source.startswith(item.source) and (not item.rows or row in item.rows)
+    )
     return next(found, "not known")
 
 
