@@ -17,7 +17,7 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 import typer
-from known import reason
+from known import reason, remarks
 from published import published_runs
 
 import planner
@@ -212,6 +212,8 @@ def page(lines: Sequence[Line]) -> str:
             "",
             *source_table(lines),
             "",
+            *(f"{item.version}: {item.text}." for item in remarks().scorings),
+            "",
             f"## Rows off by more than {100 * FAR:.0f} %",
             "",
             "When first scored; their configurations were read a second time.",
@@ -220,8 +222,8 @@ def page(lines: Sequence[Line]) -> str:
             "",
             "## How a row is added",
             "",
-            "Write it into a CSV of `benchmarks/evidence/`, one file per source, with the columns "
-            "of [own-runs.md](../howto/own-runs.md#what-the-row-of-a-run-leaves-open). `source_ref` "
+            "Write it into a CSV of `benchmarks/evidence/`, one file per source. Its columns are in "
+            "[own-runs.md](../howto/own-runs.md#what-the-row-of-a-run-leaves-open). `source_ref` "
             "names the document, or the repository with its commit; `date` is when it was "
             "published, `software` what it ran with, `added` the day. A cell that the source does "
             "not state stays empty. A row that a reader would doubt is marked `low` in "

@@ -22,9 +22,18 @@ class Reason(Description):
     text: str = Field(min_length=10)
 
 
-class Reasons(Description):
+class Scoring(Description):
+    """What sets one scoring of the rows apart from the others."""
+
+    version: str
+    """Version as in the ledger."""
+    text: str = Field(min_length=10)
+
+
+class Remarks(Description):
     """Contents of `blind.toml`."""
 
+    scorings: tuple[Scoring, ...]
     reasons: tuple[Reason, ...]
 
 
@@ -156,16 +165,17 @@ def cause(run: Run) -> str:
 
 
 @functools.cache
-def _reasons() -> tuple[Reason, ...]:
+def remarks() -> Remarks:
+    """Read what is known of scorings and of rows that were far off."""
     path = Path(__file__).with_name("blind.toml")
-    return Reasons.described(read_toml(path), where=path.name).reasons
+    return Remarks.described(read_toml(path), where=path.name)
 
 
 def reason(source: str, row: str) -> str:
     """Return why a row of benchmarks/evidence is far off; "not known" if nobody knows."""
     found = (
         item.text
-        for item in _reasons()
+        for item in remarks().reasons
         if source.startswith(item.source) and (not item.rows or row in item.rows)
     )
     return next(found, "not known")
