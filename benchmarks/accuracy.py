@@ -298,9 +298,15 @@ def choice_table(backtest: Backtest) -> list[str]:
     return lines
 
 
+def told_rows(backtest: Backtest) -> list[Score]:
+    """Select the timed rows of the ultrascale set whose memory tells their build."""
+    timed = [row for row in backtest.scores if row.error is not None]
+    return [row for row in timed if row.run.told_by_memory and "ultrascale" in row.run.source]
+
+
 def build_table(backtest: Backtest) -> list[str]:
     """Make the table of errors and ranking of sound layouts of one job within one build."""
-    told = [row for row in backtest.scores if row.run.told_by_memory and row.error is not None]
+    told = told_rows(backtest)
     lines = [
         "| model | gathered inputs | sound | of | median error | mean error | rank correlation | "
         "with the others | regret |",
@@ -323,7 +329,7 @@ def build_table(backtest: Backtest) -> list[str]:
 
 def stall_table(backtest: Backtest) -> list[str]:
     """Make the table of stalled runs, by build and with or without a pipeline."""
-    told = [row for row in backtest.scores if row.run.told_by_memory and row.error is not None]
+    told = told_rows(backtest)
     counts: dict[tuple[bool, bool], list[bool]] = defaultdict(list)
     for row in told:
         key = row.run.framework.kernels.saves_gathered, row.run.layout.pp > 1

@@ -222,7 +222,7 @@ def page(lines: Sequence[Line]) -> str:
             "",
             "## How a row is added",
             "",
-            "Write it into a CSV of `benchmarks/evidence/`, one file per source. Its columns are in "
+            "Write it into a CSV of `benchmarks/evidence/`, one per source. Its columns are in "
             "[own-runs.md](../howto/own-runs.md#what-the-row-of-a-run-leaves-open). `source_ref` "
             "names the document, or the repository with its commit; `date` is when it was "
             "published, `software` what it ran with, `added` the day. A cell that the source does "
