@@ -178,6 +178,10 @@ class OptimizerConstants(Description):
     """Memory traffic of an unfused optimizer over that of a fused one."""
     host_fraction: Quantity
     """Fraction of the host's memory bandwidth that an optimizer update on the CPU reaches."""
+    unbound_fraction: Quantity
+    """Rate of this update if several ranks share the cores of a node, over that of bound ranks."""
+    staging_bytes_per_s: Quantity
+    """Rate at which the host copies pageable memory to the pinned buffer of a transfer [B/s]."""
 
 
 class StepConstants(Description):

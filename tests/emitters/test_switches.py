@@ -99,6 +99,9 @@ def test_files_say_each_thing_once() -> None:
     assert plan.count("compile") == 1
 
 
+OF_OFFLOAD = ("pageable", "unbound")
+"""Switches of offloaded layouts; `unbound` is an option of launchers, which no file states."""
+
 _NO_CONFIGURATION = (
     "README.md", "data.args", "job.sh", "layout.json", "rank.sh", "submit.sh", "torchtitan.toml",
 )  # fmt: skip
@@ -110,7 +113,7 @@ _NO_CONFIGURATION = (
         (name, switch)
         for name, switch in WRITTEN
         if not load_framework(name).switches[switch].environment
-        and switch not in ("flash-attention-3", *OF_EXPERTS)
+        and switch not in ("flash-attention-3", *OF_OFFLOAD, *OF_EXPERTS)
     ],
 )
 def test_switches_are_read_back(name: str, switch: str, tmp_path: Path) -> None:
@@ -130,6 +133,31 @@ def test_switches_are_read_back(name: str, switch: str, tmp_path: Path) -> None:
     )
     assert job.framework is not None
     assert _on(framework) <= _on(job.framework), job.notes
+
+
+@pytest.mark.parametrize("name", ["deepspeed", "deepspeed+pageable"])
+def test_pageable_memory_is_written_and_read_back(name: str, tmp_path: Path) -> None:
+    layout = Layout(dp=4, zero_stage=3, offload="all-cpu")
+    config = files_of("llama-3-8b", "polaris", 1, layout, name)["ds_config.json"]
+    assert config.count("pin_memory") == 2
+    (tmp_path / "ds_config.json").write_text(config, encoding="utf-8")
+    found = read_configuration(str(tmp_path / "ds_config.json"))
+    job = complete_layout(load_model("llama-3-8b"), load_machine("polaris"), found, nodes=1)
+    assert job.framework is not None
+    assert job.framework.offloading.pinned is ("pageable" not in name)
+
+
+@pytest.mark.parametrize(("name", "binds"), [("deepspeed", True), ("deepspeed+unbound", False)])
+def test_torchrun_gives_ranks_that_update_on_the_host_their_own_cores(
+    name: str, binds: bool
+) -> None:
+    # torch 2.13 distributed/run.py: OMP_NUM_THREADS = 1 for several processes unless it is set
+    for offload in ("none", "optimizer-cpu"):
+        layout = Layout(dp=2, zero_stage=3, offload=offload)
+        script = files_of("gpt2", "vsc-5", 1, layout, name)["job.sh"]
+        on = binds and offload != "none"
+        assert ("--numa-binding=exclusive" in script) is on
+        assert ("export OMP_NUM_THREADS=64" in script) is on  # 128 cores, two ranks
 
 
 def _on(framework: Framework) -> set[str]:

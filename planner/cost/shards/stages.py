@@ -29,7 +29,7 @@ from planner.describe.model.block import Block
 
 _MAX_WITHOUT_DEDUPLICATION = 16
 """Up to this many layouts, computing each directly is faster than deduplicating."""
-_OF_STATES = ("dp_shard", "zero_stage", "reshard", "offload", "tiles")
+_OF_STATES = ("dp_shard", "zero_stage", "reshard", "offload")
 """Columns that affect only the parameters and states of a rank."""
 _OF_WORK = (
     "sequence_parallel", "ulysses", "micro_batch", "grad_accumulation", "recompute",

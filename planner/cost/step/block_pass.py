@@ -65,7 +65,7 @@ class Pass(Arrays):
 
 
 _SHAPES = (
-    "micro_batch", "tp", "cp", "ulysses", "ep", "etp", "sequence_parallel", "recompute",
+    "micro_batch", "tp", "cp", "ulysses", "ep", "etp", "sequence_parallel", "recompute", "tiles",
     "recompute_layers", "recompute_every", "recompute_span", "recompute_modules",
 )  # fmt: skip
 """Layout columns that determine a rank's work in one pass of a block."""

@@ -46,7 +46,9 @@ def host_pass_s(scenario: Scenario, block: Block, layouts: Layouts, groups: Grou
     layer = block.kind == "layer"
     repeats = np.where(layouts.recomputes_layers & layer, 1, 0)
     attention = scenario.workload.attention
-    kernels = num_kernels(block, attention) * (1 + _BACKWARD_KERNELS + repeats)
+    # every tile of a layer's product is a product and a clone
+    tiled = 2 * len(block.gemms) * layer * (layouts.tiles - 1)
+    kernels = (num_kernels(block, attention) + tiled) * (1 + _BACKWARD_KERNELS + repeats)
     kernels = kernels + _repeated_kernels(block, attention, layouts)
     graphed = host.graphed.value if host.graphed is not None and layer else 0.0
     issued = kernels * (1 - graphed) * device.launch_s.value * host.dispatch_ratio.value

@@ -71,13 +71,28 @@ def _moments(stages: Stages) -> float:
     return moment_bytes(stages.scenario.workload.optimizer, stages.states)
 
 
+def host_copy_s(stages: Stages, size: Float) -> Float:
+    """Time to copy `size` bytes of a rank over the host link [s].
+
+    Counted: the link's rate; of pageable memory first the staging copy. Left out: NUMA, ranks that
+    fill the host's memory bandwidth. offload.md#copies-between-device-and-host.
+
+    >>> stages = Stages.of_pipeline(make_scenario("gpt2-xl", "deepspeed"), Layout())
+    >>> round(host_copy_s(stages, np.asarray(25e9)).item(), 6)
+    1.0
+    """
+    link = size / stages.scenario.machine.node.host_link_bytes_per_s.value
+    staging = step_constants().optimizer.staging_bytes_per_s.value
+    return link if stages.scenario.framework.offloading.pinned else link + size / staging
+
+
 def offload_step_s(stages: Stages) -> Float:
     """Offloaded optimizer step: update on the CPU, then upload of weights [s].
 
-    Counted: host memory traffic at the fraction of its peak that Adam was measured to reach; before
-    it, disk reads and writes of gradients and states, once each; upload of weights that live on the
-    device. Left out: NUMA, a delayed update, reading ahead. Ren et al. 2021 (ZeRO-Offload,
-    arXiv:2101.06840); Rajbhandari et al. 2021 (ZeRO-Infinity, arXiv:2104.07857).
+    Counted: host memory traffic at the fraction of its peak that Adam was measured to reach, less
+    if ranks share cores; disk reads and writes of gradients and states, once each; upload of
+    weights that live on the device. Left out: NUMA, a delayed update, reading ahead. Ren et al.
+    2021 (ZeRO-Offload, arXiv:2101.06840); Rajbhandari et al. 2021 (arXiv:2104.07857).
 
     >>> scenario = make_scenario("gpt2-xl", "deepspeed")
     >>> layout = Layout(dp=4, zero_stage=2, offload="optimizer-cpu")
@@ -89,11 +104,13 @@ def offload_step_s(stages: Stages) -> Float:
     layouts, size = stages.layouts, stages.states
     per_node = np.minimum(node.num_devices, layouts.world)
     owned = stages.params.trainable_sharded
-    returned = owned * workload.compute_bytes / node.host_link_bytes_per_s.value
-    rate = node.host_memory_bytes_per_s.value * step_constants().optimizer.host_fraction.value
-    on_cpu = per_node * owned * host_update_bytes(stages) / rate
-    gradients = stages.scenario.framework.offloading.step_gradient_bytes
-    states = per_node * owned * (size.master_bytes + _moments(stages) + gradients)
+    returned = host_copy_s(stages, owned * workload.compute_bytes)
+    constants, moves = step_constants().optimizer, stages.scenario.framework.offloading
+    rate = node.host_memory_bytes_per_s.value * constants.host_fraction.value
+    shares = (per_node > 1) & (not moves.bound)
+    rates = rate * np.where(shares, constants.unbound_fraction.value, 1.0)
+    on_cpu = per_node * owned * host_update_bytes(stages) / rates
+    states = per_node * owned * (size.master_bytes + _moments(stages) + moves.step_gradient_bytes)
     on_disk = np.full_like(states, np.inf)
     if disk := node.local_disk:
         on_disk = states / disk.read_bytes_per_s.value + states / disk.write_bytes_per_s.value
@@ -120,28 +137,31 @@ def gradient_transfer_s(stages: Stages) -> Float:
     summed = layouts.shards_weights | (m > 1)
     size = np.where(summed, stages.states.gradient_bytes * moves.gradient_transfers, 0.0)
     size = stages.params.trainable_sharded * (size + moves.step_gradient_bytes / m)
-    sent = size / stages.scenario.machine.node.host_link_bytes_per_s.value
-    return np.where(layouts.keeps_states, 0.0, sent)
+    return np.where(layouts.keeps_states, 0.0, host_copy_s(stages, size))
 
 
 def parameter_transfer_s(stages: Stages) -> Float:
     """Upload of a rank's parameter shard to the device, once, before it is gathered [s].
 
-    Counted: weights in their stored format, fp32 if the optimizer's copy is the only one; the
-    slower of the host link and, for weights on disk, the node's disk, which its ranks share. Left
-    out: overlap with computation. Rajbhandari et al. 2021, arXiv:2104.07857;
-    offload.md#host-memory-loading-offload.
+    Counted: weights in their stored format, fp32 if the optimizer's copy is the only one; launch
+    and wait of each matrix's copy that the host awaits, each the host time of a kernel; the slower
+    of the host link and, for weights on disk, the node's disk, which its ranks share. Left out:
+    overlap with computation, vectors, which DeepSpeed keeps on the device. Rajbhandari et al. 2021,
+    arXiv:2104.07857; offload.md#copies-between-device-and-host.
 
-    >>> scenario = make_scenario("gpt2-xl", "deepspeed")
     >>> layout = Layout(dp=4, zero_stage=3, offload="all-cpu")
-    >>> round(parameter_transfer_s(Stages.of_pipeline(scenario, layout)).item(), 4)  # a fourth
-    0.0312
+    >>> stages = Stages.of_pipeline(make_scenario("gpt2-xl", "fsdp2"), layout)
+    >>> round(parameter_transfer_s(stages).item(), 4)       # a fourth, in fp32
+    0.0623
     """
     layouts, node = stages.layouts, stages.scenario.machine.node
     size = stages.weight_shard_bytes
     if not stages.states.sharded_weight_bytes:
         size = size + stages.params.trainable_sharded * stages.states.master_bytes
-    link = size / node.host_link_bytes_per_s.value
+    framework, launch = stages.scenario.framework, stages.scenario.machine.device.launch_s.value
+    waits = 0.0 if framework.offloading.overlap_weights else 2 * framework.host.dispatch_ratio.value
+    counts = [np.asarray(sum(w.copies for w in b.weights if w.columns > 1)) for b in stages.blocks]
+    link = host_copy_s(stages, size) + waits * launch * stages.total(counts)
     per_node = np.minimum(node.num_devices, layouts.world)
     disk = node.local_disk
     read = per_node * size / disk.read_bytes_per_s.value if disk else np.full_like(size, np.inf)
@@ -155,23 +175,22 @@ def offload_pass_s(stages: Stages, forward_s: Float, backward_s: Float) -> Float
     Counted: upload of weights before forward and backward, gradient transfers; activations down and
     up over the host link, all ranks of a node at once (torchtune 0.6,
     training/_activation_offloading.py); transfers that the framework overlaps hide behind the
-    passes. Left out: kernels queued before an awaited copy, unpinned copies.
-    offload.md#host-memory-loading-offload.
+    passes. Left out: kernels queued before an awaited copy. offload.md#host-memory-loading-offload.
 
     >>> layout, second = Layout(dp=4, zero_stage=3, offload="all-cpu"), np.asarray(1.0)
-    >>> for name in ("deepspeed", "fsdp2"):     # twice 16 bits of weights; fp32 gradients
+    >>> for name in ("deepspeed", "fsdp2"):     # awaited weights, twice; fp32 gradients
     ...     stages = Stages.of_pipeline(make_scenario("gpt2-xl", name), layout)
-    ...     left = offload_pass_s(stages, second, second)
-    ...     print(round(left.item() / (stages.scenario.model.num_params / 4 / 25e9), 2))
-    4.0
-    4.0
+    ...     left = offload_pass_s(stages, second, second) / parameter_transfer_s(stages)
+    ...     print(round(left.item(), 2))
+    2.0
+    1.0
     """
     moves = stages.scenario.framework.offloading
     fetch, sent = parameter_transfer_s(stages), gradient_transfer_s(stages)
-    link = stages.scenario.machine.node.host_link_bytes_per_s.value
-    activation_transfer = moved_bytes(stages) / link
-    hidden = np.where(moves.overlap_weights, fetch, 0.0)
-    behind = hidden + np.where(moves.overlap_gradients, sent, 0.0)
+    activation_transfer = host_copy_s(stages, moved_bytes(stages))
+    # the host stages pageable memory itself, so that it launches nothing meanwhile
+    hidden = np.where(moves.overlap_weights and moves.pinned, fetch, 0.0)
+    behind = hidden + np.where(moves.overlap_gradients and moves.pinned, sent, 0.0)
     # activations use one direction of the link per pass: down in forward, up in backward
     overlapped = np.where(moves.overlap_activations, activation_transfer, 0.0)
     left = np.maximum(np.maximum(hidden, overlapped) - forward_s, 0.0)

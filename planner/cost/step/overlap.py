@@ -61,6 +61,12 @@ def exposed_traffic(
     later = _behind(traffic.before_later_forward_s, forward_s, first, contention)
     gathers = layouts.gathers_per_step(framework)
     back = _behind(around_backward, backward_s, first, contention)
+    if not (framework.offloading.overlap_weights and framework.offloading.pinned):
+        # the host awaits each copy to the device, and with it the gather queued before it
+        awaits, reducing = layouts.offloads_weights, _behind(reduced, backward_s, first, contention)
+        ahead = np.where(awaits, traffic.before_forward_s, ahead)
+        later = np.where(awaits, traffic.before_later_forward_s, later)
+        back = np.where(awaits, around_backward - reduced + reducing, back)
     updates = traffic.parameters_s
     if rules.overlap_parameters:
         updates = np.maximum(updates - forward_s, 0.0)

@@ -197,6 +197,10 @@ class Offloading(Description):
     """Copies of weights to the device overlap computation; else the host waits for each copy."""
     overlap_gradients: bool = False
     """Copies of gradients to the host overlap backward."""
+    pinned: bool = True
+    """Copies use page-locked host memory; else the host stages every byte and waits for it."""
+    bound: bool = True
+    """Ranks that update on the host have cores of their own; else they share those of the node."""
     fused_update: bool = True
     """One kernel updates the states on the host, if the device's is fused; else one kernel per
     operation."""

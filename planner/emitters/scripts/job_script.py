@@ -134,10 +134,20 @@ class _Script:
             variables |= launch.device_environment if self.per_device else launch.node_environment
         if (network := self.job.machine.network) is not None:
             variables |= network.environment
+        if self._binds:
+            # torchrun and `accelerate launch` set it to 1 otherwise
+            cores = int(self.job.machine.node.num_cores.value)
+            variables["OMP_NUM_THREADS"] = str(max(cores // self.job.ranks_per_node, 1))
         if self.recipe.launcher == "ezpz":
             words = self.system.inherited
             variables |= dict(zip(words, self._filled(words.values()), strict=True))
         return variables | dict(self.recipe.environment)
+
+    @property
+    def _binds(self) -> bool:
+        """Whether a node's launcher gives ranks cores of their own, for updates on the host."""
+        updates = self.job.layout.offload != "none" and self.job.framework.offloading.bound
+        return updates and not self.per_device and self.job.ranks_per_node > 1
 
     def _stray_variables(self) -> set[str]:
         """Variables of all networks of the machine and of one process per device."""
@@ -171,7 +181,9 @@ class _Script:
             return BREAK.join([start, *self.system.meeting, program])
         if self.recipe.launcher == "none":
             return f"python3 -u {program}"
-        return BREAK.join([f"torchrun {BREAK.join(self._filled(self.system.torchrun))}", program])
+        binds = self._binds and job.machine.device.runtime == "cuda"
+        words = [*self._filled(self.system.torchrun), *["--numa-binding=exclusive"] * binds]
+        return BREAK.join([f"torchrun {BREAK.join(words)}", program])
 
     def _filled(self, words: Iterable[str], exported: Iterable[str] = ()) -> list[str]:
         """Fill in words of the batch system for the job."""

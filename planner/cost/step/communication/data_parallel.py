@@ -185,10 +185,10 @@ def _first_bucket(stages: Stages) -> Float:
 
 
 def _num_units(stages: Stages) -> Float:
-    """Number of gathered units of a stage: its parameters over those of its largest layer."""
+    """Number of gathered units of a stage: the tiles of its parameters over its largest layer."""
     largest, elements = stages.params.largest_layer, stages.params.unsharded
     layer = np.where(largest > 0, largest, elements)
-    return np.maximum(elements / np.maximum(layer, 1), 1.0)
+    return np.maximum(elements / np.maximum(layer, 1), 1.0) * stages.layouts.tiles
 
 
 def num_buckets(stages: Stages, bucket: float) -> Float:

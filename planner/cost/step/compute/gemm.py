@@ -121,6 +121,8 @@ class _LocalGemm:
     k: Float
     batch: Float
     rate: ArrayLike
+    tiles: Float
+    """Products one after another, each with n columns (memory-centric tiles of the weights)."""
 
     @classmethod
     def of(
@@ -144,7 +146,10 @@ class _LocalGemm:
         if gemm.experts:
             # a single expert is an ordinary product
             rate = np.where(batch > 1, rates.grouped, rates.gemm)
-        return cls(m / gemm.pieces, n, k, batch, rate)
+        is_tiled = gemm.quantizable and not (gemm.experts or gemm.copies or gemm.convolution)
+        tiles = np.where(is_tiled, np.minimum(layouts.tiles, n), 1.0)
+        n = np.where(tiles > 1, np.ceil(n / tiles), n)
+        return cls(m / gemm.pieces, n, k, batch, rate, tiles)
 
     def operands(self, element: float, weight_gradient: float) -> list[tuple[ArrayLike, ...]]:
         """Return arguments of the output, input-gradient and weight-gradient products."""
@@ -200,7 +205,8 @@ def _distinct_gemms_s(
 ) -> Float:
     """Times (products, ...) of all `operands`, computed once per distinct layout [s]."""
     # recompute and the split of norms do not affect products
-    first, index = distinct(layouts.micro_batch, layouts.cp, layouts.tp, layouts.ep, layouts.etp)
+    names = ("micro_batch", "cp", "tp", "ep", "etp", "tiles")
+    first, index = distinct(*(getattr(layouts, name) for name in names))
     table = _stack_operands(operands, tokens.shape)
     if len(first) < tokens.size:
         table = table.reshape(*table.shape[:2], -1)[..., first]
@@ -266,13 +272,17 @@ def _with_surrounding_kernels(
     forward = seconds[0] + casts[0] + unpack + gemm.norm_bytes * weight_pass
     dgrad = seconds[1] + casts[1] if gemm.input_gradient else np.zeros_like(forward)
     dgrad = dgrad + unpack * gemm.input_gradient
-    forward, dgrad = gemm.pieces * forward, gemm.pieces * dgrad
+    # tiles are computed one after another; DeepSpeed clones and joins their outputs (tiling.py)
+    tiles, pieces, moved_s = product.tiles, gemm.pieces, gemm.pieces * m * element / rates.memory
+    joined = np.where(tiles > 1, 4 * moved_s * n * tiles, 0.0)
+    summed = 3 * moved_s * k * (tiles - 1) * gemm.input_gradient
+    forward, dgrad = pieces * tiles * forward + joined, pieces * tiles * dgrad + summed
     if not gemm.weight_gradient:
         return forward, dgrad, np.zeros_like(forward)
-    wgrad = gemm.pieces * (seconds[2] + casts[2])
+    wgrad = pieces * tiles * (seconds[2] + casts[2])
     if framework.kernels.fused_gradient_accumulation or gemm.copies:
         return forward, dgrad, wgrad
-    accumulate = batch * n * k * (element + added) / rates.memory
+    accumulate = batch * n * tiles * k * (element + added) / rates.memory
     sums = gemm.pieces * (gemm.pieces > 1) + (layouts.num_microbatches > 1)
     return forward, dgrad, wgrad + sums * accumulate
 
