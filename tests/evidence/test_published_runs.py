@@ -396,10 +396,51 @@ def test_parts_of_a_step_on_256_nodes_of_aurora(
     assert (run.layout.zero_stage, run.layout.recompute) == (1, "none")  # the launcher's defaults
     (item,) = score([run]).scores
     parts = item.estimate.step_time_parts_s
-    assert parts["forward"] == pytest.approx(0.715, rel=0.15)
-    assert parts["backward"] == pytest.approx(2.40 - 1.178, rel=0.15)
+    assert parts["forward"] == pytest.approx(0.715, rel=0.05)
+    assert parts["backward"] == pytest.approx(2.40 - 1.178, rel=0.05)
     assert parts["gradient_reduction"] == pytest.approx(1.178, rel=0.15)
     assert parts["optimizer"] + parts["parameter_update_gathering"] == pytest.approx(
         0.161, rel=0.15
     )
     assert item.estimate.step_time_s == pytest.approx(3.41, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("framework", "tokens", "vocabulary", "tokens_per_s"),
+    [
+        ("fsdp2", 2048, 256_000, 145_900),
+        ("fsdp2+compile", 2048, 256_000, 152_600),
+        ("fsdp2+compile", 8192, 128_000, 248_400),
+    ],
+)
+def test_fsdp_on_two_nodes_of_sunspot(
+    framework: str, tokens: int, vocabulary: int, tokens_per_s: float
+) -> None:
+    """saforem2/ezpz @1229a17, docs/examples/fsdp-tp.md: agpt-2b, two sequences on each of 24 tiles,
+    FSDP2 resharding after forward; eager, and compiled with a memory budget of 0.5, which repeats
+    cheap operations alone. No constant was fitted on these runs."""
+    model = Model.described(
+        {
+            "name": "agpt-2b",
+            "family": "llama",
+            "source": "saforem2/ezpz @1229a17, src/ezpz/examples/fsdp_tp.py",
+            "num_layers": 12,
+            "hidden_size": 2048,
+            "num_heads": 16,
+            "num_kv_heads": 4,
+            "head_dim": 128,
+            "ffn_size": 11008,
+            "vocab_size": vocabulary,
+            "max_sequence_length": 8192,
+            "tied_embeddings": False,
+            "gated_mlp": True,
+            "activation": "silu",
+            "norm": "rmsnorm",
+            "position": "rope",
+        }
+    )
+    job: dict[str, Any] = {"sequence_length": tokens, "global_batch": 48}
+    asked = scenario(model, framework, "aurora", **job)
+    layouts = Layouts.of(Layout(dp=24, zero_stage=3, micro_batch=2))
+    estimate = estimate_layouts(asked, layouts)[0]
+    assert estimate.step_time_s == pytest.approx(48 * tokens / tokens_per_s, rel=0.1)

@@ -112,7 +112,7 @@ def _loss(sizes: Sizes, vocab: int) -> tuple[Pointwise, tuple[Saved, ...], tuple
         saved_bytes, output_bytes = FP32, e * (_holds_logits(sizes) + sizes.model.logits_softcap)
     elif kernels.loss.startswith("vocab-parallel"):
         # max, subtract, exponentiate, sum, divide in fp32, in place (Megatron-LM)
-        forward, backward, saved_bytes, working = cast + 28, 8 + cast, FP32, e
+        forward, backward, saved_bytes, working = cast + 32, 8 + cast, FP32, e
         # or on a copy, while the caller still holds the original (nanotron)
         working += FP32 * kernels.loss.endswith("copy")
     elif kernels.loss == "fused-linear":

@@ -15,12 +15,24 @@ from planner.describe.base import (
     Memory,
     Power,
     Rate,
+    Share,
     Storage,
 )
 
 Precision = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8"]
 
 Runtime = Literal["cuda", "rocm", "xpu", "cpu"]
+
+
+class AttentionCurve(Description):
+    """How the rate of fused attention falls from `attention_efficiency`, by measured kernels."""
+
+    half_rate_tokens: Count
+    """Length of a sequence piece at which attention reaches half of its rate [tokens]."""
+    head_dim_power: Share
+    """Exponent by which the rate falls with heads narrower than 128; 0: it does not."""
+    backward_efficiency: Fraction
+    """Rate of the backward kernel over that of the forward kernel."""
 
 
 class Device(Description):
@@ -59,6 +71,8 @@ class Device(Description):
     """Rate of convolutions on matrix units / rate of one large GEMM."""
     attention_efficiency: Fraction
     """Fraction of the 16-bit peak that fused attention (forward) reaches on long sequences."""
+    attention_curve: AttentionCurve | None = None
+    """How the rate of fused attention falls; None: as the constants of steps say."""
     memory_efficiency: Fraction
     """Fraction of the memory bandwidth that streaming kernels reach."""
     launch_s: Duration

@@ -146,16 +146,16 @@ def _attention_times(
         # ring attention cuts the sequence into two pieces per rank
         piece = attention.keys * sequence / np.where(layouts.ring > 1, 2 * layouts.ring, 1)
         if workload.documents and workload.packing == "packed":
-            packed_s = _packed_documents_s(attention, tokens, workload, piece)
+            packed_s = _packed_documents_s(attention, tokens, workload, piece, rates)
             forward = packed_s / heads / rates.attention
         else:
             flop = attention_flop(attention, tokens, sequence, skips_masked=True) / heads
-            forward = flop / (rates.attention * _attention_efficiency(attention, piece))
+            forward = flop / (rates.attention * _attention_efficiency(attention, piece, rates))
         if attention.causal and rates.uneven_context:
             # the last rank attends to all blocks but half its own: n - 1/2; an even split is n / 2
             forward = forward * (2 - 1 / layouts.ring)
-        ratio, efficiency = values.backward_flop_ratio.value, values.backward_efficiency.value
-        return forward, ratio * forward / efficiency
+        efficiency = rates.attention_curve.backward_efficiency.value
+        return forward, values.backward_flop_ratio.value * forward / efficiency
     batch = layouts.micro_batch * attention.num_heads / heads / layouts.ulysses
     rows, sequence = attention.queries * sequence / layouts.ring, attention.keys * sequence
     # heads that are not a multiple of what matrix units read at a time leave them idle
@@ -175,19 +175,19 @@ def _attention_times(
     return scores + context, 2 * (scores + context)
 
 
-def _attention_efficiency(attention: Attention, piece: Float) -> Float:
+def _attention_efficiency(attention: Attention, piece: Float, rates: DeviceRates) -> Float:
     """Fraction of the rate that fused attention reaches with short pieces and narrow heads [1]."""
-    values = step_constants().attention
-    width = min(1.0, attention.qk_dim / values.full_rate_head_dim.value)
-    return width**values.head_dim_power.value * piece / (piece + values.half_rate_tokens.value)
+    curve = rates.attention_curve
+    width = min(1.0, attention.qk_dim / step_constants().attention.full_rate_head_dim.value)
+    return width**curve.head_dim_power.value * piece / (piece + curve.half_rate_tokens.value)
 
 
 def _packed_documents_s(
-    attention: Attention, tokens: Float, workload: Workload, piece: Float
+    attention: Attention, tokens: Float, workload: Workload, piece: Float, rates: DeviceRates
 ) -> Float:
     """Fused attention of packed documents, which attend only to themselves, at 1 FLOP/s [s]."""
     keys, times = np.asarray(workload.documents, dtype=float).T
     tokens_of = keys * times
     flop = attention_flop(attention, tokens_of / tokens_of.sum(), keys, skips_masked=True)
-    reach = _attention_efficiency(attention, np.minimum(keys, np.asarray(piece)[..., None]))
+    reach = _attention_efficiency(attention, np.minimum(keys, np.asarray(piece)[..., None]), rates)
     return tokens * (flop / reach).sum(axis=-1)

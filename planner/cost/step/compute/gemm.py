@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from planner.cost.arrays import Float, distinct
-from planner.cost.constants import step_constants
+from planner.cost.constants import AttentionConstants, step_constants
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.tensor_split import expert_load, split_over
 from planner.describe.framework.framework import Framework
+from planner.describe.machine.hardware import AttentionCurve
 from planner.describe.model.block import Gemm
 
 
@@ -27,6 +28,7 @@ class DeviceRates:
     winograd: float
     head: float
     attention: float
+    attention_curve: AttentionConstants | AttentionCurve
     uneven_context: bool
     memory: float
     units: float
@@ -52,6 +54,7 @@ class DeviceRates:
             attention=machine.peak(base)
             * device.attention_efficiency.value
             * framework.kernels.attention_fraction.value,
+            attention_curve=device.attention_curve or step_constants().attention,
             uneven_context=uneven is not None and uneven.value,
             memory=device.memory_bytes_per_s.value * device.memory_efficiency.value,
             units=device.num_units.value,
