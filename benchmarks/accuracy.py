@@ -23,7 +23,7 @@ import typer
 from amp import amp_runs
 from blind import tables as evidence
 from conformal import distribution, quantiles
-from known import cause, doubtful, fitted
+from known import cause, doubtful, fitted, memory_cause
 from published import published_runs
 from residual_table import TeachingResidual, write_table
 from simumax import simumax_runs
@@ -38,6 +38,8 @@ from planner.evidence.scores import MISSING_RANKS, Score, ranks_are_known
 
 ROOT = Path(__file__).parent.parent
 FILES = ("runs.csv", "ultrascale.csv")
+LARGE_MEMORY_ERROR = 0.15
+"""A relative error of memory above this is listed with its cause."""
 STALLED = 0.6
 """A run whose framework awaits collectives stalled if estimate / measured is below this."""
 
@@ -366,6 +368,28 @@ def memory_table(backtest: Backtest) -> list[str]:
     return lines
 
 
+def memory_causes_table(backtest: Backtest) -> list[str]:
+    """Make the table of large memory errors, by source and cause."""
+    groups: dict[tuple[str, str], list[float]] = defaultdict(list)
+    counts: dict[str, int] = defaultdict(int)
+    for item in backtest.scores:
+        if item.run.memory_bytes is None:
+            continue
+        error = 1 / memory_ratio(item) - 1
+        counts[item.run.source] += 1
+        if abs(error) > LARGE_MEMORY_ERROR:
+            groups[item.run.source, memory_cause(item.run)].append(error)
+    return [
+        "| source | rows | of | from | to | cause |",
+        "|---|---:|---:|---:|---:|---|",
+        *(
+            f"| {source} | {len(errors)} | {counts[source]} | {percent(min(errors))} | "
+            f"{percent(max(errors))} | {text} |"
+            for (source, text), errors in sorted(groups.items())
+        ),
+    ]
+
+
 def report(
     backtest: Backtest,
     items: list[Score],
@@ -421,6 +445,11 @@ def report(
         "A source that mixes two builds of its software does not say which ran; the build that is "
         "nearer to the measured memory is taken. Such a row says nothing of the estimate of memory "
         "and shapes no interval.",
+        "",
+        f"Rows whose memory is off by more than {100 * LARGE_MEMORY_ERROR:.0f} %, in bytes of the "
+        "hidden size h, the sequence s, the micro-batch b and the vocabulary V:",
+        "",
+        *memory_causes_table(backtest),
         "",
         "Of whole devices, as the driver sees them or with what the allocator holds, lay measured "
         "over estimated memory",

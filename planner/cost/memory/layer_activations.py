@@ -121,7 +121,8 @@ def layer_activations(scenario: Scenario, block: Block, layouts: Layouts) -> Lay
     freed = size(tuple(item for item in block.saved if item.until_ffn))
     after_ffn = size(block.after_ffn) + in_attention - freed
     ffn, attention = (size(items) for items in block.working)
-    ffn, attention = ffn + in_ffn, attention + in_attention
+    second = np.where(layouts.recompute_modules > 0, 0.0, freed)  # freed before attention's pass
+    ffn, attention = ffn + in_ffn, attention + in_attention - second
     # backward starts in the feed-forward: only its last GEMM has a weight gradient then
     down = np.where(ffn >= attention, _ffn_share(block, "down"), 1.0)
     recomputed, peak = size(block.repeating) + in_ffn, np.maximum(ffn, attention)

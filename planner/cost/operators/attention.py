@@ -29,10 +29,13 @@ def attention(sizes: Sizes, kind: LayerKind, *, cross: bool = False) -> Operator
     model, name = sizes.model, "cross_attention" if cross else "attention"
     heads, kv, eager = model.num_heads, model.num_kv_heads, sizes.workload.attention == "eager"
     gemms, qk_dim, v_dim, latent = _projections(sizes, name)
-    repeats = sizes.kernels.repeats_kv_heads or (eager and sizes.kernels.transformers_blocks)
-    keys = heads if repeats else kv
+    copied = model.written.key_copies in ("always", sizes.workload.attention)
+    copied = copied and sizes.kernels.transformers_blocks
+    keys = heads if copied or sizes.kernels.repeats_kv_heads else kv
     q, k, v, out = heads * qk_dim, keys * qk_dim, keys * v_dim, heads * v_dim
-    saved = [*_operands(sizes, name, q + k + v, out, cross=cross), *latent]
+    exact = {"scores": q + k, "all": q + k + v}.get(sizes.exact_attention, 0) * eager
+    qkv = sizes.element * (q + k + v) + (FP32 - sizes.element) * exact
+    saved = [*_operands(sizes, name, qkv, out, cross=cross), *latent]
     if sizes.saves_fp8:
         saved.append(Saved(f"{name}.out.fp8", out, "sharded", input_of=("out",), for_weights=1.0))
     pointwise: tuple[Pointwise, ...] = ()
@@ -56,7 +59,7 @@ def attention(sizes: Sizes, kind: LayerKind, *, cross: bool = False) -> Operator
 
 
 def _operands(
-    sizes: Sizes, name: str, qkv: int, out: int, *, cross: bool
+    sizes: Sizes, name: str, qkv_bytes: int, out: int, *, cross: bool
 ) -> tuple[Saved, Saved, Saved]:
     """Saved input of attention, its queries, keys and values together, and its output."""
     # without latent attention the norm is fused with the projection (Transformer Engine)
@@ -70,7 +73,7 @@ def _operands(
         readers += ("gate", "up")
     return (
         replace(entering, input_of=readers, for_weights=1.0, recomputed_with=norm),
-        Saved(f"{name}.qkv", sizes.element * qkv, "sharded", recomputed_with=up),
+        Saved(f"{name}.qkv", qkv_bytes, "sharded", recomputed_with=up),
         replace(leaving, input_of=("out",), for_weights=eager),
     )
 
@@ -170,8 +173,11 @@ def _scores(sizes: Sizes, name: str) -> Operators:
     """Scores of eager attention, per head and key: softmax, dropout and its mask."""
     heads, e, m = sizes.model.num_heads, sizes.element, sizes.mask
     fused = sizes.kernels.fused_softmax
-    softmax = (sizes.kernels.softmax_bytes or e) + e * sizes.model.attention_softcap
-    saved_bytes = softmax + (m + e) * bool(m)
+    exact = sizes.exact_attention
+    softmax = {"none": e, "softmax": sizes.kernels.softmax_bytes or e}.get(exact, FP32)
+    # the operand of the product with values, if it is not the softmax itself
+    operand = e * (bool(m) or (softmax != e and exact != "all"))
+    saved_bytes = softmax + e * sizes.model.attention_softcap + m + operand
     passes = 2 * e if fused else 8 * e
     dropout = (2 * e + m) * bool(m)
     kernels = (1 if fused else 4) + bool(m)

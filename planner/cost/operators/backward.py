@@ -114,7 +114,9 @@ def working(sizes: Sizes, experts: Experts | None) -> tuple[tuple[Saved, ...], .
     heads = model.num_heads * model.head_dim
     attention: tuple[Saved, ...] = (stream, Saved("gradient.qkv", 4 * e * heads, "sharded"))
     if sizes.workload.attention == "eager":
-        scores = 2 * e * model.num_heads
+        # of the softmax and its input; in fp32 until they are cast back
+        softmax = {"none": 2 * e, "softmax": e + (sizes.kernels.softmax_bytes or e)}
+        scores = softmax.get(sizes.exact_attention, 2 * FP32) * model.num_heads
         attention += (Saved("gradient.scores", scores, "sharded", scores=True),)
     return (stream, Saved("gradient.ffn", wide, "expert" if experts else "sharded")), attention
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from planner.cost.operators.sizes import FP32, Sizes
+from planner.cost.operators.sizes import FP32, Operators, Sizes
 from planner.describe.model.block import Block, Gemm, Pointwise, Saved, Split
 
 
@@ -67,23 +67,34 @@ def head(sizes: Sizes, block: Block) -> Block:
         saved += (Saved("pooler.input", e * h, "residual"),)
     if not model.output_head:
         return replace(block, pointwise=pointwise, saved=saved)
-    loss, loss_saved, working = _loss(sizes, vocab)
+    share = sizes.kernels.masked_head_share if model.head_transform else 1.0
     product = Gemm("head", vocab, h, "column", quantizable=False, pieces=sizes.kernels.loss_chunks)
+    loss, loss_saved, working = _loss(sizes, share * vocab)
+    transform = _transform(sizes, share) if model.head_transform else Operators()
     return replace(
         block,
-        gemms=(product,),
-        pointwise=(*pointwise, loss),
+        gemms=(*transform.gemms, replace(product, rows=share)),
+        pointwise=(*pointwise, *transform.pointwise, loss),
         saved=(
             *saved,
-            Saved("head.input", e * h, "gathered", for_weights=1.0),
+            *transform.saved,
+            Saved("head.input", share * e * h, "gathered", for_weights=1.0),
             *loss_saved,
-            *_output_and_pieces(sizes, vocab),
+            *_output_and_pieces(sizes, share * vocab),
         ),
         working=(working,),
     )
 
 
-def _output_and_pieces(sizes: Sizes, vocab: int) -> tuple[Saved, ...]:
+def _transform(sizes: Sizes, share: float) -> Operators:
+    """Dense layer, activation and norm of a share of the tokens before the projection (BERT)."""
+    h, stream = sizes.model.hidden_size, share * sizes.element * sizes.model.hidden_size
+    kernels = (Pointwise("head.transform", 4 * stream, 7 * stream, num_kernels=2),)
+    saved = (Saved("head.transform", 3 * stream, "residual"),)  # the input of each
+    return Operators((Gemm("head.dense", h, h, quantizable=False, rows=share),), (), kernels, saved)
+
+
+def _output_and_pieces(sizes: Sizes, vocab: float) -> tuple[Saved, ...]:
     """Logits that a pipeline holds, and copies that a chunked loss makes."""
     e, h = sizes.element, sizes.model.hidden_size
     in_chunks = sizes.kernels.loss_chunks > 1
@@ -100,7 +111,7 @@ def _output_and_pieces(sizes: Sizes, vocab: int) -> tuple[Saved, ...]:
     )
 
 
-def _loss(sizes: Sizes, vocab: int) -> tuple[Pointwise, tuple[Saved, ...], tuple[Saved, ...]]:
+def _loss(sizes: Sizes, vocab: float) -> tuple[Pointwise, tuple[Saved, ...], tuple[Saved, ...]]:
     """Cross entropy over the vocabulary: kernel, saved tensors, temporaries of backward."""
     e, kernels = sizes.element, sizes.kernels
     cast, eager, output_bytes = e + FP32 if e < FP32 else 0, kernels.loss == "eager", 0
@@ -108,8 +119,10 @@ def _loss(sizes: Sizes, vocab: int) -> tuple[Pointwise, tuple[Saved, ...], tuple
     working: float
     if eager:
         # to fp32, log-softmax; backward: fill, log-softmax gradient, back to 16 bits
-        forward, backward, working = cast + 8, 4 + 12 + cast, 2 * FP32
-        saved_bytes, output_bytes = FP32, e * (_holds_logits(sizes) + sizes.model.logits_softcap)
+        exact = FP32 if sizes.model.written.exact_loss or not kernels.transformers_blocks else e
+        cast *= exact > e
+        forward, backward, working = cast + 2 * exact, 4 * exact + cast, 2 * exact
+        saved_bytes, output_bytes = exact, e * (_holds_logits(sizes) + sizes.model.logits_softcap)
     elif kernels.loss.startswith("vocab-parallel"):
         # max, subtract, exponentiate, sum, divide in fp32, in place (Megatron-LM)
         forward, backward, saved_bytes, working = cast + 32, 8 + cast, FP32, e

@@ -104,9 +104,10 @@ def _activation(
         saved_tensors = 2 if fused else 3  # gate, up, and the activated gate where not fused
     else:
         forward, backward = (2, 3) if fused else (4, 5)
-        saved_tensors = (
-            _WRITTEN_OUT[sizes.model.written.activation] if sizes.writes_activation else 1
-        )
+        # ReLU keeps its result, which is the input of the down GEMM unless it is dropped out (T5)
+        keeps_input = sizes.model.activation != "relu" or bool(sizes.model.num_decoder_layers)
+        written = sizes.model.written.activation if sizes.writes_activation else ""
+        saved_tensors = _WRITTEN_OUT[written] * keeps_input
     kernels = 1 if fused else 2
     operators = [Pointwise(name, forward * e * width, backward * e * width, split, kernels)]
     narrow = sizes.activation_input

@@ -94,6 +94,11 @@ class Sizes:
         return self.kernels.transformers_blocks and not self.fuses_activation
 
     @property
+    def exact_attention(self) -> str:
+        """Part of eager attention that is computed in fp32 (`Written.exact_attention`)."""
+        return self.model.written.exact_attention if self.kernels.transformers_blocks else "softmax"
+
+    @property
     def fuses_norm(self) -> bool:
         """True if a norm is one kernel."""
         elementary = self.kernels.transformers_blocks and self.model.written.norm_saved_bytes > 0

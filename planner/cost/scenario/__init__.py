@@ -25,6 +25,8 @@ class Scenario:
     """Measured runs that correct the estimate."""
 
     def __post_init__(self) -> None:
-        # select the network that the framework uses, and its kernels for the devices' runtime
+        # select the network and the attention of the framework, and its kernels for the runtime
         object.__setattr__(self, "machine", self.machine.network_of(self.framework.family))
         object.__setattr__(self, "framework", self.framework.on(self.machine.device.runtime))
+        workload = self.framework.with_attention(self.workload, self.model)
+        object.__setattr__(self, "workload", workload)

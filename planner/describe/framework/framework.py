@@ -281,6 +281,12 @@ class Framework(Description):
         changes = lacking[0].model_dump(exclude={"runtimes"}, exclude_none=True)
         return self.model_copy(update={"kernels": self.kernels.replaced(**changes)})
 
+    def with_attention(self, workload: Workload, model: Model) -> Workload:
+        """Copy of a workload with the attention that the library runs, if it states none."""
+        eager = self.kernels.transformers_release < model.written.fused_since
+        kind = {"attention": "eager" if eager else "flash"}
+        return workload.model_copy(update=kind) if workload.attention == "default" else workload
+
     def modules_for(self, precision: str) -> tuple[Module, ...]:
         """Modules that selective recompute can repeat in a training precision."""
         refused = self.recompute_modules_not_fp8 if precision == "fp8" else ()

@@ -216,7 +216,7 @@ class EmitSupport(Description):
         """Reason why its code mixes documents that estimates separate; empty if it does not."""
         if workload.document_lengths and workload.packing == "padded":
             return "its data loader fills sequences with the next document (packing = padded)"
-        masks = self.masks_documents and workload.attention == "flash"
+        masks = self.masks_documents and workload.attention != "eager"
         if workload.document_lengths and not masks:
             fused = f" with attention {workload.attention}" if self.masks_documents else ""
             return f"documents that share a sequence (document_lengths) attend to each other{fused}"

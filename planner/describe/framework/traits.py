@@ -249,7 +249,7 @@ class Kernels(Description):
     fused_adapters: bool = False
     """Outputs of adapters are scaled and added in neighbouring kernels (a compiler)."""
     softmax_bytes: BytesPerElement = 0
-    """Bytes that eager softmax keeps per score, besides dropout; 0: one compute element [B]."""
+    """Bytes per score of eager softmax, without what a cast or dropout keeps; 0: compute's [B]."""
     fp8_cast_bytes: BytesPerElement = 0
     """Bytes moved per operand element to scan and convert it for an FP8 GEMM, if no other kernel
     converts it [B]."""
@@ -288,6 +288,8 @@ class Kernels(Description):
     """Metrics that each compute the loss once more, without gradient."""
     keeps_logits: bool = True
     """Whether the 16-bit logits stay referenced until backward (eager loss)."""
+    masked_head_share: float = Field(default=1.0, gt=0, le=1)
+    """Share of tokens in a masked language model's head; 1: all, not the masked ones alone."""
     gathers_logits: bool = False
     """Whether every tp rank gathers the logits of the whole vocabulary for its loss."""
     residual_bytes: int = Field(default=0, ge=0, le=8)
@@ -295,6 +297,8 @@ class Kernels(Description):
     transformers_blocks: bool = False
     """Layers run as transformers implements them (`Shapes.written`): some activations in elementary
     operations, eager attention over keys and values repeated for every head."""
+    transformers_release: float = Field(default=99.0, ge=0, le=99)
+    """Release of transformers, which decides on the default attention (4.4: 4.40); 99: none."""
     keeps_latent_keys: bool = False
     """Values of latent attention are a view of a tensor with the keys, which stay in memory."""
     rescales_for_sinks: bool = False

@@ -97,6 +97,14 @@ class Written(Description):
     """Whether queries, keys and values are views of one GEMM's output (GPT-NeoX, Phi-3)."""
     joined_rotary: bool = False
     """Whether rotated and unrotated parts of queries are concatenated, in another memory order."""
+    key_copies: Literal["eager", "always", "never"] = "eager"
+    """Keys and values repeated for every head: by eager attention, always or never (Falcon)."""
+    fused_since: float = Field(default=0.0, ge=0, le=99)
+    """First release whose attention is fused by default, such as 4.41; 99: none."""
+    exact_attention: Literal["softmax", "none", "scores", "all"] = "softmax"
+    """Part of eager attention in fp32: softmax; none (BERT); scores as well (GPT-J); or all."""
+    exact_loss: bool = True
+    """Whether logits are cast to fp32 for the loss; False: BERT, RoBERTa."""
     clipped_qkv: bool = False
     """Whether queries, keys and values are clamped (OLMo, MPT)."""
     all_experts: bool = False
@@ -182,6 +190,8 @@ class Shapes(Description):
     """Whether attention and feed-forward read the same input (GPT-NeoX, Falcon)."""
     pooler: bool = False
     """Whether an encoder has a dense pooler (BERT, ViT)."""
+    head_transform: bool = False
+    """Whether a dense layer, an activation and a norm precede the output projection (BERT)."""
     output_head: bool = True
     """Whether a projection to the vocabulary follows (False for bare encoders and ViT)."""
     attention_softcap: bool = False

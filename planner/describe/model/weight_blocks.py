@@ -244,6 +244,9 @@ def _head_weights(model: Shapes) -> tuple[Weight, ...]:
         weights += _norm(model, "final_norm", hidden, stacks)
     if width != hidden:
         weights += (Weight("head.project_out", width, hidden, part="head"),)
+    if model.head_transform:
+        weights += _linear(Weight("head.dense", hidden, hidden, part="head"), bias=True)
+        weights += _norm(model, "head.norm", hidden, part="head")
     if model.output_head:
         tied = model.tied_embeddings
         weights += (Weight("head", model.vocab_size, width, "column", part="head", tied=tied),)

@@ -24,8 +24,7 @@ OptimizerName = Literal[
 """adam-8bit: block-wise 8-bit moments; paged: pages move to the host if the device is full
 (bitsandbytes)."""
 
-AttentionName = Literal["flash", "eager"]
-"""flash: fused kernel that keeps no scores; eager: scores are written to memory."""
+AttentionName = Literal["default", "flash", "eager"]
 
 LoraTarget = Literal["query", "key", "value", "out", "gate", "up", "down"]
 """Matrices that LoRA can adapt."""
@@ -61,8 +60,9 @@ class Workload(Description):
     """Number format of the matrix products."""
     optimizer: OptimizerName = "adamw"
     """Optimizer; sets the states kept per parameter."""
-    attention: AttentionName = "flash"
-    """flash: fused kernel that keeps no scores; eager: scores are written to memory."""
+    attention: AttentionName = "default"
+    """default: what the library runs for the model's family; flash: fused kernel that keeps no
+    scores; eager: scores are written to memory."""
     tokens: float = Field(default=0.0, ge=0, le=1e18)
     """Tokens of the whole training, such as 300B or 2e12; 0: not given."""
     ramp: str = Field(default="", max_length=20_000)

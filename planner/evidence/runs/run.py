@@ -208,6 +208,7 @@ def _workload(cells: Cells, of: _Setting, batch: int, zero_stage: int | None = N
         "global_batch": batch,
         "precision": precision,
         "attention": _attention(cells, of),
+        "optimizer": cells.text("optimizer") or "adamw",
         "lora_rank": _lora_rank(cells),
     }
     return Workload.described(fields, where="workload")
@@ -232,7 +233,8 @@ def _attention(cells: Cells, of: _Setting) -> str:
         return "flash" if is_flash else "eager"
     late = (year_of(cells.text("year")) or 9999) >= of.software.flash_since
     # fused attention kernels need the matrix units that came with bf16
-    kind = "flash" if late and "bf16" in of.place.machine.device.peak_flop_per_s else "eager"
+    fused = late and "bf16" in of.place.machine.device.peak_flop_per_s
+    kind = of.framework.with_attention(Workload(), of.model).attention if fused else "eager"
     return cells.assume(kind, f"flash_attention missing: {kind} attention, usual then")
 
 

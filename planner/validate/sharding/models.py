@@ -256,6 +256,7 @@ class Stage(nn.Module):
         self.token_types: nn.Module | None = None
         self.embedding_norm: nn.Module | None = None
         self.norm: nn.Module | None = None
+        self.transform: nn.Module | None = None
         self.head: nn.Linear | None = None
         self.pooler: nn.Module | None = None
         self.capped = model.logits_softcap
@@ -291,6 +292,9 @@ class Stage(nn.Module):
         hidden = model.hidden_size
         if model.final_norm:
             self.norm = make_norm(model, hidden, kernel)
+        if model.head_transform:
+            dense, last = nn.Linear(hidden, hidden), make_norm(model, hidden, kernel)
+            self.transform = nn.Sequential(dense, nn.GELU(), last)
         if model.output_head:
             self.head = nn.Linear(hidden, model.vocab_size, bias=model.head_bias)
         if model.pooler:
@@ -304,7 +308,7 @@ class Stage(nn.Module):
     def ends(self) -> tuple[list[nn.Module], list[nn.Module]]:
         """List the modules before the layers, and those after them."""
         before = ("embedding", "position", "token_types", "embedding_norm")
-        after = ("norm", "head", "pooler")
+        after = ("norm", "transform", "head", "pooler")
         modules = dict(self.named_children())
         first, last = ([modules[n] for n in names if n in modules] for names in (before, after))
         return first, last
@@ -334,7 +338,7 @@ class Stage(nn.Module):
             x = torch.tanh(self.pooler(x[:, 0]))
         if self.head is None or self.ends_in_stream:
             return x
-        logits: Tensor = self.head(x)
+        logits: Tensor = self.head(x if self.transform is None else self.transform(x))
         return torch.tanh(logits / _LOGITS_CAP) * _LOGITS_CAP if self.capped else logits
 
     def _embedded(self, tokens: Tensor) -> Tensor:

@@ -92,9 +92,9 @@ def _wrong_model(scenario: Scenario, layout: Layout) -> Iterator[str]:
             f"tp = {layout.tp} is not traced with latent attention and norms over all heads, "
             "whose sharding torch leaves to each program; use tp = 1"
         )
-    if layout.sequence_parallel and layout.tp > 1 and model.pooler:
+    if layout.sequence_parallel and layout.tp > 1 and (model.pooler or model.head_transform):
         yield (
-            "sequence parallelism is not traced with a pooler, which reads one token; leave it out"
+            "sequence parallelism is not traced with a pooler or a head's own layer; leave it out"
         )
 
 
@@ -122,7 +122,7 @@ def _wrong_chunks(scenario: Scenario, layout: Layout) -> Iterator[str]:
             f"a loss in {pieces} pieces is not traced with zero_stage = 0, for which torch "
             "cannot keep the head's weights separate; use 1, 2 or 3"
         )
-    if not model.output_head or bool(model.logits_softcap):
+    if not model.output_head or model.head_transform or bool(model.logits_softcap):
         yield (
             f"a loss in {pieces} pieces is traced only for plain logits; use a model with a head "
             "and without soft caps"

@@ -12,7 +12,7 @@ from planner.describe.catalogue import load_model, names
 # ResNet-50: torchvision's documented count. 3D U-Net: the MLPerf reference, instantiated.
 TOTALS = {
     "auroragpt-7b": 5_933_109_248,
-    "bert-large": 335_141_888,
+    "bert-large": 335_174_458,
     "bloom-176b": 176_247_271_424,
     "deepseek-v2": 235_741_434_880,
     "deepseek-v3": 671_026_404_352,

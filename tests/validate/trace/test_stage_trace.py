@@ -208,7 +208,7 @@ FAMILIES = [
     ("olmo-2-7b", {"zero_stage": 3, "recompute": "selective"}),
     # latent attention, a dense layer before experts and a shared one
     ("deepseek-v3", {"zero_stage": 3, "recompute": "full"}),
-    # norm of the embedding, token types, pooler, no logits
+    # norm of the embedding, token types, a dense layer and a norm before the logits
     ("bert-large", {"zero_stage": 2}),
     # sinks, biases of router and experts
     ("gpt-oss-20b", {"zero_stage": 3}),
@@ -330,7 +330,7 @@ def test_a_v_of_split_backward_passes(schedule: Schedule, stage: int, tracer: Tr
         ("bloom-176b", {"cp": 2, "dp": 4}, "only with causal fused attention"),
         ("deepseek-v3", {"tp": 2, "dp": 4}, "not traced with latent attention"),
         ("olmo-2-7b", {"tp": 2, "dp": 4}, "norms over all heads"),
-        ("bert-large", {"tp": 2, "dp": 4, "sequence_parallel": True}, "with a pooler"),
+        ("bert-large", {"tp": 2, "dp": 4, "sequence_parallel": True}, "head's own layer"),
         ("mixtral-8x7b", {"ep": 2, "dp": 8}, "not traced with zero_stage = 0"),
         (
             "mixtral-8x7b",

@@ -182,7 +182,7 @@ def deepseek(f: Fields) -> Shapes:
 
 
 def gpt2(f: Fields) -> Shapes:
-    """GPT-2: learned positions."""
+    """GPT-2: learned positions, which GPT-J replaces."""
     shapes = _trunk(f, "n_embd", "n_layer", "n_head")
     hidden = shapes["hidden_size"]
     positions = f.size("n_positions", "rows")
@@ -196,11 +196,6 @@ def gpt2(f: Fields) -> Shapes:
         "num_position_rows": positions,
         "dropout": f.dropout("resid_pdrop", "attn_pdrop"),
     }
-
-
-def gptj(f: Fields) -> Shapes:
-    """GPT-J: GPT-2's keys with rotary positions."""
-    return {**gpt2(f), "position": "rope", "num_position_rows": 0}
 
 
 def dense(f: Fields) -> Shapes:
@@ -220,10 +215,13 @@ def dense(f: Fields) -> Shapes:
 
 
 def bert(f: Fields) -> Shapes:
-    """BERT: token types and learned positions."""
-    shapes = dense(f)
+    """BERT: token types, learned positions; the head of the class that `architectures` names."""
+    shapes, classes = dense(f), " ".join(f.sequence("architectures", str))
+    masked = not classes or "ForPreTraining" in classes or "ForMaskedLM" in classes
     return {
         **shapes,
+        **dict.fromkeys(("output_head", "head_bias", "head_transform"), masked),
+        "pooler": not masked or "ForPreTraining" in classes,
         "num_position_rows": shapes["max_sequence_length"],
         "num_token_types": f.size("type_vocab_size", "experts"),
         "dropout": f.dropout("hidden_dropout_prob", "attention_probs_dropout_prob"),
@@ -327,6 +325,8 @@ def falcon(f: Fields) -> Shapes:
     hidden, heads = shapes["hidden_size"], shapes["num_heads"]
     new, parallel = f.flag("new_decoder_architecture"), f.flag("parallel_attn")
     kv_heads = 1 if f.flag("multi_query") else heads
+    broadcast = {"key_copies": "never", "fused_since": 99, "exact_attention": "all"}
+    written: Shapes = {"key_copies": "always"} if new else broadcast if kv_heads != heads else {}
     # the old parallel layer feeds attention and feed-forward from one norm
     norms = f.size_or(2 if new else 1, "num_ln_in_parallel_attn") if parallel else 2
     return {
@@ -340,6 +340,7 @@ def falcon(f: Fields) -> Shapes:
         "activation": f.activation("activation"),
         "position": "alibi" if f.flag("alibi") else "rope",
         "parallel_residual": new or parallel,
+        "written": written,
         "dropout": f.dropout("hidden_dropout", "attention_dropout"),
     }
 

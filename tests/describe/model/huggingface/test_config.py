@@ -106,6 +106,7 @@ CASES: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": False,
     },
     "gptj": {"model_type": "gptj", **_GPT2, "rotary_dim": 8},
+    "codegen": {"model_type": "codegen", **_GPT2, "rotary_dim": 8},
     "gpt_neox": like("gpt_neox"),
     "gpt_neox no bias": like("gpt_neox", attention_bias=False, tie_word_embeddings=True),
     "phi": like("phi", num_key_value_heads=4),
@@ -141,6 +142,9 @@ CASES: dict[str, dict[str, Any]] = {
     "gpt_oss no bias": like("gpt_oss", num_local_experts=4, num_experts_per_tok=2)
     | {"attention_bias": False},
     "bert": like("bert"),
+    "bert masked": like("bert", architectures=["BertForMaskedLM"]),
+    "bert bare": like("bert", architectures=["BertModel"]),
+    "roberta bare": like("roberta", architectures=["RobertaModel"]),
     "bert types": like("bert", type_vocab_size=4),
     "roberta": like("roberta", type_vocab_size=1),
     "vit": {**_SIZES, "model_type": "vit", "image_size": 32, "patch_size": 8},
@@ -185,9 +189,12 @@ def count_with_transformers(fields: dict[str, Any]) -> int:
         "transformers", reason="transformers is the reference for config.json"
     )
     config = transformers.AutoConfig.for_model(**fields)
+    encoder = transformers.AutoModelForMaskedLM
+    if str(fields.get("architectures", "")).endswith("Model']"):
+        encoder = transformers.AutoModel
     auto = {
-        "bert": transformers.AutoModel,
-        "roberta": transformers.AutoModel,
+        "bert": encoder,
+        "roberta": encoder,
         "vit": transformers.AutoModel,
         "t5": transformers.AutoModelForSeq2SeqLM,
         "gemma3": transformers.AutoModelForImageTextToText,
@@ -296,8 +303,13 @@ def test_expert_layers_come_last_or_between() -> None:
 
 def test_rest_of_the_description() -> None:
     model = from_config(like("bert", hidden_dropout_prob=0.2), "test")
-    assert (model.kind, model.dropout, model.output_head) == ("encoder", 0.2, False)
-    assert "pretraining heads" in model.note
+    assert (model.kind, model.dropout, model.output_head) == ("encoder", 0.2, True)
+    assert "masked language model" in model.note
+    # with the pooler of BertForPreTraining; its next-sentence classifier is not counted
+    pretraining = from_config(like("bert", architectures=["BertForPreTraining"]), "test")
+    assert (pretraining.pooler, pretraining.head_transform) == (True, True)
+    classifier = like("bert", architectures=["BertForSequenceClassification"])
+    assert not from_config(classifier, "test").output_head
     roberta = from_config(like("roberta", max_position_embeddings=514), "test")
     assert (roberta.num_position_rows, roberta.max_sequence_length) == (514, 512)
     t5 = from_config(_T5, "test")
