@@ -59,7 +59,7 @@ def fit_links(path: Path, machine: Machine, nodes: int | None = None) -> Links:
         )
     source = f"{datetime.date.today().isoformat()}: own collectives of {path.name}"
     fitted, messages = machine, []
-    for step in (_fit_fabric, _fit_network, _fit_latency):
+    for step in (_fit_fabric, _fit_domain, _fit_network, _fit_latency):
         fitted, sentence = step(fitted, rows, source)
         messages.append(sentence)
     after = tuple(replace(row, estimated_s=_estimated(fitted, row)) for row in rows)
@@ -149,9 +149,28 @@ def _fitted_fabric(
     return changed(value), value
 
 
+def _over_network(machine: Machine, row: Measured) -> bool:
+    return row.nodes > (machine.domain.num_nodes if machine.domain else 1)
+
+
+def _fit_domain(machine: Machine, rows: Sequence[Measured], source: str) -> tuple[Machine, str]:
+    """Fit the efficiency of the links between a domain's nodes to runs inside one domain."""
+    inside = [r for r in _ring_collectives(rows) if r.nodes > 1 and not _over_network(machine, r)]
+    rings = [row for row in inside if row.operation not in _ADDING] or inside
+    if machine.domain is None or not rings:
+        return machine, ""
+    domain = machine.domain.model_dump()
+
+    def changed(value: float) -> Machine:
+        return machine.replaced(domain={**domain, "efficiency": _quantity(value, source)})
+
+    value = _root(_largest(rings), changed, _LEAST, _MOST)
+    return changed(value), f"domain.efficiency {value:.3g}"
+
+
 def _fit_network(machine: Machine, rows: Sequence[Measured], source: str) -> tuple[Machine, str]:
     """Fit the efficiency of the nodes' network interfaces, by node count."""
-    across_nodes = [row for row in _ring_collectives(rows) if row.nodes > 1]
+    across_nodes = [row for row in _ring_collectives(rows) if _over_network(machine, row)]
     network = machine.network
     if not across_nodes or network is None:
         return machine, ""
@@ -193,7 +212,7 @@ def _curve(machine: Machine, rows: Sequence[Measured], source: str) -> dict[str,
 
 def _fit_latency(machine: Machine, rows: Sequence[Measured], source: str) -> tuple[Machine, str]:
     """Fit the network latency, which each doubling of the nodes adds to a small all-reduce."""
-    across = [row for row in rows if row.nodes > 1]
+    across = [row for row in rows if _over_network(machine, row)]
     small = [r for r in across if r.size_bytes <= _SMALL and r.operation == "all_reduce"]
     if not small or machine.network is None:
         return machine, "network.latency_s unchanged: no small all-reduce" if across else ""
@@ -220,6 +239,8 @@ def write_links(result: Links, machine: str, output: Path) -> None:
         node["fabric"]["efficiency"] = inline_table(fitted.node.fabric.efficiency.model_dump())
         if (switch := fitted.node.fabric.switch_reduction) is not None:
             node["fabric"]["switch_reduction"] = inline_table(switch.model_dump())
+    if fitted.domain is not None:
+        document["domain"]["efficiency"] = inline_table(fitted.domain.efficiency.model_dump())
     if (network := fitted.network) is not None:
         tables: list[Any] = [document["network"], *document.get("networks", [])]
         [table] = [candidate for candidate in tables if candidate.get("name", "") == network.name]

@@ -26,7 +26,7 @@ def group_text(group: GroupView) -> str:
         text += f"; inside a node {format_rate(float(group.local_bytes_per_s))} per rank"
     if nodes > 1:
         rate = format_rate(float(group.network_bytes_per_s))
-        text += f"; its share of a node's interfaces is {rate}"
+        text += f"; its share of a node's links to others is {rate}"
     return text + ", per direction"
 
 

@@ -335,7 +335,7 @@ def test_bard_peak_node(name: str) -> None:
         ("workstation-2x3090", 2, 0, 71.2e12),
         ("grand-teton", 8, 400e9, 989e12),
         ("dgx-b300", 8, 800e9, 2250e12),
-        ("dgx-gb200", 4, 3600e9, 2500e12),
+        ("dgx-gb200", 4, 200e9, 2500e12),
         ("mi300x-node", 8, 400e9, 1300e12),
         ("mi355x-node", 8, 400e9, 2500e12),
         ("a10g-node", 4, 5e9, 70e12),
@@ -368,10 +368,27 @@ def test_frontier_queues() -> None:
 
 
 def test_nvlink_reaches_18_trays() -> None:
-    for name, port in (("dgx-gb200", 50e9), ("dgx-gb300", 100e9)):
-        network = load_machine(name).network
-        assert network.domain_nodes == 18
-        assert network.domain_exit_bytes_per_s.value == port
+    for name, adapter in (("dgx-gb200", 50e9), ("dgx-gb300", 100e9)):
+        machine = load_machine(name)
+        assert machine.domain is not None
+        assert machine.domain.num_nodes == 18
+        assert machine.domain.device_bytes_per_s.value == 900e9
+        assert machine.node.nic_bytes_per_s.value == adapter
+        # NVLink reaches to the end of the rack, adapters beyond it
+        assert machine.bytes_per_s_between(18) == 4 * 900e9
+        assert machine.bytes_per_s_between(19) == 4 * adapter
+
+
+def test_a_rack_that_is_described_as_adapters_is_refused_with_the_remedy() -> None:
+    machine = load_machine("dgx-gb200")
+    assert machine.network is not None
+    exits = {"value": 50e9, "kind": "assumed", "source": "ports"}
+    old = {**machine.network.model_dump(), "domain_nodes": 18, "domain_exit_bytes_per_s": exits}
+    message = r"domain_nodes = 18: .*adapters alone; move .* to \[domain\] .*node.nic_bytes_per_s"
+    with pytest.raises(DescriptionError, match=message):
+        machine.replaced(network=old)
+    with pytest.raises(DescriptionError, match=r"num_nodes = 1 is refused"):
+        machine.replaced(domain={**machine.domain.model_dump(), "num_nodes": 1})
 
 
 def test_hybrid_cube_mesh() -> None:

@@ -152,3 +152,21 @@ def test_all_reduces_of_a_switch_that_adds_up_say_nothing_of_rings(
     assert fitted.machine.node.fabric.efficiency.value == pytest.approx(kept, rel=0.01)
     write_links(fitted, "dgx-h200", tmp_path / "own.toml")
     assert load_machine(str(tmp_path / "own.toml")).node.fabric.switch_reduction == switch
+
+
+def test_collectives_of_a_rack_fit_its_links_and_those_beyond_it_the_network(
+    tmp_path: Path,
+) -> None:
+    machine = load_machine("dgx-gb200")
+    assert machine.domain is not None
+    slower = load_machine("dgx-gb200", ("domain.efficiency=0.6",))
+    path = _table(tmp_path / "rack.csv", slower, 8, "all_gather")
+    result = fit_links(path, machine)
+    write_links(result, "dgx-gb200", tmp_path / "mine.toml")
+    mine = load_machine(str(tmp_path / "mine.toml"))
+    assert mine.domain is not None
+    assert mine.domain.efficiency.value == pytest.approx(0.6, rel=0.01)
+    assert mine.domain.efficiency.kind == "measured"
+    assert mine.network == machine.network  # eight trays say nothing of the adapters
+    beyond = fit_links(_table(tmp_path / "racks.csv", slower, 36, "all_gather"), machine).machine
+    assert beyond.domain == machine.domain

@@ -85,8 +85,8 @@ def network(job: JobSpec, *, nodes: int = 2, **_: Unpack[JobFields]) -> Findings
         notes=[
             f"One node has a batch of {share:,}, as many sequences as each of "
             f"{counted(nodes, 'node')} has.",
-            f"A node sends at most {format_rate(machine.node_bytes_per_s)} over its "
-            f"{counted(machine.node.num_nics, 'interface')}; collectives reach a part of it.",
+            f"A node sends at most {format_rate(machine.bytes_per_s_between(nodes))}; collectives "
+            "reach a part of it.",
         ],
     )
 
@@ -101,7 +101,8 @@ def _axis_rows(name: str, estimate: Estimate, job: JobSpec, workload: Workload) 
         **with_interval("step_time_s", estimate.step_time_s, estimate.interval_step_time_s),
         "tokens_per_s_per_device": estimate.tokens_per_s / job.num_devices,
     }
-    axes, rate = parallel_axes(job.model, machine, workload, estimate), machine.node_bytes_per_s
+    axes = parallel_axes(job.model, machine, workload, estimate)
+    rate = machine.bytes_per_s_between(job.nodes)
     for axis in axes:
         leaving = axis.traffic.node_bytes if axis.nodes > 1 else 0.0
         yield {

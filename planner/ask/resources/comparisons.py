@@ -20,6 +20,7 @@ from planner.units import counted, format_amount, format_seconds
 
 _DOUBLED = {
     "network twice as fast": ("node.nic_bytes_per_s",),
+    "links of the domain twice as fast": ("domain.device_bytes_per_s",),
     "links inside the node twice as fast": tuple(
         f"node.fabric.{name}_bytes_per_s" for name in ("pair", "device", "card", "socket")
     ),
@@ -151,7 +152,8 @@ def _machine_changes(job: JobSpec) -> Iterator[_Change]:
     machine = job.machine
     networked = job.nodes > 1 and machine.node.num_nics > 0
     for name, paths in _DOUBLED.items():
-        rates = {path: operator.attrgetter(path)(machine) for path in paths}
+        fields = [path for path in paths if machine.domain or not path.startswith("domain.")]
+        rates = {path: operator.attrgetter(path)(machine) for path in fields}
         doubled = tuple(
             f"{path}={2 * rate.value!r}" for path, rate in rates.items() if rate is not None
         )

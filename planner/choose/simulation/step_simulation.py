@@ -109,11 +109,13 @@ def _inside(machine: Machine) -> Machine:
 
 def _between(machine: Machine) -> Machine:
     node = machine.node
-    wider = machine.replaced(node=node.replaced(**_faster(node, "nic_bytes_per_s")))
-    if wider.network is None:
-        return wider
-    exits = _faster(wider.network, "domain_exit_bytes_per_s")
-    return wider.replaced(network=wider.network.replaced(**exits)) if exits else wider
+    return machine.replaced(node=node.replaced(**_faster(node, "nic_bytes_per_s")))
+
+
+def _in_domain(machine: Machine) -> Machine:
+    if (domain := machine.domain) is None:
+        return machine
+    return machine.replaced(domain=domain.replaced(**_faster(domain, "device_bytes_per_s")))
 
 
 def _host(machine: Machine) -> Machine:
@@ -125,6 +127,7 @@ _LINKS: dict[str, Callable[[Machine], Machine]] = {
     "peak FLOP/s of the device": _compute,
     "memory bandwidth of the device": _memory,
     "links inside the node": _inside,
+    "links between the nodes of a domain": _in_domain,
     "network interfaces": _between,
     "link to the host and its memory": _host,
 }

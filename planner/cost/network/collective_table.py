@@ -24,8 +24,6 @@ from planner.cost.network.in_network_reduction import network_all_reduce_s, swit
 from planner.cost.network.rooted_collectives import (
     broadcast_s,
     chain_broadcast_s,
-    gather_s,
-    reduce_s,
     scatter_s,
     tree_broadcast_s,
 )
@@ -41,9 +39,9 @@ OPERATIONS: dict[str, Time] = {
     "all_gather": all_gather_s,
     "reduce_scatter": reduce_scatter_s,
     "broadcast": broadcast_s,
-    "reduce": reduce_s,
+    "reduce": lambda group, size: broadcast_s(reduction_view(group), size),
     "scatter": scatter_s,
-    "gather": gather_s,
+    "gather": scatter_s,
     "all_to_all": all_to_all_s,
     "send_recv": ring_exchange_s,
 }
@@ -74,7 +72,7 @@ ALGORITHMS: dict[str, dict[str, Time]] = {
         "binary tree": lambda group, size: tree_broadcast_s(reduction_view(group), size),
     },
     "scatter": {"sends of the root": scatter_s},
-    "gather": {"sends to the root": gather_s},
+    "gather": {"sends to the root": scatter_s},
     "all_to_all": {"sends to all": all_to_all_s},
     "send_recv": {"to the next rank": ring_exchange_s},
 }

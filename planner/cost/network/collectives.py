@@ -137,7 +137,7 @@ def all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     rings = _ring_s(group, size_bytes, PROTOCOLS)
     times = [2 * once - each.base_s for once, each in zip(rings, PROTOCOLS, strict=True)]
     times += _tree_s(group, size_bytes, PROTOCOLS)
-    if group.switch_part:
+    if np.any(group.switch_bytes_per_s):
         times.append(switch_all_reduce_s(group, size_bytes))
     if group.network_part:
         times.append(network_all_reduce_s(group, size_bytes))

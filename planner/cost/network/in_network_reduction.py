@@ -12,10 +12,11 @@ Float = NDArray[np.float64]
 
 
 def _through_switch_s(group: GroupView, size_bytes: Float) -> tuple[Float, Float]:
-    """Start-up and transfer time of an all-reduce in each node's switch [s]."""
-    values, g = network_constants().in_switch, group.local
+    """Start-up and transfer time of an all-reduce in the switch of each node or domain [s]."""
+    values, g = network_constants().in_switch, group.linked
     # each of g devices sends its whole buffer and distributes 1/g of the sum
-    per_byte_s = (1 + 1 / g) / (group.switch_part * group.local_bytes_per_s)
+    rate = group.switch_bytes_per_s
+    per_byte_s = (1 + 1 / g) / np.where(np.asarray(rate) > 0, rate, np.nan)
     ahead = np.minimum(size_bytes, g * values.ahead_bytes.value)
     return values.step_s.value + ahead * per_byte_s, size_bytes * per_byte_s
 
@@ -27,7 +28,8 @@ def _infinite_s(group: GroupView, size_bytes: ArrayLike) -> Float:
 def switch_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """All-reduce in each node's switch, a tree between nodes; infinite if it cannot reduce [s].
 
-    Counted: (1 + 1/g) of the buffer on the link of each of a node's g devices, the bytes that fill
+    A domain of nodes with such switches (NVL72) counts as one node. Counted: (1 + 1/g) of the
+    buffer on the link of each of its g devices, the bytes that fill
     the pipeline first, the switch's latency; between nodes the buffer up and down the tree (once
     for two nodes), the latency of its levels, and the switch's lower rate with a tree. Left out:
     phases, registered buffers. Klenk et al. 2020, doi:10.1109/ISCA45697.2020.00085; NVIDIA/nccl,
@@ -37,11 +39,11 @@ def switch_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     >>> round(2 * 7 / 8 * 2**34 / float(switch_all_reduce_s(node, 2**34)) / 1e9)
     489
     """
-    if not group.switch_part:
+    if not np.any(group.switch_bytes_per_s):
         return _infinite_s(group, size_bytes)
     size_bytes, m, values = (
         np.asarray(size_bytes, dtype=float),
-        group.nodes,
+        group.islands,
         network_constants().in_switch,
     )
     start, inside = _through_switch_s(group, size_bytes)
@@ -52,7 +54,7 @@ def switch_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     passes = np.where(m > 2, 2.0, m - 1)
     between = passes * size_bytes / group.network_bytes_per_s
     time = start + np.hypot(levels, np.maximum(inside, between))
-    return np.where(group.local > 1, time, np.inf)
+    return np.where((group.linked > 1) & (np.asarray(group.switch_bytes_per_s) > 0), time, np.inf)
 
 
 def network_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
@@ -76,9 +78,10 @@ def network_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     chain = 2 * values.chain_step_s.value / network_constants().reference_step_s.value
     start = values.chain_s.value + (g - 1) * chain * group.local_latency_s
     inside = np.where(several, 2 * size_bytes / group.local_bytes_per_s, 0.0)
-    if group.switch_part:
+    if np.any(group.switch_bytes_per_s):
+        several = (group.linked > 1) & (np.asarray(group.switch_bytes_per_s) > 0)
         ahead, once = _through_switch_s(group, size_bytes)
         start = np.where(several, values.switch_s.value + ahead, start)
         inside = np.where(several, once, inside)
     between = size_bytes / (group.network_part * group.network_bytes_per_s)
-    return np.where(group.nodes > 1, start + np.maximum(inside, between), np.inf)
+    return np.where(group.islands > 1, start + np.maximum(inside, between), np.inf)

@@ -1,14 +1,12 @@
-"""Rooted collectives: broadcast, reduce, scatter and gather; sizes are of the full buffer."""
+"""Rooted collectives: broadcast and scatter, whose mirrors are reduce and gather."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from planner.cost.constants import PROTOCOLS, SIMPLE, Protocol, network_constants
-from planner.cost.network.topology import GroupView, inter_node_latency_s, reduction_view
+from planner.cost.network.topology import GroupView, inter_node_latency_s
 
 Float = NDArray[np.float64]
 
@@ -57,14 +55,6 @@ def tree_broadcast_s(group: GroupView, size_bytes: ArrayLike, protocol: Protocol
     return protocol.base_s + levels + chain + once / protocol.rate
 
 
-def _faster(
-    broadcast: Callable[[GroupView, ArrayLike, Protocol], Float], group: GroupView, size: ArrayLike
-) -> Float:
-    """Broadcast with the faster protocol; 0 for one rank [s]."""
-    best = np.minimum(*(broadcast(group, size, protocol) for protocol in PROTOCOLS))
-    return np.where(group.size > 1, best, 0.0)
-
-
 def broadcast_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """Chain broadcast with the faster protocol, the only algorithm of NCCL and RCCL [s].
 
@@ -74,23 +64,12 @@ def broadcast_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     >>> round(float(broadcast_s(unit_view(8), 8.0)), 3)         # 8 bytes at 1 B/s
     8.0
     """
-    return _faster(chain_broadcast_s, group, size_bytes)
-
-
-def reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
-    """Reduce to one rank; the mirror image of broadcast [s].
-
-    Counted: as `broadcast_s`, at the inter-node rate that reductions reach. Left out: additions
-    inside a node. NVIDIA/nccl, src/graph/tuning.cc; network.md#rooted-collectives.
-
-    >>> round(float(reduce_s(unit_view(8), 8.0)), 3)            # 8 bytes at 1 B/s
-    8.0
-    """
-    return broadcast_s(reduction_view(group), size_bytes)
+    best = np.minimum(*(chain_broadcast_s(group, size_bytes, each) for each in PROTOCOLS))
+    return np.where(group.size > 1, best, 0.0)
 
 
 def scatter_s(group: GroupView, size_bytes: ArrayLike) -> Float:
-    """Scatter: the root sends 1/n of the buffer to every other rank, on all links in parallel [s].
+    """Scatter: the root sends 1/n of the buffer to every other rank; a gather is its mirror [s].
 
     Counted: one message per peer, in sequence, and the slower of the transfers inside the node and
     those through the root's interface, or its share of one. Left out: neighbours' interfaces over
@@ -105,15 +84,3 @@ def scatter_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     between = (n - g) / n * size_bytes / group.hop_bytes_per_s
     latency = (g - 1) * group.local_latency_s + (n - g) * group.network_latency_s
     return np.where(n > 1, latency + np.maximum(inside, between), 0.0)
-
-
-def gather_s(group: GroupView, size_bytes: ArrayLike) -> Float:
-    """Gather: the root receives 1/n of the buffer from every other rank, the mirror of scatter [s].
-
-    Counted: as `scatter_s`, with the root receiving. Left out: as `scatter_s`.
-    network.md#rooted-collectives.
-
-    >>> float(gather_s(unit_view(8), 8.0))                      # 7 of 8 bytes at 1 B/s
-    7.0
-    """
-    return scatter_s(group, size_bytes)

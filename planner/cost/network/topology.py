@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from planner.cost.arrays import Arrays, Float, Int, distinct
 from planner.cost.constants import network_constants
 from planner.cost.network.wiring import group_rate, wiring
-from planner.describe.machine import Curve, Machine
+from planner.describe.machine import Curve, Domain, Machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,12 @@ class GroupView(Arrays):
     """Rate between two neighbours of the group inside a node, efficiency included [B/s]."""
     in_phases: Float
     """1 if collectives finish inside nodes before they continue between nodes, else 0."""
-    switch_part: float | Float = 0.0
-    """Rate of reductions in a node's switch over `local_bytes_per_s`; 0 without them."""
+    linked: Float
+    """Ranks of the group with direct links: those on a node, or in a domain of nodes (NVL72)."""
+    islands: Float
+    """Nodes, or domains of nodes, that the group spans."""
+    switch_bytes_per_s: float | Float = 0.0
+    """Rate of a rank in reductions in the switch of its node or domain; 0 without them [B/s]."""
     network_part: float | Float = 0.0
     """Rate of reductions in network switches over `network_bytes_per_s`; 0 without them."""
 
@@ -78,6 +82,8 @@ def unit_view(size: ArrayLike) -> GroupView:
         local_pairwise_bytes_per_s=unit,
         neighbour_bytes_per_s=unit,
         in_phases=zero,
+        linked=unit,
+        islands=ranks,
     )
 
 
@@ -112,21 +118,25 @@ def group_view(
     fewest = np.where(ends, np.gcd(span, per_node) // stride, local)
     local_rate, neighbour_rate = _local_rates(machine, local, stride)
     ring, pairwise = _between_sockets(machine, local, stride)
-    network = _network(machine, size, stride, np.maximum(fewest, 1), nodes)
+    fewest, local_rate = np.maximum(fewest, 1), np.minimum(local_rate, ring)
     in_node, in_network = _switches(machine)
-    return GroupView(
+    view = GroupView(
         size=size.astype(float),
         local=local.astype(float),
         nodes=nodes.astype(float),
-        local_bytes_per_s=np.minimum(local_rate, ring),
+        local_bytes_per_s=local_rate,
         local_pairwise_bytes_per_s=np.minimum(local_rate, pairwise),
         neighbour_bytes_per_s=np.minimum(neighbour_rate, ring),
         local_latency_s=np.full(local.shape, machine.node.fabric.latency_s.value),
         in_phases=np.full(local.shape, float(machine.network.in_phases if machine.network else 0)),
-        switch_part=in_node,
+        linked=local.astype(float),
+        islands=nodes.astype(float),
+        switch_bytes_per_s=in_node * local_rate if in_node else 0.0,
         network_part=in_network,
-        **network,
+        **_network(machine, fewest, nodes),
     )
+    domain, members = machine.domain, machine.wired_devices // stride
+    return _through_domain(view, domain, members, fewest) if domain else view
 
 
 def reduction_view(group: GroupView) -> GroupView:
@@ -203,32 +213,21 @@ def _between_sockets(machine: Machine, local: Int, stride: Int) -> tuple[Float, 
     return ring, ring / crossing
 
 
-def _network(machine: Machine, size: Int, stride: Int, fewest: Int, nodes: Int) -> dict[str, Float]:
+def _network(machine: Machine, fewest: Int, nodes: Int) -> dict[str, Float]:
     """Rates and latencies between nodes; `fewest`: least ranks of the group on any node."""
     network, per_node = machine.network, machine.node.num_devices
     if network is None:
+        rates = ("network_bytes_per_s", "hop_bytes_per_s", "pairwise_bytes_per_s")
+        times = ("network_latency_s", "large_message_latency_s")
         none, unlimited = np.zeros(fewest.shape), np.full(fewest.shape, np.inf)
-        return {
-            "network_bytes_per_s": unlimited,
-            "reducing_part": np.ones(fewest.shape),
-            "hop_bytes_per_s": unlimited,
-            "pairwise_bytes_per_s": unlimited,
-            "network_latency_s": none,
-            "large_message_latency_s": none,
-        }
+        no_network = dict.fromkeys(rates, unlimited) | dict.fromkeys(times, none)
+        return {"reducing_part": np.ones(fewest.shape), **no_network}
     groups_per_node = np.maximum(per_node // fewest, 1)
     fraction = _reached(network.efficiency, nodes)
     share = machine.node_bytes_per_s / groups_per_node
     # a rank reaches the next node over one interface, or several if there are more than ranks
     rank_rate = machine.node_bytes_per_s / min(per_node, max(machine.node.num_nics, 1))
     next_node = _reached(network.efficiency, np.asarray(2))
-    rate, hop = share * fraction, np.minimum(share, rank_rate) * next_node
-    if exit_rate := network.domain_exit_bytes_per_s:
-        # a ring across several domains leaves each over the exit links of all its members there
-        devices = network.domain_nodes * per_node
-        leaves, exits = size * stride > devices, np.clip(devices // stride, 1, size)
-        rate = np.where(leaves, np.minimum(rate, exits * exit_rate.value * fraction), rate)
-        hop = np.where(leaves, np.minimum(hop, exit_rate.value * next_node), hop)
     latency, large_message_latency = network.latency_s.value, network.large_message_latency_s
     ratio = network_constants().inter_node.large_message_ratio.value
     pairwise = network.pairwise_fraction.value if network.pairwise_fraction else 1.0
@@ -236,15 +235,55 @@ def _network(machine: Machine, size: Int, stride: Int, fewest: Int, nodes: Int) 
     if network.reducing:
         reducing_part = np.minimum(_reached(network.reducing, nodes) / fraction, 1.0)
     return {
-        "network_bytes_per_s": rate,
+        "network_bytes_per_s": share * fraction,
         "reducing_part": reducing_part,
-        "hop_bytes_per_s": hop,
-        "pairwise_bytes_per_s": pairwise * rate,
+        "hop_bytes_per_s": np.minimum(share, rank_rate) * next_node,
+        "pairwise_bytes_per_s": pairwise * share * fraction,
         "network_latency_s": np.full(fewest.shape, latency),
         "large_message_latency_s": np.full(
             fewest.shape, large_message_latency.value if large_message_latency else ratio * latency
         ),
     }
+
+
+def _through_domain(view: GroupView, domain: Domain, members: Int, fewest: Int) -> GroupView:
+    """View with a domain's links between nodes; `view`: over interfaces alone.
+
+    `members`: most ranks of the group in a domain; `fewest`: least on any node.
+    """
+    size, linked = view.size, np.minimum(view.size, np.maximum(members, 1))
+    islands, remote = np.ceil(size / linked), np.maximum(size - view.local, 1)
+    leaves = islands > 1
+    # share of the hops between nodes that leave a domain
+    part = np.where(leaves, islands / view.nodes, 0.0)
+    latency, link_rate = domain.latency_s.value, domain.device_bytes_per_s.value
+    large = latency * network_constants().inter_node.large_message_ratio.value
+    rate = domain.efficiency.value * link_rate
+    port = np.where(view.nodes > 1, rate, np.inf)
+    switch = domain.switch_reduction.value * link_rate if domain.switch_reduction else 0.0
+
+    def least(inside: ArrayLike, across: ArrayLike) -> Float:
+        return np.where(leaves, np.minimum(inside, across), inside)
+
+    return replace(
+        view,
+        linked=linked,
+        islands=islands,
+        # one port of a device sends to its node and to its domain
+        local_bytes_per_s=np.minimum(view.local_bytes_per_s, port),
+        # a ring leaves a domain by the interfaces of all members there
+        network_bytes_per_s=least(fewest * rate, linked * view.network_bytes_per_s / fewest),
+        reducing_part=np.where(leaves, view.reducing_part, 1.0),
+        hop_bytes_per_s=least(rate, view.hop_bytes_per_s),
+        # interfaces carry what goes to other domains
+        pairwise_bytes_per_s=least(
+            fewest * rate * remote / np.maximum(size - 1, 1),
+            view.pairwise_bytes_per_s * remote / np.maximum(size - linked, 1),
+        ),
+        network_latency_s=latency + part * (view.network_latency_s - latency),
+        large_message_latency_s=large + part * (view.large_message_latency_s - large),
+        switch_bytes_per_s=np.where(view.nodes > 1, switch, view.switch_bytes_per_s),
+    )
 
 
 def _reached(curve: Curve, nodes: Int) -> Float:

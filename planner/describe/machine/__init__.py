@@ -4,6 +4,7 @@ from planner.describe.machine.hardware import (
     Curve,
     Delays,
     Device,
+    Domain,
     Fabric,
     LocalDisk,
     Network,
@@ -24,7 +25,7 @@ from planner.describe.machine.machine import (
 )
 
 __all__ = [
-    "Curve", "Delays", "Device", "Fabric", "FileSystem", "Launch", "LocalDisk", "Machine",
-    "Network", "NetworkKind", "Node", "OperationRate", "Precision", "Queue", "Requirements",
-    "Runtime", "Scheduler", "Wire",
+    "Curve", "Delays", "Device", "Domain", "Fabric", "FileSystem", "Launch", "LocalDisk",
+    "Machine", "Network", "NetworkKind", "Node", "OperationRate", "Precision", "Queue",
+    "Requirements", "Runtime", "Scheduler", "Wire",
 ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -281,16 +281,30 @@ class Network(Description):
     transfer_delays: Delays | None = None
     """Extra delay of each transfer between pipeline stages, by nodes of the job, if measured runs
     show one."""
-    domain_nodes: Nodes = 1
-    """Nodes with full bandwidth to each other, such as a rack with NVLink switches; 1: all nodes
-    have it."""
-    domain_exit_bytes_per_s: Rate | None = None
-    """Rate of one device towards other domains, per direction [B/s]."""
 
-    @model_validator(mode="after")
-    def _check_domain(self) -> Network:
-        if (self.domain_nodes > 1) != (self.domain_exit_bytes_per_s is not None):
+    @model_validator(mode="before")
+    @classmethod
+    def _without_domain(cls, fields: Any) -> Any:
+        if isinstance(fields, dict) and fields.keys() & {"domain_nodes", "domain_exit_bytes_per_s"}:
             raise ValueError(
-                "domain_nodes above 1 needs domain_exit_bytes_per_s, and vice versa; set both"
+                f"domain_nodes = {fields.get('domain_nodes')}: a network describes its adapters "
+                "alone; move the links of a rack to [domain] (num_nodes, device_bytes_per_s, "
+                "efficiency, latency_s) and state the adapters in node.nic_bytes_per_s"
             )
-        return self
+        return fields
+
+
+class Domain(Description):
+    """Links between the devices of several nodes, such as a rack with NVLink switches (NVL72)."""
+
+    num_nodes: int = Field(ge=2, le=1_000_000)
+    """Nodes whose devices these links connect; beyond them the network does."""
+    device_bytes_per_s: Rate
+    """Rate of one device to devices of other nodes, per direction [B/s]."""
+    efficiency: Fraction
+    """Bus bandwidth of large collectives between the nodes / link rate."""
+    latency_s: Duration
+    """Time that each doubling of the nodes adds to a small all-reduce [s]."""
+    switch_reduction: Fraction | None = None
+    """Rate of all-reduces in the domain's switches (NVLink SHARP) / link rate; None: not
+    supported."""

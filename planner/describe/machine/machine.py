@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from planner.describe.base import Count, Description, Quantity, Rate, Storage
-from planner.describe.machine.hardware import Device, Network, NetworkKind, Node, Precision
+from planner.describe.machine.hardware import Device, Domain, Network, NetworkKind, Node, Precision
 from planner.errors import DescriptionError, UnknownNameError
 
 
@@ -139,6 +139,8 @@ class Machine(Description):
     """The accelerator."""
     node: Node
     """The node."""
+    domain: Domain | None = None
+    """Links between nodes besides the network, such as NVLink of a rack; None: none."""
     network: Network | None = None
     """The network; absent on a single workstation."""
     networks: tuple[Network, ...] = ()
@@ -219,7 +221,13 @@ class Machine(Description):
     @property
     def wired_devices(self) -> int:
         """Devices with direct links: those of a node, or of a domain of nodes (NVL72)."""
-        return self.node.num_devices * (self.network.domain_nodes if self.network else 1)
+        return self.node.num_devices * (self.domain.num_nodes if self.domain else 1)
+
+    def bytes_per_s_between(self, nodes: int) -> float:
+        """Rate of one node towards the others of `nodes`, over a domain or interfaces [B/s]."""
+        if self.domain and nodes <= self.domain.num_nodes:
+            return self.node.num_devices * self.domain.device_bytes_per_s.value
+        return self.node_bytes_per_s
 
     @property
     def node_bytes_per_s(self) -> float:

@@ -142,7 +142,8 @@ def _hover(layout: Layout, rank: int, per_node: int) -> str:
 def link_loads(axes: Sequence[Axis], machine: Machine, step_time_s: float) -> Drawing:
     """Bytes sent in one step by axis, and how long they keep a node's links and interfaces busy."""
     inside = group_rate(wiring(machine.node), machine.node.num_devices, 1)
-    between = machine.node_bytes_per_s if machine.network else float("inf")
+    nodes = max((each.nodes for each in axes), default=1)
+    between = machine.bytes_per_s_between(nodes) if machine.network else float("inf")
     inside_bytes = [each.traffic.inside_bytes for each in axes]
     node_bytes = [each.traffic.node_bytes for each in axes]
     rows = {

@@ -61,6 +61,30 @@ def test_a_node_of_hopper_or_blackwell(name: str, ranks: int, size: float, measu
 
 
 @pytest.mark.parametrize(
+    ("racks", "gibibytes", "measured", "rel"),
+    # coreweave/nccl-tests, README, GB200 NVL72, NCCL 2.26.2; the profile's rate is that of one rack
+    # and 8 GiB
+    [(1, 8, 846.8, 0.03), (1, 4, 835.3, 0.04), (2, 16, 820.4, 0.12), (2, 8, 791.9, 0.12)],
+)
+def test_the_switches_of_racks_add_up_for_all_their_gpus(
+    racks: int, gibibytes: int, measured: float, rel: float
+) -> None:
+    group = whole_nodes(load_machine("dgx-gb200"), 18 * racks)
+    assert bus_gb_s(group, gibibytes * GIB) == pytest.approx(measured, rel=rel)
+    assert float(group.islands) == racks
+
+
+def test_a_domain_without_such_switches_reduces_in_a_tray_alone() -> None:
+    machine = load_machine("dgx-gb200", ("node.fabric.switch_reduction=0.6",))
+    assert machine.domain is not None
+    plain = machine.replaced(domain={**machine.domain.model_dump(), "switch_reduction": None})
+    tray, trays = group_view(plain, 4, 1), group_view(plain, 8, 1)
+    assert np.isfinite(switch_all_reduce_s(tray, GIB))
+    assert np.isinf(switch_all_reduce_s(trays, GIB))
+    assert np.isfinite(switch_all_reduce_s(group_view(machine, 8, 1), GIB))
+
+
+@pytest.mark.parametrize(
     ("mebibytes", "measured_us"),
     # the same page, 8 H200, all_reduce_bench.py, NCCL 2.27.7
     [

@@ -12,18 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.cost.constants import LOW_LATENCY, SIMPLE
+from planner.cost.network.collective_table import OPERATIONS
 from planner.cost.network.collectives import all_gather_s, all_reduce_s, ring_exchange_s
 from planner.cost.network.rooted_collectives import (
     broadcast_s,
     chain_broadcast_s,
-    gather_s,
-    reduce_s,
     scatter_s,
     tree_broadcast_s,
 )
 from planner.cost.network.topology import GroupView, group_view, unit_view
 from planner.describe.catalogue import load_machine
 
+reduce_s, gather_s = OPERATIONS["reduce"], OPERATIONS["gather"]
 ALL = [broadcast_s, reduce_s, scatter_s, gather_s]
 Collective = Callable[[GroupView, Any], Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.cost.network.collectives import all_to_all_s
+from planner.cost.network.collectives import all_gather_s, all_reduce_s, all_to_all_s, p2p_s
 from planner.cost.network.topology import group_view
 from planner.describe.catalogue import load_machine
 
@@ -72,10 +72,9 @@ def test_arrays_equal_scalars(name: str) -> None:
     assert np.all(many.network_bytes_per_s > 0)
 
 
-def test_groups_leave_a_rack_of_nvlink_by_the_ports_of_their_members() -> None:
+def test_groups_leave_a_rack_of_nvlink_by_the_adapters_of_their_members() -> None:
     machine = load_machine("dgx-gb200")
-    assert machine.network is not None
-    exit_rate = machine.network.domain_exit_bytes_per_s
+    exit_rate = machine.node.nic_bytes_per_s
     assert exit_rate is not None
     inside = group_view(machine, 32, 1)  # eight trays of one rack
     assert inside.network_bytes_per_s == pytest.approx(4 * 900e9 * 0.8)
@@ -83,6 +82,51 @@ def test_groups_leave_a_rack_of_nvlink_by_the_ports_of_their_members() -> None:
     assert apart.network_bytes_per_s == pytest.approx(exit_rate.value * 0.8)
     several = group_view(machine, 8, 36)  # two ranks in each rack
     assert several.network_bytes_per_s == pytest.approx(2 * exit_rate.value * 0.8)
+
+
+def test_adapters_matter_only_to_groups_that_leave_the_rack() -> None:
+    rack = load_machine("dgx-gb200")
+    slower = load_machine("dgx-gb200", ("node.nic_bytes_per_s=12.5GB",))
+    narrow = load_machine("dgx-gb200", ("node.num_nics=1", "node.nic_of_device=[0,0,0,0]"))
+    for size, stride in ((8, 1), (16, 4), (72, 1), (18, 4)):
+        for other in (slower, narrow):
+            one, two = group_view(rack, size, stride), group_view(other, size, stride)
+            for time in (all_reduce_s, all_gather_s, all_to_all_s, p2p_s):
+                assert time(one, 2**28) == time(two, 2**28)
+    for size, stride in ((144, 1), (4, 72), (32, 8)):
+        fast, slow = group_view(rack, size, stride), group_view(slower, size, stride)
+        assert all_to_all_s(slow, 2**30) > 2 * all_to_all_s(fast, 2**30)
+
+
+def test_a_ring_leaves_parts_of_a_rack_by_all_adapters_of_a_part() -> None:
+    # NVIDIA/nccl#1801: rings of three parts in different racks; parts of 4 GPUs reach 196.9 GB/s,
+    # parts of 8 reach 393.6
+    machine = load_machine("dgx-gb200")
+    assert machine.domain is not None
+    four = group_view(machine.replaced(domain=None), 12, 1)
+    pairs = {**machine.domain.model_dump(), "num_nodes": 2}
+    eight = group_view(machine.replaced(domain=pairs), 24, 1)
+    ratio = float(eight.network_bytes_per_s / four.network_bytes_per_s)
+    assert ratio == pytest.approx(393.6 / 196.9, rel=0.01)
+
+
+def test_one_port_of_nvlink_sends_to_the_tray_and_to_the_rack() -> None:
+    machine = load_machine("dgx-gb200")
+    for ranks in (8, 16, 72):
+        time_s = float(all_to_all_s(group_view(machine, ranks, 1), 2**34))
+        assert (ranks - 1) / ranks * 2**34 / time_s == pytest.approx(0.8 * 900e9, rel=0.03)
+    # half of the messages in two racks pass the adapter of their rank
+    two = float(all_to_all_s(group_view(machine, 144, 1), 2**34))
+    assert 0.5 * 2**34 / two == pytest.approx(0.8 * 50e9, rel=0.03)
+
+
+def test_a_step_between_racks_takes_longer_than_one_inside() -> None:
+    machine = load_machine("dgx-gb200")
+    inside, apart, both = (group_view(machine, *place) for place in ((8, 1), (4, 72), (144, 1)))
+    assert float(inside.network_latency_s) == 3.4e-6
+    assert float(apart.network_latency_s) == 8e-6
+    # 2 of the 36 hops of a ring between trays lead to the other rack
+    assert float(both.network_latency_s) == pytest.approx((34 * 3.4e-6 + 2 * 8e-6) / 36)
 
 
 def test_groups_that_span_sockets_share_the_link_between_them() -> None:

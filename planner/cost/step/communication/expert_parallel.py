@@ -39,9 +39,9 @@ def expert_s(
     size, rules = _sent_bytes(scenario, block, layouts), scenario.framework.communication
     # dispatch in forward and the gradient of combine in backward may use narrower elements
     narrow = rules.dispatch_bytes / scenario.workload.compute_bytes or 1.0
-    transfers, network = 1 + narrow, scenario.machine.network
+    transfers, machine = 1 + narrow, scenario.machine
     # nodes of one NVLink domain forward nothing: every rank reaches every other
-    direct_all_to_all = network is None or network.domain_nodes > 1
+    direct_all_to_all = machine.network is None or machine.domain is not None
     if direct_all_to_all or not rules.experts_once_per_node:
         forward = transfers * all_to_all_s(groups.expert, size)
     else:
