@@ -75,9 +75,6 @@ class Quantity(Description):
     """Where the number was read, or how it was obtained."""
 
 
-# --- quantities with plausible ranges: a value outside is probably in another unit --------------
-
-
 class Fraction(Quantity):
     """A fraction above zero, at most one."""
 

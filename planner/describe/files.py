@@ -20,9 +20,6 @@ _DOTTED = re.compile(r"""(?<![\w.-])(?:(?:"[^"\n]*+"|'[^'\n]*+'|[\w-]++)[ \t]*+\
 """A key of more than 64 parts, whose parsing takes quadratic time."""
 
 
-# --- reading ---------------------------------------------------------------------------------
-
-
 def read_bytes(path: Path, limit: int = MAX_FILE_BYTES, remedy: str = _REMEDY) -> bytes:
     """Read a regular file of at most `limit` bytes; raises CatalogueError."""
     where = shorten_path(path)
@@ -102,9 +99,6 @@ def parse_json(text: str, where: str) -> Any:
 def _digits(where: str) -> CatalogueError:
     """Create the error for integers of more than 4300 digits, which Python does not parse."""
     return CatalogueError(f"{where} holds a number with thousands of digits; correct that number")
-
-
-# --- writing ---------------------------------------------------------------------------------
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:

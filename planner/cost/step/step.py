@@ -32,7 +32,7 @@ def time_parts(stages: Stages) -> dict[str, Float]:
 
     >>> layouts = Layouts.of(Layout(pp=4, grad_accumulation=256, schedule="1f1b"))
     >>> round(float(time_parts(Stages.candidates(scenario, layouts))["forward"]), 1)  # 256 x 56 ms
-    14.2
+    14.4
     """
     layouts, framework = stages.per_layout, stages.scenario.framework
     work, index = stages.by_work

@@ -237,9 +237,6 @@ def _yaml(text: str) -> Any:
     return yaml.load(text, Loader=_Loader)  # a SafeLoader
 
 
-# --- Python -----------------------------------------------------------------------------------
-
-
 def _python(text: str) -> Any:
     """Read a module's assignments (attributes as tables) and the arguments of returned calls."""
     assignments: dict[str, Any] = {}

@@ -9,8 +9,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-# --- arithmetic -------------------------------------------------------------------------------
-
 _OPERATIONS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -51,8 +49,6 @@ def evaluate_integer(node: ast.expr) -> int | None:
     number = _OPERATIONS[type(node.op)](left, right)
     return number if abs(number) <= _LARGEST else None
 
-
-# --- statements and words ---------------------------------------------------------------------
 
 _OPENERS, _CLOSERS = "({", ")}"
 _HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?")
@@ -138,8 +134,6 @@ def _without_documents(text: str) -> str:
         until = match[1] if match else ""
     return "\n".join(lines)
 
-
-# --- options and settings ---------------------------------------------------------------------
 
 _OPTION = re.compile(r"--([A-Za-z][\w.-]*)(?:=(.*))?", re.DOTALL)
 _ARGUMENT = re.compile(r"--|[\w.]+$")

@@ -189,9 +189,6 @@ def _even_split(layers: int, chunks: int, first: int, last: int) -> list[int]:
     return counts
 
 
-# --- switches ---------------------------------------------------------------------------------
-
-
 def _switches_in(name: str, settings: Table) -> Iterator[str]:
     """Yield the framework's switches whose lines are all in a file, with their values."""
     for switch_name, switch in load_framework(name).switches.items():

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 from pydantic import Field, model_validator
 
 from planner.describe.base import Description, Factor, Share, ZeroStage
+from planner.describe.framework.kernel_releases import Month
 from planner.describe.framework.support import Axis, EmitSupport
 from planner.describe.framework.switches import (
     Switch,
@@ -156,6 +157,9 @@ class Framework(Description):
     """Bytes per parameter in bf16 and FP8 training; default: as in `mixed`."""
     full: States
     """Bytes per parameter in fp32 and tf32 training."""
+    software_date: Month = ""
+    """Year and month of its libraries, such as 2024-03, which decide the rates of kernels; empty:
+    the newest."""
     kernels: Kernels
     """Kernels and saved tensors."""
     other_kernels: tuple[OtherKernels, ...] = ()
@@ -191,7 +195,7 @@ class Framework(Description):
         return fields
 
     def __hash__(self) -> int:
-        return hash((self.name, self.kernels))
+        return hash((self.name, self.software_date, self.kernels))
 
     @property
     def family(self) -> str:

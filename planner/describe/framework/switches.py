@@ -23,6 +23,7 @@ from planner.describe.workload import (
 from planner.errors import DescriptionError, PlannerError, UnknownNameError, shorten
 from planner.units import either, parse_quantity
 
+_DATE = re.compile(r"\d{4}-\d{2}$")
 _PLUS = re.compile(r"\+(?!(?<=[0-9.]e\+)[0-9])(?!(?<==\+)[0-9.])", re.IGNORECASE)
 """A plus between switches, not one of an exponent or a sign."""
 
@@ -123,7 +124,8 @@ class Switch(Description):
 
     def fill_arguments(self, word: str) -> tuple[str, ...]:
         """Lines for the framework's files, with the value of a user's word filled in."""
-        value = _number(*word.split("=", 1)) if self.takes else ""
+        name, _, text = word.partition("=")
+        value = _value(name, text, self.usual) if self.takes else ""
         return tuple(line.format(value=value) for line in self.arguments or ())
 
 
@@ -153,10 +155,6 @@ def apply_switches(fields: dict[str, Any], words: tuple[str, ...]) -> dict[str, 
     offered: dict[str, Any] = fields.get("switches", {})
     names = [word.partition("=")[0] for word in words]
     result = dict(fields)
-    if words and not offered:
-        raise DescriptionError(
-            f"{fields['name']} has no switches; write it without +{shorten(words[0])}"
-        )
     for word, name in zip(words, names, strict=True):
         if not name:
             raise DescriptionError(
@@ -205,15 +203,17 @@ def _changes(word: str, switch: dict[str, Any]) -> dict[str, Any]:
             f"switch {shorten(word)!r} {'takes a value' if paths else 'takes no value'}; {example}"
         )
     for path in paths:
-        value: Any = _number(name, text)
+        value: Any = _value(name, text, switch.get("usual", ""))
         for part in reversed(path.split(".")):
             value = {part: value}
         changes = merge_tables(changes, value)
     return changes
 
 
-def _number(name: str, text: str) -> int | float:
-    """Parse the value of a switch; whole numbers become int."""
+def _value(name: str, text: str, usual: str) -> int | float | str:
+    """Parse the value of a switch; whole numbers become int, dates stay text."""
+    if _DATE.match(usual):
+        return text
     try:
         value = parse_quantity(text)
     except PlannerError:

@@ -331,9 +331,9 @@ class Kernels(Description):
     """Sequence parallelism saves gathered inputs (DTensor); else backward gathers them again."""
     fused_gradient_accumulation: bool = False
     """Weight-gradient GEMMs accumulate into the fp32 gradient."""
-    attention_fraction: Factor
-    """Rate of the framework's fused attention / the device's `attention_efficiency`
-    (FlashAttention-2)."""
+    attention: str
+    """Fused attention: a program that chooses it by device and month, or the name of a kernel
+    (`kernel_releases.toml`)."""
     fused_optimizer: bool
     """One optimizer kernel over states and weights; else one kernel per operation."""
     channels_last: bool = False

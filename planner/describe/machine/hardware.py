@@ -69,8 +69,9 @@ class Device(Description):
         value=0.65, kind="assumed", source="as calibrated on A100"
     )
     """Rate of convolutions on matrix units / rate of one large GEMM."""
-    attention_efficiency: Fraction
-    """Fraction of the 16-bit peak that fused attention (forward) reaches on long sequences."""
+    attention_efficiency: Fraction | None = None
+    """Fraction of the 16-bit peak that fused attention (forward) reaches on long sequences; None:
+    that of the framework's kernel on this device (`kernel_releases.toml`)."""
     attention_curve: AttentionCurve | None = None
     """How the rate of fused attention falls; None: as the constants of steps say."""
     memory_efficiency: Fraction

@@ -177,6 +177,22 @@ def year_of(label: str) -> int | None:
     return 2000 + int(release[1]) if release else None
 
 
+def month_of(label: str) -> str:
+    """Return the month in a label, December of the first year without a month; else empty.
+
+    >>> month_of("2022-02-28"), month_of("26.04.01"), month_of("2023-2024"), month_of("")
+    ('2022-02', '2026-04', '2023-12', '')
+    """
+    month = re.search(r"(20\d\d)-(0[1-9]|1[0-2])\b", label)
+    release = re.match(r"(\d\d)\.(0[1-9]|1[0-2])\b", label.strip())
+    if month:
+        return month[0]
+    if release:
+        return f"20{release[1]}-{release[2]}"
+    year = year_of(label)
+    return f"{year}-12" if year else ""
+
+
 def precision_of(label: str) -> str | None:
     """Return the training precision of a label; None if it names none.
 
@@ -211,9 +227,6 @@ def canonical(cells: Cells) -> Cells:
         notes += [Note(f"{sentence}, as the row's labels mean") for sentence in sentences]
         row |= filled | rule.replace
     return Cells(row, notes)
-
-
-# --- software ---------------------------------------------------------------------------------
 
 
 def software_of_label(label: str, year: int | None, notes: str = "") -> Software | None:
@@ -291,10 +304,13 @@ _LENDER = "accelerate"
 """Framework whose switch is used if the run's own framework has none of that name."""
 
 
-def described_framework(software: Software, switches: tuple[str, ...] = ()) -> Framework:
-    """Load a catalogue framework with the changes and switches of a run's recipes."""
+def described_framework(
+    software: Software, switches: tuple[str, ...] = (), month: str = ""
+) -> Framework:
+    """Load a catalogue framework with the changes and switches of a run's recipes, at a month."""
     changes = software.changes | (software.compiled_changes if "compile" in switches else {})
-    return changed(_switched(software.framework, switches), changes)
+    dated = {"software_date": month} if month else {}
+    return changed(_switched(software.framework, switches), changes | dated)
 
 
 @functools.cache

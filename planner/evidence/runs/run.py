@@ -20,6 +20,7 @@ from planner.evidence.runs.labels import (
     configured,
     described_framework,
     known_labels,
+    month_of,
     normalised,
     precision_of,
     software_of,
@@ -157,7 +158,8 @@ def _setting(cells: Cells, own_machine: Machine | None) -> _Setting:
         raise PlannerError(f"n_gpus = {num_ranks} exceeds {_MAX_RANKS:,}; correct the cell")
     place = _place(cells, own_machine)
     software = software_of(cells)
-    framework = described_framework(software, switches_of(cells, software))
+    month = month_of(cells.text("date") or cells.text("year"))
+    framework = described_framework(software, switches_of(cells, software), month)
     model = model_of(cells, usual(software).dropout)
     return _Setting(num_ranks, place, software, framework, model)
 

@@ -264,9 +264,6 @@ def _offload(cells: Cells) -> str:
     return f"all-{where}" if "param" in text else f"optimizer-{where}"
 
 
-# --- choices that a row leaves open -----------------------------------------------------------
-
-
 def tune_layout(cells: Cells, scenario: Scenario, layout: Layout) -> Layout:
     """Give a row's layout the fastest micro-batch and chunks; unchanged if none fit."""
     options = _options(cells, scenario, layout)

@@ -63,7 +63,7 @@ def test_values_may_be_written_with_a_plus(value: str) -> None:
     ("name", "kind", "message"),
     [
         ("fsdp2+compil", UnknownNameError, "unknown switch 'compil': did you mean compile"),
-        ("nanotron+compile", DescriptionError, "nanotron has no switches; write it without"),
+        ("nanotron+compile", UnknownNameError, "unknown switch 'compile': known are software"),
         ("fsdp2+async-tp", DescriptionError, "needs 'compile'; write compile+async-tp"),
         ("fsdp2+compile+compile", DescriptionError, "'compile' is named twice"),
         ("fsdp2+compile=1", DescriptionError, "takes no value; write compile alone"),

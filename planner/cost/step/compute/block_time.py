@@ -49,7 +49,7 @@ def block_time(scenario: Scenario, block: Block, layouts: Layouts) -> BlockTime:
     >>> round(2 * 2048 * layer.num_params / 222e12, 4)      # its products alone, at 222 TFLOP/s
     0.004
     >>> round(float(time.forward_s), 4), round(float(time.backward_s), 4)
-    (0.0049, 0.0098)
+    (0.0048, 0.0097)
     """
     rates, recomputed = DeviceRates.of(scenario), _RecomputedModules(layouts)
     tokens = layouts.tokens(scenario.workload.sequence_length)

@@ -14,8 +14,11 @@ from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.tensor_split import expert_load, split_over
 from planner.describe.framework.framework import Framework
+from planner.describe.framework.kernel_releases import attention_kernel, product_fraction
+from planner.describe.machine import Device
 from planner.describe.machine.hardware import AttentionCurve
 from planner.describe.model.block import Gemm
+from planner.errors import DescriptionError
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +43,11 @@ class DeviceRates:
         machine, workload, framework = scenario.machine, scenario.workload, scenario.framework
         device, precision = machine.device, workload.precision
         base = workload.base_precision
+        product = device.sustained_fraction.value * product_fraction(
+            device, framework.software_date
+        )
         best, best_base = (
-            machine.peak(name) * device.best_product(name) * device.sustained_fraction.value
-            for name in (precision, base)
+            machine.peak(name) * product * device.best_product(name) for name in (precision, base)
         )
         uneven, vectors = framework.kernels.uneven_context, precision == "fp32"
         return cls(
@@ -51,15 +56,35 @@ class DeviceRates:
             convolution=best * (1.0 if vectors else device.convolution_fraction.value),
             winograd=step_constants().convolution.winograd_ratio.value if vectors else 1.0,
             head=best_base,
-            attention=machine.peak(base)
-            * device.attention_efficiency.value
-            * framework.kernels.attention_fraction.value,
+            attention=machine.peak(base) * attention_efficiency(framework, device),
             attention_curve=device.attention_curve or step_constants().attention,
             uneven_context=uneven is not None and uneven.value,
             memory=device.memory_bytes_per_s.value * device.memory_efficiency.value,
             units=device.num_units.value,
             element=1 if precision == "fp8" else workload.compute_bytes,
         )
+
+
+def attention_efficiency(framework: Framework, device: Device) -> float:
+    """Fraction of the 16-bit peak that fused attention reaches on long sequences [1].
+
+    Counted: the profile's figure, else the framework's kernel of its month. Left out: head widths
+    but 128. Raises DescriptionError where neither is known. compute.md#kernels-by-month.
+
+    >>> newest, older = (load_framework(f"fsdp2{end}") for end in ("", "+software=2025-12"))
+    >>> device = load_machine("dgx-gb200").device
+    >>> attention_efficiency(newest, device) > attention_efficiency(older, device)
+    True
+    """
+    if device.attention_efficiency is not None:
+        return device.attention_efficiency.value
+    kernel = attention_kernel(framework.kernels.attention, device, framework.software_date)
+    if kernel is None:
+        raise DescriptionError(
+            f"no attention kernel was measured on {device.name}; state device.attention_efficiency "
+            "in its profile"
+        )
+    return kernel.efficiency.value
 
 
 _SPLITS = np.array([1.0, 2.0, 4.0, 8.0])

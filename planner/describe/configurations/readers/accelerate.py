@@ -39,9 +39,6 @@ def _state(job: StatedJob, table: Table) -> None:
         job.turn_on("compile")
 
 
-# --- FSDP -------------------------------------------------------------------------------------
-
-
 def _fsdp(job: StatedJob, plugin: Table) -> None:
     job.set_single(framework="accelerate")
     strategy = plugin.word("fsdp_sharding_strategy")
@@ -93,9 +90,6 @@ def _mesh(job: StatedJob, mesh: Table) -> None:
         job.layout(zero_stage=0)  # groups of one rank shard nothing
     mesh.skip("parallelism_config_cp_comm_strategy", "parallelism_config_cp_backend")
     job.not_counted(mesh, _KEYS["not_counted"])
-
-
-# --- DeepSpeed and Megatron-LM ----------------------------------------------------------------
 
 
 def _deepspeed(job: StatedJob, plugin: Table) -> None:

@@ -167,9 +167,6 @@ def _deepspeed(job: StatedJob, engine: Mapping[str, Any]) -> None:
     job.notes += inner.notes
 
 
-# --- adapters and frozen bases ----------------------------------------------------------------
-
-
 def _read_adapters(job: StatedJob, settings: Table) -> None:
     """Read LoRA, DoRA and the storage format of the frozen base."""
     rank = settings.number(*_KEYS["ranks"])
