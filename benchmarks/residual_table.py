@@ -71,7 +71,7 @@ def read_table() -> tuple[TeachingResidual, ...]:
 
 
 def _traits(cells: dict[str, str]) -> Traits:
-    names = {name: np.array([cells[name]]) for name in ("machine", "framework")}
+    names = {name: np.array([cells[name]]) for name in ("machine", "architecture", "framework")}
     numbers = {
         name: np.array([float(value) for value in cells[name].split()])
         for name in TRAITS

@@ -22,7 +22,7 @@ from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.communication.data_parallel import data_traffic
 from planner.cost.step.compute.block_time import block_time
-from planner.cost.step.compute.gemm import gemm_s
+from planner.cost.step.compute.gemm import attention_efficiency, gemm_s
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block
 from tests.descriptions import scenario
@@ -132,7 +132,7 @@ def of_computation() -> dict[str, float]:
     each = zip(("qkv", "out", "up", "down"), LAYER.gemms, strict=True)
     return {
         "F": FLOP_PER_S,
-        "A": QUESTION.machine.peak("bf16") * DEVICE.attention_efficiency.value,
+        "A": QUESTION.machine.peak("bf16") * attention_efficiency(QUESTION.framework, DEVICE),
         "B": BYTES_PER_S,
         "wave": 2 * tile.rows * tile.columns * DEVICE.num_units.value / FLOP_PER_S,
         **{name: alone(gemms=(product,)).forward_s for name, product in each},

@@ -11,7 +11,8 @@ from tests import ROOT
 
 PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
 _NAMED = re.compile(
-    rf"\b((?:{'|'.join(names('framework'))})(?:\+[a-z0-9-]+(?:=[0-9e.]+(?:[mun]?s)?)?)+)"
+    rf"\b((?:{'|'.join(names('framework'))})"
+    r"(?:\+[a-z0-9-]+(?:=(?:\d{4}-\d{2}|[0-9e.]+(?:[mun]?s)?))?)+)"
 )
 
 

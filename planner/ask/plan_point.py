@@ -218,9 +218,6 @@ def _infeasible_reason(parts: Iterable[Candidates]) -> str:
     return f"no legal layout: {max(rejected, key=lambda item: item[1], default=no_framework)[0]}"
 
 
-# --- columns and phrases --------------------------------------------------------------------------
-
-
 def with_interval(column: str, value: float, ends: Sequence[float]) -> Row:
     """Return a column with its interval's ends; `_low` and `_high` go before the unit."""
     unit = next((unit for unit in ("_s", "_bytes") if column.endswith(unit)), "")

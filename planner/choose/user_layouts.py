@@ -218,9 +218,6 @@ def _with_schedule(fields: Fields) -> Fields:
     return {"schedule": "none" if fields.get("pp", 1) == 1 else usual, **fields}
 
 
-# --- model and framework ----------------------------------------------------------------------
-
-
 def _shape_notes(files: Configuration, model: Model) -> list[str]:
     """Note model sizes in the files that differ from the model's."""
     # a vocabulary may be padded
@@ -314,9 +311,6 @@ def _with_changes(
             notes.append(f"{framework.name} with {key} = {after}, not {before}")
             table[name] = value
     return (type(framework).described(tables) if notes else framework), notes
-
-
-# --- estimate -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,13 +44,18 @@ def backtest_command(
     group_by: Annotated[
         str, typer.Option(help="Columns to group by: source,machine,model,...")
     ] = "source",
+    measured: Annotated[
+        list[Path] | None,
+        typer.Option(help="Measured runs that correct the estimates; not scored (repeatable)."),
+    ] = None,
     as_json: AsJson = False,
 ) -> int:
     """Score estimates against measured runs, every row; exit 3 if rows were refused."""
     from planner.show.measured_runs import main
     from planner.show.terminal import console
 
-    return main(runs, as_json, [word.strip() for word in group_by.split(",")], console())
+    keys = [word.strip() for word in group_by.split(",")]
+    return main(runs, as_json, keys, console(), measured or ())
 
 
 def calibrate_command(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from planner.cost.arrays import Arrays, Float, broadcast_values, map_in_batches
 from planner.cost.memory.footprint import Footprints, check_figures, footprints_of
 from planner.cost.memory.phases import MOMENTS
 from planner.cost.operators.operations import model_flop
-from planner.cost.parts import TIME_PARTS, part
+from planner.cost.parts import TIME_CAUSES, TIME_PARTS, TimeCause, part
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
@@ -279,8 +279,12 @@ def _timed(stages: Stages, footprints: Footprints) -> Estimates:
 def _as_measured(
     scenario: Scenario, layouts: Layouts, parts_s: dict[str, Float]
 ) -> dict[str, Float]:
-    """Correct the parts of the step time by measured runs [s]."""
+    """Correct the parts of the step time by what measured runs say of their causes [s]."""
     if scenario.experience.step_time is None or not np.size(layouts.dp):
         return parts_s
-    factor = step_outlook(scenario, layouts, parts_s).expected.reshape(np.shape(layouts.dp))
-    return {name: values * factor for name, values in parts_s.items()}
+    by_cause = step_outlook(scenario, layouts, parts_s).by_cause
+    factors = dict(zip(get_args(TimeCause), by_cause.T, strict=True))
+    shape = np.shape(layouts.dp)
+    return {
+        name: values * factors[TIME_CAUSES[name]].reshape(shape) for name, values in parts_s.items()
+    }

@@ -16,9 +16,7 @@ from planner.cost.scenario.experience import Outlook, outlook
 from planner.cost.scenario.prior import GAUSSIAN, Traits, memory_class, memory_classes, priors
 from planner.cost.shards.layouts import Layouts
 from planner.describe.base import Kind
-
-_FIRST_DEVICES = 8
-"""Device count from which error growth is counted: a node of eight, where most runs start."""
+from planner.describe.framework.kernel_releases import architecture_of
 
 
 def traits_of(
@@ -56,7 +54,6 @@ def traits_of(
             np.stack([column(model.num_params), column(scenario.workload.sequence_length)], axis=-1)
         ),
         shape=np.stack([*(np.log2(degree) for degree in degrees), recomputes], axis=-1),
-        growth=np.log2(layouts.world / _FIRST_DEVICES),
         assumed_rate=column(_assumed(machine.device.sustained_fraction.kind)),
         assumed_links=np.where(
             inside, _assumed(machine.node.fabric.efficiency.kind), _assumed(network)
@@ -64,6 +61,7 @@ def traits_of(
         experts=column(model.experts is not None),
         guessed=column(guessed),
         machine=np.full(n, machine.name),
+        architecture=np.full(n, architecture_of(machine.device)),
         framework=np.full(n, framework.family),
     )
 
@@ -108,7 +106,8 @@ def memory_outlook(scenario: Scenario, layouts: Layouts) -> Outlook:
     quantiles, unbiased = memory_classes()[memory_class(scenario.framework)], np.ones(len(layouts))
     low, high = quantiles.low, quantiles.high
     spread = math.log(high / low) / (2 * GAUSSIAN)
-    return Outlook(unbiased, unbiased * low, unbiased * high, unbiased * spread)
+    by_cause = np.ones((len(layouts), len(get_args(TimeCause))))
+    return Outlook(unbiased, by_cause, unbiased * low, unbiased * high, unbiased * spread)
 
 
 def exceeding_probability(scenario: Scenario, layouts: Layouts, room: ArrayLike) -> Float:

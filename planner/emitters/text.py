@@ -28,9 +28,6 @@ VARIABLE = "PLANNER_TEMPLATES"
 _FOLDERS = [Path(__file__).parent / room / "templates" for room in ("scripts", "recipes")]
 
 
-# --- templates ---------------------------------------------------------------------------------
-
-
 def template_names() -> list[str]:
     """List the templates that a site may replace, those of scripts first."""
     return [path.name for folder in _FOLDERS for path in sorted(folder.glob("*.j2"))]
@@ -116,9 +113,6 @@ def _environment(folder: Path | None) -> Environment:
     return environment
 
 
-# --- filters of templates ----------------------------------------------------------------------
-
-
 def _yaml_scalar(value: object) -> str:
     """Write a scalar for YAML, quoted if YAML would read another value."""
     return yaml.safe_dump(value).removesuffix("...\n").rstrip("\n")
@@ -167,9 +161,6 @@ _FILTERS: dict[str, Callable[..., str]] = {
     "seconds": format_seconds,
     "yaml": _yaml_scalar,
 }
-
-
-# --- plain data --------------------------------------------------------------------------------
 
 
 def assigned(tables: Mapping[str, Any], lines: Iterable[str]) -> dict[str, Any]:

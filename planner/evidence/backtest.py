@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,8 @@ import numpy as np
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.memory.footprint import stage_memory
 from planner.cost.parts import unseen_parts
+from planner.cost.scenario import Scenario
+from planner.cost.scenario.experience import Experience
 from planner.cost.shards.layouts import Layouts
 from planner.cost.uncertainty import step_outlook
 from planner.errors import PlannerError
@@ -71,8 +73,8 @@ class Backtest:
         return {"rows": [_row_json(row) for row in self.rows], "groups": groups}
 
 
-def score(runs: Iterable[Run | RefusedRun]) -> Backtest:
-    """Estimate every run and score the estimate against the measurement."""
+def score(runs: Iterable[Run | RefusedRun], experience: Experience = Experience()) -> Backtest:
+    """Estimate every run, corrected by experience, and score the estimate against it."""
     rows: list[Score | RefusedRun | None] = []
     together: dict[Any, list[tuple[int, Run]]] = {}
     for place, run in enumerate(runs):
@@ -81,29 +83,30 @@ def score(runs: Iterable[Run | RefusedRun]) -> Backtest:
             key = (run.machine_label, run.framework, run.model, run.workload)
             together.setdefault(key, []).append((place, run))
     for members in together.values():
-        scores = _score_scenario([run for _, run in members])
+        scores = _score_scenario([run for _, run in members], experience)
         for (place, _), scored in zip(members, scores, strict=True):
             rows[place] = scored
     return Backtest(tuple(row for row in rows if row is not None))
 
 
-def _score_scenario(runs: list[Run]) -> list[Score | RefusedRun]:
+def _score_scenario(runs: list[Run], experience: Experience) -> list[Score | RefusedRun]:
+    scenario = replace(runs[0].scenario, experience=experience)
     try:
         layouts = Layouts.stack(run.layout for run in runs)
-        estimates = estimate_layouts(runs[0].scenario, layouts)
+        estimates = estimate_layouts(scenario, layouts)
     except PlannerError as error:
         if len(runs) > 1:
-            return [scored for run in runs for scored in _score_scenario([run])]
+            return [scored for run in runs for scored in _score_scenario([run], experience)]
         return [RefusedRun(runs[0].row_id, runs[0].source, str(error))]
-    return [_score_run(run, estimates[number]) for number, run in enumerate(runs)]
+    return [_score_run(run, scenario, estimates[number]) for number, run in enumerate(runs)]
 
 
-def _score_run(run: Run, estimate: Estimate) -> Score | RefusedRun:
+def _score_run(run: Run, scenario: Scenario, estimate: Estimate) -> Score | RefusedRun:
     memory = measurable_memory(run, estimate)
     if reason := _refusal(run, estimate.step_time_s, memory):
         return RefusedRun(run.row_id, run.source, reason)
     fits = estimate.fits or (run.open_recompute and _fits_with_recompute(run))
-    return Score(run, estimate, memory, interval(run, estimate), fits)
+    return Score(run, estimate, memory, interval(run, scenario, estimate), fits)
 
 
 def _refusal(run: Run, step_time_s: float, memory: float) -> str:
@@ -140,14 +143,14 @@ def measurable_memory(run: Run, estimate: Estimate) -> float:
     return total - sum(parts[name] for name in unseen_parts(run.memory_kind))
 
 
-def interval(run: Run, estimate: Estimate) -> Interval | None:
+def interval(run: Run, scenario: Scenario, estimate: Estimate) -> Interval | None:
     """Expected range of the step time [s]; None if no time was measured."""
     if run.step_time_s is None:
         return None
     if not run.guessed:
         return estimate.interval_step_time_s
     layouts, parts = Layouts.stack([run.layout]), estimate.step_time_parts_s
-    low, high = step_outlook(run.scenario, layouts, parts, guessed=True).around()
+    low, high = step_outlook(scenario, layouts, parts, guessed=True).around()
     return estimate.step_time_s * low, estimate.step_time_s * high
 
 

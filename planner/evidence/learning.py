@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, get_args
 
 import numpy as np
 
-from planner.cost.estimate import Estimate
+from planner.cost.estimate import Estimate, estimate_layouts
+from planner.cost.parts import TIME_CAUSES, TimeCause
 from planner.cost.scenario import Scenario
 from planner.cost.scenario.experience import (
     Experience,
     MeasuredRuns,
-    Outlook,
     likelihoods,
     most_informative_run,
 )
@@ -150,9 +150,6 @@ def _traits(item: Score, parts_s: Mapping[str, float]) -> Traits:
     return traits_of(run.scenario, Layouts.of(run.layout), parts_s, guessed=run.guessed)
 
 
-# --- changes of estimates ------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Change:
     """Change of one figure of an estimate by measured runs, as factors."""
@@ -163,6 +160,8 @@ class Change:
     """90 % interval relative to the uncorrected estimate."""
     after: tuple[float, float]
     """90 % interval relative to the corrected estimate."""
+    by_cause: dict[TimeCause, float]
+    """Factor of each cause of step time that this job has [1]; empty for memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,17 +175,21 @@ class EstimateChange:
 def change_by_experience(scenario: Scenario, estimate: Estimate) -> EstimateChange:
     """Compare an estimate with and without the experience of its scenario."""
     uncorrected = replace(scenario, experience=Experience())
-    layouts, parts = Layouts.stack([estimate.layout]), estimate.step_time_parts_s
-
-    def change(outlook: Callable[..., Outlook], *of: Any) -> Change:
-        before, after = outlook(uncorrected, *of), outlook(scenario, *of)
-        return Change(float(after.expected[0]), before.around(), after.around())
-
-    measured = scenario.experience
-    return EstimateChange(
-        None if measured.step_time is None else change(step_outlook, layouts, parts),
-        None if measured.memory is None else change(memory_outlook, layouts),
-    )
+    layouts = Layouts.stack([estimate.layout])
+    step, memory = None, None
+    if scenario.experience.step_time is not None:
+        parts = estimate_layouts(uncorrected, layouts)[0].step_time_parts_s
+        before, after = (step_outlook(each, layouts, parts) for each in (uncorrected, scenario))
+        present = {TIME_CAUSES[name] for name, part_s in parts.items() if part_s > 0}
+        by_cause = zip(get_args(TimeCause), after.by_cause[0].tolist(), strict=True)
+        factors = {cause: factor for cause, factor in by_cause if cause in present}
+        corrected = step_outlook(scenario, layouts, estimate.step_time_parts_s)
+        factor = float(after.expected[0])
+        step = Change(factor, before.around(), corrected.around(), factors)
+    if scenario.experience.memory is not None:
+        before, after = (memory_outlook(each, layouts) for each in (uncorrected, scenario))
+        memory = Change(float(after.expected[0]), before.around(), after.around(), {})
+    return EstimateChange(step, memory)
 
 
 def most_informative(candidates: Sequence[tuple[Scenario, Estimate]]) -> Estimate | None:

@@ -43,9 +43,6 @@ _WAYS = (
 )
 
 
-# --- tables -----------------------------------------------------------------------------------
-
-
 def read_runs(path: str | Path, own_machine: Machine | None = None) -> list[Run | RefusedRun]:
     """Read every row of a CSV of runs; rows may refer to `own_machine` by name.
 
@@ -115,9 +112,6 @@ def _read_row(
         return run_of(row_id, source, cells, own_machine)
     except PlannerError as error:
         return RefusedRun(row_id, source, str(error))
-
-
-# --- any file ---------------------------------------------------------------------------------
 
 
 def read_measured(

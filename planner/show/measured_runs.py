@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from planner.cost.estimate import Estimate
 from planner.cost.scenario import Scenario
+from planner.cost.scenario.experience import Experience
 from planner.errors import PlannerError, UnknownNameError, shorten
 from planner.evidence.backtest import GROUP_KEYS, Backtest, score
 from planner.evidence.learning import (
@@ -21,9 +22,11 @@ from planner.evidence.learning import (
     EstimateChange,
     Learned,
     change_by_experience,
+    learn_from,
     most_informative,
 )
 from planner.evidence.run_files import read_runs
+from planner.evidence.runs.run import RefusedRun, Run
 from planner.evidence.scores import MISSING_RANKS, Group, Score, ranks_are_known
 from planner.tables import Block, Column, Line, Table
 from planner.units import counted, format_bytes, format_seconds
@@ -34,6 +37,12 @@ if TYPE_CHECKING:
 ODD = 0.5
 """Probability from which a run or a site is called odd."""
 _MAX_ASSUMPTIONS = 3
+_CAUSES = {
+    "compute": "computation",
+    "traffic": "communication",
+    "host": "host time",
+    "offload": "offload",
+}
 
 
 def corrected(learned: Learned) -> str:
@@ -51,6 +60,9 @@ def lessons(
     if taught.step_time is not None:
         runs = counted(learned.num_timed, "measured step time")
         lines.append(f"{runs}: {_change('this job takes', taught.step_time)}.")
+        causes = taught.step_time.by_cause.items()
+        factors = (f"{_CAUSES[cause]} {factor:.2f} x" for cause, factor in causes)
+        lines.append(f"By cause: {', '.join(factors)}.")
     if taught.memory is not None:
         runs = counted(learned.num_weighed, "measured peak") + " of memory"
         lines.append(f"{runs}: {_change('this job needs', taught.memory)}.")
@@ -113,7 +125,8 @@ def _change_dict(change: Change | None) -> dict[str, Any] | None:
     if change is None:
         return None
     before, after = list(change.before), list(change.after)
-    return {"factor": change.factor, "interval_before": before, "interval_after": after}
+    intervals = {"interval_before": before, "interval_after": after}
+    return {"factor": change.factor, "by_cause": change.by_cause, **intervals}
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +165,18 @@ def main(
     json_output: bool = False,
     group_by: Sequence[str] = ("source",),
     console: Console | None = None,
+    measured: Sequence[Path] = (),
 ) -> int:
-    """Score the runs of a CSV and print the result; return 0, or 3 if rows were refused."""
+    """Score the runs of a CSV and print the result; return 0, or 3 if rows were refused.
+
+    Estimates are corrected by the runs of the files `measured`, which are not scored.
+    """
     keys = tuple(filter(None, map(str.strip, group_by))) or ("source",)
     for key in keys:
         if key not in GROUP_KEYS:
             raise UnknownNameError("group", key, GROUP_KEYS, f"use {', '.join(GROUP_KEYS)}")
-    backtest = score(read_runs(path))
+    learned = learn_from(*measured) if measured else None
+    backtest = score(*_without_learned(read_runs(path), learned))
     if json_output:
         json.dump(backtest.to_json(keys), sys.stdout, indent=2, allow_nan=False)
         sys.stdout.write("\n")
@@ -169,8 +187,21 @@ def main(
 
         from planner.show.terminal import print_page
 
-        print_page(backtest_page(backtest, keys), console or Console())
+        page = backtest_page(backtest, keys)
+        if learned is not None:
+            page.insert(0, Line(f"All estimates are {corrected(learned)}, which are not scored."))
+        print_page(page, console or Console())
     return _ROWS_REFUSED if backtest.refused else 0
+
+
+def _without_learned(
+    runs: Sequence[Run | RefusedRun], learned: Learned | None
+) -> tuple[Sequence[Run | RefusedRun], Experience]:
+    """Return the runs that were not learned from, and what was learned."""
+    if learned is None:
+        return runs, Experience()
+    used = {(item.run.source, item.run.row_id) for item in learned.scores}
+    return [run for run in runs if (run.source, run.row_id) not in used], learned.experience
 
 
 def backtest_page(backtest: Backtest, keys: Sequence[str]) -> list[Block]:

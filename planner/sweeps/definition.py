@@ -172,9 +172,6 @@ def _merged(common: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]
     return merged
 
 
-# --- one value for a list of one --------------------------------------------------------------
-
-
 def _lists(fields: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Turn every single value into a list of one."""
     for name in fields:

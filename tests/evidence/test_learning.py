@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import planner
 from planner.choose.planning import plan
+from planner.cli.program import app
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.memory.footprint import stage_memory
 from planner.cost.scenario import Scenario
@@ -166,12 +168,14 @@ def test_the_ranking_follows_what_was_measured() -> None:
     best = before.best
     assert best is not None
     assert best.layout.pp > 1
-    # the fastest was tried, and a plain layout did better than it
+    # the fastest was tried, and layouts without a pipeline did better than it
+    unpiped = next(e for e in before.ranked if e.layout.pp == 1)
+    tried = [(best, 1.3), (unpiped, 0.9)] * 3
     slow = [
-        f"r{i},Polaris,A100,16,Llama-3-8B,4096,Megatron-LM,{best.layout.dp},{best.layout.tp},"
-        f"{best.layout.pp},{best.layout.vpp},{best.layout.zero_stage},{best.layout.micro_batch},64,"
-        f"{1.3 * best.step_time_s},,,bf16,none,yes,yes\n"
-        for i in range(3)
+        f"r{i},Polaris,A100,16,Llama-3-8B,4096,Megatron-LM,{one.layout.dp},{one.layout.tp},"
+        f"{one.layout.pp},{one.layout.vpp},{one.layout.zero_stage},{one.layout.micro_batch},64,"
+        f"{factor * one.step_time_s},,,bf16,{one.layout.recompute},yes,yes\n"
+        for i, (one, factor) in enumerate(tried)
     ]
     columns = COLUMNS.replace("tp,zero", "tp,pp,vpp,zero")
     found = learn_from_text(columns + "".join(slow), "runs.csv")
@@ -286,3 +290,37 @@ def test_a_pipe_is_no_measured_run(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "runs.csv")
     with pytest.raises(PlannerError, match="is not a regular file; give a CSV of runs"):
         read_measured(tmp_path / "runs.csv")
+
+
+def test_a_backtest_with_own_runs_scores_the_others(tmp_path: Path) -> None:
+    table, own = tmp_path / "runs.csv", tmp_path / "own.csv"
+    slow = [csv_row(str(place), 1.15 * ALONE.step_time_s) for place in range(4)]
+    table.write_text(COLUMNS + "".join(slow), encoding="utf-8")
+    own.write_text(COLUMNS + "".join(slow[:2]), encoding="utf-8")
+    runner = CliRunner()
+    before = json.loads(runner.invoke(app, ["backtest", str(table), "--json"]).stdout)
+    words = ["backtest", str(table), "--measured", str(own), "--json"]
+    after = json.loads(runner.invoke(app, words).stdout)
+    assert [row["row_id"] for row in after["rows"]] == ["2", "3"]  # learned from the others
+    (first,), (then,) = before["groups"], after["groups"]
+    assert then["mape"] < first["mape"]
+    said = runner.invoke(app, words[:-1]).stdout
+    assert "corrected by 2 measured runs, which are not scored" in said
+
+
+def test_a_run_of_an_older_month_uses_its_kernels() -> None:
+    old, new = (
+        read_table_row("system,gpu,date\n", f"DGX H100,H100,{date}\n") for date in ("2023-10", "")
+    )
+    assert (old.framework.software_date, new.framework.software_date) == ("2023-10", "")
+    layouts = Layouts.of(old.layout)
+    times = [estimate_layouts(run.scenario, layouts)[0].step_time_s for run in (old, new)]
+    assert times[0] > 1.02 * times[1]  # FlashAttention-2 before cuDNN's kernel
+
+
+def read_table_row(columns: str, cells: str) -> Run:
+    """A run of Llama 3 8B with 8,192 tokens on 8 devices, with further columns."""
+    job = "n_gpus,model,seq_len,framework,dp,tp,zero_stage,micro_batch,global_batch,step_time_s,"
+    text = f"{job}{columns}8,Llama-3-8B,8192,Megatron-LM,8,1,1,1,128,10,{cells}"
+    (score,) = learn_from_text(text, "runs.csv").scores
+    return score.run

@@ -42,8 +42,8 @@ _REPORTS = (
 )
 # in a checkout, and in an installed package
 _SPREADS = """
-common compute assumed_rate traffic assumed_links host model layout growth
-alone experts_alone traffic_alone host_alone
+common compute assumed_rate traffic assumed_links host offload model layout unmeasured
+alone experts_alone traffic_alone host_alone offload_alone
 """
 """Fields of the prior that are errors of their own."""
 _MAX_BYTES = 5_000_000

@@ -192,9 +192,6 @@ def _is_same_job(job: JobSpec, each: Alternative) -> bool:
     return abs(each.global_batch - batch) <= preferences().offers.batch_change.value * batch
 
 
-# --- gain and worth -------------------------------------------------------------------------------
-
-
 def _alternative(
     job: JobSpec, kind: Kind, neighbour: JobSpec, estimate: Estimate, as_asked: Alternative | None
 ) -> Alternative:

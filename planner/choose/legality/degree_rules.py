@@ -46,9 +46,6 @@ def _unsplit_samples(name: str) -> Rule:
     return unsplit
 
 
-# --- tensor parallelism ---------------------------------------------------------------------------
-
-
 @rule("tp does not divide the heads", "tp")
 def _heads(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     heads = q.model.num_heads
@@ -84,9 +81,6 @@ def _node(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
             f"tp = {y.tp} neither divides nor is a multiple of the {per_node} ranks of a node of "
             f"{q.machine.name}; {one_of(per_node)}"
         )
-
-
-# --- context parallelism, batch and sequence ------------------------------------------------------
 
 
 @rule("the framework has another kind of context parallelism", "cp", "ulysses")
@@ -182,9 +176,6 @@ def _user_buffers(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterato
             f"{q.framework.name} overlaps tensor parallelism only with sequence_parallel inside a "
             f"node of {per_node}; {inside}leave its switch out"
         )
-
-
-# --- experts --------------------------------------------------------------------------------------
 
 
 @rule("expert_imbalance exceeds ep", "ep")

@@ -23,8 +23,6 @@ from planner.describe.layout import (
 )
 from planner.units import either
 
-# --- recompute ------------------------------------------------------------------------------------
-
 
 @rule("selective recompute of a traced module", "recompute")
 def _traced(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
@@ -140,9 +138,6 @@ def _activations(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator
         )
 
 
-# --- offload of states ----------------------------------------------------------------------------
-
-
 @rule("offload frees nothing: devices compute in host memory", "offload")
 def _frees_nothing(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     if breaks(x.states_on_host & q.machine.device.uses_host_memory):
@@ -193,9 +188,6 @@ def _offload_stages(q: Scenario, y: Layout) -> list[int]:
 def _tiles(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     if breaks((x.tiles > 1) & ~(q.framework.tiling & x.shards_weights)):
         yield f"tiles = {y.tiles}: memory-centric tiling needs DeepSpeed ZeRO-3; use tiles = 1"
-
-
-# --- batch and sharding ---------------------------------------------------------------------------
 
 
 @rule("batch is not dp * micro_batch * grad_accumulation", "dp", "micro_batch", "grad_accumulation")

@@ -77,9 +77,6 @@ class _Grid:
         return Layouts.broadcast(**self.columns)
 
 
-# --- degrees --------------------------------------------------------------------------------------
-
-
 def _add_degrees(grid: _Grid, world: int) -> None:
     """Cross the parallel degrees; data parallelism takes the remaining ranks."""
     framework, model = grid.scenario.framework, grid.scenario.model
@@ -131,9 +128,6 @@ def _add_expert_tensor_parallel(grid: _Grid) -> None:
     grid.filter((columns["etp"] == 0) | ((columns["tp"] > 1) & (columns["ep"] > 1)))
 
 
-# --- batch and states -----------------------------------------------------------------------------
-
-
 def _add_batches(grid: _Grid) -> None:
     """Cross the micro-batches; gradient accumulation follows from the global batch."""
     batch, limits = grid.scenario.workload.global_batch, preferences().search
@@ -165,9 +159,6 @@ def _add_sharding(grid: _Grid) -> None:
     layouts = grid.layouts()
     is_lowest = layouts.zero_stage == min(stages)
     grid.filter((layouts.num_replicas > 1) | is_lowest | ~layouts.keeps_states)
-
-
-# --- pipeline and recompute -----------------------------------------------------------------------
 
 
 def _add_schedules(grid: _Grid) -> None:

@@ -84,9 +84,6 @@ def _for_doublings(excess: Float, factor: float) -> Float:
     return np.asarray(factor ** np.log2(np.maximum(excess, 1.0)))
 
 
-# --- stalls ---------------------------------------------------------------------------------------
-
-
 def _applies(stall: Stall, scenario: Scenario, layouts: Layouts) -> Mask:
     devices = scenario.machine.node.num_devices
     applies = (layouts.world >= stall.min_nodes * devices) & (layouts.piped == stall.piped)
@@ -124,9 +121,6 @@ def likely_stalls(scenario: Scenario, layouts: Layouts) -> Mask:
     """Where more measured runs stalled than did not."""
     limit = preferences().recommendation.stall_probability.value
     return np.asarray(stall_probability(scenario, layouts) > limit)
-
-
-# --- reasons --------------------------------------------------------------------------------------
 
 
 def reason_against(scenario: Scenario, faster: Estimate, chosen: Estimate, of: Scenario) -> str:

@@ -33,9 +33,6 @@ def setup_effort(layouts: Layouts) -> Float:
     return np.asarray(total + groups * group)
 
 
-# --- ranking --------------------------------------------------------------------------------------
-
-
 def rank_layouts(candidates: Iterable[Candidates], top: int) -> list[Estimate]:
     """Rank the fastest layout of every strategy; ties go to the framework searched first."""
     firsts: list[tuple[float, int, Estimates, int]] = []
@@ -68,9 +65,6 @@ def _offloads_needlessly(estimate: Estimate, faster: Estimate) -> bool:
     risk = max(preferences().risk, estimate.out_of_memory_probability)
     safe = faster.out_of_memory_probability <= risk
     return alike and estimate.framework == faster.framework and safe
-
-
-# --- the layout to run ----------------------------------------------------------------------------
 
 
 def recommend(

@@ -70,9 +70,6 @@ def find_bottlenecks(
     return tuple(sorted(bottlenecks, key=lambda bottleneck: -bottleneck.gain_s))
 
 
-# --- the machine with one rate faster -------------------------------------------------------------
-
-
 def _faster(described: Description, *names: str) -> dict[str, Quantity]:
     """Raise the rates that a description states by SPEEDUP."""
     rates = {name: getattr(described, name) for name in names}

@@ -124,9 +124,6 @@ def headline(plan: Plan) -> str:
     return f"{advice.sentence}{exact}"
 
 
-# --- cost -----------------------------------------------------------------------------------------
-
-
 def training_cost(plan: Plan, estimate: Estimate) -> tuple[str, str, str]:
     """Return amount, duration and node-hours of a training, or of 1,000 steps."""
     tokens, node_hours = plan.workload.all_tokens, plan.node_hours(estimate)
@@ -160,8 +157,6 @@ def cost_sentence(plan: Plan, estimate: Estimate) -> str:
     return f"{amount}: {duration}, {node_hours}; {jobs} {longest.name}, {limit}."
 
 
-# --- the fastest layout ---------------------------------------------------------------------------
-
 NOTABLE = 0.005
 """Least share of a step time that is worth a word."""
 
@@ -184,9 +179,6 @@ def percent_chance(value: float) -> str:
     if value < 0.005:
         return "< 1 %"
     return "> 99 %" if value > 0.99 else f"{100 * value:.0f} %"
-
-
-# --- nothing fits ---------------------------------------------------------------------------------
 
 
 def closest_strategy(plan: Plan) -> str:

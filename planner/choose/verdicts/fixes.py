@@ -73,9 +73,6 @@ def shortage_summary(estimate: Estimate, machine: Machine) -> str:
     return "the node's disk is too small for the offloaded data"
 
 
-# --- changes --------------------------------------------------------------------------------------
-
-
 def cheapest_change(estimate: Estimate, candidates: Mapping[str, Candidates]) -> str:
     """Describe the cheapest change to a layout that fits; empty if nothing fits."""
     changes: list[tuple[float, float, str]] = []
@@ -126,9 +123,6 @@ def _difference(old: Estimate, new: Estimate) -> str:
     if old.framework != new.framework:
         changes.append(f"with {new.framework}")
     return ", ".join(changes) + f" ({format_bytes(new.memory_bytes['total'])})"
-
-
-# --- more nodes, another batch --------------------------------------------------------------------
 
 
 def double_nodes(scenarios: Scenarios, nodes: int) -> Iterator[tuple[int, dict[str, Footprints]]]:
@@ -216,9 +210,6 @@ def _is_risky(estimate: Estimate) -> bool:
     return estimate.out_of_memory_probability > preferences().risk
 
 
-# --- which switches -------------------------------------------------------------------------------
-
-
 def _switch_choices(scenario: Scenario, together: bool) -> list[tuple[str, ...]]:
     """List each memory-saving switch with those it needs, or maximal sets if `together`."""
     framework, device = scenario.framework, scenario.machine.device
@@ -265,9 +256,6 @@ def _with_fewer_switches(trial: _Trial) -> _Trial:
     return trial
 
 
-# --- which layouts --------------------------------------------------------------------------------
-
-
 def _try(scenario: Scenario, layouts: Layouts, switches: tuple[str, ...]) -> Iterator[_Trial]:
     """Yield the fastest layout that fits with the switches, safe ones first; nothing if none."""
     if (framework := _switched(scenario.framework, switches)) is None:
@@ -291,9 +279,6 @@ def _nearest(candidates: Candidates, sparing: bool) -> Layouts:
         is_near = is_near & ~_is_costly(footprints.layouts)
     rows = np.flatnonzero(is_near)
     return footprints.layouts.take(rows[np.argsort(over[rows], kind="stable")][:_MAX_LAYOUTS])
-
-
-# --- sentences ------------------------------------------------------------------------------------
 
 
 def _trial_notes(trial: _Trial, best: Estimate | None) -> Iterator[str]:

@@ -77,9 +77,6 @@ def evidence_notes(scenario: Scenario, nodes: int) -> Iterator[str]:
         yield f"Measured runs behind estimates for {machine.name}: {machine.evidence}"
 
 
-# --- the guide and the answer ---------------------------------------------------------------------
-
-
 def _strategy(layout: Layout) -> str:
     """Name the strategy of a layout in the guide's words."""
     axes = [name.upper() for name in ("tp", "pp", "cp", "ep") if getattr(layout, name) > 1]
@@ -135,9 +132,6 @@ def _misfit(guide_verdicts: Sequence[Verdict]) -> str:
     _, closest = min(legal, key=lambda pair: pair[0])
     misfits = f"none of {names} fits" if len(guide_verdicts) > 1 else f"{names} does not fit"
     return f"{misfits}; closest is {closest.name}, which {closest.why}"
-
-
-# --- what figures count ---------------------------------------------------------------------------
 
 
 def utilisation_notes(scenario: Scenario, estimate: Estimate) -> Iterator[str]:
@@ -206,9 +200,6 @@ def learning_rate_note(workload: Workload) -> str:
         f"linear rule x{linear:.3g} (SGD), square-root rule x{root:.3g} (Adam); warm up over the "
         "first steps, longer the larger the factor."
     )
-
-
-# --- options without effect -----------------------------------------------------------------------
 
 
 def unused_option_notes(scenario: Scenario, layout: Layout) -> list[str]:

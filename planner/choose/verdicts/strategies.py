@@ -137,9 +137,6 @@ def strategy_frameworks(strategy: Strategy, names: Iterable[str], chosen: bool) 
     return usual or (available if chosen else [])
 
 
-# --- why a strategy has no legal layout -----------------------------------------------------------
-
-
 def explain_infeasibility(
     strategy: Strategy, scenarios: Mapping[str, Scenario], world: int, chosen: bool
 ) -> str:

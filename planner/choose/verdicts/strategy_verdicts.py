@@ -158,9 +158,6 @@ def _derived(
     return replace(candidates, footprints=footprints, estimates=estimates)
 
 
-# --- fixes ----------------------------------------------------------------------------------------
-
-
 def _with_other_frameworks(verdicts: list[Verdict], first: Scenario, nodes: int) -> list[Verdict]:
     """Add fixes: layouts that fit in a framework that the user did not name."""
     job = JobSpec(first.model, first.machine, nodes=nodes, workload=first.workload)

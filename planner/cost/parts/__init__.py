@@ -21,8 +21,8 @@ MemoryKind = Literal["allocated", "reserved", "device"]
 
 _ALL_KINDS: tuple[MemoryKind, ...] = ("allocated", "reserved", "device")
 
-TimeCause = Literal["compute", "traffic", "host"]
-"""Cause of a time part: computation, traffic (devices, nodes, hosts), or the host's launches."""
+TimeCause = Literal["compute", "traffic", "host", "offload"]
+"""Cause of a time part: computation, traffic between devices, the host's launches, or offload."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

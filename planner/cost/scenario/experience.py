@@ -7,7 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.cost.arrays import Arrays, Float
-from planner.cost.scenario.prior import GAUSSIAN, Prior, Traits
+from planner.cost.scenario.prior import GAUSSIAN, SITES, Prior, Site, Traits
+
+REPEAT = 0.054
+"""Standard deviation of log(step time) between runs of one layout: root mean square over fourteen
+published tables with equal rows, 0.004 to 0.12."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,8 @@ class Outlook:
 
     expected: Float
     """Expected measured / estimated, from measured runs; 1 without any."""
+    by_cause: Float
+    """(m, 4) expected measured / estimated of computation, traffic, host time and offload."""
     low: Float
     """5 % quantile of measured / estimated."""
     high: Float
@@ -69,13 +75,17 @@ def outlook(prior: Prior, measured: MeasuredRuns | None, runs: Traits) -> Outloo
     True
     """
     if measured is None or not len(measured):
-        mean, variance = np.zeros(len(runs)), prior.variance(runs)
-        low, high = prior.quantiles(runs)
+        expected, variance = np.ones(len(runs)), prior.variance(runs)
+        by_cause, low, high = np.ones(runs.shares.shape), prior.low, prior.high
     else:
-        mean, variance = predict_log_ratio(prior, measured, runs)
-        low, high = np.full_like(mean, -GAUSSIAN), np.full_like(mean, GAUSSIAN)
+        effects, variance = predict_log_ratio(prior, measured, runs)
+        by_cause = np.exp(effects[:, :-1] + effects[:, -1:])
+        no_cause = 1 - runs.shares.sum(axis=1)  # 1 for memory, which has no causes
+        expected = np.sum(runs.shares * by_cause, axis=1) + no_cause * np.exp(effects[:, -1])
+        low, high = -GAUSSIAN, GAUSSIAN
     spread = np.sqrt(variance)
-    return Outlook(np.exp(mean), np.exp(mean + low * spread), np.exp(mean + high * spread), spread)
+    limits = expected * np.exp(low * spread), expected * np.exp(high * spread)
+    return Outlook(expected, by_cause, *limits, spread)
 
 
 def most_informative_run(prior: Prior, runs: Traits, measured: MeasuredRuns | None = None) -> int:
@@ -107,9 +117,9 @@ class Likelihoods:
     """Log likelihoods of the measured runs under each hypothesis, weighted by its prior."""
 
     sound: Float
-    """(2,) without an odd run, at a sound and at an odd site."""
+    """(h,) without an odd run, by hypothesis of the site."""
     odd_run: Float
-    """(2, n) with each run odd in turn, at a sound and at an odd site."""
+    """(h, n) with each run odd in turn, by hypothesis of the site."""
 
     @property
     def total(self) -> float:
@@ -119,21 +129,23 @@ class Likelihoods:
     @property
     def odd_runs(self) -> Float:
         """(n,) probability that a run differs from its description [1]."""
-        return np.exp(np.logaddexp.reduce(self.odd_run, axis=0) - self.total)
+        return np.exp(np.logaddexp.reduce(self.odd_run, axis=(0)) - self.total)
 
     @property
     def odd_site(self) -> float:
         """Probability that the site differs from its description [1]."""
-        odd = np.concatenate([self.sound[1:], self.odd_run[1]])
+        chosen = [place for place, site in enumerate(SITES) if site.odd]
+        odd = np.concatenate([self.sound[chosen], self.odd_run[chosen].ravel()])
         return float(np.exp(np.logaddexp.reduce(odd) - self.total))
 
 
 def likelihoods(prior: Prior, measured: MeasuredRuns) -> Likelihoods:
     """Log marginal likelihoods of measured runs.
 
-    Counted: a sound or an odd site, with no odd run or with each run odd in turn (a change of one
-    entry of the diagonal: Sherman and Morrison 1950). Left out: two odd runs, the constant n log(2
-    pi) / 2. Rasmussen and Williams 2006, equation 2.30; intervals.md#intervals.
+    Counted: a sound or an odd site, whose runs agree or scatter, with no odd run or with each run
+    odd in turn (a change of one entry of the diagonal: Sherman and Morrison 1950). Left out: two
+    odd runs, the constant n log(2 pi) / 2. Rasmussen and Williams 2006, equation 2.30;
+    intervals.md#intervals.
 
     >>> from planner.cost.scenario.prior import priors
     >>> from planner.cost.uncertainty import traits_of
@@ -142,36 +154,47 @@ def likelihoods(prior: Prior, measured: MeasuredRuns) -> Likelihoods:
     >>> [round(float(chance)) for chance in found.odd_runs]
     [0, 1, 0, 0]
     """
-    site = float(np.mean(prior.odd_site_share(measured.traits)))
     each = prior.odd_runs
     n = len(measured)
-    sound, odd_run = np.empty(2), np.empty((2, n))
-    for odd, weight in ((0, 1 - site), (1, site)):
-        inverse, fitted, likelihood = _conditioned(prior, measured, bool(odd))
-        sound[odd] = likelihood + np.log(weight) + n * np.log1p(-each)
+    sound, odd_run = np.empty(len(SITES)), np.empty((len(SITES), n))
+    shared = _shared(prior, measured)
+    for place, site in enumerate(SITES):
+        weight = float(np.mean(prior.site_share(measured.traits, site)))
+        inverse, fitted, likelihood = _conditioned(prior, measured, site, shared)
+        sound[place] = likelihood + np.log(weight) + n * np.log1p(-each)
         more = prior.odd**2 * np.diag(inverse)
         gain = (prior.odd * fitted) ** 2 / (1 + more) - np.log1p(more)
-        odd_run[odd] = sound[odd] + np.log(each / (1 - each)) + gain / 2
+        odd_run[place] = sound[place] + np.log(each / (1 - each)) + gain / 2
     return Likelihoods(sound, odd_run)
 
 
-def _conditioned(prior: Prior, measured: MeasuredRuns, odd: bool) -> tuple[Float, Float, float]:
+def _shared(prior: Prior, measured: MeasuredRuns) -> tuple[Float, Float]:
+    """Covariance of measured runs of a sound site, and of an odd one."""
+    sound = prior.covariance(measured.traits, measured.traits)
+    return sound, sound + prior.covariance_of_odd(measured.traits, measured.traits)
+
+
+def _conditioned(
+    prior: Prior, measured: MeasuredRuns, site: Site, shared: tuple[Float, Float]
+) -> tuple[Float, Float, float]:
     """Inverse covariance, its product with the log ratios, and the log likelihood."""
-    measured_covariance = prior.covariance(measured.traits, measured.traits, odd=odd)
-    measured_covariance = measured_covariance + np.diag(prior.variance_alone(measured.traits))
-    inverse = np.asarray(np.linalg.inv(measured_covariance), dtype=np.float64)
+    repeats = prior.covariance_alone(measured.traits, measured.traits, scatters=site.scatters)
+    covariance = shared[site.odd] + repeats + REPEAT**2 * np.eye(len(measured))
+    inverse = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
     fitted = inverse @ measured.log_ratios
-    likelihood = -(measured.log_ratios @ fitted + np.linalg.slogdet(measured_covariance)[1]) / 2
+    likelihood = -(measured.log_ratios @ fitted + np.linalg.slogdet(covariance)[1]) / 2
     return inverse, fitted, float(likelihood)
 
 
 def predict_log_ratio(prior: Prior, measured: MeasuredRuns, runs: Traits) -> tuple[Float, Float]:
-    """Mean (m,) and variance (m,) of log(measured / estimated) of further runs [1].
+    """Mean (m, 5) of the errors of further runs by cause, variance (m,) of their log ratio [1].
 
-    Counted: the two moments of a mixture of conditioned Gaussians, one per odd site or run; an odd
-    run changes one entry of a diagonal (Sherman and Morrison 1950); the further run may be odd
-    itself. Left out: two odd runs among the measured. Rasmussen and Williams 2006, equations 2.25
-    and 2.26; intervals.md#intervals.
+    The columns are the errors of computation, traffic, host time and offload, and that of the whole
+    step; the log ratio is the shares of the first four times them, and the last. Counted: moments
+    of a mixture of conditioned Gaussians, one per hypothesis of the site and odd run; an odd run
+    changes one entry of a diagonal (Sherman and Morrison 1950); the further run may be odd itself.
+    Left out: two odd runs among the measured. Rasmussen and Williams 2006, equations 2.25 and 2.26;
+    intervals.md#intervals.
 
     >>> from planner.cost.scenario.prior import priors
     >>> from planner.cost.uncertainty import traits_of
@@ -181,21 +204,27 @@ def predict_log_ratio(prior: Prior, measured: MeasuredRuns, runs: Traits) -> tup
     True
     """
     evidence = likelihoods(prior, measured)
+    effects = prior.effects(runs, measured.traits)
+    by_cause = np.zeros((len(runs), runs.shares.shape[1] + 1))
     mean, square = np.zeros(len(runs)), np.zeros(len(runs))
-    for odd in (False, True):
-        inverse, fitted, _ = _conditioned(prior, measured, odd)
-        across = prior.covariance(runs, measured.traits, odd=odd)
+    shared, sound = _shared(prior, measured), prior.covariance_of_whole(runs, measured.traits)
+    odd = prior.covariance_of_odd(runs, measured.traits)
+    for place, site in enumerate(SITES):
+        inverse, fitted, _ = _conditioned(prior, measured, site, shared)
+        repeats = prior.covariance_alone(runs, measured.traits, scatters=site.scatters)
+        step = sound + site.odd * odd + repeats
+        across = np.einsum("ik,kij->ij", runs.shares, effects) + step
+        noise = prior.variance_alone(runs, scatters=site.scatters)
+        prior_variance = prior.variance_shared(runs, odd=site.odd) + noise
         gain = across @ inverse
-        expected = (gain @ measured.log_ratios)[:, None]
-        prior_variance = prior.variance_shared(runs, odd=odd) + prior.variance_alone(runs)
         variance = (prior_variance - np.sum(gain * across, axis=-1))[:, None]
         # each run odd in turn: one entry of the diagonal grows
         more = 1 / (1 / prior.odd**2 + np.diag(inverse))
-        means = np.hstack([expected, expected - gain * (more * fitted)])
+        solved = np.hstack([fitted[:, None], fitted[:, None] - inverse * (more * fitted)])
+        means = across @ solved
         variances = np.hstack([variance, variance + gain**2 * more])
-        weights = np.exp(
-            np.append(evidence.sound[int(odd)], evidence.odd_run[int(odd)]) - evidence.total
-        )
+        weights = np.exp(np.append(evidence.sound[place], evidence.odd_run[place]) - evidence.total)
+        by_cause += np.moveaxis(np.concatenate([effects, step[None]]) @ (solved @ weights), 0, -1)
         mean += means @ weights
         square += (variances + means**2) @ weights
-    return mean, square - mean**2 + prior.variance_odd
+    return by_cause, square - mean**2 + prior.variance_odd

@@ -231,9 +231,6 @@ def _suspects(estimate: Estimate, difference_s: float) -> tuple[Suspect, ...]:
     return tuple(sorted(suspects, key=lambda s: (not s.plausible, -s.share, s.part)))
 
 
-# --- output -----------------------------------------------------------------------------------
-
-
 def comparison_dict(result: Comparison) -> dict[str, Any]:
     """Return a comparison as plain data."""
     log, job = result.log, result.job

@@ -157,9 +157,6 @@ def _peaks(steps: Sequence[Step]) -> dict[str, float]:
     return peaks
 
 
-# --- tables -----------------------------------------------------------------------------------
-
-
 def is_table(head: str) -> bool:
     """True if a text starts like a table: with column names, or with one JSON object per line.
 
@@ -229,9 +226,6 @@ def _number(cell: Any) -> float | None:
     except (ValueError, OverflowError):
         return None
     return value if math.isfinite(value) else None
-
-
-# --- event files ------------------------------------------------------------------------------
 
 
 def event_files(path: Path) -> list[Path]:

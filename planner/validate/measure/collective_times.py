@@ -178,9 +178,6 @@ def _check(name: str, rank: Rank, size_bytes: int) -> None:
         )
 
 
-# --- time ------------------------------------------------------------------------------------
-
-
 def slowest(values: list[float]) -> list[float]:
     """Take the maximum of each value over all ranks; every rank gets the same result."""
     return [max(column) for column in zip(*gather_objects(values), strict=True)]

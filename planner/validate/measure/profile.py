@@ -206,9 +206,6 @@ def on_one_node(size: Any, bytes_per_s: Any, latency_s: Any) -> GroupView:
     return GroupView(**(nothing | inside))
 
 
-# --- TOML ------------------------------------------------------------------------------------
-
-
 def toml_of(machine: Machine, comment: str) -> str:
     """Format the profile as TOML that `planner.describe.catalogue.load_machine` reads."""
     data = machine.model_dump(mode="json", exclude_none=True, exclude_defaults=True)

@@ -142,8 +142,6 @@ class _Ring(torch.autograd.Function):
         return *gradients, None
 
 
-# --- layers --------------------------------------------------------------------------------------
-
 RmsNorm = Callable[[Any, Any, float], Any]
 Rope = tuple[Tensor, Tensor] | None
 _EPS = 1e-5

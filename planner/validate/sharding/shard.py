@@ -264,9 +264,6 @@ def _layer_plan(layer: nn.Module, stream: Any, sequence: bool) -> dict[str, Any]
     return {name: style for name, style in plan.items() if name in present}
 
 
-# --- recompute -------------------------------------------------------------------------------
-
-
 def _selective() -> Any:
     """Make torchtitan's policy: save attention, communication, every second matrix product."""
     aten, functional = torch.ops.aten, torch.ops._c10d_functional

@@ -80,9 +80,6 @@ def _cast(module: nn.Module, sample: Sample) -> list[Record]:
         return []
 
 
-# --- parameters ------------------------------------------------------------------------------
-
-
 def _weights(module: nn.Module, trace_record: Record) -> dict[str, list[dict[str, Any]]]:
     """Parameter shapes by place; a parameter in several places is `shared` after the first."""
     inside: dict[int, list[str]] = defaultdict(list)
@@ -106,9 +103,6 @@ def _weights(module: nn.Module, trace_record: Record) -> dict[str, list[dict[str
         place: [dict(zip(names, dims, strict=True)) | {"count": n} for dims, n in shapes.items()]
         for place, shapes in result.items()
     }
-
-
-# --- samples ---------------------------------------------------------------------------------
 
 
 def _check_linear(records: Sequence[Record]) -> None:
@@ -223,9 +217,6 @@ class _PerSample:
             saved_bytes += self.saved.get(place, 0.0)
             working_bytes[place] = max(peak_bytes.get(place, 0.0) - saved_bytes, 0.0)
         return working_bytes
-
-
-# --- blocks ----------------------------------------------------------------------------------
 
 
 def _block(

@@ -261,8 +261,6 @@ def materialise(module: nn.Module, real: torch.dtype = torch.float32) -> None:
                     table[name] = fake(value)
 
 
-# --- where forward is ----------------------------------------------------------------------------
-
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 

@@ -47,9 +47,6 @@ def wire_bytes(name: str, full_bytes: float, size: int) -> float:
     return full_bytes * bus_factor("send_recv" if name == "send" else name, size)
 
 
-# --- parameters ----------------------------------------------------------------------------------
-
-
 def _tensors(task: Task, spread: Spread, pp_rank: int) -> Iterator[tuple[int, int]]:
     """Yield rows and columns of a rank's parameters after the tp split."""
     total, tp = spread.pp * spread.chunks, spread.tp
@@ -99,9 +96,6 @@ def _owned_bytes(task: Task, spread: Spread, pp_rank: int) -> list[int]:
     for size in sorted(sizes, reverse=True):
         owned[owned.index(min(owned))] += size
     return owned
-
-
-# --- traffic -------------------------------------------------------------------------------------
 
 
 def expected_bytes(task: Task, spread: Spread, pp_rank: int) -> Traffic:
@@ -180,9 +174,6 @@ def _partial_bytes(task: ModelTask, spread: Spread) -> int:
         for weight in block.weights
         if weight.part in parts or (spread.sequence_parallel and weight.name == "embedding.norm")
     )
-
-
-# --- the planner's estimate ----------------------------------------------------------------------
 
 
 def estimate_peak(case: dict[str, Any]) -> dict[str, Any]:
