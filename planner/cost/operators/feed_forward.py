@@ -53,7 +53,7 @@ def routed(sizes: Sizes, experts: Experts) -> Operators:
     first = 2 if sizes.model.gated_mlp else 1
     width = k * experts.ffn_size
     activation = _activation(sizes, width, "expert.activation", "expert", until_ffn=True)
-    routing, moved = FP32 * experts.num_experts, e * h * (2 + 3 * k)
+    routing, moved = FP32 * experts.num_experts, e * h * (2 + _copies(sizes) * k)
     num = experts.num_experts
     outside = Saved("mlp.input", e * h, "gathered", input_of=("gate", "up"), for_weights=1.0)
     outside = replace(outside, recomputed_with=("layernorm",))
@@ -84,6 +84,17 @@ def routed(sizes: Sizes, experts: Experts) -> Operators:
             "shared_experts"
         )
     return Operators(saved=(outside,)) + experts_operators.recomputed_with("moe")
+
+
+def _copies(sizes: Sizes) -> int:
+    """Reads and writes per token and expert: its order by expert, and back.
+
+    A token that an all-to-all brings is sorted once more, by local expert (NVIDIA Megatron-LM,
+    core/transformer/moe/token_dispatcher.py, sort_chunks_by_idxs; torchtitan, distributed/
+    expert_parallel.py, _permute).
+    """
+    once = sizes.kernels.transformers_blocks or sizes.framework.communication.experts_once_per_node
+    return 3 if once else 6
 
 
 def _products(sizes: Sizes, width: int, name: str, *, until_ffn: bool = False) -> Operators:
