@@ -40,15 +40,6 @@ COVERAGE = 0.9
 """Share of runs of the next source that an interval is to hold."""
 STEPS_APART = 5
 """Optimizer steps with one source left out, starting from the prior of all sources."""
-SHARED = (
-    *("common", "compute", "assumed_rate", "traffic", "assumed_links", "host"),
-    *("model", "layout", "odd_sites"),
-)
-"""Spreads of errors that runs share, and the part of sites whose runs are all off."""
-CAUTION = 0.5
-"""Factor on these after the fit, so that own runs move estimates less: runs of some
-sources are less alike than a Gaussian has it, and no source may lose. Chosen with the rows in
-sight: it proves nothing on them."""
 SIZES = (0, 1, 2, 4)
 DRAWS = 40
 
@@ -142,8 +133,7 @@ def fit_prior(groups: Sequence[Source], start: Prior | None = None, steps: int =
     """Fit the prior that makes the rows of each source most likely, given those of the others."""
     drawn = [(*part, published(groups, group.name)) for group in groups for part in batches(group)]
     names = list(START)
-    scale = {name: CAUTION for name in SHARED} if start else {}
-    first = np.log([(getattr(start, n) if start else START[n]) / scale.get(n, 1) for n in names])
+    first = np.log([getattr(start, name) if start else START[name] for name in names])
     middle = np.log(list(START.values()))
 
     def prior_of(logs: NDArray[np.float64]) -> Prior:
@@ -162,9 +152,7 @@ def fit_prior(groups: Sequence[Source], start: Prior | None = None, steps: int =
         return float(np.sum((logs - middle) ** 2) / 2 - log_likelihood)
 
     best = minimize(cost, first, method="L-BFGS-B", options={"maxiter": steps})
-    found = prior_of(best.x)
-    cautious = {name: getattr(found, name) * CAUTION for name in SHARED}
-    return found.model_copy(update={**cautious, "published": published(groups)})
+    return prior_of(best.x).model_copy(update={"published": published(groups)})
 
 
 def scores(prior: Prior, group: Source) -> NDArray[np.float64]:
