@@ -27,7 +27,7 @@ from planner.describe.catalogue import folder as catalogue_folder
 from planner.describe.catalogue import names
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import OFFLOAD, RECOMPUTE, V_SHAPED
-from planner.describe.model.huggingface.families import FAMILIES
+from planner.describe.model.huggingface.config import FAMILIES
 from planner.describe.workload import ATTENTIONS, OPTIMIZERS, PRECISIONS
 
 __all__ = ["KINDS", "Odd", "Refused"]

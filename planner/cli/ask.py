@@ -33,7 +33,6 @@ def register(app: typer.Typer) -> None:
 
 
 def _command(question: Question[...]) -> Callable[..., int]:
-    """Make the command of a question."""
     options = {each.name: each for each in parameters(question)}
     nodes = options.pop("nodes", None)
 
@@ -63,7 +62,6 @@ def _command(question: Question[...]) -> Callable[..., int]:
 
 
 def _option(parameter: Parameter) -> inspect.Parameter:
-    """Make the typer option for a question's option."""
     name, bounds = parameter.name, parameter.bounds
     settings: dict[str, Any] = {"help": bounds.help}
     if bounds.metavar:

@@ -43,7 +43,6 @@ def register(app: typer.Typer) -> None:
 
 
 def _print_list(as_json: bool, records: Iterable[object], lines: Iterable[str]) -> int:
-    """Print catalogue entries as JSON, or as one line each."""
     if as_json:
         print(json.dumps(list(records), indent=1))
     else:
@@ -137,7 +136,6 @@ def _kind_of_file(name: str) -> str | None:
 
 
 def _show_constants(as_json: bool) -> int:
-    """Print the constants of the cost model that do not belong to a machine."""
     from planner.cost.constants import network_constants, step_constants
     from planner.show.descriptions import constants_page
     from planner.show.terminal import console, print_page
@@ -164,7 +162,6 @@ def _show_constants(as_json: bool) -> int:
 
 
 def _show_preferences(as_json: bool) -> int:
-    """Print the preferences, which decide what is searched, recommended and offered."""
     from planner.choose.preferences import preferences, user_file
     from planner.show.descriptions import quantity_table
     from planner.show.terminal import console, print_table
@@ -229,7 +226,6 @@ def show_command(
 
 
 def _show_model(model: Model) -> None:
-    """Print the non-default fields of a model, and its stages or traced blocks."""
     net = model.convolutional
     for field, value in model.model_dump(exclude_defaults=True).items():
         if field not in ("convolutional", "traced"):

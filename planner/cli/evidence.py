@@ -97,7 +97,6 @@ def calibrate_command(
 
 
 def _held_out(result: Calibration) -> str:
-    """Describe the error of a fit on held-out runs, with advice if the fit does not help."""
     folds = result.held_out
     if folds is None:
         runs = counted(result.num_runs, "run") + " of one layout" * (result.num_runs > 2)
@@ -187,7 +186,6 @@ def collectives_command(
 
 
 def _one_machine(argument: str | None, option: str | None) -> str:
-    """Return the machine named by the argument or the option."""
     if argument and option and argument != option:
         raise PlannerError(f"{argument} and --machine {option} are two machines; name one")
     name = argument or option
@@ -204,7 +202,6 @@ def _collectives(
     size_bytes: float,
     operation: str | None,
 ) -> tuple[GroupView, list[Row]]:
-    """Return the requested group and the times of its collectives."""
     from planner.cost.network.collective_table import OPERATIONS, group_of, table, whole_nodes
 
     if ranks is None and stride != 1:

@@ -25,14 +25,12 @@ from planner.cli.waiting import waiting
 from planner.errors import PlannerError
 
 if TYPE_CHECKING:
+    from planner.choose.plan import Plan
     from planner.cost.estimate import Estimate
     from planner.cost.scenario import Scenario
+    from planner.job import Job
     from planner.show.measured_runs import LearnedAnswer
     from planner.training.whole_training import WholeTraining
-
-if TYPE_CHECKING:
-    from planner.choose.plan import Plan
-    from planner.job import Job
 
 
 def register(app: typer.Typer) -> None:
@@ -148,7 +146,6 @@ class _Report:
     better: Estimate | None
     """A faster layout of the same framework; None if none is known."""
     notes: tuple[str, ...]
-    """Notes on how the layout was completed."""
 
     def to_json(self) -> str:
         """Return the report as JSON text."""

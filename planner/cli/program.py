@@ -9,7 +9,9 @@ import os
 import signal
 import sys
 import threading
+import tomllib
 from collections.abc import Callable
+from importlib import resources
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -33,44 +35,6 @@ _WORDS = {
 }
 """Phrases of the option parser's error messages, and their plain replacements."""
 
-_MODULES = {
-    "planner.cli.layouts": ["plan", "estimate", "simulate", "emit"],
-    "planner.cli.sweep": ["sweep"],
-    "planner.cli.app": ["app"],
-    "planner.cli.catalogue": ["models", "machines", "frameworks", "datasets", "show"],
-    "planner.cli.evidence": ["backtest", "calibrate", "collectives", "compare"],
-    "planner.cli.ask": ["ask"],
-    "planner.cli.settings": ["config"],
-    "planner.validate.program": ["validate"],
-}
-_SUMMARIES = {
-    "plan": "Search every layout: which strategy fits, how much memory, how long a step.",
-    "estimate": "Estimate one layout: memory by part and stage, step time by part.",
-    "simulate": (
-        "Simulate one step of a layout event by event: waiting times, and what would speed it up."
-    ),
-    "sweep": (
-        "Answer thousands of questions on cores or a cluster: models, machines, nodes, what-ifs."
-    ),
-    "app": "Open the explorer in a browser (extra `app`).",
-    "models": "List the models of the catalogue.",
-    "machines": "List the machines of the catalogue.",
-    "frameworks": "List the frameworks of the catalogue and their switches (`-f fsdp2+compile`).",
-    "datasets": "List the datasets of the catalogue (`planner ask data --dataset NAME`).",
-    "show": (
-        "Show everything known about a machine, a model, a framework, constants or preferences."
-    ),
-    "emit": "Write the files that run a layout: job script, framework configuration, README.",
-    "backtest": "Score estimates against measured runs, every row; exit 3 if rows were refused.",
-    "calibrate": "Calibrate a hardware profile, from measured runs or by measuring this machine.",
-    "collectives": "Print collective times by algorithm, or score them against nccl-tests output.",
-    "compare": (
-        "Compare a log with its estimate; exit 3 if log and job cannot belong to the same run."
-    ),
-    "ask": "Answer a question with many plans: a sentence, a table, the reasons.",
-    "config": "Show the settings in effect, the file of each, and where files are looked for.",
-    "validate": "Check estimates with real torch.",
-}
 
 _WITH_STATE = ("sweep", "app", "calibrate", "validate")
 """Commands that have processes or a journal to end; the others end at once on Ctrl-C."""
@@ -78,8 +42,10 @@ _WITH_STATE = ("sweep", "app", "calibrate", "validate")
 _OWNER = "owner of signals"
 """Object of the context if this process runs the command line alone, as the program does."""
 
-_MODULE_OF = {name: module for module, commands in _MODULES.items() for name in commands}
-COMMANDS = {name: (_MODULE_OF[name], summary) for name, summary in _SUMMARIES.items()}
+_TABLES = tomllib.loads(
+    resources.files("planner.cli.options").joinpath("commands.toml").read_text(encoding="utf-8")
+)
+COMMANDS = {name: (table["module"], table["summary"]) for name, table in _TABLES.items()}
 """Commands in the order of the help: the module that registers each, and its summary."""
 
 
@@ -159,7 +125,6 @@ def _options(
 
 @functools.cache
 def _command() -> Callable[..., Any]:
-    """Build the program as one command; cached."""
     return typer.main.get_command(app)
 
 
@@ -169,14 +134,12 @@ def _fail(message: str, code: int = WRONG_USE) -> NoReturn:
 
 
 def _plain(message: str) -> str:
-    """Reword an error message of the option parser."""
     for words, plain in _WORDS.items():
         message = message.replace(words, plain)
     return message
 
 
 def _command_path(context: Any) -> str:
-    """Return the command that an error is about, as the user types it."""
     words: list[str] = []
     while context is not None and context.parent is not None:
         words.insert(0, context.info_name)

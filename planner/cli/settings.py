@@ -87,7 +87,8 @@ def _read(path: Path) -> dict[str, Any]:
             )
         example = f'["{_EXAMPLE}"]' if name == "frameworks" else '"..."'
         texts = value if name == "frameworks" and isinstance(value, list) else [value]
-        if isinstance(value, list) != (name == "frameworks") or not _are_texts(texts):
+        are_texts = all(isinstance(text, str) and text for text in texts)
+        if isinstance(value, list) != (name == "frameworks") or not are_texts:
             raise DescriptionError(
                 f"{shorten_path(path)}: {name} = {shorten(str(value))} has the wrong type; write "
                 f"for example {name} = {example}"
@@ -95,10 +96,6 @@ def _read(path: Path) -> dict[str, Any]:
         if name in _VARIABLES:
             values[name] = str(path.parent / Path(str(value)).expanduser())
     return values
-
-
-def _are_texts(values: list[Any]) -> bool:
-    return all(isinstance(value, str) and value for value in values)
 
 
 def register(app: typer.Typer) -> None:

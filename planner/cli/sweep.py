@@ -95,7 +95,6 @@ def _show_first(path: Path) -> int:
 
 
 def _summary(result: SweepResult, into: Path, progress: Progress) -> str:
-    """Count the rows of the table and the answers of this call."""
     waiting = progress.total - progress.done
     fitting = f"{result.num_fitting:,} fit, " if "fits" in result.columns else ""
     summary = (
@@ -112,7 +111,6 @@ def _summary(result: SweepResult, into: Path, progress: Progress) -> str:
 
 
 def _report_interrupt(progress: Progress | None, into: Path | None) -> int:
-    """Print how many answers are kept, and return the exit code of an interrupt."""
     message = "no question was answered yet"
     if progress is not None and progress.total:
         fate = "and not kept; name a table with --into to keep them"

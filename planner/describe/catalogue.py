@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 D = TypeVar("D", bound=Description)
 
 
-_NOT_INHERITED = ("name", "like", "title", "labels", "source", "notes", "configuration", "searched")
+_NOT_INHERITED = ("name", "like", "title", "source", "notes", "configuration", "searched")
 """Fields that a framework does not inherit through `like`."""
 _PACKAGE = Path(__file__).parents[1]
 
@@ -182,13 +182,8 @@ def _complete(fields: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(bundles, list):
         raise DescriptionError(f"bundles = {quote(bundles)} is not a list; write names in brackets")
     for bundle in bundles:
-        traits = merge_tables(traits, _read_bundle(bundle))
+        if bundle not in names("bundle"):
+            raise UnknownNameError("bundle", str(bundle), names("bundle"))
+        table = read_toml(folder("bundle") / f"{bundle}.toml")
+        traits = merge_tables(traits, {key: table[key] for key in table if key != "title"})
     return merge_tables(traits, {key: value for key, value in fields.items() if key != "bundles"})
-
-
-def _read_bundle(name: str) -> dict[str, Any]:
-    """Read the traits of a bundle, without its title; raises UnknownNameError."""
-    if name not in names("bundle"):
-        raise UnknownNameError("bundle", str(name), names("bundle"))
-    table = read_toml(folder("bundle") / f"{name}.toml")
-    return {key: value for key, value in table.items() if key != "title"}

@@ -104,26 +104,17 @@ class Chunks:
         raise NotImplementedError
 
     def chunk(self, stage: Any, number: Any) -> Any:
-        """Position in the model of the `number`-th chunk of a stage, from 0.
-
-        >>> [Layout(pp=4, vpp=2, schedule="zero-bubble-v").chunk(i, 1) for i in range(4)]
-        [7, 6, 5, 4]
-        """
+        """Position in the model of the `number`-th chunk of a stage, from 0."""
         turned = self.v_shaped * (number % 2)
         return number * self.pp + stage + turned * (self.pp - 1 - 2 * stage)
 
     def stage_of(self, chunk: Any) -> Any:
-        """Stage that holds the chunk at a position in the model.
-
-        >>> [Layout(pp=4, vpp=2, schedule="zero-bubble-v").stage_of(i) for i in (3, 4, 7)]
-        [3, 3, 0]
-        """
+        """Stage that holds the chunk at a position in the model."""
         number, stage = chunk // self.pp, chunk % self.pp
         return stage + self.v_shaped * (number % 2) * (self.pp - 1 - 2 * stage)
 
 
 def _hyphenated(name: Any) -> Any:
-    """Write a name in lower case with hyphens; what is no text stays as it is."""
     return name.lower().replace("_", "-") if isinstance(name, str) else name
 
 
@@ -236,13 +227,11 @@ class Layout(Sharding, Chunks, Description):
     @field_validator("recompute_modules", mode="before")
     @classmethod
     def _split_words(cls, names: Any) -> Any:
-        """Split text such as layernorm+mlp into module names."""
         return tuple(names.split("+")) if isinstance(names, str) else names
 
     @field_validator("recompute_modules")
     @classmethod
     def _sort_modules(cls, names: tuple[Module, ...]) -> tuple[Module, ...]:
-        """Keep each module once, in the order of RECOMPUTE_MODULES."""
         return tuple(name for name in RECOMPUTE_MODULES if name in names)
 
     def _check_stage_fields(self) -> None:

@@ -26,13 +26,7 @@ FINISHED = "finished"
 
 
 def slug(text: str, limit: int = 40) -> str:
-    """Make a name safe for every file: letters, digits, . _ -; a letter first.
-
-    >>> slug('7b "$(rm -rf ~)"'), slug("mistral-7b")
-    ('m-7b-rm--rf', 'mistral-7b')
-    >>> slug("deepspeed+bucket=2e+08")  # not 2e-08
-    'deepspeed-bucket-2e08'
-    """
+    """Make a name safe for every file: letters, digits, . _ -; a letter first."""
     text = re.sub(r"(?<=[0-9.][eE])[+](?=[0-9])", "", text)
     clean = re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:limit].strip("-._")
     return clean if clean[:1].isalpha() else f"m-{clean}".rstrip("-")

@@ -94,7 +94,6 @@ def emit_estimate(
 
 
 def _check_whole(name: str, value: int | None) -> None:
-    """Raise EmitError unless a value is an integer or None."""
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
@@ -104,6 +103,5 @@ def _check_whole(name: str, value: int | None) -> None:
 
 
 def _check_kind(name: str, value: object, kind: type | UnionType, remedy: str) -> None:
-    """Raise EmitError unless a value has the given type."""
     if not isinstance(value, kind):
         raise EmitError(f"{name} = {shorten(repr(value))} is not a {remedy}")

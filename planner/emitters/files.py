@@ -67,7 +67,6 @@ def _with_own_program(job: BatchJob, recipe: Recipe) -> Recipe:
 
 
 def _layout(job: BatchJob) -> File:
-    """Write `layout.json`, the layout with its job, for `planner compare --layout`."""
     data = {
         "layout": job.layout.model_dump(mode="json"),
         "workload": job.workload.model_dump(mode="json"),
@@ -80,7 +79,6 @@ def _layout(job: BatchJob) -> File:
 
 
 def _readme(job: BatchJob, recipe: Recipe, slot: Slot, files: Iterable[File]) -> str:
-    """Write the README: files, variables to set, expected numbers, checks after the run."""
     estimate, launch = job.estimate, job.machine.scheduler.launch
     variables, kind = _variables(job, recipe), job.machine.scheduler.kind
     words = [f"{name}=..." for name in variables]
@@ -116,7 +114,6 @@ def _readme(job: BatchJob, recipe: Recipe, slot: Slot, files: Iterable[File]) ->
 
 
 def _variables(job: BatchJob, recipe: Recipe) -> dict[str, str]:
-    """Variables that the user sets before submitting the job, with their meanings."""
     kind, launch = job.machine.scheduler.kind, job.machine.scheduler.launch
     required = SYSTEMS[kind].variables
     if not required and kind != "none" and launch is not None and launch.account:

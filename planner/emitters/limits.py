@@ -23,31 +23,21 @@ matrix products. FP8 has no entry, because its tensors carry scales."""
 
 
 def not_expressible(setting: str, framework: str, use: str) -> EmitError:
-    """Make the error for a setting that a framework's files cannot express.
-
-    >>> print(not_expressible("optimizer muon", "nanotron", "adamw"))
-    the files of nanotron cannot express optimizer muon; use adamw
-    """
+    """Make the error for a setting that a framework's files cannot express."""
     return EmitError(f"the files of {framework} cannot express {setting}; use {use}")
 
 
 @dataclass(frozen=True, slots=True)
 class FrameworkNames(Generic[T]):
-    """A framework's names for the planner's precisions, optimizers or schedules.
-
-    >>> FrameworkNames("schedule", "nanotron", {"gpipe": "afab"})["gpipe"]
-    'afab'
-    """
+    """A framework's names for the planner's precisions, optimizers or schedules."""
 
     kind: str
     """Kind of the names: precision, optimizer, schedule."""
     framework: str
-    """Framework, for messages."""
     words: Mapping[str, T]
     """The framework's name by the planner's name."""
 
     def __getitem__(self, name: str) -> T:
-        """Return the framework's name; raises EmitError if it has none."""
         if name not in self.words:
             *first, last = self.words
             choices = f"{', '.join(first)} or {last}" if first else last
@@ -69,11 +59,8 @@ class ExpressibleLayouts:
     """Layout features that a recipe can write, apart from data parallelism and ZeRO stages."""
 
     axes: tuple[str, ...] = ()
-    """Parallel axes."""
     recompute: tuple[str, ...] = ("none", "full")
-    """Recompute modes."""
     offload: tuple[str, ...] = ("none",)
-    """Offload modes."""
     recompute_by: tuple[str, ...] = ()
     """Options of full recompute: layers (the first ones), every (n-th one), span (a checkpoint)."""
     modules: bool = False

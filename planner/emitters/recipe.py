@@ -21,11 +21,9 @@ class File:
     """One file to write."""
 
     name: str
-    """File name."""
     meaning: str
     """Purpose, for the README."""
     text: str
-    """Content."""
 
 
 class Page:
@@ -72,13 +70,11 @@ class Recipe:
     """How a framework runs a layout: files, program, arguments, and variables that users set."""
 
     files: tuple[File, ...]
-    """Files that the framework reads."""
     program: str = '"${PROGRAM}"'
     """Program for Python, as shell words: the user's own, or a module of the framework."""
     default_program: str = OWN_PROGRAM
     """Program file if PROGRAM is not set; empty if the program is a module."""
     arguments: tuple[str, ...] = ()
-    """Shell words after the program."""
     argument_files: tuple[str, ...] = ()
     """Files with one argument per line, passed to the program before `arguments`."""
     launcher: Literal["torch", "accelerate", "ezpz", "horovod", "none"] = "torch"

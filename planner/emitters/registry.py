@@ -24,7 +24,6 @@ class Writer:
     expressible: ExpressibleLayouts
 
     def __call__(self, job: BatchJob) -> Recipe:
-        """Make the recipe of a job; raises EmitError if the files cannot express it."""
         check_job(job, self.expressible)
         return switched_on(self.recipe(job), job.framework)
 
@@ -35,11 +34,7 @@ NO_FILES = "none"
 
 @functools.cache
 def recipes() -> Mapping[str, Writer]:
-    """Load all recipes by name.
-
-    >>> "deepspeed" in recipes()
-    True
-    """
+    """Load all recipes by name."""
     modules = {
         module.name: importlib.import_module(f"{folder.__name__}.{module.name}")
         for module in pkgutil.iter_modules(folder.__path__)

@@ -84,11 +84,7 @@ def render(name: str, block: str = "", form: str = "", /, **values: Any) -> str:
 
 
 def fill(line: str, /, **values: Any) -> str:
-    """Fill in a template of one line, such as those of `systems.toml`.
-
-    >>> fill("--nodes={{ nodes }}", nodes=2)
-    '--nodes=2'
-    """
+    """Fill in a template of one line, such as those of `systems.toml`."""
     return _template(line).render(**values)
 
 
@@ -114,7 +110,6 @@ def _environment(folder: Path | None) -> Environment:
 
 
 def _yaml_scalar(value: object) -> str:
-    """Write a scalar for YAML, quoted if YAML would read another value."""
     return yaml.safe_dump(value).removesuffix("...\n").rstrip("\n")
 
 
@@ -125,7 +120,6 @@ def _tidy_json(text: str) -> str:
 
 
 def _parsed(parse: Callable[[str], object], text: str) -> str:
-    """Return a text, after checking that it parses."""
     parse(text)
     return text
 
@@ -164,40 +158,17 @@ _FILTERS: dict[str, Callable[..., str]] = {
 
 
 def assigned(tables: Mapping[str, Any], lines: Iterable[str]) -> dict[str, Any]:
-    """Apply assignments to dotted keys, in TOML notation, to tables.
-
-    >>> assigned({"compile": {"enable": False}}, ["compile.enable = true", "a = 5"])
-    {'compile': {'enable': True}, 'a': 5}
-    """
+    """Apply assignments to dotted keys, in TOML notation, to tables."""
     return functools.reduce(merge_tables, map(tomllib.loads, lines), dict(tables))
 
 
 def yaml_text(data: Mapping[str, Any]) -> str:
-    """Write a mapping as block YAML, keys in their given order.
-
-    >>> print(yaml_text({"b": {"a": "no"}, "a": [{"x": 1e-8, "y": None}]}), end="")
-    b:
-      a: 'no'
-    a:
-    - x: 1.0e-08
-      y: null
-    """
+    """Write a mapping as block YAML, keys in their given order."""
     return yaml.safe_dump(dict(data), sort_keys=False)
 
 
 def toml_text(tables: Mapping[str, Mapping[str, Any]], comment: str) -> str:
-    """Write tables of plain values, or lists of them, as TOML under a comment.
-
-    >>> print(toml_text({"training": {"steps": 10, "parts": [["a"], ["b"]]}}, "ours"), end="")
-    # ours
-    <BLANKLINE>
-    [training]
-    steps = 10
-    parts = [
-        ["a"],
-        ["b"],
-    ]
-    """
+    """Write tables of plain values, or lists of them, as TOML under a comment."""
     document = tomlkit.document()
     document.add(tomlkit.comment(comment))
     document.add(tomlkit.nl())
@@ -211,22 +182,12 @@ def toml_text(tables: Mapping[str, Mapping[str, Any]], comment: str) -> str:
 
 
 def json_text(data: Mapping[str, Any]) -> str:
-    """Write a mapping as JSON.
-
-    >>> print(json_text({"a": 1}), end="")
-    {
-      "a": 1
-    }
-    """
+    """Write a mapping as JSON."""
     return json.dumps(data, indent=2, allow_nan=False) + "\n"
 
 
 def arguments_text(options: Iterable[str]) -> str:
-    """Write options one per line: a single value after `=`, several on lines of their own.
-
-    >>> arguments_text(["--bf16", "--num-layers 32", "--sizes 4 2"])
-    '--bf16\\n--num-layers=32\\n--sizes\\n4\\n2\\n'
-    """
+    """Write options one per line: a single value after `=`, several on lines of their own."""
     return "".join(f"{line}\n" for option in options for line in _lines(option))
 
 
@@ -263,11 +224,6 @@ _FORMS: dict[str, Callable[[str, Iterable[str]], str]] = {
 
 
 def with_lines(name: str, text: str, lines: Iterable[str]) -> str | None:
-    """Add options or assignments to a file's text; None if its format takes none.
-
-    >>> with_lines("a.args", "--x=1", ["--x 2", "--y"])
-    '--x=2\\n--y\\n'
-    >>> with_lines("a.py", "", ["x = 1"])
-    """
+    """Add options or assignments to a file's text; None if its format takes none."""
     form = _FORMS.get(name[name.rfind(".") :])
     return None if form is None else form(text, lines)

@@ -1,8 +1,4 @@
-"""Calibration from runs: fit a machine's sustained rate in training to measured step times.
-
-Only `device.sustained_fraction` is fitted: for one kind of device, it is what differs between
-sites and software. Fitting more numbers to few runs would fit their noise.
-"""
+"""Calibration from runs: fit a machine's `sustained_fraction` to measured step times."""
 
 from __future__ import annotations
 
@@ -64,7 +60,6 @@ class Calibration:
 
 
 def _with_fraction(runs: list[Run], fraction: float) -> list[Run]:
-    """Return the runs with another `sustained_fraction` of their machines' devices."""
     machines: dict[str, Machine] = {}
     for run in runs:
         if run.machine_label not in machines:

@@ -71,11 +71,7 @@ class Learned(Tabular[LearnedTable]):
 def learn_from(
     *files: str | Path, machine: Machine | None = None, model: Model | None = None
 ) -> Learned:
-    """Learn from CSVs of runs, logs (LOG=JOB.json), and results of `planner compare`.
-
-    `machine` and `model` are those of the job; files may refer to them by name. Raises
-    CatalogueError for a file without a run that can be estimated.
-    """
+    """Learn from CSVs, logs (LOG=JOB.json) and `planner compare`; CatalogueError without runs."""
     runs: list[Run | RefusedRun] = []
     for file in files:
         file_runs = read_measured(file, machine, model)
@@ -85,17 +81,7 @@ def learn_from(
 
 
 def learn_from_text(text: str, where: str, machine: Machine | None = None) -> Learned:
-    """Learn from the text of a CSV of runs; `where` names it in messages.
-
-    >>> from planner import Layout, estimate
-    >>> slow = learn_from_text("system,gpu,n_gpus,model,seq_len,framework,dp,tp,zero_stage,"
-    ...     "micro_batch,global_batch,step_time_s\\n"
-    ...     "Polaris,A100,16,Llama-3-8B,8192,Megatron-LM,4,4,1,1,64,60\\n", "runs.csv")
-    >>> job = Layout(dp=4, tp=4, zero_stage=1)
-    >>> after = estimate("llama-3-8b", "polaris", job, experience=slow.experience)
-    >>> after.step_time_s > estimate("llama-3-8b", "polaris", job).step_time_s
-    True
-    """
+    """Learn from the text of a CSV of runs; `where` names it in messages."""
     runs = runs_from_text(text, where, machine)
     _check(runs, where)
     return learn(runs)
@@ -113,10 +99,7 @@ def _check(runs: Sequence[Run | RefusedRun], where: str) -> None:
 
 
 def learn(runs: Iterable[Run | RefusedRun]) -> Learned:
-    """Learn from log(measured / estimated) of runs; of more than `MOST_RUNS`, from an even sample.
-
-    Odd runs are weighted when the experience is applied (intervals.md#intervals).
-    """
+    """Learn from log(measured / estimated) of at most `MOST_RUNS` runs, an even sample."""
     backtest = score(runs)
     timed = _sample([(s, e) for s in backtest.scores if (e := s.error) is not None])
     with_memory = _sample([(s, e) for s in backtest.scores if (e := s.memory_error) is not None])
@@ -132,7 +115,6 @@ def learn(runs: Iterable[Run | RefusedRun]) -> Learned:
 
 
 def _sample(scores: list[tuple[Score, float]]) -> list[tuple[Score, float]]:
-    """Take at most `MOST_RUNS`, evenly spaced."""
     if len(scores) <= MOST_RUNS:
         return scores
     return [scores[i] for i in np.linspace(0, len(scores) - 1, MOST_RUNS).round().astype(int)]

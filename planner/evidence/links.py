@@ -1,8 +1,4 @@
-"""Links: fit the links and the network of a profile to measured collectives.
-
-Each figure is fitted through the planner's own formulas, so that an estimate on the fitted profile
-reproduces the measurement.
-"""
+"""Links: fit a profile's links and network to measured collectives, by the planner's formulas."""
 
 from __future__ import annotations
 
@@ -36,15 +32,12 @@ class Links:
 
     machine: Machine
     nodes: tuple[int, ...]
-    """Measured node counts."""
     measured: tuple[Measured, ...]
-    """The measurements with their estimates on `machine`."""
     error_before: float
     """Mean |estimated / measured - 1| of sizes from 1 MiB on, with the original profile."""
     error_after: float
     """Mean |error| with the fitted profile, on the rows of the fit: not a validation."""
     messages: tuple[str, ...]
-    """Messages on what was fitted and what was not."""
 
 
 def fit_links(path: Path, machine: Machine, nodes: int | None = None) -> Links:
@@ -117,10 +110,7 @@ def _largest(rows: Sequence[Measured]) -> list[Measured]:
 
 
 def _fit_fabric(machine: Machine, rows: Sequence[Measured], source: str) -> tuple[Machine, str]:
-    """Fit the efficiency of a node's links to runs on one node.
-
-    With in-switch reduction, all-reduces fit the switch's rate instead: they do not run as rings.
-    """
+    """Fit a node's links to runs on one node; in-switch all-reduces fit the switch's rate."""
     in_node = [row for row in _ring_collectives(rows) if row.nodes == 1]
     if not in_node or machine.node.num_devices == 1:
         return machine, ""
@@ -138,7 +128,6 @@ def _fit_fabric(machine: Machine, rows: Sequence[Measured], source: str) -> tupl
 def _fitted_fabric(
     machine: Machine, name: str, rows: Sequence[Measured], source: str
 ) -> tuple[Machine, float]:
-    """Fit one fraction of a machine's fabric; return the machine and the fraction."""
 
     def changed(value: float) -> Machine:
         fields = machine.node.model_dump()
@@ -154,7 +143,6 @@ def _over_network(machine: Machine, row: Measured) -> bool:
 
 
 def _fit_domain(machine: Machine, rows: Sequence[Measured], source: str) -> tuple[Machine, str]:
-    """Fit the efficiency of the links between a domain's nodes to runs inside one domain."""
     inside = [r for r in _ring_collectives(rows) if r.nodes > 1 and not _over_network(machine, r)]
     rings = [row for row in inside if row.operation not in _ADDING] or inside
     if machine.domain is None or not rings:
@@ -169,7 +157,6 @@ def _fit_domain(machine: Machine, rows: Sequence[Measured], source: str) -> tupl
 
 
 def _fit_network(machine: Machine, rows: Sequence[Measured], source: str) -> tuple[Machine, str]:
-    """Fit the efficiency of the nodes' network interfaces, by node count."""
     across_nodes = [row for row in _ring_collectives(rows) if _over_network(machine, row)]
     network = machine.network
     if not across_nodes or network is None:

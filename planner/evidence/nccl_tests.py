@@ -1,9 +1,4 @@
-"""Measured collectives: output of nccl-tests against estimates, and published times.
-
-Reads the output of one or more nccl-tests (or RCCL's and oneCCL's versions), or a CSV with the
-columns `collective`, `nodes`, `size_bytes` and `time_us`, and `ranks` if they are not all devices
-of the nodes. Published times are in `collectives.toml`.
-"""
+"""Measured collectives: nccl-tests output or a CSV against estimates, and published times."""
 
 from __future__ import annotations
 
@@ -106,10 +101,7 @@ def read_measured(
 
 
 def measured_group(machine: Machine, nodes: int, ranks: int | None) -> GroupView:
-    """Return the device group of a measurement, which has its nodes to itself.
-
-    Raises LayoutError if the nodes have different numbers of ranks, or the machine lacks them.
-    """
+    """Return the device group of a measurement; LayoutError if the machine has no such nodes."""
     per_node = machine.node.num_devices
     if ranks is None or ranks == nodes * per_node:
         return whole_nodes(machine, nodes)
@@ -146,7 +138,6 @@ def _from_csv(text: str, header: str, nodes: int | None) -> tuple[list[Measured]
 
 
 def _row(cells: Mapping[str, str | None], nodes: int | None) -> Measured | str:
-    """Return the measurement in a row of a table, or what is wrong with the row."""
     label = cells["collective"] or ""
     operation = _operation(label)
     try:
@@ -187,10 +178,7 @@ def _from_nccl_tests(text: str, nodes: int | None) -> tuple[list[Measured], list
 
 
 def _timed_lines(lines: Sequence[str]) -> Iterator[tuple[str, float, float]]:
-    """Yield operation, size [B] and time [s] of every line of a table.
-
-    Older versions print no root or operation; the header line gives the column of the time.
-    """
+    """Yield operation, size [B] and time [s] of every line of a table, of older versions too."""
     operation = time_column = None
     for line in lines:
         if line.startswith("#"):
@@ -223,7 +211,6 @@ class SizeClass(NamedTuple):
     nodes: int
     num_runs: int
     mean_error: float
-    """Mean of |error|."""
     median_error: float
 
 
@@ -273,11 +260,7 @@ def _published() -> tuple[Published, ...]:
 
 
 def published_for(machine: str, operation: str, ranks: int, per_node: int) -> Published | None:
-    """Return the published times of a collective over `ranks` ranks that fill their nodes.
-
-    >>> published_for("polaris", "all-reduce", 8, 4).times_s[-1]
-    0.052079
-    """
+    """Return the published times of a collective over `ranks` ranks that fill their nodes."""
     for row in _published():
         fits = row.machine == machine and row.operation == operation and row.ranks == ranks
         if fits and row.nodes * per_node == ranks:

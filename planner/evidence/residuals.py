@@ -1,8 +1,4 @@
-"""Residuals: measured over estimated for every scored run, written by `benchmarks/accuracy.py`.
-
-The table holds ratios and traits by row and source; the measurements stay where they were
-published. `benchmarks/residual_table.py` reads the traits.
-"""
+"""Residuals: measured over estimated for every scored run, written by `benchmarks/accuracy.py`."""
 
 from __future__ import annotations
 

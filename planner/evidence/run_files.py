@@ -1,7 +1,4 @@
-"""Files of measured runs: CSV tables, logs, and output of `planner compare --json`.
-
-An empty cell or a missing column gets a default with a note, or only its row is refused.
-"""
+"""Files of measured runs: CSV tables, logs, and output of `planner compare --json`."""
 
 from __future__ import annotations
 
@@ -44,10 +41,7 @@ _WAYS = (
 
 
 def read_runs(path: str | Path, own_machine: Machine | None = None) -> list[Run | RefusedRun]:
-    """Read every row of a CSV of runs; rows may refer to `own_machine` by name.
-
-    Raises CatalogueError if the file is not a table of runs.
-    """
+    """Read every row of a CSV of runs; CatalogueError if the file is none."""
     data = read_bytes(Path(path), _MAX_TABLE_BYTES, "split it")
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         text = data.decode("utf-16", errors="replace")
@@ -150,7 +144,6 @@ def _head(path: Path) -> str:
 
 
 def _printed(path: Path, head: str) -> dict[str, Any] | None:
-    """Read output of `compare --json`; None for other files."""
     if not head.lstrip().startswith("{") or path.stat().st_size > _SMALL:
         return None
     data = _json(path)
@@ -159,7 +152,6 @@ def _printed(path: Path, head: str) -> dict[str, Any] | None:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """Read the JSON object in a file; empty if there is none."""
     try:
         data = json.loads(read_text(path))
     except (ValueError, RecursionError):  # a PlannerError is a ValueError
@@ -231,10 +223,7 @@ def run_compared(
     own_machine: Machine | None = None,
     model: Model | None = None,
 ) -> Run | RefusedRun:
-    """Read a run from the output of `planner compare --json`.
-
-    Raises PlannerError if a name is in no catalogue or a value is invalid.
-    """
+    """Read a run from the output of `planner compare --json`; PlannerError if it is invalid."""
     try:
         source = str(printed.get("log", name))
         if printed.get("doubts"):

@@ -118,11 +118,7 @@ def ranks_are_known() -> bool:
 
 
 def rank_correlation(a: ArrayLike, b: ArrayLike) -> float | None:
-    """Spearman's rank correlation; None below three pairs, for constant values, or without scipy.
-
-    >>> rank_correlation([1, 2, 3, 4], [1, 3, 2, 4])
-    0.8
-    """
+    """Spearman's rank correlation; None below three pairs, for equal values, or without scipy."""
     x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0 or not ranks_are_known():
         return None
@@ -200,13 +196,11 @@ def group(name: str, items: Sequence[Score]) -> Group:
 
 
 def _times(timed: Sequence[Score]) -> NDArray[np.float64]:
-    """Return measured and estimated step times [s]."""
     pairs = [(item.run.step_time_s, item.estimate.step_time_s) for item in timed]
     return np.array(pairs, dtype=np.float64).reshape(-1, 2).T
 
 
 def _rates(timed: Sequence[Score]) -> NDArray[np.float64]:
-    """Return measured and estimated tokens per second and device."""
     tokens = np.array([item.run.workload.tokens_per_step for item in timed])
     return tokens / (_times(timed) * np.array([item.run.layout.world for item in timed]))
 

@@ -1,7 +1,4 @@
-"""Answers: the cells of the table that a worker computes for the questions of a task.
-
-A refused question, or a fault of the planner, becomes a row with the reason.
-"""
+"""Answers: the cells of the table that a worker computes for the questions of a task."""
 
 from __future__ import annotations
 
@@ -99,7 +96,6 @@ def _refused(kind: Kind, reason: str) -> Cells:
 
 @contextlib.contextmanager
 def _answering(kind: Kind) -> Iterator[AnswerQuestion]:
-    """Choose the function that answers questions of a kind, and prepare it."""
     if kind != "trace":
         yield {"plan": _plan_cells, "estimate": _estimate_cells}[kind]
         return

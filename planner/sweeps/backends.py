@@ -33,10 +33,7 @@ _WAVE = 2
 
 
 def check_backend(backend: str, jobs: int = -1, address: str | None = None) -> None:
-    """Raise PlannerError if a backend is unknown, lacks a package, or takes no address.
-
-    >>> check_backend("sequential")
-    """
+    """Raise PlannerError if a backend is unknown, lacks a package, or takes no address."""
     for package in _PACKAGES.get(backend, ("joblib",)):
         if importlib.util.find_spec(package) is None:
             extra = backend if backend in ("dask", "ray") else "sweep"
@@ -58,7 +55,6 @@ def check_backend(backend: str, jobs: int = -1, address: str | None = None) -> N
 
 
 def _joblib_backends() -> list[str]:
-    """List the other backends of joblib, including registered ones."""
     from joblib.parallel import BACKENDS as registered
 
     return [name for name in sorted(registered) if name not in BACKENDS]
@@ -123,10 +119,7 @@ def _quietly_closed(answers: Generator[list[Answer]]) -> Iterator[list[Answer]]:
 
 @contextlib.contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Block SIGINT in this thread until the end, so that worker processes inherit the block.
-
-    Ctrl-C reaches every process of a terminal's group: a worker would print a traceback.
-    """
+    """Block SIGINT in this thread until the end, so that worker processes inherit the block."""
     from joblib.externals.loky.backend import resource_tracker
 
     from planner.validate.ranks.launch import interrupts_blocked
@@ -159,7 +152,6 @@ def _end_with(parent: int) -> None:
 
 @contextlib.contextmanager
 def _connected(backend: str, address: str | None) -> Iterator[dict[str, Any]]:
-    """Connect to a cluster, and yield the options for joblib."""
     if backend == "dask":
         with _dask_client(address) as client:
             yield {"client": client}

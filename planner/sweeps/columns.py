@@ -24,13 +24,11 @@ Columns = dict[str, type]
 
 
 def _types(kind: type[Description], names: Iterable[str] | None = None) -> Columns:
-    """List the columns for fields of a description; lists become text."""
     fields = kind.model_fields
     return {name: _type(fields[name].annotation) for name in (fields if names is None else names)}
 
 
 def _type(annotation: Any) -> type:
-    """Choose the type of a column for a field."""
     if typing.get_origin(annotation) in (UnionType, typing.Union):
         return _type(next(a for a in typing.get_args(annotation) if a is not type(None)))
     return annotation if annotation in (bool, int, float) else str
@@ -83,12 +81,7 @@ _ANSWERS: dict[Kind, Columns] = {
 
 
 def columns(kind: Kind, workload_fields: Iterable[str]) -> Columns:
-    """List the columns of a table: question, answer, why nothing fits, why there is no answer.
-
-    >>> names = list(columns("plan", ("precision", "tokens")))
-    >>> names[:2], names[-1], "asked_layout" in names
-    (['model', 'machine'], 'error', False)
-    """
+    """List the columns of a table: question, answer, why nothing fits, why there is no answer."""
     chosen = set(workload_fields)
     question: Columns = {
         "model": str,
@@ -108,11 +101,7 @@ def columns(kind: Kind, workload_fields: Iterable[str]) -> Columns:
 
 
 def cell(value: Any) -> Any:
-    """Write the value of a field as a cell.
-
-    >>> cell([100, 300]), cell(0.1)
-    ('100+300', 0.1)
-    """
+    """Write the value of a field as a cell."""
     return "+".join(map(str, value)) if isinstance(value, list) else value
 
 

@@ -1,7 +1,4 @@
-"""Definition: the lists of a sweep, from a file or a call; each combination is a question.
-
-Invalid input stops the whole sweep; a question that has no answer is a row with the reason.
-"""
+"""Definition: the lists of a sweep, from a file or a call; each combination is a question."""
 
 from __future__ import annotations
 
@@ -90,11 +87,7 @@ class SweepPart(Description):
 
 
 def combinations(tables: Sequence[Mapping[str, Sequence[Any]]]) -> list[dict[str, Any]]:
-    """Combine the values of each table.
-
-    >>> combinations([{"tp": [1, 2], "pp": [1]}, {"tp": [4]}])
-    [{'tp': 1, 'pp': 1}, {'tp': 2, 'pp': 1}, {'tp': 4}]
-    """
+    """Combine the values of each table."""
     return [
         dict(zip(table, values, strict=True))
         for table in tables
@@ -113,13 +106,7 @@ def read_sweep(path: str | Path) -> tuple[SweepPart, ...]:
 
 
 def define_sweep(fields: Mapping[str, Any], where: str = "sweep") -> tuple[SweepPart, ...]:
-    """Read a sweep from plain data: one part, or one per row, which overrides common fields.
-
-    >>> first, second = define_sweep({"models": "gpt2", "machines": "polaris",
-    ...                               "rows": [{"nodes": 1}, {"nodes": [2, 4]}]})
-    >>> first.nodes, second.num_questions
-    ((1,), 2)
-    """
+    """Read a sweep from plain data: one part, or one per row, which overrides common fields."""
     common = {name: value for name, value in fields.items() if name != "rows"}
     rows = fields.get("rows", [{}])
     if not isinstance(rows, list | tuple) or not all(isinstance(row, Mapping) for row in rows):
@@ -148,7 +135,6 @@ def define_sweep(fields: Mapping[str, Any], where: str = "sweep") -> tuple[Sweep
 
 
 def _check_kind(part: SweepPart, where: str) -> None:
-    """Raise DescriptionError for fields that only other kinds of questions have."""
     if part.kind == "plan" and part.layout != ({},):
         raise DescriptionError(
             f"{where}: a plan searches all layouts; leave layout out, or set kind = 'estimate'"
@@ -173,7 +159,6 @@ def _merged(common: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _lists(fields: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Turn every single value into a list of one."""
     for name in fields:
         if name not in SweepPart.model_fields:
             listing = f"in {where}; docs/howto/sweeps.md has all"
@@ -185,7 +170,6 @@ def _lists(fields: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _field_values(name: str, value: Any, where: str) -> list[Any]:
-    """List the values of a sweep's field."""
     values = list(value) if isinstance(value, list | tuple | range) else [value]
     if not values:
         raise DescriptionError(f"{where}: {name} = [] is empty; give a value or leave it out")
@@ -199,7 +183,6 @@ def _field_values(name: str, value: Any, where: str) -> list[Any]:
 
 
 def _table(kind: type[Description], table: Any, where: str) -> dict[str, list[Any]]:
-    """List the values of every field of a workload or a layout."""
     if isinstance(table, kind):
         return {name: [value] for name, value in table.model_dump(mode="json").items()}
     if not isinstance(table, Mapping):
@@ -229,7 +212,6 @@ def _list_fields(kind: type[Description]) -> frozenset[str]:
 
 
 def _check(kind: type[Description], name: str, value: Any, where: str) -> None:
-    """Raise DescriptionError for a field or value that is wrong in every combination."""
     try:
         kind.model_validate({name: value})
     except ValidationError as error:

@@ -38,11 +38,7 @@ _SCHEMA = (
 
 
 def journal_of(table: Path) -> Path:
-    """Name the journal of a table.
-
-    >>> journal_of(Path("results.parquet")).name
-    'results.parquet.journal'
-    """
+    """Name the journal of a table."""
     return table.with_name(f"{table.name}.journal")
 
 
@@ -116,7 +112,6 @@ def _create_file(path: Path) -> None:
 
 
 def _refusal(path: Path, error: sqlite3.DatabaseError) -> PlannerError:
-    """Explain why a journal cannot be opened."""
     code, where = getattr(error, "sqlite_errorcode", 0), shorten_path(path)
     if code & 0xFF in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
         return _foreign_file(path)

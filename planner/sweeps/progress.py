@@ -56,7 +56,6 @@ class Progress:
         return self.done == self.total or (paused and share >= self._reported + _STEP)
 
     def _time(self) -> str:
-        """Describe the elapsed and the remaining time."""
         elapsed = time.monotonic() - self._began
         remaining = elapsed / max(self.done - self.num_known, 1) * (self.total - self.done)
         remainder = f", about {_rounded(remaining)} to go" if remaining else ""

@@ -1,7 +1,4 @@
-"""Questions: the combinations of a sweep, each with a key of everything its answer depends on.
-
-Descriptions travel as JSON, so that a worker on another machine needs none of the user's files.
-"""
+"""Questions: the combinations of a sweep, each with a key of everything its answer depends on."""
 
 from __future__ import annotations
 
@@ -35,20 +32,12 @@ _KINDS = (".py", ".toml", ".csv")
 
 
 def canonical(data: Mapping[str, Any]) -> str:
-    """Write plain data as JSON with sorted keys.
-
-    >>> canonical({"b": 1, "a": [0.1]})
-    '{"a":[0.1],"b":1}'
-    """
+    """Write plain data as JSON with sorted keys."""
     return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def digest(text: str) -> str:
-    """Shorten a text to 128 bits of its SHA-256.
-
-    >>> digest("")
-    'e3b0c44298fc1c149afbf4c8996fb924'
-    """
+    """Shorten a text to 128 bits of its SHA-256."""
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
@@ -119,14 +108,7 @@ class Task:
 
 
 def list_questions(parts: Sequence[SweepPart]) -> QuestionList:
-    """List the questions of a sweep; raises PlannerError for an unknown name or unreadable file.
-
-    >>> from planner.sweeps.definition import define_sweep
-    >>> sweep = list_questions(define_sweep({"models": "gpt2", "machines": "polaris",
-    ...                                      "nodes": [1, 2, 1]}))
-    >>> len(sweep.questions), sweep.num_stated, sweep.questions[1].cells["nodes"]
-    (2, 3, 2)
-    """
+    """List the questions of a sweep; raises PlannerError for an unknown name or unreadable file."""
     descriptions: dict[str, str] = {}
     questions: dict[tuple[str, str], Question] = {}
     for part in parts:
@@ -178,7 +160,6 @@ def _questions_of(part: SweepPart, descriptions: dict[str, str]) -> Iterator[Que
 
 
 def _machines(part: SweepPart) -> Iterator[tuple[Machine, dict[str, Any]]]:
-    """Yield every machine of a part, varied, with the cells of its variation."""
     for machine, words, free, devices in itertools.product(
         part.machines, part.sets, part.leave_free, part.devices
     ):

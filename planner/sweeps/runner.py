@@ -27,7 +27,6 @@ class SweepResult(Tabular[SweptTable]):
     """The answers of a sweep; `to_frame()` is its table."""
 
     columns: tuple[str, ...] = field(repr=False)
-    """Names of the columns of every row."""
     rows: tuple[Record, ...] = field(repr=False)
     """Answers so far, in the order of the questions; an empty cell is None."""
     num_questions: int
@@ -100,7 +99,6 @@ def sweep(
 
 
 def _record(answers: Generator[list[Answer]], journal: Journal, progress: Progress) -> None:
-    """Record the answers of each task as they come."""
     with closing(answers):
         for task_answers in answers:
             journal.record(task_answers)
@@ -126,7 +124,6 @@ def _list_questions(file: str | Path | None, fields: Mapping[str, Any]) -> Quest
 
 
 def _columns(sweep: QuestionList) -> Columns:
-    """Columns of the table, with every workload field that any question states."""
     stated_fields = {name for question in sweep.questions for name in question.workload}
     return columns(sweep.kind, {*NAMED, *stated_fields})
 

@@ -186,13 +186,11 @@ class _Campaign:
         )
 
     def _step_like_part(self, name: str, seconds: float) -> TrainingPart:
-        """Make a part with the relative interval of the step time."""
         (low, high), step = self.estimate.interval_step_time_s, self.estimate.step_time_s
         amount = Amount(seconds, seconds * low / step, seconds * high / step)
         return TrainingPart(name, amount, with_steps=True)
 
     def _notes(self) -> list[str]:
-        """List the costs that are not counted, and the assumptions."""
         options, notes = self.training, []
         if self.input is None:
             notes.append("No dataset is stated: waiting for data is not counted (--dataset).")

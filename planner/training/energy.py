@@ -50,12 +50,8 @@ class NodePower:
 def node_power(machine: Machine, stated_watts: float | None = None) -> NodePower | None:
     """Power of a node in training [W]; None if neither the node nor its devices state one.
 
-    Counted: the rated power of the node, or that of its devices times a usual ratio, times the
-    measured fraction. Left out: utilisation of the devices by this job, switches, storage, cooling
-    (`energy_kwh`). arXiv:2506.14551; arXiv:2412.08602; training.md#energy.
-
-    >>> round(node_power(load_machine("dgx-h100")).watts)       # 76 % of 10.2 kW
-    7752
+    Left out: utilisation of the devices by this job, switches, storage, cooling (`energy_kwh`).
+    arXiv:2506.14551; arXiv:2412.08602; training.md#energy.
     """
     if stated_watts is not None:
         low, high = (1 - _METER_ERROR) * stated_watts, (1 + _METER_ERROR) * stated_watts
@@ -80,12 +76,5 @@ def node_power(machine: Machine, stated_watts: float | None = None) -> NodePower
 
 
 def energy_kwh(node_hours: ArrayLike, node_watts: ArrayLike, pue: ArrayLike = 1.0) -> Float:
-    """Energy of node-hours, the centre's overhead included [kWh].
-
-    Counted: power of nodes times the power usage effectiveness. Left out: manufacture of the
-    hardware, other systems of the centre. Definition: ISO/IEC 30134-2.
-
-    >>> float(energy_kwh(1000.0, 2000.0, 1.2))
-    2400.0
-    """
+    """Energy of node-hours, the centre's overhead included (ISO/IEC 30134-2) [kWh]."""
     return np.asarray(node_hours, dtype=float) * np.asarray(node_watts) / 1000 * np.asarray(pue)

@@ -56,13 +56,11 @@ class Slot:
     queue: Queue | None
     """Queue of the jobs; None if the profile lists no queues."""
     seconds: float
-    """Wall time of one job [s]."""
     jobs: int
     """Number of consecutive jobs that all steps need."""
     steps: int
     """Steps that one job completes and saves; a multiple of `save_every` if there are more jobs."""
     save_every: int
-    """Steps between two checkpoints."""
 
     @property
     def chained(self) -> int:
@@ -72,13 +70,7 @@ class Slot:
 
 
 def planned_steps(workload: Workload) -> int:
-    """Steps for the workload's tokens, or 1,000 if it states none [1].
-
-    Counted: steps of a ramp. Left out: evaluation. Definition.
-
-    >>> planned_steps(Workload(sequence_length=4096, global_batch=256, tokens=1e9))
-    954
-    """
+    """Steps for the workload's tokens, or 1,000 if it states none [1]."""
     return max(workload.steps, 1) if workload.all_tokens else _DEFAULT_STEPS
 
 
@@ -135,7 +127,9 @@ def _named(run: Run, admitting: list[Queue]) -> Queue:
         # its limits are unknown: the scheduler will check them
         return Queue(name=run.queue, max_nodes=run.nodes, max_hours=1e5)
     for queue in admitting:
-        if run.queue == queue.name or run.queue in _names_in_directives(queue):
+        # `prod` in `-q prod`
+        names_in_directives = [re.split(r"[ =]", directive)[-1] for directive in queue.directives]
+        if run.queue in (queue.name, *names_in_directives):
             return queue
     names = ", ".join(q.name for q in admitting) or "none"
     raise EmitError(
@@ -144,16 +138,7 @@ def _named(run: Run, admitting: list[Queue]) -> Queue:
     )
 
 
-def _names_in_directives(queue: Queue) -> list[str]:
-    """List the names in a queue's directives: `prod` in `-q prod`."""
-    return [re.split(r"[ =]", directive)[-1] for directive in queue.directives]
-
-
 def walltime_text(seconds: float) -> str:
-    """Format seconds as hours, minutes and seconds.
-
-    >>> walltime_text(5400)
-    '01:30:00'
-    """
+    """Format seconds as hours, minutes and seconds."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60:02d}:{minutes % 60:02d}:{rest:02d}"

@@ -46,12 +46,8 @@ def scaled_rate(
 ) -> Float:
     """Learning rate for a batch size, scaled from the rate for another batch size [1].
 
-    Counted: the ratio of the batch sizes (SGD: the same update per sample) or its square root (the
-    same gradient noise; usual with Adam and LAMB). Left out: warm-up, decay, momentum, the size at
-    which a rule fails. Sources: see `LINEAR` and `SQUARE_ROOT`; large_batches.md#large-batches.
-
-    >>> float(scaled_rate(0.1, 256, 8192)), float(scaled_rate(1e-4, 512, 8192, SQUARE_ROOT))
-    (3.2, 0.0004)
+    Left out: warm-up, decay, momentum, the size at which a rule fails.
+    large_batches.md#large-batches.
     """
     ratio = np.asarray(batch, dtype=float) / np.asarray(base_batch)
     return np.asarray(base_rate * ratio ** np.asarray(power))
@@ -60,11 +56,7 @@ def scaled_rate(
 def warm_up_steps(samples: ArrayLike, epochs: ArrayLike, batch: ArrayLike) -> Float:
     """Steps of a learning-rate warm-up of `epochs` epochs, for any batch size [1].
 
-    Counted: whole steps, at least one. Left out: the shape of the warm-up. Goyal et al. 2017,
-    arXiv:1706.02677, section 2.2: five epochs; large_batches.md#large-batches.
-
-    >>> float(warm_up_steps(1_281_167, 5, 8192))        # ImageNet
-    782.0
+    Goyal et al. 2017, arXiv:1706.02677, section 2.2: five epochs.
     """
     return np.maximum(np.ceil(np.asarray(samples) * np.asarray(epochs) / np.asarray(batch)), 1.0)
 
@@ -72,12 +64,7 @@ def warm_up_steps(samples: ArrayLike, epochs: ArrayLike, batch: ArrayLike) -> Fl
 def more_samples(batch: ArrayLike, critical_batch: ArrayLike) -> Float:
     """Samples needed to reach the same loss, relative to a very small batch [1].
 
-    Counted: 1 + batch / critical batch (the gradient noise scale, where samples and steps are both
-    twice their minimum). Left out: growth of the noise scale during training. McCandlish et al.
-    2018, arXiv:1812.06162, section 2.3, equation 2.11; large_batches.md#large-batches.
-
-    >>> [float(more_samples(size, 1000)) for size in (1, 1000, 8000)]
-    [1.001, 2.0, 9.0]
+    McCandlish et al. 2018, arXiv:1812.06162, section 2.3, equation 2.11.
     """
     return 1 + np.asarray(batch, dtype=float) / np.asarray(critical_batch)
 

@@ -80,7 +80,6 @@ class WholeTraining(Tabular[str]):
     queue: str
     """Name of the queue; empty if none is known."""
     failures: float
-    """Expected number of interruptions."""
     checkpoints: float
     checkpoint_bytes: float
     bill: Bill
@@ -135,16 +134,7 @@ class WholeTraining(Tabular[str]):
 
 
 def sum_parts(parts: tuple[TrainingPart, ...]) -> Amount:
-    """Sum of parts, with its interval [s].
-
-    Counted: errors that follow the steps add up linearly, independent errors in quadrature. Left
-    out: other correlations. training.md#whole-trainings.
-
-    >>> steps = TrainingPart("steps", Amount(100.0, 90.0, 120.0), with_steps=True)
-    >>> start = TrainingPart("start_up", Amount(20.0, 20.0, 35.0))
-    >>> sum_parts((steps, start))
-    Amount(expected=120.0, low=110.0, high=145.0)
-    """
+    """Sum of parts [s]: errors that follow the steps add up linearly, others in quadrature."""
     expected = math.fsum(item.time_s.expected for item in parts)
     below = _spread([(p.time_s.expected - p.time_s.low, p.with_steps) for p in parts])
     above = _spread([(p.time_s.high - p.time_s.expected, p.with_steps) for p in parts])
@@ -160,15 +150,7 @@ def _spread(errors: list[tuple[float, bool]]) -> float:
 def bill_training(
     parts: tuple[TrainingPart, ...], nodes: int, charges: Charges, power: NodePower | None
 ) -> Bill:
-    """Node-hours of a training, and the energy, emissions and price that follow from them.
-
-    Counted: all nodes for the whole time; the centre's overhead (PUE); stated prices per node-hour
-    and per kWh. Left out: waiting in queues, manufacture of the hardware. training.md#energy.
-
-    >>> steps = TrainingPart("steps", Amount(3600.0, 1800.0, 7200.0))
-    >>> bill_training((steps,), 2, Charges(), None).node_hours
-    Amount(expected=2.0, low=1.0, high=4.0)
-    """
+    """Node-hours of a training, and the energy, emissions and price that follow from them."""
     hours = sum_parts(parts).times(nodes / 3600)
     energy = None if power is None else _energy(hours, power, charges.pue)
     carbon = None

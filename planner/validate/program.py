@@ -1,8 +1,4 @@
-"""Program: the commands of `planner validate`, also `python -m planner.validate`.
-
-torchrun, mpiexec and srun start the second form, once per rank. Heavy imports happen inside the
-commands, so that `planner --help` loads none of them.
-"""
+"""Program: the commands of `planner validate`; each imports torch only when it runs."""
 
 from __future__ import annotations
 

@@ -83,7 +83,6 @@ def _slice(event: Event, process: int, thread: int, critical: bool) -> dict[str,
 
 
 def _arrows(timeline: Timeline, lanes: dict[int, int]) -> list[dict[str, Any]]:
-    """Arrows from transfers to the passes that wait for them."""
     arrows: list[dict[str, Any]] = []
     for after, waits in enumerate(timeline.waits):
         for before in waits:
@@ -102,7 +101,6 @@ def _arrows(timeline: Timeline, lanes: dict[int, int]) -> list[dict[str, Any]]:
 def _threads(
     timeline: Timeline, lanes: dict[int, int], names: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Names of processes and threads, in display order."""
     records = []
     for pid, name in enumerate(["critical path", *names]):
         records.append(_name(pid, 0, "process_name", name=name))

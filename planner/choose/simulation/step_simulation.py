@@ -71,7 +71,6 @@ def find_bottlenecks(
 
 
 def _faster(described: Description, *names: str) -> dict[str, Quantity]:
-    """Raise the rates that a description states by SPEEDUP."""
     rates = {name: getattr(described, name) for name in names}
     return {
         name: rate.replaced(value=rate.value * (1 + SPEEDUP))
@@ -84,11 +83,6 @@ def _compute(machine: Machine) -> Machine:
     peaks = machine.device.peak_flop_per_s
     rates = {name: r.replaced(value=r.value * (1 + SPEEDUP)) for name, r in peaks.items()}
     return machine.replaced(device=machine.device.replaced(peak_flop_per_s=rates))
-
-
-def _memory(machine: Machine) -> Machine:
-    faster = machine.device.replaced(**_faster(machine.device, "memory_bytes_per_s"))
-    return machine.replaced(device=faster)
 
 
 def _inside(machine: Machine) -> Machine:
@@ -104,29 +98,27 @@ def _inside(machine: Machine) -> Machine:
     return machine.replaced(node=node)
 
 
-def _between(machine: Machine) -> Machine:
-    node = machine.node
-    return machine.replaced(node=node.replaced(**_faster(node, "nic_bytes_per_s")))
+def _rates_of(section: str, *names: str) -> Callable[[Machine], Machine]:
+    """Make a function that raises rates of one section of a machine, if it has the section."""
 
+    def speed_up(machine: Machine) -> Machine:
+        described = getattr(machine, section)
+        if described is None:
+            return machine
+        return machine.replaced(**{section: described.replaced(**_faster(described, *names))})
 
-def _in_domain(machine: Machine) -> Machine:
-    if (domain := machine.domain) is None:
-        return machine
-    return machine.replaced(domain=domain.replaced(**_faster(domain, "device_bytes_per_s")))
-
-
-def _host(machine: Machine) -> Machine:
-    rates = _faster(machine.node, "host_link_bytes_per_s", "host_memory_bytes_per_s")
-    return machine.replaced(node=machine.node.replaced(**rates))
+    return speed_up
 
 
 _LINKS: dict[str, Callable[[Machine], Machine]] = {
     "peak FLOP/s of the device": _compute,
-    "memory bandwidth of the device": _memory,
+    "memory bandwidth of the device": _rates_of("device", "memory_bytes_per_s"),
     "links inside the node": _inside,
-    "links between the nodes of a domain": _in_domain,
-    "network interfaces": _between,
-    "link to the host and its memory": _host,
+    "links between the nodes of a domain": _rates_of("domain", "device_bytes_per_s"),
+    "network interfaces": _rates_of("node", "nic_bytes_per_s"),
+    "link to the host and its memory": _rates_of(
+        "node", "host_link_bytes_per_s", "host_memory_bytes_per_s"
+    ),
 }
 
 
@@ -142,7 +134,6 @@ class StageMemory:
     """Memory of one rank of a stage over the step [B]."""
 
     times_s: tuple[float, ...]
-    """Instants at which the memory changes [s]."""
     activations_bytes: tuple[float, ...]
     """Activations held from each instant on [B]."""
     states_bytes: float
@@ -165,7 +156,6 @@ class Simulation(NotebookView):
     """The closed-form estimate of the same layout."""
     timeline: Timeline = field(repr=False)
     memory: tuple[StageMemory, ...] = field(repr=False)
-    """Memory by stage."""
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -286,7 +276,6 @@ def simulate_scenario(scenario: Scenario, layout: Layout) -> Simulation:
 def _stage_memory(
     scenario: Scenario, layout: Layout, timeline: Timeline
 ) -> tuple[StageMemory, ...]:
-    """States and activations of every stage over the step."""
     stages = Stages.of_pipeline(scenario, layout)
     saved, states = chunk_kept_bytes(stages), resident_bytes(stages)
     factor = float(memory_outlook(scenario, Layouts.stack([layout])).expected[0])

@@ -35,11 +35,7 @@ class PanelCommand(TyperCommand):
 
 
 def _plain_default(text: str) -> str:
-    """Remove the parentheses of a default, and defaults that say nothing.
-
-    >>> _plain_default("Degree.  [default: (1)]"), _plain_default("Exact.  [default: (False)]")
-    ('Degree.  [default: 1]', 'Exact.')
-    """
+    """Remove the parentheses of a default, and defaults that say nothing."""
     match = _DEFAULT.search(text)
     if match is None:
         return text

@@ -41,7 +41,6 @@ class FieldsOf:
             yield keyword(name, Annotated[kind | None, option], None)
 
     def _settings(self, name: str, style: OptionStyle) -> tuple[Any, dict[str, Any]]:
-        """Return the type and the typer settings of a field's option."""
         field = self.description.model_fields[name]
         kind, default = _plain_type(field.annotation), field.default
         settings: dict[str, Any] = {"help": field_docs(self.description)[name]}
@@ -76,7 +75,6 @@ def _plain_type(annotation: Any) -> Any:
 
 
 def _words_of(annotation: Any) -> tuple[str, ...]:
-    """Return the words that a tuple may hold; empty if the field is not a tuple of words."""
     if typing.get_origin(annotation) is not tuple:
         return ()
     return typing.get_args(typing.get_args(annotation)[0])
@@ -109,7 +107,6 @@ def spread(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def _parameters(group: Callable[..., Any]) -> Iterator[tuple[inspect.Parameter, FieldsOf | None]]:
-    """Yield the parameters of a command or a dataclass, each with its `FieldsOf` mark or None."""
     for parameter in inspect.signature(group, eval_str=True).parameters.values():
         marks = getattr(parameter.annotation, "__metadata__", ())
         yield parameter, next((mark for mark in marks if isinstance(mark, FieldsOf)), None)
@@ -126,7 +123,6 @@ def _options(group: Callable[..., Any]) -> Iterator[inspect.Parameter]:
 
 
 def _call(group: Callable[..., Any], values: dict[str, Any]) -> Any:
-    """Call a command, or build a dataclass, from the values of all options."""
     arguments = {}
     for parameter, fields in _parameters(group):
         if fields is not None:

@@ -33,7 +33,6 @@ class OptionStyle:
     kind: Any = None
     """Type; None: the field's type."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Further settings for typer."""
     convert: Callable[[Any], Any] | None = None
     """Converts the option's value to the field's; None: they are equal."""
 

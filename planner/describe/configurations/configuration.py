@@ -26,7 +26,6 @@ class Configuration(NotebookView):
     """Layout and workload fields, framework and model that the files of a job state."""
 
     files: tuple[str, ...]
-    """File names."""
     kinds: tuple[str, ...]
     """Kind of each file, such as `Megatron's arguments`."""
     framework: str = ""
@@ -36,9 +35,7 @@ class Configuration(NotebookView):
     hosts: tuple[str, ...] = ()
     """Frameworks whose configuration files this framework reads too."""
     layout: Mapping[str, Any] = field(default_factory=dict)
-    """Layout fields that the files state."""
     workload: Mapping[str, Any] = field(default_factory=dict)
-    """Workload fields that the files state."""
     usual: Mapping[str, Any] = field(default_factory=dict)
     """The software's defaults for layout and workload fields that no file states."""
     world: int = 0
@@ -83,7 +80,6 @@ def joined(parts: Sequence[Configuration]) -> Configuration:
 
 
 def _group(configuration: Configuration) -> dict[str, int]:
-    """Derive `dp_shard` from the stated ranks of a sharding group."""
     cp = max(int(configuration.layout.get("cp", 1)), 1)
     replicas, rest = divmod(configuration.group_ranks, cp)
     if rest:
@@ -142,7 +138,6 @@ def _framework(first: Configuration, second: Configuration) -> str:
 
 
 def _switches(first: Configuration, second: Configuration) -> tuple[str, ...]:
-    """Combine the switches of two files, without those that the host framework has built in."""
     all_switches: list[str] = []
     framework = _framework(first, second)
     for part in (first, second):

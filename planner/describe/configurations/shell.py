@@ -20,7 +20,6 @@ _LARGEST = 10**15
 
 
 def _arithmetic(text: str) -> int | None:
-    """Evaluate integer arithmetic; None if the text is anything else."""
     try:
         tree = parsed(text.strip(), "eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -84,7 +83,6 @@ def _cut(statement: str) -> list[str]:
 
 
 def _bare_text(text: str) -> str:
-    """Remove comments from a text."""
     pieces, start = [], 0
     for index, sign in _bare(text, comments=True):
         if sign == "#" and index >= start:
@@ -122,7 +120,6 @@ def _bare(text: str, *, comments: bool = False) -> Iterator[tuple[int, str]]:
 
 
 def _without_documents(text: str) -> str:
-    """Remove the bodies of here-documents (`<<EOT`) from a script."""
     lines: list[str] = []
     until = ""
     for line in text.splitlines():
@@ -187,7 +184,6 @@ def settings_of(text: str) -> dict[str, Any]:
 
 
 def _named(words: Sequence[str]) -> dict[str, Any]:
-    """Collect the options among words, each with the values after it."""
     named_values: dict[str, Any] = {}
     name = ""
     for word in words:
@@ -271,7 +267,6 @@ class _Script:
             self.variables[match[1]] = text[:_MOST_TEXT].strip()
 
     def _expanded(self, word: str) -> str:
-        """Remove the quotes of a word and substitute its variables."""
         parts = re.split(r"('[^']*')", word)
         expanded = [p[1:-1] if p.startswith("'") else self._substituted(p) for p in parts]
         return "".join(expanded).replace("\\\n", " ").replace("\\", "")[:_MOST_TEXT]

@@ -142,9 +142,7 @@ class Reader:
     """A reader of one kind of file."""
 
     kind: str
-    """Name of the kind, for messages."""
     recognises: Callable[[Document], bool]
-    """Whether a file is of this kind."""
     state: Callable[[StatedJob, Table], None]
     """Reads the table of a file into a StatedJob."""
     framework: str = ""
@@ -181,7 +179,6 @@ def split_fields(counts: Sequence[int], usual: tuple[int, int] = (0, 0)) -> dict
 
 
 def _even_split(layers: int, chunks: int, first: int, last: int) -> list[int]:
-    """Spread layers evenly over chunks, counting the ends of the model as layers."""
     base, extra = divmod(layers + first + last, chunks)
     counts = [base + (chunk < extra) for chunk in range(chunks)]
     counts[0] -= first

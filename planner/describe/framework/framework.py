@@ -57,10 +57,8 @@ class Framework(Description):
     title: str
     """Full name and version described."""
     like: str = ""
-    """Framework of the catalogue whose traits apply unless stated here; title, labels, source,
-    notes, configuration and searched are never taken from it."""
-    labels: tuple[str, ...] = ()
-    """Other names in tables of measured runs, in lower case."""
+    """Framework of the catalogue whose traits apply unless stated here; title, source, notes,
+    configuration and searched are never taken from it."""
     source: str
     """Where the behaviour was read."""
     notes: tuple[str, ...] = ()
@@ -186,7 +184,6 @@ class Framework(Description):
     @model_validator(mode="before")
     @classmethod
     def _fill(cls, fields: Any) -> Any:
-        """Fill in missing fields of `bf16` from `mixed`."""
         if not isinstance(fields, dict):
             return fields
         mixed, bf16 = fields.get("mixed"), fields.get("bf16")

@@ -87,30 +87,19 @@ def kernel_releases() -> KernelReleases:
 
 
 def architecture_of(device: Device) -> str:
-    """Architecture of a device; its own name if no generation lists it.
-
-    >>> architecture_of(load_machine("polaris").device)
-    'ampere'
-    """
+    """Architecture of a device; its own name if no generation lists it."""
     rows = _generations(device.name)
     return rows[0].architecture if rows else device.name
 
 
 @functools.cache
 def _generations(device: str) -> tuple[Generation, ...]:
-    """List the generations of a device's software by its name."""
     generations = kernel_releases().generations
     return tuple(row for row in generations if any(name in device for name in row.devices))
 
 
 def product_fraction(device: Device, month: str) -> float:
-    """Rate of matrix products with the software of a month / that of the newest [1].
-
-    Counted: the best product that each release reaches. Left out: differences by shape.
-
-    >>> product_fraction(load_machine("mi300x-node").device, "2024-06")
-    0.79
-    """
+    """Rate of matrix products with the software of a month / that of the newest [1]."""
     month = month or _NEWEST
     rows = _generations(device.name)
     of_month = [row for row in rows if row.since <= month] or list(rows[:1])
@@ -121,15 +110,7 @@ def product_fraction(device: Device, month: str) -> float:
 def attention_kernel(program: str, device: Device, month: str) -> AttentionKernel | None:
     """Attention kernel that a program of a month uses on a device; None if none was measured there.
 
-    A kernel that was not released yet is replaced by the newest FlashAttention of the month, or the
-    oldest kernel.
-
-    >>> hopper = load_machine("dgx-h100").device
-    >>> for month in ("2023-10", "2024-06", ""):
-    ...     print(attention_kernel("transformer-engine", hopper, month).name)
-    flash-attention-2
-    cudnn-9.1
-    cudnn-9.19
+    A kernel that was not released yet is replaced by the newest FlashAttention of the month.
     """
     return _attention_kernel(program, architecture_of(device), month or _NEWEST)
 

@@ -33,7 +33,6 @@ def _listed(value: Any) -> Any:
 
 
 def _dotted(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of nested tables by dotted name."""
     for key, value in table.items():
         if isinstance(value, Mapping):
             yield from _dotted(value, f"{before}{key}.")
@@ -194,7 +193,6 @@ def _check_pair(name: str, switch: dict[str, Any], names: list[str]) -> None:
 
 
 def _changes(word: str, switch: dict[str, Any]) -> dict[str, Any]:
-    """Traits that a switch changes, with the user's value."""
     name, equals, text = word.partition("=")
     paths, changes = switch.get("takes", ()), dict(switch.get("changes", {}))
     if bool(paths) != bool(equals):

@@ -117,7 +117,6 @@ def _override(fields: dict[str, Any], key: str, text: str) -> None:
 
 
 def _inside(table: Any, part: str, key: str) -> list[Any]:
-    """Get the sections or list entries that the next part of an override's key selects."""
     if isinstance(table, (list, tuple)):
         return [table[place] for place in parse_places(part, len(table))]
     _check_field(table, part, key)
@@ -131,7 +130,6 @@ def _check_field(table: Any, name: str, key: str) -> None:
 
 
 def _replace(table: dict[str, Any], last: str, key: str, text: str) -> None:
-    """Write the value of an override and note the user as its source."""
     old, origin = table[last], {"kind": "assumed", "source": "set by the user"}
     if old is None or (isinstance(old, dict) and set(old) == {"value", *origin}):
         table[last] = {"value": parse_quantity(text), **origin}

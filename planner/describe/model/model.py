@@ -36,13 +36,5 @@ class Model(Shapes):
 
     @property
     def num_params(self) -> int:
-        """Learned parameters, tied tensors once.
-
-        Left out: buffers, padding of the vocabulary, multi-token-prediction modules.
-
-        >>> Model(name="m", family="llama", num_layers=2, hidden_size=8, num_heads=2,
-        ...       num_kv_heads=1, head_dim=4, ffn_size=16, vocab_size=32, norm="rmsnorm",
-        ...       gated_mlp=True, activation="silu").num_params
-        1704
-        """
+        """Learned parameters, tied tensors once, without the modules of multi-token prediction."""
         return num_params(self)

@@ -1,8 +1,4 @@
-"""Weight blocks: every parameter tensor of every distinct layer or stage of a model.
-
-Counted: matrices, kernels, biases, norms, embeddings, routers, the pooler. Left out: buffers (also
-the running statistics of batch norms), padding of the vocabulary, multi-token-prediction modules.
-"""
+"""Weight blocks: every parameter tensor of every distinct layer or stage of a model."""
 
 from __future__ import annotations
 
@@ -258,7 +254,6 @@ def _head_weights(model: Shapes) -> tuple[Weight, ...]:
 
 
 def _convolution_weights(placed: SizedConvolution) -> tuple[Weight, ...]:
-    """Weights of a convolution: kernel, bias, scale and shift of the normalisation."""
     of = placed.of
     weights: tuple[Weight, ...] = (
         Weight(placed.name, of.out_channels, placed.fan_in, part="feed_forward"),
@@ -277,7 +272,6 @@ def dense_widths(net: Convolutional, last: SizedStage) -> tuple[tuple[int, int],
 
 
 def _stage_blocks(net: Convolutional) -> tuple[Block, ...]:
-    """Blocks of a convolutional network: one per stage, and a head for its dense layers."""
     stages = tuple(net.sized_stages())
     blocks = []
     for number, placed in enumerate(stages):

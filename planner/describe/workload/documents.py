@@ -26,14 +26,7 @@ _NAMES = ("length", "lengths", "tokens", "num_tokens", "input_length")
 
 
 def split_documents(lengths: Sequence[int], longest: int) -> tuple[tuple[int, int], ...]:
-    """Cut documents longer than a sequence; returns pairs of length [tokens] and count.
-
-    Counted: full sequences and remainders. Left out: documents cut at the end of a sequence, which
-    depends on their order. Definition.
-
-    >>> split_documents((100, 2500), 1024)
-    ((100, 1), (452, 1), (1024, 2))
-    """
+    """Cut documents longer than a sequence; returns pairs of length [tokens] and count."""
     counts: Counter[int] = Counter()
     for length in lengths:
         full_sequences, rest = divmod(length, longest)
@@ -43,14 +36,7 @@ def split_documents(lengths: Sequence[int], longest: int) -> tuple[tuple[int, in
 
 
 def reduce_lengths(lengths: Sequence[int]) -> tuple[int, ...]:
-    """Reduce lengths to at most `MAX_LENGTHS` quantile means [tokens].
-
-    Counted: the mean of each of `MAX_LENGTHS` equal parts of the sorted lengths. Left out: the
-    spread inside a part. Definition.
-
-    >>> reduce_lengths([3, 1, 2]), len(reduce_lengths(range(1, 100_000)))
-    ((1, 2, 3), 256)
-    """
+    """Reduce lengths to at most `MAX_LENGTHS` quantile means [tokens]."""
     ordered = sorted(lengths)
     if len(ordered) <= MAX_LENGTHS:
         return tuple(ordered)
@@ -91,7 +77,6 @@ def _exists(path: Path) -> bool:
 
 
 def _lengths(content: str, path: Path) -> Iterator[int]:
-    """Yield the lengths in a file, one per row."""
     if path.suffix in (".json", ".jsonl"):
         yield from _of_json(content, path)
         return

@@ -101,7 +101,6 @@ class Workload(Description):
     @model_validator(mode="before")
     @classmethod
     def _expand_all_linear(cls, fields: Any) -> Any:
-        """Expand the shorthand `all-linear`."""
         if isinstance(fields, dict) and "all-linear" in (fields.get("lora_targets") or ()):
             return {**fields, "lora_targets": get_args(LoraTarget)}
         return fields
@@ -195,27 +194,14 @@ class Workload(Description):
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens trained per optimizer step, without padding.
-
-        >>> Workload(sequence_length=4096, global_batch=64).tokens_per_step
-        262144
-        >>> short = {"document_lengths": (100, 300), "packing": "padded"}
-        >>> Workload(sequence_length=4096, global_batch=64, **short).tokens_per_step
-        12800
-        """
+        """Tokens trained per optimizer step, without padding."""
         if self.packing == "packed" or not self.documents:
             return self.sequence_length * self.global_batch
         return round(self.global_batch * _mean(self.documents))
 
     @property
     def all_tokens(self) -> float:
-        """Tokens of the whole training, over all epochs; 0: not given.
-
-        >>> Workload(sequence_length=1024, samples=52_000, epochs=3).all_tokens
-        159744000.0
-        >>> Workload(samples=1000, epochs=2, document_lengths=(500,)).all_tokens
-        1000000.0
-        """
+        """Tokens of the whole training, over all epochs; 0: not given."""
         if not self.samples:
             return self.tokens
         lengths = self.document_lengths
@@ -230,9 +216,6 @@ class Workload(Description):
 
         Limited to the tokens of the training; a step that passes a bound is completed
         (Megatron-LM @d98e8a64, num_microbatches_calculator.py).
-
-        >>> Workload(sequence_length=1000, ramp="2M:16,5M:32", tokens=4e6).ramp_steps
-        ((16, 125), (32, 63))
         """
         counts, done, length = [], 0.0, self.tokens_per_step / self.global_batch
         for until, batch in parse_ramp(self.ramp):
@@ -262,7 +245,6 @@ def documents_in(
 
 
 def _mean(documents: tuple[tuple[int, int], ...]) -> float:
-    """Mean length of the documents [tokens]."""
     return sum(length * times for length, times in documents) / sum(n for _, n in documents)
 
 

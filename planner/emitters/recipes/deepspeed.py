@@ -39,7 +39,6 @@ def recipe(job: BatchJob) -> Recipe:
 
 
 def _page(job: BatchJob) -> Page:
-    """The template with values for sharding, offload and the precision of reductions."""
     layout, framework = job.layout, job.framework
     precision = _PRECISIONS[job.workload.precision]
     states = framework.states(job.workload.precision)
@@ -64,7 +63,6 @@ def _page(job: BatchJob) -> Page:
 
 
 def _stated_disk(job: BatchJob) -> str:
-    """Folder on the node's local disk that the machine's profile states, or empty."""
     launch = job.machine.scheduler.launch
     return launch.local_disk if launch is not None else ""
 

@@ -109,7 +109,6 @@ def _window(job: BatchJob) -> _Options:
 
 
 def _expert_layers(job: BatchJob) -> str:
-    """Order of dense layers (0) and expert layers (1); empty if all layers have experts."""
     experts = job.model.experts
     if experts is None or not experts.num_dense_layers:
         return ""
@@ -124,7 +123,6 @@ def _expert_tp(job: BatchJob) -> int:
 
 
 def _flexible(job: BatchJob) -> bool:
-    """Whether tokens go through DeepEP."""
     # its dispatcher refuses a single rank (moe/token_dispatcher.py:1836 @d98e8a64)
     shared = job.layout.ep * _expert_tp(job) > 1
     return bool(job.model.experts) and shared and job.framework.communication.experts_once_per_node
@@ -166,11 +164,7 @@ def _uneven_ends(layout: Layout, layers: int, counts: list[int]) -> _Options:
 
 
 def uneven_stages(counts: Iterable[int]) -> str:
-    """Write the layers of every chunk in Megatron's layout notation.
-
-    >>> uneven_stages([2, 2, 1]), uneven_stages([0, 1, 0])
-    ('Et*2|t*2|t*1L', 'E|t*1|L')
-    """
+    """Write the layers of every chunk in Megatron's layout notation."""
     return "E" + "|".join(f"t*{count}" if count else "" for count in counts) + "L"
 
 

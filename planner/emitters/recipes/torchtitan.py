@@ -99,7 +99,6 @@ def _settings(job: BatchJob, flavor: str = "") -> dict[str, Any]:
 
 
 def _chunks(job: BatchJob, head: str) -> list[list[str]]:
-    """Modules of every pipeline chunk, placed as in the estimate."""
     if job.layout.pp == 1:
         return []
     number, layers = job.layout.pp * job.layout.vpp, job.model.num_layers
@@ -113,7 +112,6 @@ def _chunks(job: BatchJob, head: str) -> list[list[str]]:
 
 
 def _is_old(job: BatchJob) -> bool:
-    """Whether release 0.2.2 can express the job."""
     # no tied embeddings, chunked loss or document masks; tp and pp only together with FSDP
     layout = job.layout
     if job.framework.kernels.loss_chunks > 1 or job.workload.document_lengths:

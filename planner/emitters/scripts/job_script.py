@@ -127,7 +127,6 @@ class _Script:
         }
 
     def _variables(self) -> dict[str, str]:
-        """Environment variables of the site, its network and the framework."""
         launch = self.job.machine.scheduler.launch
         variables = dict(launch.environment) if launch is not None else {}
         if launch is not None:
@@ -166,7 +165,6 @@ class _Script:
         return BREAK.join(word for word in [across, self._process(), arguments] if word)
 
     def _process(self) -> str:
-        """The command that one task runs, without the program's arguments."""
         job, program = self.job, self.recipe.program
         if self.wrapped:
             return f"bash rank.sh python3 -u {program}"
@@ -186,12 +184,10 @@ class _Script:
         return BREAK.join([f"torchrun {BREAK.join(words)}", program])
 
     def _filled(self, words: Iterable[str], exported: Iterable[str] = ()) -> list[str]:
-        """Fill in words of the batch system for the job."""
         values = values_of(self.job, self.slot, self.tasks, exported)
         return [fill(word, **values).rstrip() for word in words]
 
     def _directives(self) -> list[str]:
-        """Directives that request nodes, time and queue, and those of the site."""
         launch, queue = self.job.machine.scheduler.launch, self.slot.queue
         system = self.system
         if not system.directives:
@@ -207,12 +203,10 @@ class _Script:
 
 
 def _array(name: str) -> str:
-    """Name of the shell array that holds the lines of an argument file."""
     return name.partition(".")[0].upper()
 
 
 def _rank_script(launch: Launch) -> str:
-    """Write `rank.sh`, which tells torch the rank of a process."""
     assert launch.rank_variables is not None, "asked only where it is known"
     rank, local_rank = launch.rank_variables
     return render(
@@ -221,12 +215,10 @@ def _rank_script(launch: Launch) -> str:
 
 
 def _passed_variables(recipe: Recipe) -> list[str]:
-    """Variables that the user sets and the job reads."""
     return [*recipe.variables, *(["PROGRAM"] if recipe.default_program else [])]
 
 
 def _manifest(job: BatchJob, slot: Slot, system: BatchSystem, exported: list[str]) -> File:
-    """Write `job.yaml`; `submit.sh` fills in each `${NAME}`."""
     runtime = job.machine.device.runtime
     if runtime not in system.resources:
         raise EmitError(
@@ -269,7 +261,6 @@ def _submit_script(job: BatchJob, recipe: Recipe, slot: Slot, system: BatchSyste
 
 
 def _submit_command(system: BatchSystem, names: list[str], has_account: bool) -> str:
-    """The command that submits one job, or that fills in the manifest and applies it."""
     submission = system.submission
     if submission is None:
         filled = [f'-e "s|\\${{{name}}}|${{{name}}}|g"' for name in (*system.variables, *names)]

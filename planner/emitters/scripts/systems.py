@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from pydantic import Field
 
 from planner.describe.base import Description
+from planner.describe.files import read_toml
 from planner.emitters.batch_job import BatchJob
 from planner.training.job_slot import Slot, walltime_text
 
@@ -79,12 +79,10 @@ class BatchSystem(Description):
     """Variables that only the user knows on this system, with their meanings."""
 
 
-def _systems() -> dict[str, BatchSystem]:
-    text = Path(__file__).with_name("systems.toml").read_text(encoding="utf-8")
-    return {name: BatchSystem.described(table) for name, table in tomllib.loads(text).items()}
-
-
-SYSTEMS: Mapping[str, BatchSystem] = _systems()
+SYSTEMS: Mapping[str, BatchSystem] = {
+    name: BatchSystem.described(table)
+    for name, table in read_toml(Path(__file__).with_name("systems.toml")).items()
+}
 """Batch systems by scheduler kind."""
 
 

@@ -193,7 +193,6 @@ def _timers(parts: Mapping[str, float]) -> dict[str, float]:
 
 
 def _device_phases(parts: Mapping[str, float]) -> dict[str, float]:
-    """Group parts like a profile of the device [s]."""
     computing, idle = (sum(parts[name] for name in names) for names in (_COMPUTING, _IDLE))
     return {
         "computing_s": computing,
@@ -203,7 +202,6 @@ def _device_phases(parts: Mapping[str, float]) -> dict[str, float]:
 
 
 def _measured_memory(estimate: Estimate) -> dict[str, float]:
-    """Return the peak memory that each way of measuring sees [B]."""
     parts = estimate.memory_bytes
     kinds: tuple[MemoryKind, ...] = ("allocated", "reserved")
     return {

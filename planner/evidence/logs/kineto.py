@@ -1,8 +1,4 @@
-"""Profiles of torch.profiler (Kineto): steps, each with the device's time by activity.
-
-A profile is a Chrome trace: `ProfilerStep#N` marks a step, kernels of NCCL, RCCL and oneCCL
-communicate, all others compute. Holistic Trace Analysis reports more, but needs Jupyter.
-"""
+"""Profiles of torch.profiler (Kineto): steps, each with the device's time by activity."""
 
 from __future__ import annotations
 
@@ -116,7 +112,6 @@ def _union(spans: Spans) -> Spans:
 
 
 def _within(spans: Spans, window: Spans) -> float:
-    """Return the time of a window that disjoint spans cover [us]."""
     covered = np.minimum(spans[:, 1], window[1]) - np.maximum(spans[:, 0], window[0])
     return float(covered.clip(0).sum())
 

@@ -1,8 +1,4 @@
-"""Log job: the job of a logged run, from a JSON file, or from the log itself with a note.
-
-The file is a bare layout, or `{"layout": ..., "model": ..., "workload": ..., "framework": ...}`,
-or output of `planner estimate --json` or `planner plan --json` (then its best layout).
-"""
+"""Log job: the job of a logged run, from a JSON file, or from the log itself with a note."""
 
 from __future__ import annotations
 
@@ -139,7 +135,6 @@ def _logged_batch(log: RunLog, length: int) -> int | None:
 
 
 def _read_fields(layout: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:
-    """Read the fields of a job from a mapping or a JSON file; for None, an empty layout."""
     if layout is None:
         return {"layout": {}}
     if isinstance(layout, Mapping):

@@ -1,8 +1,4 @@
-"""Scalars: named figures in tables (CSV, JSON lines) and event files of loggers.
-
-`log_formats.toml` lists known names, and users can assign columns. If a log has no times and no
-rates, step times are the differences of the times at which steps were written.
-"""
+"""Scalars: named figures in tables (CSV, JSON lines) and event files of loggers."""
 
 from __future__ import annotations
 
@@ -70,11 +66,7 @@ class Row(NamedTuple):
 
 
 def chosen_columns(assignments: Sequence[str]) -> dict[str, str]:
-    """Parse assignments such as `time_s=dt` into columns by figure.
-
-    >>> chosen_columns(["time_s=dt", "loss = train loss"])
-    {'time_s': 'dt', 'loss': 'train loss'}
-    """
+    """Parse assignments such as `time_s=dt` into columns by figure."""
     columns = {}
     for words in assignments:
         figure, _, column = (part.strip() for part in words.partition("="))
@@ -148,7 +140,6 @@ def _timed(steps: Sequence[Step], clock: Sequence[float]) -> list[Step]:
 
 
 def _peaks(steps: Sequence[Step]) -> dict[str, float]:
-    """Return the largest memory that any step states."""
     peaks = {}
     for name in ("allocated_bytes", "reserved_bytes"):
         values = values_of(steps, name)
@@ -158,11 +149,7 @@ def _peaks(steps: Sequence[Step]) -> dict[str, float]:
 
 
 def is_table(head: str) -> bool:
-    """True if a text starts like a table: with column names, or with one JSON object per line.
-
-    >>> is_table("epoch,step,loss,step_time\\n0,1,9.1,0.5\\n"), is_table("step 1: loss 9.1\\n")
-    (True, False)
-    """
+    """True if a text starts like a table: with column names, or with one JSON object per line."""
     lines = [line for line in head.lstrip("\ufeff").splitlines() if line.strip()][:2]
     if len(lines) < 2:
         return False
@@ -218,7 +205,6 @@ def _figures(cells: Iterable[tuple[str, Any]]) -> dict[str, float]:
 
 
 def _number(cell: Any) -> float | None:
-    """Parse a finite number; None for anything else, such as an empty cell."""
     if isinstance(cell, bool) or not isinstance(cell, str | int | float):
         return None
     try:

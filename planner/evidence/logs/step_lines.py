@@ -1,8 +1,4 @@
-"""Step lines: steps from the printed lines of training loops, in formats that are detected.
-
-A log may come from anywhere, so encoding, lengths and every number are checked. The formats of
-common frameworks are data: `log_formats.toml`.
-"""
+"""Step lines: steps from the printed lines of training loops (`log_formats.toml`)."""
 
 from __future__ import annotations
 
@@ -46,11 +42,7 @@ class Pick:
 
     @classmethod
     def of(cls, place: str | Mapping[str, Any]) -> Pick:
-        """Read a pick of `log_formats.toml`.
-
-        >>> Pick.of({"after": "size ", "prefixed": True}).find("size 5,762K")
-        5762000.0
-        """
+        """Read a pick of `log_formats.toml`."""
         fields: Mapping[str, Any] = {"after": place} if isinstance(place, str) else place
         scale, prefixed = UNITS[fields.get("unit", "")], fields.get("prefixed", False)
         if "match" in fields:

@@ -28,11 +28,7 @@ Step = dict[str, float]
 
 
 def step_of(figures: Mapping[str, float | None]) -> Step:
-    """Make a step from figures; a time per micro-batch or a rate of steps gives its time.
-
-    >>> step_of({"step": 25, "passes": 100, "pass_time_s": 0.5, "loss": None})["time_s"]
-    2.0
-    """
+    """Make a step from figures; a time per micro-batch or a rate of steps gives its time."""
     step = {name: value for name, value in figures.items() if value is not None}
     if "time_s" not in step and step.get("steps_per_s", 0.0) > 0:
         step["time_s"] = 1 / step["steps_per_s"]
@@ -75,7 +71,6 @@ class RunLog:
     num_slow: int
     """Later steps above 1.5 times the median: evaluations, checkpoints, stragglers."""
     steps: tuple[Step, ...]
-    """Steps after the warm-up."""
     facts: dict[str, float]
     notes: tuple[str, ...]
 
@@ -115,9 +110,6 @@ def steady(durations: NDArray[np.float64]) -> int:
 
     Outliers differ from the median of the second half by more than four robust standard deviations
     and more than 5 %.
-
-    >>> steady(np.array([9.0, 3.0, 1.0, 1.01, 1.0, 0.99, 1.0, 1.0]))
-    2
     """
     count = durations.size
     if count < 3:

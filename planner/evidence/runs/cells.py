@@ -37,11 +37,7 @@ class Cells:
         return Cells({**self.row, **{column: str(value) for column, value in cells.items()}})
 
     def assume(self, value: T, sentence: str, *, guess: bool = False) -> T:
-        """Return a default, and note it.
-
-        >>> (cells := Cells({})).assume(1, "pp missing: 1"), cells.notes[0].sentence
-        (1, 'pp missing: 1')
-        """
+        """Return a default, and note it."""
         self.notes.append(Note(sentence, guess))
         return value
 
@@ -51,11 +47,7 @@ class Cells:
         return "" if cell.lower() in _EMPTY else cell
 
     def number(self, column: str) -> float | None:
-        """Return a positive finite number; None if the cell is empty.
-
-        >>> Cells({"hidden": "4096"}).number("hidden")
-        4096.0
-        """
+        """Return a positive finite number; None if the cell is empty."""
         cell = self.text(column)
         if not cell:
             return None
@@ -94,10 +86,6 @@ class Cells:
         return value
 
     def flag(self, column: str) -> bool | None:
-        """Return False for "no" and its synonyms, else True; None if the cell is empty.
-
-        >>> Cells({"oom": "crash_or_oom"}).flag("oom")
-        True
-        """
+        """Return False for "no" and its synonyms, else True; None if the cell is empty."""
         cell = self.text(column).lower()
         return cell not in ("no", "false", "0", "off", "eager", "disabled") if cell else None

@@ -156,20 +156,12 @@ def known_labels() -> Labels:
 
 
 def normalised(label: str) -> str:
-    """Lower-case a label, and turn all but letters, digits and dots into single blanks.
-
-    >>> normalised("Megatron-DeepSpeed (bigscience)")
-    'megatron deepspeed bigscience'
-    """
+    """Lower-case a label, and turn all but letters, digits and dots into single blanks."""
     return " ".join(re.findall(r"[a-z0-9.]+", label.lower()))
 
 
 def year_of(label: str) -> int | None:
-    """Return the first year in a label; NVIDIA's container versions such as 25.09 count as years.
-
-    >>> year_of("2022-02-28"), year_of("26.04.01"), year_of("")
-    (2022, 2026, None)
-    """
+    """Return the first year in a label; container versions such as 25.09 count as years."""
     year = re.search(r"(?:19|20)\d\d", label)
     if year:
         return int(year[0])
@@ -178,11 +170,7 @@ def year_of(label: str) -> int | None:
 
 
 def month_of(label: str) -> str:
-    """Return the month in a label, December of the first year without a month; else empty.
-
-    >>> month_of("2022-02-28"), month_of("26.04.01"), month_of("2023-2024"), month_of("")
-    ('2022-02', '2026-04', '2023-12', '')
-    """
+    """Return the month in a label, December of the first year without a month; else empty."""
     month = re.search(r"(20\d\d)-(0[1-9]|1[0-2])\b", label)
     release = re.match(r"(\d\d)\.(0[1-9]|1[0-2])\b", label.strip())
     if month:
@@ -194,11 +182,7 @@ def month_of(label: str) -> str:
 
 
 def precision_of(label: str) -> str | None:
-    """Return the training precision of a label; None if it names none.
-
-    >>> precision_of("bf16 (fp32 grad accumulation)"), precision_of("mxfp8")
-    ('bf16', 'fp8')
-    """
+    """Return the training precision of a label; None if it names none."""
     text = normalised(label)
     if "fp4" in text:
         raise PlannerError(f"precision = {shorten(label, 40)!r}: 4-bit training is not modelled")
@@ -212,11 +196,7 @@ def _occurs(where: Where, cells: Cells) -> bool:
 
 
 def canonical(cells: Cells) -> Cells:
-    """Write the cells that other cells of a row imply.
-
-    >>> canonical(Cells({"fsdp_sharding": "distributed_fused_adam"})).text("zero_stage")
-    '1'
-    """
+    """Write the cells that other cells of a row imply."""
     row, notes = dict(cells.row), list(cells.notes)
     for rule in known_labels().cells:
         if not _occurs(rule.where, cells):
@@ -230,11 +210,7 @@ def canonical(cells: Cells) -> Cells:
 
 
 def software_of_label(label: str, year: int | None, notes: str = "") -> Software | None:
-    """Find the software behind a label; None if no description matches.
-
-    >>> software_of_label("NeMo (Megatron-Core)", 2024).framework
-    'megatron-lm'
-    """
+    """Find the software behind a label; None if no description matches."""
     text, noted = normalised(label), normalised(notes)
     for row in (*known_labels().software, *_catalogue()):
         named = all(word in text for word in row.words) and row.noted in noted
@@ -247,10 +223,8 @@ def software_of_label(label: str, year: int | None, notes: str = "") -> Software
 def _catalogue() -> tuple[Software, ...]:
     """List every catalogue framework under its own names, the longest first."""
     rows = [
-        Software(words=(label,), framework=name, source=framework.source)
+        Software(words=(normalised(name),), framework=name, source=load_framework(name).source)
         for name in names("framework")
-        for framework in [load_framework(name)]
-        for label in (normalised(name), *framework.labels)
     ]
     return tuple(sorted(rows, key=lambda row: (-len(row.words[0]), row.words[0])))
 
@@ -276,7 +250,6 @@ def software_of(cells: Cells) -> Software:
 
 
 def _likely_framework(cells: Cells) -> str:
-    """Guess the framework of a row from its degrees and its sharding."""
     if max(cells.count(axis) or 1 for axis in ("tp", "pp", "cp", "ep")) > 1:
         return "megatron-lm"
     sharded = cells.count("zero_stage", zero=True)
@@ -286,12 +259,7 @@ def _likely_framework(cells: Cells) -> str:
 
 
 def switches_of(cells: Cells, software: Software) -> tuple[str, ...]:
-    """List the switches that a run had on.
-
-    >>> cells = Cells({"compile": "yes", "framework": "FSDP2 + AsyncTP"})
-    >>> switches_of(cells, software_of(cells))
-    ('compile', 'async-tp')
-    """
+    """List the switches that a run had on."""
     label = cells.text("compile").lower()
     if software.compiles and not label:
         label = cells.assume("yes", "compile missing: yes, usual there")

@@ -104,10 +104,7 @@ class _Setting:
 
 
 def run_of(row_id: str, source: str, cells: Cells, own_machine: Machine | None = None) -> Run:
-    """Read the run of a row; a system with the name of `own_machine` is that machine.
-
-    Raises PlannerError if the cells do not determine a run.
-    """
+    """Read the run of a row; PlannerError if its cells do not determine a run."""
     _check_waits(cells)
     sentences = (sentence.strip() for sentence in cells.text("assumed").split(";"))
     cells.notes.extend(Note(sentence) for sentence in sentences if sentence)

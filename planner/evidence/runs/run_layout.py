@@ -1,8 +1,4 @@
-"""Layouts of runs: degrees, batches and choices from the cells of a row.
-
-A missing cell is derived from the others, or gets the software's usual value. Most published runs
-were tuned, so an open micro-batch or layout is the fastest that fits.
-"""
+"""Layouts of runs: degrees, batches and choices from the cells of a row, or the usual ones."""
 
 from __future__ import annotations
 
@@ -63,10 +59,7 @@ def layout_is_stated(cells: Cells, software: Software, framework: Framework) -> 
 
 
 def usual_batch(cells: Cells, multiple: int) -> int:
-    """Return the stated global batch, else about four million tokens as a multiple of `multiple`.
-
-    Raises PlannerError if the measured time depends on it.
-    """
+    """Return the stated global batch, else about four million tokens if no time depends on it."""
     global_batch = cells.count("global_batch")
     if global_batch is not None:
         return global_batch
@@ -168,7 +161,6 @@ def _batches(cells: Cells, software: Software, dp: int, pp: int) -> Batches:
 
 
 def _default_micro_batch(cells: Cells, software: Software, ranks: int, batch: int | None) -> int:
-    """Return the default micro-batch; `ranks` = dp * pp share a batch."""
     if batch is None:
         return cells.assume(1, "micro_batch missing: 1")
     if software.pipeline_micro_batches == "stages" and batch % ranks == 0:
@@ -178,10 +170,7 @@ def _default_micro_batch(cells: Cells, software: Software, ranks: int, batch: in
 
 
 def _ends_are_layers(cells: Cells, framework: Framework, pp: int, vpp: int) -> bool:
-    """True if embedding and head count as layers, because the layers alone do not divide.
-
-    Megatron-LM @d98e8a64, arguments.py, otherwise refuses; Megatron-Bridge's 405B recipes do so.
-    """
+    """True if embedding and head count as layers, as Megatron needs where layers do not divide."""
     layers, chunks = cells.count("n_layers"), pp * vpp
     if pp == 1 or not layers or not framework.custom_pipeline_split:
         return False
@@ -278,7 +267,6 @@ def tune_layout(cells: Cells, scenario: Scenario, layout: Layout) -> Layout:
 
 
 def _options(cells: Cells, scenario: Scenario, layout: Layout) -> Layouts:
-    """List the legal layouts that a row may mean."""
     per_replica = layout.micro_batch * layout.grad_accumulation
     micro = [m for m in _MICRO_BATCHES if per_replica % m == 0]
     vpp = [layout.vpp]
@@ -324,7 +312,6 @@ def _run_by_people(scenario: Scenario, layouts: Layouts) -> Layouts:
 
 
 def _agreeing(cells: Cells, layouts: Layouts) -> NDArray[np.bool_]:
-    """Mask the layouts that have the row's stated degrees and choices, and no offload."""
     mask = layouts.offload == 0
     for name, column in _STATED_COLUMNS.items():
         value = cells.count(column, zero=True)
@@ -343,10 +330,7 @@ def choose_build(
     layout: Layout,
     memory: tuple[float | None, MemoryKind],
 ) -> tuple[Framework, bool]:
-    """Choose the build whose memory is nearer to the run's; also return whether memory decided.
-
-    The first build if there is no other, no memory was measured, tp is 1, or both need as much.
-    """
+    """Choose the build whose memory is nearer to the run's; also return whether memory decided."""
     framework, (peak, kind) = scenario.framework, memory
     if not software.other_build or peak is None or layout.tp == 1:
         return framework, False
@@ -361,6 +345,5 @@ def choose_build(
 
 
 def _first_stage_bytes(scenario: Scenario, layout: Layout, kind: MemoryKind) -> float:
-    """Return the memory of the first pipeline stage that a way of measuring sees [B]."""
     parts = stage_memory(scenario, layout)[0]
     return sum(parts.values()) - sum(parts[name] for name in unseen_parts(kind))

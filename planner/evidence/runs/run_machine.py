@@ -38,10 +38,7 @@ def device_of(gpu: str, system: str) -> str | None:
 
 @functools.cache
 def _labels() -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """List labels with their machines, the least ambiguous first, then the longest.
-
-    A machine with exactly that name comes before others with the label.
-    """
+    """List labels with their machines, the least ambiguous and longest first."""
     machines: dict[str, list[str]] = {}
     for name in names("machine"):
         for label in load_machine(name).labels:
@@ -94,7 +91,6 @@ def machine_of(
 def _candidates(
     system: str, gpu: str, per_node: int | None, notes: list[str]
 ) -> tuple[list[Machine], tuple[str, ...]]:
-    """List the machines that the cells may mean, and overrides of their links."""
     device = device_of(gpu, system)
     wanted = [load_machine(name) for name in _named_systems(system)]
     if device is None and not gpu and wanted:
@@ -144,13 +140,7 @@ def _memory_override(
 
 
 def interfaces(interconnect: str, machine: Machine) -> tuple[int, float] | None:
-    """Return a node's network interfaces and the rate of each in a cell [B/s]; None without.
-
-    >>> interfaces("NVLink; 4x Omni-Path 100 Gb/s per node", load_machine("selene"))
-    (4, 12500000000.0)
-    >>> interfaces("2 Tb/s RoCE per node", load_machine("selene"))     # of its 8 interfaces
-    (8, 31250000000.0)
-    """
+    """Return a node's network interfaces and the rate of each in a cell [B/s]; None without."""
     text = _plain(interconnect)
     if match := _EACH_OF.search(text):
         return int(match[1]), float(match[2]) * _BYTES_PER_S[match[3]]

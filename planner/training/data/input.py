@@ -39,15 +39,7 @@ def constants() -> DataConstants:
 
 
 def node_read_rate(machine: Machine, nodes: Float, system: FileSystem | None) -> Float:
-    """Read rate of a node from a shared file system that all nodes read at once [B/s].
-
-    Counted: the lowest of an equal share of the bandwidth, the interfaces and one client's rate;
-    infinite if unknown. Left out: other jobs, gradient traffic on the same interfaces. Definition.
-
-    >>> polaris = load_machine("polaris")
-    >>> (node_read_rate(polaris, np.array([1, 100]), polaris.file_system()) / 1e9).tolist()
-    [14.7, 6.5]
-    """
+    """Read rate of a node from a file system that all nodes read at once; inf if unknown [B/s]."""
     part = np.full(np.shape(nodes), np.inf)
     if system and system.reading:
         part = system.reading.value / np.asarray(nodes, float)
@@ -69,15 +61,9 @@ def stage_times(
     loader: Loader,
     cached: Float,
 ) -> dict[str, Float]:
-    """Time of each input stage for the samples of one step, by name; arrays broadcast [s].
+    """Time of each input stage for the samples of one step, by name (input.md#input) [s].
 
-    Counted: reads outside the `cached` fraction come from the shared file system. Stages overlap on
-    different batches, so the slowest sets the pace. Left out: other jobs. input.md#input.
-
-    >>> job = load_machine("polaris"), np.array(100), np.array(4), np.array(2800)
-    >>> times = stage_times(*job, planner.load_dataset("unet3d"), Loader(), np.array(0.0))
-    >>> round(float(times["file system"]), 3)
-    0.632
+    Reads outside the `cached` fraction come from the shared file system. Left out: other jobs.
     """
     system = machine.file_system(loader.file_system)
     missed, none = samples_per_step * (1 - cached), 0.0 * samples_per_step
@@ -101,7 +87,6 @@ def stage_times(
 
 
 def _unknown_stages(machine: Machine, loader: Loader) -> tuple[str, ...]:
-    """Names of the stages for which the machine's description states no rate."""
     system = machine.file_system(loader.file_system)
     if system is None:
         return () if machine.node.local_disk else ("local disk",)
@@ -170,11 +155,8 @@ def _cache_bytes(machine: Machine, loader: Loader) -> float:
 def reread_fraction(nodes: Float, epochs: Float) -> Float:
     """Mean fraction of a node's reads that it has read before, in epochs after the first [1].
 
-    Counted: a node reads 1/nodes of the samples at random in every epoch, so that after e epochs it
-    has read 1 - (1 - 1/nodes)^e of them. Left out: the size of the cache. Definition.
-
-    >>> reread_fraction(np.array([4, 1]), np.array([2, 9])).tolist()
-    [0.25, 1.0]
+    After e epochs of 1/nodes of the samples each, at random, it has read 1 - (1 - 1/nodes)^e of
+    them.
     """
     missed, later = 1 - 1 / nodes, np.maximum(epochs - 1, 1)
     # 1 - mean of missed^1 to missed^later, as the sum of a geometric series
@@ -186,13 +168,8 @@ def cached_fraction(
 ) -> tuple[Float, Float]:
     """Fraction of a node's reads that its cache serves, in the first epoch and in later ones [1].
 
-    Counted: the local disk is filled before the first step, memory during the first epoch. With
-    `sharded` a node keeps its own part of the dataset, otherwise as much of all of it as fits.
-    Left out: files that nodes could pass to each other. Definition.
-
-    >>> job = load_machine("polaris"), np.array(4.0), planner.load_dataset("unet3d")
-    >>> [float(part) for part in cached_fraction(*job, Loader(staging="local-disk"), np.array(2.0))]
-    [1.0, 1.0]
+    The local disk is filled before the first step, memory during the first epoch. With `sharded` a
+    node keeps its own part of the dataset, otherwise as much of all of it as fits.
     """
     nodes, epochs = np.asarray(nodes, float), np.asarray(epochs, float)
     fits = np.minimum(_cache_bytes(machine, loader) / _node_bytes(dataset, loader, nodes), 1.0)
@@ -203,7 +180,6 @@ def cached_fraction(
 
 
 def _node_bytes(dataset: Dataset, loader: Loader, nodes: Float) -> Float:
-    """Bytes of the dataset, or of a node's shard of it [B]."""
     return dataset.total_bytes / nodes if loader.sharded else dataset.total_bytes + 0 * nodes
 
 
@@ -212,14 +188,8 @@ def staging_time(
 ) -> Float:
     """Time to copy the dataset, or its shards, to the local disks, once [s].
 
-    Counted: every node reads its own copy of the whole dataset, or its shard, from the shared file
-    system at `read_bytes_per_s` per node, and writes it to its disk at the same time. Left out:
-    metadata, unpacking, broadcasts between nodes. Definition.
-
-    >>> job = load_machine("polaris"), np.array(10.0), planner.load_dataset("imagenet")
-    >>> loader = Loader(staging="local-disk", sharded=True)
-    >>> round(float(staging_time(*job, loader, np.array(5e9))), 1)
-    2.9
+    `read_bytes_per_s` is that of each node. Left out: metadata, unpacking, broadcasts between
+    nodes.
     """
     disk = machine.node.local_disk
     if loader.staging != "local-disk" or disk is None:
@@ -234,7 +204,6 @@ class InputTime:
 
     delivery_s: Float
     exposed_s: Float
-    """Time that a step waits for its batch [s]."""
     first_epoch_exposed_s: Float
     staging_s: Float
     """Copying the dataset to the local disks, once [s]."""
@@ -270,17 +239,11 @@ def input_time(
 ) -> InputTime:
     """Time to deliver the samples of a step, and the time that the step waits for them [s].
 
-    Counted: the slowest of `stage_times`, which prefetch hides behind a step of `step_s`; fetching
-    a ready batch in every step. Without prefetch or workers nothing is hidden. Left out:
-    evaluation, other jobs on the file system, gradient traffic on the same interfaces, samples of
-    different sizes in a batch. `ranks_per_node`: ranks that load data; `samples_per_step`: distinct
-    samples of the whole job. Raises DescriptionError for token datasets not cut into samples and
-    for missing local disks; UnknownNameError for unknown file systems. input.md#input.
-
-    >>> job = load_machine("polaris"), 100, 4, 2800, 0.636, planner.load_dataset("unet3d")
-    >>> time = input_time(*job, Loader(workers=8))
-    >>> str(time.bound), round(float(time.delivery_s), 3)
-    ('file system', 0.632)
+    Prefetch hides the slowest of `stage_times` behind a step of `step_s`. Left out: evaluation,
+    other jobs, gradient traffic, samples of different sizes. `ranks_per_node`: ranks that load
+    data; `samples_per_step`: distinct samples of the job. Raises DescriptionError for token
+    datasets not cut into samples and for missing local disks; UnknownNameError for unknown file
+    systems. input.md#input.
     """
     if dataset.unit == "token":
         raise DescriptionError(
@@ -323,7 +286,6 @@ def _slowest(stages: dict[str, Float]) -> NDArray[np.str_]:
 
 
 def _exposed(stages: dict[str, Float], step: Float, loader: Loader) -> Float:
-    """Time that a step waits for its batch [s]."""
     longest, fetch = _longest(stages), constants().hand_over_s.value
     if not loader.workers:
         return np.sum(list(stages.values()), axis=0)

@@ -41,15 +41,7 @@ def changes(
     loader: Loader,
     epochs: ArrayLike = 2.0,
 ) -> list[Change]:
-    """Single changes of loader or dataset that apply, each with its input time [s].
-
-    Counted: more workers, prefetch, staging, larger files, stripes, sequential reads. Left out: two
-    changes at once. input.md#input.
-
-    >>> job = load_machine("polaris"), 256, 4, 7168, 0.636, planner.load_dataset("unet3d")
-    >>> [change.name for change in changes(*job, Loader())][-2:]
-    ['local disk', 'memory']
-    """
+    """Single changes of loader or dataset that apply, each with its input time [s]."""
     job = machine, nodes, ranks_per_node, samples_per_step, step_s
     return [
         Change(name, data, new_loader, input_time(*job, data, new_loader, epochs))

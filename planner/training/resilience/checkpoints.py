@@ -76,15 +76,9 @@ def nodes_of(machine: Machine, layouts: Layouts) -> Float:
 def saved_bytes(scenario: Scenario, layouts: Layouts, contents: str = "states") -> dict[str, Float]:
     """Bytes of a checkpoint by part, all files together [B].
 
-    Counted: weights in the framework's precision; with `states` also fp32 master weights and
-    optimizer moments of trained parameters; with LoRA only the adapters. Left out: random states,
-    schedulers, file formats, copies of tied weights on two pipeline stages, optimizer states per
-    tensor (Adafactor). ZeRO-3 omits the 16-bit copy: its partitions have no elements in a state
-    dict (DeepSpeed 0.19, runtime/engine.py). training.md#checkpoints.
-
-    >>> job, layouts = make_scenario("gpt2-xl", "deepspeed"), Layouts.broadcast(zero_stage=[1, 3])
-    >>> (sum(saved_bytes(job, layouts).values()) / job.model.num_params).tolist()
-    [14.0, 12.0]
+    Left out: random states, schedulers, file formats, copies of tied weights on two pipeline
+    stages, optimizer states per tensor (Adafactor). ZeRO-3 omits the 16-bit copy: its partitions
+    have no elements in a state dict (DeepSpeed 0.19, runtime/engine.py). training.md#checkpoints.
     """
     workload, states = scenario.workload, scenario.framework.states(scenario.workload.precision)
     blocks, shape = blocks_of(scenario), np.shape(layouts.dp)
@@ -121,15 +115,8 @@ def transfer_bounds_s(
 ) -> dict[str, Float]:
     """Lower bounds of the time to write or read files from several nodes, by cause [s].
 
-    `most_bytes`: bytes of the busiest process. Counted: one process, the nodes' interfaces, the
-    job's share of the file system's aggregate rate; for `reading` also the rate of one client. Left
-    out: other jobs, metadata, stripes, the rate of one client for writing; a file system of unknown
-    rate sets no bound. training.md#checkpoints.
-
-    >>> job = load_machine("polaris"), Checkpoints(), 1e12, 1e9, 4
-    >>> bounds = transfer_bounds_s(*job, process_bytes_per_s=1e9)
-    >>> {name: round(float(seconds), 2) for name, seconds in bounds.items()}
-    {'process': 1.0, 'interfaces': 5.0, 'file_system': 1.54}
+    `most_bytes`: bytes of the busiest process. Left out: other jobs, metadata, stripes, the rate of
+    one client for writing; a file system of unknown rate sets no bound. training.md#checkpoints.
     """
     system = machine.file_system(checkpoints.file_system)
     total, most, nodes = np.broadcast_arrays(
@@ -166,15 +153,9 @@ def checkpoint_of(
 ) -> Checkpoint:
     """Size, files and times of a checkpoint [B, 1, s].
 
-    Counted: each weight and optimizer state is written once, by one of the ranks that hold it; with
-    `full`, one rank gathers and writes all. Steps wait for an asynchronous checkpoint only during
-    the copy to the host; local files move to the file system in the background. Left out: metadata,
-    frameworks that spread weights over all replicas, barriers. training.md#checkpoints.
-
-    >>> scenario = make_scenario(framework="fsdp2")
-    >>> sharded = checkpoint_of(scenario, Layouts.of(Layout(dp=64, zero_stage=3)))
-    >>> float(sharded.total_bytes) / scenario.model.num_params, float(sharded.files)
-    (12.0, 64.0)
+    Each weight and optimizer state is written once, by one of the ranks that hold it; with `full`,
+    one rank gathers and writes all. Steps wait for an asynchronous checkpoint only during the copy
+    to the host; local files move to the file system in the background. training.md#checkpoints.
     """
     options = checkpoints or Checkpoints()
     parts = saved_bytes(scenario, layouts, options.contents)
@@ -206,7 +187,6 @@ def checkpoint_of(
 
 
 def _shard_counts(layouts: Layouts, full: bool) -> tuple[Float, Float]:
-    """Numbers of ranks that write weights and optimizer states [1]."""
     unit = np.ones(np.shape(layouts.dp))
     if full:
         return unit, unit
@@ -234,14 +214,9 @@ def loading_s(
 ) -> Float:
     """Time to load a checkpoint, or to broadcast the first weights [s].
 
-    Counted: `sharded`: every rank reads its shards; `every-rank`: every rank reads everything, once
-    per node over the network; `rank-0`: one rank reads and broadcasts everything; `none`: rank 0
-    broadcasts the weights that it initialised, unless they are sharded. Left out: resharding,
-    conversion. training.md#checkpoints.
-
-    >>> job = make_scenario(framework="fsdp2"), Layouts.of(Layout(dp=64, zero_stage=3))
-    >>> [round(float(loading_s(*job, way))) for way in ("none", "sharded", "rank-0", "every-rank")]
-    [0, 2, 140, 138]
+    `sharded`: every rank reads its shards; `every-rank`: every rank reads everything, once per node
+    over the network; `rank-0`: one rank reads and broadcasts everything; `none`: rank 0 broadcasts
+    the weights that it initialised, unless they are sharded. training.md#checkpoints.
     """
     options, machine = checkpoints or Checkpoints(), scenario.machine
     parts = saved_bytes(scenario, layouts, options.contents)

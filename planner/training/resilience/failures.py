@@ -39,11 +39,7 @@ def constants() -> FailureConstants:
 def mean_time_between_failures_s(num_devices: ArrayLike, failures: Failures | None = None) -> Float:
     """Mean time between interruptions of a job on a number of devices [s].
 
-    Counted: every device, with its share of host and network, interrupts the job at the same rate.
-    Left out: weak nodes, wear, maintenance. arXiv:2410.21680, section III; training.md#failures.
-
-    >>> round(float(mean_time_between_failures_s(16_384)) / 3600, 1)    # Llama 3 405B
-    3.1
+    Every device interrupts the job at the same rate. arXiv:2410.21680, section III.
     """
     own_rate = (failures or Failures()).per_device_hour
     rate = constants().per_device_hour.value if own_rate is None else own_rate
@@ -53,13 +49,7 @@ def mean_time_between_failures_s(num_devices: ArrayLike, failures: Failures | No
 
 
 def detection_s(failures: Failures) -> float:
-    """Time to detect an interruption and to get nodes again [s].
-
-    Counted: the stated time or torch's timeout; the wait for nodes. Left out: start-up. Definition.
-
-    >>> detection_s(Failures()), detection_s(Failures(detection_s=30, queue_s=120))
-    (600.0, 150.0)
-    """
+    """Time to detect an interruption and to get nodes again [s]."""
     stated_s = failures.detection_s
     return (constants().detection_s.value if stated_s is None else stated_s) + failures.queue_s
 
@@ -67,11 +57,7 @@ def detection_s(failures: Failures) -> float:
 def young_interval_s(write_s: ArrayLike, mtbf_s: ArrayLike) -> Float:
     """Checkpoint interval with the least loss, to first order [s].
 
-    Counted: writing, and half an interval lost at each failure. Left out: failures while writing
-    or restarting. Young 1974, doi:10.1145/361147.361115.
-
-    >>> float(young_interval_s(50, 10_000))
-    1000.0
+    Young 1974, doi:10.1145/361147.361115.
     """
     return np.sqrt(2.0 * np.asarray(write_s, dtype=float) * np.asarray(mtbf_s, dtype=float))
 
@@ -79,11 +65,7 @@ def young_interval_s(write_s: ArrayLike, mtbf_s: ArrayLike) -> Float:
 def daly_interval_s(write_s: ArrayLike, mtbf_s: ArrayLike) -> Float:
     """Checkpoint interval with the least loss, to higher order [s].
 
-    Counted: failures while working, writing and restarting. Left out: the length of a restart,
-    which does not change it. Daly 2006, doi:10.1016/j.future.2004.11.016, equation 37.
-
-    >>> round(float(daly_interval_s(50, 10_000)), 1)        # Young's 1000, less
-    966.9
+    Daly 2006, doi:10.1016/j.future.2004.11.016, equation 37.
     """
     write, mtbf = _floats(write_s, mtbf_s)
     half = write / (2.0 * mtbf)
@@ -104,11 +86,7 @@ def expected_time_s(
 ) -> Float:
     """Expected time to complete work with checkpoints, failures and restarts [s].
 
-    Counted: every interval and its checkpoint are repeated until they pass without a failure;
-    restarts fail too. Left out: simultaneous failures. Daly 2006, doi:10.1016/j.future.2004.11.016.
-
-    >>> round(float(expected_time_s(1e6, 50, 1000, 10_000, 600)))
-    1175566
+    Daly 2006, doi:10.1016/j.future.2004.11.016.
     """
     mtbf = np.minimum(np.asarray(mtbf_s, dtype=float), _ENDLESS_S)
     interval = np.asarray(interval_s, dtype=float)
@@ -150,14 +128,9 @@ def training_losses(
 ) -> Losses:
     """Time that a training loses to checkpoints, failures and restarts [s].
 
-    A checkpoint blocks steps for `write_s`, then writes in the background for `behind_s`;
-    `interval_s` is the best by default, at least `behind_s`. Counted: as in `expected_time_s`; a
-    failure during a write loses the work since the previous checkpoint. Left out: whole steps, the
-    final checkpoint. Daly 2006, doi:10.1016/j.future.2004.11.016; training.md#failures.
-
-    >>> month = training_losses(30 * 86400, write_s=40, mtbf_s=11_135, restart_s=900)
-    >>> round(float(month.interval_s)), round(float(month.fraction), 3)
-    (917, 0.846)
+    A checkpoint blocks steps for `write_s`, then writes in the background for `behind_s`; a failure
+    during a write loses the work since the previous checkpoint. `interval_s` is the best by
+    default, at least `behind_s`. training.md#failures.
     """
     work, write, mtbf, restart, behind = _floats(work_s, write_s, mtbf_s, restart_s, behind_s)
     mtbf = np.minimum(mtbf, _ENDLESS_S)
@@ -194,13 +167,8 @@ def consecutive_jobs(
 ) -> Jobs:
     """Jobs within a queue's wall time that a training needs, with time for starts and ends [1, s].
 
-    Counted: the start of each job; at its end half an interval of lost work, or with `saves_at_end`
-    (a signal before the limit) one more checkpoint. The number is infinite if start and end take
-    all of `wall_s`. Left out: waiting in the queue. Definition.
-
-    >>> day = consecutive_jobs(86_400, wall_s=21_600, start_s=300, interval_s=1800, write_s=20)
-    >>> float(day.jobs), float(day.starts_s), float(day.ends_s)
-    (5.0, 1500.0, 3600.0)
+    A job loses half an interval at its end, or with `saves_at_end` (a signal before the limit) the
+    time of one more checkpoint. The number is infinite if start and end take all of `wall_s`.
     """
     total, wall, start, interval, write = _floats(total_s, wall_s, start_s, interval_s, write_s)
     end = write if saves_at_end else interval / 2

@@ -62,12 +62,8 @@ def constants() -> StartConstants:
 def imports_s(num_nodes: Float, start: StartUp) -> Float:
     """Time until all processes have imported torch [s].
 
-    Counted: a first import as measured on 8 nodes, by location of the environment; on shared file
-    systems at least one metadata server's time for one process per node. Left out: other packages,
-    warm caches, several servers, other load. training.md#start-up.
-
-    >>> [round(float(imports_s(np.asarray(n), StartUp())), 1) for n in (8, 10_000)]
-    [51.0, 489.6]
+    A first import as measured on 8 nodes, by location of the environment; on shared file systems at
+    least one metadata server's time for one process per node. training.md#start-up.
     """
     rates = constants()
     if start.environment == "local-disk":
@@ -80,12 +76,8 @@ def imports_s(num_nodes: Float, start: StartUp) -> Float:
 def communicators_s(layouts: Layouts) -> Float:
     """Time to set up all communicators of a rank, one after the other [s].
 
-    Counted: one communicator for the job and one per parallel axis; the exchange of addresses
-    around a ring, which grows with the ranks. Left out: slower libraries on other networks,
-    connections opened at first use, busy hosts. NCCL's own timings, training.md#start-up.
-
-    >>> [round(float(s), 1) for s in communicators_s(Layouts.broadcast(dp=[1, 8, 98_304]))]
-    [0.0, 2.1, 57.9]
+    One communicator for the job and one per parallel axis; the exchange of addresses around a ring
+    grows with the ranks. NCCL's own timings, training.md#start-up.
     """
     rates, world = constants(), np.asarray(layouts.world, dtype=float)
     each, rank = rates.communicator_s.value, rates.communicator_rank_s.value
@@ -121,14 +113,8 @@ def start_up(
 ) -> dict[str, Float]:
     """Time of a job before its first step, by part as in START_PARTS [s].
 
-    Counted: parts one after the other; building the full model on the host, if the framework's
-    processes do; one-node machines import from their own disk. Left out: waiting in the queue,
-    modules and staging before the launch, evaluation before the first step. training.md#start-up.
-
-    >>> scenario = make_scenario(framework="fsdp2")
-    >>> parts = start_up(scenario, Layouts.of(Layout(dp=512, zero_stage=3)))
-    >>> {name: round(float(part), 1) for name, part in parts.items() if part}
-    {'launch': 0.2, 'imports': 51.0, 'communicators': 2.4}
+    One-node machines import from their own disk. Left out: waiting in the queue, modules and
+    staging before the launch, evaluation before the first step. training.md#start-up.
     """
     options, rates, shape = start or StartUp(), constants(), np.shape(layouts.dp)
     if scenario.machine.num_nodes.value == 1 and options.environment == "file-system":
@@ -155,14 +141,6 @@ def restart_s(
     failures: Failures | None = None,
     checkpoints: Checkpoints | None = None,
 ) -> Float:
-    """Time from a failure to the first step after it [s].
-
-    Counted: detecting it, waiting for nodes, and a start from the last checkpoint. Left out: lost
-    work. training.md#failures.
-
-    >>> scenario = make_scenario(framework="fsdp2")
-    >>> round(float(restart_s(scenario, Layouts.of(Layout(dp=64, zero_stage=3)))), 1)
-    655.5
-    """
+    """Time from a failure to the first step after it, without lost work [s]."""
     parts = start_up(scenario, layouts, StartUp(loading="sharded"), checkpoints)
     return np.asarray(sum(parts.values()) + detection_s(failures or Failures()))

@@ -1,10 +1,7 @@
 """Collectives: run every operation on real ranks, check its result, time it, fit it.
 
-Sizes are full buffers; times are those of the slowest rank. Bus bandwidth is defined as in
-nccl-tests: bytes / time * the share that each rank's link must carry, so it compares with the
-link's speed for any number of ranks. Times span four decades, so fits minimise squared relative
-errors: a plain fit would match only the largest size, with R2 near one even if small messages are
-off fivefold.
+Sizes are full buffers, times those of the slowest rank, bus bandwidth as in nccl-tests. Times span
+four decades, so fits minimise squared relative errors.
 """
 
 from __future__ import annotations
@@ -42,14 +39,7 @@ class AlphaBeta:
 
 
 def relative_least_squares(columns: ArrayLike, times_s: ArrayLike) -> tuple[Float, float]:
-    """Fit non-negative coefficients c that minimise sum ((columns @ c) / t - 1)^2; also the MAPE.
-
-    Raises CatalogueError without scipy, which solves the non-negative least squares.
-
-    >>> c, mape = relative_least_squares([[1, 0], [1, 10], [1, 1000]], [2, 7, 502])
-    >>> [round(float(x), 6) for x in c], round(mape, 9)
-    ([2.0, 0.5], 0.0)
-    """
+    """Fit non-negative c that minimise sum ((columns @ c) / t - 1)^2; also the MAPE."""
     try:
         from scipy.optimize import nnls
     except ImportError:
@@ -67,12 +57,7 @@ def relative_least_squares(columns: ArrayLike, times_s: ArrayLike) -> tuple[Floa
 
 
 def alpha_beta(sizes_bytes: Sequence[float], times_s: Sequence[float]) -> AlphaBeta:
-    """Fit latency and rate of one operation.
-
-    >>> fit = alpha_beta([1e3, 1e5, 1e7], [1.01e-4, 2e-4, 1.01e-2])
-    >>> round(fit.alpha_s * 1e6), round(fit.bytes_per_s / 1e9, 3), fit.mape < 1e-6
-    (100, 1.0, True)
-    """
+    """Fit latency and rate of one operation."""
     columns = np.stack([np.ones(len(sizes_bytes)), np.asarray(sizes_bytes, dtype=float)], axis=1)
     (alpha, beta), mape = relative_least_squares(columns, times_s)
     return AlphaBeta(float(alpha), 1 / float(beta) if beta > 0 else math.inf, mape)
@@ -149,7 +134,6 @@ def _call(name: str, b: _Buffers) -> Callable[[], None]:
 
 
 def _check(name: str, rank: Rank, size_bytes: int) -> None:
-    """Raise RankError if an operation gives a wrong result."""
     b = _Buffers(rank, size_bytes)
     n, count = b.world, b.values.numel()
     base = (torch.arange(count, device=b.values.device) % 251).float()
@@ -235,7 +219,6 @@ def time_operations(
 
 
 def _fit_operations(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Fit latency and bandwidth of each operation, with the mean relative error."""
     fits = []
     for name in dict.fromkeys(row["name"] for row in rows):
         own_rows = [row for row in rows if row["name"] == name]

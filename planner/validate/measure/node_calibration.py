@@ -1,8 +1,4 @@
-"""Calibrate: measure this node and write a hardware profile of kind `measured`.
-
-A device is what one rank uses: an accelerator, or on a CPU one core with one thread. All
-devices measure at the same time, as they work at the same time in training; the slowest counts.
-"""
+"""Calibrate: measure all devices of this node at once (on a CPU: cores), and write a profile."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ import torch.nn.functional as F
 from planner.describe.files import check_description_file, write_atomically
 from planner.describe.machine import Machine
 from planner.errors import shorten
-from planner.validate.measure.collective_times import time_operations
+from planner.validate.measure.collective_times import IN_STEP, time_operations
 from planner.validate.measure.profile import machine_of, toml_of
 from planner.validate.measure.quiet import Load, Watch
 from planner.validate.ranks.launch import Progress, launch
@@ -143,7 +139,6 @@ def _host_copies(rank: Rank) -> dict[str, float] | None:
 
 
 def _device(rank: Rank) -> dict[str, Any]:
-    """Name, memory, context size and number of compute units of the device."""
     if rank.device == "cpu":
         return {
             "name": _cpu_name(),
@@ -177,14 +172,7 @@ def _cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-_OPERATIONS = (
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "broadcast",
-    "all_to_all",
-    "send_receive",
-)
+_OPERATIONS = (*IN_STEP, "all_to_all")
 _SIZES = tuple(4096 * 8**k for k in range(5))
 _DEVICES = ("cpu", "cuda", "xpu")
 
@@ -254,7 +242,6 @@ def _count(device: str, devices: int | None) -> int:
 
 
 def _merge_answers(answers: list[dict[str, Any]], device: str, version: str) -> dict[str, Any]:
-    """Merge the ranks' measurements: the slowest rate of each kernel, and the load."""
     count, today = len(answers), date.today().isoformat()
     load: Load = answers[0]["load"]
     notes = [

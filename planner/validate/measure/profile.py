@@ -1,8 +1,4 @@
-"""Profile: make a machine description from measurements.
-
-Rates are fitted through the planner's own formulas, so that an estimate with the profile reproduces
-the measurement; every source states the remaining error.
-"""
+"""Profile: a machine description from measurements, fitted through the planner's own formulas."""
 
 from __future__ import annotations
 
@@ -158,10 +154,7 @@ def _node(measured: dict[str, Any]) -> dict[str, Any]:
 
 
 def _links(rows: list[dict[str, Any]]) -> tuple[float, float, float]:
-    """Fit latency and bandwidth to the collectives through the planner's formulas; also the error.
-
-    Searches grids of both, each finer than the last, so it works with any formula.
-    """
+    """Fit latency and bandwidth to the collectives by the planner's formulas; also the error."""
     used = [row for row in rows if row["name"] in _FITTED and "in_step_s" in row]
     if not used:
         raise PlannerError("no collectives were measured; calibrate two or more devices")
@@ -218,7 +211,6 @@ def toml_of(machine: Machine, comment: str) -> str:
 
 
 def _table(data: dict[str, Any]) -> Table:
-    """Make a TOML table: quantities on one line each, then nested tables."""
     table = tomlkit.table()
     inner = {k: v for k, v in data.items() if isinstance(v, dict) and "source" not in v}
     for name, value in data.items():

@@ -1,8 +1,4 @@
-"""Quiet: detect other processes that used the cores during a measurement.
-
-Two signs, because each misses a case: the share of a core that a pure computation got (CPU time /
-wall time), and the number of cores that other processes used at the time (Linux only).
-"""
+"""Quiet: detect other processes on the cores, by this process's CPU time and by /proc/stat."""
 
 from __future__ import annotations
 

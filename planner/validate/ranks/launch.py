@@ -1,13 +1,10 @@
 """Launch: start ranks on this machine, watch them, and leave nothing behind.
 
-A rank that dies ends the run at once, one that hangs soon after its time limit; the error names
-the rank and what it did last. Ranks meet through a file in a private folder, so no port is open
-before gloo connects its pairs on the loopback interface. If this process itself is killed, every
+The error names the rank that died or hung and what it did last. If this process is killed, every
 rank sees its pipe close, ends the others, removes the folder and exits.
 
-torch's `elastic.multiprocessing.start_processes` (2.13) starts ranks too, but blames the first rank
-that exits: in 1 of 3 runs a rank that had lost its peers, not the one that raised. It tracks no
-progress, so a hanging rank never ends a run, and a stopped rank outlives a killed launcher.
+torch's `elastic.multiprocessing.start_processes` (2.13) blames the first rank that exits: in 1 of 3
+runs one that had lost its peers. It tracks no progress, so a hanging rank never ends a run.
 """
 
 from __future__ import annotations
@@ -82,7 +79,6 @@ class RankState:
     result: Any = None
     failure: Failure | None = None
     message: str = ""
-    """Description of the failure."""
 
     @property
     def ended(self) -> bool:

@@ -1,9 +1,7 @@
 """Ranks: rank numbers from the launcher's environment, the process group, and a watchdog.
 
-A rank is started by `planner.validate.ranks.launch`, or by torchrun, mpiexec or srun. torch's
-wheels have no MPI backend; mpiexec only numbers the ranks. Under a launcher, a thread ends a rank
-that makes no progress, and the launcher then ends the others. Before that, every rank prints the
-line that it executes: the rank at fault is the one that does not wait in torch's communication.
+torch's wheels have no MPI backend; mpiexec only numbers the ranks. Before the watchdog ends a rank
+without progress, every rank prints its line: the one at fault does not wait in a collective.
 """
 
 from __future__ import annotations
@@ -107,7 +105,6 @@ class Rank:
 
 
 def _launchers(env: Mapping[str, str]) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the launchers whose variables are set."""
     for launcher, rank_name, world_name, local_name in _LAUNCHERS:
         # a batch script has these variables too, but is not a job step
         if launcher == "srun" and "SLURM_STEP_ID" not in env:
@@ -117,24 +114,12 @@ def _launchers(env: Mapping[str, str]) -> Iterator[tuple[str, str, str, str]]:
 
 
 def is_launched(environment: Mapping[str, str] | None = None) -> bool:
-    """True if torchrun, mpiexec or srun started this process as a rank.
-
-    >>> is_launched({"PMI_RANK": "0", "PMI_SIZE": "2"}), is_launched({})
-    (True, False)
-    """
+    """True if torchrun, mpiexec or srun started this process as a rank."""
     return any(_launchers(os.environ if environment is None else environment))
 
 
 def external_rank(timeout_s: float, environment: Mapping[str, str] | None = None) -> Rank | None:
-    """Rank of this process under torchrun, mpiexec or srun; None without a launcher.
-
-    Raises RankError if the launcher's variables contradict each other.
-
-    >>> rank = external_rank(60, {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4",
-    ...     "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"})
-    >>> rank.rank, rank.world, rank.rendezvous
-    (1, 4, 'tcp://127.0.0.1:29500')
-    """
+    """Rank of this process under torchrun, mpiexec or srun; RankError if variables contradict."""
     env = os.environ if environment is None else environment
     for launcher, rank_name, world_name, local_name in _launchers(env):
         rank, world = _number(env, rank_name, launcher), _number(env, world_name, launcher)
@@ -232,7 +217,6 @@ def gather_objects(value: Any) -> list[Any]:
 
 
 def _store(rank: Rank) -> dict[str, Any]:
-    """Arguments of `init_process_group` for the place where the ranks meet."""
     if rank.rendezvous.startswith("file:"):
         return {"init_method": rank.rendezvous}
     if rank.launcher == "torchrun":
@@ -298,7 +282,6 @@ def watching(rank: Rank) -> Iterator[Rank]:
 
 
 def _where(thread: int) -> str:
-    """File, line and function that a thread executes."""
     frame = sys._current_frames().get(thread)
     if frame is None:
         return "nowhere"

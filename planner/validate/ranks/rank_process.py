@@ -1,8 +1,4 @@
-"""Rank process: its start and end, its messages to the supervisor, and the folder of a run.
-
-A killed launcher cleans up nothing. Its ranks notice, end each other, and remove the run's folder
-and the folder of its sockets. If the ranks were killed too, the next run removes both.
-"""
+"""Rank process: its start and end, its messages to the supervisor, and the folder of a run."""
 
 from __future__ import annotations
 
@@ -174,7 +170,6 @@ def end_peers(folder: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove the folder of a run, and that of its sockets."""
     with contextlib.suppress(OSError):
         sockets = Path(os.readlink(folder / _SOCKETS))
         if sockets.name.startswith(_SOCKETS_PREFIX):

@@ -1,7 +1,4 @@
-"""Adapter: the private or unstable torch calls of validation, each guarded.
-
-If a torch release moves one of them, only this file and the list in its test change.
-"""
+"""Adapter: the private or unstable torch calls of validation, each guarded."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Attention: plain, grouped-query and latent, with a model's norms, biases, sinks and ALiBi.
 
-Our own fused kernel covers what torch's CPU kernel does not: two head widths, ALiBi and sinks. It
-saves what accelerator kernels save: queries, keys, values, output and one fp32 number per row. With
-fake tensors it gives shapes only. Ring attention is torch's own around this kernel, with keys and
+Our own fused kernel has what torch's CPU kernel lacks: two head widths, ALiBi and sinks. It saves
+what accelerator kernels save. Ring attention is torch's own around this kernel, with keys and
 values gathered once in forward and once in backward, as torchtitan does by default.
 """
 
@@ -23,11 +22,7 @@ _NAME = "planner::flash_attention"
 
 
 def alibi_slopes(first: int, count: int, total: int) -> list[float]:
-    """ALiBi slopes of `count` heads of `total`, from head `first` on (arXiv:2108.12409).
-
-    >>> alibi_slopes(2, 2, 8)
-    [0.125, 0.0625]
-    """
+    """ALiBi slopes of `count` heads of `total`, from head `first` on (arXiv:2108.12409)."""
     return [2 ** (-8 * (head + 1) / total) for head in range(first, first + count)]
 
 
@@ -96,7 +91,6 @@ def _repeat_heads(x: Tensor, q: Tensor) -> Tensor:
 
 
 def _sum_heads(gradient: Tensor, x: Tensor) -> Tensor:
-    """Sum the gradients of query heads that share a head of `x`."""
     return gradient.unflatten(1, (x.shape[1], -1)).sum(2)
 
 

@@ -1,8 +1,7 @@
-"""Models: compact torch transformers built from a `Model`, layer by layer as described.
+"""Models: compact torch transformers built from a `Model`, to be sharded and traced.
 
-They are written to be sharded and traced, not to be trained well: torch's own initialisation, no
-generation, no cache. Parameter counts equal `Model.num_params`. An expert-parallel group exchanges
-tokens as torchtitan does: one all-to-all of counts, one of tokens, one of results.
+Parameter counts equal `Model.num_params`. An expert-parallel group exchanges tokens as torchtitan
+does: one all-to-all of counts, one of tokens, one of results.
 """
 
 from __future__ import annotations

@@ -221,7 +221,6 @@ def _split_experts(ffn: ExpertFeedForward, mesh: DeviceMesh, whole_experts: bool
 
 
 def _split_heads(layer: nn.Module, mesh: DeviceMesh) -> None:
-    """Assign this rank's heads, and split their sinks."""
     attention = layer.attention
     assert isinstance(attention, Core)
     attention.head_shard = mesh.get_local_rank()

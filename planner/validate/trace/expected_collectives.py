@@ -1,7 +1,6 @@
 """Expected collectives: counts and bytes that the planner expects for one rank of an FSDP2 step.
 
-The numbers of gathers and reductions, local sizes and group sizes come from `planner.cost`. Here
-every collective is counted separately, in full buffers, as in traces.
+Every collective is counted separately, in full buffers, as in traces:
 
     data axis     one all-gather per parameter group in forward, in ZeRO-3 again in backward except
                   for the head, which stays gathered; one fp32 reduction per group
@@ -76,7 +75,6 @@ class _Group:
     """FSDP parameter groups of equal size: each is gathered and reduced in one collective."""
 
     count: float
-    """Number of these groups."""
     elements: float
     """Elements of one group, with padding."""
     trained: float
@@ -106,13 +104,10 @@ class _Rank:
         self.sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
 
     def _add(self, name: str, kind: str, count: float, size: float) -> None:
-        """Add `count` operations of `size` bytes each over the groups of a kind."""
         if count and size:
             total = self.sums[name, axis_of(self.layout, *self.places[kind])]
             total[0] += count
             total[1] += count * size
-
-    # --- data axis -------------------------------------------------------------------------------
 
     def groups(self) -> list[_Group]:
         """List the groups: layers, their experts, embedding and head (in one group if tied)."""
@@ -138,7 +133,6 @@ class _Rank:
         ]
 
     def _layer_groups(self, block: Block, count: float) -> Iterator[_Group]:
-        """Yield the group of a layer, and that of its experts under expert parallelism."""
         routed = tuple(w for w in block.weights if w.expert and self.layout.ep > 1)
         dense = tuple(w for w in block.weights if w not in routed)
         yield _Group(count, *self._elements(replace(block, weights=dense)))
@@ -179,7 +173,6 @@ class _Rank:
             self._add("all_reduce", "replica", reductions, reduced_bytes / ranks)
 
     def _gathers(self, group: _Group) -> int:
-        """All-gathers of one group over all its shards in a step."""
         layout, framework = self.layout, self.scenario.framework
         forward = int(self.layouts.gathers_per_step(framework))
         backward = int(self.layouts.backward_gathers_per_step(framework)) * layout.shards_weights
@@ -188,8 +181,6 @@ class _Rank:
         if group.stays:
             return forward if layout.pp == 1 else 1
         return layout.grad_accumulation if layout.reshard else forward + backward
-
-    # --- other axes ------------------------------------------------------------------------------
 
     def _repeats(self, block: Block) -> bool:
         return self.layout.recompute == "full" and not block.kept_whole
@@ -279,7 +270,6 @@ _NAMES = {
 
 
 def _places(layout: Layout) -> dict[str, tuple[int, int]]:
-    """Size and stride of the groups of every kind."""
     # FSDP2 keeps experts whole under expert parallelism
     layouts = Layouts.of(layout if layout.ep == 1 else layout.replaced(etp=1))
     placements = geometry(layouts)
@@ -287,11 +277,7 @@ def _places(layout: Layout) -> dict[str, tuple[int, int]]:
 
 
 def axis_of(layout: Layout, size: int, stride: int) -> str:
-    """Name of the axis along which the ranks of a group differ.
-
-    >>> axis_of(Layout(dp=8, ep=4), 2, 4)
-    'edp'
-    """
+    """Name of the axis along which the ranks of a group differ."""
     for kind, place in _places(layout).items():
         if place == (size, stride):
             return _NAMES[kind]

@@ -13,11 +13,7 @@ from planner.errors import DescriptionError, LayoutError
 
 
 def load_transformer(name: str) -> Model:
-    """Load a transformer by name. Raises DescriptionError for other kinds of models.
-
-    >>> load_transformer("gpt2").num_layers
-    12
-    """
+    """Load a transformer by name. Raises DescriptionError for other kinds of models."""
     model = load_model(name)
     if model.kind in ("convolutional", "traced"):
         raise DescriptionError(
@@ -45,7 +41,6 @@ def check_traceable(scenario: Scenario, layout: Layout, stage: int) -> None:
 
 
 def _wrong_context(scenario: Scenario, layout: Layout) -> Iterator[str]:
-    """Limits of the framework and of context parallelism."""
     framework, workload, model = scenario.framework.family, scenario.workload, scenario.model
     special = model.latent_attention is not None or model.attention_sinks
     rings = model.kind == "decoder" and not special and model.position != "alibi"
@@ -66,7 +61,6 @@ def _wrong_context(scenario: Scenario, layout: Layout) -> Iterator[str]:
 
 
 def _wrong_optimizer(scenario: Scenario, layout: Layout) -> Iterator[str]:
-    """Limits of offload and of the optimizer."""
     optimizer = scenario.workload.optimizer
     if layout.offload != "none":
         yield f"offload {layout.offload} is not traced; use none"
@@ -80,7 +74,6 @@ def _wrong_optimizer(scenario: Scenario, layout: Layout) -> Iterator[str]:
 
 
 def _wrong_model(scenario: Scenario, layout: Layout) -> Iterator[str]:
-    """Limits of precision, dropout and tensor parallelism."""
     model, workload = scenario.model, scenario.workload
     dropout = model.dropout if workload.dropout is None else workload.dropout
     if workload.precision == "fp8":
@@ -99,7 +92,6 @@ def _wrong_model(scenario: Scenario, layout: Layout) -> Iterator[str]:
 
 
 def _wrong_recompute(layout: Layout) -> Iterator[str]:
-    """Limits of recompute and of activation offload."""
     modules, model_parallel = layout.recompute_modules, layout.tp * layout.pp * layout.cp > 1
     if layout.recompute_span > 1:
         yield f"recompute_span = {layout.recompute_span} is not traced; use 1"
@@ -130,7 +122,6 @@ def _wrong_chunks(scenario: Scenario, layout: Layout) -> Iterator[str]:
 
 
 def _wrong_adapters(scenario: Scenario, layout: Layout) -> Iterator[str]:
-    """Limits of adapters and frozen parts."""
     workload, model = scenario.workload, scenario.model
     if not workload.adapted:
         return

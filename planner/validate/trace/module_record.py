@@ -140,9 +140,7 @@ class Record:
 class _Recorder(TorchDispatchMode):
     """Records the products and kernels of every operation.
 
-    torch's FlopCounterMode gives the same FLOP for products and convolutions, but only their sums,
-    while times and batches need the sizes; and it counts 0 for the CPU's fused attention (40 % too
-    little for a layer of 64 channels, 4 heads and 128 tokens).
+    torch's FlopCounterMode gives only sums, and 0 FLOP for the CPU's fused attention.
     """
 
     def __init__(self, trace_record: Record, places: Places, timeline: StorageTimeline) -> None:
@@ -201,7 +199,6 @@ class _Recorder(TorchDispatchMode):
         return result
 
     def _add_kernel(self, packet: Any, inputs: list[Tensor], outputs: list[Tensor]) -> None:
-        """Record a memory-bound kernel, unless the operation moves nothing."""
         if packet._qualified_op_name.split("::")[-1].startswith(_EMPTY):
             return
         place = self.place_of_backward if self.backward else self.places.now
@@ -267,7 +264,6 @@ def record(module: nn.Module, sample: Sample, batch: int, *, autocast: bool) -> 
 
 
 def _loss(result: Any) -> Tensor:
-    """Find the scalar from which backward starts."""
     tensors = [v for v in tree_iter(result) if isinstance(v, Tensor) and v.requires_grad]
     for value in tensors:
         if value.numel() == 1:

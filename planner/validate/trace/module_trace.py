@@ -1,8 +1,4 @@
-"""Module trace: FLOP, bytes and parameters of a user's module, per sample.
-
-The module runs on tensors without data at several batch sizes. Costs that grow with the batch
-belong to samples, constant costs to parameters; any other growth is refused.
-"""
+"""Module trace: FLOP, bytes and parameters of a user's module, per sample, from several batches."""
 
 from __future__ import annotations
 
@@ -106,7 +102,6 @@ def _weights(module: nn.Module, trace_record: Record) -> dict[str, list[dict[str
 
 
 def _check_linear(records: Sequence[Record]) -> None:
-    """Raise DescriptionError if the costs of a module are not linear in the batch."""
     lengths = [(len(r.operations), len(r.kernels), len(r.saved), len(r.changes)) for r in records]
     if len(set(lengths)) > 1:
         raise DescriptionError(

@@ -1,9 +1,7 @@
 """Trace: exact bytes and collectives of one rank, from torch's own sharding, at any scale.
 
-The model is built and sharded by FSDP2, DTensor and torch's pipeline schedules in one process
-under a fake process group with fake tensors. Deep stages are traced at two depths and extended
-linearly, which is exact: every part of a step is linear in the number of equal layers, and each
-phase is extended before the peak is taken.
+One process has a fake process group and fake tensors. Deep stages are traced at two depths and
+extended linearly, phase by phase, which is exact: each part is linear in the number of layers.
 """
 
 from __future__ import annotations
@@ -45,7 +43,6 @@ class Trace:
     peak_phase: str
     peak_parts_bytes: dict[str, int]
     phases_bytes: dict[str, int]
-    """Peak of every phase."""
     loss_parts_bytes: dict[str, int]
     """Live bytes by category at the peak of the loss's backward; empty without a head."""
     collectives: tuple[Collective, ...]
@@ -64,10 +61,7 @@ def trace(
     full_depth: bool = False,
     tracer: Tracer | None = None,
 ) -> Trace:
-    """Trace one rank of a pipeline stage: the first of the stage, whose shards are largest.
-
-    Left out: the device's context, the allocator's rounding and reserve, communicator buffers.
-    """
+    """Trace one rank of a pipeline stage: the first of the stage, whose shards are largest."""
     check_traceable(scenario, layout, stage)
     _, dense, count = _layers(scenario, layout, stage)
     depths: tuple[int, ...] = tuple(dense + depth for depth in _DEPTHS)
@@ -137,7 +131,6 @@ def _chunks(scenario: Scenario, layout: Layout, stage: int, depth: int) -> list[
 def _request(
     scenario: Scenario, layout: Layout, stage: int, depth: int, optimizer: str
 ) -> dict[str, Any]:
-    """Make a request for `planner.validate.trace.step`; "numbers" are its `passes.StepOptions`."""
     framework, workload = scenario.framework, scenario.workload
     states = framework.states(workload.precision)
     in_blocks = workload.optimizer == "adam-8bit"
@@ -159,7 +152,6 @@ def _request(
 
 
 def _extrapolate(answers: list[dict[str, Any]], steps: float) -> dict[str, Any]:
-    """Extrapolate two answers linearly, by `steps` times their difference."""
     low, high = answers
 
     def line(a: int, b: int) -> int:

@@ -130,8 +130,6 @@ class _Step:
         width = vision.num_channels * vision.patch_size**2
         return torch.zeros(shape[0], shape[1] - 1, width, dtype=self.dtype)
 
-    # --- phases ------------------------------------------------------------------------------
-
     def _place(self, part: models.Part) -> str:
         """Name of a part; layers count from the nearer end, so that depths can be compared."""
         if not isinstance(part, int):
@@ -171,8 +169,6 @@ class _Step:
                 gradients.clear()
         with self.timeline.within(region):
             yield
-
-    # --- running -----------------------------------------------------------------------------
 
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         self._enter(Direction.FORWARD, "loss")
@@ -271,8 +267,6 @@ class _Step:
             self.run()
             self.timeline.moment("stop")
 
-    # --- reading out -------------------------------------------------------------------------
-
     def category(self, live: StorageEvent) -> str:
         """Category of a storage, from its use or from where it was allocated."""
         for name in _RESIDENT:
@@ -321,10 +315,7 @@ def _collectives(step: _Step) -> list[dict[str, Any]]:
 
 
 def measure(request: dict[str, Any], *, is_fake: bool = True) -> dict[str, Any]:
-    """Measure bytes and collectives of one rank of the requested stage.
-
-    With `is_fake`, process group and tensors are fake; else the rank's own, on the CPU.
-    """
+    """Measure bytes and collectives of one rank, on fake tensors or the rank's own on the CPU."""
     step = _Step(request)
     rank = request["stage"] * step.layout.dp * step.layout.cp * step.layout.tp
     with contextlib.ExitStack() as stack:

@@ -1,8 +1,7 @@
-"""Tracer: a worker process that traces one step or module after the other.
+"""Tracer: a worker process that traces one step or module after the other; also its program.
 
-Importing torch takes longer than tracing a small model, so one worker answers many requests, each a
-JSON line. A trace can abort the interpreter and leaves process groups behind: that ends the worker,
-not the caller, and the next request starts another. This module is also the worker's program.
+Importing torch takes long, so one worker answers many requests, each a JSON line. A trace that
+aborts the interpreter ends the worker, not the caller; the next request starts another.
 """
 
 from __future__ import annotations

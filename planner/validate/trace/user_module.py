@@ -1,13 +1,11 @@
 """User's module: built with one sample from a function in a file, run as on an accelerator.
 
-The contract of `build()`: it returns a `torch.nn.Module` and one sample of its input: a tensor, a
-tuple of tensors for positional arguments, or a dictionary for keywords, all without a batch
-dimension. The planner adds it as the first dimension.
+`build()` returns a `torch.nn.Module` and one sample of its input without a batch dimension: a
+tensor, a tuple for positional arguments, or a dictionary for keywords.
 
-Fake tensors are CPU tensors, because fake CUDA tensors need a torch built with CUDA. If autograd
-saves different tensors on the two, the accelerator's are taken: a dropout mask is one byte, fused
-attention drops inside its kernel, an RMS norm is one kernel, and autocast runs in fp32 what CUDA's
-does (PyTorch, "Automatic Mixed Precision package", CUDA ops that autocast to float32).
+Fake tensors are CPU tensors. If autograd saves other tensors on an accelerator, those are taken: a
+dropout mask is one byte, fused attention drops inside its kernel, an RMS norm is one kernel, and
+autocast runs in fp32 what CUDA's does.
 """
 
 from __future__ import annotations
@@ -265,15 +263,8 @@ _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
 def _is_list(module: nn.Module) -> bool:
-    """True for a plain container of several modules with parameters."""
     items = [child for child in module.children() if any(True for _ in child.parameters())]
     return type(module) in _CONTAINERS and len(items) > 1
-
-
-def _units(module: nn.Module) -> dict[str, nn.Module]:
-    """Find the units that sharding wraps: outermost list entries, else children, else itself."""
-    children = dict(module.named_children())
-    return dict(_listed(module, "")) or children or {type(module).__name__: module}
 
 
 def _listed(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
@@ -287,14 +278,16 @@ def _listed(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
 class Places:
     """Position of a forward pass in a module: before its units, in one of them, or after.
 
-    Operations before any unit belong to the first place, those between and after units to the last.
     Units without parameters belong to the unit before them.
     """
 
     FIRST, LAST = "first", "last"
 
     def __init__(self, module: nn.Module, moved: Callable[[str], None]) -> None:
-        self.units, self._moved = _units(module), moved
+        self._moved = moved
+        # the units that sharding wraps: outermost list entries, else children, else itself
+        listed, children = dict(_listed(module, "")), dict(module.named_children())
+        self.units = listed or children or {type(module).__name__: module}
         self.order: list[str] = [self.FIRST]
         """Places in the order in which forward entered them."""
         self.now = self.FIRST

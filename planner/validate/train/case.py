@@ -1,8 +1,4 @@
-"""Case: train on every rank, compare with a single process, count bytes, measure times.
-
-Each case starts from the same weights. Rank 0 also trains alone, as the single process that the
-case must equal, and sends the results to the other ranks.
-"""
+"""Case: train on every rank, compare with a single process, count bytes, measure times."""
 
 from __future__ import annotations
 
@@ -96,8 +92,6 @@ class _Case:
     def _say(self, message: str) -> None:
         self.rank.report(f"{self.task.name} {self.case['strategy']}: {message}")
 
-    # --- correctness -------------------------------------------------------------------------
-
     def _reference(self) -> tuple[list[float], Tensors]:
         """Train in a single process on rank 0. Returns its losses and final parameters."""
         unsharded: list[Any] = [None]
@@ -175,10 +169,7 @@ class _Case:
             "parameter_error_in_tolerances": max(item[1] for item in everyone),
         }
 
-    # --- bytes -------------------------------------------------------------------------------
-
     def _count_traffic(self, trainer: Trainer, recorder: CollectiveRecorder) -> dict[str, Any]:
-        """Counted and expected bytes of every rank, by operation and axis."""
         counted: Counter[tuple[str, str]] = Counter()
         calls: Counter[tuple[str, str]] = Counter()
         for item in recorder.operations():
@@ -236,8 +227,6 @@ class _Case:
             phases = timeline.peaks(timeline.moments["start"], timeline.moments["stop"])
             peak = max(size for size, _ in phases.values())
         return gather_objects(peak)
-
-    # --- time --------------------------------------------------------------------------------
 
     def _time_attempts(self, trainer: Trainer) -> dict[str, Any]:
         """Time the steps; try again, up to `attempts` times, if other processes use the cores."""

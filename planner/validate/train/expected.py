@@ -1,10 +1,7 @@
 """Expected: bytes of a case by definition, its peak and time by the planner's estimate.
 
-Bytes are an independent check: they follow from what each strategy of torch is defined to send and
-keep, without the cost model. Sizes are full buffers, as `planner.validate.sharding.recorders`
-counts them: the all-gathered tensor, the tensor before reduction or scattering, the message. Peak
-and time are those of `planner estimate`: the peak from the framework's description, the time from
-a profile of measured rates. Nothing is fitted to a case.
+Bytes follow from what each strategy of torch is defined to send and keep, without the cost model;
+sizes are full buffers. Peak and time are those of `planner estimate`. Nothing is fitted to a case.
 """
 
 from __future__ import annotations
@@ -37,11 +34,7 @@ Traffic = Counter[tuple[str, str]]
 
 
 def wire_bytes(name: str, full_bytes: float, size: int) -> float:
-    """Bytes that one rank of a group of `size` sends in a ring [B]; receiving sends nothing.
-
-    >>> wire_bytes("all_reduce", 1000, 4), wire_bytes("send", 1000, 2)
-    (1500.0, 1000.0)
-    """
+    """Bytes that one rank of a group of `size` sends in a ring [B]; receiving sends nothing."""
     if name == "receive":
         return 0.0
     return full_bytes * bus_factor("send_recv" if name == "send" else name, size)
@@ -230,7 +223,6 @@ def _estimate(case: dict[str, Any], machine: Machine) -> Any:
 
 
 def _framework(case: dict[str, Any]) -> Framework:
-    """Framework of a strategy, as `planner.validate.train.trainer` builds it."""
     plain = case["strategy"] in ("single", "ddp", "zero1")
     framework = load_framework("ddp" if plain else "fsdp2")
     # a gate is a separate product; on a CPU, RMS norm is several kernels, layer norm one

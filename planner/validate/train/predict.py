@@ -2,10 +2,7 @@
 
     step = overhead(strategy) + compute(shapes of the rank) + copies + collectives
 
-Compute is fitted to single-rank steps of the fit shapes, run on all ranks at once so that they
-share caches and memory as in the real step. Collectives come from the table measured between
-matrix products on the same ranks. The overhead of a strategy (DTensor's dispatch, hooks, wake-ups)
-is its step time at a tiny shape minus the parts above. No scored shape is part of a fit.
+The overhead is the step time at a tiny shape minus the other parts.
 """
 
 from __future__ import annotations
@@ -85,8 +82,6 @@ class StepModel:
         """Share of a core that the worst rank got while this was measured."""
         self._overheads: dict[Spread, float] = {}
 
-    # --- measure ---------------------------------------------------------------------------------
-
     def _fit_compute(self) -> tuple[Float, float]:
         columns, times = [], []
         for rows, width, num_microbatches in FIT_SHAPES:
@@ -100,7 +95,6 @@ class StepModel:
         return values if self._rank.world == 1 else slowest(values)
 
     def _compute_step_s(self, rows: int, width: int, num_microbatches: int) -> float:
-        """Median step time of the perceptron without communication [s]."""
         task = MlpTask(batch=rows, width=width, depth=_DEPTH)
         trainer = Trainer(task, Spread("single"), replace(self._rank, world=1, rank=0))
         x, y = (tensor.to(trainer.device) for tensor in task.batch_of(0))
@@ -134,8 +128,6 @@ class StepModel:
             measured = float(np.median(self._agreed(times[3:])))
             self._overheads[spread] = measured - self._parts_s(task, spread)
         return self._overheads[spread]
-
-    # --- predict -----------------------------------------------------------------------------
 
     def predicted_s(self, task: Task, spread: Spread) -> float | None:
         """Step time of the perceptron under a strategy [s]; None for other tasks, and for 3d."""

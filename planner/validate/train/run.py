@@ -1,8 +1,4 @@
-"""Run: train small shards on real ranks under every strategy, and compare the estimates.
-
-Checks come in this order: losses and final parameters equal to the single process, exact bytes per
-step and rank, then times, if no other process used the cores.
-"""
+"""Run: train small shards on real ranks under every strategy, and compare the estimates."""
 
 from __future__ import annotations
 
@@ -100,17 +96,12 @@ class RunOptions:
     world: int = 2
     timed_steps: int = 10
     attempts: int = 2
-    """Largest number of timings of a case, if other processes use the cores."""
     limit_s: float = 60.0
-    """Time without progress after which a rank counts as hanging [s]."""
     output: Path | None = None
-    """JSON file of the results; cases in it are not run again."""
     sizes: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Sizes of a task that differ from its defaults."""
     model: str = ""
     """User's model in addition to the tasks: catalogue name, config.json or its folder."""
     exact: bool = False
-    """True to run the model at its full size."""
     profile: str = ""
     """Machine name or profile; if stated, transformer cases get a step time estimated for it."""
     fault: str = ""
@@ -171,7 +162,6 @@ def _with_model(options: RunOptions) -> RunOptions:
 
 
 def _times(cases: dict[str, Any]) -> dict[str, Any]:
-    """Errors of the predicted step times over the cases that were timed on quiet cores."""
     timed = [case for case in cases.values() if case["load"]]
     scored = [case for case in timed if case["load"]["scored"]]
     errors = [abs(c["time_error"]) for c in scored if c.get("time_error") is not None]
@@ -215,7 +205,6 @@ def _check(options: RunOptions, world: int) -> None:
 
 
 def _cases(options: RunOptions, world: int) -> tuple[list[dict[str, Any]], list[str]]:
-    """List the cases in order, and the reasons why `all` skips strategies."""
     cases, skipped = [], []
     everything = "all" in options.strategies
     for task in options.tasks:
@@ -316,7 +305,6 @@ def run_text(results: dict[str, Any]) -> str:
 
 
 def _differences(case: dict[str, Any]) -> list[str]:
-    """Names of the checks that a case fails."""
     differences = {
         "bytes sent": case["bytes_equal"],
         "states": case["state_bytes_equal"],
@@ -326,7 +314,6 @@ def _differences(case: dict[str, Any]) -> list[str]:
 
 
 def _verdict(cases: list[dict[str, Any]]) -> str:
-    """Summary line: the cases that are not as expected."""
     wrong = [(case, _differences(case)) for case in cases if _differences(case)]
     if not wrong:
         return f"all {len(cases)} cases as expected"

@@ -1,7 +1,4 @@
-"""Strategies: names of the validated strategies, and the degrees of each at a world size.
-
-Shared by the command line, the explorer and the ranks; loads no torch.
-"""
+"""Strategies: the validated strategies, and their degrees at a world size; loads no torch."""
 
 from __future__ import annotations
 
@@ -42,7 +39,6 @@ class Spread(Sharding):
     schedule: str = ""
     """One of the pipelines' names; empty without a pipeline."""
     micro_batches: int = 1
-    """Number of micro-batches per step."""
 
     @property
     def world(self) -> int:
@@ -51,11 +47,7 @@ class Spread(Sharding):
 
 
 def spread_of(strategy: str, world: int) -> Spread:
-    """Return the degrees of a strategy. Raises LayoutError if it cannot run on `world` ranks.
-
-    >>> spread_of("3d", 8).dp, spread_of("interleaved", 2).micro_batches
-    (2, 4)
-    """
+    """Return the degrees of a strategy. Raises LayoutError if it cannot run on `world` ranks."""
     if strategy not in STRATEGIES:
         raise LayoutError(
             f"unknown strategy {strategy!r}; use one of {', '.join(STRATEGIES)}, or all"
@@ -84,11 +76,7 @@ def spread_of(strategy: str, world: int) -> Spread:
 
 
 def strategies_on(world: int) -> tuple[str, ...]:
-    """List the strategies that can run on `world` ranks.
-
-    >>> strategies_on(1)
-    ('single',)
-    """
+    """List the strategies that can run on `world` ranks."""
     names = []
     for name in STRATEGIES:
         with contextlib.suppress(LayoutError):

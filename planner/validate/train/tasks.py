@@ -1,8 +1,4 @@
-"""Tasks: small trainings that every strategy runs, the same on any number of ranks.
-
-Weights and batches come from fixed seeds on the CPU, so every rank can make any part of them, with
-the same values as the single process.
-"""
+"""Tasks: small trainings from fixed seeds, the same on any number of ranks."""
 
 from __future__ import annotations
 
@@ -211,7 +207,6 @@ def _small_gpt(sizes: dict[str, int]) -> Model:
 
 
 def _reason_not_trained(model: Model) -> str:
-    """Reason why a user's model is not trained on ranks; empty if it is."""
     if reason := unsupported(model):
         return f"{reason} are not supported; run llama-3-8b or gpt2 for a model of the same shape"
     if model.vision is not None or not model.output_head:
@@ -222,7 +217,6 @@ def _reason_not_trained(model: Model) -> str:
 
 
 def _check_size(task: T) -> T:
-    """Return the task. Raises DescriptionError if it is too large for one node."""
     num_elements = max(4 * task.num_params, task.batch * math.prod(task.stream) * task.depth)
     if num_elements > _MOST_ELEMENTS:
         raise DescriptionError(
@@ -248,7 +242,6 @@ def fit_task(task: Task, spread: Spread) -> Task:
 
 
 def _check_split(model: Model, tp: int) -> None:
-    """Raise LayoutError if torch's tensor parallelism cannot split a model."""
     reason = ""
     if model.latent_attention is not None or model.qk_norm == "full":
         reason = (
@@ -281,13 +274,7 @@ RULES = (
 
 
 def reduced(model: Model, sequence: int) -> Model:
-    """Shrink a model to the sizes of RULES, with sequences of `sequence` tokens.
-
-    >>> from planner import load_model
-    >>> small = reduced(load_model("llama-3-8b"), 128)
-    >>> small.num_heads, small.num_kv_heads, small.hidden_size, small.ffn_size
-    (16, 4, 256, 896)
-    """
+    """Shrink a model to the sizes of RULES, with sequences of `sequence` tokens."""
     width = min(model.hidden_size, _WIDTH)
     ffn = math.ceil(model.ffn_size * width / model.hidden_size / _FFN_STEP) * _FFN_STEP
     kv = math.gcd(model.num_kv_heads, _KV_HEADS)

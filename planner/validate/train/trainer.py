@@ -1,9 +1,4 @@
-"""Trainer: spread a task over real ranks with torch's own tools, and train it.
-
-Each strategy is a layout: DDP, ZeRO-1 (ZeroRedundancyOptimizer), ZeRO-2 and ZeRO-3 (FSDP2),
-tensor and sequence parallel (DTensor), pipelines (torch.distributed.pipelining), and all three
-axes together. The collectives really run; nothing is simulated.
-"""
+"""Trainer: spread a task over real ranks with torch's own tools, and train it."""
 
 from __future__ import annotations
 
@@ -65,10 +60,7 @@ class Trainer:
         assert self._mesh is not None
         return self._mesh[axis]
 
-    # --- build -----------------------------------------------------------------------------------
-
     def _chunk(self, index: int, state: Tensors) -> nn.Module:
-        """Build one pipeline chunk (or the whole model), split over tp and sharded over dp."""
         spread = self.spread
         per_chunk = self.task.depth // (spread.pp * spread.chunks)
         chunk = self.task.module(range(index * per_chunk, (index + 1) * per_chunk))
@@ -102,8 +94,6 @@ class Trainer:
         groups = [group for chunk in self.chunks for group in optimizer_groups(chunk)]
         return torch.optim.AdamW(groups, **settings)
 
-    # --- train -----------------------------------------------------------------------------------
-
     def step(self, number: int) -> float:
         """Run one step on this rank's share of the batch. Returns its loss; NaN if it has none."""
         rows = self.task.batch // self.spread.dp
@@ -127,8 +117,6 @@ class Trainer:
             if isinstance(grad, DTensor) and any(isinstance(p, Partial) for p in grad.placements):
                 assert isinstance(param, DTensor)
                 param.grad = grad.redistribute(placements=param.placements)
-
-    # --- read out --------------------------------------------------------------------------------
 
     def _parameters(self) -> list[nn.Parameter]:
         return [param for chunk in self.chunks for param in chunk.parameters()]

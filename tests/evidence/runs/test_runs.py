@@ -16,7 +16,7 @@ from planner.cost.estimate import estimate_layouts
 from planner.cost.memory.footprint import stage_memory
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
-from planner.describe.catalogue import load_framework, load_machine, names
+from planner.describe.catalogue import load_machine, names
 from planner.errors import CatalogueError, PlannerError, UnknownNameError
 from planner.evidence import backtest
 from planner.evidence.backtest import Backtest, score
@@ -514,7 +514,6 @@ def test_labels_are_written_as_they_are_compared() -> None:
     wheres = [row.where for row in (*known.cells, *known.switches)]
     words += [word for where in wheres for column in where.values() for word in column]
     words += [label for name in names("machine") for label in load_machine(name).labels]
-    words += [label for name in names("framework") for label in load_framework(name).labels]
     assert [word for word in words if word != normalised(word)] == []
 
 

@@ -61,7 +61,6 @@ def _precision(job: StatedJob, table: Table) -> None:
 
 
 def _offload(job: StatedJob, zero: Table) -> str:
-    """Read where optimizer states and parameters are offloaded."""
     places = {}
     for key, old in (("offload_optimizer", "cpu_offload"), ("offload_param", "cpu_offload_params")):
         section = zero.table(key)
@@ -89,7 +88,6 @@ def offload_of(states: str, weights: str) -> str:
 
 
 def _buffers(job: StatedJob, table: Table, zero: Table, stage: int) -> None:
-    """Read bucket sizes, limits, data types and overlap of communication."""
     sizes = ("reduce_bucket_size", "allgather_bucket_size", "overlap_comm")
     zero.skip(*sizes, "stage3_max_live_parameters")
     if not stage:

@@ -23,7 +23,6 @@ MODULES: dict[str, LoraTarget] = _KEYS["modules"]
 
 
 def _recognises(document: Document) -> bool:
-    """True if the file has the Trainer's batch size, a peft adapter or a quantization."""
     return _in_tables(document) or _MARK.replace("_", "-") in document.options
 
 
@@ -168,7 +167,6 @@ def _deepspeed(job: StatedJob, engine: Mapping[str, Any]) -> None:
 
 
 def _read_adapters(job: StatedJob, settings: Table) -> None:
-    """Read LoRA, DoRA and the storage format of the frozen base."""
     rank = settings.number(*_KEYS["ranks"])
     kind = settings.word("finetuning_type", _PEFT)
     wanted = settings.flag("use_peft", "use_lora")
@@ -188,7 +186,6 @@ def _read_adapters(job: StatedJob, settings: Table) -> None:
 
 
 def _read_base(job: StatedJob, settings: Table) -> BaseFormat | None:
-    """Read the format of the frozen base, by bitsandbytes' or LLaMA-Factory's keys."""
     inner = settings.table("quantization_config") if "quantization_config" in settings else settings
     bits, four = settings.number("quantization_bit"), inner.flag("load_in_4bit")
     double = inner.flag("bnb_4bit_use_double_quant", "use_bnb_nested_quant", "double_quantization")
@@ -209,7 +206,6 @@ def _read_base(job: StatedJob, settings: Table) -> BaseFormat | None:
 
 
 def _targets(job: StatedJob, settings: Table) -> tuple[str, ...] | None:
-    """Read the matrices that LoRA adapts, by Hugging Face module name."""
     named = settings.get("lora_target", "lora_target_modules", "target_modules")
     words = named.replace(",", " ").split() if isinstance(named, str) else named
     if not isinstance(words, list) or not words:

@@ -111,7 +111,6 @@ def _stage_fields(flags: Table) -> dict[str, Any]:
 
 
 def _layers_of(stage: str) -> int:
-    """Count the decoder layers of a stage in Megatron's layout notation."""
     return sum(int(times or 1) for times in re.findall(r"t(?:\*(\d{1,4}))?", stage))
 
 
@@ -220,7 +219,6 @@ def _moments(job: StatedJob, flags: Table) -> None:
 
 
 def _ramp(job: StatedJob, flags: Table) -> None:
-    """Read the batch-size ramp: sizes by tokens, or increments by samples."""
     steps, increment = flags.get("step-batch-size-schedule"), flags.get("rampup-batch-size")
     length = flags.number("seq-length") or 1
     if steps:

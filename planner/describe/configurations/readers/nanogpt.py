@@ -11,7 +11,6 @@ _SHAPE = {"num_layers": "n_layer", "hidden_size": "n_embd", "num_heads": "n_head
 
 
 def _read_gpt_flags(job: StatedJob, flags: Table) -> None:
-    """Read micro-batch, sequence length, dropout and model sizes."""
     job.layout(zero_stage=0, micro_batch=flags.number("batch_size"))
     job.workload(sequence_length=flags.number("block_size"), dropout=flags.real("dropout"))
     job.shape(**flags.numbers(_SHAPE))

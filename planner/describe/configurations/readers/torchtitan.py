@@ -20,7 +20,6 @@ _ASYNC = "enable_async_tensor_parallel"
 
 
 def _recognises(document: Document) -> bool:
-    """True if the file has a `training` section with torchtitan's keys."""
     training = document.tables.get("training")
     if not isinstance(training, dict) or "tokens" in document.tables:
         return False
@@ -87,14 +86,7 @@ def _sharding(job: StatedJob, mesh: Table, pp: int) -> None:
 
 
 def fsdp2_stage(shard: int, replicate: int, *, gathers_again: bool) -> int:
-    """The ZeRO stage [1] of FSDP2 over groups of `shard` ranks.
-
-    Counted: stage 0 for several groups of one rank, which shard nothing. Left out: tensor
-    parallelism. Definition.
-
-    >>> [fsdp2_stage(s, r, gathers_again=True) for s, r in ((8, 1), (1, 8), (1, 1))]
-    [3, 0, 3]
-    """
+    """ZeRO stage of FSDP2 over groups of `shard` ranks; 0 for several groups of one rank."""
     if shard == 1 and (replicate > 1 or not gathers_again):
         return 0
     return 3 if gathers_again else 2
@@ -142,7 +134,6 @@ def _pipeline(job: StatedJob, mesh: Table, pp: int) -> None:
 
 
 def _layers_of(part: Any) -> int:
-    """Count the layers among the modules of a model part."""
     names = part if isinstance(part, list) else ()
     return sum(str(name).startswith("layers.") for name in names)
 
@@ -182,7 +173,6 @@ def _training(job: StatedJob, table: Table, mesh: Table, pp: int) -> None:
 
 
 def _is_fp8(table: Table) -> bool:
-    """True if the matrix products of its layers are converted to FP8."""
     if not isinstance(table.get("model"), Mapping):
         return False  # a Python configuration builds the model by code
     model = table.table("model")

@@ -2,16 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from planner.describe.files import parse_json, read_text
+from planner.describe.files import parse_json, read_text, read_toml
+from planner.describe.model.huggingface import family_shapes
 from planner.describe.model.huggingface.config_fields import KEYS, Fields, quote
-from planner.describe.model.huggingface.families import FAMILIES, UNDESCRIBED
 from planner.describe.model.model import Model
 from planner.errors import CatalogueError, DescriptionError, UnknownNameError, shorten
 
 _TOWER_NOTE = "only the text tower of the multimodal model is estimated"
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Reader, defaults and fixed fields of one family."""
+
+    read: Callable[[Fields], dict[str, Any]]
+    defaults: Mapping[str, Any]
+    """Keys of the family's config.json, with their defaults."""
+    fixed: Mapping[str, Any]
+    """Fields of Model that are the same for the whole family."""
+    refused: tuple[str, ...]
+    """Keys that add what is not described if set."""
+    switched: Mapping[str, Mapping[str, Any]]
+    """Fields of Model that a key sets if it is true."""
+    note: str
+    """Weights that are not counted."""
+    written: Mapping[str, Any]
+    """Fields of `Written` that config.json does not state."""
+
+
+def _load_families() -> dict[str, Family]:
+    """Load every family by name; a family follows the one that it is `like` in the file."""
+    families: dict[str, Family] = {}
+    for name, row in read_toml(Path(__file__).with_name("families.toml")).items():
+        inherited = families[row["like"]].defaults if "like" in row else {}
+        absent = dict.fromkeys(row.get("absent", ()))
+        families[name] = Family(
+            read=getattr(family_shapes, row["read"]),
+            defaults={**inherited, **absent, **row.get("defaults", {})},
+            fixed=row.get("fixed", {}),
+            refused=tuple(row.get("refused", ())),
+            switched=row.get("switched", {}),
+            note=row.get("note", ""),
+            written=row.get("written", {}),
+        )
+    return families
+
+
+_UNDESCRIBED = read_toml(Path(__file__).with_name("undescribed_families.toml"))
+
+FAMILIES = _load_families()
+UNDESCRIBED = {name: group for group in _UNDESCRIBED.values() for name in group["families"]}
+"""What the cost model lacks for a family, by the family's name."""
 
 
 def read_config(path: Path, name: str = "") -> Model:
@@ -68,7 +114,6 @@ def _checked(fields: Any, where: str) -> dict[str, Any]:
 
 
 def _text_tower(fields: dict[str, Any], name: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Select the fields of the text tower, with a note if the file describes more."""
     text = fields.get("text_config")
     if text is None:
         return fields, (_TOWER_NOTE,) if fields.get("vision_config") is not None else ()
@@ -112,7 +157,6 @@ def _family(fields: dict[str, Any], name: str) -> str:
 
 
 def _quantisation(fields: dict[str, Any]) -> tuple[str, ...]:
-    """Note that a quantised checkpoint is counted unquantised."""
     for key in ("quantization_config", "quantization"):
         if fields.get(key) is not None:
             table = fields[key]

@@ -38,7 +38,6 @@ def _trunk(
     layers_key: str = "num_hidden_layers",
     heads_key: str = "num_attention_heads",
 ) -> Shapes:
-    """Read the sizes that every transformer has, by the family's own keys."""
     heads = f.size(heads_key, "heads")
     return {
         "num_layers": f.size(layers_key, "layers"),
@@ -51,7 +50,6 @@ def _trunk(
 
 
 def _decoder(f: Fields) -> Shapes:
-    """Read the sizes of decoders that use Llama's keys."""
     shapes = _trunk(f)
     heads = shapes["num_heads"]
     return {
@@ -82,7 +80,6 @@ def llama(f: Fields) -> Shapes:
 
 
 def _window(f: Fields, layers: int) -> Shapes:
-    """Read the window and count its layers, by the file's layer_types or the family's rule."""
     window = f.size_or(0, "sliding_window", "rows", least=0)
     if not window or (f.reads("use_sliding_window") and not f.flag("use_sliding_window")):
         return {}

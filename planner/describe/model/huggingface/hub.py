@@ -90,7 +90,6 @@ def fetch_config(name: str) -> Path:
 def _explain_hub_error(
     error: Exception, name: str, repository: str, revision: str | None
 ) -> CatalogueError:
-    """Convert an error of the hub to one sentence with a remedy."""
     from huggingface_hub import constants, errors
 
     if isinstance(error, errors.LocalEntryNotFoundError):
@@ -146,7 +145,6 @@ def _fetched(repository: str, file: str, revision: str | None) -> Path:
 
 
 def _without_config(name: str, repository: str, revision: str | None) -> CatalogueError:
-    """Create the error for a repository without config.json, such as an adapter."""
     from huggingface_hub import errors
 
     try:

@@ -11,8 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from planner.describe.catalogue import load_model
-from planner.describe.model.huggingface.config import from_config, read_config
-from planner.describe.model.huggingface.families import FAMILIES
+from planner.describe.model.huggingface.config import FAMILIES, from_config, read_config
 from planner.describe.model.model import Model
 from planner.errors import PlannerError
 

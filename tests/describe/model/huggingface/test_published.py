@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from planner.describe.catalogue import load_model
-from planner.describe.model.huggingface.config import from_config
-from planner.describe.model.huggingface.families import FAMILIES, UNDESCRIBED
+from planner.describe.model.huggingface.config import FAMILIES, UNDESCRIBED, from_config
 from planner.errors import PlannerError
 from tests.describe.model.huggingface.test_config import (
     NOT_SHAPES,

@@ -1,0 +1,266 @@
+"""Known values of functions of `planner.training`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import planner
+from planner.cost.shards.layouts import Layouts
+from planner.describe.catalogue import load_machine
+from planner.describe.layout import Layout
+from planner.describe.training.training_run import (
+    Charges,
+    Checkpoints,
+    Evaluation,
+    Failures,
+    Loader,
+    StartUp,
+)
+from planner.describe.workload import Workload
+from planner.training.data.input import (
+    cached_fraction,
+    input_time,
+    node_read_rate,
+    reread_fraction,
+    stage_times,
+    staging_time,
+)
+from planner.training.data.loader_changes import changes
+from planner.training.energy import energy_kwh, node_power
+from planner.training.job_slot import planned_steps, walltime_text
+from planner.training.large_batch import SQUARE_ROOT, more_samples, scaled_rate, warm_up_steps
+from planner.training.resilience.checkpoints import (
+    checkpoint_of,
+    loading_s,
+    saved_bytes,
+    transfer_bounds_s,
+)
+from planner.training.resilience.failures import (
+    consecutive_jobs,
+    daly_interval_s,
+    detection_s,
+    expected_time_s,
+    mean_time_between_failures_s,
+    training_losses,
+    young_interval_s,
+)
+from planner.training.resilience.start import communicators_s, imports_s, restart_s, start_up
+from planner.training.steps import (
+    evaluation_s,
+    forward_s,
+    generated_token_s,
+    node_hours,
+    training_time,
+)
+from planner.training.whole_training import Amount, TrainingPart, bill_training, sum_parts
+from tests.descriptions import scenario as make_scenario
+
+
+def test_node_read_rate() -> None:
+    polaris = load_machine("polaris")
+    assert (node_read_rate(polaris, np.array([1, 100]), polaris.file_system()) / 1e9).tolist() == [
+        14.7,
+        6.5,
+    ]
+
+
+def test_stage_times() -> None:
+    job = load_machine("polaris"), np.array(100), np.array(4), np.array(2800)
+    times = stage_times(*job, planner.load_dataset("unet3d"), Loader(), np.array(0.0))
+    assert round(float(times["file system"]), 3) == 0.632
+
+
+def test_reread_fraction() -> None:
+    assert reread_fraction(np.array([4, 1]), np.array([2, 9])).tolist() == [0.25, 1.0]
+
+
+def test_cached_fraction() -> None:
+    job = load_machine("polaris"), np.array(4.0), planner.load_dataset("unet3d")
+    assert [
+        float(part) for part in cached_fraction(*job, Loader(staging="local-disk"), np.array(2.0))
+    ] == [1.0, 1.0]
+
+
+def test_staging_time() -> None:
+    job = load_machine("polaris"), np.array(10.0), planner.load_dataset("imagenet")
+    loader = Loader(staging="local-disk", sharded=True)
+    assert round(float(staging_time(*job, loader, np.array(5e9))), 1) == 2.9
+
+
+def test_input_time() -> None:
+    job = load_machine("polaris"), 100, 4, 2800, 0.636, planner.load_dataset("unet3d")
+    time = input_time(*job, Loader(workers=8))
+    assert (str(time.bound), round(float(time.delivery_s), 3)) == ("file system", 0.632)
+
+
+def test_changes() -> None:
+    job = load_machine("polaris"), 256, 4, 7168, 0.636, planner.load_dataset("unet3d")
+    assert [change.name for change in changes(*job, Loader())][-2:] == ["local disk", "memory"]
+
+
+def test_node_power() -> None:
+    assert round(node_power(load_machine("dgx-h100")).watts) == 7752
+
+
+def test_energy_kwh() -> None:
+    assert float(energy_kwh(1000.0, 2000.0, 1.2)) == 2400.0
+
+
+def test_planned_steps() -> None:
+    assert planned_steps(Workload(sequence_length=4096, global_batch=256, tokens=1e9)) == 954
+
+
+def test_walltime_text() -> None:
+    assert walltime_text(5400) == "01:30:00"
+
+
+def test_scaled_rate() -> None:
+    assert (
+        float(scaled_rate(0.1, 256, 8192)),
+        float(scaled_rate(1e-4, 512, 8192, SQUARE_ROOT)),
+    ) == (3.2, 0.0004)
+
+
+def test_warm_up_steps() -> None:
+    assert float(warm_up_steps(1_281_167, 5, 8192)) == 782.0
+
+
+def test_more_samples() -> None:
+    assert [float(more_samples(size, 1000)) for size in (1, 1000, 8000)] == [1.001, 2.0, 9.0]
+
+
+def test_saved_bytes() -> None:
+    job, layouts = make_scenario("gpt2-xl", "deepspeed"), Layouts.broadcast(zero_stage=[1, 3])
+    assert (sum(saved_bytes(job, layouts).values()) / job.model.num_params).tolist() == [14.0, 12.0]
+
+
+def test_transfer_bounds_s() -> None:
+    job = load_machine("polaris"), Checkpoints(), 1e12, 1e9, 4
+    bounds = transfer_bounds_s(*job, process_bytes_per_s=1e9)
+    assert {name: round(float(seconds), 2) for name, seconds in bounds.items()} == {
+        "process": 1.0,
+        "interfaces": 5.0,
+        "file_system": 1.54,
+    }
+
+
+def test_checkpoint_of() -> None:
+    scenario = make_scenario(framework="fsdp2")
+    sharded = checkpoint_of(scenario, Layouts.of(Layout(dp=64, zero_stage=3)))
+    assert (float(sharded.total_bytes) / scenario.model.num_params, float(sharded.files)) == (
+        12.0,
+        64.0,
+    )
+
+
+def test_loading_s() -> None:
+    job = make_scenario(framework="fsdp2"), Layouts.of(Layout(dp=64, zero_stage=3))
+    assert [
+        round(float(loading_s(*job, way))) for way in ("none", "sharded", "rank-0", "every-rank")
+    ] == [0, 2, 140, 138]
+
+
+def test_mean_time_between_failures_s() -> None:
+    assert round(float(mean_time_between_failures_s(16_384)) / 3600, 1) == 3.1
+
+
+def test_detection_s() -> None:
+    assert (detection_s(Failures()), detection_s(Failures(detection_s=30, queue_s=120))) == (
+        600.0,
+        150.0,
+    )
+
+
+def test_young_interval_s() -> None:
+    assert float(young_interval_s(50, 10_000)) == 1000.0
+
+
+def test_daly_interval_s() -> None:
+    assert round(float(daly_interval_s(50, 10_000)), 1) == 966.9
+
+
+def test_expected_time_s() -> None:
+    assert round(float(expected_time_s(1e6, 50, 1000, 10_000, 600))) == 1175566
+
+
+def test_training_losses() -> None:
+    month = training_losses(30 * 86400, write_s=40, mtbf_s=11_135, restart_s=900)
+    assert (round(float(month.interval_s)), round(float(month.fraction), 3)) == (917, 0.846)
+
+
+def test_consecutive_jobs() -> None:
+    day = consecutive_jobs(86_400, wall_s=21_600, start_s=300, interval_s=1800, write_s=20)
+    assert (float(day.jobs), float(day.starts_s), float(day.ends_s)) == (5.0, 1500.0, 3600.0)
+
+
+def test_imports_s() -> None:
+    assert [round(float(imports_s(np.asarray(n), StartUp())), 1) for n in (8, 10_000)] == [
+        51.0,
+        489.6,
+    ]
+
+
+def test_communicators_s() -> None:
+    assert [round(float(s), 1) for s in communicators_s(Layouts.broadcast(dp=[1, 8, 98_304]))] == [
+        0.0,
+        2.1,
+        57.9,
+    ]
+
+
+def test_start_up() -> None:
+    scenario = make_scenario(framework="fsdp2")
+    parts = start_up(scenario, Layouts.of(Layout(dp=512, zero_stage=3)))
+    assert {name: round(float(part), 1) for name, part in parts.items() if part} == {
+        "launch": 0.2,
+        "imports": 51.0,
+        "communicators": 2.4,
+    }
+
+
+def test_restart_s() -> None:
+    scenario = make_scenario(framework="fsdp2")
+    assert round(float(restart_s(scenario, Layouts.of(Layout(dp=64, zero_stage=3)))), 1) == 655.5
+
+
+def test_training_time() -> None:
+    job = Workload(global_batch=64, sequence_length=1024, tokens=64 * 1024 * 1000)
+    estimate = planner.estimate("gpt2", "polaris", Layout(dp=4, micro_batch=16), workload=job)
+    assert round(training_time(job, estimate) / estimate.step_time_s, 6) == 1000.0
+
+
+def test_node_hours() -> None:
+    job = Workload(global_batch=64, sequence_length=1024)
+    estimate = planner.estimate("gpt2", "polaris", Layout(dp=4, micro_batch=16), workload=job)
+    assert round(node_hours(2, job, estimate) * 3600 / estimate.step_time_s, 6) == 2000.0
+
+
+def test_forward_s() -> None:
+    assert (
+        forward_s({"forward": 1.0, "backward": 2.0, "tensor_parallel": 0.5, "optimizer": 0.1})
+        == 1.25
+    )
+
+
+def test_generated_token_s() -> None:
+    assert 0.0005 < generated_token_s(make_scenario("gpt2", "ddp")) < 0.01
+
+
+def test_evaluation_s() -> None:
+    job = make_scenario("gpt2", "ddp", global_batch=64), Layout(dp=4), {"forward": 0.1}
+    assert [
+        evaluation_s(*job, Evaluation(sequences=128, ranks=ranks)) for ranks in ("all", "first")
+    ] == [0.2, 0.8]
+
+
+def test_sum_parts() -> None:
+    steps = TrainingPart("steps", Amount(100.0, 90.0, 120.0), with_steps=True)
+    start = TrainingPart("start_up", Amount(20.0, 20.0, 35.0))
+    assert sum_parts((steps, start)) == Amount(expected=120.0, low=110.0, high=145.0)
+
+
+def test_bill_training() -> None:
+    steps = TrainingPart("steps", Amount(3600.0, 1800.0, 7200.0))
+    assert bill_training((steps,), 2, Charges(), None).node_hours == Amount(
+        expected=2.0, low=1.0, high=4.0
+    )
