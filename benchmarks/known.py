@@ -119,6 +119,11 @@ FITTED = (
         "sustained_fraction of the 500 W H100 (bf16 rows)",
         lambda r: r.workload.precision == "bf16" and r.machine.name == "grand-teton",
     ),
+    (
+        "OpenEuroLLM",
+        "sustained_fraction of JUPITER's GH200 of 680 W (odd bf16 rows of 1.8B)",
+        lambda r: r.row_id in ("JUPITER001", "JUPITER005", "JUPITER007"),
+    ),
 )
 
 
