@@ -133,7 +133,8 @@ def counted(number: float, thing: str) -> str:
     >>> counted(1, "node"), counted(12_288, "device")
     ('1 node', '12,288 devices')
     """
-    return f"{number:,.0f} {thing}{'' if number == 1 else 's'}"
+    plural = "es" if thing.endswith("ch") else "s"
+    return f"{number:,.0f} {thing}{'' if number == 1 else plural}"
 
 
 def either(words: Iterable[str]) -> str:

@@ -22,6 +22,8 @@ from planner.choose.plots import (
     scenario_of,
     simulate_step,
 )
+from planner.choose.verdicts.layout_words import parse_layout
+from planner.choose.verdicts.why_not import WhyNot, why_not
 from planner.cost.estimate import Estimate
 from planner.cost.memory.footprint import stage_memory
 from planner.describe.layout import Layout
@@ -157,3 +159,9 @@ def kept_batch(layout: Layout, batch: int) -> Layout:
             f"degrees or a batch of {' or '.join(f'{n:,}' for n in candidates)}"
         )
     return layout.replaced(grad_accumulation=batch // once)
+
+
+@st.cache_data(max_entries=64, show_spinner="Searching layouts like it ...", hash_funcs=_HASH)
+def why_of(job: PageJob, text: str) -> WhyNot:
+    """Say what speaks against the layout that a text states."""
+    return why_not(job, plan_of(job), parse_layout(text))

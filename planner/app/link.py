@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,10 @@ from planner.describe.model.model import Model
 from planner.errors import CatalogueError, LayoutError, shorten
 
 _MAX_CONFIG_BYTES = 1_000_000
-_MAX_LINK = 6000
+MAX_LINK = 6000
+"""Longest word in an address [characters]."""
+MOST_PINS = 4
+"""Most answers that are compared."""
 _MAX_VALUE = 2000
 
 
@@ -31,7 +35,7 @@ def pack_layout(layout: Layout, framework: str) -> str:
 
 def unpack_layout(text: str) -> tuple[Layout, str]:
     """Decode the layout and framework that `pack_layout` wrote."""
-    framework, *parts = text[:_MAX_LINK].split("~")
+    framework, *parts = text[:MAX_LINK].split("~")
     fields = {}
     for part in parts:
         name, dot, value = part.partition(".")
@@ -134,25 +138,52 @@ def _safe(name: str) -> str:
 
 def pack_own(description: OwnDescription) -> str:
     """Compress a description into one word for an address. Raises CatalogueError if too long."""
-    text = json.dumps([_safe(description.name), description.fields], separators=(",", ":"))
-    packed = base64.urlsafe_b64encode(zlib.compress(text.encode(), 9)).decode()
-    if len(packed) > _MAX_LINK:
+    packed = _pack([_safe(description.name), description.fields])
+    if len(packed) > MAX_LINK:
         raise CatalogueError(
             f"the description needs {len(packed)} characters in the address, at most "
-            f"{_MAX_LINK} are allowed; remove what does not describe numbers"
+            f"{MAX_LINK} are allowed; remove what does not describe numbers"
         )
     return packed
 
 
 def unpack_own(packed: str) -> OwnDescription:
     """Decode the description that `pack_own` wrote."""
-    try:
-        data = base64.urlsafe_b64decode(packed[:_MAX_LINK].encode("ascii"))
-        # limit the output: a few bytes can expand to gigabytes
-        text = zlib.decompressobj().decompress(data, _MAX_CONFIG_BYTES)
-        name, fields = json.loads(text)
-    except (ValueError, zlib.error, RecursionError, TypeError):
-        name, fields = "", None
+    described = _unpack(packed)
+    is_pair = isinstance(described, list) and len(described) == 2
+    name, fields = described if is_pair else ("", None)
     if not isinstance(fields, (dict, str)):
         raise CatalogueError("the description in the address is damaged; upload the file again")
     return OwnDescription(_safe(str(name)), fields)
+
+
+def _pack(value: Any) -> str:
+    """Compress plain data into one word."""
+    text = json.dumps(value, separators=(",", ":"))
+    return base64.urlsafe_b64encode(zlib.compress(text.encode(), 9)).decode()
+
+
+def _unpack(packed: str) -> Any:
+    """Decode what `_pack` wrote; None if it is damaged."""
+    try:
+        data = base64.urlsafe_b64decode(packed[:MAX_LINK].encode("ascii"))
+        # limit the output: a few bytes can expand to gigabytes
+        return json.loads(zlib.decompressobj().decompress(data, _MAX_CONFIG_BYTES))
+    except (ValueError, zlib.error, RecursionError):
+        return None
+
+
+def pack_pins(pins: Sequence[dict[str, str]]) -> str:
+    """Compress pinned answers, the queries of their jobs, into one word."""
+    return _pack(list(pins)) if pins else ""
+
+
+def unpack_pins(packed: str) -> list[dict[str, str]]:
+    """Decode the pinned answers that `pack_pins` wrote. Raises CatalogueError if damaged."""
+    pins = _unpack(packed) if packed else []
+    if not isinstance(pins, list) or not all(isinstance(pin, dict) for pin in pins):
+        raise CatalogueError(
+            "the pinned answers in the address are damaged; open the original link again, or pin "
+            "answers anew"
+        )
+    return [{key: str(value) for key, value in pin.items()} for pin in pins[:MOST_PINS]]

@@ -14,11 +14,13 @@ from planner.app import address
 from planner.app.controls import own_runs, page_job
 from planner.app.controls.page_job import PageRequest
 from planner.app.draw import escape
-from planner.app.views import ask, collectives, fit, learn, lecture, machines, one_layout, trust
+from planner.app.views import ask, collectives, fit, learn, lecture, machines, trust
+from planner.app.views.layouts import compare, one_layout
 
 PAGES = {
     "fit": fit,
     "layout": one_layout,
+    "compare": compare,
     "ask": ask,
     "machines": machines,
     "collectives": collectives,

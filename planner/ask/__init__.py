@@ -12,6 +12,7 @@ from planner.ask.answer import Answer
 from planner.ask.layouts.memory_phases import host, memory
 from planner.ask.layouts.sensitivity import sensitivity
 from planner.ask.layouts.transfers import network, offload
+from planner.ask.layouts.why import why
 from planner.ask.layouts.zero_stages import buckets, zero
 from planner.ask.limits.batch_sizes import batch, largest_batch, learning_rate
 from planner.ask.limits.largest_jobs import model, sequence
@@ -24,13 +25,14 @@ from planner.ask.training.waiting_times import data, startup
 
 __all__ = ["QUESTIONS", "Answer", "batch", "buckets", "change", "cheapest", "checkpoints", "data"]
 __all__ += ["deadline", "host", "largest_batch", "learning_rate", "machine", "memory", "model"]
-__all__ += ["network", "nodes", "offload", "scaling", "sensitivity", "sequence", "startup", "zero"]
+__all__ += ["network", "nodes", "offload", "scaling", "sensitivity", "sequence", "startup", "why"]
+__all__ += ["zero"]
 
 QUESTIONS: dict[str, Question[...]] = {
     question.__name__.replace("_", "-"): question
     for question in (
         *(nodes, deadline, cheapest, scaling, machine, startup, checkpoints, model, sequence),
-        *(batch, largest_batch, learning_rate, change, sensitivity, memory, zero, offload),
+        *(batch, largest_batch, learning_rate, why, change, sensitivity, memory, zero, offload),
         *(buckets, host, data, network),
     )
 }

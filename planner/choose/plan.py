@@ -80,8 +80,8 @@ class Plan(Tabular[PlanTable]):
     """Whether the machine is known to have queues at all."""
     alternatives: tuple[Alternative, ...] = ()
     """Ways to do the job, ranked; the plan is of the first of them."""
-    reason: str = ""
-    """Why the fastest layout is not the recommended one; empty where they are about the same."""
+    reasons: tuple[str, ...] = ()
+    """Why each ranked layout that is faster than the recommended one is passed over, in order."""
     files_note: str = ""
     """The notably faster layout of a framework that has no files for the model; empty if none."""
     scale_note: str = ""
@@ -100,6 +100,16 @@ class Plan(Tabular[PlanTable]):
     def best(self) -> Estimate | None:
         """The fastest layout that fits."""
         return self.ranked[0] if self.ranked else None
+
+    @property
+    def reason(self) -> str:
+        """Why the fastest layout is not the recommended one; empty if it is."""
+        return self.reasons[0] if self.reasons else ""
+
+    @property
+    def passed_over(self) -> list[tuple[Estimate, str]]:
+        """Ranked layouts that are faster than the recommended one, each with the reason."""
+        return list(zip(self.ranked, self.reasons, strict=False))
 
     @property
     def listed(self) -> tuple[Estimate, ...]:
@@ -219,6 +229,7 @@ class Plan(Tabular[PlanTable]):
             "advice": _advice_dict(self.advice) if self.advice else None,
             "alternatives": list(map(_advice_dict, self.alternatives)),
             "reason": self.reason,
+            "reasons": list(self.reasons),
             "files_note": self.files_note,
             "scale_note": self.scale_note,
             "queued": self.queued,
@@ -241,6 +252,7 @@ class Plan(Tabular[PlanTable]):
                 ),
                 dropped=tuple(Dropped(**each) for each in data["dropped"]),
                 notes=tuple(data["notes"]),
+                reasons=tuple(data["reasons"]),
                 queues=tuple(map(Queue.described, data["queues"])),
                 alternatives=tuple(
                     Alternative(**_with_estimate(each, PLAIN)) for each in data["alternatives"]
@@ -256,7 +268,7 @@ class Plan(Tabular[PlanTable]):
 _VERDICT = ("name", "fits", "why", "fix", "nodes", "batch")
 _PLAIN = (
     *("model", "num_params", "machine", "nodes", "num_devices", "device_memory_bytes"),
-    *("num_candidates", "queued", "reason", "files_note", "scale_note", "num_estimated"),
+    *("num_candidates", "queued", "files_note", "scale_note", "num_estimated"),
 )
 """Fields of verdicts and plans that are plain in JSON."""
 

@@ -16,10 +16,10 @@ from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.legality import broken, check
 from planner.choose.plan import Dropped, Plan, Verdict
 from planner.choose.search import SearchScope
-from planner.choose.search.expected_time import reason_against
 from planner.choose.search.recommendation import rank_layouts, recommend, stall_notes
 from planner.choose.verdicts.fixes import switch_notes
 from planner.choose.verdicts.plan_notes import learning_rate_note, plan_notes, preference_notes
+from planner.choose.verdicts.reasons import reasons_against
 from planner.choose.verdicts.strategy_verdicts import judge_strategies
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.scenario import Scenario
@@ -105,7 +105,7 @@ def plan_job(job: JobSpec, top: int = TOP) -> Plan:
         dropped=_dropped(result),
         notes=_notes(job, scenarios, result, best, verdicts, ranked),
         alternatives=alternatives,
-        reason=_reason(scenarios, ranked, best),
+        reasons=reasons_against(scenarios, ranked, best),
         files_note=faster_without_files(job, best),
         scale_note=wasted_nodes_note(job, best),
         queued=bool(queues),
@@ -114,16 +114,6 @@ def plan_job(job: JobSpec, top: int = TOP) -> Plan:
         if best is None
         else whole_training_of(scenarios[best.framework], best, job.nodes, job.training),
     )
-
-
-def _reason(
-    scenarios: Mapping[str, Scenario], ranked: Sequence[Estimate], best: Estimate | None
-) -> str:
-    """Why the fastest layout is not the recommended one."""
-    if best is None or not ranked or ranked[0].step_time_s >= best.step_time_s:
-        return ""
-    fastest = ranked[0]
-    return reason_against(scenarios[fastest.framework], fastest, best, scenarios[best.framework])
 
 
 def _dropped(result: JobCandidates) -> tuple[Dropped, ...]:

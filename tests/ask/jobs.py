@@ -35,6 +35,7 @@ OWN: dict[str, dict[str, Any]] = {
     "memory": {},
     "data": {"dataset": "unet3d", "step_seconds": 0.3, "most_nodes": 4},
     "network": {"nodes": 2},
+    "why": {"layout": "dp4 zero3 mb1x16 [fsdp2]"},
 }
 """What each question is asked besides, of gpt2 on Polaris."""
 

@@ -42,6 +42,7 @@ FLAGS = {
     "sensitivity": "--replan 1",
     "zero": "--alone",
     "network": "-n 2",
+    "why": "--layout 'dp4 zero3 mb1x16 [fsdp2]'",
     "data": "--dataset unet3d --step-seconds 0.3 --most-nodes 4",
 }
 

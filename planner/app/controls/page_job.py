@@ -67,6 +67,8 @@ MOST_TOLERANCE = 100
 MOST_LAYOUTS = 1000
 """Largest number of ranked layouts."""
 _LAYOUT = "layout"
+PINS = "pins"
+"""Address parameter that holds the pinned answers, on every page."""
 _NODES = 4
 _TOLERANCE = round(100 * preferences().tolerance)
 
@@ -154,6 +156,7 @@ def read(reader: QueryReader) -> PageRequest:
     top = reader.number("top", 1, MOST_LAYOUTS, TOP)
     tolerance = reader.number("tolerance", 0, MOST_TOLERANCE, _TOLERANCE)
     exact, layout = reader.truth("exact", False), reader.packed(_LAYOUT)
+    reader.packed(PINS)
     if workload is None:
         return PageRequest(reader, None, problem)
     choices = {"top": top, "layout": layout, "free": free, "devices": devices}
@@ -201,23 +204,6 @@ def _match_model(typed: str, query: Query) -> str:
     matches = [name for name in labels if text in name.lower()]
     first = sorted(matches, key=lambda name: not name.lower().startswith(text))[:1]
     return labels[first[0]] if first else typed
-
-
-def move_job(job: PageJob, machine: Machine) -> tuple[PageJob, str]:
-    """Move a job to at least as many devices of another machine; also return a note on changes."""
-    machine = reserve_memory(machine, job.free)
-    if 0 < job.devices < machine.node.num_devices:
-        machine = take_devices(machine, job.devices)
-    nodes = -(-job.num_devices // machine.node.num_devices)
-    workload, message = job.workload, ""
-    possible = precisions(machine)
-    if workload.precision not in possible and possible:
-        usual_precision = _usual_precision(machine)
-        message = f"{machine.name} lacks {workload.precision}; using {usual_precision}."
-        workload = workload.replaced(precision=usual_precision)
-    changes = {"machine": machine, "nodes": nodes, "workload": workload, "layout": ""}
-    fitting = [each for each in job.frameworks if not each.refuses(machine, workload, job.model)]
-    return job.replaced(**changes, frameworks=tuple(fitting)), message
 
 
 def precisions(machine: Machine) -> tuple[TrainingPrecision, ...]:

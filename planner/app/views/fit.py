@@ -12,6 +12,7 @@ from planner.app.cached import chosen
 from planner.app.controls import own_runs
 from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.controls.panel import controls
+from planner.app.controls.pins import pin_button
 from planner.app.draw import (
     announce,
     download,
@@ -250,6 +251,7 @@ def _take_away(plan: Plan, job: PageJob, shown: Estimate | None) -> None:
             archive, refusal = cached.files_of(job, link.of(shown))
             if archive:
                 download("Files to run it (ZIP)", archive, f"{name}-run.zip", "get_files")
+            pin_button()
     if shown is not None and refusal:
         st.caption(escape(f"No files to run this layout: {refusal}."))
         _with_files(plan, job)

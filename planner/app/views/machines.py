@@ -1,41 +1,24 @@
-"""Page 4: machines: the topology, every fact with its source, one job on two machines."""
+"""Page 4: machines: the topology, every fact with its source."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import streamlit as st
 
-from planner.app import address, cached
-from planner.app.controls.page_job import PageJob, PageRequest, move_job
+from planner.app.controls.page_job import PageRequest
 from planner.app.controls.panel import controls
 from planner.app.draw import draw, draw_table, escape, list_lines
-from planner.choose.plan import Plan
-from planner.choose.verdicts.answer_lines import closest_strategy, training_cost
-from planner.cost.estimate import Estimate
-from planner.describe.catalogue import load_machine, names
 from planner.describe.machine import Machine
-from planner.errors import PlannerError
 from planner.show.descriptions import format_quantity, quantities
-from planner.show.figures import bars
 from planner.show.figures import node_topology as figures
-from planner.units import counted, format_amount, format_bytes, format_seconds
+from planner.units import counted
 
 TITLE = "Machines"
 
-_SECOND_MACHINES = ("aurora", "polaris")
-
-
-def read_query(reader: address.QueryReader, job: PageJob | None) -> None:
-    """Read this page's own parameters."""
-    job_machine = job.machine.name if job else ""
-    usual = next(name for name in _SECOND_MACHINES if name != job_machine)
-    reader.choice("with", names("machine"), usual)
-
 
 def page(request: PageRequest) -> None:
-    """Draw the job's machine in full, then a comparison with another machine for the job."""
+    """Draw the job's machine in full."""
     st.title(TITLE, anchor=False)
     job = controls(request)
     if job is None:
@@ -53,7 +36,6 @@ def page(request: PageRequest) -> None:
         _queues(machine)
         _doubts(machine)
     _facts(machine)
-    _compare(job)
 
 
 def _queues(machine: Machine) -> None:
@@ -122,41 +104,3 @@ def _spelled(source: str, machine: Machine) -> str:
     """Return a source with its abbreviation spelled out."""
     long = machine.sources.get(source.split(":")[0])
     return f"{source} ({long})" if long else source
-
-
-def _compare(job: PageJob) -> None:
-    st.header("The same job on another machine", anchor=False)
-    about = "It gets as many whole nodes as the job's devices need."
-    second_name = st.selectbox("Compare with", names("machine"), key="with", help=about)
-    second_job, message = move_job(job, load_machine(second_name))
-    if message:
-        st.caption(escape(message))
-    plans = []
-    for compared_job in (job, second_job):
-        try:
-            plan = cached.plan_of(compared_job)
-        except PlannerError as error:
-            st.warning(escape(f"{compared_job.machine.name}: {error.plain}"))
-            continue
-        if plan.recommended is None:
-            st.warning(escape(f"{plan.machine}: does not fit. {closest_strategy(plan)}"))
-        else:
-            plans.append((plan, plan.recommended))
-    if plans:
-        draw(bars.time_bars([(plan.machine, best) for plan, best in plans]), key="compare")
-        rows = [_compared(plan, best) for plan, best in plans]
-        draw_table(rows, key="compare_table", alt="The job's recommended layout on each machine.")
-
-
-def _compared(plan: Plan, best: Estimate) -> dict[str, Any]:
-    return {
-        "machine": plan.machine,
-        "nodes": plan.nodes,
-        "devices": plan.num_devices,
-        "layout": f"{best.layout} [{best.framework}]",
-        "step": format_seconds(best.step_time_s),
-        "tokens/s": format_amount(best.tokens_per_s),
-        "MFU [%]": round(100 * best.mfu, 1),
-        "memory": format_bytes(best.memory_bytes["total"]),
-        "node-hours": f"{format_amount(plan.node_hours(best))} for {training_cost(plan, best)[0]}",
-    }

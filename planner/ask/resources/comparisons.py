@@ -10,7 +10,7 @@ from planner.ask.answer import Row
 from planner.ask.plan_point import PlanPoint, amount_of_training, plan_or_reason, plan_point, verb
 from planner.ask.question import Findings, JobFields, name_or_fields, question
 from planner.choose.jobs.job_spec import JobSpec, frameworks_for
-from planner.cost.parts import part
+from planner.choose.verdicts.differences import equal_work, time_changes
 from planner.describe.catalogue import load_framework, load_machine
 from planner.describe.framework.switches import strip_switches
 from planner.describe.machine import Machine
@@ -215,18 +215,14 @@ def _row(each: _Change, point: PlanPoint, now: PlanPoint) -> Row:
 def _largest_difference(point: PlanPoint, now: PlanPoint) -> str:
     """Name the part of the step time that changes most, scaled to the same number of tokens."""
     (_, after), (_, before) = point.recommended(), now.recommended()
-    scale = now.workload.tokens_per_step / point.workload.tokens_per_step
-    times = {
-        name: (seconds, scale * after.step_time_parts_s[name])
-        for name, seconds in before.step_time_parts_s.items()
-    }
-    saved = {name: old - new for name, (old, new) in times.items()}
-    faster = sum(saved.values()) > 0
-    name = max(saved, key=lambda name: saved[name] if faster else -saved[name])
-    if abs(saved[name]) < _SMALL_PART * before.step_time_s:
+    changes = time_changes(before, after)
+    faster = sum(each.change for each in changes) < 0
+    largest = max(changes, key=lambda each: -each.change if faster else each.change)
+    if abs(largest.change) < _SMALL_PART * before.step_time_s:
         return "no part of the step changes much"
-    old, new = map(format_seconds, times[name])
-    return f"{part(name).label} {old} -> {new}{'' if scale == 1 else ' for as many tokens'}"
+    old, new = format_seconds(largest.before), format_seconds(largest.after)
+    equal = "" if equal_work(before, after) == 1 else " for as many tokens"
+    return f"{largest.label} {old} -> {new}{equal}"
 
 
 def _largest_gains(now: PlanPoint, points: list[tuple[_Change, PlanPoint]]) -> str:

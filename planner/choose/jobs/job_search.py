@@ -28,11 +28,13 @@ class JobCandidates:
     """Every layout, by the framework's name."""
 
 
-def search_job(job: JobSpec, scope: SearchScope = SearchScope()) -> JobCandidates:
+def search_job(
+    job: JobSpec, scope: SearchScope = SearchScope(), within: Within | None = None
+) -> JobCandidates:
     """Search every layout of a job, first those that configuration files can express."""
     candidates: dict[str, Candidates] = {}
     for scenarios in _search_steps(job):
-        candidates |= search_scenarios(scenarios, job.num_devices, scope)
+        candidates |= search_scenarios(scenarios, job.num_devices, scope, within)
         best = recommend(candidates.values(), job.tolerance)
         if best is not None and not is_deep_pipeline(job.model, best.layout.pp):
             break

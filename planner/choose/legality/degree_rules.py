@@ -46,7 +46,7 @@ def _unsplit_samples(name: str) -> Rule:
     return unsplit
 
 
-@rule("tp does not divide the heads", "tp")
+@rule("tp does not divide the heads", "tp", source="arXiv:1909.08053, section 3")
 def _heads(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     heads = q.model.num_heads
     if breaks(heads % x.tp != 0):
@@ -97,7 +97,7 @@ def _context_kind(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterato
         )
 
 
-@rule("ulysses does not divide the heads", "tp", "ulysses")
+@rule("ulysses does not divide the heads", "tp", "ulysses", source="arXiv:2309.14509, section 3")
 def _exchanged_heads(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     heads = {"num_heads": q.model.num_heads}
     if not q.framework.kernels.repeats_kv_heads and q.model.latent_attention is None:
@@ -120,7 +120,7 @@ def _context_alone(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterat
         )
 
 
-@rule("cp does not divide the sequence", "cp", "ulysses")
+@rule("cp does not divide the sequence", "cp", "ulysses", source="arXiv:2407.21783, section 3.3.2")
 def _sequence(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     length = q.workload.sequence_length
     if breaks((x.cp > 1) & (length % np.where(x.ulysses == x.cp, x.cp, 2 * x.cp) != 0)):
@@ -155,7 +155,11 @@ def _loss_chunks(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator
         )
 
 
-@rule("tp does not divide the sequence (sequence parallel)", "tp", "cp", "sequence_parallel")
+@rule(
+    "tp does not divide the sequence (sequence parallel)",
+    *("tp", "cp", "sequence_parallel"),
+    source="arXiv:2205.05198, section 4.2.2",
+)
 def _split_sequence(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     length = q.workload.sequence_length
     if breaks(x.splits_sequence & ((x.tp == 1) | (length % (x.tp * x.cp) != 0))):

@@ -75,7 +75,11 @@ def _is_filled(layers: int, y: Layout) -> bool:
     return bool(counts.sum() == layers and np.all(counts >= 0) and np.all(between >= 1))
 
 
-@rule("schedule does not fit the pipeline", "pp", "vpp", "schedule", "grad_accumulation")
+@rule(
+    "schedule does not fit the pipeline",
+    *("pp", "vpp", "schedule", "grad_accumulation"),
+    source="arXiv:2104.04473, section 2.2",
+)
 def _schedule(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     if breaks(x.piped == x.uses_schedule("none")):
         yield (

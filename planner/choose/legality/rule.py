@@ -31,6 +31,8 @@ class Rule:
     needs: frozenset[str]
     """Columns that the rule reads; it applies once these are set."""
     cases: Cases
+    source: str = ""
+    """Where the condition was read; empty for arithmetic and for what a framework offers."""
 
     def holds(self, q: Scenario, x: Layouts) -> Mask:
         """True for layouts that break the rule in no case."""
@@ -48,9 +50,9 @@ class Rule:
         return next(self.cases(q, Layouts.of(y), y, bool))
 
 
-def rule(reason: str, *needs: str) -> Callable[[Cases], Rule]:
+def rule(reason: str, *needs: str, source: str = "") -> Callable[[Cases], Rule]:
     """Decorate a generator of cases to make it a rule."""
-    return lambda cases: Rule(reason, frozenset(needs), cases)
+    return lambda cases: Rule(reason, frozenset(needs), cases, source)
 
 
 def coded(name: str, table: tuple[object, ...], allowed: str) -> Rule:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from planner.choose.legality import check, legal
 from planner.choose.preferences import preferences
 from planner.choose.search.pruning import is_common, is_deep_pipeline, is_starved
 from planner.cost.arrays import Float, Mask, is_in
-from planner.cost.estimate import Estimate, Estimates
+from planner.cost.estimate import Estimates
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.uncertainty import step_outlook
 from planner.describe.framework.framework import Stall
 from planner.describe.layout import Layout
 from planner.errors import LayoutError
-from planner.units import counted
 
 CAUSES = ("memory", "stall", "wires", "slices", "depth", "starved", "offload", "files", "spread")
 """Risks that are measured or judged; a factor of 1 is none."""
@@ -37,8 +37,7 @@ def expected_time_s(
     layouts, risk = estimates.layouts, estimates.out_of_memory_probability
     factors = time_factors(scenario, layouts, risk)
     if "spread" not in without and len(layouts):
-        spread = step_outlook(scenario, layouts, estimates.time_parts_s).spread
-        factors["spread"] = np.exp(np.square(spread) / 2)  # mean of a log-normal over its median
+        factors["spread"] = spread_factor(scenario, layouts, estimates.time_parts_s)
     chosen = [factor for cause, factor in factors.items() if cause not in without]
     return np.asarray(estimates.step_time_s * math.prod(chosen, start=np.ones(len(layouts))))
 
@@ -68,6 +67,11 @@ def time_factors(scenario: Scenario, layouts: Layouts, risk: Float) -> dict[str,
     }
 
 
+def spread_factor(scenario: Scenario, layouts: Layouts, parts_s: Mapping[str, ArrayLike]) -> Float:
+    """Mean of the log-normal interval of step times over its median [1]."""
+    return np.asarray(np.exp(np.square(step_outlook(scenario, layouts, parts_s).spread) / 2))
+
+
 def _has_files(scenario: Scenario, layouts: Layouts) -> Mask:
     """Whether the framework's configuration files can express each layout."""
     model, workload, framework = scenario.model, scenario.workload, scenario.framework
@@ -84,7 +88,8 @@ def _for_doublings(excess: Float, factor: float) -> Float:
     return np.asarray(factor ** np.log2(np.maximum(excess, 1.0)))
 
 
-def _applies(stall: Stall, scenario: Scenario, layouts: Layouts) -> Mask:
+def stall_applies(stall: Stall, scenario: Scenario, layouts: Layouts) -> Mask:
+    """Whether layouts are of the kind that stalled in measured runs."""
     devices = scenario.machine.node.num_devices
     applies = (layouts.world >= stall.min_nodes * devices) & (layouts.piped == stall.piped)
     return np.asarray(applies & is_in(layouts.zero_stage, stall.zero_stages))
@@ -94,7 +99,7 @@ def stall_probability(scenario: Scenario, layouts: Layouts) -> Float:
     """Largest share of a framework's measured runs in layouts like these that stalled [1]."""
     probability = np.zeros(np.shape(layouts.dp))
     for stall in scenario.framework.stalls:
-        share = np.where(_applies(stall, scenario, layouts), stall.share.value, 0.0)
+        share = np.where(stall_applies(stall, scenario, layouts), stall.share.value, 0.0)
         probability = np.maximum(probability, share)
     return probability
 
@@ -104,7 +109,9 @@ def stall_slowdown(scenario: Scenario, layouts: Layouts) -> Float:
     slowdown = np.ones(np.shape(layouts.dp))
     for stall in scenario.framework.stalls:
         mean = 1 + stall.share.value * (stall.slowdown.value - 1)
-        slowdown = np.maximum(slowdown, np.where(_applies(stall, scenario, layouts), mean, 1.0))
+        slowdown = np.maximum(
+            slowdown, np.where(stall_applies(stall, scenario, layouts), mean, 1.0)
+        )
     return slowdown
 
 
@@ -123,49 +130,6 @@ def likely_stalls(scenario: Scenario, layouts: Layouts) -> Mask:
     return np.asarray(stall_probability(scenario, layouts) > limit)
 
 
-def reason_against(scenario: Scenario, faster: Estimate, chosen: Estimate, of: Scenario) -> str:
-    """Explain why a faster layout is not recommended: the rules, their numbers and sources.
-
-    `scenario` is that of the faster layout, `of` that of the chosen one. Empty where only effort
-    decides.
-    """
-    risky, safe = _factors(scenario, faster), _factors(of, chosen)
-    ratios = {cause: risky[cause] / safe[cause] for cause in risky}
-    least = 1 + preferences().recommendation.tolerance.value / 2
-    causes = sorted((c for c in ratios if ratios[c] > least), key=lambda c: -ratios[c])
-    if not causes:
-        return ""
-    return "; ".join(_reason(cause, scenario, faster, risky[cause]) for cause in causes)
-
-
-def _reason(cause: str, scenario: Scenario, estimate: Estimate, factor: float) -> str:
-    """Write one cause with its number and the preference or measurement behind it."""
-    layout, times = estimate.layout, f"{factor:.2g} times the time"
-    if cause == "stall":
-        stall = _stall_of(scenario, Layouts.of(layout))
-        return (
-            f"{100 * stall.share.value:.0f} % of measured runs in similar layouts stalled and took "
-            f"{stall.slowdown.value:.1f} times their estimate ({stall.share.source})"
-        )
-    micro_batches = counted(layout.grad_accumulation, "micro-batch")
-    slice_tokens = scenario.workload.sequence_length // layout.cp
-    return {
-        "memory": f"its out-of-memory risk of {100 * estimate.out_of_memory_probability:.0f} % "
-        f"counts as {times} (preference failed_start)",
-        "wires": f"tensor parallelism over {layout.tp}, beyond the {scenario.machine.wired_devices}"
-        f" wired devices, counts as {times} (preference uncommon_slowdown)",
-        "slices": f"slices of {slice_tokens:,} tokens, shorter than in published runs, count as "
-        f"{times} (preference min_slice_tokens)",
-        "depth": f"{layout.pp} stages, more than in published runs of this size, count as {times} "
-        "(preference max_pipeline_stages)",
-        "starved": f"{layout.pp} stages with {micro_batches}, so that some always wait, count as "
-        f"{times} (preference uncommon_slowdown)",
-        "offload": f"offload counts as {times} (preference offload_slowdown)",
-        "files": f"no files can be written for it ({why_no_files(scenario, layout)}), which "
-        f"counts as {times} (preference uncommon_slowdown)",
-    }[cause]
-
-
 def why_no_files(scenario: Scenario, layout: Layout) -> str:
     """Why the files of a framework cannot express a layout."""
     model, workload, framework = scenario.model, scenario.workload, scenario.framework
@@ -176,14 +140,3 @@ def why_no_files(scenario: Scenario, layout: Layout) -> str:
     except LayoutError as error:
         return str(error)
     return ""
-
-
-def _factors(scenario: Scenario, estimate: Estimate) -> dict[str, float]:
-    risk = np.array([estimate.out_of_memory_probability])
-    factors = time_factors(scenario, Layouts.of(estimate.layout), risk)
-    return {cause: float(factor.item()) for cause, factor in factors.items()}
-
-
-def _stall_of(scenario: Scenario, layouts: Layouts) -> Stall:
-    stalls = [s for s in scenario.framework.stalls if _applies(s, scenario, layouts).item()]
-    return max(stalls, key=lambda stall: stall.share.value * (stall.slowdown.value - 1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -13,13 +13,13 @@ from planner.choose.preferences import preferences
 from planner.choose.search import Candidates, enumerate_layouts
 from planner.choose.search.recommendation import setup_effort
 from planner.cost.arrays import Float, Mask
-from planner.cost.estimate import Estimate, estimate_fitting
+from planner.cost.estimate import Estimate, Estimates, estimate_fitting
 from planner.cost.memory.footprint import Footprints, footprints
 from planner.cost.parts import part
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.framework.framework import Framework
-from planner.describe.layout import RECOMPUTE
+from planner.describe.layout import RECOMPUTE, Layout
 from planner.describe.machine import Machine
 from planner.errors import PlannerError
 from planner.units import format_bytes, format_seconds
@@ -75,26 +75,45 @@ def shortage_summary(estimate: Estimate, machine: Machine) -> str:
 
 def cheapest_change(estimate: Estimate, candidates: Mapping[str, Candidates]) -> str:
     """Describe the cheapest change to a layout that fits; empty if nothing fits."""
-    changes: list[tuple[float, float, str]] = []
+    layout, framework = estimate.layout, estimate.framework
+    new = cheapest_fit(layout, framework, candidates, estimate.step_time_s)
+    if new is None:
+        return ""
+    changes = ", ".join(layout_changes(layout, framework, new))
+    return f"{changes} ({format_bytes(new.memory_bytes['total'])})"
+
+
+def cheapest_fit(
+    layout: Layout,
+    framework: str,
+    candidates: Mapping[str, Candidates],
+    time_s: float = np.inf,
+    risk: float = 1.0,
+) -> Estimate | None:
+    """Find the layout within a risk that takes the least effort to change to, and time."""
+    options: list[tuple[float, float, Estimates, int]] = []
     for source in candidates.values():
         estimates = source.estimates
-        if not len(estimates):
-            continue
-        cost, time_s = _change_effort(estimate, source), estimates.step_time_s
-        cost = cost + np.log2(time_s / min(time_s.min(), estimate.step_time_s))
-        index = int(np.lexsort((time_s, cost))[0])
-        text = _difference(estimate, estimates[index])
-        changes.append((float(cost[index]), float(time_s[index]), text))
-    return min(changes)[2] if changes else ""
+        rows = np.flatnonzero(estimates.out_of_memory_probability <= risk)
+        if len(rows):
+            times_s = estimates.step_time_s[rows]
+            cost = _change_effort(layout, framework, source)[rows]
+            cost = cost + np.log2(times_s / min(times_s.min(), time_s))
+            index = int(np.lexsort((times_s, cost))[0])
+            options.append((float(cost[index]), float(times_s[index]), estimates, int(rows[index])))
+    if not options:
+        return None
+    _, _, estimates, row = min(options, key=lambda option: option[:2])
+    return estimates[row]
 
 
-def _change_effort(estimate: Estimate, candidates: Candidates) -> Float:
+def _change_effort(layout: Layout, framework: str, candidates: Candidates) -> Float:
     """Effort of each layout that fits, plus the effort of changing to it [1]."""
     efforts = {name: effort.value for name, effort in preferences().change.items()}
-    beyond_wires, framework = efforts.pop("tp_beyond_wires"), efforts.pop("framework")
-    layouts, old = candidates.estimates.layouts, Layouts.of(estimate.layout)
-    is_other = candidates.scenario.framework.name != estimate.framework
-    total = setup_effort(layouts) + framework * is_other
+    beyond_wires, other_framework = efforts.pop("tp_beyond_wires"), efforts.pop("framework")
+    layouts, old = candidates.estimates.layouts, Layouts.of(layout)
+    is_other = candidates.scenario.framework.name != framework
+    total = setup_effort(layouts) + other_framework * is_other
     for column, effort in efforts.items():
         total = total + effort * (getattr(layouts, column) != getattr(old, column))
     return total + beyond_wires * (layouts.tp > candidates.scenario.machine.wired_devices)
@@ -107,22 +126,22 @@ _NAMED = (
 """Columns named in a change, in this order."""
 
 
-def _difference(old: Estimate, new: Estimate) -> str:
-    """Describe the change from one estimate's layout to the other's."""
+def layout_changes(
+    old: Layout, framework: str, new: Estimate, names: Collection[str] = _NAMED
+) -> list[str]:
+    """Describe the named fields that change from a layout with its framework to an estimate's."""
     changes = []
-    for name in _NAMED:
-        before, after = getattr(old.layout, name), getattr(new.layout, name)
+    for name in names:
+        before, after = getattr(old, name), getattr(new.layout, name)
         if name == "dp_shard":
             # 0 means all replicas; following a change of dp is not a change by itself
             if bool(before) == bool(after):
                 continue
-            before, after = before or old.layout.dp, after or new.layout.dp
-        if before != after:
+            before, after = before or old.dp, after or new.layout.dp
+        if before != after and name != "grad_accumulation":
             label = name.replace("_", " ").replace("zero stage", "ZeRO stage")
             changes.append(f"{label} {before} -> {after}")
-    if old.framework != new.framework:
-        changes.append(f"with {new.framework}")
-    return ", ".join(changes) + f" ({format_bytes(new.memory_bytes['total'])})"
+    return changes + [f"with {new.framework}"] * (framework != new.framework)
 
 
 def double_nodes(scenarios: Scenarios, nodes: int) -> Iterator[tuple[int, dict[str, Footprints]]]:

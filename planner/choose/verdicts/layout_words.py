@@ -1,12 +1,97 @@
-"""Layout words: layouts in words, and the meaning of the letters in their code."""
+"""Layout words: layouts in words, the code of layouts read from text, and its meaning."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
-from planner.describe.layout import Layout
-from planner.errors import shorten
+from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout
+from planner.errors import LayoutError, shorten
 from planner.units import counted
+
+_COMPLETE = {"dp", "zero_stage", "micro_batch", "grad_accumulation"}
+"""Fields that every printed layout states."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutText:
+    """A layout as a user writes it: the fields that the text states, and the framework."""
+
+    fields: dict[str, Any]
+    framework: str = ""
+    """Empty if the text names none."""
+    text: str = ""
+
+    @property
+    def complete(self) -> bool:
+        """Whether a printed layout was copied: what it leaves out then has its default."""
+        return self.fields.keys() >= _COMPLETE
+
+    @property
+    def layout(self) -> Layout:
+        """The layout with defaults for what is left out, and the usual schedule of a pipeline."""
+        stages, chunks = self.fields.get("pp", 1), self.fields.get("vpp", 1)
+        usual = "1f1b" if chunks == 1 else "interleaved-1f1b"
+        return Layout.described({"schedule": "none" if stages == 1 else usual, **self.fields})
+
+
+_NUMBER = r"(\d{1,9})"
+_FORMS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (rf"dp ?=? ?{_NUMBER}(?: ?\(shard {_NUMBER}\))?", ("dp", "dp_shard")),
+    (rf"cp ?=? ?{_NUMBER}(?: ?\(ulysses {_NUMBER}\))?", ("cp", "ulysses")),
+    *((rf"{name} ?=? ?{_NUMBER}", (name,)) for name in ("tp", "pp", "vpp", "ep", "etp")),
+    (rf"zero-? ?{_NUMBER}(?: ?\(reshard {_NUMBER}\))?", ("zero_stage", "reshard")),
+    (rf"mb ?=? ?{_NUMBER}(?:x{_NUMBER})?", ("micro_batch", "grad_accumulation")),
+    (rf"({'|'.join(RECOMPUTE)}) recompute", ("recompute",)),
+    (rf"of {_NUMBER} layers?", ("recompute_layers",)),
+    (rf"of 1 in {_NUMBER} layers", ("recompute_every",)),
+    (rf"by {_NUMBER} layers", ("recompute_span",)),
+    (r"of ([a-z_+]+)", ("recompute_modules",)),
+    (r"()offload activations", ("offload_activations",)),
+    (rf"offload ({'|'.join(OFFLOAD)})", ("offload",)),
+    (rf"{_NUMBER} tiles", ("tiles",)),
+    *((rf"{name}{_NUMBER}", (f"{name}_slots",)) for name in ("embedding", "head")),
+    *((rf"{name}{_NUMBER}", (f"{name}_layers",)) for name in ("first", "last")),
+    (r"split([\d*,]+)", ("split",)),
+    (rf"({'|'.join(sorted(SCHEDULES, key=len, reverse=True))})", ("schedule",)),
+    (r"()sp", ("sequence_parallel",)),
+    (r"(?:with |\[)([a-z0-9_.+=-]+)\]?", ("framework",)),
+)
+"""Parts of the code of layouts, and the fields that they state."""
+_FLAGS = ("sequence_parallel", "offload_activations")
+_TEXTS = ("recompute", "recompute_modules", "offload", "split", "schedule", "framework")
+
+
+def parse_layout(text: str) -> LayoutText:
+    """Read a layout in its printed code, in any order. Raises LayoutError for other words.
+
+    >>> parse_layout("tp2 dp32 [fsdp2]").fields
+    {'tp': 2, 'dp': 32}
+    """
+    rest = " ".join(text.lower().replace(", ", " ").split())
+    if not rest:
+        raise LayoutError("the layout is empty; write for example dp4 tp4 sp zero1 mb1x64")
+    fields: dict[str, Any] = {}
+    while rest:
+        matches = ((names, re.match(rf"{form}(?= |$)", rest)) for form, names in _FORMS)
+        names, match = next(((n, match) for n, match in matches if match), ((), None))
+        if match is None:
+            raise LayoutError(
+                f"{shorten(rest.split()[0])!r} is not part of a layout; write for example dp4 tp4 "
+                "sp zero1 mb1x64"
+            )
+        for name, value in zip(names, match.groups(), strict=True):
+            if value is None:
+                continue
+            if name in fields:
+                raise LayoutError(f"{shorten(text)!r} states {name} twice; state it once")
+            fields[name] = True if name in _FLAGS else value if name in _TEXTS else int(value)
+        rest = rest[match.end() :].strip()
+    framework = fields.pop("framework", "")
+    return LayoutText(fields, framework, text.strip())
+
 
 _SPLITS = (("dp", "{} replicas"), ("tp", "{}-way tensor"), ("pp", "{}-stage pipeline"))
 

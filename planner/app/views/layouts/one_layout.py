@@ -1,7 +1,8 @@
-"""Page 2: one layout: placement of ranks, traffic of links, timeline and memory of a step."""
+"""Page: one layout: why not another, ranks, traffic of links, timeline and memory of a step."""
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -13,6 +14,7 @@ from planner.app.controls.fields import widget
 from planner.app.controls.own import offer_files
 from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.controls.panel import ROW, controls
+from planner.app.controls.pins import pin_button
 from planner.app.draw import announce, draw, draw_table, in_rows, refuse
 from planner.choose.plan import Plan
 from planner.choose.verdicts.answer_lines import AnswerLine, estimate_lines
@@ -33,6 +35,14 @@ dp tp pp cp ep micro_batch zero_stage dp_shard sequence_parallel recompute sched
 """Fields of a layout that are changed every day; the others are folded away."""
 
 
+_WHY = "why"
+
+
+def read_query(reader: address.QueryReader, _: PageJob | None) -> None:
+    """Read the layout that a user asks about."""
+    reader.text(_WHY)
+
+
 def page(request: PageRequest) -> None:
     """Draw a layout from the plan, from the address, or edited by hand."""
     st.title(TITLE, anchor=False)
@@ -47,8 +57,10 @@ def page(request: PageRequest) -> None:
             _fate(shown, job)
             _choice(plan, shown)
             _change(shown, job)
+            pin_button()
         else:
             st.info("No strategy has a legal layout for this job; change the job above.")
+        _why(job)
     except PlannerError as error:
         refuse(error, title="This layout cannot be estimated")
     offer_files(job)
@@ -87,6 +99,31 @@ def _choice(plan: Plan, shown: Estimate) -> None:
     )
 
 
+def _why(job: PageJob) -> None:
+    """Draw a field for any layout, and what speaks against it."""
+    text = st.text_input(
+        "Why not this layout?",
+        key=_WHY,
+        max_chars=400,
+        placeholder="such as dp4 tp4 zero1, tp16 pp2, or a layout of a table",
+        help="The code of the tables in any order. What is left out is chosen as the search would.",
+    )
+    if not text.strip():
+        return
+    try:
+        answer = cached.why_of(job, text)
+    except PlannerError as error:
+        refuse(error)
+        return
+    announce(answer.lines, answer.estimate is not None and answer.estimate.fits, tight=True)
+    takes = {"Show this layout": answer.estimate, "Show the changed layout": answer.changed}
+    with st.container(horizontal=True):
+        for label, estimate in takes.items():
+            if estimate is not None:
+                take = functools.partial(address.request, layout=link.of(estimate))
+                st.button(label, key=f"take_{label}", on_click=take)
+
+
 def _pick(key: str) -> None:
     address.request(layout=st.session_state[key])
 
@@ -113,16 +150,16 @@ def _change(shown: Estimate, job: PageJob) -> None:
 
 
 def _use(layout: Layout, framework: str, job: PageJob) -> None:
-    """Choose an edited layout, or show why it is invalid."""
+    """Choose an edited layout, or answer why it is refused."""
     if layout.pp == 1 or layout.schedule == "none":
         layout = layout.replaced(schedule="none" if layout.pp == 1 else "1f1b")
     try:
         packed = link.pack_layout(kept_batch(layout, job.workload.global_batch), framework)
         cached.estimate_of(job, packed)
-    except PlannerError as error:
-        refuse(error, title="This layout cannot be estimated")
-        return
-    address.request(layout=packed)
+    except PlannerError:
+        address.request(why=f"{layout} [{framework}]")
+    else:
+        address.request(layout=packed)
     st.rerun()
 
 

@@ -1,0 +1,1 @@
+"""Pages of layouts: one in detail, several side by side."""

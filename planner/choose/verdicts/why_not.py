@@ -1,0 +1,282 @@
+"""Why not: what speaks against a layout of a job, its source, and the smallest change."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from planner.choose.jobs.job_search import search_job
+from planner.choose.jobs.job_spec import JobSpec
+from planner.choose.legality import broken
+from planner.choose.plan import Plan
+from planner.choose.preferences import preferences
+from planner.choose.search import Candidates, SearchScope
+from planner.choose.search.recommendation import recommend
+from planner.choose.verdicts.answer_lines import AnswerLine, percent_chance
+from planner.choose.verdicts.differences import difference_sentence
+from planner.choose.verdicts.fixes import (
+    cheapest_fit,
+    closest_to_fitting,
+    layout_changes,
+    shortage_sentence,
+)
+from planner.choose.verdicts.layout_words import LayoutText
+from planner.choose.verdicts.reasons import (
+    PREFERENCES,
+    Contender,
+    causes_against,
+    reason_against,
+)
+from planner.cost.arrays import Mask
+from planner.cost.estimate import Estimate, estimate_layouts
+from planner.cost.memory.footprint import footprints
+from planner.cost.scenario import Scenario
+from planner.cost.shards.layouts import Layouts
+from planner.describe.catalogue import load_framework
+from planner.describe.layout import Layout
+from planner.units import counted, format_seconds, joined
+
+Kind = Literal[
+    "recommended", "passed over", "slower", "risky", "does not fit", "not legal", "not searched"
+]
+"""Verdicts on a layout, against the recommended one of its job."""
+_WORDS: Mapping[Kind, str] = {
+    "recommended": "is recommended",
+    "passed over": "fits and is faster than the recommended, but is passed over",
+    "slower": "fits, but is slower",
+    "risky": "fits, but may run out of memory",
+    "does not fit": "does not fit",
+    "not legal": "is not legal",
+    "not searched": "fits, but is not searched",
+}
+_SIZES = {"dp", "micro_batch", "grad_accumulation"}
+"""Fields whose rules depend on the number of devices."""
+_FOLLOWING = ("dp", "dp_shard", "grad_accumulation", "schedule", "vpp", "sequence_parallel")
+"""Fields that may follow a change of others."""
+_MOST_CHANGES = 3
+"""Most fields that a change is tried with."""
+
+
+@dataclass(frozen=True, slots=True)
+class WhyNot:
+    """Verdict on a layout: the rule or the part that decides, and the smallest change."""
+
+    kind: Kind
+    name: str
+    """The layout and its framework; of a partial layout that is not legal what was layout_text."""
+    layout: Layout
+    framework: str
+    reason: str = ""
+    """The rule that it breaks, the memory that it lacks, or what puts it behind."""
+    source: str = ""
+    """Where the rule was read; empty if it is arithmetic."""
+    change: str = ""
+    """The smallest change that lifts the reason, checked."""
+    changed: Estimate | None = None
+    """Estimate of the changed layout; None if no layout changes."""
+    estimate: Estimate | None = None
+    """Estimate of the layout; None if it is not legal."""
+    recommended: Estimate | None = None
+    """The recommended layout of the same job; None if nothing fits."""
+
+    @property
+    def lines(self) -> list[AnswerLine]:
+        """The verdict, its source, the smallest change, and the difference by part."""
+        difference, best = "", self.recommended
+        if self.estimate is not None and best is not None and self.kind != "recommended":
+            names = "the recommended layout", "this layout"
+            difference = difference_sentence(best, self.estimate, names)
+        reason = f": {self.reason}" if self.reason else ""
+        lines = (
+            AnswerLine("Why not", f"{self.name} {_WORDS[self.kind]}{reason}."),
+            AnswerLine("Source", self.source),
+            AnswerLine("Smallest change", self.change),
+            AnswerLine("By part", difference),
+        )
+        return [line for line in lines if line.text]
+
+
+def why_not(job: JobSpec, plan: Plan, layout_text: LayoutText) -> WhyNot:
+    """Say what speaks against a layout, given the plan of its job.
+
+    What a partial layout leaves open is chosen as the search would; with a data-parallel degree,
+    axes that are left out are 1.
+    """
+    job, best = _reference(job, plan, layout_text)
+    scenarios = {each.name: job.scenario(each) for each in job.searched_frameworks()}
+    if name := layout_text.framework:
+        scenarios = {name: scenarios.get(name) or job.scenario(load_framework(name))}
+    pairs = [(scenario, layout_text.layout) for scenario in scenarios.values()]
+    if not layout_text.complete and _world(layout_text.fields) in (None, job.num_devices):
+        narrowed = job.replaced(frameworks=[s.framework for s in scenarios.values()])
+        pairs = _completions(narrowed if name else job, scenarios, layout_text.fields) or pairs
+    scenario, layout = min(pairs, key=lambda pair: len(list(broken(*pair))))
+    answer = judge_layout(job, scenario, layout, best)
+    if answer.kind == "not legal" and not layout_text.complete:
+        answer = replace(answer, name=layout_text.text)
+    if answer.kind in ("not legal", "does not fit", "risky"):
+        return _with_change(job, answer, layout_text)
+    return answer
+
+
+def why_degrees(job: JobSpec, plan: Plan, **degrees: int) -> WhyNot:
+    """Say what speaks against the best layout of some degrees, such as tp=16 and pp=2."""
+    text = " ".join(f"{name}{degree}" for name, degree in degrees.items())
+    return why_not(job, plan, LayoutText(degrees, text=text))
+
+
+def _world(fields: Mapping[str, Any]) -> int | None:
+    """Ranks of a stated layout; None if the data-parallel degree is open."""
+    axes = ("dp", "tp", "pp", "cp")
+    return math.prod(fields.get(name, 1) for name in axes) if "dp" in fields else None
+
+
+def _reference(
+    job: JobSpec, plan: Plan, layout_text: LayoutText
+) -> tuple[JobSpec, Estimate | None]:
+    """The job that a layout belongs to, as planned or as asked, and its recommended layout."""
+    as_asked = job, plan.as_asked.estimate if plan.as_asked else None
+    if plan.advice is None:
+        return as_asked
+    planned, world = plan.advice.applied(job), _world(layout_text.fields)
+    batch = planned.workload.global_batch
+    if layout_text.complete and layout_text.layout.global_batch != batch:
+        return as_asked
+    return (planned, plan.recommended) if world in (None, planned.num_devices) else as_asked
+
+
+def _completions(
+    job: JobSpec, scenarios: Mapping[str, Scenario], fields: Mapping[str, Any]
+) -> list[tuple[Scenario, Layout]]:
+    """Complete a partial layout: to the best that fits, else the closest to fitting, else in
+    every usual way."""
+    parts = _search(job, _with_axes(fields), most_changes=0)
+    if (best := recommend(parts.values(), job.tolerance)) is not None:
+        return [(scenarios.get(best.framework) or job.scenario_of(best), best.layout)]
+    legal = {name: closest_to_fitting(p) for name, p in parts.items() if len(p.footprints)}
+    if legal:
+        name = min(legal, key=lambda name: legal[name][0])
+        return [(scenarios.get(name) or parts[name].scenario, legal[name][1].layouts[0])]
+    return [(each, y) for each in scenarios.values() for y in _usual_layouts(job, fields)]
+
+
+def _usual_layouts(job: JobSpec, fields: Mapping[str, Any]) -> Iterator[Layout]:
+    """Complete a layout that the search does not list."""
+    ranks = math.prod(fields.get(name, 1) for name in ("tp", "pp", "cp"))
+    dp = fields.get("dp", max(job.num_devices // ranks, 1))
+    passes = max(job.workload.global_batch // (dp * fields.get("micro_batch", 1)), 1)
+    for stage, parallel in itertools.product(range(4), (False, True)):
+        options = {"zero_stage": stage, "sequence_parallel": parallel}
+        yield LayoutText({"dp": dp, "grad_accumulation": passes, **options, **fields}).layout
+
+
+def _with_axes(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Add axes of degree 1 to fields that state the data-parallel degree."""
+    axes = ("tp", "pp", "cp", "ep") if "dp" in fields else ()
+    return dict.fromkeys(axes, 1) | dict(fields)
+
+
+def _search(
+    job: JobSpec, fields: Mapping[str, Any], most_changes: int, free: Collection[str] = ()
+) -> dict[str, Candidates]:
+    """Search the layouts that differ in few of the stated fields but the free ones."""
+    wanted = Layouts.of(LayoutText(dict(fields)).layout)
+    names = [name for name in fields if name not in free]
+
+    def matches(layouts: Layouts) -> Mask:
+        different = [getattr(layouts, name) != getattr(wanted, name) for name in names]
+        return np.sum([layouts.dp < 0, *different], axis=0) <= most_changes
+
+    scope = SearchScope(near_factor=1 + job.tolerance, top=1)
+    return search_job(job, scope, matches).by_framework
+
+
+def _with_change(job: JobSpec, answer: WhyNot, layout_text: LayoutText) -> WhyNot:
+    """Add the best layout that fits safely and changes the fewest of the stated fields."""
+    fields = answer.layout.model_dump() if layout_text.complete else _with_axes(layout_text.fields)
+    for most_changes in range(_MOST_CHANGES + 1):
+        parts = _search(job, fields, most_changes, free=_FOLLOWING)
+        best = recommend(parts.values(), job.tolerance)
+        if layout_text.complete:
+            risk = preferences().risk
+            best = cheapest_fit(answer.layout, answer.framework, parts, risk=risk)
+        if best is None or best.out_of_memory_probability > preferences().risk:
+            continue
+        is_named = layout_text.complete or layout_text.framework
+        framework = answer.framework if is_named else best.framework
+        changes = layout_changes(LayoutText(fields).layout, framework, best, fields)
+        step_time = format_seconds(best.step_time_s)
+        text = f"{', '.join(changes)}: {best.layout} [{best.framework}] fits, {step_time} a step."
+        return replace(answer, change=text, changed=best)
+    return answer
+
+
+def judge_layout(job: JobSpec, scenario: Scenario, layout: Layout, best: Estimate | None) -> WhyNot:
+    """Judge a layout against the recommended one of its job."""
+    name = scenario.framework.name
+    answer = WhyNot("not legal", f"{layout} [{name}]", layout, name, recommended=best)
+    is_sized = layout.world == job.num_devices
+    for rule in broken(scenario, layout):
+        if is_sized or not rule.needs & _SIZES:
+            reason, framework = rule.message(scenario, layout), scenario.framework
+            named = f"{framework.title}: {framework.source}" if framework.name in reason else ""
+            return replace(answer, reason=reason, source=rule.source or named)
+    if not is_sized:
+        place = f"{counted(job.nodes, 'node')} of {job.machine.name}"
+        devices = counted(job.num_devices, "device")
+        reason = f"dp * tp * pp * cp = {layout.world:,} is not the {devices} of {place}"
+        return replace(answer, reason=reason)
+    layouts = Layouts.stack([layout])
+    estimate = estimate_layouts(scenario, layouts)[0]
+    answer = replace(answer, estimate=estimate)
+    if not estimate.fits:
+        reason = shortage_sentence(estimate, footprints(scenario, layouts))
+        return replace(answer, kind="does not fit", reason=reason)
+    if best is None:
+        return replace(answer, kind="not searched", reason="no layout that is searched fits")
+    if Layouts.of(layout) == Layouts.of(best.layout) and best.framework == estimate.framework:
+        return replace(answer, kind="recommended")
+    return _against_recommended(job, scenario, answer, estimate, best)
+
+
+def _against_recommended(
+    job: JobSpec, scenario: Scenario, answer: WhyNot, estimate: Estimate, best: Estimate
+) -> WhyNot:
+    """Judge a layout that fits by the rules that put the recommended one before it."""
+    policy = preferences().recommendation
+    pair = Contender(scenario, estimate), Contender(job.scenario_of(best), best)
+    risk = estimate.out_of_memory_probability
+    is_risky = risk > max(policy.out_of_memory_risk.value, best.out_of_memory_probability)
+    chosen = f"{best.layout} [{best.framework}] takes {format_seconds(best.step_time_s)}"
+    if estimate.step_time_s >= best.step_time_s:
+        more = 100 * (estimate.step_time_s / best.step_time_s - 1)
+        reason = f"{format_seconds(estimate.step_time_s)} a step, {more:.0f} % more; {chosen}"
+        source = policy.out_of_memory_risk.source if is_risky else ""
+        if is_risky:
+            reason = f"out-of-memory risk {percent_chance(risk)}, and {reason}"
+        return replace(answer, kind="risky" if is_risky else "slower", reason=reason, source=source)
+    if pair[0].comes_before(pair[1], job.tolerance):
+        reason = "the search leaves out what exceeds its preferences, and rare settings"
+        return replace(answer, kind="not searched", reason=reason)
+    causes = causes_against(*pair)
+    names = dict.fromkeys(PREFERENCES[cause] for cause in causes if cause in PREFERENCES)
+    source = "; ".join(f"{name}: {getattr(policy, name).source}" for name in names)
+    reason = f"{reason_against(*pair)}; recommended {chosen}"
+    answer = replace(answer, reason=reason, source=source)
+    if is_risky:
+        return replace(answer, kind="risky")
+    change = next(
+        (
+            f"if {joined(PREFERENCES.get(c, c) for c in causes[:count])} did not count, it would "
+            "come before the recommended layout."
+            for count in range(1, len(causes) + 1)
+            if pair[0].comes_before(pair[1], job.tolerance, without=causes[:count])
+        ),
+        "",
+    )
+    return replace(answer, kind="passed over", change=change)
