@@ -20,10 +20,11 @@ from collections.abc import Iterable
 class PlannerError(ValueError):
     """Base of every error that a user's input can cause."""
 
-    @property
-    def plain(self) -> str:
-        """The message without command-line hints."""
-        return str(self)
+    def __init__(self, message: str, hint: str = "") -> None:
+        """Make an error; `hint` ends the message, except on pages."""
+        super().__init__(message + hint)
+        self.plain = message
+        """The message without the hint."""
 
 
 class UnknownNameError(PlannerError):
@@ -43,13 +44,7 @@ class UnknownNameError(PlannerError):
             else f"known are {', '.join(names[:12])}{', ...' if len(names) > 12 else ''}"
         )
         listing = listing or f"`planner {kind}s` lists all {len(names)}"
-        self._plain = f"unknown {kind} {shorten(name)!r}: {hint}"
-        super().__init__(f"{self._plain} ({listing})")
-
-    @property
-    def plain(self) -> str:
-        """The message without command-line hints."""
-        return self._plain
+        super().__init__(f"unknown {kind} {shorten(name)!r}: {hint}", f" ({listing})")
 
 
 class CatalogueError(PlannerError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import urllib.parse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,8 @@ Query = dict[str, str]
 
 _QUERY, _SHOWN, _ARRIVALS = "asked", "shown", "arrivals"
 _PARAMETERS, _ADDRESS, _PAGE = "stated", "told", "page"
+_READ_LATER = ("kept_", "ask_", "network")
+"""Starts of parameters that another model, machine or question may read."""
 _MAX_LISTED = 12
 _LONGEST = 20_000
 
@@ -104,6 +106,14 @@ class QueryReader:
             self._add_message(f"{_label(key)}: {error.plain}; ignored")
             return check(usual)
 
+    def report_unknown(self, parameters: Collection[str]) -> None:
+        """Add a message for every parameter of the address that no page reads."""
+        for key in self.query:
+            if key not in parameters and not key.startswith(_READ_LATER):
+                matches = difflib.get_close_matches(key[:80].lower(), parameters, n=1)
+                hint = f"did you mean {matches[0]}?" if matches else "unknown"
+                self._add_message(f"{shorten(key, 40)!r} in the address is ignored ({hint})")
+
     def _replace(self, key: str, raw_value: str, valid: str, value: Any) -> None:
         self.values[key] = value
         used = "nothing" if value is None else f"{value:,}" if isinstance(value, int) else value
@@ -115,7 +125,7 @@ class QueryReader:
 
 
 def _label(key: str) -> str:
-    return key.replace("_", " ").capitalize()
+    return key.removeprefix("ask_").replace("_", " ").capitalize()
 
 
 def _valid_values(raw_value: str, options: Sequence[str]) -> str:

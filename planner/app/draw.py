@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -14,33 +13,24 @@ from planner.ask import QUESTIONS
 from planner.ask.option import parameters
 from planner.choose.verdicts.answer_lines import AnswerLine
 from planner.describe.files import read_toml
+from planner.describe.layout import Layout
+from planner.describe.model.model import Model
+from planner.describe.workload import Workload
 from planner.errors import PlannerError
 from planner.show.figures.frame import Drawing
 from planner.tables import Table
 
 LABELS = read_toml(Path(__file__).with_name("labels.toml"))
-"""Labels of controls, and of the command line's options and phrases on the pages."""
-_OPTION = re.compile(r"`?--([a-z][a-z-]+)(?![\w-])`?|`([a-z_]+)`")
-
-
-@functools.cache
-def _labels() -> dict[str, str]:
-    """Return the label of the control for every option."""
-    options = (option for question in QUESTIONS.values() for option in parameters(question))
-    labels = {option.name: option.bounds.label.split(" [")[0] for option in options}
-    return labels | {name.replace("-", "_"): label for name, label in LABELS["options"].items()}
+"""Labels of controls."""
+_OPTIONS = (option.name for question in QUESTIONS.values() for option in parameters(question))
+_FIELDS = {*Workload.model_fields, *Layout.model_fields, *Model.model_fields, *_OPTIONS}
+_FIELD = re.compile(rf"(?<![\w.])({'|'.join(sorted(n for n in _FIELDS if '_' in n))})(?![\w.])")
 
 
 def on_page(text: str) -> str:
-    """Call options of the command line by the labels of their controls on the pages."""
-    for command, phrase in LABELS["phrases"].items():
-        text = text.replace(command, phrase)
-
-    def named(match: re.Match[str]) -> str:
-        label = _labels().get((match[1] or match[2]).replace("-", "_"), "")
-        return (label if match[1] else f'"{label}"') if label else match[0]
-
-    return _OPTION.sub(named, text)
+    """Write names of fields as labels of controls, with blanks; leave preferences unnamed."""
+    text = re.sub(r" \(preference \w+\)", "", text)
+    return _FIELD.sub(lambda match: match[0].replace("_", " "), text)
 
 
 def escape(text: str) -> str:

@@ -17,6 +17,7 @@ from planner.describe.machine import Machine
 from planner.describe.model.huggingface.config import from_config
 from planner.describe.model.model import Model
 from planner.errors import CatalogueError, LayoutError, shorten
+from planner.show.job_texts import pack_layout as pack_layout
 
 _MAX_CONFIG_BYTES = 1_000_000
 MAX_LINK = 6000
@@ -24,13 +25,6 @@ MAX_LINK = 6000
 MOST_PINS = 4
 """Most answers that are compared."""
 _MAX_VALUE = 2000
-
-
-def pack_layout(layout: Layout, framework: str) -> str:
-    """Encode a layout and its framework as one word for an address."""
-    fields = layout.model_dump(mode="json", exclude_defaults=True).items()
-    plain = [(name, "+".join(v) if isinstance(v, list) else v) for name, v in fields]
-    return "~".join([framework, *(f"{name}.{value}" for name, value in plain)])
 
 
 def unpack_layout(text: str) -> tuple[Layout, str]:
@@ -88,6 +82,11 @@ class OwnDescription:
     """Name shown on the pages."""
     fields: dict[str, Any] | str
     """The object of a config.json, or the text of a TOML file."""
+
+    @property
+    def file_name(self) -> str:
+        """Name of the file that holds the description."""
+        return f"{self.name}.{'toml' if isinstance(self.fields, str) else 'json'}"
 
     @property
     def text(self) -> str:

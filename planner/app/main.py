@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,11 +12,12 @@ from PIL import Image
 from streamlit.navigation.page import Page
 
 from planner.app import address
-from planner.app.controls import own_runs, page_job
+from planner.app.controls import elsewhere, own_runs, page_job
 from planner.app.controls.page_job import PageRequest
 from planner.app.draw import escape
 from planner.app.views import ask, collectives, fit, learn, lecture, machines, trust
 from planner.app.views.layouts import compare, one_layout
+from planner.errors import PlannerError
 
 PAGES = {
     "fit": fit,
@@ -74,6 +76,9 @@ def open_page(path: str, pages: Mapping[str, Page] | None = None) -> None:
     if request.reader.messages:
         st.warning(escape(" ".join(request.reader.messages)))
     PAGES[path].page(request)
+    with contextlib.suppress(PlannerError):  # the page has reported it
+        if request.job and hasattr(PAGES[path], "elsewhere"):
+            elsewhere.offer(request, PAGES[path].elsewhere(request.job, request.description))
     st.caption("Link to exactly this page:")
     path = "" if path == FIRST else path
     st.code(address.link(path, tuple(PAGES)), language=None, wrap_lines=True)
@@ -95,6 +100,7 @@ def _begin(path: str) -> tuple[PageRequest, dict[str, list[str]]]:
         reader = address.QueryReader(requests[-1].reader.query)
         _read_query(page, reader, requests[-1])
         parameters[page] = [*jobs, *reader.keys]
+    requests[-1].reader.report_unknown({key for keys in parameters.values() for key in keys})
     return requests[-1], parameters
 
 

@@ -17,6 +17,7 @@ from planner.choose.search import Candidates, SearchScope, is_common, is_deep_pi
 from planner.choose.search.expected_time import likely_stalls
 from planner.choose.search.recommendation import recommend_sensible
 from planner.choose.verdicts.fixes import closest_to_fitting, shortage_sentence
+from planner.choose.verdicts.layout_words import layout_words
 from planner.cost.estimate import Estimate, estimate_times
 from planner.cost.memory.footprint import Footprints
 from planner.cost.parts import part
@@ -108,7 +109,7 @@ class PlanPoint:
     def describe(self) -> str:
         """Return layout, framework and step time as a phrase."""
         _, best = self.recommended()
-        return f"{best.layout} [{best.framework}], {step_time(best)}"
+        return f"{best.framework}, {layout_words(best.layout, brief=True)}, {step_time(best)}"
 
     def row(self, reason: str = "", **columns: Any) -> Row:
         """Return a table row: nodes, estimate, extra columns, and the reason last."""

@@ -70,7 +70,7 @@ def node_limit(job: JobSpec, most_nodes: int | None) -> int:
     if most_nodes is not None and most_nodes > available:
         raise LayoutError(
             f"most_nodes = {most_nodes} exceeds the {available} nodes of {job.machine.name}; use "
-            "fewer, or correct num_nodes"
+            "fewer"
         )
     return most_nodes or available
 

@@ -146,7 +146,7 @@ def _dp_of_batch(values: Fields, files: Configuration) -> int:
     """Derive dp from global batch, micro-batch and gradient accumulation."""
     sizes = [values.get(key) for key in ("global_batch", "micro_batch", "grad_accumulation")]
     if None in sizes:
-        raise LayoutError(f"{files.name} does not state the number of ranks; give --nodes")
+        raise LayoutError(f"{files.name} does not state the number of ranks; give the nodes")
     batch, micro, passes = (int(size or 0) for size in sizes)
     if micro < 1 or passes < 1 or batch % (micro * passes):
         raise LayoutError(_batch_message(files, batch, micro, passes, None))
@@ -188,7 +188,7 @@ def _with_micro_batches(fields: Fields, values: Fields, files: Configuration) ->
 def _micro_batch(files: Configuration, batch: int | None, passes: int | None, dp: int) -> int:
     """Derive the micro-batch from global batch, gradient accumulation and dp."""
     if batch is None or passes is None:
-        raise LayoutError(f"{files.name} does not state the micro-batch; give --micro-batch")
+        raise LayoutError(f"{files.name} does not state the micro-batch; give it")
     micro, rest = divmod(batch, dp * max(passes, 1))
     if rest or micro < 1:
         raise LayoutError(_batch_message(files, batch, None, passes, dp))
@@ -201,11 +201,11 @@ def _batch_message(
     """Explain that the global batch is not the product of its factors, with a remedy."""
     sizes = {"micro-batch": micro, "passes": passes, "dp": dp}
     product = " * ".join(f"{name} {size}" for name, size in sizes.items() if size is not None)
-    remedy = "change --global-batch or --micro-batch"
+    remedy = "change the global batch or the micro-batch"
     if micro and dp and batch % (micro * (passes or 1)) == 0:
         replicas = batch // (micro * (passes or 1))
         dp_choice = f"dp = {replicas}" if passes else f"a dp that divides {replicas}"
-        remedy = f"change --nodes to get {dp_choice}, or change --global-batch"
+        remedy = f"change the nodes to get {dp_choice}, or change the global batch"
     multiple = "a multiple of " if None in sizes.values() else ""
     return f"{files.name}: the global batch {batch} is not {multiple}{product}; {remedy}"
 

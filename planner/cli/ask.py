@@ -43,15 +43,21 @@ def _command(question: Question[...]) -> Callable[..., int]:
         job, _ = options_of_job.load(**usual)
         repeated = {name: tuple(values[name] or ()) for name, e in options.items() if e.repeats}
         with waiting("planning jobs"):
-            answer = question.of_job(job, **{name: values[name] for name in options} | repeated)
+            chosen = {name: values[name] for name in options} | repeated
+            answer = question.of_job(job, **chosen)
         if as_json:
             print(answer.to_json())
         elif as_csv:
             print(answer.to_csv(), end="")
         else:
-            from planner.show.terminal import console, show
+            from planner.show.job_texts import address
+            from planner.show.terminal import console, print_link, show
 
             show(answer, console())
+            described = options_of_job.description(**usual)
+            changed = {f"ask_{name}": v for name, v in chosen.items() if v not in (None, ())}
+            link = address(described, "ask", question=answer.question, answer=1, **changed)
+            print_link(link, console())
         return FITS if answer.found else NOTHING_FITS
 
     job_options, *outputs, _ = inspect.signature(command, eval_str=True).parameters.values()

@@ -266,4 +266,6 @@ def compare_command(
         precision=precision,
     )
     print(json.dumps(comparison_dict(result), indent=1) if as_json else comparison_text(result))
+    if not as_json and not result.doubts:
+        print("to correct estimates: `planner plan ... --measured FILE`, with what --json prints")
     return REFUSED_ROWS if result.doubts else FITS

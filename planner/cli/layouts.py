@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from planner.choose.plan import Plan
     from planner.cost.estimate import Estimate
     from planner.cost.scenario import Scenario
+    from planner.describe.machine import Machine
     from planner.job import Job
     from planner.show.measured_runs import LearnedAnswer
     from planner.training.whole_training import WholeTraining
@@ -54,9 +55,10 @@ def plan_command(
     as_csv: AsCsv = False,
 ) -> int:
     """Search every layout: which strategy fits, how much memory, how long a step."""
+    from planner.show.job_texts import address
     from planner.show.measured_runs import LearnedAnswer
     from planner.show.plan_report import Detail, show_plan
-    from planner.show.terminal import console
+    from planner.show.terminal import console, print_link
 
     job, learned = options.load(training=training.fields())
     with waiting("searching layouts"):
@@ -72,6 +74,8 @@ def plan_command(
     else:
         detail: Detail = "lines" if quiet else "all" if explained else "screen"
         show_plan(answer, console(), lessons.lines(), detail)
+        if not quiet:
+            print_link(address(options.description()), console())
     return FITS if answer.fits else NOTHING_FITS
 
 
@@ -112,7 +116,20 @@ def estimate_command(
         print(answer.table().to_csv(), end="")
     else:
         report.show()
+        _print_link(options, scenario.machine, answer)
     return FITS if answer.fits else NOTHING_FITS
+
+
+def _print_link(options: LayoutOptions, machine: Machine, answer: Estimate) -> None:
+    """Print the explorer's address of a layout, unless it was read from files."""
+    from planner.show.job_texts import address, pack_layout
+    from planner.show.terminal import console, print_link
+
+    job, layout = options.description(), answer.layout
+    workload = {**job.workload, "global_batch": layout.global_batch}
+    sized = job.replaced(nodes=-(-layout.world // machine.node.num_devices), workload=workload)
+    packed = pack_layout(layout, answer.framework)
+    print_link("" if options.files else address(sized, "layout", layout=packed), console())
 
 
 def _training(
@@ -226,6 +243,7 @@ def simulate_command(
         show_simulation(step, machine, console())
         if trace is not None:
             print(f"\nThe trace is in {trace}: open it at ui.perfetto.dev or in chrome://tracing.")
+        _print_link(options, machine, step.estimate)
     return FITS if step.estimate.fits else NOTHING_FITS
 
 

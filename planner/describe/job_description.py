@@ -75,7 +75,7 @@ class JobDescription(Description):
         """Load the machine with overrides and memory left free, or the job's part of one node."""
         if self.devices is not None and self.nodes > 1:
             raise LayoutError(
-                f"--devices {self.devices} uses part of one node, but --nodes is {self.nodes}; "
+                f"devices = {self.devices} is part of one node, but nodes = {self.nodes}; "
                 "leave one out"
             )
         return vary(self.load_whole_machine(), (), self.leave_free, self.devices)

@@ -194,7 +194,7 @@ def machine_page(machine: Machine) -> list[Block]:
         *([Line(f"measured runs: {machine.evidence}")] if machine.evidence else []),
         replace(
             numbers,
-            records=(*numbers.records, *_efficiency_records(machine)),
+            records=(*numbers.records, *efficiency_records(machine)),
             title=f"{len(numbers.records)} numbers, of which {assumed} are assumed",
             folded=True,
         ),
@@ -205,7 +205,7 @@ def machine_page(machine: Machine) -> list[Block]:
     ]
 
 
-def _efficiency_records(machine: Machine) -> Iterator[Record]:
+def efficiency_records(machine: Machine) -> Iterator[Record]:
     """Yield the efficiency of every network by node count."""
     for network in machine.all_networks:
         curve = network.efficiency

@@ -56,8 +56,8 @@ def print_tables(plan: Plan, out: Console) -> None:
     no_files = re.compile(rf"No files can be written for (the recommended layout|{name}):")
     unwritable = any(map(no_files.match, plan.notes))
     emit = "planner emit ... (its files), " if plan.fits and not unwritable else ""
-    why = "why, and why no files can be written for this layout" if unwritable else "why"
-    print_answer([AnswerLine("Next", f"{emit}planner plan ... --explain ({why})")], out)
+    why = " (why no files can be written)" if unwritable else ""
+    print_answer([AnswerLine("Next", f"{emit}planner plan ... --explain{why}")], out)
 
 
 def print_answer(lines: Iterable[AnswerLine], out: Console) -> None:

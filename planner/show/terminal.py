@@ -58,6 +58,12 @@ def print_notes(notes: Iterable[str], out: Console) -> None:
         out.print(Text(f"- {note}"))
 
 
+def print_link(link: str, out: Console) -> None:
+    """Print the explorer's address of an answer, in one piece; nothing without one."""
+    if link:
+        out.print(Text(f"Link:   {link} (planner app)"), soft_wrap=True)
+
+
 def print_table(table: Table, out: Console) -> None:
     """Print a table; columns that do not fit are printed below their rows."""
     if table.title:

@@ -78,7 +78,9 @@ def queue_sentence(plan: Plan) -> str:
     if not plan.queues:
         return f"No queue of {plan.machine} is known to admit {nodes}."
     queues = ", ".join(
-        f"{q.name} (up to {q.max_hours:g} h{', by request' * q.on_request})" for q in plan.queues
+        f"{q.name} (up to {q.max_hours:g} h{', by request' * q.on_request}"
+        f"{f'; {q.note}' * (q.on_request and bool(q.note))})"
+        for q in plan.queues
     )
     return f"Queues that admit {nodes}: {queues}."
 

@@ -193,18 +193,18 @@ class _Campaign:
     def _notes(self) -> list[str]:
         options, notes = self.training, []
         if self.input is None:
-            notes.append("No dataset is stated: waiting for data is not counted (--dataset).")
+            notes.append("No dataset is stated: waiting for data is not counted.")
         elif self.input.exposed_s > _MIN_WAIT * self.estimate.step_time_s:
             notes.append(
                 f"Steps wait {format_seconds(float(self.input.exposed_s))} for their data: the "
                 f"slowest part of the input is {self.input.bound}."
             )
         if not options.evaluation.every_steps:
-            notes.append("No evaluation is stated, and none is counted (--evaluate-every).")
+            notes.append("No evaluation is stated, and none is counted.")
         if options.failures.per_device_hour is None:
             notes.append(
                 "Interruptions are as frequent per device as those of Llama 3 405B, 419 in 54 days "
-                "on 16,384 devices (--failures)."
+                "on 16,384 devices."
             )
         if not math.isfinite(self.jobs.jobs) and self.queue is not None:
             notes.append(
@@ -217,8 +217,8 @@ class _Campaign:
     def _power_notes(self) -> list[str]:
         pue, power = self.training.charges.pue, self.power
         if power is None:
-            return ["Node power is unknown, so energy is not estimated; state it (--node-power)."]
-        centre = f"times a PUE of {pue:g}" if pue > 1 else "without the centre's overhead (--pue)"
+            return ["Node power is unknown, so energy is not estimated; state it."]
+        centre = f"times a PUE of {pue:g}" if pue > 1 else "without the centre's overhead"
         return [f"A node draws {power.watts:,.0f} W, {power.how}; {centre}."]
 
 

@@ -20,8 +20,8 @@ from streamlit.testing.v1 import AppTest
 
 from planner.app import link
 from planner.app.cached import kept_batch
-from planner.app.controls.page_job import SHORT_NAMES, YOURS
-from planner.app.draw import escape, on_page
+from planner.app.controls.page_job import PARAMETERS, YOURS
+from planner.app.draw import escape
 from planner.app.main import PAGES
 from planner.app.views.trust import _object, _scored, _text
 from planner.choose.preferences import preferences
@@ -525,7 +525,6 @@ def test_files_that_cannot_be_written_are_a_sentence_and_the_next_that_can_are_o
 
 
 def test_config_forbids_reporting_and_the_outside() -> None:
-    import tomllib
 
     path = ROOT / ".streamlit" / "config.toml"
     config = tomllib.loads(path.read_text())
@@ -554,7 +553,7 @@ def test_controls_ask_every_field_of_the_workload_and_of_a_layout() -> None:
     app = _app()
     kinds = ("number_input", "selectbox", "text_input", "multiselect", "text_area", "checkbox")
     shown = {item.key for kind in kinds for item in app.get(kind)}
-    fields = {SHORT_NAMES.get(name, name) for name in Workload.model_fields}
+    fields = {PARAMETERS.get(name, name) for name in Workload.model_fields}
     assert fields | {"model", "machine", "nodes", "frameworks", "set", "top"} <= shown
     app = _app("layout")
     labels = {item.label for kind in kinds for item in app.get(kind)}
@@ -738,7 +737,7 @@ def test_machines_names_numbers_as_they_are_set() -> None:
     assert "device.memory_bytes" in names
     machine = load_machine("polaris")
     for name in names:
-        if not name.startswith("network efficiency by nodes") and "[" not in name:
+        if not name.startswith("network.efficiency by nodes") and "[" not in name:
             override_fields(machine, (f"{name}={_value_of(machine, name)!r}",))
 
 
@@ -805,43 +804,21 @@ def test_layouts_of_a_high_risk_are_marked() -> None:
     assert any("Risky: out-of-memory risk above" in each.value for each in app.caption)
 
 
-def test_pages_speak_of_their_own_controls() -> None:
-    for text, on_the_page in (
-        ("waiting is not counted (--dataset).", "waiting is not counted (Dataset)."),
-        ("none is counted (--evaluate-every).", "none is counted (Steps per evaluation)."),
-        (
-            "need more jobs than `most_jobs`",
-            'need more jobs than "Largest number of jobs in a row"',
-        ),
-        ("choose another with --network sockets", "choose another with Network sockets"),
-        ("--global-batch-size of Megatron", "--global-batch-size of Megatron"),
-        ("`unknown`, --unknown", "`unknown`, --unknown"),
-    ):
-        assert on_page(text) == on_the_page
-    app = _app(model="gpt2", nodes="1", batch="64", seq="1024", tokens="1B", view="Whole training")
-    said = " ".join(str(e.value) for e in (*app.markdown, *app.caption)).replace("\\", "")
-    assert "not counted (Dataset)" in said
-    assert "Steps per evaluation" in said
-    for page in _PAGES:
-        app = _app(page)
-        shown = [str(e.value) for kind in ("markdown", "caption", "info") for e in app.get(kind)]
-        helps = [getattr(e, "help", "") or "" for e in (*app.number_input, *app.selectbox)]
-        for text in (*shown, *helps):
-            assert not re.search(r"--[a-z]|planner [a-z]+ -|command line", text), (page, text)
+def test_unknown_parameters_of_an_address_are_told() -> None:
+    app = _app(modle="gpt2", nodes="2")
+    [message] = [each.value.replace("\\", "") for each in app.warning]
+    assert message == "'modle' in the address is ignored (did you mean model?)."
+    # those of other pages, questions and machines are known
+    app = _app(op="broadcast", ask_days="3", network="sockets", idea="Pipeline", kept_config="x")
+    assert not app.warning
 
 
-def test_labels_of_options_are_those_of_controls() -> None:
-    drawn = set()
-    for page in ("fit", "layout", "ask"):
-        app = _app(page, machine="polaris", tokens="1B", view="Whole training")
-        for kind in ("number_input", "selectbox", "text_input", "text_area", "multiselect"):
-            drawn |= {item.label.split(" [")[0] for item in app.get(kind)}
-        drawn |= {item.label for item in app.checkbox}
-    table = tomllib.loads((ROOT / "planner" / "app" / "labels.toml").read_text())
-    assert set(table["options"].values()) - drawn <= {"Network"}
-    # only machines with several networks have that control
-    program = "\n".join(path.read_text() for path in (ROOT / "planner").rglob("*.py"))
-    joined = " ".join(re.sub(r'"\s*\n\s*f?"', "", program).split())
-    for phrase in table["phrases"]:
-        start = phrase.split("config.json")[0].split(", planner")[0]
-        assert start in joined, phrase
+def test_queues_are_described_alike_on_all_pages() -> None:
+    def words(page: str) -> str:
+        app = _app(page, model="gpt2", nodes="1", batch="64", seq="1024")
+        texts = [each.value for each in app.caption]
+        return " ".join([*texts, *(each.value.to_string() for each in app.dataframe)])
+
+    for page in ("fit", "machines"):
+        assert "72 h, by request" in words(page)
+        assert "may be killed by demand jobs" in words(page)

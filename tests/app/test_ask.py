@@ -11,7 +11,9 @@ pytest.importorskip("plotly")
 
 from streamlit.testing.v1 import AppTest
 
-from planner.app.draw import escape
+import planner
+from planner.app.draw import LABELS, escape
+from planner.app.views.ask import AT_ONCE
 from planner.ask import QUESTIONS
 from planner.ask.option import parameters
 from planner.describe.workload import Workload
@@ -45,7 +47,30 @@ def test_every_parameter_is_a_control(name: str) -> None:
     keys = {one.key for one in (*app.number_input, *app.selectbox, *app.checkbox, *app.text_input)}
     own = {one.name for one in parameters(QUESTIONS[name])} - {"nodes"}
     assert {f"ask_{each}" for each in own} <= keys
-    assert "An answer takes some seconds" in app.info[0].value
+    waits = [each for each in app.info if "An answer takes some seconds" in each.value]
+    assert bool(waits) == (name not in AT_ONCE)
+
+
+def test_quick_questions_are_answered_on_opening_and_stand_first() -> None:
+    app = _page()
+    assert app.selectbox(key="question").value == AT_ONCE[0]
+    assert not [each for each in app.button if each.key == "ask_start"]
+    call = QUESTIONS[AT_ONCE[0]]
+    answer = call("gpt2", "polaris", workload=_WORKLOAD, nodes=2, against=("dgx-h100",))
+    assert app.success[0].value == escape(answer.verdict)
+    # a change of the job is answered, too
+    app.number_input(key="nodes").set_value(1).run()
+    assert "1 node" in app.success[0].value
+
+
+def test_questions_are_sentences() -> None:
+    sentences = LABELS["questions"]
+    assert sentences.keys() == QUESTIONS.keys()
+    assert all(each.endswith("?") and len(each.split()) > 3 for each in sentences.values())
+    assert len(set(sentences.values())) == len(sentences)
+    options = _page().selectbox(key="question").options
+    assert sorted(options) == sorted(sentences.values())
+    assert options[: len(AT_ONCE)] == [sentences[name] for name in AT_ONCE]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +90,8 @@ def test_an_answer_is_that_of_the_call(
     name: str, query: dict[str, str], own: dict[str, object]
 ) -> None:
     app = _page(question=name, **query)
-    app.button(key="ask_start").click().run()
+    if name not in AT_ONCE:
+        app.button(key="ask_start").click().run()
     assert not app.exception
     answer = QUESTIONS[name]("gpt2", "polaris", workload=_WORKLOAD, **own)
     assert app.success[0].value == escape(answer.verdict)
@@ -73,7 +99,7 @@ def test_an_answer_is_that_of_the_call(
 
 
 def test_another_job_waits_to_be_asked() -> None:
-    app = _page(question="host")
+    app = _page(question="nodes", ask_most_nodes="3")
     app.button(key="ask_start").click().run()
     assert app.success
     app.number_input(key="nodes").set_value(1).run()
@@ -82,7 +108,7 @@ def test_another_job_waits_to_be_asked() -> None:
 
 
 def test_an_answer_is_in_the_address_until_the_question_changes() -> None:
-    app = _page(question="host")
+    app = _page(question="batch")
     assert "answer" not in app.query_params
     app.button(key="ask_start").click().run()
     assert "1" in app.query_params["answer"]
@@ -90,19 +116,19 @@ def test_an_answer_is_in_the_address_until_the_question_changes() -> None:
     assert "answer=1" in link
     verdict = app.success[0].value
     # the link alone answers, in a session of its own
-    assert _page(question="host", answer="1").success[0].value == verdict
+    assert _page(question="batch", answer="1").success[0].value == verdict
     app.selectbox(key="question").set_value("scaling").run()
     assert "answer" not in app.query_params
     assert "An answer takes some seconds" in app.info[0].value
 
 
 def test_an_option_changed_with_the_click_is_in_the_answer() -> None:
-    app = _page(question="zero", answer="1")
-    app.checkbox(key="ask_alone").check()
+    app = _page(question="scaling", ask_most_nodes="2", answer="1")
+    app.selectbox(key="ask_kind").set_value("weak")
     app.button(key="ask_start").click().run()
-    assert app.success[0].value == escape(
-        QUESTIONS["zero"]("gpt2", "polaris", workload=_WORKLOAD, alone=True, nodes=2).verdict
-    )
+    options = {"kind": "weak", "nodes": 2, "most_nodes": 2}
+    answer = QUESTIONS["scaling"]("gpt2", "polaris", workload=_WORKLOAD, **options)
+    assert app.success[0].value == escape(answer.verdict)
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
@@ -120,7 +146,6 @@ def test_controls_are_labelled_with_words(name: str) -> None:
 
 def test_what_cannot_be_asked_is_one_sentence() -> None:
     app = _page(question="machine", ask_against="nowhere")
-    app.button(key="ask_start").click().run()
     assert not app.exception
     assert "unknown machine 'nowhere'" in app.error[0].value
 
@@ -135,14 +160,19 @@ def test_the_address_states_question_and_controls() -> None:
 
 
 def test_wishes_that_cannot_be_are_said() -> None:
-    app = _page(question="everything", ask_most_nodes="-3")
+    app = _page(question="everything", ask_against="vsc-5")
     assert not app.exception
-    assert app.selectbox(key="question").value == "nodes"
+    assert app.selectbox(key="question").value == AT_ONCE[0]
     assert any("everything" in each.value for each in app.warning)
 
 
-def test_options_are_called_as_their_fields_are() -> None:
-    app = _page(question="cheapest")
-    said = next(each.value for each in app.caption if "node-hours" in each.value)
-    assert 'need more jobs than "Largest number of jobs in a row" are skipped' in said
-    assert "`" not in said
+def test_nodes_and_scaling_give_one_number_of_a_node_count() -> None:
+    """Both are of the recommended layout, as the first page is."""
+    job = {"workload": _WORKLOAD, "most_nodes": 4}
+    scaled, sized = (QUESTIONS[name]("gpt2", "polaris", **job) for name in ("scaling", "nodes"))
+    steps = [{row["nodes"]: row["step_time_s"] for row in each.rows} for each in (scaled, sized)]
+    both = steps[0].keys() & steps[1].keys()
+    assert len(both) > 1
+    for nodes in both:
+        plan = planner.plan("gpt2", "polaris", nodes=nodes, workload=_WORKLOAD)
+        assert steps[0][nodes] == steps[1][nodes] == plan.recommended.step_time_s

@@ -113,8 +113,8 @@ def test_what_is_typed_goes_along_however_soon_a_link_is_clicked(
     job["tokens"] = "7B"
     assert typed("textbox", "Train on [tokens]", "7B", "Questions") == job
     # what only one page asks stands in the address of that page, and waits there
-    assert typed("spinbutton", "Largest node count", "5", "One layout") == job
-    assert _asked(here.go("Questions").page.url) == {**job, "ask_most_nodes": "5"}
+    assert typed("textbox", "Other machines", "vsc-5", "One layout") == job
+    assert _asked(here.go("Questions").page.url) == {**job, "ask_against": "vsc-5"}
 
 
 def test_a_layout_changed_by_hand_keeps_the_batch(window: Callable[[], Any]) -> None:
@@ -139,9 +139,29 @@ def test_unknown_values_of_a_link_are_said(window: Callable[[], Any]) -> None:
 
 
 def test_an_answer_survives_a_reload(window: Callable[[], Any]) -> None:
-    here = window().open("ask?model=gpt2&nodes=2&batch=64&seq=1024&question=host")
+    here = window().open("ask?model=gpt2&nodes=2&batch=64&seq=1024&question=nodes&ask_most_nodes=4")
     here.page.get_by_role("button", name="Answer", exact=True).click()
     verdict = here.says("gpt2")
     assert _asked(here.page.url)["answer"] == "1"
     here.page.reload()
     assert here.settle().says("gpt2") == verdict
+    # a quick question needs no click; Back shows the answer before it
+    here.pick("Question", "What fills the device memory")
+    assert here.says("GiB") != verdict
+    assert _asked(here.settle().page.url)["question"] == "memory"
+    here.page.reload()
+    here.settle().says("GiB")
+    assert here.back().says("gpt2") == verdict
+
+
+def test_the_command_of_a_page_is_folded_and_copied(window: Callable[[], Any]) -> None:
+    here = window().open("?model=gpt2&nodes=2&batch=64")
+    command = here.page.get_by_text("planner plan gpt2 --machine polaris --nodes 2")
+    assert not command.first.is_visible()
+    here.page.get_by_text("The same in a terminal or in Python").click()
+    command.first.wait_for()
+    # what is shown last is still the link
+    assert _link(here) == here.page.url
+    # an unknown parameter is told
+    there = window().open("?modle=gpt2")
+    assert "did you mean model?" in there.says("modle")

@@ -76,7 +76,7 @@ def test_a_machine_without_disks_has_no_rows_of_them() -> None:
 def test_what_is_unknown_is_said_with_its_remedy() -> None:
     answer = ask.data("gpt2", "vsc-5", most_nodes=1, **OWN)
     [said] = [note for note in answer.notes if "states no rate" in note]
-    setting = said.rpartition("--set ")[2].rstrip(").")
+    setting = said.rpartition("such as ")[2].rstrip(").")
     stated = planner.load_machine("vsc-5", (setting,))
     again = ask.data("gpt2", stated, most_nodes=1, **OWN)
     assert "file system, " in said

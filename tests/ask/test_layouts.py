@@ -196,7 +196,7 @@ def test_a_batch_far_from_any_that_ranks_share_is_named() -> None:
     job = SHORT.replaced(global_batch=20)
     answer = ask.zero("gpt2-xl", "aurora", nodes=4, alone=True, frameworks="fsdp2", workload=job)
     assert not answer.found
-    assert "its 48 ranks do not share 20 sequences: try --global-batch 48" in answer.verdict
+    assert "its 48 ranks do not share 20 sequences: try a batch of 48" in answer.verdict
 
 
 @pytest.mark.parametrize(("machine", "nodes", "batch"), [("aurora", 1, 60), ("summit", 2, 60)])

@@ -198,7 +198,7 @@ def test_hundreds_of_short_jobs_are_no_answer() -> None:
     count = found.asked["fewest"]["sure"]
     assert count >= 10
     assert rows[count]["jobs"] <= 100
-    assert "At most 100 jobs in a row (most_jobs)." in found.notes
+    assert "At most 100 jobs in a row." in found.notes
     more = ask.deadline("llama-3-8b", "polaris", most_jobs=1000, **asked)
     # debug queues are for trying, however many jobs may be
     assert more.asked["fewest"]["likely"] >= 10

@@ -52,11 +52,11 @@ def test_deepspeed_takes_one_pass_where_one_size_stands_alone() -> None:
     ("sizes", "options", "words"),
     [
         (SIZES + PASSES, {"nodes": 1}, r"64 is not micro-batch 2 \* passes 4 \* dp 4; change "
-         "--nodes to get dp = 8, or change --global-batch"),
-        (SIZES, {"nodes": 3}, r"64 is not a multiple of micro-batch 2 \* dp 12; change --nodes "
+         "the nodes to get dp = 8, or change the global batch"),
+        (SIZES, {"nodes": 3}, r"64 is not a multiple of micro-batch 2 \* dp 12; change the nodes "
          "to get a dp that divides 32"),
-        (SIZES, {}, "ds.json does not state the number of ranks; give --nodes"),
-        ('"train_batch_size": "auto",', {"nodes": 1}, "give --micro-batch"),
+        (SIZES, {}, "ds.json does not state the number of ranks; give the nodes"),
+        ('"train_batch_size": "auto",', {"nodes": 1}, "the micro-batch; give it"),
         (SIZES, {"nodes": 0}, "nodes = 0"),
     ],
 )  # fmt: skip

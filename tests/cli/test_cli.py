@@ -249,7 +249,7 @@ def test_a_part_of_a_node(capsys: Captured) -> None:
     assert (code, json.loads(out)["num_devices"]) == (FITS, 1)
     code, out, err = run(capsys, *f"plan {job} --nodes 2".split())
     assert (code, out) == (2, "")
-    assert "--devices 1 uses part of one node" in err
+    assert "devices = 1 is part of one node, but nodes = 2" in err
 
 
 def test_a_utilisation_beyond_the_usual_says_of_what_it_is(capsys: Captured) -> None:

@@ -30,7 +30,7 @@ def test_the_text_names_it(capsys: Captured, line: str) -> None:
     explained = ["--explain"] * (line == PLAN)
     out = run(capsys, *line.split(), "--dataset", "openwebtext", *explained)[1]
     assert "The whole training takes" in out
-    assert "No evaluation is stated, and none is counted (--evaluate-every)." in out
+    assert "No evaluation is stated, and none is counted." in out
     assert "No dataset is stated" not in out
 
 

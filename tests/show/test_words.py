@@ -106,7 +106,10 @@ def test_a_long_training_is_cut_into_the_longest_jobs(plan: Plan) -> None:
     longest = max(open_ones, key=lambda queue: queue.max_hours)
     jobs = f"at least {-(-hours // longest.max_hours):,.0f} jobs in {longest.name}"
     assert jobs in cost_sentence(steps, plan.best)
-    assert "preemptable (up to 72 h, by request)" in words.queue_sentence(plan)
+    assert (
+        "preemptable (up to 72 h, by request; may be killed by demand jobs)"
+        in words.queue_sentence(plan)
+    )
     on_request = replace(steps, queues=tuple(q for q in plan.queues if q.on_request))
     assert "jobs in preemptable, 72 h, by request." in cost_sentence(on_request, plan.best)
     no_queue = replace(steps, queues=())

@@ -6,6 +6,7 @@ import enum
 import typing
 from typing import Any
 
+from planner.app.draw import on_page
 from planner.describe.base import Description, field_docs
 
 _MAX_VALUE = 10_000_000.0
@@ -82,7 +83,7 @@ def widget(
 ) -> Any:
     """Draw a widget for a field, with `value` at first; None: the session state has its value."""
     label = label or name.replace("_", " ")
-    kind, text = kind_of(description, name), field_docs(description)[name]
+    kind, text = kind_of(description, name), on_page(field_docs(description)[name])
     settings: dict[str, Any] = {"key": key, "help": text}
     if kind is Kind.CHOICE:
         options = options or options_of(description, name)

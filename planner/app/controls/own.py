@@ -8,7 +8,7 @@ from typing import Any
 import streamlit as st
 
 from planner.app import address, link
-from planner.app.controls.page_job import OWN_PARAMETER, SHORT_NAMES, YOURS, PageJob
+from planner.app.controls.page_job import OWN_PARAMETER, YOURS, PageJob
 from planner.app.draw import escape, refuse
 from planner.app.link import OwnDescription
 from planner.choose.planning import estimate
@@ -20,6 +20,7 @@ from planner.describe.configurations.reading import read_configuration_text
 from planner.describe.model.huggingface.hub import fetch_config, parse_hub_name
 from planner.emitters.batch_job import slug
 from planner.errors import CatalogueError, PlannerError, shorten
+from planner.show.job_texts import PARAMETERS, word_of
 from planner.units import format_count
 
 _FILES = {
@@ -209,16 +210,10 @@ def query_of_files(texts: Mapping[str, str], job: PageJob) -> tuple[address.Quer
     ):
         notes.append(_NOT_CARRIED)
     query = {
-        SHORT_NAMES.get(k, k): _word(v)
+        PARAMETERS.get(k, k): word_of(v)
         for k, v in dict(completed.workload).items()
         if v is not None
     }
     query["nodes"] = str(-(-completed.layout.world // job.machine.node.num_devices))
     query["layout"] = link.pack_layout(completed.layout, shown.framework)
     return query, (*completed.notes, *notes)
-
-
-def _word(value: Any) -> str:
-    if isinstance(value, tuple):
-        return ",".join(map(str, value))
-    return f"{value:g}" if value == 0 and not isinstance(value, bool) else str(value)

@@ -48,7 +48,9 @@ def with_own_runs(request: PageRequest) -> PageRequest:
         request.reader.messages.append(f"Your own runs are left out: {error.plain}.")
         return request
     digest = hashlib.sha256(text.encode()).hexdigest()
-    return dataclasses.replace(request, job=job.replaced(runs=digest, learned=learned))
+    described = request.description.replaced(measured=(name,))
+    learned_job = job.replaced(runs=digest, learned=learned)
+    return dataclasses.replace(request, job=learned_job, description=described)
 
 
 def _whole_machine(job: PageJob) -> Machine:

@@ -16,6 +16,7 @@ from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.planning import TOP
 from planner.choose.preferences import preferences
 from planner.describe.catalogue import aliases, load_framework, load_machine, load_model, names
+from planner.describe.job_description import JobDescription
 from planner.describe.machine import Machine
 from planner.describe.machine.variants import (
     MAX_FREE_PERCENT,
@@ -35,6 +36,7 @@ from planner.describe.workload import (
 from planner.emitters.batch_job import slug
 from planner.errors import CatalogueError, PlannerError
 from planner.evidence.learning import Learned
+from planner.show.job_texts import PARAMETERS
 
 _HUB_CACHE_S = 60
 """Seconds after which the hub is queried again for a name, known or not."""
@@ -56,8 +58,6 @@ def _answer(name: str) -> Model | str:
         return error.plain
 
 
-SHORT_NAMES = {"global_batch": "batch", "sequence_length": "seq", "lora_rank": "lora"}
-"""Workload fields that have another name in the address."""
 YOURS = "yours"
 """Option that stands for the user's own model or machine."""
 OWN_PARAMETER = {"model": "config", "machine": "profile"}
@@ -130,14 +130,16 @@ class PageRequest:
     job: PageJob | None
     problem: str = ""
     """Why the query does not describe a job."""
+    description: JobDescription = field(default=JobDescription(model="", machine=""))
+    """The job as a user would write it, with the names of own files."""
 
 
 def read(reader: QueryReader) -> PageRequest:
     """Read the job that the query describes."""
     model: Model = _described(reader, "model", "llama-3-8b")
     machine: Machine = _described(reader, "machine", "polaris")
-    machine = reader.checked("set", lambda text: override_fields(machine, tuple(text.splitlines())))
     machine = _on_network(reader, machine)
+    machine, overrides = reader.checked("set", lambda text: _overridden(machine, text))
     free = reader.number("free", 0, MAX_FREE_PERCENT, 0)
     machine = reserve_memory(machine, free)
     devices = reader.number("devices", 0, machine.node.num_devices, 0)
@@ -166,7 +168,39 @@ def read(reader: QueryReader) -> PageRequest:
         job = PageJob(model, machine, workload=workload, **choices)
     except PlannerError as error:
         return PageRequest(reader, None, error.plain)
-    return PageRequest(reader, job)
+    return PageRequest(reader, job, description=_describe(reader, job, overrides))
+
+
+def _overridden(machine: Machine, text: str) -> tuple[Machine, tuple[str, ...]]:
+    """Return the machine with overrides, one a line, and their lines."""
+    lines = tuple(text.splitlines())
+    return override_fields(machine, lines), lines
+
+
+def _describe(reader: QueryReader, job: PageJob, overrides: tuple[str, ...]) -> JobDescription:
+    """Describe a job as a user would: batch, sequence, and what differs from the defaults."""
+    shape = {"sequence_length": job.workload.sequence_length}
+    shape["global_batch"] = job.workload.global_batch
+    return JobDescription(
+        model=_name(reader, "model"),
+        machine=_name(reader, "machine"),
+        nodes=job.nodes,
+        devices=job.devices or None,
+        network=reader.values.get("network", ""),
+        set=overrides,
+        leave_free=job.free,
+        frameworks=tuple(each.name for each in job.frameworks),
+        tolerance=None if round(100 * job.tolerance) == _TOLERANCE else job.tolerance,
+        exact=job.exact,
+        workload={**shape, **job.workload.model_dump(exclude_defaults=True)},
+    )
+
+
+def _name(reader: QueryReader, kind: str) -> str:
+    """Return the name of the model or machine, or of the user's own file."""
+    if reader.values[kind] == YOURS:
+        return link.unpack_own(reader.query[OWN_PARAMETER[kind]]).file_name
+    return str(reader.values[kind])
 
 
 def follow(query: Query, changed: set[str]) -> None:
@@ -186,7 +220,7 @@ def follow(query: Query, changed: set[str]) -> None:
             # kept, so that it can be chosen again
             query[f"kept_{parameter}"] = query.pop(parameter)
     jobs = {"network", "set", "free", "devices", "nodes", "frameworks", SWITCHES, *OWN_PARAMETER}
-    if changed & {*jobs, *(SHORT_NAMES.get(f, f) for f in Workload.model_fields)}:
+    if changed & {*jobs, *(PARAMETERS.get(f, f) for f in Workload.model_fields)}:
         # a layout belongs to the job it was chosen for
         query.pop(_LAYOUT, None)
 
@@ -262,7 +296,7 @@ def _on_network(reader: QueryReader, machine: Machine) -> Machine:
 
 def _field(reader: QueryReader, name: str, model: Model, machine: Machine) -> Any:
     """Read a workload field; its default depends on the model and the machine."""
-    key, usual = SHORT_NAMES.get(name, name), Workload.model_fields[name].default
+    key, usual = PARAMETERS.get(name, name), Workload.model_fields[name].default
     least, most = bounds(Workload, name)
     if name == "tokens":
         return reader.checked(key, lambda text: parse_tokens(text) if text.strip() else 0.0)

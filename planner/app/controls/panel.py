@@ -12,7 +12,6 @@ from planner.app.controls.own import changes, own_description
 from planner.app.controls.page_job import (
     MOST_LAYOUTS,
     MOST_TOLERANCE,
-    SHORT_NAMES,
     YOURS,
     PageJob,
     PageRequest,
@@ -25,6 +24,7 @@ from planner.describe.catalogue import names
 from planner.describe.machine import Machine
 from planner.describe.machine.variants import MAX_FREE_PERCENT
 from planner.describe.workload import Workload
+from planner.show.job_texts import PARAMETERS
 from planner.units import format_bytes, format_count
 
 ROW = "job_row"
@@ -90,7 +90,7 @@ def choice_box(place: Any, kind: str) -> None:
 def _workload(place: Any, name: str, **more: Any) -> None:
     """Draw the control of a workload field."""
     label = _LABELS.get(name, name.replace("_", " ").capitalize())
-    key = SHORT_NAMES.get(name, name)
+    key = PARAMETERS.get(name, name)
     if name in _TEXT_FIELDS:
         label, most, example, help_text = _TEXT_FIELDS[name]
         place.text_input(label, key=key, max_chars=most, placeholder=example, help=help_text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from planner.app.address import QueryReader
+from planner.app.draw import on_page
 from planner.describe.catalogue import load_framework
 from planner.describe.framework.switches import split_name
 from planner.describe.machine import Machine
@@ -47,7 +48,7 @@ def help_of(
     if not frameworks:
         return "What users of a framework turn on, such as torch.compile: choose frameworks first."
     words = _offered(frameworks, machine, model, workload)
-    lines = [f"- `{word}`: {effect}" for word, effect in words]
+    lines = [f"- `{word}`: {on_page(effect)}" for word, effect in words]
     about = "What is turned on, as FRAMEWORK+SWITCH; another value is typed."
     return "\n".join([about, "", *lines]) if lines else "None of these frameworks has switches."
 

@@ -1,4 +1,4 @@
-"""Page 3: questions that need many plans, with controls, a verdict, a table and a figure."""
+"""Page 3: questions about the job, with controls, a verdict, a table and a figure."""
 
 from __future__ import annotations
 
@@ -11,18 +11,27 @@ import streamlit as st
 
 from planner.app import address, cached
 from planner.app.address import QueryReader
+from planner.app.controls.elsewhere import texts
 from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.controls.panel import ROW, controls
-from planner.app.draw import announce, draw, draw_table, escape, in_rows, on_page, refuse
+from planner.app.draw import LABELS, announce, draw, draw_table, escape, in_rows, refuse
 from planner.ask import QUESTIONS, Answer
 from planner.ask.option import Parameter, parameters
+from planner.describe.job_description import JobDescription
 from planner.errors import PlannerError
 from planner.show.answers import answer_table
 from planner.show.figures.curves import answer_figure
+from planner.show.job_texts import arguments
 
 TITLE = "Questions"
 _QUESTION, _ANSWER = "question", "answer"
-_FIRST = next(iter(QUESTIONS))
+AT_ONCE = (
+    *("machine", "zero", "memory", "largest-batch", "offload", "buckets"),
+    *("host", "data", "checkpoints", "network"),
+)
+"""Questions that are answered on opening: they take about a second; the others many plans."""
+_SENTENCES = {name: LABELS["questions"][name] for name in (*AT_ONCE, *QUESTIONS)}
+"""Questions as sentences, those that are answered at once first."""
 _INITIAL_VALUES: dict[str, Any] = {
     "days": 30.0,
     "against": "dgx-h100",
@@ -37,7 +46,7 @@ _COLUMNS = 4
 def read_query(reader: QueryReader, job: PageJob | None) -> None:
     """Read the question and its options from the address; nodes are the job's."""
     reader.packed(_ANSWER)
-    name = reader.choice(_QUESTION, tuple(QUESTIONS), _FIRST)
+    name = reader.choice(_QUESTION, tuple(_SENTENCES), AT_ONCE[0])
     for option in _options(name):
         key, initial = _key(option), _initial_value(option)
         if option.choices:
@@ -57,22 +66,20 @@ def page(request: PageRequest) -> None:
     job = controls(request)
     if job is None:
         return
-    name = st.selectbox(
-        "Question",
-        list(QUESTIONS),
-        key=_QUESTION,
-        format_func=lambda n: f"{n}: {QUESTIONS[n].summary}",
-    )
-    described = on_page(" ".join(QUESTIONS[name].description.split()))
+    name = st.selectbox("Question", _SENTENCES, key=_QUESTION, format_func=_SENTENCES.__getitem__)
+    described = " ".join(QUESTIONS[name].description.split())
     st.caption(escape(described.replace("`", "")))
-    values = _controls(name, job)
-    start = functools.partial(address.request, **{_ANSWER: "1"})
-    st.button("Answer", type="primary", key="ask_start", on_click=start)
-    if not address.requested(_ANSWER):
-        st.info("An answer takes some seconds: many jobs are planned for it.")
-        return
+    values = _controls(name)
+    if name not in AT_ONCE:
+        start = functools.partial(address.request, **{_ANSWER: "1"})
+        st.button("Answer", type="primary", key="ask_start", on_click=start)
+        if not address.requested(_ANSWER):
+            st.info("An answer takes some seconds: many jobs are planned for it.")
+            return
+    if _takes_nodes(name):
+        values["nodes"] = job.nodes
     try:
-        answer = cached.answer_of(job, name, values)
+        answer = cached.answer_of(job, name, json.dumps(values, sort_keys=True))
     except PlannerError as error:
         refuse(error)
         return
@@ -95,35 +102,48 @@ def _initial_value(option: Parameter) -> Any:
     return "" if option.repeats else option.default
 
 
-def _controls(name: str, job: PageJob) -> str:
-    """Draw the question's controls, and return their values as JSON."""
-    values: dict[str, Any] = {}
+def _takes_nodes(name: str) -> bool:
+    return any(option.name == "nodes" for option in parameters(QUESTIONS[name]))
+
+
+def elsewhere(_: PageJob, described: JobDescription) -> tuple[str, str]:
+    """Return the command and the Python lines that answer the question."""
+    name, job = st.session_state[_QUESTION], described
+    changed = {o.name: v for o in _options(name) if (v := _value(o)) not in (o.default, None, [])}
+    call = f"ask.{name.replace('-', '_')}({arguments(changed)})"
+    job = job if _takes_nodes(name) else job.replaced(nodes=1)
+    return texts(f"planner ask {name}", job, call, "verdict", **changed)
+
+
+def _controls(name: str) -> dict[str, Any]:
+    """Draw the question's controls, and return their values."""
     options = _options(name)
     with st.container(key=f"{ROW}_ask"):
         for column, option in in_rows(options, _COLUMNS, vertical_alignment="bottom"):
-            value = _control(column, option)
-            if option.repeats:
-                values[option.name] = (value or "").replace(",", " ").split()
-            elif value not in ("", None):
-                values[option.name] = value
-    if len(options) < len(parameters(QUESTIONS[name])):
-        values["nodes"] = job.nodes
-    return json.dumps(values, sort_keys=True)
+            _control(column, option)
+    return {o.name: value for o in options if (value := _value(o)) not in ("", None)}
 
 
-def _control(column: Any, option: Parameter) -> Any:
-    """Draw one control, and return its value."""
+def _value(option: Parameter) -> Any:
+    """Return the value of an option's control."""
+    value = st.session_state[_key(option)]
+    return (value or "").replace(",", " ").split() if option.repeats else value
+
+
+def _control(column: Any, option: Parameter) -> None:
+    """Draw one control."""
     label, bounds = option.bounds.label, option.bounds
     settings = {"key": _key(option), "help": bounds.help}
     if option.choices:
-        return column.selectbox(label, option.choices, **settings)
-    if option.kind is bool:
-        return column.checkbox(label, **settings)
-    if option.kind in (int, float):
+        column.selectbox(label, option.choices, **settings)
+    elif option.kind is bool:
+        column.checkbox(label, **settings)
+    elif option.kind in (int, float):
         least, most = option.kind(bounds.least or 0), option.kind(bounds.most or _MAX_VALUE)
         step = option.kind(1)
-        return column.number_input(label, min_value=least, max_value=most, step=step, **settings)
-    return column.text_input(label, max_chars=400, **settings)
+        column.number_input(label, min_value=least, max_value=most, step=step, **settings)
+    else:
+        column.text_input(label, max_chars=400, **settings)
 
 
 def _show(answer: Answer, job: PageJob) -> None:

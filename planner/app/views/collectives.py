@@ -13,6 +13,7 @@ from planner.app.draw import draw, draw_table, escape
 from planner.cost.network.collective_table import group_of
 from planner.cost.network.topology import GroupView
 from planner.describe.catalogue import load_machine
+from planner.describe.job_description import JobDescription
 from planner.describe.machine import Machine
 from planner.evidence.nccl_tests import published_for
 from planner.show.collective_report import group_text
@@ -74,6 +75,13 @@ def page(request: PageRequest) -> None:
         st.header("Bus bandwidth, as nccl-tests defines it", anchor=False)
         draw(figures.bandwidth(*about), key="bandwidth")
     _table(group, view, size)
+
+
+def elsewhere(_: PageJob, described: JobDescription) -> tuple[str, str]:
+    """Return the command that prints the table."""
+    state, start = st.session_state, f"planner collectives {described.machine}"
+    group = f"--ranks {state['ranks']} --stride {state['apart']} --operation {state['op']}"
+    return f"{start} {group} --size {state['size'].replace(' ', '')}", ""
 
 
 def _controls(machine: Machine) -> tuple[_Group, int]:

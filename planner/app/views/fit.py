@@ -10,6 +10,7 @@ import streamlit as st
 from planner.app import address, cached, link
 from planner.app.cached import chosen
 from planner.app.controls import own_runs
+from planner.app.controls.elsewhere import texts
 from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.controls.panel import controls
 from planner.app.controls.pins import pin_button
@@ -37,6 +38,7 @@ from planner.choose.verdicts.answer_lines import (
 from planner.choose.verdicts.layout_words import CODE
 from planner.cost.estimate import Estimate
 from planner.cost.parts import part
+from planner.describe.job_description import JobDescription
 from planner.errors import PlannerError
 from planner.show import words
 from planner.show.figures import bars, candidates
@@ -79,6 +81,11 @@ def page(request: PageRequest) -> None:
         _ranked(plan, job)
     _views(plan, job, shown)
     _take_away(plan, job, shown)
+
+
+def elsewhere(_: PageJob, described: JobDescription) -> tuple[str, str]:
+    """Return the command and the Python lines that plan the job."""
+    return texts("planner plan", described, "plan()", "recommended")
 
 
 def _verdict(plan: Plan, job: PageJob, shown: Estimate | None) -> None:

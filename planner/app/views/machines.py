@@ -6,11 +6,12 @@ from collections import Counter
 
 import streamlit as st
 
-from planner.app.controls.page_job import PageRequest
+from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.controls.panel import controls
 from planner.app.draw import draw, draw_table, escape, list_lines
+from planner.describe.job_description import JobDescription
 from planner.describe.machine import Machine
-from planner.show.descriptions import format_quantity, quantities
+from planner.show.descriptions import efficiency_records, quantity_table
 from planner.show.figures import node_topology as figures
 from planner.units import counted
 
@@ -38,6 +39,11 @@ def page(request: PageRequest) -> None:
     _facts(machine)
 
 
+def elsewhere(_: PageJob, described: JobDescription) -> tuple[str, str]:
+    """Return the command that prints the machine."""
+    return f"planner show {described.machine}", ""
+
+
 def _queues(machine: Machine) -> None:
     st.header("Queues", anchor=False)
     if not machine.scheduler.queues:
@@ -47,7 +53,7 @@ def _queues(machine: Machine) -> None:
         {
             "queue": q.name,
             "nodes": f"{q.min_nodes:,}-{q.max_nodes:,}",
-            "limit [h]": q.max_hours,
+            "limit": f"{q.max_hours:g} h{', by request' * q.on_request}",
             "note": q.note,
         }
         for q in machine.scheduler.queues
@@ -67,28 +73,8 @@ def _doubts(machine: Machine) -> None:
 
 def _facts(machine: Machine) -> None:
     st.header("Every number, with its source", anchor=False)
-    rows = [
-        {
-            "quantity": key,
-            "value": format_quantity(key, q.value),
-            "kind": q.kind,
-            "source": _spelled(q.source, machine),
-        }
-        for key, q in quantities(machine)
-    ]
-    for network in machine.all_networks:
-        curve = network.efficiency
-        points = ", ".join(
-            f"{f:.2f} at {n}" for n, f in zip(curve.num_nodes, curve.fraction, strict=True)
-        )
-        rows.append(
-            {
-                "quantity": f"network efficiency by nodes {network.name}".rstrip(),
-                "value": points,
-                "kind": curve.kind,
-                "source": _spelled(curve.source, machine),
-            }
-        )
+    records = [*quantity_table(machine).records, *efficiency_records(machine)]
+    rows = [{**record, "source": _spelled(record["source"], machine)} for record in records]
     alt = "Every quantity of the machine with value, kind and source."
     draw_table(rows, height=420, key="facts", alt=alt)
     counts = Counter(row["kind"] for row in rows)

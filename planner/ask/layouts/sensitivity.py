@@ -44,16 +44,16 @@ _NO_FACTS = {
     *("switches", "effort", "stalls", "code", "other_kernels"),
 }
 """Fields to skip: they count, name or order things, or do not affect these estimates."""
-_COLLECTIVES = "planner validate collectives, planner calibrate --from-collectives"
-_COMMANDS = {
-    "device.sustained_fraction": "planner calibrate --from-runs",
+_COLLECTIVES, _ONE_NODE = "collectives on the machine", "the rates of one node"
+_MEASUREMENTS = {
+    "device.sustained_fraction": "the step of your own runs",
     "node.fabric": _COLLECTIVES,
     "network": _COLLECTIVES,
-    "node.host_link": "planner validate calibrate",
-    "node.host_memory_bytes_per_s": "planner validate calibrate",
-    "device": "planner validate calibrate",
+    "node.host_link": _ONE_NODE,
+    "node.host_memory_bytes_per_s": _ONE_NODE,
+    "device": _ONE_NODE,
 }
-"""Commands that measure a machine's facts, by the start of the fact's name."""
+"""What to measure for a machine's facts, by the start of the fact's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +149,12 @@ def scaled(fields: dict[str, Any], fact: Fact, factor: float) -> dict[str, Any]:
     return copied
 
 
-def measuring_command(fact: Fact) -> str:
-    """Return the command that measures a fact; empty if there is none."""
+def measurement_of(fact: Fact) -> str:
+    """Return what to measure for a fact; empty if nothing is known."""
     description, _, name = fact.name.partition(".")
     if description != "machine":
-        return "planner compare" if description == "framework" else ""
-    return next((way for start, way in _COMMANDS.items() if name.startswith(start)), "")
+        return "the step of your own runs" if description == "framework" else ""
+    return next((way for start, way in _MEASUREMENTS.items() if name.startswith(start)), "")
 
 
 class _MovedFact(NamedTuple):
@@ -178,9 +178,9 @@ def sensitivity(
 
     Elasticity is the percent change of a figure when a fact changes by 1 %. A curve is one fact; so
     are equal numbers of a list, for example rates of wires. A machine fact without its prefix
-    `machine.` is a name for `--set`. The layout is the recommended one unless `layout` states one,
-    and is held fixed. The job is planned again with the facts that matter most. Assumed facts name
-    the command that measures them.
+    `machine.` is the name under which it can be changed. The layout is the
+    recommended one unless another is stated, and is held fixed. The job is planned again with the
+    facts that matter most. Assumed facts name what to measure.
     """
     job = job.replaced(nodes=nodes)
     point = _point_of_layout(job, layout, framework) if layout else plan_point(job)
@@ -202,7 +202,7 @@ def sensitivity(
             "integers to the nearest value that is legal.",
             f"{counted(len(rows), 'fact')} change step time or memory; "
             f"{counted(len(fixed), 'number')} cannot be moved alone: {', '.join(fixed) or 'none'}.",
-            "Constants of the cost model itself (`planner show constants`) stay as they are.",
+            "Constants of the cost model itself stay as they are.",
         ],
         values={"layout": best.layout.model_dump(mode="json"), "framework": best.framework},
     )
@@ -316,7 +316,7 @@ def _row(
         **{f"{n}_elasticity": math.log(v[1] / v[0]) / growth for n, v in figures.items()},
         **{f"{n}_change_{end}": v[k] / v[2] - 1 for n, v in figures.items() for k, end in _ENDS},
         "recommendation": "",
-        "measure_next": measuring_command(fact) if fact.kind == "assumed" else "",
+        "measure_next": measurement_of(fact) if fact.kind == "assumed" else "",
         "reason": fact.source or "stated by the description",
     }
 
@@ -333,8 +333,8 @@ def _largest_elasticities(best: Estimate, rows: list[Row]) -> str:
     if assumed := next((row for row in rows if row["measure_next"]), None):
         number = with_elasticity(assumed)
         sentences.append(
-            f"Measure {number} first: it has the largest effect of the assumed numbers that a "
-            f"command measures ({assumed['measure_next']})"
+            f"Measure {number} first: it has the largest effect of the assumed numbers; "
+            f"measure {assumed['measure_next']}"
         )
     if changed := next((r for r in rows if r["recommendation"] not in ("the same", "")), None):
         sentences.append(f"Another layout is recommended when {changed['fact']} moves")

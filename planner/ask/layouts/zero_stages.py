@@ -140,7 +140,7 @@ def _no_layout(job: JobSpec, is_data_parallel: bool) -> str:
     if is_data_parallel and batch % job.num_devices:
         remedy = (
             f"its {counted(job.num_devices, 'rank')} do not share {batch:,} sequences: "
-            f"try --global-batch {either(map(str, _shared_batches(job)))}"
+            f"try a batch of {either(map(str, _shared_batches(job)))}"
         )
     return f"{job.model.name} has no legal layout on {nodes_of(job.machine, job.nodes)}; {remedy}."
 
@@ -215,7 +215,7 @@ def buckets(job: JobSpec, *, nodes: int = 1, **_: Unpack[JobFields]) -> Findings
     option = "the framework's own configuration"
     if "bucket" in framework.switches:
         name = framework.name
-        option = f"-f {name}+bucket=5e7 (reduce_bucket_size and allgather_bucket_size)"
+        option = f"the switch {name}+bucket=5e7 (reduce_bucket_size and allgather_bucket_size)"
     return Findings(
         f"{job.model.name} with {framework.name} on {counted(job.num_devices, 'device')}: "
         f"{_larger_stages(table)}.",

@@ -50,7 +50,7 @@ def model(
     """Find the largest model of a family, or of those named, that a number of nodes can train.
 
     The model needs a layout that is safe in memory. Models with a layout in common use come first.
-    With `days`, the estimated time for the workload's tokens must not exceed that.
+    With a time limit, the estimated time for the workload's tokens must not exceed it.
     """
     if days is not None:
         needs_tokens(job, "whether it is done in time")
@@ -124,9 +124,8 @@ def sequence(
 ) -> Findings:
     """Find the longest sequence with a common layout, and the longest that is safe in memory.
 
-    The global batch keeps its number of sequences. Lengths are multiples of `grain` up to 4 Mi
-    tokens, bisected to 1/64. A model's usual length is a limit only if its positions are a learned
-    table.
+    The global batch keeps its number of sequences. Lengths go up to 4 Mi tokens, bisected to 1/64.
+    A model's usual length is a limit only if its positions are a learned table.
     """
     job = job.replaced(nodes=nodes)
     _check_grain(job.model, grain)

@@ -45,12 +45,12 @@ def machine(
 ) -> Findings:
     """Find the machine on which a job is fastest, or takes the fewest node-hours.
 
-    The other machines get at least as many devices as the first (`same="devices"`), or the same
-    number of nodes. A machine that cannot run the job, for example because it lacks the precision,
-    is a row with the reason.
+    The other machines get at least as many devices as the first, or the same number of nodes. A
+    machine that cannot run the job, for example because it lacks the precision, is a row with the
+    reason.
     """
     if not against:
-        raise LayoutError("against names no other machine; name at least one")
+        raise LayoutError("no other machine is named; name at least one")
     named_machines = {str(each): each for each in against}.values()
     loaded = [each if isinstance(each, Machine) else load_machine(each) for each in named_machines]
     devices = nodes * job.machine.node.num_devices
@@ -140,8 +140,7 @@ def change(
         ],
         notes=[
             f"{counted(len(points), 'change')} planned again, one at a time.",
-            "Some switches change what is computed (number formats, compression): see "
-            "`planner show FRAMEWORK`.",
+            "Some switches change what is computed (number formats, compression).",
         ],
         success=any(point.fits for _, point in points),
     )

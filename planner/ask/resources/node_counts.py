@@ -93,8 +93,7 @@ def scaling(
     """Plan doublings of the nodes: step time, throughput, parallel efficiency, and the knee.
 
     Efficiency is tokens/s per node over that of the first node count with a common layout (the
-    first that fits if there is none). The knee is the last doubling before efficiency falls below
-    `efficiency` percent.
+    first that fits if there is none). The knee is the last doubling that pays.
     """
 
     def plan(count: int) -> PlanPoint:

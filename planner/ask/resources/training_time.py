@@ -206,7 +206,7 @@ class _Trainings:
         for chain in self.chains():
             in_time = chain.late_probability(self.days) <= _EVEN
             if chain.point.nodes < below and in_time and chain.slot.jobs > self.most_jobs:
-                return f"; {chain.point.place} would, {chain.describe_jobs()}, more than most_jobs"
+                return f"; {chain.point.place} would, {chain.describe_jobs()}, which is too many"
         return ""
 
     def none_accepted(self) -> str:
@@ -238,8 +238,8 @@ def deadline(
     """Find the fewest nodes that train the workload's tokens in a number of days, job after job.
 
     Job length is the limit of the shortest queue that holds the whole training, else of the longest
-    queue; each job takes ten minutes to start. Node counts that need more jobs than `most_jobs` are
-    skipped. The risk of being late follows from the interval of the step time.
+    queue; each job takes ten minutes to start. Node counts that need too many jobs are skipped. The
+    risk of being late follows from the interval of the step time.
     """
     needs_tokens(job, "how long it takes")
     trainings = _Trainings.of(job, days, most_jobs, most_nodes)
@@ -251,7 +251,7 @@ def deadline(
         notes=[
             "Not counted: waiting in queues, failures, checkpoints, evaluation.",
             f"{trainings.planned} that queues admit without a request.",
-            f"At most {counted(most_jobs, 'job')} in a row (most_jobs)."
+            f"At most {counted(most_jobs, 'job')} in a row."
             if job.machine.scheduler.queues
             else f"{job.machine.name} lists no queues: the training is planned as one job.",
         ],
@@ -293,8 +293,8 @@ def cheapest(
     """Find the node count with the fewest node-hours, and their price and energy.
 
     Price and energy are node-hours times the user's own figures, so one node count minimises all
-    three. With `days`, only node counts that are in time at even odds are considered. If the
-    workload states tokens, node counts that need more jobs than `most_jobs` are skipped.
+    three. With a time limit, only node counts that are in time at even odds are considered. If
+    the workload states tokens, node counts that need too many jobs are skipped.
     """
     if days is not None:
         needs_tokens(job, "whether it is done in time")
@@ -319,7 +319,7 @@ def cheapest(
     ]
     if job.workload.all_tokens:
         notes.append(
-            f"At most {counted(most_jobs, 'job')} in a row (most_jobs); days count ten minutes for "
+            f"At most {counted(most_jobs, 'job')} in a row; days count ten minutes for "
             "each to start."
         )
     best = _cheapest(trainings)

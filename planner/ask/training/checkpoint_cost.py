@@ -65,8 +65,8 @@ def checkpoints(
 
     Uses the recommended layout. Compares synchronous and asynchronous saves to the fastest shared
     file systems, saves to node-local disks drained to the file system, and one rank gathering all.
-    Without `interval_minutes`, the interval loses the least time by Daly's formula. With
-    `most_nodes`, also plans doublings of the nodes.
+    Without a stated interval, the one that loses the least time by Daly's formula is used. With
+    a largest node count, doublings of the nodes are planned, too.
     """
     failure_rate = None if device_mtbf_hours is None else 1 / device_mtbf_hours
     failures = Failures(per_device_hour=failure_rate, detection_s=60 * detection_minutes)

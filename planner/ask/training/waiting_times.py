@@ -200,7 +200,7 @@ def data(
 
     The batch is the workload's on the nodes of the job; other node counts keep the batch per node
     and the step time. Utilisation is defined as in DLIO and MLPerf Storage: computing time over
-    total time, after the first epoch. `reason` is the slowest stage.
+    total time, after the first epoch. The reason is the slowest stage.
     """
     job = job.replaced(nodes=nodes)
     loader = Loader(
@@ -325,4 +325,4 @@ def _unknown_rates(reading: _Input, now: InputTime) -> str:
         "metadata": "opens_per_s=30000",
     }[now.unknown[0]]
     setting = f"file_systems.{machine.file_systems.index(system)}.{field}"
-    return f"{stages} (file system {system.name}; state one, such as --set {setting})."
+    return f"{stages} (file system {system.name}; state one, such as {setting})."

@@ -138,7 +138,4 @@ def unwritable_layout_notes(scenarios: Mapping[str, Scenario], best: Estimate | 
     reason = why_no_files(scenario, best.layout)
     if not reason:
         return []
-    return [
-        f"No files can be written for the recommended layout: {reason}. `planner emit` names "
-        "the fastest one that can be."
-    ]
+    return [f"No files can be written for the recommended layout: {reason}."]

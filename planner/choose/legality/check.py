@@ -35,10 +35,7 @@ def check_nodes(machine: Machine, nodes: int) -> None:
         raise LayoutError(f"nodes = {nodes} must be at least 1; give a positive number")
     if nodes > machine.num_nodes.value:
         available = counted(machine.num_nodes.value, "node")
-        raise LayoutError(
-            f"nodes = {nodes} exceeds the {available} of {machine.name}; use fewer, or correct "
-            "num_nodes"
-        )
+        raise LayoutError(f"nodes = {nodes} exceeds the {available} of {machine.name}; use fewer")
 
 
 def check_workload(workload: Workload | None) -> None:

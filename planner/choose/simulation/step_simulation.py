@@ -265,7 +265,7 @@ def simulate_scenario(scenario: Scenario, layout: Layout) -> Simulation:
         raise LayoutError(
             f"a step of {passes:,} passes is too long to simulate (at most {MOST_PASSES:,}); "
             f"use {most:,} micro-batches instead of {layout.grad_accumulation:,} "
-            "(--grad-accumulation or --global-batch), because the steady state repeats"
+            "(a smaller batch), because the steady state repeats"
         )
     estimate = estimate_layouts(scenario, Layouts.stack([layout]))[0]
     work = stage_work(scenario, layout, measured_factor(scenario, estimate))

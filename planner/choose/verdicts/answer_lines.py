@@ -120,7 +120,7 @@ def headline(plan: Plan) -> str:
     if advice is None or advice.kind == "as-asked":
         return ""
     step_time = format_seconds(as_asked.estimate.step_time_s) if as_asked else ""
-    exact = f" As asked (--exact): {step_time} a step." if as_asked else ""
+    exact = f" Exactly as asked: {step_time} a step." if as_asked else ""
     return f"{advice.sentence}{exact}"
 
 

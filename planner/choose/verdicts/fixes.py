@@ -310,11 +310,11 @@ def _trial_notes(trial: _Trial, best: Estimate | None) -> Iterator[str]:
         f"{format_bytes(fastest.memory_bytes['total'])} per device"
     )
     if best is None:
-        yield f"It would fit with -f {fastest.framework} ({effect}): {result}."
+        yield f"It would fit with {fastest.framework} ({effect}): {result}."
     elif fastest.step_time_s * gain <= best.step_time_s and not _is_risky(fastest):
         avoided = [best.layout.recomputed] if best.layout.recompute == "full" else []
         avoided += ["offload"] if best.layout.offload != "none" else []
-        yield f"Without {' and '.join(avoided)}, -f {fastest.framework} ({effect}) fits: {result}."
+        yield f"Without {' and '.join(avoided)}, {fastest.framework} ({effect}) fits: {result}."
 
 
 def _memory_order_notes(candidates: Mapping[str, Candidates], best: Estimate) -> Iterator[str]:
@@ -332,6 +332,6 @@ def _memory_order_notes(candidates: Mapping[str, Candidates], best: Estimate) ->
         for trial in _try(scenario, layouts, (name,)):
             time_s = trial.fastest.step_time_s
             if time_s * gain < best.step_time_s:
-                switched = f"With -f {trial.framework.name} ({switch.does}) {best.layout}"
+                switched = f"With {trial.framework.name} ({switch.does}) {best.layout}"
                 yield f"{switched} takes {format_seconds(time_s)} per step."
                 return

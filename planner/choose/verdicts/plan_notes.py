@@ -66,12 +66,12 @@ def evidence_notes(scenario: Scenario, nodes: int) -> Iterator[str]:
     """Name the estimated network if the machine has several, and the machine's measured runs."""
     machine, network = scenario.machine, scenario.machine.network
     if machine.networks and network is not None and nodes > 1:
-        alternatives = " or ".join(f"--network {each.name}" for each in machine.networks)
+        alternatives = either(each.name for each in machine.networks)
         remark = f" ({network.note})" if network.note else ""
         yield (
             f"Between nodes {scenario.framework.name} is estimated on the network "
-            f"{network.name!r}: {network.topology}{remark}. Its job script sets this up; choose "
-            f"another with {alternatives}."
+            f"{network.name!r}: {network.topology}{remark}. Its job script sets this up; the "
+            f"machine also has {alternatives}."
         )
     if machine.evidence:
         yield f"Measured runs behind estimates for {machine.name}: {machine.evidence}"
@@ -224,7 +224,7 @@ def _unused_recompute(scenario: Scenario, layout: Layout) -> Iterator[str]:
         names_modules = bool(scenario.framework.recompute_modules)
         yield (
             f"Selective recompute saves no memory: {FREES_NOTHING}. It only takes time: leave it "
-            f"out{', or name modules (--recompute-modules)' if names_modules else ''}."
+            f"out{', or name modules' if names_modules else ''}."
         )
 
 

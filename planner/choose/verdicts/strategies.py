@@ -222,7 +222,7 @@ def _absent_frameworks(
         if runtime not in framework.runtimes:
             reason = f"no {{}} on {runtime} devices"
         elif chosen:
-            reason = "-f leaves out {}"
+            reason = "the chosen frameworks leave out {}"
         elif lacks := framework.code.lacks(first.model, first.workload):
             reason = f"no files can be written for {{}}: {lacks}"
         else:

@@ -24,10 +24,6 @@ _WHOLE_TOLERANCE = 0.07
 """Relative distance from a whole number up to which a ratio counts as near it."""
 _COMPUTING = ("forward", "backward", "recompute", "optimizer")
 _IDLE = ("host_overhead", "pipeline_bubble", "offload")
-_USE = (
-    "to correct estimates by this run: keep what --json prints as run.json, and give it to "
-    "`planner plan ... --measured run.json`"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,8 +283,6 @@ def comparison_text(result: Comparison) -> str:
         lines += [_verdict(result), *_accumulation(result), _blame(result)]
     lines += [f"assumed: {text}" for text in job.assumptions]
     lines += [f"note: {text}" for text in log.notes]
-    if not result.doubts:
-        lines.append(_USE)
     return "\n".join(lines)
 
 

@@ -95,7 +95,7 @@ def read_scalars(
         listed = ", ".join(sorted(names)[:20]) or "no column of numbers"
         raise LogError(
             f"{where} holds no time and no rate of steps under a known name; say which column "
-            f"does, as in --column time_s=NAME: it has {listed}"
+            f"does, such as time_s=NAME: it has {listed}"
         )
     return summary(replace(source, note=notes), steps, _peaks(steps), where)
 

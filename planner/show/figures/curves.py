@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from planner.ask.answer import Answer, Row
@@ -65,8 +66,11 @@ def _curve(answer: Answer, x: str, y: str) -> Drawing | None:
         customdata=[[column_text(y, row[y]), plain(str(row.get("layout", "")))] for row in rows],
         hovertemplate="%{x}: %{customdata[0]}<br>%{customdata[1]}<extra></extra>",
     )
-    marks = positions if len(positions) <= _MOST_MARKS else log_ticks(positions)
-    log_axis(figure.update_xaxes, marks, "{:,.0f}".format)
+    # labels of close positions would overlap
+    least = (max(positions) / min(positions)) ** (1 / _MOST_MARKS)
+    apart = [b for a, b in pairwise([0, *sorted(positions)]) if b >= least * a]
+    marks = apart if len(positions) <= _MOST_MARKS else log_ticks(positions)
+    log_axis(figure.update_xaxes, marks, "{:,.0f}".format, tickangle=0)
     if y in _LOGARITHMIC:
         log_axis(figure.update_yaxes, log_ticks(values), lambda tick: column_text(y, tick))
     elif y == "efficiency":

@@ -92,7 +92,7 @@ def test_a_pipeline_of_all_nodes_gives_way_to_a_nearby_batch(fifteen_nodes: Plan
     percent = f"{100 * advice.gain:.0f} % more tokens a second"
     said = headline(fifteen_nodes)
     assert f"Use a batch of {advice.global_batch:,} instead of 1,024: {percent}" in said
-    assert f"As asked (--exact): {format_seconds(asked.estimate.step_time_s)} a step." in said
+    assert f"Exactly as asked: {format_seconds(asked.estimate.step_time_s)} a step." in said
 
 
 def test_exact_keeps_to_the_letter(fifteen_nodes: Plan) -> None:

@@ -50,7 +50,7 @@ def test_columns_are_named_by_the_user() -> None:
     text = _csv("n;lap;loss", [f"{i};{1500 + i};2.0" for i in range(9)])
     log = read_log_text(text, columns=chosen_columns(["time_ms=lap", "step=n"]))
     assert log.median("time_s") == pytest.approx(1.5045, abs=1e-3)
-    with pytest.raises(LogError, match="--column time_s=NAME: it has lap, loss, n"):
+    with pytest.raises(LogError, match="such as time_s=NAME: it has lap, loss, n"):
         read_log_text(text)
     with pytest.raises(UnknownNameError, match="unknown column 'lapp': did you mean lap"):
         read_log_text(text, columns={"time_s": "lapp"})

@@ -10,6 +10,7 @@ import streamlit as st
 
 from planner.app import address, cached, link
 from planner.app.cached import chosen, closest, kept_batch
+from planner.app.controls.elsewhere import texts
 from planner.app.controls.fields import widget
 from planner.app.controls.own import offer_files
 from planner.app.controls.page_job import PageJob, PageRequest
@@ -19,11 +20,13 @@ from planner.app.draw import announce, draw, draw_table, in_rows, refuse
 from planner.choose.plan import Plan
 from planner.choose.verdicts.answer_lines import AnswerLine, estimate_lines
 from planner.cost.estimate import Estimate
+from planner.describe.job_description import JobDescription
 from planner.describe.layout import Layout
 from planner.errors import PlannerError
 from planner.show import words
 from planner.show.figures import bars, step_timeline
 from planner.show.figures import rank_layout as layouts
+from planner.show.job_texts import arguments
 from planner.units import format_bytes, format_rate, format_seconds
 
 TITLE = "One layout"
@@ -70,6 +73,28 @@ def page(request: PageRequest) -> None:
     _where(shown, job)
     _carried(shown, job, packed)
     _when(shown, job, packed)
+
+
+def elsewhere(job: PageJob, described: JobDescription) -> tuple[str, str] | None:
+    """Return the command and the Python lines that estimate the layout."""
+    plan = cached.plan_of(job)
+    shown = plan.recommended or closest(plan)
+    packed = job.layout or (link.of(shown) if shown else "")
+    if not packed:
+        return None
+    layout, framework = link.unpack_layout(packed)
+    fields = layout.model_dump(exclude_defaults=True)
+    sized = {**described.workload, "global_batch": layout.global_batch}
+    changes = {
+        "workload": {name: v for name, v in sized.items() if name not in ("samples", "epochs")},
+        "nodes": -(-layout.world // job.machine.node.num_devices),
+        "frameworks": (framework,),
+        "tolerance": None,
+    }
+    call = f"estimate(planner.Layout({arguments(fields)}))"
+    fields.pop("grad_accumulation", None)
+    job_of_layout = described.replaced(**changes)
+    return texts("planner estimate", job_of_layout, call, "step_time_s", **fields)
 
 
 def _choice(plan: Plan, shown: Estimate) -> None:

@@ -61,8 +61,8 @@ def fetch_config(name: str) -> Path:
     except ImportError:
         raise CatalogueError(
             f"model {shorten(name)!r} is not a local file, and loading it from the {HUB} needs "
-            "huggingface_hub, which is not installed; run pip install 'parallelism-planner[hub]', "
-            f"or {_REMEDY}"
+            "huggingface_hub, which is not installed",
+            f"; run pip install 'parallelism-planner[hub]', or {_REMEDY}",
         ) from None
     try:
         return _fetched(repository, _CONFIG, revision)
@@ -99,8 +99,8 @@ def _explain_hub_error(
     if isinstance(error, errors.GatedRepoError):
         page = f"{constants.ENDPOINT}/{repository}"
         return CatalogueError(
-            f"{name} is gated on the {HUB}; accept its licence on {page} and set HF_TOKEN to "
-            "your token"
+            f"{name} is gated on the {HUB}",
+            f"; accept its licence on {page} and set HF_TOKEN to your token",
         )
     if isinstance(error, errors.RevisionNotFoundError):
         return CatalogueError(
@@ -110,7 +110,8 @@ def _explain_hub_error(
     if isinstance(error, (errors.RepositoryNotFoundError, errors.HFValidationError)):
         return CatalogueError(
             f"model {shorten(name)!r} is neither a local file nor a model on the {HUB} that you "
-            f"may read; correct its spelling, set HF_TOKEN if it is private, or {_REMEDY}"
+            "may read",
+            f"; correct its spelling, set HF_TOKEN if it is private, or {_REMEDY}",
         )
     return _unreachable(name, error)
 
@@ -161,7 +162,7 @@ def _without_config(name: str, repository: str, revision: str | None) -> Catalog
         )
     return CatalogueError(
         f"{name} is an adapter of rank {rank} for {base}, not a model; name {base} and give the "
-        f"rank (--lora-rank {rank})"
+        f"LoRA rank {rank}"
     )
 
 
@@ -172,10 +173,10 @@ def _unreachable(name: str, cause: BaseException | None) -> CatalogueError:
     why, remedy = f"{constants.ENDPOINT} does not answer", "check the network and HF_ENDPOINT"
     status = getattr(getattr(cause, "response", None), "status_code", None)
     if constants.HF_HUB_OFFLINE:
-        why, remedy = "HF_HUB_OFFLINE is set", "fetch it once on a node with network access"
+        why, remedy = "the hub is not asked", "HF_HUB_OFFLINE is set: fetch it once elsewhere"
     elif status:
         why, remedy = f"{constants.ENDPOINT} answers {status}", "check HF_TOKEN and HF_ENDPOINT"
     return CatalogueError(
-        f"model {shorten(name)!r} is neither a local file nor in the cache of the {HUB}, and "
-        f"{why}; {remedy}, or {_REMEDY}"
+        f"model {shorten(name)!r} is neither a local file nor in the cache of the {HUB}, and {why}",
+        f"; {remedy}, or {_REMEDY}",
     )
