@@ -304,16 +304,17 @@ def _block_html(block: Block) -> str:
         items = "".join(f"<li>{escape(line)}</li>" for line in block.lines)
         return _folded_html(block.title, f"<ul>{items}</ul>") if items else ""
     if block.folded:
-        return _folded_html(block.title, _table_html(block))
+        return _folded_html(block.title, html_table(block))
     title = f"<div>{escape(block.title)}</div>" if block.title else ""
-    return f"<div>{title}{_table_html(block)}</div>"
+    return f"<div>{title}{html_table(block)}</div>"
 
 
 def _folded_html(title: str, inner: str) -> str:
     return f"<details><summary>{escape(title)}</summary>{inner}</details>"
 
 
-def _table_html(table: Table) -> str:
+def html_table(table: Table) -> str:
+    """Write a table as HTML, its title left out; all text is escaped."""
     styles = [_RIGHT if numeric else _LEFT for numeric in table.numeric()]
 
     def row(cells: Iterable[str], tag: str) -> str:

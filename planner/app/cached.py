@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import streamlit as st
@@ -35,12 +36,15 @@ from planner.training.whole_training import WholeTraining
 from planner.units import counted
 
 _HASH: dict[Any, Any] = {PageJob: lambda job: job.key}
+_SEARCHES = threading.Semaphore(2)
+"""Searches at a time: more would only slow each other down, and nobody would be served first."""
 
 
 @st.cache_data(max_entries=64, show_spinner="Searching all layouts ...", hash_funcs=_HASH)
 def plan_of(job: PageJob) -> Plan:
     """Plan a job."""
-    return plan_job(job, job.top)
+    with _SEARCHES:
+        return plan_job(job, job.top)
 
 
 @st.cache_data(max_entries=32, show_spinner="Collecting all layouts ...", hash_funcs=_HASH)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,10 +94,10 @@ def announce(sentence: str | Iterable[AnswerLine], fits: bool, tight: bool = Fal
         say("  \n".join(f"**{escape(label)}:** {escape(text)}" for label, text in sentence))
 
 
-def download(label: str, data: str | bytes, name: str, key: str) -> None:
-    """Draw a button that saves data as a file."""
+def download(label: str, data: str | bytes | Callable[[], str], name: str, key: str) -> None:
+    """Draw a button that saves data as a file; a function is called when it is pressed."""
     ending = name.rpartition(".")[2]
-    kind = "text/csv" if ending == "csv" else f"application/{ending}"
+    kind = f"{'text' if ending in ('csv', 'html') else 'application'}/{ending}"
     st.download_button(label, data, name, kind, key=key, on_click="ignore")
 
 

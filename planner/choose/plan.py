@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections import Counter
 from dataclasses import asdict, dataclass, fields
@@ -10,7 +11,8 @@ from typing import Any, Literal
 from planner.choose.jobs.alternatives import PLAIN, Alternative, of_kind
 from planner.cost.estimate import Estimate
 from planner.describe.layout import Layout
-from planner.describe.machine import Queue
+from planner.describe.machine import Machine, Queue
+from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.errors import DescriptionError, EmitError
 from planner.tables import Record, Table, Tabular
@@ -235,6 +237,12 @@ class Plan(Tabular[PlanTable]):
             "queued": self.queued,
             "queues": [queue.model_dump(mode="json") for queue in self.queues],
         }
+
+    def report(self, model: Model | None = None, machine: Machine | None = None) -> str:
+        """The plan as an HTML document to print; give a model or machine of no catalogue."""
+        # display is a higher layer, loaded late by name
+        proposal = importlib.import_module("planner.show.reports.proposal")
+        return str(proposal.report(self, model, machine))
 
     @classmethod
     def from_json(cls, text: str) -> Plan:

@@ -164,8 +164,9 @@ def user_file() -> Path | None:
     if named is not None:
         return Path(named).expanduser() if named else None
     folder = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    path = Path(folder).expanduser() / "planner" / "preferences.toml"
-    return path if path.is_file() else None
+    # called hundreds of times by a search: pathlib would take as long as one search of layouts
+    path = os.path.join(os.path.expanduser(folder), "planner", "preferences.toml")
+    return Path(path) if os.path.isfile(path) else None
 
 
 def user_changes() -> dict[str, tuple[float, float]]:

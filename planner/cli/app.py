@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ipaddress
 import sys
+import urllib.parse
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from planner.cli.exit_codes import FITS
-from planner.errors import PlannerError
+from planner.errors import PlannerError, shorten
 
 THEME = {
     "font": "sans-serif",
@@ -30,37 +33,70 @@ def register(app: typer.Typer) -> None:
 def app_command(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine.")] = 8501,
     headless: Annotated[bool, typer.Option(help="Open no browser.")] = False,
+    address: Annotated[str, typer.Option(help="IP address to listen on.")] = "127.0.0.1",
+    base_url: Annotated[
+        str, typer.Option(metavar="URL", help="URL or path under which a proxy shows it.")
+    ] = "",
+    hub_token: Annotated[
+        bool, typer.Option("--hub-token", help="Read the Hugging Face hub with your token.")
+    ] = False,
 ) -> int:
     """Open the explorer in a browser (extra `app`)."""
     import importlib.util
+    import os
     import signal
     import subprocess
     import threading
     import webbrowser
-    from pathlib import Path
 
     if importlib.util.find_spec("streamlit") is None or importlib.util.find_spec("plotly") is None:
         raise PlannerError(
             "the explorer needs streamlit and plotly; install them with "
             "`pip install 'parallelism-planner[app]'`"
         )
-    page = Path(__file__).parents[1] / "app" / "__main__.py"
-    # Streamlit would ask for an e-mail address before it opens a browser
-    options = [f"--server.port={port}", "--server.headless=true"]
-    options += ["--server.address=127.0.0.1", "--browser.gatherUsageStats=false"]
-    options += ["--server.maxUploadSize=5", "--client.toolbarMode=minimal"]
-    options += ["--client.showErrorDetails=none"]
-    # otherwise two runs of one session could overlap and corrupt its shared state
-    options += ["--runner.fastReruns=false"]
-    options += [f"--theme.{name}={value}" for name, value in THEME.items()]
+    command = server_command(port, address, base_url)
     if not headless:
         opening = threading.Timer(3, webbrowser.open, (f"http://127.0.0.1:{port}",))
         opening.daemon = True
         opening.start()
-    command = [sys.executable, "-m", "streamlit", "run", str(page), *options]
+    # visitors would read the owner's private models: the hub is asked without a token
+    environment = {**os.environ, "HF_HUB_DISABLE_IMPLICIT_TOKEN": str(int(not hub_token))}
     # in a session of its own: a signal reaches it once, through this process
-    server = subprocess.Popen(command, start_new_session=True)
+    server = subprocess.Popen(command, start_new_session=True, env=environment)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: server.terminate())
     code = server.wait()
     return FITS if code in (FITS, -signal.SIGTERM) else code
+
+
+def server_command(port: int, address: str = "127.0.0.1", base_url: str = "") -> list[str]:
+    """Return the command of the server; warn of an address that others reach."""
+    public = urllib.parse.urlsplit(base_url)
+    try:
+        is_private = ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        raise PlannerError(
+            f"address = {shorten(address)} is not an IP address; give 127.0.0.1 or 0.0.0.0"
+        ) from None
+    if not is_private:
+        everybody = f"everybody who reaches port {port} of this machine can use the explorer"
+        print(f"planner: {everybody}, without a password", file=sys.stderr)
+    options = {
+        "server.port": port,
+        "server.address": address,
+        "server.baseUrlPath": public.path.strip("/"),
+        # a proxy's own host: pages from elsewhere are refused
+        **({"browser.serverAddress": public.hostname} if public.hostname else {}),
+        # Streamlit would ask for an e-mail address before it opens a browser
+        "server.headless": "true",
+        "browser.gatherUsageStats": "false",
+        "server.maxUploadSize": 5,
+        "client.toolbarMode": "minimal",
+        "client.showErrorDetails": "none",
+        # otherwise two runs of one session could overlap and corrupt its shared state
+        "runner.fastReruns": "false",
+        **{f"theme.{name}": value for name, value in THEME.items()},
+    }
+    page = Path(__file__).parents[1] / "app" / "__main__.py"
+    words = [f"--{name}={value}" for name, value in options.items()]
+    return [sys.executable, "-m", "streamlit", "run", str(page), *words]

@@ -158,7 +158,7 @@ def collectives_command(
     as_json: AsJson = False,
 ) -> int:
     """Print collective times by algorithm, or score them against nccl-tests output."""
-    from planner.show.collective_report import collectives_text, score_text
+    from planner.show.reports.collective_report import collectives_text, score_text
 
     name = _one_machine(machine_name, machine)
     place = machine_of(name, overrides, network)

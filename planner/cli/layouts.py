@@ -51,6 +51,10 @@ def plan_command(
         typer.Option("--explain", "-v", help="All: parts, fixes, notes, rejected."),
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the answer's lines.")] = False,
+    report: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.html", help="Also write a document to print, with sources."),
+    ] = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> int:
@@ -67,6 +71,8 @@ def plan_command(
     lessons = LearnedAnswer(
         learned, [(answered.scenario_of(candidate), candidate) for candidate in answer.listed]
     )
+    if report is not None:
+        _write(report, answer.report(job.model, job.machine), "report")
     if as_json:
         print(lessons.to_json(answer.as_dict()))
     elif as_csv:
@@ -227,13 +233,7 @@ def simulate_command(
         experience=experience_of(options.learned()),
     )
     if trace is not None:
-        try:
-            trace.write_text(json.dumps(step.to_trace(), allow_nan=False), encoding="utf-8")
-        except OSError as error:
-            raise PlannerError(
-                f"cannot write the trace to {trace}: {error.strerror}; give a file in a folder "
-                "that you may write to"
-            ) from None
+        _write(trace, json.dumps(step.to_trace(), allow_nan=False), "trace")
     if as_json:
         print(json.dumps(step.to_dict(), indent=1, allow_nan=False))
     else:
@@ -245,6 +245,16 @@ def simulate_command(
             print(f"\nThe trace is in {trace}: open it at ui.perfetto.dev or in chrome://tracing.")
         _print_link(options, machine, step.estimate)
     return FITS if step.estimate.fits else NOTHING_FITS
+
+
+def _write(path: Path, text: str, title: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise PlannerError(
+            f"cannot write the {title} to {path}: {error.strerror}; give a file in a folder that "
+            "you may write to"
+        ) from None
 
 
 _LONGEST = 120

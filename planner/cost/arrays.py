@@ -181,10 +181,11 @@ def distinct(*columns: Int | Mask) -> tuple[Int, Int]:
         columns = (distinct(*same_shape)[1], *wider_columns)
     key, values = np.zeros(size, dtype=np.int64), 1
     for column in columns:
-        least, most = int(column.min()), int(column.max())
+        least, most = int(np.minimum.reduce(column, None)), int(np.maximum.reduce(column, None))
         if least == most:
             continue
-        digits: Int = np.broadcast_to(column, shape).ravel().astype(np.int64, copy=False) - least
+        full = column if column.shape == shape else np.broadcast_to(column, shape)
+        digits: Int = full.ravel().astype(np.int64, copy=False) - least
         width = most - least + 1
         if values * width > _MAX_COUNTING_RATIO * size:
             # renumber the keys that occur, so that their products stay small

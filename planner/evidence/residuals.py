@@ -28,6 +28,12 @@ class Residual:
     """Measured over estimated step time."""
     memory: float | None
     """Measured over estimated memory."""
+    architecture: str = ""
+    """Architecture of the devices."""
+    framework: str = ""
+
+
+_TEXTS = ("row", "source", "site", "architecture", "framework")
 
 
 @functools.cache
@@ -36,7 +42,7 @@ def residuals() -> tuple[Residual, ...]:
     with PATH.open(encoding="utf-8", newline="") as file:
         return tuple(
             Residual(
-                **{name: cells[name] for name in ("row", "source", "site")},
+                **{name: cells[name] for name in _TEXTS},
                 seen=cells["seen"] == "1",
                 step_time=float(cells["step_time"]) if cells["step_time"] else None,
                 memory=float(cells["memory"]) if cells["memory"] else None,

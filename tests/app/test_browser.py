@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from planner.choose.plan import Plan
 from tests import ROOT
 
 pytestmark = pytest.mark.alone
@@ -140,6 +141,9 @@ def test_downloads_parse_and_say_what_they_are(window: Callable[[], Any]) -> Non
     name, path = got("Plan (JSON)")
     plan = json.loads(path.read_text())
     assert (name, plan["fits"]) == ("gpt2-polaris-1-plan.json", True)
+    name, path = got("Report to print (HTML)")
+    assert name == "gpt2-polaris-1-report.html"
+    assert path.read_text(encoding="utf-8") == Plan.from_json(json.dumps(plan)).report()
     name, path = got("Layouts (CSV)")
     header, *rows = path.read_text().splitlines()
     assert name == "gpt2-polaris-1-layouts.csv"

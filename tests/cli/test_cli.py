@@ -734,3 +734,14 @@ def test_stages_of_a_convolutional_network_are_shown(capsys: Captured) -> None:
     _, out, _ = run(capsys, "show", "resnet-50")
     assert "stem: 3 x 224 x 224 -> 64 x 56 x 56, 9,536 parameters" in out
     assert "conv4 others: 5 times 1024 x 14 x 14 -> 1024 x 14 x 14" in out
+
+
+def test_plan_writes_its_report_beside_its_answer(capsys: Captured, tmp_path: Path) -> None:
+    file, arguments = tmp_path / "report.html", ("plan", "gpt2", "-m", "polaris", "-n", "1")
+    code, out, _ = run(capsys, *arguments, "--json", "--report", str(file))
+    assert code == FITS
+    assert file.read_text(encoding="utf-8") == Plan.from_json(out).report()
+    code, out, err = run(capsys, *arguments, "--report", str(tmp_path / "no" / "report.html"))
+    assert code == WRONG_USE
+    assert err.count("\n") == 1
+    assert "cannot write the report to" in err

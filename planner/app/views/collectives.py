@@ -16,8 +16,8 @@ from planner.describe.catalogue import load_machine
 from planner.describe.job_description import JobDescription
 from planner.describe.machine import Machine
 from planner.evidence.nccl_tests import published_for
-from planner.show.collective_report import group_text
 from planner.show.figures import collective_times as figures
+from planner.show.reports.collective_report import group_text
 from planner.units import format_bytes, format_seconds
 
 TITLE = "Collectives"

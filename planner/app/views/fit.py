@@ -248,7 +248,9 @@ def _take_away(plan: Plan, job: PageJob, shown: Estimate | None) -> None:
     st.header("Take it away", anchor=False)
     with st.container(horizontal=True):
         name = job.file_name
-        download("Plan (JSON)", plan.to_json(), f"{name}-plan.json", "get_json")
+        report = functools.partial(plan.report, job.model, job.machine)
+        download("Report to print (HTML)", report, f"{name}-report.html", "get_report")
+        download("Plan (JSON)", plan.to_json, f"{name}-plan.json", "get_json")
         if plan.ranked:
             rows = tuple(estimate.record() for estimate in plan.listed)
             download("Layouts (CSV)", Table(rows).to_csv(), f"{name}-layouts.csv", "get_csv")

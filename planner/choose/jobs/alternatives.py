@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from planner.choose.jobs.job_search import JobCandidates, search_job
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.jobs.neighbours import KINDS, Kind, neighbours
-from planner.choose.preferences import preferences
+from planner.choose.preferences import preferences, user_file
 from planner.choose.search import SearchScope
 from planner.choose.search.expected_time import time_factors
 from planner.choose.search.recommendation import recommend
@@ -67,45 +69,85 @@ class _Way:
     """A job that was searched as a way to do the one that was asked for."""
 
     job: JobSpec
-    result: JobCandidates
+    result: JobCandidates | None
+    """Its candidates; None if its recommended layout was remembered."""
     alternative: Alternative
     worth: float
     """Useful tokens per expected second, less the cost of another batch [tokens/s]."""
+
+
+_WITHIN_A_JOB = ("stall", "depth")
+"""Causes that do not count between jobs: stalls were measured on a few node counts and say nothing
+of those between, and the usual depth of a pipeline is a habit."""
+
+
+_Recommended = tuple[Estimate | None, float]
+"""Recommended layout of a job, and expected over estimated time by causes that count here."""
+
+
+@functools.lru_cache(2048)
+def _remembered(*_: Any) -> list[_Recommended]:
+    """Return the list that holds the answer for a job once it was searched."""
+    return []
+
+
+def _recommended(job: JobSpec, scope: SearchScope) -> tuple[_Recommended, JobCandidates | None]:
+    """Recommend a layout of a job; also return its candidates if they were searched just now."""
+    answers: list[_Recommended] = []
+    if not job.experience.is_known:
+        machine, options = job.machine.model_dump_json(), (job.frameworks, job.tolerance)
+        answers = _remembered(
+            job.model, machine, job.nodes, job.workload, options, scope, user_file()
+        )
+    if answers:
+        return answers[0], None
+    candidates, slowdown = search_job(job, scope), 1.0
+    if estimate := recommend(candidates.by_framework.values(), job.tolerance):
+        scenario = candidates.by_framework[estimate.framework].scenario
+        risk = np.array([estimate.out_of_memory_probability])
+        factors = time_factors(scenario, Layouts.of(estimate.layout), risk)
+        slowdown = math.prod(float(factors[k].item()) for k in factors if k not in _WITHIN_A_JOB)
+    answers.append((estimate, slowdown))
+    return answers[0], candidates
 
 
 def search_headline(
     job: JobSpec, scope: SearchScope = SearchScope(), kinds: Collection[Kind] = KINDS
 ) -> tuple[JobSpec, JobCandidates, tuple[Alternative, ...]]:
     """Search a job and its neighbours: the best of these jobs, its candidates, and all, ranked."""
-    result = search_job(job, scope)
-    ways = _search_ways(job, result, scope, () if job.exact else kinds)
+    best, candidates = _recommended(job, scope)
+    result = candidates or search_job(job, scope)
+    ways = _search_ways(job, best, result, scope, () if job.exact else kinds)
     if not ways:
         return job, result, ()
     ways.sort(key=lambda way: (-_is_same_job(job, way.alternative), -way.worth))
     first = _first(job, ways)
     ranked = (first, *(way for way in ways if way is not first))
     if _is_same_job(job, first.alternative):
-        job, result = first.job, first.result
+        job, result = first.job, first.result or search_job(first.job, scope)
     return job, result, tuple(way.alternative for way in ranked)
 
 
 def _search_ways(
-    job: JobSpec, result: JobCandidates, scope: SearchScope, kinds: Collection[Kind]
+    job: JobSpec,
+    best: _Recommended,
+    result: JobCandidates,
+    scope: SearchScope,
+    kinds: Collection[Kind],
 ) -> list[_Way]:
     """The job as asked, if it has a layout, and those of its neighbours that may be as good."""
-    best = recommend(result.by_framework.values(), job.tolerance)
     ways, as_asked = [], None
-    if best is not None:
-        as_asked = _alternative(job, "as-asked", job, best, None)
-        ways.append(_Way(job, result, as_asked, _worth(job, as_asked, result)))
-    for kind, neighbour in neighbours(job, best):
-        if kind not in kinds or (best is not None and not _can_keep_up(neighbour, ways)):
+    estimate, slowdown = best
+    if estimate is not None:
+        as_asked = _alternative(job, "as-asked", job, estimate, None)
+        ways.append(_Way(job, result, as_asked, _worth(job, as_asked, slowdown)))
+    for kind, neighbour in neighbours(job, estimate):
+        if kind not in kinds or (as_asked is not None and not _can_keep_up(neighbour, ways)):
             continue
-        candidates = search_job(neighbour, scope)
-        estimate = recommend(candidates.by_framework.values(), job.tolerance)
+        (estimate, slowdown), candidates = _recommended(neighbour, scope)
         if estimate is not None:
             each = _alternative(job, kind, neighbour, estimate, as_asked)
-            ways.append(_Way(neighbour, candidates, each, _worth(job, each, candidates)))
+            ways.append(_Way(neighbour, candidates, each, _worth(job, each, slowdown)))
     return ways
 
 
@@ -153,8 +195,7 @@ def wasted_nodes_note(job: JobSpec, best: Estimate | None) -> str:
     scope, nodes, rate = SearchScope(near_factor=1 + job.tolerance, top=1), job.nodes, 0.0
     limit = best.tokens_per_s / offers.doubling_gain.value
     while nodes > 1:
-        candidates = search_job(job.replaced(nodes=nodes // 2), scope)
-        estimate = recommend(candidates.by_framework.values(), job.tolerance)
+        estimate = _recommended(job.replaced(nodes=nodes // 2), scope)[0][0]
         if estimate is None or estimate.tokens_per_s < limit:
             break
         nodes, rate = nodes // 2, estimate.tokens_per_s
@@ -216,22 +257,12 @@ def _alternative(
     )
 
 
-_WITHIN_A_JOB = ("stall", "depth")
-"""Causes that do not count between jobs: stalls were measured on a few node counts and say nothing
-of those between, and the usual depth of a pipeline is a habit."""
-
-
-def _worth(job: JobSpec, each: Alternative, result: JobCandidates) -> float:
+def _worth(job: JobSpec, each: Alternative, slowdown: float) -> float:
     """Useful tokens per expected second, less the cost of another batch [tokens/s]."""
-    scenario = result.by_framework[each.estimate.framework].scenario
-    risk = np.array([each.estimate.out_of_memory_probability])
-    factors = time_factors(scenario, Layouts.of(each.estimate.layout), risk)
-    slowdown = math.prod(
-        float(factor.item()) for cause, factor in factors.items() if cause not in _WITHIN_A_JOB
-    )
     batch = job.workload.global_batch
     change = min(abs(each.global_batch - batch) / batch, 1.0)
-    return each.tokens_per_s / slowdown * (1 - preferences().offers.batch_cost.value * change)
+    cost = preferences().offers.batch_cost.value * change
+    return each.tokens_per_s / slowdown * (1 - cost)
 
 
 def _change(job: JobSpec, neighbour: JobSpec) -> str:

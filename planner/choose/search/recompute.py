@@ -33,8 +33,7 @@ def reduce_recompute(candidates: Candidates) -> Layouts:
     if not (framework.recompute_by or framework.recompute_modules) or not len(layouts):
         return layouts.take(np.zeros(0, dtype=np.int64))
     goals = _Goals.of(candidates)
-    reduced = [_fewest_layers(scenario, goals, name) for name in ("layers", "every")]
-    layouts = Layouts.joined([*reduced, _fewest_modules(scenario, goals)])
+    layouts = Layouts.joined([_fewest_layers(scenario, goals), _fewest_modules(scenario, goals)])
     first, _ = distinct(*(getattr(layouts, field.name) for field in fields(layouts)))
     return layouts.take(first)
 
@@ -98,28 +97,36 @@ def _needs_recompute(memory: Footprints, fits: Mask) -> Mask:
     return needs
 
 
-def _fewest_layers(scenario: Scenario, goals: _Goals, name: str) -> Layouts:
-    """Bisect the recomputed layers of a chunk: the first `layers`, or `every` n-th."""
-    column, layouts = f"recompute_{name}", goals.layouts
-    if name not in scenario.framework.recompute_by or not len(layouts):
-        return layouts.take(np.zeros(0, dtype=np.int64))
+def _fewest_layers(scenario: Scenario, goals: _Goals) -> Layouts:
+    """Bisect the recomputed layers of a chunk: the first `layers`, then `every` n-th."""
+    names = [name for name in ("layers", "every") if name in scenario.framework.recompute_by]
+    if not names or not len(goals.layouts):
+        return goals.layouts.take(np.zeros(0, dtype=np.int64))
+    is_every = np.repeat([name == "every" for name in names], len(goals.layouts))
+    # both kinds in one array: half as many estimates
+    goals = _Goals.joined([goals] * len(names))
+    layouts = goals.layouts
+
+    def partly(rows: Int, numbers: Int) -> _Goals:
+        part, by_number = goals.take(rows), is_every[rows]
+        return part.changed(
+            recompute_layers=np.where(by_number, part.layouts.recompute_layers, numbers),
+            recompute_every=np.where(by_number, numbers, part.layouts.recompute_every),
+        )
+
     # layers of the fullest chunk, where embedding and head may count as layers
     deepest = -(-(scenario.model.depth + 2) // (layouts.pp * layouts.vpp))
     # more first layers mean more recompute; a larger n in every n-th means less
-    if name == "layers":
-        fitting, failing = deepest.copy(), np.zeros_like(deepest)
-    else:
-        fitting, failing = np.ones_like(deepest), deepest + 1
+    fitting, failing = np.where(is_every, 1, deepest), np.where(is_every, deepest + 1, 0)
     while np.any(is_open := np.abs(fitting - failing) > 1):
         rows = np.flatnonzero(is_open)
         middle = (fitting[rows] + failing[rows]) // 2
-        trial = goals.take(rows).changed(**{column: middle})
+        trial = partly(rows, middle)
         fits = trial.met_by(scenario, footprints(scenario, trial.layouts))
         fitting[rows] = np.where(fits, middle, fitting[rows])
         failing[rows] = np.where(fits, failing[rows], middle)
-    is_partial = (fitting < deepest) if name == "layers" else (fitting > 1)
-    reduced = replace(layouts, **{column: fitting}).take(np.flatnonzero(is_partial))
-    return legal_layouts(scenario, reduced)
+    rows = np.flatnonzero(np.where(is_every, fitting > 1, fitting < deepest))
+    return legal_layouts(scenario, partly(rows, fitting[rows]).layouts)
 
 
 def _fewest_modules(scenario: Scenario, goals: _Goals) -> Layouts:

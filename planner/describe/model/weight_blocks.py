@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 from planner.describe.model.block import Block, Matrix, Part, Weight
@@ -310,6 +310,7 @@ def weight_blocks(model: Shapes) -> tuple[Block, ...]:
     )
 
 
+@lru_cache(maxsize=64)
 def num_params(model: Shapes) -> int:
     """Learned parameters over all blocks, tied tensors once."""
     return sum(block.count * block.num_params for block in weight_blocks(model))

@@ -6,16 +6,20 @@ import itertools
 import json
 import math
 import random
+from pathlib import Path
 
 import pytest
 
 import planner
+from planner.choose.jobs import alternatives
 from planner.choose.jobs.alternatives import Alternative
+from planner.choose.jobs.job_search import JobCandidates, search_job
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.jobs.neighbours import nearby_batches, nearest_batches, uneven
 from planner.choose.plan import Plan
 from planner.choose.planning import plan, plan_job
 from planner.choose.preferences import preferences
+from planner.choose.search import SearchScope
 from planner.choose.verdicts.answer_lines import answer_lines, headline, other_ways
 from planner.describe.workload import Workload
 from planner.units import format_seconds
@@ -237,3 +241,35 @@ def test_a_faster_framework_without_files_is_named() -> None:
     assert named.files_note == ""
     # what has files has no such note
     assert plan_job(job(16, 1024)).files_note == ""
+
+
+def test_a_remembered_neighbour_changes_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    alternatives._remembered.cache_clear()
+    fresh = [plan_job(job(nodes, 64)).to_json() for nodes in (5, 9)]
+    calls = []
+
+    def counted(searched: JobSpec, scope: SearchScope) -> JobCandidates:
+        calls.append((searched.nodes, searched.workload.global_batch))
+        return search_job(searched, scope)
+
+    monkeypatch.setattr(alternatives, "search_job", counted)
+    assert [plan_job(job(nodes, 64)).to_json() for nodes in (5, 9)] == fresh
+    # the job itself and the one that leads, no other neighbour
+    assert len(calls) <= 4
+    assert {(5, 64), (9, 64)} <= set(calls)
+    # another tolerance is another job
+    calls.clear()
+    plan_job(job(5, 64, tolerance=0.2))
+    assert len(calls) > 2
+
+
+def test_preferences_of_the_user_are_not_answered_from_memory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plan_job(job(5, 64))
+    file = tmp_path / "preferences.toml"
+    file.write_text("[recommendation]\ntolerance = 0.5\n", encoding="utf-8")
+    monkeypatch.setenv("PLANNER_PREFERENCES", str(file))
+    changed = plan_job(job(5, 64)).to_json()
+    alternatives._remembered.cache_clear()
+    assert plan_job(job(5, 64)).to_json() == changed

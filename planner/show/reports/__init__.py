@@ -1,0 +1,1 @@
+"""Reports: answers as whole documents, and the report on collectives."""
