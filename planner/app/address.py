@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import urllib.parse
 from collections.abc import Callable, Collection, Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import streamlit as st
+from streamlit.errors import StreamlitAPIException
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from planner.errors import PlannerError, shorten
@@ -199,6 +201,17 @@ def _apply_widgets(before: Query) -> tuple[Query, set[str]]:
         if value is not None:
             query[key] = ",".join(value) if isinstance(value, list) else str(value)
     return query, changed
+
+
+def keep_undrawn() -> None:
+    """Keep the values of widgets that this run did not draw; called after the page is drawn.
+
+    Streamlit would fall back on values from before their last change.
+    """
+    for key, value in st.session_state[_SHOWN].items():
+        # refused for a widget that is drawn
+        with contextlib.suppress(StreamlitAPIException):
+            st.session_state[key] = value
 
 
 def requested(key: str) -> str:

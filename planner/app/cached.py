@@ -13,13 +13,14 @@ from planner.app.controls.page_job import PageJob
 from planner.app.draw import escape
 from planner.ask import QUESTIONS, Answer
 from planner.choose.plan import Plan
-from planner.choose.planning import estimate, plan_job, whole_training
+from planner.choose.planning import estimate, whole_training
 from planner.choose.plots import (
     Axis,
     LayoutSpace,
     SimulatedStep,
     layout_space,
     parallel_axes,
+    plan_with_space,
     scenario_of,
     simulate_step,
 )
@@ -28,6 +29,7 @@ from planner.choose.verdicts.why_not import WhyNot, why_not
 from planner.cost.estimate import Estimate
 from planner.cost.memory.footprint import stage_memory
 from planner.describe.layout import Layout
+from planner.describe.machine.variants import take_devices
 from planner.describe.training.training_run import Training
 from planner.emitters import emit_estimate
 from planner.emitters.folder import zip_bytes
@@ -41,18 +43,31 @@ _SEARCHES = threading.Semaphore(2)
 
 
 @st.cache_data(max_entries=64, show_spinner="Searching all layouts ...", hash_funcs=_HASH)
+def _searched(job: PageJob) -> tuple[Plan, LayoutSpace]:
+    with _SEARCHES:
+        return plan_with_space(job, job.top)
+
+
 def plan_of(job: PageJob) -> Plan:
     """Plan a job."""
-    with _SEARCHES:
-        return plan_job(job, job.top)
+    return _searched(job)[0]
+
+
+def space_of(job: PageJob) -> LayoutSpace:
+    """Return the layouts that the plan of a job was chosen from, in condensed form."""
+    return _searched(job)[1]
 
 
 @st.cache_data(max_entries=32, show_spinner="Collecting all layouts ...", hash_funcs=_HASH)
-def space_of(job: PageJob) -> LayoutSpace:
-    """Return all candidates of a job in condensed form."""
-    return layout_space(
-        job.model, job.machine, job.nodes, job.workload, job.frameworks, experience=job.experience
-    )
+def whole_space_of(job: PageJob) -> LayoutSpace:
+    """Return all layouts of the planned job in condensed form, also those far from the best."""
+    plan, machine = plan_of(job), job.machine
+    if plan.num_estimated == plan.num_candidates:
+        return space_of(job)
+    if plan.num_devices < plan.nodes * machine.node.num_devices:
+        machine = take_devices(machine, plan.num_devices)
+    scope = (job.model, machine, plan.nodes, plan.workload, job.frameworks)
+    return layout_space(*scope, experience=job.experience)
 
 
 @st.cache_data(max_entries=128, show_spinner=False, hash_funcs=_HASH)

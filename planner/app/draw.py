@@ -47,7 +47,7 @@ _INK = "#333333"
 """Colour of text in figures, which style.css replaces in the dark theme."""
 
 
-def draw(drawing: Drawing, key: str, caption: bool = False) -> None:
+def draw(drawing: Drawing, key: str, caption: bool = False, **settings: Any) -> None:
     """Draw a figure with a text alternative for screen readers; `caption` also shows it as text."""
     font = {"color": _INK}
     figure = drawing.figure
@@ -55,7 +55,7 @@ def draw(drawing: Drawing, key: str, caption: bool = False) -> None:
     figure.update_xaxes(tickfont=font, title={"font": font})
     figure.update_yaxes(tickfont=font, title={"font": font})
     figure.update_traces(textfont=font, selector={"type": "bar", "textposition": "outside"})
-    st.plotly_chart(figure, key=key, alt=drawing.alt, config=_CONFIG)
+    st.plotly_chart(figure, key=key, alt=drawing.alt, config=_CONFIG, **settings)
     if caption:
         st.caption(escape(drawing.alt))
 
@@ -90,8 +90,13 @@ def announce(sentence: str | Iterable[AnswerLine], fits: bool, tight: bool = Fal
     if isinstance(sentence, str):
         say(escape(sentence))
     else:
-        # two blanks break a line
-        say("  \n".join(f"**{escape(label)}:** {escape(text)}" for label, text in sentence))
+        say(labelled(sentence))
+
+
+def labelled(lines: Iterable[AnswerLine]) -> str:
+    """Return answer lines as Markdown, a line each."""
+    # two blanks break a line
+    return "  \n".join(f"**{escape(label)}:** {escape(text)}" for label, text in lines)
 
 
 def download(label: str, data: str | bytes | Callable[[], str], name: str, key: str) -> None:

@@ -79,6 +79,7 @@ def open_page(path: str, pages: Mapping[str, Page] | None = None) -> None:
     with contextlib.suppress(PlannerError):  # the page has reported it
         if request.job and hasattr(PAGES[path], "elsewhere"):
             elsewhere.offer(request, PAGES[path].elsewhere(request.job, request.description))
+    address.keep_undrawn()
     st.caption("Link to exactly this page:")
     path = "" if path == FIRST else path
     st.code(address.link(path, tuple(PAGES)), language=None, wrap_lines=True)

@@ -15,7 +15,7 @@ from planner.choose.jobs.job_search import (
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.legality import broken, check
 from planner.choose.plan import Dropped, Plan, Verdict
-from planner.choose.search import SearchScope
+from planner.choose.search import Candidates, SearchScope
 from planner.choose.search.recommendation import rank_layouts, recommend, stall_notes
 from planner.choose.verdicts.fixes import switch_notes
 from planner.choose.verdicts.plan_notes import learning_rate_note, plan_notes, preference_notes
@@ -79,6 +79,11 @@ def plan(
 
 def plan_job(job: JobSpec, top: int = TOP) -> Plan:
     """Search every legal layout of a job and rank the best."""
+    return plan_with_candidates(job, top)[0]
+
+
+def plan_with_candidates(job: JobSpec, top: int = TOP) -> tuple[Plan, list[Candidates]]:
+    """Plan a job; also return the candidates that its plan was chosen from."""
     scope = SearchScope(near_factor=1 + job.tolerance, top=top)
     job, result, alternatives = search_headline(job, scope)
     candidates = result.by_framework
@@ -89,7 +94,7 @@ def plan_job(job: JobSpec, top: int = TOP) -> Plan:
         candidates, scenarios, job.nodes, bool(job.frameworks), job.tolerance
     )
     queues = job.machine.scheduler.queues
-    return Plan(
+    plan = Plan(
         model=job.model.name,
         num_params=job.model.num_params,
         machine=job.machine.name,
@@ -114,6 +119,7 @@ def plan_job(job: JobSpec, top: int = TOP) -> Plan:
         if best is None
         else whole_training_of(scenarios[best.framework], best, job.nodes, job.training),
     )
+    return plan, list(candidates.values())
 
 
 def _dropped(result: JobCandidates) -> tuple[Dropped, ...]:

@@ -13,7 +13,9 @@ import numpy as np
 from planner.choose.jobs.job_search import search_job
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.plan import Plan
+from planner.choose.planning import plan_with_candidates
 from planner.choose.search import Candidates, SearchScope
+from planner.choose.search.recommendation import trade_offs
 from planner.choose.simulation.tasks import measured_factor, stage_work
 from planner.cost.arrays import Int
 from planner.cost.estimate import Estimate, estimate_times
@@ -34,37 +36,19 @@ from planner.describe.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """Best layout for one pair of tp and pp."""
-
-    tp: int
-    pp: int
-    step_time_s: float
-    """Step time of the fastest layout that fits; infinite if none fits [s]."""
-    memory_bytes: float
-    """Memory of that layout, or of the smallest one if none fits [B]."""
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """Memory and step time of one layout."""
-
-    memory_bytes: float
-    step_time_s: float
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class LayoutSpace:
     """Summary of all layouts of a job."""
 
-    cells: tuple[Cell, ...]
-    front: tuple[Point, ...]
+    cells: tuple[Estimate, ...] = ()
+    """Per pair of tp and pp the fastest layout that fits; if none fits, the smallest."""
+    front: tuple[Estimate, ...] = ()
     """Pareto front of memory and step time among layouts that fit, smallest memory first."""
-    cloud: tuple[Point, ...]
-    """Deterministic sample of all layouts, including those that do not fit."""
-    num_candidates: int
+    cloud: tuple[Estimate, ...] = ()
+    """Deterministic sample of all layouts but those that exceed the device's memory by far."""
+    choices: tuple[Estimate, ...] = ()
+    """Layouts from the safest and simplest to the fastest; the recommended one is among them."""
+    num_candidates: int = 0
+    num_fitting: int = 0
 
 
 def layout_space(
@@ -74,25 +58,41 @@ def layout_space(
     workload: Workload,
     frameworks: Sequence[str | Framework] = (),
     *,
-    cloud: int = 400,
     experience: Experience = Experience(),
 ) -> LayoutSpace:
     """Summarize all layouts of a job: the best per tp and pp, the Pareto front, a sample."""
     job = JobSpec(
         model, machine, nodes=nodes, workload=workload, frameworks=frameworks, experience=experience
     )
-    by_framework = search_job(job, SearchScope(sys.maxsize)).by_framework
-    parts = [part for part in by_framework.values() if len(part.footprints)]
+    candidates = search_job(job, SearchScope(sys.maxsize)).by_framework
+    return space_of(list(candidates.values()))
+
+
+def plan_with_space(job: JobSpec, top: int) -> tuple[Plan, LayoutSpace]:
+    """Plan a job; also summarize the layouts that its search estimated."""
+    plan, candidates = plan_with_candidates(job, top)
+    return plan, space_of(candidates, job.tolerance)
+
+
+_CLOUD, _CUT = 400, 1.3
+"""Size of the sample, and the most memory of its layouts over the device's."""
+
+
+def space_of(candidates: Sequence[Candidates], tolerance: float | None = None) -> LayoutSpace:
+    """Summarize candidates."""
+    parts = [part for part in candidates if len(part.footprints)]
     if not parts:
-        return LayoutSpace((), (), (), 0)
+        return LayoutSpace()
     table = _Table(parts)
-    sample = np.arange(0, len(table), max(len(table) // cloud, 1))
-    table.estimate(sample)
+    limit = _CUT * max(table.limit_bytes, float(np.min(table.memory_bytes)))
+    rows = np.flatnonzero(table.memory_bytes <= limit)
     return LayoutSpace(
-        cells=tuple(_cells(table)),
-        front=tuple(table.point(int(row)) for row in _front(table)),
-        cloud=tuple(table.point(int(row)) for row in sample),
+        cells=table.estimates(_cells(table)),
+        front=table.estimates(_front(table)),
+        cloud=table.estimates(rows[:: max(len(rows) // _CLOUD, 1)]),
+        choices=trade_offs(parts, tolerance),
         num_candidates=len(table),
+        num_fitting=int(np.count_nonzero(table.fits)),
     )
 
 
@@ -103,12 +103,13 @@ class _Table:
         self.parts = parts
         self._starts = np.cumsum([0, *(len(part.footprints) for part in parts)])
         footprints = [part.footprints for part in parts]
+        self.limit_bytes = footprints[0].device_limit_bytes
         self.memory_bytes = np.concatenate([each.memory_bytes for each in footprints])
         self.fits = np.concatenate([each.fits for each in footprints])
         self.tp = np.concatenate([each.layouts.tp for each in footprints])
         self.pp = np.concatenate([each.layouts.pp for each in footprints])
         self.time_s = np.full(len(self), np.inf)
-        """Step time; infinite for layouts that do not fit, unless estimated [s]."""
+        """Step time; infinite for layouts that do not fit [s]."""
         for part, start in zip(parts, self._starts, strict=False):
             rows = start + np.flatnonzero(part.footprints.fits)
             self.time_s[rows] = part.estimates.step_time_s
@@ -116,24 +117,15 @@ class _Table:
     def __len__(self) -> int:
         return int(self._starts[-1])
 
-    def estimate(self, rows: Int) -> None:
-        """Estimate the step time of layouts, whether they fit or not."""
+    def estimates(self, rows: Int) -> tuple[Estimate, ...]:
+        """Estimate layouts, whether they fit or not, in the order of `rows`."""
+        estimated: dict[int, Estimate] = {}
         for part, (start, end) in zip(self.parts, itertools.pairwise(self._starts), strict=True):
             selected = rows[(rows >= start) & (rows < end)]
             if len(selected):
                 estimates = estimate_times(part.scenario, part.footprints.take(selected - start))
-                self.time_s[selected] = estimates.step_time_s
-
-    def text(self, row: int) -> str:
-        """Label of a layout with its framework."""
-        number = int(np.searchsorted(self._starts, row, side="right")) - 1
-        part = self.parts[number]
-        layout = part.footprints.layouts[row - int(self._starts[number])]
-        return f"{layout} [{part.scenario.framework.name}]"
-
-    def point(self, row: int) -> Point:
-        """Memory and step time of a layout."""
-        return Point(float(self.memory_bytes[row]), float(self.time_s[row]), self.text(row))
+                estimated |= {int(row): estimates[i] for i, row in enumerate(selected)}
+        return tuple(estimated[int(row)] for row in rows)
 
 
 def _front(table: _Table) -> Int:
@@ -145,18 +137,14 @@ def _front(table: _Table) -> Int:
     return np.asarray(order[time_s < best_s[:-1] - 1e-12])
 
 
-def _cells(table: _Table) -> list[Cell]:
+def _cells(table: _Table) -> Int:
+    """Rows of the best layout for each pair of tp and pp."""
     key = table.tp * (int(table.pp.max()) + 1) + table.pp
     # the fastest that fits first; if none fits, the smallest
     figure = np.where(table.fits, table.time_s, table.memory_bytes)
     order = np.lexsort((figure, ~table.fits, key))
     _, firsts = np.unique(key[order], return_index=True)
-    cells = []
-    for row in map(int, order[firsts]):
-        time_s = float(table.time_s[row]) if table.fits[row] else float("inf")
-        degrees, memory_bytes = (int(table.tp[row]), int(table.pp[row])), table.memory_bytes[row]
-        cells.append(Cell(*degrees, time_s, float(memory_bytes), table.text(row)))
-    return cells
+    return np.asarray(order[firsts])
 
 
 @dataclass(frozen=True, slots=True)

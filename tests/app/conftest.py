@@ -113,8 +113,9 @@ class Browsed:
         return str((number if number.count() else choice).first.input_value())
 
     def says(self, text: str) -> str:
-        """The first message that says something, once it does."""
-        alert = self.page.locator("[data-testid=stAlert]").filter(has_text=text).first
+        """The first message or line of small print that says something, once it does."""
+        texts = self.page.locator("[data-testid=stAlert], [data-testid=stCaptionContainer]")
+        alert = texts.filter(has_text=text).first
         alert.wait_for(timeout=_PATIENCE_MS)
         return str(alert.inner_text())
 

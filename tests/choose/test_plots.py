@@ -7,15 +7,23 @@ from dataclasses import replace
 import pytest
 
 import planner
-from planner.choose.plots import simulate_step
+from planner.choose.jobs.job_spec import JobSpec
+from planner.choose.planning import plan_job
+from planner.choose.plots import plan_with_space, simulate_step
+from planner.choose.preferences import preferences
+from planner.choose.search.recommendation import setup_effort
 from planner.choose.simulation.tasks import stage_work
+from planner.choose.verdicts.answer_lines import short_answer
+from planner.cost.estimate import Estimate
 from planner.cost.scenario import Scenario
 from planner.cost.schedules.bubble import schedule_by_name
 from planner.cost.schedules.simulate import simulate
+from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
+from planner.units import format_seconds
 
 PIPED = [
     (name, schedule)
@@ -88,3 +96,52 @@ def test_waiting_for_the_host_and_blocking_transfers_are_drawn() -> None:
     works = stage_work(Scenario(model, machine, workload, framework), layout)
     free = [replace(work, blocked_s=0.0) for work in works]
     assert simulate(free, 32, "1f1b").makespan_s < step.simulated_s
+
+
+JOBS = [
+    ("gpt2", "polaris", 1, None),
+    ("gpt2", "vsc-5", 4, 0.2),
+    ("llama-3-8b", "polaris", 4, None),
+    ("llama-3-8b", "polaris", 4, 0.0),
+    ("llama-3-8b", "dgx-h100", 1, None),
+    ("llama-3-8b", "workstation-1x4090", 1, None),
+    ("llama-2-70b", "frontier", 4, None),
+    ("llama-2-70b", "aurora", 4, None),
+    ("llama-2-70b", "polaris", 1, None),
+    ("mixtral-8x7b", "eos", 4, 0.2),
+    ("deepseek-v3", "eos", 32, None),
+    ("resnet-50", "polaris", 4, None),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "machine", "nodes", "tolerance"), JOBS)
+def test_choices_lead_from_the_safest_and_simplest_layout_over_the_recommended_to_the_fastest(
+    model: str, machine: str, nodes: int, tolerance: float | None
+) -> None:
+    length = 1 if model == "resnet-50" else 1024
+    workload = Workload(global_batch=256, sequence_length=length)
+    job = JobSpec(model, machine, nodes=nodes, workload=workload, tolerance=tolerance)
+    plan, space = plan_with_space(job, 20)
+    assert plan == plan_job(job, 20)
+    sentence = short_answer(plan)
+    assert 6 <= len([word for word in sentence.split() if word != "x"]) <= 20, sentence
+    if plan.recommended is None:
+        assert (space.choices, space.num_fitting) == ((), 0)
+        assert sentence.startswith("Does not fit. ")
+        return
+    for part in (plan.recommended.step_time_s, plan.recommended.interval_step_time_s[1]):
+        assert format_seconds(part, like=plan.recommended.step_time_s).split()[0] in sentence
+    # with the usual caution it is exactly the plan's, and without any its fastest
+    assert plan.recommended in space.choices
+    assert space.choices[-1] == plan.best
+    times_s = [each.step_time_s for each in space.choices]
+    assert times_s == sorted(set(times_s), reverse=True)
+    first, risk = space.choices[0], plan.recommended.out_of_memory_probability
+    assert first.out_of_memory_probability <= max(risk, preferences().risk)
+    assert first.out_of_memory_probability < risk or _effort(first) <= _effort(plan.recommended)
+
+
+def _effort(estimate: Estimate) -> float:
+    effort = float(setup_effort(Layouts.of(estimate.layout)))
+    return effort + load_framework(estimate.framework).effort

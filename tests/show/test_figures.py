@@ -23,6 +23,7 @@ from planner.choose.plots import (
     rank_axes,
     simulate_step,
 )
+from planner.choose.verdicts.layout_words import layout_words
 from planner.cost.estimate import Estimate
 from planner.cost.memory.footprint import stage_memory
 from planner.cost.parts import DEVICE_PARTS, HOST_PARTS, TIME_PARTS
@@ -149,30 +150,61 @@ def test_waterfall_is_gapless_and_ends_at_the_step(plan: Plan) -> None:
 def test_space_holds_the_plan(plan: Plan) -> None:
     found = layout_space(load_model("llama-3-8b"), load_machine("polaris"), 2, _JOB)
     assert plan.best is not None
+    assert plan.recommended is not None
     assert found.num_candidates == plan.num_candidates
-    fastest = min(cell.step_time_s for cell in found.cells)
+    fastest = min(cell.step_time_s for cell in found.cells if cell.fits)
     assert fastest == pytest.approx(plan.best.step_time_s)
-    front = [(p.memory_bytes, p.step_time_s) for p in found.front]
+    front = [(p.memory_bytes["total"], p.step_time_s) for p in found.front]
     assert front == sorted(front)
     assert [t for _, t in front] == sorted((t for _, t in front), reverse=True)
     limit = load_machine("polaris").device.memory_bytes.value
-    inside = [point for point in found.cloud if point.memory_bytes <= limit]
+    inside = [each for each in found.cloud if each.fits]
     assert 0 < len(inside) < len(found.cloud)
-    for point in inside:
-        assert any(m <= point.memory_bytes and t <= point.step_time_s for m, t in front)
+    assert 0 < found.num_fitting < found.num_candidates
+    for each in inside:
+        place = each.memory_bytes["total"], each.step_time_s
+        assert any(m <= place[0] and t <= place[1] for m, t in front)
     assert front[-1][0] <= limit
     _check(candidates.heatmap(found, limit))
-    drawing = candidates.pareto(found, limit, plan.best)
-    _check(drawing)
-    star = next(trace for trace in drawing.figure.data if trace.name == "this layout")
-    assert star.y[0] == plan.best.step_time_s
-    assert star.x[0] * GIB == plan.best.memory_bytes["total"]
-    assert str(plan.best.layout) in drawing.alt
+    for chosen in (None, plan.best):
+        star = chosen or plan.recommended
+        drawing = candidates.pareto(found, limit, plan.recommended, chosen)
+        _check(drawing)
+        (trace,) = (t for t in drawing.figure.data if t.marker.symbol == "star")
+        assert (trace.y[0], trace.x[0] * GIB) == (star.step_time_s, star.memory_bytes["total"])
+        low, high = star.interval_step_time_s
+        assert trace.y[0] - trace.error_y.arrayminus[0] == pytest.approx(low)
+        assert trace.y[0] + trace.error_y.array[0] == pytest.approx(high)
+        assert layout_words(star.layout, brief=True) in drawing.alt
+        is_chosen = star != plan.recommended
+        assert trace.name.startswith("chosen: " if is_chosen else "recommended: ")
+
+
+def test_a_dot_is_its_layout_in_the_shape_of_its_strategy() -> None:
+    found = layout_space(load_model("llama-3-8b"), load_machine("polaris"), 2, _JOB)
+    limit = load_machine("polaris").device.memory_bytes.value
+    drawing, layouts = candidates.pareto(found, limit, found.choices[0]), candidates.dots(found)
+    drawn = []
+    for trace in (t for t in drawing.figure.data if t.customdata is not None):
+        for x, y, (number, hover) in zip(trace.x, trace.y, trace.customdata, strict=True):
+            each = layouts[number]
+            assert (x * GIB, y) == (each.memory_bytes["total"], each.step_time_s)
+            assert format_seconds(each.step_time_s) in hover
+            degrees = {"tensor": each.layout.tp, "pipeline": each.layout.pp}
+            if not each.fits or each.layout.cp > 1:
+                assert trace.name == ("context" if each.fits else "does not fit")
+            else:
+                for axis, degree in degrees.items():
+                    assert (axis in trace.name) is (degree > 1)
+            drawn.append(number)
+    assert sorted(drawn) == list(range(len(layouts)))
+    shapes = [(t.marker.symbol, t.name) for t in drawing.figure.data]
+    assert len(dict(shapes)) == len(shapes)
 
 
 def test_every_cell_says_its_words_once_and_readably() -> None:
     found = layout_space(load_model("llama-2-70b"), load_machine("polaris"), 8, _JOB)
-    fitting = [cell for cell in found.cells if math.isfinite(cell.step_time_s)]
+    fitting = [cell for cell in found.cells if cell.fits]
     assert 0 < len(fitting) < len(found.cells)  # both kinds of cells are there
     drawing = candidates.heatmap(found, load_machine("polaris").device.memory_bytes.value)
     written = [t for t in drawing.figure.data if t.type == "heatmap" and t.texttemplate]
@@ -181,8 +213,8 @@ def test_every_cell_says_its_words_once_and_readably() -> None:
     assert len(words.text) == len(found.cells) == len(set(zip(words.x, words.y, strict=True)))
     said = dict(zip(zip(words.x, words.y, strict=True), words.text, strict=True))
     for cell in found.cells:
-        text = said[str(cell.tp), str(cell.pp)]
-        assert ("GiB" in text or text == "host") is not math.isfinite(cell.step_time_s)
+        text = said[str(cell.layout.tp), str(cell.layout.pp)]
+        assert ("GiB" in text or text == "host") is not cell.fits
     # black or white on any colour: one of them always has the contrast that WCAG AA asks for
     grounds = [*sample_colorscale("Cividis_r", 20), *palette.HUES, palette.GREY]
     for ground in grounds:

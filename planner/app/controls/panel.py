@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import streamlit as st
@@ -42,32 +43,54 @@ _MAX_NODES = 1_000_000
 _MAX_DEVICES = 1024
 
 
-def controls(request: PageRequest) -> PageJob | None:
-    """Draw the controls and return the job; None, with a message, if it is invalid."""
-    with st.container(border=True):
-        with st.container(key=ROW):
-            first = st.columns([3, 3, 2, 2, 2, 2], vertical_alignment="bottom")
-        choice_box(first[0], "model")
-        choice_box(first[1], "machine")
-        nodes_help = "Nodes of the machine the job may use."
-        integer(first[2], "Nodes", "nodes", (1, _MAX_NODES), nodes_help)
-        for column, name in zip(first[3:], _FIRST, strict=True):
-            _workload(column, name)
-        # closed, so that the answer is on the first screen of a phone
-        with st.expander("More about the job"):
-            details, descriptions = st.tabs(("The rest of the job", "Your own model or machine"))
-            with details:
-                if request.job:
-                    _summary(request.job)
-                _details(request)
-            with descriptions:
-                changes(request.job)
+def controls(request: PageRequest, beside: Any = None) -> PageJob | None:
+    """Draw the controls and return the job; None, with a message, if it is invalid.
+
+    A narrow column `beside` the answer takes the first controls, two to a row.
+    """
+    box = st.container(border=beside is None)
+    with beside or box, st.container(key=ROW):
+        _first_controls([1, 1] if beside else [3, 3, 2, 2, 2, 2])
+    with box:
+        # drawn only when open: the rest of the job are some sixty controls
+        more = st.expander("More about the job", key="more", on_change="rerun")
+        if more.open:
+            with more:
+                _more_controls(request)
         if request.job is None:
             st.error(escape(request.problem), title="Invalid job settings")
             return None
         _caution(request.job)
     own_runs.present(request.job)
     return request.job
+
+
+def _first_controls(widths: Sequence[int]) -> None:
+    """Draw model, machine, nodes and the first fields of the workload in rows of these widths."""
+    places = (
+        column
+        for _ in range(0, 3 + len(_FIRST), len(widths))
+        for column in st.columns(widths, vertical_alignment="bottom")
+    )
+    choice_box(next(places), "model")
+    choice_box(next(places), "machine")
+    integer(next(places), "Nodes", "nodes", (1, _MAX_NODES), "Nodes that the job may use.")
+    for column, name in zip(places, _FIRST, strict=True):
+        _workload(column, name)
+
+
+def _more_controls(request: PageRequest) -> None:
+    """Draw the rest of the job, or the user's own model and machine."""
+    tabs = st.tabs(("The rest of the job", "Your own model or machine"), on_change="rerun")
+    for tab, is_job in zip(tabs, (True, False), strict=True):
+        if tab.open:
+            with tab:
+                if is_job and request.job:
+                    _summary(request.job)
+                if is_job:
+                    _details(request)
+                else:
+                    changes(request.job)
 
 
 def choice_box(place: Any, kind: str) -> None:
@@ -117,7 +140,8 @@ def _search(job: PageJob | None, machine: Machine | None) -> None:
         running_on(machine) if machine else names("framework"),
         key="frameworks",
         placeholder="all that run on the machine",
-        help="Which training frameworks to search; none chosen means the usual ones.",
+        help="Which training frameworks to search; none chosen means the usual ones. What users of "
+        "a framework turn on, such as torch.compile, can be chosen once the framework is.",
     )
     if job:
         _switches(job)
@@ -178,17 +202,18 @@ def _machine(machine: Machine | None) -> None:
 
 
 def _switches(job: PageJob) -> None:
-    """Draw the selection of switches for the chosen frameworks."""
+    """Draw the selection of switches for the chosen frameworks, if there are any."""
     scope = job.machine, job.model, job.workload
     chosen = [name for name in st.session_state["frameworks"] if name in running_on(job.machine)]
+    if not chosen:
+        return
     options = offered(chosen, *scope)
     typed = [word for word in st.session_state.get(SWITCHES, []) if word not in options]
     st.multiselect(
         "Switches of these frameworks",
         [*options, *typed],
         key=SWITCHES,
-        placeholder="no switches on" if chosen else "choose frameworks first",
-        disabled=not chosen,
+        placeholder="no switches on",
         accept_new_options=True,
         help=help_of(chosen, *scope),
     )

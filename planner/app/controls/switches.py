@@ -45,8 +45,6 @@ def help_of(
     workload: Workload | None = None,
 ) -> str:
     """Write the help text of the control."""
-    if not frameworks:
-        return "What users of a framework turn on, such as torch.compile: choose frameworks first."
     words = _offered(frameworks, machine, model, workload)
     lines = [f"- `{word}`: {on_page(effect)}" for word, effect in words]
     about = "What is turned on, as FRAMEWORK+SWITCH; another value is typed."

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import streamlit as st
 
@@ -21,6 +24,7 @@ from planner.app.draw import (
     draw_table,
     escape,
     escaped_rows,
+    labelled,
     list_lines,
     refuse,
 )
@@ -33,28 +37,37 @@ from planner.choose.verdicts.answer_lines import (
     answer_lines,
     cost_sentence,
     estimate_lines,
+    headline,
+    job_sentence,
     percent_chance,
+    short_answer,
 )
-from planner.choose.verdicts.layout_words import CODE
+from planner.choose.verdicts.layout_words import CODE, layout_words
 from planner.cost.estimate import Estimate
 from planner.cost.parts import part
 from planner.describe.job_description import JobDescription
 from planner.errors import PlannerError
 from planner.show import words
 from planner.show.figures import bars, candidates
+from planner.show.figures.frame import Drawing
 from planner.show.plan_report import strategies_table
 from planner.tables import Table
-from planner.units import GIB
+from planner.units import GIB, format_amount, format_bytes, format_seconds
 
 TITLE = "Which strategy fits?"
 
 _VIEWS = (
+    "Strategies",
+    "Layouts",
     "Step time",
-    "Whole training",
     "Heatmap tp x pp",
-    "Memory against time",
+    "Whole training",
     "Why, and notes",
+    "Files",
 )
+
+_CLICKS = "clicks"
+"""Number of clicks of the session, part of widget keys."""
 
 
 def read_query(reader: address.QueryReader, _: PageJob | None) -> None:
@@ -64,23 +77,27 @@ def read_query(reader: address.QueryReader, _: PageJob | None) -> None:
 
 
 def page(request: PageRequest) -> None:
-    """Draw the verdict, then memory by strategy, then the layouts and their details."""
+    """Draw the answer, the job beside its layouts, then one view of the details."""
     st.title(TITLE, anchor=False)
-    job = controls(request)
+    answer = st.container()
+    left, right = st.columns([2, 5])
+    job = controls(request, left)
     if job is None:
         return
-    try:
-        plan = cached.plan_of(job)
-    except PlannerError as error:
-        refuse(error, title="This job cannot be planned")
-        return
-    shown = chosen(job, plan)
-    _verdict(plan, job, shown)
-    _strategies(plan, job)
-    if plan.ranked:
-        _ranked(plan, job)
+    with answer:
+        try:
+            plan = cached.plan_of(job)
+        except PlannerError as error:
+            refuse(error, title="This job cannot be planned")
+            return
+        shown = chosen(job, plan)
+        fits, tight = (shown.fits, shown.tight) if shown else (False, False)
+        announce(short_answer(plan, shown), fits, tight)
+    with left:
+        _numbers(plan, job, shown)
+    with right:
+        _trade_off(plan, job, shown)
     _views(plan, job, shown)
-    _take_away(plan, job, shown)
 
 
 def elsewhere(_: PageJob, described: JobDescription) -> tuple[str, str]:
@@ -88,21 +105,88 @@ def elsewhere(_: PageJob, described: JobDescription) -> tuple[str, str]:
     return texts("planner plan", described, "plan()", "recommended")
 
 
-def _verdict(plan: Plan, job: PageJob, shown: Estimate | None) -> None:
-    tight = plan.recommended is not None and plan.recommended.tight
-    announce(answer_lines(plan), plan.fits, tight)
-    _other_ways(plan, job)
+def _numbers(plan: Plan, job: PageJob, shown: Estimate | None) -> None:
+    """Draw the planned job and the numbers of the layout, a line each."""
+    st.caption(escape(f"{job_sentence(plan)}. {headline(plan)}"))
     if shown is None:
         return
-    own_runs.show_lessons(job, shown)
-    # always one line, so that nothing below moves when a layout is found
+    # always one line, so that nothing below moves when a layout is chosen
     role = "chosen" if job.layout else "recommended"
-    st.caption(escape(f"Numbers of the {role} layout: {shown.layout} with {shown.framework}."))
-    if shown != plan.recommended:
-        cost = AnswerLine("Cost", cost_sentence(plan, shown))
-        lines = [*estimate_lines(shown, plan.device_memory_bytes), cost]
-        announce(lines, shown.fits, shown.tight)
-    st.caption(escape(words.queue_sentence(plan)))
+    layout = f"{layout_words(shown.layout, brief=True)} with {shown.framework}"
+    rate = f"MFU {100 * shown.mfu:.0f} %, {format_amount(shown.tokens_per_s)} {job.workload.unit}/s"
+    risk = f"out-of-memory risk {percent_chance(shown.out_of_memory_probability)}"
+    numbers = f"{rate}, {risk}; {cost_sentence(plan, shown)}"
+    st.caption(escape(f"Numbers of the {role} layout: {layout}: {numbers}"))
+
+
+def _trade_off(plan: Plan, job: PageJob, shown: Estimate | None) -> None:
+    """Draw memory against step time, and the slider that moves its star."""
+    space, limit = cached.space_of(job), job.machine.device.memory_bytes.value
+    layouts = candidates.dots(space)
+
+    def take(point: dict[str, Any]) -> None:
+        if number := point.get("customdata"):  # a star has none
+            _choose(layouts[number[0]], plan)
+
+    drawing = candidates.pareto(space, limit, plan.recommended, shown)
+    _draw_clickable(drawing, "hero", job, take)
+    choices = space.choices
+    if len(choices) < 2:
+        return
+    key = f"preference_{len(choices)}"
+    st.session_state[key] = _stop(choices, shown)
+    st.select_slider(
+        "From the safest and simplest layout to the fastest",
+        range(len(choices)),
+        format_func=lambda stop: _stop_label(stop, choices, plan),
+        key=key,
+        on_change=lambda: _choose(choices[st.session_state[key]], plan),
+        help="Risk and effort count more on the left, less on the right; nothing is searched anew.",
+    )
+
+
+def _stop(choices: Sequence[Estimate], shown: Estimate | None) -> int:
+    """Return the position of the slider for a layout: its own, else that of the closest time."""
+    time_s = shown.step_time_s if shown else 0.0
+    return min(range(len(choices)), key=lambda i: abs(choices[i].step_time_s - time_s))
+
+
+def _stop_label(stop: int, choices: Sequence[Estimate], plan: Plan) -> str:
+    """Name a position of the slider by what its layout is best at, and by its step time."""
+    marks = {"safest and simplest": 0, "fastest": len(choices) - 1}
+    roles = [role for role, place in marks.items() if place == stop]
+    roles += ["recommended"] * (choices[stop] == plan.recommended)
+    return ", ".join([*roles, format_seconds(choices[stop].step_time_s)])
+
+
+def _choose(estimate: Estimate, plan: Plan) -> None:
+    """Choose a layout for all pages; the recommended one is chosen by no choice."""
+    _forget_clicks()
+    is_recommended = estimate == plan.recommended
+    address.request(layout=None if is_recommended else link.of(estimate))
+
+
+def _forget_clicks() -> None:
+    """Give the figures and the table new keys, else they keep what was selected before."""
+    st.session_state[_CLICKS] = st.session_state.get(_CLICKS, 0) + 1
+
+
+def _digest(job: PageJob) -> str:
+    """Part of widget keys: what was selected for another job, or before, means nothing here."""
+    return f"{hashlib.sha256(job.key.encode()).hexdigest()[:12]}_{st.session_state.get(_CLICKS, 0)}"
+
+
+def _draw_clickable(
+    drawing: Drawing, name: str, job: PageJob, take: Callable[[dict[str, Any]], None]
+) -> None:
+    """Draw a figure that calls `take` with the point that is clicked."""
+    key = f"{name}_{_digest(job)}"
+
+    def click() -> None:
+        if points := st.session_state[key]["selection"]["points"]:
+            take(points[0])
+
+    draw(drawing, key=key, on_select=click, selection_mode="points")
 
 
 def _other_ways(plan: Plan, job: PageJob) -> None:
@@ -116,16 +200,18 @@ def _other_ways(plan: Plan, job: PageJob) -> None:
 
 
 def _strategies(plan: Plan, job: PageJob) -> None:
-    st.header("Memory and step, by strategy", anchor=False)
-    if estimates := [verdict.estimate for verdict in plan.strategies if verdict.estimate]:
-        draw(bars.strategy_bars(plan.strategies, job.machine), key="strategies")
+    if estimates := {each.name: each.estimate for each in plan.strategies if each.estimate}:
+        drawing = bars.strategy_bars(plan.strategies, job.machine)
+        _draw_clickable(
+            drawing, "strategies", job, lambda point: _choose(estimates[point["y"]], plan)
+        )
         tight = (
             " Tight: it fits by the estimate, but measured runs have taken more; run it once first."
         )
         st.caption(
             "Bold is the step time, a star the fastest. Strategies are the classic ones, each with "
-            "its best layout; the fastest of all layouts is below."
-            f"{tight * any(each.tight for each in estimates)}"
+            "its best layout; click a bar to choose it."
+            f"{tight * any(each.tight for each in estimates.values())}"
         )
     else:
         st.info("No classic strategy has a layout for this job; why is said of each below.")
@@ -139,12 +225,10 @@ _RISKY = f"Risky: out-of-memory risk above {100 * preferences().risk:.0f} %."
 def _ranked(plan: Plan, job: PageJob) -> None:
     st.header("Layouts that fit, one of a kind", anchor=False)
     limit, rate = job.machine.device.memory_bytes.value, f"{job.workload.unit}/s"
-    rows = [_row(e, limit, _role(e, plan), rate) for e in plan.listed]
+    rows = [_row(e, limit, _roles(e, plan), rate) for e in plan.listed]
     packed = [link.of(e) for e in plan.listed]
     start = [packed.index(job.layout)] if job.layout in packed else []
-    # each job has its own key: a row selected for another job means nothing here
-    table = hashlib.sha256(job.key.encode()).hexdigest()[:12]
-    key = f"ranked_{table}_{address.arrivals()}"
+    key = f"ranked_{_digest(job)}_{address.arrivals()}"
     number = st.column_config.NumberColumn
     draw_table(
         rows,
@@ -155,7 +239,9 @@ def _ranked(plan: Plan, job: PageJob) -> None:
         selection_default={"selection": {"rows": start}} if start else None,
         alt="Layouts that fit, fastest first, with step time, MFU, rate and memory.",
         column_config={
-            "": st.column_config.TextColumn(width=140),
+            "": st.column_config.MultiselectColumn(
+                width=190, options=list(_ROLES), color=list(_ROLES.values())
+            ),
             "step [s]": number(format="%.4g"),
             "MFU [%]": number(format="%.1f"),
             rate: number(format="localized"),
@@ -167,7 +253,7 @@ def _ranked(plan: Plan, job: PageJob) -> None:
     )
     st.caption(
         f"{words.search_summary(plan)}; of each framework, degrees and sharding "
-        f"the fastest is here. {_RISKY} Select one to study it below and on the page *One layout*."
+        f"the fastest is here. {_RISKY} Select one to study it here and on the page *One layout*."
     )
     with st.expander("How to read a layout"):
         st.table([{"code": code, "means": means} for code, means in CODE.items()], hide_index=True)
@@ -179,19 +265,22 @@ def _select(key: str, packed: list[str]) -> None:
     address.request(layout=packed[rows[0]] if rows else None)
 
 
-def _role(estimate: Estimate, plan: Plan) -> str:
-    roles = {"recommended": plan.recommended, "fastest": plan.best}
-    marks = [role for role, candidate in roles.items() if candidate == estimate]
+_ROLES = {"recommended": "green", "fastest": "blue", "risky": "orange"}
+"""Marks of layouts in the table, with their colours."""
+
+
+def _roles(estimate: Estimate, plan: Plan) -> list[str]:
     risky = estimate.out_of_memory_probability > preferences().risk
-    return ", ".join(marks + ["risky"] * risky)
+    marked = (estimate == plan.recommended, estimate == plan.best, risky)
+    return list(itertools.compress(_ROLES, marked))
 
 
-def _row(estimate: Estimate, limit: float, role: str, rate: str) -> dict[str, object]:
+def _row(estimate: Estimate, limit: float, roles: list[str], rate: str) -> dict[str, object]:
     parts = estimate.step_time_parts_s
     return {
-        "": role,
+        "": roles,
         "framework": estimate.framework,
-        "layout": str(estimate.layout),
+        "layout": layout_words(estimate.layout, brief=True),
         "step [s]": estimate.step_time_s,
         "MFU [%]": 100 * estimate.mfu,
         rate: round(estimate.tokens_per_s),
@@ -199,44 +288,78 @@ def _row(estimate: Estimate, limit: float, role: str, rate: str) -> dict[str, ob
         "of the device [%]": 100 * estimate.memory_bytes["total"] / limit,
         "out of memory": percent_chance(estimate.out_of_memory_probability),
         "slowest part": part(max(parts, key=lambda k: parts[k])).label,
+        "code": str(estimate.layout),
     }
 
 
 def _views(plan: Plan, job: PageJob, shown: Estimate | None) -> None:
-    st.caption("How it scales with nodes is a question of the page *Questions*: scaling.")
+    _other_ways(plan, job)
+    if shown is not None:
+        own_runs.show_lessons(job, shown)
     # only the open tab is computed, so that changing a control stays quick
     tabs = st.tabs(_VIEWS, key="view", on_change="rerun")
-    limit = job.machine.device.memory_bytes.value
-    for name, tab in zip(_VIEWS, tabs, strict=True):
-        if not tab.open:
-            continue
-        with tab:
-            if name == "Step time":
-                _step(shown)
-            elif name == "Whole training":
-                training.show_training(job, shown)
-            elif name == "Heatmap tp x pp":
-                draw(candidates.heatmap(cached.space_of(job), limit), key="heatmap")
-                st.caption(
-                    "Where nothing fits, the cell says how much memory the best layout lacks."
-                )
-            elif name == "Memory against time":
-                draw(candidates.pareto(cached.space_of(job), limit, shown), key="pareto")
-            else:
-                _notes(plan)
+    views: tuple[Callable[[], None], ...] = (
+        lambda: _strategies(plan, job),
+        lambda: _ranked(plan, job),
+        lambda: _step(shown),
+        lambda: _heatmap(plan, job),
+        lambda: training.show_training(job, shown),
+        lambda: _notes(plan, job, shown),
+        lambda: _take_away(plan, job, shown),
+    )
+    for tab, show in zip(tabs, views, strict=True):
+        if tab.open:
+            with tab:
+                show()
+
+
+def _heatmap(plan: Plan, job: PageJob) -> None:
+    space, limit = cached.whole_space_of(job), job.machine.device.memory_bytes.value
+    cells = {(str(cell.layout.tp), str(cell.layout.pp)): cell for cell in space.cells}
+
+    def take(point: dict[str, Any]) -> None:
+        cell = cells[str(point["x"]), str(point["y"])]
+        if cell.fits:
+            _choose(cell, plan)
+        else:
+            st.session_state["cell"] = _lacking(cell, limit)
+            _forget_clicks()
+
+    _draw_clickable(candidates.heatmap(space, limit), "heatmap", job, take)
+    lacking = st.session_state.pop("cell", "")
+    st.caption(
+        escape(lacking or "Click a cell to choose its layout, or a grey one to read what it lacks.")
+    )
+
+
+def _lacking(cell: Estimate, limit_bytes: float) -> str:
+    """Say what the best layout of a cell lacks."""
+    used = cell.memory_bytes["total"]
+    lack = f"{format_bytes(used)}, {format_bytes(used - limit_bytes)} more than a device has"
+    if used <= limit_bytes:
+        lack = "more memory or disk of the host than a node has"
+    return (
+        f"Nothing fits with tp {cell.layout.tp} and pp {cell.layout.pp}: the smallest layout, "
+        f"{layout_words(cell.layout, brief=True)}, needs {lack}."
+    )
 
 
 def _step(shown: Estimate | None) -> None:
     if shown is None:
         st.info("Nothing fits, so there is no step to take apart.")
         return
-    st.caption(escape(f"{shown.layout} with {shown.framework}"))
+    st.caption(escape(f"{layout_words(shown.layout, brief=True)} with {shown.framework}"))
     draw(bars.waterfall(shown), key="waterfall")
 
 
-def _notes(plan: Plan) -> None:
-    list_lines(plan.notes)
-    st.subheader("Dropped while searching", anchor=False)
+def _notes(plan: Plan, job: PageJob, shown: Estimate | None) -> None:
+    lines = answer_lines(plan)
+    if shown is not None and shown != plan.recommended:
+        cost = AnswerLine("Cost", cost_sentence(plan, shown))
+        lines = [*lines, *estimate_lines(shown, plan.device_memory_bytes), cost]
+    st.markdown(labelled(lines))
+    list_lines([words.queue_sentence(plan), *plan.notes])
+    st.header("Dropped while searching", anchor=False)
     draw_table(
         [{"reason": d.reason, "combinations": f"{d.count:,}"} for d in plan.dropped],
         key="dropped",
@@ -245,7 +368,6 @@ def _notes(plan: Plan) -> None:
 
 
 def _take_away(plan: Plan, job: PageJob, shown: Estimate | None) -> None:
-    st.header("Take it away", anchor=False)
     with st.container(horizontal=True):
         name = job.file_name
         report = functools.partial(plan.report, job.model, job.machine)

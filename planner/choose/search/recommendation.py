@@ -72,21 +72,26 @@ def recommend(
     tolerance: float | None = None,
     without: Collection[str] = (),
     allowed: Callable[[Scenario, Estimates], Mask] | None = None,
+    caution: float = 1.0,
 ) -> Estimate | None:
     """Choose the layout to run: within `tolerance` of the least expected time, the least of time
     and effort; all of the tolerance is worth `spared_effort`.
 
     Causes of `planner.choose.search.expected_time` in `without` do not count; None where no layout
-    is `allowed`.
+    is `allowed`. `caution` is how often risk and tolerance count: 0 asks for speed alone.
     """
     parts = [part for part in candidates if len(part.estimates)]
-    times_s = [expected_time_s(part.scenario, part.estimates, without) for part in parts]
+    times_s = [
+        expected_time_s(part.scenario, part.estimates, without) ** caution
+        * part.estimates.step_time_s ** (1 - caution)
+        for part in parts
+    ]
     if allowed is not None:
         masks = [allowed(part.scenario, part.estimates) for part in parts]
         times_s = [np.where(*pair, np.inf) for pair in zip(masks, times_s, strict=True)]
     if not np.isfinite(min((float(np.min(each)) for each in times_s), default=np.inf)):
         return None
-    tolerance = preferences().tolerance if tolerance is None else tolerance
+    tolerance = caution * (preferences().tolerance if tolerance is None else tolerance)
     limit_s = (1 + tolerance) * min(float(np.min(each)) for each in times_s)
     worth = tolerance / preferences().recommendation.spared_effort.value
     choices: list[tuple[float, int, int, Estimates]] = []
@@ -114,6 +119,37 @@ def recommend_sensible(
         return best
     limit_s = preferences().recommendation.uncommon_slowdown.value * best.step_time_s
     return sensible if sensible.step_time_s <= limit_s else best
+
+
+_SAFER, _BOLDER = (2.0, 2.5, 4.0, 8.0, 16.0), (0.5, 0.25)
+"""Degrees of caution beyond the recommendation's, which is 1."""
+
+
+def trade_offs(
+    candidates: Iterable[Candidates], tolerance: float | None = None
+) -> tuple[Estimate, ...]:
+    """Layouts to choose among, from the safest and simplest to the fastest of all: each is faster
+    than the one before, and the recommended one is among them."""
+    parts = list(candidates)
+    recommended = recommend(parts, tolerance)
+    if recommended is None:
+        return ()
+    risk = max(preferences().risk, recommended.out_of_memory_probability)
+
+    def is_safe(_: Scenario, estimates: Estimates) -> Mask:
+        return np.asarray(estimates.out_of_memory_probability <= risk)
+
+    (fastest,) = rank_layouts(parts, 1)
+    chosen = [recommended]
+    for caution in _SAFER:
+        each = recommend(parts, tolerance, allowed=is_safe, caution=caution)
+        if each is not None and each.step_time_s > chosen[0].step_time_s:
+            chosen.insert(0, each)
+    for caution in _BOLDER:
+        each = recommend(parts, tolerance, caution=caution)
+        if each is not None and fastest.step_time_s < each.step_time_s < chosen[-1].step_time_s:
+            chosen.append(each)
+    return (*chosen, *(() if fastest == recommended else (fastest,)))
 
 
 def stall_notes(scenarios: Mapping[str, Scenario], estimates: Iterable[Estimate]) -> list[str]:

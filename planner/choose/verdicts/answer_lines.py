@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from planner.choose.plan import Plan, Verdict
 from planner.choose.preferences import preferences
-from planner.choose.verdicts.layout_words import layout_words
+from planner.choose.verdicts.layout_words import degree_words, layout_words
 from planner.cost.estimate import Estimate
 from planner.units import (
     GIB,
@@ -44,6 +44,43 @@ def answer_lines(plan: Plan) -> list[AnswerLine]:
         AnswerLine("Faster", plan.files_note),
     )
     return [line for line in lines if line.text]
+
+
+def short_answer(plan: Plan, estimate: Estimate | None = None) -> str:
+    """Answer in about fifteen words: does it fit, how, how fast, in how much memory.
+
+    The answer is for `estimate`, by default the recommended layout.
+    """
+    estimate = estimate or plan.recommended
+    if estimate is not None:
+        fits = fit_word(estimate).replace(", but tight", " tightly")
+        how = degree_words(estimate.layout)
+        # a layout of many words leaves no room for its framework
+        if how.count(" x ") + how.count(",") + estimate.tight < 3:
+            how = f"{how} with {estimate.framework}"
+        return f"{fits}. {how}: {step_words(estimate)}, {_memory(plan, estimate)}."
+    closest = plan.closest
+    if closest is None or closest.estimate is None:
+        return f"Does not fit. {closest_strategy(plan)}"
+    nodes = f" It fits on {counted(plan.enough_nodes, 'node')}." if plan.enough_nodes else ""
+    memory = _memory(plan, closest.estimate)
+    if closest.estimate.memory_bytes["total"] <= plan.device_memory_bytes:
+        memory = "short of host memory or disk"
+    return f"Does not fit. Closest is {closest.name}: {memory}.{nodes}"
+
+
+def step_words(estimate: Estimate) -> str:
+    """Write a step time with its 90 % interval, in one unit."""
+    low, high = (
+        format_seconds(bound, like=estimate.step_time_s).partition(" ")[0]
+        for bound in estimate.interval_step_time_s
+    )
+    return f"{format_seconds(estimate.step_time_s)} a step ({low} to {high})"
+
+
+def _memory(plan: Plan, estimate: Estimate) -> str:
+    used, limit = estimate.memory_bytes["total"] / GIB, plan.device_memory_bytes / GIB
+    return f"{used:.1f} of {limit:.1f} GiB"
 
 
 def estimate_lines(estimate: Estimate, device_bytes: float) -> Iterator[AnswerLine]:

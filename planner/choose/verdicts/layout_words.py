@@ -106,14 +106,31 @@ def layout_words(layout: Layout, brief: bool = False) -> str:
     return ", ".join(words if brief else (*words, *_stage_layers(layout)))
 
 
-def _degrees(layout: Layout, brief: bool) -> Iterator[str]:
-    """Describe over how many devices the model and its states are split."""
+def degree_words(layout: Layout) -> str:
+    """Describe a layout in a few words: its degrees, and ZeRO or offload.
+
+    >>> degree_words(Layout(dp=8, zero_stage=3)), degree_words(Layout(tp=4, pp=2))
+    ('8 replicas, ZeRO-3', '4-way tensor x 2-stage pipeline')
+    """
+    splits = _splits(layout)
+    of_data = layout.dp == layout.world
+    experts = [f"{layout.ep}-way experts"] * (layout.ep > 1)
+    states = [f"ZeRO-{layout.zero_stage}"] * (layout.zero_stage > 0 and of_data)
+    return ", ".join([splits, *experts, *states, *["offload"] * (layout.offload != "none")])
+
+
+def _splits(layout: Layout, ulysses: str = "") -> str:
+    """Multiply out over how many devices the model and the batch are split."""
     splits = [text.format(n) for axis, text in _SPLITS if (n := getattr(layout, axis)) > 1]
     if layout.cp > 1:
-        ulysses = {1: "", layout.cp: " (Ulysses)"}
-        groups = f" (Ulysses in groups of {layout.ulysses})"
-        splits.append(f"{layout.cp}-way context{ulysses.get(layout.ulysses, groups)}")
-    yield " x ".join(splits) or "one device"
+        splits.append(f"{layout.cp}-way context{ulysses}")
+    return " x ".join(splits) or "one device"
+
+
+def _degrees(layout: Layout, brief: bool) -> Iterator[str]:
+    """Describe over how many devices the model and its states are split."""
+    kinds = {1: "", layout.cp: " (Ulysses)"}
+    yield _splits(layout, kinds.get(layout.ulysses, f" (Ulysses in groups of {layout.ulysses})"))
     if layout.ep > 1:
         yield f"experts over {layout.ep}"
     if layout.etp > 1:

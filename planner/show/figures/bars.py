@@ -10,16 +10,15 @@ from planner.cost.estimate import Estimate
 from planner.describe.machine import Machine
 from planner.show.figures.figure_registry import figure_of
 from planner.show.figures.frame import (
-    LIMIT_LINE,
     Drawing,
     bar_style,
     draw_device_limit,
+    draw_limit,
     framed,
     interval_bars,
     named_rows,
     plain,
     stack_parts,
-    write_above,
 )
 from planner.show.figures.palette import LIMIT, label
 from planner.show.training import summary
@@ -65,7 +64,7 @@ def strategy_bars(strategies: Sequence[Verdict], machine: Machine) -> Drawing:
     if shown and shown[-1].fits:
         starred = [f"<b>&#9733; {e.name}</b>" if e is shown[-1] else e.name for e in shown]
         figure.update_yaxes(tickvals=[entry.name for entry in shown], ticktext=starred)
-    _draw_limit(figure, limit, f"device limit {format_bytes(limit)}")
+    draw_limit(figure, limit, f"device limit {format_bytes(limit)}")
     figure.update_layout(bargap=0.3)
     figure.update_xaxes(range=[0, _ROOM * limit / GIB])
     rest = [entry for entry in strategies if entry.estimate is None]
@@ -89,12 +88,6 @@ def _clip(figure: Any, longest: float) -> None:
         room |= {n: room.get(n, longest) - x for n, x in zip(trace.y, trace.x, strict=True)}
 
 
-def _draw_limit(figure: Any, limit_bytes: float, text: str, side: str = "auto") -> None:
-    """Draw a memory limit as a line, with a text above it."""
-    figure.add_vline(x=limit_bytes / GIB, line=LIMIT_LINE)
-    write_above(figure, limit_bytes / GIB, text, xanchor=side)
-
-
 def _mark(figure: Any, entry: Verdict, total: float, limit: float) -> None:
     """Label a bar beside its end: fits and step time, or the excess memory."""
     figure.add_annotation(
@@ -110,11 +103,10 @@ def _mark(figure: Any, entry: Verdict, total: float, limit: float) -> None:
 def _fate(entry: Verdict, total: float, limit: float) -> str:
     if entry.fits and entry.estimate is not None:
         mark = "&#9888; tight" if entry.estimate.tight else "&#10003; fits"
-        # a narrow screen cuts off the end, which the axis shows as well
-        return f"{mark}, <b>{format_seconds(entry.estimate.step_time_s)}</b>, {format_bytes(total)}"
+        return f"{mark}, <b>{format_seconds(entry.estimate.step_time_s)}</b>"
     if total > limit:
         mark = "&#10142;" if total > _CUT * limit else "&#10007;"
-        return f"{mark} {format_bytes(total - limit)} over"
+        return f"{mark} +{format_bytes(total - limit)}"
     return "&#10007; host memory or disk"
 
 
@@ -163,7 +155,7 @@ def host_bars(estimate: Estimate, host_limit_bytes: float) -> Drawing:
             hovertemplate=f"{label(part)}: {format_bytes(table[part])}<extra></extra>",
         )
     side = "right" if host_limit_bytes >= table["total"] else "center"
-    _draw_limit(figure, host_limit_bytes, f"host memory {limit}", side)
+    draw_limit(figure, host_limit_bytes, f"host memory {limit}", side)
     figure.update_layout(barmode="stack")
     figure.update_yaxes(showticklabels=False)
     return Drawing(figure, f"Host memory per node: {format_bytes(table['total'])} of {limit}.")
@@ -179,7 +171,7 @@ def memory_bars(estimates: Named, device_limit_bytes: float) -> Drawing:
     title = "memory per device [GiB]"
     figure, texts = _compare(estimates, title, tables, parts, totals, ends, GIB, format_bytes)
     figure.update_xaxes(range=[0, 1.7 * max([limit, *totals]) / GIB])
-    _draw_limit(figure, limit, f"device limit {format_bytes(limit)}")
+    draw_limit(figure, limit, f"device limit {format_bytes(limit)}")
     return Drawing(figure, f"Memory per device of {format_bytes(limit)}: {texts}.")
 
 

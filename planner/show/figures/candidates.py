@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from planner.choose.plots import Cell, LayoutSpace, Point
+from planner.choose.plots import LayoutSpace
+from planner.choose.verdicts.answer_lines import percent_chance, step_words
+from planner.choose.verdicts.layout_words import degree_words, layout_words
 from planner.cost.estimate import Estimate
 from planner.show.figures.figure_registry import figure_of
-from planner.show.figures.frame import LIMIT_LINE, Drawing, framed, log_axis, log_ticks, plain
+from planner.show.figures.frame import (
+    Drawing,
+    draw_limit,
+    framed,
+    interval_bars,
+    log_axis,
+    log_ticks,
+    plain,
+)
 from planner.show.figures.palette import GREY, HUES, readable_on
 from planner.units import GIB, format_bytes, format_seconds
 
@@ -25,11 +36,10 @@ def heatmap(space: LayoutSpace, device_limit_bytes: float) -> Drawing:
     figure = framed(height=430, x="tensor parallel (tp)", y="pipeline stages (pp)", legend=False)
     if not space.cells:
         return Drawing(figure, "No layout is legal for this job.")
-    tps = sorted({cell.tp for cell in space.cells})
-    pps = sorted({cell.pp for cell in space.cells})
-    table = {(cell.tp, cell.pp): cell for cell in space.cells}
+    table = {(cell.layout.tp, cell.layout.pp): cell for cell in space.cells}
+    tps, pps = (sorted(set(degrees)) for degrees in zip(*table, strict=True))
     shades = {place: _shade(cell) for place, cell in table.items()}
-    fitting = [cell for cell in space.cells if math.isfinite(cell.step_time_s)]
+    fitting = [cell for cell in space.cells if cell.fits]
 
     def grid(value: Callable[[tuple[int, int]], Any]) -> list[list[Any]]:
         return [[value((tp, pp)) for tp in tps] for pp in pps]
@@ -37,9 +47,7 @@ def heatmap(space: LayoutSpace, device_limit_bytes: float) -> Drawing:
     shared = {
         "x": [str(tp) for tp in tps],
         "y": [str(pp) for pp in pps],
-        "customdata": grid(lambda place: _hover(table.get(place), *place, device_limit_bytes)),
-        "hovertemplate": "%{customdata}<extra></extra>",
-        "hoverongaps": False,
+        "hoverinfo": "skip",
         "xgap": 2,
         "ygap": 2,
     }
@@ -48,38 +56,39 @@ def heatmap(space: LayoutSpace, device_limit_bytes: float) -> Drawing:
     # grey for layouts that are legal but do not fit
     unfit = grid(lambda place: 1.0 if place in table and shades[place] is None else None)
     figure.add_heatmap(z=unfit, colorscale=[[0, _UNFIT], [1, _UNFIT]], showscale=False, **shared)
-    if len(tps) <= _MAX_COLUMNS and len(pps) <= _MAX_ROWS:
-        _write(figure, space.cells, device_limit_bytes)
+    is_written = len(tps) <= _MAX_COLUMNS and len(pps) <= _MAX_ROWS
+    _write(figure, space.cells, device_limit_bytes, is_written)
     figure.update_xaxes(type="category", showgrid=False, categoryarray=shared["x"])
     figure.update_yaxes(type="category", showgrid=False, categoryarray=shared["y"])
-    figure.update_layout(height=140 + 34 * max(len(pps), 6))
+    # all of a cell answers to the pointer
+    figure.update_layout(height=140 + 34 * max(len(pps), 6), hovermode="closest", hoverdistance=80)
     if not fitting:
         return Drawing(figure, "No combination of tp and pp fits.")
     best = _fastest(fitting)
     return Drawing(
         figure,
         f"Fastest step by tp and pp; {len(fitting)} of {len(space.cells)} combinations fit. Best: "
-        f"tp {best.tp}, pp {best.pp}, {format_seconds(best.step_time_s)}.",
+        f"tp {best.layout.tp}, pp {best.layout.pp}, {format_seconds(best.step_time_s)}.",
     )
 
 
-def _bar(fitting: Sequence[Cell]) -> dict[str, Any]:
+def _bar(fitting: Sequence[Estimate]) -> dict[str, Any]:
     times = log_ticks([cell.step_time_s for cell in fitting]) if fitting else []
     ticks = list(map(math.log10, times))
     texts = [format_seconds(10.0**tick) for tick in ticks]
     return {"title": {"text": "step"}, "thickness": 14, "tickvals": ticks, "ticktext": texts}
 
 
-def _fastest(cells: Sequence[Cell]) -> Cell:
-    return min(cells, key=lambda cell: (cell.step_time_s, cell.tp, cell.pp))
+def _fastest(cells: Sequence[Estimate]) -> Estimate:
+    return min(cells, key=lambda cell: (not cell.fits, cell.step_time_s))
 
 
-def _shade(cell: Cell) -> float | None:
-    return math.log10(cell.step_time_s) if math.isfinite(cell.step_time_s) else None
+def _shade(cell: Estimate) -> float | None:
+    return math.log10(cell.step_time_s) if cell.fits else None
 
 
-def _write(figure: Any, cells: Sequence[Cell], limit_bytes: float) -> None:
-    """Write the text of every cell, in black or white for contrast; the fastest is bold."""
+def _write(figure: Any, cells: Sequence[Estimate], limit_bytes: float, is_written: bool) -> None:
+    """Mark every cell for the pointer and write its text, in black or white for contrast."""
     from plotly.colors import sample_colorscale
 
     shades = [shade for cell in cells if (shade := _shade(cell)) is not None]
@@ -87,7 +96,7 @@ def _write(figure: Any, cells: Sequence[Cell], limit_bytes: float) -> None:
     best = _fastest(cells)
     texts, inks = [], []
     for cell in cells:
-        shade, text = _shade(cell), _words(cell, limit_bytes).replace(" GiB", "<br>GiB")
+        shade, text = _shade(cell), _cell_words(cell, limit_bytes).replace(" GiB", "<br>GiB")
         ground = _UNFIT
         if shade is not None:
             part = (shade - low) / (high - low) if high > low else 0.5
@@ -95,99 +104,169 @@ def _write(figure: Any, cells: Sequence[Cell], limit_bytes: float) -> None:
         texts.append(f"<b>{text}</b>" if cell is best and shade is not None else text)
         inks.append(readable_on(ground))
     figure.add_scatter(
-        x=[str(cell.tp) for cell in cells],
-        y=[str(cell.pp) for cell in cells],
-        mode="text",
+        x=[str(cell.layout.tp) for cell in cells],
+        y=[str(cell.layout.pp) for cell in cells],
+        mode="markers+text" if is_written else "markers",
         text=texts,
         textfont={"color": inks, "size": 11},
-        hoverinfo="skip",
+        marker={"size": 30, "symbol": "square", "opacity": 0},
+        customdata=[_cell_hover(cell, limit_bytes) for cell in cells],
+        hovertemplate="%{customdata}<extra></extra>",
     )
 
 
-def _words(cell: Cell, limit: float) -> str:
-    if math.isfinite(cell.step_time_s):
+def _cell_words(cell: Estimate, limit_bytes: float) -> str:
+    """Return the step time of a layout, or the memory that it lacks."""
+    if cell.fits:
         return format_seconds(cell.step_time_s)
-    over = cell.memory_bytes - limit
+    over = cell.memory_bytes["total"] - limit_bytes
     return f"+{over / GIB:,.0f} GiB" if over > 0 else "host"
 
 
-def _hover(cell: Cell | None, tp: int, pp: int, limit: float) -> str:
-    if cell is None:
-        return f"tp {tp}, pp {pp}: not legal"
-    return f"tp {tp}, pp {pp}: {_words(cell, limit)}<br>{plain(cell.text)}"
+def _cell_hover(cell: Estimate, limit_bytes: float) -> str:
+    layout, words = cell.layout, _cell_words(cell, limit_bytes)
+    return f"tp {layout.tp}, pp {layout.pp}: {words}<br>{plain(layout_words(layout, brief=True))}"
+
+
+_UNFITTING = "does not fit"
+_STRATEGIES: tuple[tuple[str, str, str], ...] = (
+    (_UNFITTING, "circle-open", GREY),
+    ("context", "cross", HUES[1]),
+    ("tensor and pipeline", "triangle-down", HUES[5]),
+    ("pipeline", "triangle-up", HUES[3]),
+    ("tensor", "square", HUES[2]),
+    ("ZeRO, FSDP", "diamond", HUES[4]),
+    ("data parallel", "circle", HUES[0]),
+)
+"""Strategies with marker and colour, in the order of drawing: the simplest on top."""
+_SLOWEST = 5.0
+"""Longest step time on the axis, over that of the recommended layout or the star."""
+
+
+def _strategy(estimate: Estimate) -> str:
+    layout = estimate.layout
+    if not estimate.fits:
+        return _UNFITTING
+    if layout.cp > 1:
+        return "context"
+    axes = [name for name, n in (("tensor", layout.tp), ("pipeline", layout.pp)) if n > 1]
+    return " and ".join(axes) or ("ZeRO, FSDP" if layout.zero_stage else "data parallel")
 
 
 @figure_of("answer")
 def pareto(
-    space: LayoutSpace, device_limit_bytes: float, marked: Estimate | None = None
+    space: LayoutSpace,
+    device_limit_bytes: float,
+    marked: Estimate | None = None,
+    chosen: Estimate | None = None,
 ) -> Drawing:
-    """Memory against step time of layouts, and the front; pass the arguments that `plan` had."""
-    figure = framed(height=460, x="memory per device [GiB]", y="step time")
-    if not space.cloud:
+    """Memory against step time of layouts by strategy, the device limit, and the recommended one.
+
+    The star, with 90 % intervals, is the `chosen` layout, by default the recommended one.
+    """
+    figure = framed(height=440, x="memory per device [GiB]", y="step time (lower is faster)")
+    shown = dots(space)
+    if not shown:
         return Drawing(figure, "No layout is legal for this job.")
-    figure.add_scatter(
-        **_points(space.cloud),
-        mode="markers",
-        name="sample of all layouts",
-        marker={"color": GREY, "size": 5, "opacity": 0.45, "symbol": "circle-open"},
+    star = chosen or marked
+    _draw_dots(figure, shown, device_limit_bytes)
+    if marked is not None and star != marked:
+        _draw_star(figure, marked, "recommended", device_limit_bytes, symbol="star-open")
+    if star is not None:
+        role = "recommended" if star == marked else "chosen"
+        _draw_star(figure, star, role, device_limit_bytes, symbol="star")
+    _axes(figure, shown, (marked, star), device_limit_bytes)
+    figure.update_layout(legend={"traceorder": "reversed"})
+    count = f"{space.num_fitting:,} of {space.num_candidates:,} layouts fit"
+    text = f" The star: {'; '.join(_lines(star, device_limit_bytes))}." if star else ""
+    return Drawing(figure, f"Memory against step time: {count}.{text}")
+
+
+def dots(space: LayoutSpace) -> tuple[Estimate, ...]:
+    """Return the layouts that `pareto` draws; the points of the figure hold their number."""
+    layouts = (*space.choices, *space.front, *space.cloud)
+    return tuple({(each.framework, each.layout): each for each in layouts}.values())
+
+
+def _draw_dots(figure: Any, shown: Sequence[Estimate], limit_bytes: float) -> None:
+    """Draw layouts, each strategy with its marker; the first of `customdata` is their number."""
+    strategies = [_strategy(each) for each in shown]
+    for name, symbol, hue in _STRATEGIES:
+        numbers = [number for number, strategy in enumerate(strategies) if strategy == name]
+        figure.add_scatter(
+            x=[shown[number].memory_bytes["total"] / GIB for number in numbers],
+            y=[shown[number].step_time_s for number in numbers],
+            customdata=[[n, _hover(shown[n], limit_bytes)] for n in numbers],
+            hovertemplate="%{customdata[1]}<extra></extra>",
+            mode="markers",
+            name=name,
+            visible=bool(numbers),
+            marker={"color": hue, "size": 8, "symbol": symbol, "opacity": 0.75},
+        )
+
+
+def _lines(estimate: Estimate, limit_bytes: float) -> tuple[str, str, str]:
+    """Describe a layout in three lines: how, how fast, in how much memory."""
+    used = f"{estimate.memory_bytes['total'] / GIB:.1f} of {limit_bytes / GIB:.1f} GiB"
+    risk = percent_chance(estimate.out_of_memory_probability)
+    how = layout_words(estimate.layout, brief=True)
+    return (
+        f"{how}, {estimate.framework}",
+        step_words(estimate),
+        f"{used}, out-of-memory risk {risk}",
     )
+
+
+def _hover(estimate: Estimate, limit_bytes: float) -> str:
+    lines = [row for line in _lines(estimate, limit_bytes) for row in textwrap.wrap(line, 44)]
+    return "<br>".join(map(plain, lines))
+
+
+def _draw_star(
+    figure: Any, estimate: Estimate, role: str, limit_bytes: float, *, symbol: str
+) -> None:
+    """Draw a layout as a star with its role; a filled one also has its intervals."""
+    memory, step_s = estimate.memory_bytes["total"], estimate.step_time_s
+    intervals: dict[str, Any] = {}
+    line: dict[str, Any] = {"color": GREY, "thickness": 1.5}
+    if symbol == "star":
+        low, high = estimate.interval_memory_bytes
+        intervals["error_x"] = interval_bars([memory], [(low, high)], GIB, **line)
+        intervals["error_y"] = interval_bars([step_s], [estimate.interval_step_time_s], **line)
+    side = "left" if memory > limit_bytes / 2 else "right"
     figure.add_scatter(
-        **_points(space.front),
-        mode="lines+markers",
-        name="fits, and nothing is both smaller and faster",
-        line={"color": HUES[0], "width": 2, "shape": "hv"},
-        marker={"size": 8, "symbol": "diamond"},
+        x=[memory / GIB],
+        y=[step_s],
+        mode="markers+text",
+        text=[f"<b>{role}</b>"],
+        textposition=f"bottom {side}",
+        name=f"{role}: {degree_words(estimate.layout)}",
+        marker={
+            "size": 19,
+            "symbol": symbol,
+            "color": HUES[1],
+            "line": {"color": "#000", "width": 1},
+        },
+        hovertext=[_hover(estimate, limit_bytes)],
+        hoverinfo="text",
+        **intervals,
     )
-    shown, star = [*space.cloud, *space.front], ""
-    if marked is not None:
-        point = _draw_star(figure, marked)
-        shown.append(point)
-        star = f" The star is {point.text}: {_place(point, ',')}."
-    _log_axes(figure, shown, device_limit_bytes)
-    front = "None of them fits."
-    if space.front:
-        left, right = _place(space.front[0], " at"), _place(space.front[-1], " at")
-        front = f"The front of what fits runs from {left} to {right}."
-    title = f"Memory against step time of {space.num_candidates:,} layouts."
-    return Drawing(figure, f"{title} {front}{star}")
 
 
-def _place(point: Point, between: str) -> str:
-    return f"{format_bytes(point.memory_bytes)}{between} {format_seconds(point.step_time_s)}"
-
-
-def _draw_star(figure: Any, estimate: Estimate) -> Point:
-    """Draw an estimate as a star; return its point."""
-    text = f"{estimate.layout} [{estimate.framework}]"
-    point = Point(estimate.memory_bytes["total"], estimate.step_time_s, text)
-    outline = {"color": "#000000", "width": 1}
-    figure.add_scatter(
-        **_points([point]),
-        mode="markers",
-        name="this layout",
-        marker={"size": 17, "symbol": "star", "color": HUES[1], "line": outline},
-    )
-    return point
-
-
-def _points(points: Sequence[Point]) -> dict[str, Any]:
-    return {
-        "x": [p.memory_bytes / GIB for p in points],
-        "y": [p.step_time_s for p in points],
-        "customdata": [
-            [format_bytes(p.memory_bytes), format_seconds(p.step_time_s), plain(p.text)]
-            for p in points
-        ],
-        "hovertemplate": "%{customdata[0]}, %{customdata[1]}<br>%{customdata[2]}<extra></extra>",
-    }
-
-
-def _log_axes(figure: Any, shown: Sequence[Point], limit_bytes: float) -> None:
-    limit = limit_bytes / GIB
-    text = f"device limit {format_bytes(limit_bytes)}"
-    figure.add_vline(x=limit, line=LIMIT_LINE, annotation_text=text)
-    memory = log_ticks([limit, *(p.memory_bytes / GIB for p in shown)])
-    log_axis(figure.update_xaxes, memory, "{:g}".format)
-    log_axis(figure.update_yaxes, log_ticks([p.step_time_s for p in shown]), format_seconds)
-    # on a log axis, plotly takes a line's position as is, but an annotation's as a logarithm
-    figure.layout.annotations[-1].x = math.log10(limit)
+def _axes(
+    figure: Any,
+    shown: Sequence[Estimate],
+    stars: Sequence[Estimate | None],
+    limit_bytes: float,
+) -> None:
+    """Draw the limit, and axes from the fastest layout to those that take several times longer."""
+    draw_limit(figure, limit_bytes, f"device limit {format_bytes(limit_bytes)}", "right")
+    most = max(each.memory_bytes["total"] for each in shown)
+    figure.update_xaxes(range=[0, 1.04 * max(most, limit_bytes) / GIB])
+    times = [each.step_time_s for each in shown]
+    for first, star in enumerate(each for each in stars if each is not None):
+        if not first:
+            times = [time_s for time_s in times if time_s <= _SLOWEST * star.step_time_s]
+        times += star.interval_step_time_s
+    log_axis(figure.update_yaxes, log_ticks(times), format_seconds)
+    figure.update_yaxes(range=[math.log10(min(times) / 1.1), math.log10(max(times) * 1.1)])

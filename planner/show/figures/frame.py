@@ -144,6 +144,12 @@ def write_above(figure: Any, x: float, text: str, **settings: Any) -> None:
     )
 
 
+def draw_limit(figure: Any, limit_bytes: float, text: str, side: str = "auto") -> None:
+    """Draw a memory limit as a vertical line, with a text above it."""
+    figure.add_vline(x=limit_bytes / GIB, line=LIMIT_LINE)
+    write_above(figure, limit_bytes / GIB, text, xanchor=side)
+
+
 def draw_curve(figure: Any, x: Sequence[Any], y: Sequence[float], **settings: Any) -> None:
     """Draw points and the line through them."""
     line, marker = {"color": HUES[0], "width": 2}, {"size": 9}
