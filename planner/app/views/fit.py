@@ -17,6 +17,7 @@ from planner.app.controls.elsewhere import texts
 from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.controls.panel import controls
 from planner.app.controls.pins import pin_button
+from planner.app.controls.why import show_why
 from planner.app.draw import (
     announce,
     download,
@@ -52,7 +53,7 @@ from planner.show.figures import bars, candidates
 from planner.show.figures.frame import Drawing
 from planner.show.plan_report import strategies_table
 from planner.tables import Table
-from planner.units import GIB, format_amount, format_bytes, format_seconds
+from planner.units import GIB, format_amount, format_seconds
 
 TITLE = "Which strategy fits?"
 
@@ -322,26 +323,14 @@ def _heatmap(plan: Plan, job: PageJob) -> None:
         if cell.fits:
             _choose(cell, plan)
         else:
-            st.session_state["cell"] = _lacking(cell, limit)
+            st.session_state["cell"] = f"tp{cell.layout.tp} pp{cell.layout.pp}"
             _forget_clicks()
 
     _draw_clickable(candidates.heatmap(space, limit), "heatmap", job, take)
-    lacking = st.session_state.pop("cell", "")
-    st.caption(
-        escape(lacking or "Click a cell to choose its layout, or a grey one to read what it lacks.")
-    )
-
-
-def _lacking(cell: Estimate, limit_bytes: float) -> str:
-    """Say what the best layout of a cell lacks."""
-    used = cell.memory_bytes["total"]
-    lack = f"{format_bytes(used)}, {format_bytes(used - limit_bytes)} more than a device has"
-    if used <= limit_bytes:
-        lack = "more memory or disk of the host than a node has"
-    return (
-        f"Nothing fits with tp {cell.layout.tp} and pp {cell.layout.pp}: the smallest layout, "
-        f"{layout_words(cell.layout, brief=True)}, needs {lack}."
-    )
+    if cell := st.session_state.pop("cell", ""):
+        show_why(job, cell)
+    else:
+        st.caption("Click a cell to choose its layout, or a grey one to read why nothing fits.")
 
 
 def _step(shown: Estimate | None) -> None:

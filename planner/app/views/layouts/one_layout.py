@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
@@ -16,6 +15,7 @@ from planner.app.controls.own import offer_files
 from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.controls.panel import ROW, controls
 from planner.app.controls.pins import pin_button
+from planner.app.controls.why import show_why
 from planner.app.draw import announce, draw, draw_table, in_rows, refuse
 from planner.choose.plan import Plan
 from planner.choose.verdicts.answer_lines import AnswerLine, estimate_lines
@@ -133,20 +133,8 @@ def _why(job: PageJob) -> None:
         placeholder="such as dp4 tp4 zero1, tp16 pp2, or a layout of a table",
         help="The code of the tables in any order. What is left out is chosen as the search would.",
     )
-    if not text.strip():
-        return
-    try:
-        answer = cached.why_of(job, text)
-    except PlannerError as error:
-        refuse(error)
-        return
-    announce(answer.lines, answer.estimate is not None and answer.estimate.fits, tight=True)
-    takes = {"Show this layout": answer.estimate, "Show the changed layout": answer.changed}
-    with st.container(horizontal=True):
-        for label, estimate in takes.items():
-            if estimate is not None:
-                take = functools.partial(address.request, layout=link.of(estimate))
-                st.button(label, key=f"take_{label}", on_click=take)
+    if text.strip():
+        show_why(job, text)
 
 
 def _pick(key: str) -> None:
