@@ -7,8 +7,8 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
-from planner.evidence.run_files import runs_from_text
 from planner.evidence.runs.run import RefusedRun, Run
+from planner.evidence.runs.run_files import runs_from_text
 
 
 @dataclass(frozen=True, slots=True)

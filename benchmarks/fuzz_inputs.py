@@ -390,7 +390,11 @@ def configs(rng: random.Random, folder: Path) -> None:
 
 # --- measurements -------------------------------------------------------------------------------
 
-_RUNS = (_ROOT / "planner" / "app" / "views" / "example_runs.csv").read_text("utf-8").splitlines()
+_RUNS = (
+    (_ROOT / "planner" / "app" / "views" / "runs" / "example_runs.csv")
+    .read_text("utf-8")
+    .splitlines()
+)
 
 
 def runs(rng: random.Random, folder: Path) -> None:

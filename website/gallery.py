@@ -15,7 +15,7 @@ import planner.figures
 
 PAGE = "gallery.md"
 _SCRIPT = "assets/plotly.min.js"
-_RUNS = Path(planner.__file__).parent / "app" / "views" / "example_runs.csv"
+_RUNS = Path(planner.__file__).parent / "app" / "views" / "runs" / "example_runs.csv"
 _NODES = (1, 2, 4, 8, 16)
 _HEIGHT = "460px"
 _INTRODUCTION = """\

@@ -225,6 +225,11 @@ def request(**changes: str | None) -> None:
     st.session_state[_QUERY] = {key: value for key, value in query.items() if value}
 
 
+def leave() -> None:
+    """Forget what widgets show: a page that the program opens has earlier values in its own."""
+    st.session_state[_SHOWN] = {}
+
+
 def arrivals() -> int:
     """Return how often an address opened this session; part of widget keys, to reset widgets."""
     return int(st.session_state.get(_ARRIVALS, 0))

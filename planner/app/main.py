@@ -17,6 +17,7 @@ from planner.app.controls.page_job import PageRequest
 from planner.app.draw import escape
 from planner.app.views import ask, collectives, fit, learn, lecture, machines, trust
 from planner.app.views.layouts import compare, one_layout
+from planner.app.views.runs import your_run
 from planner.errors import PlannerError
 
 PAGES = {
@@ -24,6 +25,7 @@ PAGES = {
     "layout": one_layout,
     "compare": compare,
     "ask": ask,
+    "run": your_run,
     "machines": machines,
     "collectives": collectives,
     "trust": trust,

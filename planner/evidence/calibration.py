@@ -19,8 +19,8 @@ from planner.describe.files import write_atomically
 from planner.describe.machine import Machine
 from planner.errors import CatalogueError, PlannerError
 from planner.evidence.backtest import score
-from planner.evidence.run_files import read_runs
 from planner.evidence.runs.run import Run
+from planner.evidence.runs.run_files import read_runs
 
 _LOWEST, _HIGHEST = 0.02, 1.0
 

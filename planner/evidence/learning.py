@@ -25,8 +25,8 @@ from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.errors import CatalogueError
 from planner.evidence.backtest import score
-from planner.evidence.run_files import read_measured, runs_from_text
 from planner.evidence.runs.run import RefusedRun, Run
+from planner.evidence.runs.run_files import read_measured, runs_from_text
 from planner.evidence.scores import Score
 from planner.tables import Table, Tabular
 

@@ -25,8 +25,8 @@ from planner.evidence.learning import (
     learn_from,
     most_informative,
 )
-from planner.evidence.run_files import read_runs
 from planner.evidence.runs.run import RefusedRun, Run
+from planner.evidence.runs.run_files import read_runs
 from planner.evidence.scores import MISSING_RANKS, Group, Score, ranks_are_known
 from planner.tables import Block, Column, Line, Table
 from planner.units import counted, format_bytes, format_seconds
@@ -210,13 +210,12 @@ def backtest_page(backtest: Backtest, keys: Sequence[str]) -> list[Block]:
         raise PlannerError("the table has no rows below its header; add runs")
     scored, refused = len(backtest.scores), len(backtest.refused)
     groups, group_title = backtest.groups(keys), ", ".join(keys)
-    worst = _worst(backtest.scores)
     return [
         Line(f"{scored} runs scored, {refused} refused; errors are estimate over measurement"),
         _time_table(groups, group_title),
         Line(_LEGEND if ranks_are_known() else f"{_LEGEND}; {MISSING_RANKS}"),
         _memory_table(groups, group_title),
-        *([_worst_table(worst)] if worst else []),
+        *([worst_table(backtest.scores)] if _worst(backtest.scores) else []),
         *([_refused_table(backtest)] if backtest.refused else []),
     ]
 
@@ -301,7 +300,9 @@ def _worst(scores: Sequence[Score]) -> list[Score]:
     return sorted(timed, key=lambda score: (-ratio(score), score.run.row_id))[:_NUM_WORST]
 
 
-def _worst_table(worst: Sequence[Score]) -> Table:
+def worst_table(scores: Sequence[Score]) -> Table:
+    """Return the runs with the largest errors of the step time, the worst first."""
+    worst = _worst(scores)
     columns = (
         Column("row", "row", min_width=12),
         Column("model", "model"),

@@ -20,10 +20,11 @@ from streamlit.testing.v1 import AppTest
 
 from planner.app import link
 from planner.app.cached import kept_batch
+from planner.app.controls.own_runs import OwnRuns
 from planner.app.controls.page_job import PARAMETERS, YOURS
 from planner.app.draw import escape
 from planner.app.main import PAGES
-from planner.app.views.trust import _object, _scored, _text
+from planner.app.views.runs.your_run import _scored
 from planner.choose.preferences import preferences
 from planner.cli import main
 from planner.describe.catalogue import load_machine, load_model
@@ -143,7 +144,7 @@ def test_own_runs_correct_all_estimates_until_they_are_removed() -> None:
         "row_id,system,gpu,n_gpus,model,seq_len,framework,dp,micro_batch,global_batch,step_time_s\n"
         + "".join(f"r{i},Polaris,A100,4,GPT-2,1024,DDP,4,16,64,3\n" for i in range(2))
     )
-    app.session_state["own_runs"] = "mine.csv", runs
+    app.session_state["own_runs"] = OwnRuns("mine.csv", runs)
     app.run()
     assert not app.exception
     assert any("corrected by 2 measured runs" in item.value for item in app.markdown)
@@ -154,7 +155,7 @@ def test_own_runs_correct_all_estimates_until_they_are_removed() -> None:
     assert not app.exception
     assert _answer(app)["Step"] == before
     # what teaches nothing is said, and left out
-    app.session_state["own_runs"] = "empty.csv", runs.split("\n")[0]
+    app.session_state["own_runs"] = OwnRuns("empty.csv", runs.split("\n")[0])
     app.run()
     assert "Your own runs are left out" in _said(app)
     assert _answer(app)["Step"] == before
@@ -465,17 +466,6 @@ def test_wrong_tables_get_one_sentence(text: str) -> None:
 
 def test_table_without_rows_scores_nothing() -> None:
     assert not _scored("n_gpus,gpu\n").scores
-
-
-def test_run_files_are_limited_in_size() -> None:
-    with pytest.raises(PlannerError, match="at most 5 MB"):
-        _text(b"x" * 6_000_000)
-
-
-@pytest.mark.parametrize("text", ["[]", "{", "1", '"a"'])
-def test_log_layout_must_be_an_object(text: str) -> None:
-    with pytest.raises(PlannerError, match="JSON object"):
-        _object(text)
 
 
 # --- words -----------------------------------------------------------------------------------

@@ -160,29 +160,31 @@ def test_downloads_parse_and_say_what_they_are(window: Callable[[], Any]) -> Non
     assert written["layout"] == plan["recommended"]["layout"]
 
 
-def _upload(here: Any, kind: str, name: str, data: bytes) -> None:
-    box = here.page.locator(f".st-key-{kind}_file_0, [class*=st-key-{kind}_file_]").first
-    if not box.is_visible():
-        here.page.get_by_text("More about the job").first.click()
-        here.page.get_by_text("Your own model or machine").first.click()
-    box.locator("input[type=file]").set_input_files(
+def _drop(here: Any, name: str, data: bytes) -> None:
+    """Drop a file at the place of the page, which leads to Your run."""
+    here.page.locator("[data-testid=stMain] input[type=file]").last.set_input_files(
         {"name": name, "mimeType": "application/octet-stream", "buffer": data}
     )
+    here.page.locator("h1", has_text="Your run").wait_for()
+    # what the page calls it, whether it reads it or not
+    here.reads(re.sub(r"[^\w.-]+", "_", name).strip("._")).settle()
 
 
 def test_own_model_is_named_changed_put_aside_and_removed(window: Callable[[], Any]) -> None:
     here = window().open("?nodes=1")
     hostile = '<img src=x onerror="window.hit=1">[a](http://b).json'
-    _upload(here, "model", hostile, json.dumps(_CONFIG).encode())
-    verdict = here.says("-22-a-ht on 1 node")
+    _drop(here, hostile, json.dumps(_CONFIG).encode())
+    verdict = here.go("Which strategy fits?").says("img_src_x")
     assert here.page.evaluate("() => window.hit === undefined")
     here.settle()
     assert "(yours)" in here.value("Model")
     # a copied link plans the same model in another window
     there = window().open(here.asked)
-    assert there.says("-22-a-ht on 1 node") == verdict
+    assert there.says("img_src_x") == verdict
     assert there.says("Numbers of") == here.says("Numbers of")
     assert there.value("Model") == here.value("Model")
+    here.page.get_by_text("More about the job").first.click()
+    here.page.get_by_text("Your own model or machine").first.click()
     here.page.get_by_role("button", name="Change its numbers").first.click()
     text = here.page.get_by_role("textbox", name="Description")
     text.fill(json.dumps({**_CONFIG, "num_hidden_layers": 16}))
@@ -227,45 +229,36 @@ def test_model_of_the_hub_is_asked_by_its_name(window: Callable[[], Any]) -> Non
     here.settle().pick("Model", "gpt2-x").says("gpt2-xl on 1 node")
 
 
-def test_wrong_uploads_are_answered_kindly(window: Callable[[], Any], tmp_path: Path) -> None:
+def test_wrong_files_are_answered_kindly(window: Callable[[], Any], tmp_path: Path) -> None:
     here = window().open("?nodes=1")
-    _upload(here, "model", "config.json", b"this is not json")
-    here.says("not valid JSON")
+    _drop(here, "config.json", b"this is not json")
+    here.says("config.json is nothing that is read here")
     nobody = {**_CONFIG, "model_type": "<b>nobody</b>"}
-    _upload(here.settle(), "model", "config.json", json.dumps(nobody).encode())
+    _drop(here, "nobody.json", json.dumps(nobody).encode())
     here.says("unknown model_type")
     assert here.page.locator("[data-testid=stMain] b", has_text="nobody").count() == 0
-    _upload(here.settle(), "machine", "mine.toml", b"num_nodes = ")
+    _drop(here, "cut.toml", b"num_nodes = ")
     here.says("not valid TOML")
-    polaris = (ROOT / "hardware_profiles" / "polaris.toml").read_bytes()
-    _upload(here.settle(), "machine", "mine.toml", polaris)
-    here.says("on 1 node of mine")
-    assert here.settle().value("Machine") == "mine (yours)"
+    _drop(here, "mine.toml", (ROOT / "hardware_profiles" / "polaris.toml").read_bytes())
+    assert here.value("Machine") == "mine (yours)"
+    here.go("Which strategy fits?").says("on 1 node of mine")
     path = tmp_path / "weights.json"
-    path.write_bytes(b" " * 50_000_000)
-    box = here.settle().page.locator("[class*=st-key-model_file_]").first
-    box.locator("input[type=file]").set_input_files(path)
-    box.get_by_text(re.compile(r"1(\.0)?MB or smaller|exceeds|too large")).first.wait_for()
+    path.write_bytes(b" " * 60_000_000)
+    here.settle().page.locator("input[type=file]").last.set_input_files(path)
+    here.page.get_by_text(re.compile(r"50(\.0)?MB or smaller|exceeds|too large")).first.wait_for()
 
 
 def test_configuration_files_become_the_job(window: Callable[[], Any]) -> None:
     here = window().open(f"layout{_SMALL}")
-    here.page.get_by_text("Start from configuration files of yours").click()
-    form = here.page.locator("[data-testid=stForm]", has=here.page.locator("input[type=file]"))
-
-    def read(name: str, text: str) -> None:
-        here.settle()
-        file = {"name": name, "mimeType": "application/json", "buffer": text.encode()}
-        form.locator("input[type=file]").set_input_files(file)
-        form.get_by_text(name).first.wait_for()
-        form.get_by_role("button", name="Read").click()
-
     passes = '"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 8'
-    read("ds_config.json", f'{{{passes}, "zero_optimization": {{"stage": 2}}}}')
-    here.says("How your files were read")
-    assert "dp4 zero2 mb2x8 [deepspeed" in here.settle().value("Layout")
-    read("other.json", '{"zero_optimization": ')
-    assert "other.json" in here.says("Invalid configuration files")
+    text = f'{{{passes}, "zero_optimization": {{"stage": 2}}}}'
+    _drop(here, "ds_config.json", text.encode())
+    here.says("DeepSpeed's configuration")
+    assert "dp4 zero2 mb2x8 [deepspeed" in here.settle().value("Layout of the run")
+    assert here.value("Model") == "gpt2"
+    _drop(here, "other.json", b'{"zero_optimization": ')
+    here.says("other.json is not valid JSON")
+    here.go("One layout")
     assert "dp4 zero2 mb2x8 [deepspeed" in here.settle().value("Layout")
 
 
@@ -276,10 +269,6 @@ _LOG = """[2024-07-17][INFO] - [0/4] Using device='cuda' with backend='DDP' + 'n
     f"step={i}0 loss=1.5 dt=0.285 tps=919803 tps_per_gpu=229951 mfu=45.9\n" for i in range(1, 13)
 )
 
-_PROFILED = (
-    '{"model": "gpt2", "layout": {"dp": 4}, "workload": {"sequence_length": 1024}, '
-    '"framework": "fsdp2"}'
-)
 _MARKS = [
     {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{i}", "ts": 1e5 * i, "dur": 1e5}
     for i in range(6)
@@ -288,21 +277,18 @@ _TRACE = json.dumps({"schemaVersion": 1, "traceEvents": _MARKS}).encode()
 
 
 def test_a_log_is_compared_and_shards_run_and_stop(window: Callable[[], Any]) -> None:
-    here = window().open("trust")
-    here.page.locator("input[type=file]").last.set_input_files(
-        {"name": "run.log", "mimeType": "text/plain", "buffer": _LOG.encode()}
-    )
-    here.reads("wordplay-85m-char on polaris")
-    assert (
-        "inside the estimate's interval" in here.page.locator("[data-testid=stMain]").inner_text()
-    )
+    here = window().open("?machine=polaris&nodes=2")
+    _drop(here, "run.log", _LOG.encode())
+    here.says("inside the estimate's interval")
+    assert here.value("Model") == "wordplay-85m-char"
+    assert here.value("Nodes") == "1"
+    here.page.get_by_role("button", name="Learn from this run").click()
+    here.reads("corrected by 1 measured run (run.log)")
+    here.settle().go("Which strategy fits?").reads("corrected by 1 measured run (run.log)")
+    assert "wordplay-85m-char" in here.value("Model")
     # a profile is no text, and states no job
-    here.page.get_by_role("textbox", name="Layout, where").fill(_PROFILED)
-    here.page.keyboard.press("Enter")
-    here.settle().page.locator("input[type=file]").last.set_input_files(
-        {"name": "trace.json.gz", "mimeType": "application/gzip", "buffer": gzip.compress(_TRACE)}
-    )
-    here.reads("gpt2 on polaris")
+    _drop(here.settle(), "trace.json.gz", gzip.compress(_TRACE))
+    here.reads("torch profiler log, 6 steps")
     pytest.importorskip("torch", reason="no torch: the live validation needs it")
     page, bar = here.settle().page, "[data-testid=stProgress]"
     page.get_by_role("button", name="Run", exact=True).click()

@@ -6,16 +6,17 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from streamlit.testing.v1 import AppTest
-
-from planner.app import link
+from planner.app import address, link
 from planner.app.address import QueryReader
-from planner.app.controls.own import query_of_files
+from planner.app.controls import drop, own
 from planner.app.controls.page_job import PageJob, read
 from planner.describe.catalogue import load_machine, load_model
+from planner.describe.configurations.configuration import joined
+from planner.describe.configurations.reading import read_configuration_text
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 from planner.errors import PlannerError
+from planner.evidence.recognition import recognise
 
 JOB = PageJob(
     load_model("llama-3-8b"),
@@ -30,13 +31,19 @@ DEEPSPEED = (
 LAUNCH = "distributed_type: FSDP\nnum_processes: 16"
 
 
+def query_of_files(texts: dict[str, str], job: PageJob) -> tuple[address.Query, tuple[str, ...]]:
+    """Return the query for the job of files, by their names and texts."""
+    files = joined([read_configuration_text(text, name) for name, text in texts.items()])
+    return own.query_of_files(files, job)
+
+
 def test_the_job_of_the_files() -> None:
     query, notes = query_of_files({"ds.json": DEEPSPEED}, JOB)
     wanted = Layout(dp=8, zero_stage=3, micro_batch=2, grad_accumulation=4)
     assert link.unpack_layout(query["layout"]) == (wanted, "deepspeed")
-    # the file has the precision and the batch, the page the nodes and the sequence
-    assert (query["precision"], query["batch"]) == ("bf16", "64")
-    assert (query["nodes"], query["seq"]) == ("2", "2048")
+    # the file has the precision, the page the nodes; what the page has already is not repeated
+    assert (query["precision"], query["nodes"]) == ("bf16", "2")
+    assert query.keys() == {"precision", "nodes", "layout"}
     assert not any("overlap" in note for note in notes)
 
 
@@ -77,14 +84,36 @@ def test_files_of_no_job_are_refused() -> None:
         query_of_files({"a": DEEPSPEED[:-1] + ', "tensor_parallel": {"autotp_size": 4}}'}, JOB)
 
 
-@pytest.mark.slow
-def test_the_page_asks_for_files_and_shows_their_layout() -> None:
-    app = AppTest.from_string(
-        "from planner.app.main import open_page\nopen_page('layout')", default_timeout=60
-    )
-    for name, value in {**query_of_files({"a": DEEPSPEED}, JOB)[0], "model": "llama-3-8b"}.items():
-        app.query_params[name] = value
-    app.run()
-    assert not app.exception
-    assert any("configuration files" in part.label for part in app.expander)
-    assert any("ZeRO-3" in str(item.value) for item in [*app.success, *app.error])
+LOG = (
+    "num_params=85003776\nTokens per iteration: 262,144\n[0/8] Using device='cuda'\n"
+    + "".join(f"step={i} loss=1.5 dt=0.3 mfu=45.9\n" for i in range(1, 9))
+).encode()
+
+
+def test_a_log_fills_the_job_with_what_it_states() -> None:
+    read = [recognise(LOG, "run.log")]
+    workload = JOB.workload.replaced(sequence_length=1024)
+    job = JOB.replaced(model=load_model("wordplay-85m-char"), workload=workload)
+    query, notes = drop.query_of(read, job)
+    # 262,144 tokens in sequences of 1,024, those of the page
+    assert query == {"batch": "256", "nodes": "2", "devices": "", "frameworks": "ddp"}
+    assert notes[0] == "model wordplay-85m-char, by its 85,003,776 parameters"
+    assert "does not state its layout" in notes[1]
+    _, notes = drop.query_of(read, JOB)
+    assert "llama-3-8b has others: choose its model" in notes[0]
+
+
+def test_a_log_and_its_configuration_are_one_job() -> None:
+    text = DEEPSPEED.replace('"train_micro_batch_size_per_gpu": 2, ', "")
+    read = [recognise(LOG, "run.log"), recognise(text.encode(), "ds.json")]
+    query, _ = drop.query_of(read, JOB)
+    layout, framework = link.unpack_layout(query["layout"])
+    # the ranks are the log's, the sharding and the passes the file's
+    assert (layout.dp, layout.zero_stage, framework) == (8, 3, "deepspeed")
+    assert (layout.micro_batch, layout.grad_accumulation) == (4, 4)
+    assert query["frameworks"] == ""
+
+
+def test_ranks_of_a_part_of_a_node_are_devices() -> None:
+    assert drop.query_of_ranks(2, JOB) == {"nodes": "1", "devices": "2"}
+    assert drop.query_of_ranks(6, JOB) == {"nodes": "2", "devices": ""}

@@ -14,7 +14,7 @@ from planner.describe.catalogue import folder, load_machine
 from planner.errors import CatalogueError, WriteError
 from planner.evidence.backtest import score
 from planner.evidence.calibration import Calibration, calibrate, write_profile
-from planner.evidence.run_files import read_runs
+from planner.evidence.runs.run_files import read_runs
 from tests.evidence.tables import row, write
 
 FITTED = Calibration("selene", 0.51234567, 3, ("a", "b", "c"), 0.1, 0.02, None)

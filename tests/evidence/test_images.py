@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from planner.evidence.backtest import score
-from planner.evidence.run_files import runs_from_text
 from planner.evidence.runs.run import Run
+from planner.evidence.runs.run_files import runs_from_text
 from tests import ROOT
 
 COLUMNS = (

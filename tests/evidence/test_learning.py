@@ -31,8 +31,8 @@ from planner.evidence.learning import (
     learn_from_text,
     most_informative,
 )
-from planner.evidence.run_files import read_measured
 from planner.evidence.runs.run import Run
+from planner.evidence.runs.run_files import read_measured
 from planner.show.measured_runs import corrected, lessons, lessons_dict
 from tests.descriptions import searched
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from planner.evidence import scores
 from planner.evidence.backtest import Backtest, score
-from planner.evidence.run_files import read_runs
+from planner.evidence.runs.run_files import read_runs
 from planner.evidence.scores import Score, rank_correlation, regret
 from planner.show.measured_runs import main
 from tests.evidence.tables import row, write

@@ -34,7 +34,7 @@ from planner.describe.workload import Workload
 from planner.errors import UnknownNameError
 from planner.evidence.backtest import score
 from planner.evidence.residuals import residuals
-from planner.evidence.run_files import runs_from_text
+from planner.evidence.runs.run_files import runs_from_text
 from planner.show.figures import (
     accuracy,
     bars,

@@ -38,4 +38,5 @@ def own_files(request: PageRequest) -> dict[str, str]:
     reader = request.reader
     packed = [reader.query[p] for k, p in OWN_PARAMETER.items() if reader.values[k] == YOURS]
     files = {each.file_name: each.text for each in map(link.unpack_own, packed)}
-    return {**files, **{name: own_runs.in_use() for name in request.description.measured}}
+    runs = own_runs.session_runs()
+    return {**files, runs.name: runs.table} if runs.table else files

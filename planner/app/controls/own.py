@@ -1,32 +1,26 @@
-"""Own: the user's own model, machine or configuration files: upload, edit, remove."""
+"""Own: the user's own model or machine: upload, edit, remove; the job of their files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
 
 import streamlit as st
 
 from planner.app import address, link
 from planner.app.controls.page_job import OWN_PARAMETER, YOURS, PageJob
-from planner.app.draw import escape, refuse
+from planner.app.draw import escape
 from planner.app.link import OwnDescription
 from planner.choose.planning import estimate
 from planner.choose.user_layouts import complete_layout
 from planner.describe.catalogue import folder, load_framework
-from planner.describe.configurations.configuration import joined
-from planner.describe.configurations.document import MAX_BYTES
-from planner.describe.configurations.reading import read_configuration_text
+from planner.describe.configurations.configuration import Configuration
 from planner.describe.model.huggingface.hub import fetch_config, parse_hub_name
 from planner.emitters.batch_job import slug
-from planner.errors import CatalogueError, PlannerError, shorten
+from planner.errors import PlannerError
+from planner.evidence.logs.log_job import logged_batch
+from planner.evidence.logs.steps import RunLog
 from planner.show.job_texts import PARAMETERS, word_of
 from planner.units import format_count
-
-_FILES = {
-    "model": ("Your own model: a Hugging Face config.json, or a TOML file", ["json", "toml"]),
-    "machine": ("Your own machine: a TOML file in the form of a hardware profile", ["toml"]),
-}
 
 
 def own_description(kind: str) -> OwnDescription | None:
@@ -40,39 +34,11 @@ def own_description(kind: str) -> OwnDescription | None:
 
 
 def changes(job: PageJob | None) -> None:
-    """Draw controls to upload a description, edit the one in use, or remove it."""
+    """Draw controls to edit the description in use, or to remove it."""
+    st.caption("Your own files, such as a config.json or a TOML file, go to the page *Your run*.")
     for column, kind in zip(st.columns(2), OWN_PARAMETER, strict=True):
         with column:
-            _upload(kind)
             _present(kind, job)
-            if complaint := st.session_state.pop(f"{kind}_complaint", ""):
-                st.error(escape(complaint), title=f"Invalid {kind} description")
-
-
-def _upload(kind: str) -> None:
-    label, types = _FILES[kind]
-    # a new key after each upload empties the box; the description in use is shown below it
-    key = f"{kind}_file_{st.session_state.get(f'{kind}_uploads', 0)}"
-    st.file_uploader(
-        label,
-        type=types,
-        max_upload_size=1,
-        key=key,
-        on_change=_uploaded,
-        args=(kind, key),
-        help="Only numbers are read. They are kept in the page's address, nowhere else.",
-    )
-
-
-def _uploaded(kind: str, key: str) -> None:
-    upload = st.session_state.get(key)
-    if upload is None:
-        return
-    st.session_state[f"{kind}_uploads"] = st.session_state.get(f"{kind}_uploads", 0) + 1
-    try:
-        use(kind, link.read_own(upload.getvalue(), upload.name))
-    except PlannerError as error:
-        st.session_state[f"{kind}_complaint"] = error.plain
 
 
 def use(kind: str, description: OwnDescription) -> None:
@@ -140,57 +106,28 @@ def _edit(kind: str, description: OwnDescription) -> None:
     window()
 
 
-_READ = "files_read"
 _NOT_CARRIED = "buckets and overlap are the framework's defaults here, not those of the files"
 
 
-def offer_files(job: PageJob) -> None:
-    """Draw an upload of configuration files; with their layout in use, show how they were read."""
-    with st.expander("Start from configuration files of yours"), st.form("files", border=False):
-        uploads = st.file_uploader(
-            "Files of one job: DeepSpeed, Accelerate, torchtitan, Megatron, nanotron, nanoGPT or "
-            "Hugging Face Trainer",
-            accept_multiple_files=True,
-        )
-        if st.form_submit_button("Read") and uploads:
-            try:
-                query, notes = query_of_files({f.name: _text(f) for f in uploads}, job)
-            except PlannerError as error:
-                refuse(error, title="Invalid configuration files")
-            else:
-                st.session_state[_READ] = query["layout"], notes
-                address.request(**query)
-                st.rerun()
-    packed, notes = st.session_state.get(_READ, ("", ()))
-    if packed and packed == job.layout:
-        complete = "The files state everything; nothing was assumed."
-        lines = [f"- {escape(note)}" for note in notes] or [complete]
-        st.info("\n".join(["How your files were read:", "", *lines]))
+def query_of_files(
+    files: Configuration, job: PageJob, log: RunLog | None = None
+) -> tuple[address.Query, tuple[str, ...]]:
+    """Return the query for the job in configuration files, and notes.
 
-
-def _text(file: Any) -> str:
-    """Read the text of an uploaded file; a large one is refused before it is read."""
-    name = shorten(file.name)
-    if file.size > MAX_BYTES:
-        raise CatalogueError(
-            f"{name} has {file.size / 1e3:.0f} kB; configurations above {MAX_BYTES / 1e3:.0f} kB "
-            "are refused: give the configuration alone"
-        )
-    try:
-        return str(file.getvalue().decode("utf-8-sig"))
-    except UnicodeDecodeError:
-        raise CatalogueError(f"{name} is not UTF-8 text; save it as UTF-8") from None
-
-
-def query_of_files(texts: Mapping[str, str], job: PageJob) -> tuple[address.Query, tuple[str, ...]]:
-    """Return the query for the job in configuration files, and notes; `job` fills gaps."""
-    files = joined([read_configuration_text(text, name) for name, text in texts.items()])
+    The run's log, if any, fills gaps, then `job`.
+    """
     stated_fields = {*files.layout, *files.workload, *files.usual}
     workload = {k: v for k, v in dict(job.workload).items() if k not in stated_fields}
+    logged = logged_workload(log, job) if log else {}
+    workload |= {k: v for k, v in logged.items() if k not in stated_fields}
+    if log is not None:
+        files = replace(files, world=files.world or int(log.fact("world") or 0))
     notes = []
     if {"micro_batch", "grad_accumulation"} <= stated_fields:
         workload.pop("global_batch", None)
-    layout = {} if "micro_batch" in stated_fields else {"micro_batch": 1}
+    # the log's batch and the files' passes give the micro-batch
+    by_passes = "grad_accumulation" in stated_fields and "global_batch" in logged
+    layout = {} if "micro_batch" in stated_fields or by_passes else {"micro_batch": 1}
     if layout:
         notes.append("micro-batches of one sequence, because the files state none")
     nodes = None if files.world or "dp" in files.layout else job.nodes
@@ -212,8 +149,16 @@ def query_of_files(texts: Mapping[str, str], job: PageJob) -> tuple[address.Quer
     query = {
         PARAMETERS.get(k, k): word_of(v)
         for k, v in dict(completed.workload).items()
-        if v is not None
+        if v is not None and v != getattr(job.workload, k)
     }
     query["nodes"] = str(-(-completed.layout.world // job.machine.node.num_devices))
     query["layout"] = link.pack_layout(completed.layout, shown.framework)
     return query, (*completed.notes, *notes)
+
+
+def logged_workload(log: RunLog, job: PageJob) -> dict[str, int]:
+    """Return the sequence length and the batch that a log states."""
+    length = int(log.fact("sequence_length") or 0)
+    batch = logged_batch(log, length or job.workload.sequence_length)
+    fields = {"sequence_length": length, "global_batch": batch or 0}
+    return {name: value for name, value in fields.items() if value}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from dataclasses import dataclass
 from typing import Any
 
 import streamlit as st
@@ -15,60 +16,92 @@ from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_machine, names
 from planner.describe.machine import Machine
 from planner.errors import PlannerError
-from planner.evidence.learning import EstimateChange, Learned, change_by_experience, learn_from_text
+from planner.evidence.learning import (
+    EstimateChange,
+    Learned,
+    change_by_experience,
+    learn,
+    learn_from_text,
+)
+from planner.evidence.runs.run import Run
+from planner.evidence.runs.run_files import runs_from_text
 from planner.show.measured_runs import corrected, lessons
 
 _KEY = "own_runs"
 _HASH: dict[Any, Any] = {Machine: lambda machine: machine.model_dump_json()}
 
 
-def use(name: str, text: str) -> None:
-    """Correct all estimates of the session with a table of runs."""
-    st.session_state[_KEY] = name, text
+@dataclass(frozen=True, slots=True)
+class OwnRuns:
+    """Measured runs of the session: a table, and runs that logs measured."""
+
+    name: str = ""
+    """File name of the table."""
+    table: str = ""
+    logged: tuple[Run, ...] = ()
+
+    @property
+    def file_names(self) -> tuple[str, ...]:
+        """File names of the table and the logs."""
+        return tuple(filter(None, (self.name, *(run.row_id for run in self.logged))))
+
+
+def session_runs() -> OwnRuns:
+    """Return the runs of the session."""
+    runs = st.session_state.get(_KEY)
+    return runs if isinstance(runs, OwnRuns) else OwnRuns()
+
+
+def use_table(name: str, text: str) -> None:
+    """Correct all estimates of the session with a table of runs, in place of an earlier one."""
+    st.session_state[_KEY] = dataclasses.replace(session_runs(), name=name, table=text)
+
+
+def use_run(run: Run) -> None:
+    """Correct all estimates of the session with the run of a log, in place of an earlier one."""
+    earlier = (each for each in session_runs().logged if each.row_id != run.row_id)
+    st.session_state[_KEY] = dataclasses.replace(session_runs(), logged=(*earlier, run))
 
 
 def _remove() -> None:
     st.session_state.pop(_KEY, None)
 
 
-def in_use() -> str:
-    """Return the table in use; empty if there is none."""
-    return str(st.session_state.get(_KEY, ("", ""))[1])
-
-
 def with_own_runs(request: PageRequest) -> PageRequest:
     """Return the request with its job corrected by the user's own runs."""
-    job = request.job
-    if job is None or not in_use():
+    job, runs = request.job, session_runs()
+    if job is None or runs == OwnRuns():
         return request
-    name, text = st.session_state[_KEY]
+    digest = hashlib.sha256(repr(runs).encode()).hexdigest()
     try:
-        learned = _learned(text, name, _whole_machine(job))
+        learned = _learned(digest, runs, whole_machine(job))
     except PlannerError as error:
         request.reader.messages.append(f"Your own runs are left out: {error.plain}.")
         return request
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    described = request.description.replaced(measured=(name,))
+    described = request.description.replaced(measured=runs.file_names)
     learned_job = job.replaced(runs=digest, learned=learned)
     return dataclasses.replace(request, job=learned_job, description=described)
 
 
-def _whole_machine(job: PageJob) -> Machine:
+def whole_machine(job: PageJob) -> Machine:
     """Return the job's machine with whole nodes, even if the job uses part of one."""
     name = job.machine.name
     return load_machine(name) if job.devices and name in names("machine") else job.machine
 
 
 @st.cache_resource(max_entries=8, show_spinner="Learning from your runs ...", hash_funcs=_HASH)
-def _learned(text: str, name: str, machine: Machine) -> Learned:
-    return learn_from_text(text, name, machine)
+def _learned(digest: str, _runs: OwnRuns, machine: Machine) -> Learned:
+    table, where = _runs.table, _runs.name
+    if table and not _runs.logged:
+        return learn_from_text(table, where, machine)
+    return learn([*(runs_from_text(table, where, machine) if table else ()), *_runs.logged])
 
 
 def present(job: PageJob | None) -> None:
     """Show which runs correct the estimates, with a button to remove them."""
     if job is None or job.learned is None:
         return
-    badge = f"All estimates are {corrected(job.learned)} ({st.session_state[_KEY][0]})"
+    badge = f"All estimates are {corrected(job.learned)} ({', '.join(session_runs().file_names)})"
     with st.container(horizontal=True, vertical_alignment="center"):
         st.badge(escape(badge), icon=":material/straighten:", color="blue")
         st.button("Remove", key="own_runs_remove", on_click=_remove)

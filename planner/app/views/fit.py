@@ -13,6 +13,7 @@ import streamlit as st
 from planner.app import address, cached, link
 from planner.app.cached import chosen
 from planner.app.controls import own_runs
+from planner.app.controls.drop import drop_place
 from planner.app.controls.elsewhere import texts
 from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.controls.panel import controls
@@ -99,6 +100,7 @@ def page(request: PageRequest) -> None:
     with right:
         _trade_off(plan, job, shown)
     _views(plan, job, shown)
+    drop_place(job)
 
 
 def elsewhere(_: PageJob, described: JobDescription) -> tuple[str, str]:

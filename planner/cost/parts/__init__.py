@@ -57,8 +57,6 @@ class TimePart(Part):
     """A part of the step time."""
 
     cause: TimeCause
-    spread: float
-    """Relative uncertainty: lowest for computation, highest for exposed communication."""
 
 
 with Path(__file__).with_name("parts.toml").open("rb") as _file:
@@ -85,7 +83,6 @@ TIME_CAUSES = {part.name: part.cause for part in _TIME}
 """Cause of each part of the step time."""
 
 _BY_NAME: dict[str, Part] = {part.name: part for part in (*_DEVICE, *_HOST, *_TIME)}
-_SPREAD = {part.name: part.spread for part in _TIME}
 
 
 def order_parts(figures: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
@@ -100,18 +97,6 @@ def part(name: str) -> Part:
     if name not in _BY_NAME:
         raise UnknownNameError("part", name, _BY_NAME, f"`{__name__}` lists all {len(_BY_NAME)}")
     return _BY_NAME[name]
-
-
-def time_spread(name: str) -> float:
-    """Relative uncertainty of a part of the step time [1].
-
-    Counted: the assumed, not fitted, value of the part's record. Left out: correlated errors of
-    parts. Definition.
-
-    >>> time_spread("forward"), time_spread("pipeline_transfer")
-    (0.1, 0.5)
-    """
-    return _SPREAD[part(name).name]
 
 
 def unseen_parts(kind: MemoryKind) -> tuple[str, ...]:

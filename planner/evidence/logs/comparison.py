@@ -1,4 +1,4 @@
-"""Comparison: a real run's log against its estimate, and the parts that are most likely off."""
+"""Comparison: a real run's log against its estimate, and what would explain the difference."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from typing import Any
 import numpy as np
 
 from planner.cost.estimate import Estimate, estimate_layouts
-from planner.cost.parts import MemoryKind, time_spread, unseen_parts
+from planner.cost.parts import MemoryKind
 from planner.cost.shards.layouts import Layouts
+from planner.evidence.logs.diagnosis import Explanation, Measured, explanations, peak_bytes
 from planner.evidence.logs.log_files import read_log
 from planner.evidence.logs.log_job import Job, read_job
 from planner.evidence.logs.steps import RunLog
 from planner.units import format_bytes, format_count, format_seconds
 
-_NOT_COUNTED = 0.03
-"""Share of a step for data loading, logging and stragglers, which no estimate includes."""
-_NOT_COUNTED_NAME = "not estimated (data loading, logging, stragglers)"
-_WHOLE_TOLERANCE = 0.07
-"""Relative distance from a whole number up to which a ratio counts as near it."""
+_TIMES = 2.0
+"""Ratio from which a sentence counts times instead of percent."""
+_KINDS: tuple[MemoryKind, ...] = ("reserved", "allocated")
 _COMPUTING = ("forward", "backward", "recompute", "optimizer")
 _IDLE = ("host_overhead", "pipeline_bubble", "offload")
 
@@ -41,19 +40,6 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Suspect:
-    """A part that may explain the difference."""
-
-    part: str
-    share: float
-    """Share of the difference, if all parts err independently by their usual size."""
-    factor: float | None
-    """Factor by which this part alone would explain the difference; None: not an estimated part."""
-    plausible: bool
-    """True if that factor lies between 1/3 and 3, or is None."""
-
-
-@dataclass(frozen=True, slots=True)
 class Comparison:
     """A measured run with its estimate."""
 
@@ -66,9 +52,11 @@ class Comparison:
     figures: tuple[Figure, ...]
     interval_s: tuple[float, float]
     """90 % interval of the estimate [s]."""
-    suspects: tuple[Suspect, ...]
     doubts: tuple[str, ...]
     """Reasons why log, layout and machine cannot belong to one run."""
+    measured: Measured
+    explanations: tuple[Explanation, ...]
+    """Changes of the job that would explain the difference, the closest first."""
 
     @property
     def ratio(self) -> float:
@@ -101,6 +89,7 @@ def compare(log: RunLog, job: Job) -> Comparison:
     low, high = (float(x) for x in np.percentile(times, (10, 90)))
     figures = _figures(log, job, estimate, median)
     doubts = _doubts(job, figures)
+    measured = _measured(log, job, estimate, median)
     return Comparison(
         log=log,
         job=job,
@@ -109,9 +98,21 @@ def compare(log: RunLog, job: Job) -> Comparison:
         spread_s=(low, high),
         figures=figures,
         interval_s=estimate.interval_step_time_s,
-        suspects=() if doubts else _suspects(estimate, median - estimate.step_time_s),
         doubts=doubts,
+        measured=measured,
+        explanations=explanations(job.scenario, job.layout, estimate, measured),
     )
+
+
+def _measured(log: RunLog, job: Job, estimate: Estimate, step_s: float) -> Measured:
+    rate, time_s, mfu = log.median("tokens_per_s"), log.median("time_s"), log.median("mfu")
+    tokens = log.fact("tokens_per_step") or (rate or 0.0) * (time_s or 0.0)
+    # the MFU of this run, if a step had the tokens of the job
+    of_job = estimate.mfu * estimate.step_time_s / step_s
+    by_mfu = (mfu or 0.0) / of_job * job.scenario.workload.tokens_per_step
+    kind = next((kind for kind in _KINDS if log.fact(f"{kind}_bytes")), _KINDS[0])
+    peak = log.fact(f"{kind}_bytes") or 0.0
+    return Measured(step_s, peak, kind, tokens, int(log.fact("world") or 0), by_mfu)
 
 
 def _doubts(job: Job, figures: tuple[Figure, ...]) -> tuple[str, ...]:
@@ -162,7 +163,8 @@ def _figures(log: RunLog, job: Job, estimate: Estimate, step_s: float) -> tuple[
     mfu = estimate.mfu * estimate.step_time_s / step_s
     peak = job.scenario.machine.peak(workload.base_precision)
     parts = {name: float(value) for name, value in estimate.step_time_parts_s.items()}
-    phases = {**_timers(parts), **_device_phases(parts), **_measured_memory(estimate)}
+    memory = {f"{kind}_bytes": peak_bytes(estimate, kind) for kind in _KINDS}
+    phases = {**_timers(parts), **_device_phases(parts), **memory}
     rows = (
         ("step_time_s", step_s, estimate.step_time_s),
         ("tokens_per_s", rate, estimate.tokens_per_s),
@@ -197,34 +199,6 @@ def _device_phases(parts: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-def _measured_memory(estimate: Estimate) -> dict[str, float]:
-    parts = estimate.memory_bytes
-    kinds: tuple[MemoryKind, ...] = ("allocated", "reserved")
-    return {
-        f"{kind}_bytes": parts["total"] - sum(parts[part] for part in unseen_parts(kind))
-        for kind in kinds
-    }
-
-
-def _suspects(estimate: Estimate, difference_s: float) -> tuple[Suspect, ...]:
-    """Rank parts by their share of the difference: (t u)^2 / sum (t u)^2 for errors of t u each.
-
-    A heuristic: every part has a relative uncertainty u, and errs independently of the others.
-    """
-    parts = {name: value for name, value in estimate.step_time_parts_s.items() if value > 0}
-    sizes = {name: value * time_spread(name) for name, value in parts.items()}
-    if difference_s > 0:
-        # what no estimate includes can only make a run slower
-        sizes[_NOT_COUNTED_NAME] = _NOT_COUNTED * estimate.step_time_s
-    total = sum(size * size for size in sizes.values())
-    suspects = []
-    for name, size in sizes.items():
-        factor = (parts[name] + difference_s) / parts[name] if name in parts else None
-        plausible = factor is None or 1 / 3 <= factor <= 3
-        suspects.append(Suspect(name, size * size / total, factor, plausible))
-    return tuple(sorted(suspects, key=lambda s: (not s.plausible, -s.share, s.part)))
-
-
 def comparison_dict(result: Comparison) -> dict[str, Any]:
     """Return a comparison as plain data."""
     log, job = result.log, result.job
@@ -247,7 +221,7 @@ def comparison_dict(result: Comparison) -> dict[str, Any]:
         "inside_interval": result.inside,
         "figures": [{**asdict(figure), "ratio": figure.ratio} for figure in result.figures],
         "doubts": list(result.doubts),
-        "most_likely_off": [asdict(suspect) for suspect in result.suspects],
+        "explanations": [each.sentence(result.measured) for each in result.explanations],
         "assumptions": list(job.assumptions),
         "notes": list(log.notes),
     }
@@ -262,6 +236,19 @@ def _format(name: str, value: float) -> str:
     return format_seconds(value) if is_time else format_count(value)
 
 
+def comparison_rows(result: Comparison) -> list[dict[str, str]]:
+    """Return every figure of a comparison, measured and estimated, as text."""
+    return [
+        {
+            "figure": each.name,
+            "measured": _format(each.name, each.measured),
+            "estimated": _format(each.name, each.estimated),
+            "ratio": f"{each.ratio:.3f}",
+        }
+        for each in result.figures
+    ]
+
+
 def comparison_text(result: Comparison) -> str:
     """Format a comparison as text."""
     log, job = result.log, result.job
@@ -272,40 +259,28 @@ def comparison_text(result: Comparison) -> str:
         f"{job.scenario.framework.name}",
         f"{'':26}{'measured':>12}{'estimated':>12}{'ratio':>8}",
     ]
-    for figure in result.figures:
-        cells = (_format(figure.name, value) for value in (figure.measured, figure.estimated))
-        lines.append(f"{figure.name:26}{'{:>12}{:>12}'.format(*cells)}{figure.ratio:8.3f}")
+    for name, *cells, ratio in (row.values() for row in comparison_rows(result)):
+        lines.append(f"{name:26}{'{:>12}{:>12}'.format(*cells)}{ratio:>8}")
     low, high = map(format_seconds, result.spread_s)
     lines.append(f"step time, 10th to 90th percentile: {low} to {high}")
     if result.doubts:
         lines += [f"impossible: {text}" for text in result.doubts]
     else:
-        lines += [_verdict(result), *_accumulation(result), _blame(result)]
+        lines.append(verdict(result))
+    changes = (each.sentence(result.measured) for each in result.explanations)
+    lines += [f"would explain it: {text}" for text in changes]
     lines += [f"assumed: {text}" for text in job.assumptions]
     lines += [f"note: {text}" for text in log.notes]
     return "\n".join(lines)
 
 
-def _verdict(result: Comparison) -> str:
-    gap = f"the run took {100 * abs(result.ratio - 1):.1f} % "
-    gap += "longer than estimated" if result.ratio > 1 else "less time than estimated"
+def verdict(result: Comparison) -> str:
+    """Say how far the run is from its estimate, and whether it lies in the interval."""
+    percent = 100 * abs(result.ratio - 1)
+    gap = f"the run took {percent:.1f} % {'longer' if result.ratio > 1 else 'less time'} than"
+    if result.ratio >= _TIMES:
+        gap = f"the run took {result.ratio:.1f} times as long as"
+    gap += " estimated"
     low, high = (format_seconds(bound) for bound in result.interval_s)
     where = "inside" if result.inside else "outside"
     return f"{gap}; it lies {where} the estimate's interval, {low} to {high}"
-
-
-def _accumulation(result: Comparison) -> list[str]:
-    """Explain a step time near a whole multiple of its estimate; empty for others."""
-    passes = round(result.ratio)
-    if result.inside or passes < 2 or abs(result.ratio / passes - 1) > _WHOLE_TOLERANCE:
-        return []
-    return [f"{result.ratio:.1f} times: gradient accumulation or another batch would explain it"]
-
-
-def _blame(result: Comparison) -> str:
-    """Name the part that is most likely off, and the rule behind it, in one sentence."""
-    first = result.suspects[0]
-    text = f"most likely off: {first.part} ({100 * first.share:.0f} % of the difference"
-    if first.factor is not None and first.factor > 0:
-        text += f"; alone it would have to be x{first.factor:.2f}"
-    return text + "), if every part errs independently by its usual size"

@@ -32,7 +32,10 @@ Spans = NDArray[np.float64]
 def is_profile(head: bytes) -> bool:
     """True if a file starts like a profile."""
     if head[:2] == b"\x1f\x8b":
-        head = zlib.decompressobj(31).decompress(head, 65_536)
+        try:
+            head = zlib.decompressobj(31).decompress(head, 65_536)
+        except zlib.error:
+            return False
     return head.lstrip()[:1] == b"{" and (b'"traceEvents"' in head or b'"schemaVersion"' in head)
 
 

@@ -90,7 +90,7 @@ def _configured_job(
     if "sequence_length" not in {**files.workload, **workload}:
         workload["sequence_length"] = _sequence(log, model, assumed)
     files = _with_world(files, log, machine, assumed)
-    batch = _logged_batch(log, {**files.workload, **workload}["sequence_length"])
+    batch = logged_batch(log, {**files.workload, **workload}["sequence_length"])
     if batch and not {"micro_batch", "grad_accumulation"} <= files.layout.keys():
         workload.setdefault("global_batch", files.workload.get("global_batch", batch))
     layout: dict[str, int] = {}
@@ -123,7 +123,7 @@ def _with_world(
     return replace(files, world=ranks or machine.node.num_devices)
 
 
-def _logged_batch(log: RunLog, length: int) -> int | None:
+def logged_batch(log: RunLog, length: int) -> int | None:
     """Return the sequences per step, as logged or from the logged tokens; None if unknown."""
     batch, tokens = log.fact("global_batch"), log.fact("tokens_per_step")
     if batch is None and tokens is None:
@@ -168,20 +168,26 @@ def _model(model: str | Model | None, log: RunLog, assumed: list[str]) -> Model:
             f"{log.source} does not state the model; name the model, or give a "
             '"model" in the layout file'
         )
-    candidates = [
-        candidate
-        for candidate in map(load_model, names("model"))
-        for counts in [(candidate.num_params, candidate.reported_params)]
-        if min(abs(count / n - 1) for n in counts if n) < _CLOSE
-    ]
+    candidates = models_of_size(count)
     if len(candidates) != 1:
-        listed = ", ".join(m.name for m in candidates) or "no model of the catalogue"
+        listed = ", ".join(candidates) or "no model of the catalogue"
         raise DescriptionError(
             f"{log.source} states {count:,.0f} parameters, which is the count of {listed}; "
             "name the model"
         )
-    assumed.append(f"model {candidates[0].name}, by its {count:,.0f} parameters in the log")
-    return candidates[0]
+    assumed.append(f"model {candidates[0]}, by its {count:,.0f} parameters in the log")
+    return load_model(candidates[0])
+
+
+def is_of_size(model: Model, count: float) -> bool:
+    """True if a model has this number of parameters, as counted or as reported."""
+    sizes = (model.num_params, model.reported_params)
+    return min(abs(size / count - 1) for size in sizes if size) < _CLOSE
+
+
+def models_of_size(count: float) -> list[str]:
+    """Name the models of the catalogue with this number of parameters."""
+    return [name for name in names("model") if is_of_size(load_model(name), count)]
 
 
 def _layout(fields: Mapping[str, Any], log: RunLog, machine: Machine, assumed: list[str]) -> Layout:
@@ -225,7 +231,7 @@ def _batch(
     assumed: list[str],
 ) -> Layout:
     """Set the batch of a layout from the workload or the log, if the file leaves it open."""
-    batch = fields.get("global_batch") or _logged_batch(log, fields["sequence_length"])
+    batch = fields.get("global_batch") or logged_batch(log, fields["sequence_length"])
     if not batch or batch == layout.global_batch:
         return layout
     if "grad_accumulation" in layout_fields or batch % (layout.dp * layout.micro_batch):

@@ -22,6 +22,7 @@ from planner.evidence.logs.steps import (
     RunLog,
     Source,
     Step,
+    UnnamedColumnsError,
     durations,
     step_of,
     summary,
@@ -93,11 +94,13 @@ def read_scalars(
         notes = f"{notes}; {clock_note}" if notes else clock_note
     if not (durations(steps) > 0).any():
         listed = ", ".join(sorted(names)[:20]) or "no column of numbers"
-        raise LogError(
+        raise UnnamedColumnsError(
             f"{where} holds no time and no rate of steps under a known name; say which column "
-            f"does, such as time_s=NAME: it has {listed}"
+            f"does, such as time_s=NAME: it has {listed}",
+            names,
         )
-    return summary(replace(source, note=notes), steps, _peaks(steps), where)
+    log = summary(replace(source, note=notes), steps, _peaks(steps), where)
+    return replace(log, columns=tuple(names))
 
 
 def _named(names: Sequence[str], columns: Mapping[str, str], where: str) -> dict[str, str]:

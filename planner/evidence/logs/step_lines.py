@@ -14,7 +14,7 @@ import numpy as np
 from planner.evidence.logs.steps import (
     LOG_FORMATS,
     UNITS,
-    LogError,
+    NoStepLineError,
     RunLog,
     Source,
     Step,
@@ -96,7 +96,7 @@ def lines_of(file: BinaryIO) -> Iterator[str]:
 
 
 def read_lines(lines: Iterable[str], where: str) -> RunLog:
-    """Read the step lines of a log. Raises LogError if no line has a known format."""
+    """Read the step lines of a log. Raises NoStepLineError if no line has a known format."""
     steps_by_format: dict[str, list[Step]] = {each.source.format: [] for each in FORMATS}
     facts: dict[str, Counter[float]] = {name: Counter() for name, _, _ in FACTS}
     for raw in lines:
@@ -108,7 +108,7 @@ def read_lines(lines: Iterable[str], where: str) -> RunLog:
     chosen = next(iter(timed or [f for f in FORMATS if steps_by_format[f.source.format]]), None)
     if chosen is None:
         titles = ", ".join(log_format.source.title for log_format in FORMATS)
-        raise LogError(
+        raise NoStepLineError(
             f"{where} holds no step line of a known format; known are {titles}, and tables, whose "
             "columns can be named"
         )

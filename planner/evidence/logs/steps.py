@@ -23,6 +23,18 @@ class LogError(CatalogueError):
     """A log that cannot be read or holds no usable step."""
 
 
+class NoStepLineError(LogError):
+    """A text without a step line of a known format."""
+
+
+class UnnamedColumnsError(LogError):
+    """A table whose columns have unknown names."""
+
+    def __init__(self, message: str, columns: Sequence[str]) -> None:
+        super().__init__(message)
+        self.columns = tuple(columns)
+
+
 Step = dict[str, float]
 """Figures of one step, as `log_formats.toml` names them, without those not in the log."""
 
@@ -73,6 +85,8 @@ class RunLog:
     steps: tuple[Step, ...]
     facts: dict[str, float]
     notes: tuple[str, ...]
+    columns: tuple[str, ...] = ()
+    """Names of its columns or scalars; empty for step lines."""
 
     def column(self, name: str) -> NDArray[np.float64]:
         """Return the finite, positive values of a figure over the steady steps."""

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from planner.evidence.logs.comparison import Comparison
 from planner.evidence.residuals import Residual
 from planner.evidence.scores import Score
+from planner.show.figures import bars
 from planner.show.figures.figure_registry import figure_of
 from planner.show.figures.frame import Drawing, framed, interval_bars, log_axis, plain
 from planner.show.figures.palette import GREY, HUES
@@ -94,6 +96,36 @@ def errors(scores: Sequence[Score]) -> Drawing:
         f"Errors of {len(values)} runs range from {values[0]:+.1f} % to {values[-1]:+.1f} %; the "
         f"dotted lines are at 10 %.",
     )
+
+
+def measured_step(comparison: Comparison) -> Drawing:
+    """Estimated step time by part as a waterfall, and the measured step with its spread below."""
+    drawing = bars.waterfall(comparison.estimate)
+    figure, name, measured_s = drawing.figure, "measured", comparison.step_time_s
+    scale = comparison.estimate.step_time_s / figure.data[-1].x[0]  # seconds of its unit
+    figure.add_bar(
+        y=[name],
+        x=[measured_s / scale],
+        orientation="h",
+        showlegend=False,
+        error_x=interval_bars([measured_s], [comparison.spread_s], scale, color=GREY),
+        marker={"color": HUES[1]},
+        insidetextfont={"color": "#000000"},
+        text=[format_seconds(measured_s)],
+        textposition="inside",
+        insidetextanchor="start",
+        constraintext="none",
+    )
+    rows = figure.layout.yaxis
+    labels = [*rows.ticktext[:-1], "estimated", name]
+    figure.update_yaxes(
+        categoryarray=(name, *rows.categoryarray), tickvals=[*rows.tickvals, name], ticktext=labels
+    )
+    end = max(figure.layout.xaxis.range[1], 1.1 * comparison.spread_s[1] / scale)
+    figure.update_xaxes(range=[0, end])
+    figure.update_layout(height=figure.layout.height + 32)
+    head = f"The run took {format_seconds(measured_s)} a step, {comparison.ratio:.2f} times this:"
+    return Drawing(figure, f"{head} {drawing.alt[0].lower()}{drawing.alt[1:]}")
 
 
 _MAX_SOURCES = 24

@@ -12,8 +12,8 @@ from planner.describe.catalogue import load_machine
 from planner.errors import PlannerError
 from planner.evidence.logs.comparison import compare, compare_log, comparison_dict, comparison_text
 from planner.evidence.logs.log_job import read_job
-from planner.evidence.run_files import read_measured, run_compared
 from planner.evidence.runs.run import Run
+from planner.evidence.runs.run_files import read_measured, run_compared
 from tests.evidence.logs.texts import read_log_text
 
 HEAD = """\
@@ -50,7 +50,6 @@ def test_wordplay_needs_nothing_but_machine_and_ranks(log_path: Path, tmp_path: 
     assert figures["mfu"].measured == pytest.approx(0.459, abs=0.005)
     low, high = result.interval_s
     assert result.inside is (low <= 0.285 <= high)
-    assert sum(suspect.share for suspect in result.suspects) == pytest.approx(1)
 
 
 def test_same_answer_from_estimate_json(log_path: Path) -> None:
@@ -113,15 +112,6 @@ def test_phases_are_compared_where_the_log_states_them() -> None:
     assert result.step_time_s == pytest.approx(16 / 25.7)
 
 
-def test_slower_run_blames_something_that_could_be_slower(log_path: Path) -> None:
-    log = read_log_text(_wordplay(0.9))
-    result = compare(log, read_job(log, "polaris", {"dp": 4}))
-    assert result.ratio > 3
-    assert result.suspects[0].plausible
-    tiny = {s.part: s for s in result.suspects}["gradient_reduction"]
-    assert not tiny.plausible
-
-
 def test_a_disagreement_between_log_and_layout_is_said() -> None:
     log = read_log_text(_wordplay())
     job = read_job(log, "polaris", {"dp": 8, "micro_batch": 4, "grad_accumulation": 2})
@@ -134,7 +124,6 @@ def test_text_and_json(log_path: Path) -> None:
     text = comparison_text(result)
     assert "285 ms" in text
     assert "230 k" in text
-    assert "most likely off" in text
     data = json.loads(json.dumps(comparison_dict(result), allow_nan=False))
     assert data["num_warmup"] == 1
     assert data["ratio"] == pytest.approx(result.ratio)
@@ -216,25 +205,16 @@ def test_a_changed_comparison_is_refused_in_a_sentence(
 def test_a_step_above_the_peak_is_doubted(
     log_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A wrong layout gave an MFU of 4,252 % and blamed a part by a negative factor."""
+    """A wrong layout gave an MFU of 4,252 %."""
     from planner.cli import main
 
     log_path.write_text(_wordplay(0.003))
     result = compare_log(log_path, "polaris", {"dp": 4})
-    assert result.suspects == ()
     assert "times the peak of 4 devices" in result.doubts[0]
-    assert "most likely off" not in comparison_text(result)
     with pytest.raises(SystemExit) as stopped:
         main(["compare", str(log_path), "-m", "polaris", "--json"])
     assert stopped.value.code == 3
     assert json.loads(capsys.readouterr().out)["doubts"] == list(result.doubts)
-
-
-def test_no_factor_below_zero_is_blamed() -> None:
-    log = read_log_text(_wordplay(0.15))
-    result = compare(log, read_job(log, "polaris", {"dp": 4}))
-    assert result.doubts == ()
-    assert "x-" not in comparison_text(result)
 
 
 @pytest.mark.parametrize(
@@ -280,15 +260,21 @@ def test_timers_share_out_every_part_but_idle_time(log_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("times", "explained"),
-    [(1.0, ""), (1.4, ""), (2.05, "2.0 times"), (2.4, ""), (3.9, "3.9 times"), (9.45, "9.4 times")],
+    ("times", "passes"), [(1.0, ()), (2.05, (2,)), (3.9, (4,)), (9.45, (9, 8))]
 )
-def test_a_whole_multiple_of_the_estimate_is_explained(
-    log_path: Path, times: float, explained: str
+def test_a_whole_multiple_of_the_estimate_is_explained_by_passes(
+    log_path: Path, times: float, passes: tuple[int, ...]
 ) -> None:
     estimate = compare_log(log_path, "polaris", {"dp": 4}).estimate
     log = read_log_text(_wordplay(times * estimate.step_time_s))
-    text = comparison_text(compare(log, read_job(log, "polaris", {"dp": 4})))
-    said = "gradient accumulation or another batch would explain it"
-    assert (said in text) is bool(explained)
-    assert f"{explained}{': ' + said if explained else ''}" in text
+    result = compare(log, read_job(log, "polaris", {"dp": 4}))
+    text = comparison_text(result)
+    assert ("times as long as estimated" in text) is (times > 2)
+    for count in passes:
+        assert f"would explain it: gradient accumulation {count} instead of 1" in text
+    # the log states the tokens of one pass
+    assert text.count("but the log states 262,144 tokens a step") >= len(passes)
+    assert comparison_dict(result)["explanations"] == [
+        each.sentence(result.measured) for each in result.explanations
+    ]
+    assert bool(result.explanations) is bool(passes)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from planner.evidence.run_files import read_runs
 from planner.evidence.runs.run import RefusedRun, Run
+from planner.evidence.runs.run_files import read_runs
 from tests.evidence.tables import row, write
 
 

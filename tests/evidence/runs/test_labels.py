@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from planner.evidence.backtest import score
-from planner.evidence.run_files import read_runs
 from planner.evidence.runs.cells import Cells
 from planner.evidence.runs.labels import canonical
 from planner.evidence.runs.run import RefusedRun
+from planner.evidence.runs.run_files import read_runs
 from planner.evidence.runs.run_model import _size_of
 from tests.evidence.runs.test_runs import NANOTRON
 from tests.evidence.tables import row, write

@@ -20,7 +20,6 @@ from planner.describe.catalogue import load_machine, names
 from planner.errors import CatalogueError, PlannerError, UnknownNameError
 from planner.evidence import backtest
 from planner.evidence.backtest import Backtest, score
-from planner.evidence.run_files import read_runs
 from planner.evidence.runs.cells import Cells
 from planner.evidence.runs.labels import (
     described_framework,
@@ -32,6 +31,7 @@ from planner.evidence.runs.labels import (
     year_of,
 )
 from planner.evidence.runs.run import RefusedRun, Run
+from planner.evidence.runs.run_files import read_runs
 from planner.evidence.runs.run_machine import machine_of
 from planner.show.measured_runs import backtest_page, main
 from tests import ROOT

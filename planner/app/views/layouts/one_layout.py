@@ -9,9 +9,9 @@ import streamlit as st
 
 from planner.app import address, cached, link
 from planner.app.cached import chosen, closest, kept_batch
+from planner.app.controls.drop import drop_place
 from planner.app.controls.elsewhere import texts
 from planner.app.controls.fields import widget
-from planner.app.controls.own import offer_files
 from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.controls.panel import ROW, controls
 from planner.app.controls.pins import pin_button
@@ -66,7 +66,7 @@ def page(request: PageRequest) -> None:
         _why(job)
     except PlannerError as error:
         refuse(error, title="This layout cannot be estimated")
-    offer_files(job)
+    drop_place(job)
     if shown is None:
         return
     packed = link.of(shown)

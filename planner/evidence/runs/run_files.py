@@ -29,6 +29,8 @@ _MAX_TABLE_BYTES = 20_000_000
 _PROBE = 65_536
 _SMALL = 1_000_000
 """Largest size [B] of a JSON file that may be output of `compare`."""
+COMPARED = frozenset({"layout", "workload", "model", "machine", "framework", "step_time_s"})
+"""Keys that output of `compare --json` holds."""
 _COLUMNS = (
     "n_gpus", "gpu", "model", "n_layers", "hidden", "seq_len", "framework", "dp", "tp", "pp",
     "micro_batch", "global_batch", "step_time_s", "tokens_per_s_per_gpu", "samples_per_s",
@@ -147,8 +149,7 @@ def _printed(path: Path, head: str) -> dict[str, Any] | None:
     if not head.lstrip().startswith("{") or path.stat().st_size > _SMALL:
         return None
     data = _json(path)
-    fields = {"layout", "workload", "model", "machine", "framework", "step_time_s"}
-    return data if fields <= data.keys() else None
+    return data if data.keys() >= COMPARED else None
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -185,10 +186,11 @@ def _of_log(
     except PlannerError as error:
         remedy = "" if job else f"; state its job: {log}=JOB.json (`planner compare --help`)"
         raise CatalogueError(f"{name}: {error}{remedy}") from None
-    return _of_comparison(result, name)
+    return run_of_comparison(result, name)
 
 
-def _of_comparison(comparison: Comparison, name: str) -> Run | RefusedRun:
+def run_of_comparison(comparison: Comparison, name: str) -> Run | RefusedRun:
+    """Return the run of a log; a refused one if the log cannot belong to its job."""
     scenario, source = comparison.job.scenario, comparison.log.source
     if comparison.doubts:
         return RefusedRun(name, source, comparison.doubts[0])

@@ -1,0 +1,1 @@
+"""Runs: pages about measured runs of the user."""
