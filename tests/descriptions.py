@@ -29,10 +29,20 @@ def scenario(
 
     A module whose tests share other defaults sets them once with `functools.partial`.
     """
+    return default_scenario(model, framework, machine, **{**JOB, **workload})
+
+
+def default_scenario(
+    model: str | Model = "llama-3-8b",
+    framework: str | Framework = "megatron-lm",
+    machine: str | Machine = "polaris",
+    **workload: object,
+) -> Scenario:
+    """Make a scenario like `scenario`, but with the package's defaults of a workload."""
     return Scenario(
         load_model(model) if isinstance(model, str) else model,
         load_machine(machine) if isinstance(machine, str) else machine,
-        Workload.described({**JOB, **workload}),
+        Workload.described(workload),
         load_framework(framework) if isinstance(framework, str) else framework,
     )
 

@@ -75,9 +75,13 @@ def _has_source(_: Formula, text: str) -> bool:
     return bool(_SOURCE.search(text)) or bool(sections and sections <= _headings())
 
 
-def _has_doctest(_: Formula, text: str) -> bool:
-    """True if it has an example with an expected output."""
-    return any(example.want for example in doctest.DocTestParser().get_examples(text))
+def _has_known_value(formula: Formula, text: str) -> bool:
+    """True if an example has an expected output, or a test of known values names the formula."""
+    examples = doctest.DocTestParser().get_examples(text)
+    package, _, module = formula.__module__.rpartition(".")
+    names = (f"test_{formula.__name__}", f"test_{module}_{formula.__name__}")
+    tests = _tests_of_known_values(".".join(package.split(".")[:3]))
+    return any(example.want for example in examples) or not tests.isdisjoint(names)
 
 
 RULES: dict[str, Callable[[Formula, str], bool]] = {
@@ -85,7 +89,7 @@ RULES: dict[str, Callable[[Formula, str], bool]] = {
     "counted": lambda _, text: "Counted:" in text,
     "left_out": lambda _, text: "Left out:" in " ".join(text.split()),
     "source": _has_source,
-    "doctest": _has_doctest,
+    "known_value": _has_known_value,
 }
 """Parts that a docstring must have, each with its check."""
 
@@ -128,6 +132,16 @@ def _holds_numbers(annotation: str, module: str) -> bool:
         for kind in named
         if isinstance(kind, type) and is_dataclass(kind)
         for field in fields(kind)
+    )
+
+
+@functools.cache
+def _tests_of_known_values(package: str) -> set[str]:
+    """Return the names of tests in the file of known values of `planner.cost` or a subpackage."""
+    folder = ROOT.joinpath("tests", *package.split(".")[1:])
+    path = folder / "test_known_values.py"
+    return (
+        set(re.findall(r"^def (\w+)", path.read_text(), re.MULTILINE)) if path.exists() else set()
     )
 
 

@@ -1,4 +1,4 @@
-"""Docstring contract: formulas state unit, counted, left out, source, and have a doctest."""
+"""Docstring contract: formulas state unit, counted, left out, source, and have a known value."""
 
 from __future__ import annotations
 
@@ -59,6 +59,6 @@ def test_formulas_return_numbers() -> None:
 
 def test_the_rules_can_tell() -> None:
     assert lacks(half_s) == set()
-    assert lacks(bare) == {"unit", "counted", "left_out", "source", "doctest"}
+    assert lacks(bare) == {"unit", "counted", "left_out", "source", "known_value"}
     assert unknown_units(bare) == {"GiB"}
     assert unknown_units(half_s) == set()

@@ -128,24 +128,10 @@ def map_in_batches(work: Callable[[_Rows], _Result], rows: _Rows, count: int) ->
     return type(results[0]).joined(results)
 
 
-def broadcast_values(values: Float, shape: tuple[int, ...]) -> Float:
-    """Broadcast an array to a shape; return it unchanged if it already has the shape [1].
-
-    Counted: every value, repeated to fill the shape. Left out: copies (it is a view). Definition.
-
-    >>> broadcast_values(np.ones(2), (3, 2)).shape
-    (3, 2)
-    """
-    return values if np.shape(values) == shape else np.broadcast_to(values, shape)
-
-
 def where_any(condition: Mask, compute: Callable[[], Float]) -> Float:
     """Values where a condition holds, 0 elsewhere; `compute` runs only if a row needs it [1].
 
     Counted: values of rows that the condition selects. Left out: the others. Definition.
-
-    >>> where_any(np.array([True, False]), lambda: np.array([1.0, 2.0])).tolist()
-    [1.0, 0.0]
     """
     return np.where(condition, compute(), 0.0) if condition.any() else np.zeros(condition.shape)
 
@@ -163,10 +149,6 @@ def distinct(*columns: Int | Mask) -> tuple[Int, Int]:
 
     Columns are integers or booleans that broadcast; the second result has their shape. Counted:
     every column. Left out: nothing; distinct rows keep their order. Definition.
-
-    >>> first, which = distinct(np.array([4, 2, 4, 2]), np.array([1, 1, 1, 3]))
-    >>> first, which
-    (array([0, 1, 3]), array([0, 1, 0, 2]))
     """
     shapes = [column.shape for column in columns]
     shape = shapes[0] if len(set(shapes)) == 1 else np.broadcast_shapes(*set(shapes))

@@ -26,10 +26,6 @@ def traits_of(
 
     Counted: every trait that the covariance of `planner.cost.scenario.prior` uses. Left out: the
     number format, which has its own rates. intervals.md#intervals.
-
-    >>> parts_s = {"forward": [3.0, 3.0], "gradient_reduction": [1.0, 3.0]}
-    >>> traits_of(scenario, Layouts.broadcast(dp=[8, 32]), parts_s).shares[:, 1]      # traffic
-    array([0.25, 0.5 ])
     """
     model, machine, framework = scenario.model, scenario.machine, scenario.framework
     layouts = layouts.map(np.ravel)
@@ -78,11 +74,6 @@ def step_outlook(
 
     Counted: errors of the estimates of published runs, and the scenario's measured runs. Left out:
     stalls, which are counted separately. intervals.md#intervals.
-
-    >>> parts_s = {"forward": [3.0, 3.0], "gradient_reduction": [1.0, 3.0]}
-    >>> near, far = step_outlook(scenario, Layouts.broadcast(dp=[8, 32]), parts_s).spread
-    >>> bool(near < far)                                    # more traffic is less sure
-    True
     """
     runs = traits_of(scenario, layouts, parts_s, guessed=guessed)
     return outlook(priors().step_time, scenario.experience.step_time, runs)
@@ -95,10 +86,6 @@ def memory_outlook(scenario: Scenario, layouts: Layouts) -> Outlook:
     if it has any. Left out: runs of the class that were measured by their tensors alone, which need
     not fit; correlation of runs of one source. Vovk et al. 2005; Lei et al. 2018, arXiv:1604.04173;
     intervals.md#intervals.
-
-    >>> low, high = memory_outlook(scenario, Layouts.broadcast(dp=[4])).around()
-    >>> low < 1 < high
-    True
     """
     measured = scenario.experience.memory
     if measured is not None:
@@ -116,10 +103,6 @@ def exceeding_probability(scenario: Scenario, layouts: Layouts, room: ArrayLike)
     Counted: measured / estimated of the class's runs that no fit has used, interpolated in the
     logarithm, with 1/(n + 1) beyond all n runs; with measured runs of the scenario, a Gaussian of
     the logarithm. Left out: correlation of runs of one source. intervals.md#intervals.
-
-    >>> layouts = Layouts.broadcast(dp=[4, 4, 4])
-    >>> [round(float(p)) for p in exceeding_probability(scenario, layouts, [2, 1, 0.5])]
-    [0, 1, 1]
     """
     if scenario.experience.memory is not None:
         spread = memory_outlook(scenario, layouts).spread

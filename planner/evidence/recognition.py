@@ -161,5 +161,6 @@ def _log(data: bytes, name: str, columns: Mapping[str, str] | None) -> RunLog:
         try:
             return replace(read_log(path, columns), source=name)
         except PlannerError as error:
-            error.args = (error.plain.replace(shorten_path(path), name),)
+            error.plain = error.plain.replace(shorten_path(path), name)
+            error.args = (error.plain,)
             raise

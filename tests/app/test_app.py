@@ -316,7 +316,7 @@ def test_the_answer_stands_before_the_controls_that_change_the_layout() -> None:
     app = _app("layout")
     order = [item.label if item.type == "expander" else item.type for item in _items(app.main)]
     assert order.index("success") < order.index("Change this layout")
-    assert order.index("success") < order.index("Start from configuration files of yours")
+    assert order.index("success") < order.index("file_uploader")
     # the fields of every day are in the form, the others folded inside it
     form = next(each for each in app.expander if each.label == "Change this layout")
     more = next(each for each in app.expander if each.label == "More fields")
@@ -812,8 +812,9 @@ def test_unknown_parameters_of_an_address_are_told() -> None:
 
 def test_queues_are_described_alike_on_all_pages() -> None:
     def words(page: str) -> str:
-        app = _app(page, model="gpt2", nodes="1", batch="64", seq="1024")
-        texts = [each.value for each in app.caption]
+        job = {"model": "gpt2", "nodes": "1", "batch": "64", "seq": "1024"}
+        app = _app(page, **job, view="Why, and notes")
+        texts = [each.value.replace("\\", "") for each in (*app.caption, *app.markdown)]
         return " ".join([*texts, *(each.value.to_string() for each in app.dataframe)])
 
     for page in ("fit", "machines"):

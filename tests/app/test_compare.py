@@ -123,7 +123,7 @@ def test_one_change_adds_an_answer_until_there_are_four() -> None:
 
 def test_any_layout_is_answered_on_one_layout() -> None:
     app = _app("layout", why="tp5")
-    assert "tp5 is not legal: tp = 5 does not divide num_heads = 32" in words(app)
+    assert "tp5 is not legal: tp = 5 does not divide num heads = 32" in words(app)
     assert "Smallest change: tp 5 -> " in words(app).replace("**", "").replace("\\", "")
     app.button(key="take_Show the changed layout").click().run()
     assert not app.exception

@@ -18,7 +18,8 @@ pytest.importorskip("plotly")
 from planner.app import link
 from planner.app.address import QueryReader
 from planner.app.controls import elsewhere, page_job
-from planner.app.views import fit, one_layout
+from planner.app.views import fit
+from planner.app.views.layouts import one_layout
 from planner.choose.planning import estimate, plan_job
 from planner.cli import main
 from planner.describe.job_description import JobDescription

@@ -100,7 +100,7 @@ def _first_page(app: AppTest) -> str:
         first.session_state["own_runs"] = app.session_state["own_runs"]
         first.run()
     assert not first.exception
-    return next(line for line in _text(first).split("\n") if line.startswith("**Step:**"))
+    return next(each.value for kind in ("success", "warning") for each in first.get(kind))
 
 
 def test_a_configuration_fills_the_job_and_is_estimated() -> None:

@@ -66,11 +66,7 @@ def with_even_length(job: JobSpec) -> JobSpec:
 
 
 def uneven(ranks: int, batch: int) -> int:
-    """Fewest ranks that must share a sequence for all ranks to have equal parts of a batch.
-
-    >>> uneven(60, 1024), uneven(56, 1024), uneven(64, 1024)
-    (15, 7, 1)
-    """
+    """Fewest ranks that must share a sequence for all ranks to have equal parts of a batch."""
     return ranks // math.gcd(ranks, batch)
 
 

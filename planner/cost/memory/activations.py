@@ -67,11 +67,6 @@ def stage_activations(stages: Stages) -> Activations:
 
     Counted: what autograd keeps, operator by operator (Korthikanti et al. 2022,
     arXiv:2205.05198, section 4), for all micro-batches in flight. Left out: gathered weights.
-
-    >>> scenario = make_scenario("gpt3-175b", "megatron-lm-2021", attention="eager")
-    >>> layer = stage_activations(Stages.of_pipeline(scenario, Layout())).layer
-    >>> layer.saved.item() / (2048 * scenario.model.hidden_size)  # 34 + 5 a s / h, a = 96
-    114.0
     """
     scenario, layouts, flight = stages.scenario, stages.layouts, passes_in_flight(stages)
     zero, share = np.zeros(stages.shape), np.ones(stages.shape)
@@ -150,12 +145,7 @@ def _at_ends(stages: Stages, block: Block) -> tuple[Mask | bool, ...]:
 def kept_bytes(scenario: Scenario, block: Block, layouts: Layouts) -> Float:
     """Saved activations of one block and micro-batch on one rank [B].
 
-    Counted: saved tensors after recompute. Left out: the head, whose backward follows at once.
-    activations.md#activations.
-
-    >>> layer, again = blocks_of(scenario)[1], Layouts.of(Layout(recompute="full"))
-    >>> float(kept_bytes(scenario, layer, again)) / 2048         # its input: 4096 of two bytes
-    8192.0
+    Counted: saved tensors after recompute. Left out: the head. activations.md#activations.
     """
     if block.kind == "head":
         return np.zeros(np.shape(layouts.tp))
@@ -167,13 +157,7 @@ def kept_bytes(scenario: Scenario, block: Block, layouts: Layouts) -> Float:
 def chunk_kept_bytes(stages: Stages) -> Float:
     """Saved activations of one micro-batch by chunk and stage, shape (chunks, S) [B].
 
-    Counted: activations of embedding and layers on the device. Left out: the head, whose backward
-    follows at once; receive buffers. activations.md#activations.
-
-    >>> layout = Layout(pp=2, vpp=2, recompute="full", schedule="interleaved-1f1b")
-    >>> saved = chunk_kept_bytes(Stages.of_pipeline(scenario, layout))
-    >>> (saved / 2**24).tolist()                             # inputs of 8 layers; ids too
-    [[8.0009765625, 8.0], [8.0, 8.0]]
+    Counted: embedding and layers. Left out: the head, receive buffers. activations.md#activations.
     """
     counts = chunk_block_counts(
         stages.blocks, stages.layouts, stages.stage, stages.scenario.framework
@@ -188,12 +172,7 @@ def chunk_kept_bytes(stages: Stages) -> Float:
 def moved_bytes(stages: Stages) -> Float:
     """Activations that one micro-batch offloads to the host and reloads in backward [B].
 
-    Counted: saved tensors of layers. Left out: embedding and head, which stay on the device.
-    offload.md#host-memory-loading-offload.
-
-    >>> layout = Layout(recompute="full", offload_activations=True)
-    >>> moved_bytes(Stages.of_pipeline(scenario, layout)).item() / 2048  # 32 layer inputs
-    262144.0
+    Counted: layers. Left out: embedding and head. offload.md#host-memory-loading-offload.
     """
     if not np.any(stages.layouts.offloads_activations):
         return np.zeros(stages.shape)

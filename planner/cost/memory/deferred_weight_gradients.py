@@ -41,13 +41,6 @@ def deferred_gradients(stages: Stages) -> DeferredGradients:
     adds them to the sums. The model's first chunk does not split its backward pass.
     Left out: other schedules. torch 2.13, pipelining/_backward.py: stage_backward_input;
     fsdp/_fully_shard/_fsdp_param_group.py: post_backward; memory.md#memory-per-device.
-
-    >>> scenario = make_scenario("llama-3-8b", "fsdp2")
-    >>> layout = Layout(pp=2, vpp=2, schedule="zero-bubble-v", grad_accumulation=8, zero_stage=2)
-    >>> stages = Stages.of_pipeline(scenario, layout)
-    >>> layer = 2 * sum(weight.num_params for weight in stages.blocks[1].weights)
-    >>> (deferred_gradients(stages).pending[1] / layer).item()  # 17 layers of 16 bits
-    17.0
     """
     layouts, zero = stages.layouts, np.zeros(())
     defers = defers_weight_gradients(layouts)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.cost.arrays import Arrays, Float, Int, Mask, broadcast_values, map_in_batches
+from planner.cost.arrays import Arrays, Float, Int, Mask, map_in_batches
 from planner.cost.memory.host_memory import disk_bytes, host_memory
 from planner.cost.memory.peak import Peak, device_memory
 from planner.cost.scenario import Scenario
@@ -80,11 +80,6 @@ def footprints(scenario: Scenario, layouts: Layouts) -> Footprints:
     """Device, host and disk memory of every layout, without step times.
 
     Counted: DEVICE_PARTS and HOST_PARTS. Left out: the page cache. memory.md#memory-per-device.
-
-    >>> scenario = make_scenario("gpt2-xl", global_batch=64)
-    >>> found = footprints(scenario, Layouts.broadcast(dp=[8, 8], grad_accumulation=8))
-    >>> found.memory_parts_bytes["optimizer_states"] / scenario.model.num_params  # fp32 copy
-    array([12., 12.])
     """
     return map_in_batches(
         lambda batch: footprints_of(Stages.candidates(scenario, batch)), layouts, len(layouts)
@@ -95,11 +90,6 @@ def footprints_of(stages: Stages) -> Footprints:
     """Memory of layouts at the worst of their candidate stages (L, S).
 
     Counted: as `footprints`. Left out: the step time. memory.md#memory-per-device.
-
-    >>> scenario = make_scenario("gpt2-xl", "ddp")
-    >>> found = footprints_of(Stages.candidates(scenario, Layouts.broadcast(dp=[4])))
-    >>> found.memory_parts_bytes["optimizer_states"] / scenario.model.num_params  # moments in fp32
-    array([8.])
     """
     scenario, layouts = stages.scenario, stages.requested
     memory, worst, moment = _worst_stage(stages)
@@ -114,10 +104,10 @@ def footprints_of(stages: Stages) -> Footprints:
         worst_stage=worst,
         peak_moment=moment,
         host_parts_bytes={
-            name: broadcast_values(part, shape)
+            name: np.broadcast_to(part, shape)
             for name, part in host_memory(first, on_device).items()
         },
-        disk_bytes=broadcast_values(disk_bytes(first), shape),
+        disk_bytes=np.broadcast_to(disk_bytes(first), shape),
         device_limit_bytes=scenario.machine.device.memory_bytes.value,
         host_limit_bytes=node.host_memory_bytes.value,
         disk_limit_bytes=node.local_disk.capacity_bytes.value if node.local_disk else 0.0,
@@ -160,10 +150,6 @@ def stage_memory(scenario: Scenario, layout: Layout) -> list[dict[str, float]]:
     """Device parts of every pipeline stage of one layout [B].
 
     Counted: everything in DEVICE_PARTS. Left out: host memory. memory.md#memory-per-device.
-
-    >>> stages = stage_memory(scenario, Layout(pp=4))
-    >>> [round(parts["weights"] / 1e9, 2) for parts in stages]      # 8 layers of 0.436 GB, ends
-    [4.54, 3.49, 3.49, 4.54]
     """
     parts, _ = device_memory(Stages.of_pipeline(scenario, layout))
     parts = _as_measured(scenario, Layouts.stack([layout]), parts)

@@ -50,15 +50,8 @@ class Reduction(Arrays):
 def reduction(stages: Stages, activations: Activations, gradients: Float) -> Reduction:
     """Gradients and reduction buffers of a stage; `gradients`: those that the optimizer reads [B].
 
-    Counted: sums over passes, gradients of the layer in backward, inputs and new outputs of
-    reductions, buckets. Left out: tensors freed between two gradients of one layer.
-    memory.md#memory-per-device.
-
-    >>> from planner.cost.memory.activations import stage_activations
-    >>> scenario = make_scenario("gpt2-xl", "deepspeed")
-    >>> stages = Stages.of_pipeline(scenario, Layout(dp=4, zero_stage=3))
-    >>> reduction(stages, stage_activations(stages), np.zeros(())).buckets.item()  # 5e8 elements
-    1000000000.0
+    Counted: sums over passes, gradients of the layer in backward, inputs and outputs of reductions,
+    buckets. Left out: tensors freed within a layer. memory.md#memory-per-device.
     """
     return Unreduced.of(stages, gradients).with_activations(stages, activations)
 

@@ -7,27 +7,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.cost.arrays import Arrays, Float, broadcast_values
+from planner.cost.arrays import Arrays, Float
 from planner.cost.memory.activations import stage_activations
 from planner.cost.memory.weights import resident
-from planner.cost.parts import HOST_PARTS, order_parts
+from planner.cost.parts import HOST_PARTS
 from planner.cost.shards.stages import Stages
 
 
 def host_memory(stages: Stages, device_bytes: Float | float = 0.0) -> dict[str, Float]:
     """Host memory per node by part, at the larger of checkpoint loading and training step [B].
 
-    `stages`: the first stage of each layout; `device_bytes`: device memory of a rank, if its device
-    uses host memory. Counted: one process per rank; a full checkpoint per rank if the framework
-    reads it whole, rank by rank or in shards if these exceed the node; offloaded states, gradients
-    and weights; pinned buffers for disk offload. Left out: the page cache, data loaders, rounding
-    of torch's host allocator. Ren et al. 2021, arXiv:2101.06840;
-    offload.md#host-memory-loading-offload.
-
-    >>> scenario = make_scenario("gpt2-xl", "deepspeed")
-    >>> stages = Stages.of_pipeline(scenario, Layout(dp=4, zero_stage=3, offload="optimizer-cpu"))
-    >>> host_memory(stages)["offloaded_states"].item() / scenario.model.num_params  # 12 + 4 + 2
-    18.0
+    `stages`: the first of each layout; `device_bytes`: device memory of a rank, if the device uses
+    host memory. Counted: a process per rank; a full checkpoint per rank if the framework reads it
+    whole, rank by rank or in shards if these exceed the node; offloaded states, gradients, weights;
+    pinned buffers for disk offload. Left out: page cache, data loaders, rounding of torch's host
+    allocator. Ren et al. 2021, arXiv:2101.06840; offload.md#host-memory-loading-offload.
     """
     load, step = host_memory_phases(stages, device_bytes)
     loading = sum(load.values()) > sum(step.values())
@@ -39,13 +33,7 @@ def host_memory_phases(
 ) -> tuple[dict[str, Float], dict[str, Float]]:
     """Host memory per node by part, during checkpoint loading and during a training step [B].
 
-    Counted: as in `host_memory`, which returns the larger phase. Left out: as in `host_memory`.
-    offload.md#host-memory-loading-offload.
-
-    >>> scenario = make_scenario("gpt2-xl", "deepspeed")
-    >>> load, _ = host_memory_phases(Stages.of_pipeline(scenario, Layout(dp=4, zero_stage=3)))
-    >>> load["checkpoint_load"].item() / scenario.model.num_params  # 4 ranks, 16 bits
-    8.0
+    Counted: as in `host_memory`. Left out: as there. offload.md#host-memory-loading-offload.
     """
     device = stages.scenario.machine.device
     # with shared memory the profile's device context already counts the process
@@ -57,17 +45,13 @@ def host_memory_phases(
     processes = per_node * (0.0 if device.uses_host_memory else process)
     # during checkpoint loading the devices hold only weights
     weights = np.minimum(node.weights, device_bytes)
-    zero: Float | float = 0.0
     load = {
         "processes": processes,
         "checkpoint_load": node.load,
-        "offloaded_states": zero,
-        "pinned_buffers": zero,
         "device_memory": per_node * weights,
     }
     step = {
         "processes": processes,
-        "checkpoint_load": zero,
         "offloaded_states": offloaded,
         "pinned_buffers": node.pinned,
         "device_memory": per_node * device_bytes,
@@ -76,8 +60,8 @@ def host_memory_phases(
 
 
 def _spread(parts: Mapping[str, Float | float], shape: tuple[int, ...]) -> dict[str, Float]:
-    spread = {name: broadcast_values(np.asarray(part), shape) for name, part in parts.items()}
-    return order_parts(spread, HOST_PARTS)
+    """Broadcast the parts in the order of HOST_PARTS; missing parts are 0."""
+    return {name: np.broadcast_to(parts.get(name, 0.0), shape) for name in HOST_PARTS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +140,6 @@ def disk_bytes(stages: Stages) -> Float:
 
     `stages`: the first stage of each layout. Counted: data that all ranks of a node swap. Left out:
     checkpoints and data sets. Rajbhandari et al. 2021, arXiv:2104.07857.
-
-    >>> scenario = make_scenario("gpt2-xl", "deepspeed")
-    >>> stages = Stages.of_pipeline(scenario, Layout(dp=4, zero_stage=3, offload="all-nvme"))
-    >>> disk_bytes(stages).item() / scenario.model.num_params  # states 16, weights 2
-    18.0
     """
     if not np.any(stages.layouts.states_on_disk | stages.layouts.weights_on_disk):
         return np.zeros(stages.shape)

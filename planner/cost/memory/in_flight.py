@@ -87,12 +87,6 @@ def passes_in_flight(stages: Stages) -> InFlight:
     Counted: per chunk, as the first or last may hold fewer layers than the others; one more pass
     where passes of neighbouring micro-batches overlap. Left out: passes in backward.
     Megatron-LM, schedules.py: num_warmup_microbatches; pipeline.md#pipeline.
-
-    >>> scenario = make_scenario(load_model("llama-3-8b").replaced(num_layers=14), "fsdp2")
-    >>> layout = Layout(pp=4, vpp=2, schedule="interleaved-1f1b", grad_accumulation=8)
-    >>> passes = passes_in_flight(Stages.of_pipeline(scenario, layout))
-    >>> passes.micro_batches.tolist(), passes.blocks[1].tolist()        # first: 7 * 1 + 4 * 2
-    ([5.5, 4.5, 3.5, 2.5], [15.0, 18.0, 14.0, 10.0])
     """
     layouts = stages.layouts
     # paired schedules already count the extra pass

@@ -21,10 +21,6 @@ def saved_bytes(scenario: Scenario, items: tuple[Saved, ...], layouts: Layouts) 
 
     Counted: bytes per token, divided by the ranks that split a tensor; expert load. Left out: the
     number of layers. memory.md#memory-per-device.
-
-    >>> queries = Saved("queries", 2 * 4096, "sharded")             # sequences of 2048 tokens
-    >>> float(saved_bytes(scenario, (queries,), Layouts.of(Layout(tp=4)))) / 2**20
-    4.0
     """
     workload, gathered = scenario.workload, scenario.framework.kernels.saves_gathered
     bytes_by_split: dict[tuple[Split, tuple[str, ...]], float] = {}
@@ -57,9 +53,6 @@ def always_saved(block: Block) -> tuple[Saved, ...]:
     """Tensors of a block that autograd saves without recompute, in bytes per token [B].
 
     Counted: all not exclusive to selective recompute. Left out: the split over ranks. Definition.
-
-    >>> any(item.selective_only for item in always_saved(blocks_of(scenario)[1]))
-    False
     """
     return tuple(item for item in block.saved if not item.selective_only)
 
@@ -100,13 +93,8 @@ class LayerActivations(Arrays):
 def layer_activations(scenario: Scenario, block: Block, layouts: Layouts) -> LayerActivations:
     """Saved activations of one layer and micro-batch, and temporaries of its backward [B].
 
-    Counted: tensors that autograd saves, or the layer's input under recompute; recomputed
-    activations and gradients at the peak of backward in either half. Left out: other layers.
-    activations.md#activations.
-
-    >>> layer, layouts = blocks_of(scenario)[1], Layouts.of(Layout(recompute="full"))
-    >>> float(layer_activations(scenario, layer, layouts).saved) / 2**20     # its input
-    16.0
+    Counted: tensors that autograd saves, or the layer's input under recompute; the peak of backward
+    in either half. Left out: other layers. activations.md#activations.
     """
 
     def size(items: tuple[Saved, ...]) -> Float:

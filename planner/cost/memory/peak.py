@@ -19,11 +19,6 @@ def device_memory(stages: Stages) -> tuple[dict[str, Float], Int]:
     """Peak memory per rank of each stage, by part, and the index of its moment in MOMENTS [B].
 
     Counted: DEVICE_PARTS. Left out: other jobs on the device. memory.md#memory-per-device.
-
-    >>> scenario = make_scenario("gpt2-xl")
-    >>> parts, moment = device_memory(Stages.of_pipeline(scenario, Layout()))
-    >>> parts["optimizer_states"].item() / scenario.model.num_params, tuple(MOMENTS)[moment.item()]
-    (12.0, 'loss')
     """
     peak = Peak.of(stages)
     return peak.parts(*np.indices(stages.shape, sparse=True)), peak.moment
@@ -81,14 +76,10 @@ class Peak:
             row_places = tuple(place[rows] for place in flat)
             for name, values in parts.items() if len(rows) else ():
                 if values.ndim or values:
-                    part_bytes[name].reshape(-1)[rows] = np.broadcast_to(values, self.moment.shape)[
-                        row_places
-                    ]
-        allocated = np.asarray(sum(part_bytes.values()))
-        before_update, context = (
-            part_bytes["optimizer_states"] + at_places(self.before_update),
-            at_places(self.context),
-        )
+                    all_values = np.broadcast_to(values, self.moment.shape)
+                    part_bytes[name].reshape(-1)[rows] = all_values[row_places]
+        allocated, context = np.asarray(sum(part_bytes.values())), at_places(self.context)
+        before_update = part_bytes["optimizer_states"] + at_places(self.before_update)
         part_bytes["runtime_context"] = context
         part_bytes["allocator_reserve"] = _reserved(stages, allocated, before_update, context)
         return order_parts(part_bytes, DEVICE_PARTS)
@@ -116,12 +107,8 @@ def communicators(layouts: Layouts) -> Float:
     """Communicators per rank that have their own buffers [1].
 
     Counted: one per axis in use, one with each pipeline neighbour as torch makes them (pytorch
-    issue 129140), one across axes for the gradient norm. Left out: first and last stage have one
-    neighbour, unless tied embeddings pair them; groups that share buffers (ncclCommSplit).
-    memory.md#memory-per-device.
-
-    >>> float(communicators(Layouts.of(Layout(dp=4, tp=4, pp=12))))   # 2 axes, 2 pairs, all ranks
-    5.0
+    issue 129140), one across axes for the gradient norm. Left out: that first and last stage have
+    one neighbour; groups that share buffers (ncclCommSplit). memory.md#memory-per-device.
     """
     inside = np.sum([axis > 1 for axis in (layouts.dp, layouts.tp, layouts.cp)], axis=0)
     # ep uses ranks of the other axes

@@ -286,14 +286,8 @@ MOMENTS: dict[str, Callable[[PeakInputs], LiveTensors]] = {
 def resident_bytes(stages: Stages) -> Float:
     """Resident bytes of a stage between passes [B].
 
-    Counted: weights, gradients and optimizer states during the last layer's backward. Left out:
-    activations, temporaries and buffers of a pass, driver context, allocator reserve.
-    memory.md#memory-per-device.
-
-    >>> stages = Stages.of_pipeline(make_scenario("gpt2-xl"), Layout())
-    >>> each = resident_bytes(stages).item() / stages.params.unsharded.item()
-    >>> round(each, 1)                          # 2 + 4 + 12, and gradients not summed yet
-    18.1
+    Counted: weights, gradients and states during the last layer's backward. Left out: activations,
+    temporaries and buffers, driver context, allocator reserve. memory.md#memory-per-device.
     """
     inputs = PeakInputs.of(stages)
     alive = _backward(inputs)

@@ -25,12 +25,6 @@ def resident(stages: Stages) -> Resident:
 
     Counted: tensors that stay. Left out: temporarily gathered layers. Rajbhandari et al. 2020,
     arXiv:1910.02054, figure 1, with the framework's bytes per parameter.
-
-    >>> scenario = make_scenario("gpt2-xl", "deepspeed")
-    >>> stay = resident(Stages.of_pipeline(scenario, Layout()))
-    >>> parts = (stay.weights, stay.gradients, stay.optimizer_states)
-    >>> [part.item() / scenario.model.num_params for part in parts]
-    [2.0, 2.0, 12.0]
     """
     size, params, layouts = stages.states, stages.params, stages.layouts
     framework = stages.scenario.framework
@@ -77,11 +71,6 @@ def frozen(stages: Stages) -> Float:
 
     Counted: the weights, or shards and gathered copies if the framework computes with copies.
     Left out: trainable weights. memory.md#memory-per-device.
-
-    >>> scenario = make_scenario("gpt2-xl", "ddp", lora_rank=8)
-    >>> stages = Stages.of_pipeline(scenario, Layout(dp=4))
-    >>> frozen(stages).item() / scenario.model.num_params       # DDP: 4 bytes if trained
-    2.0
     """
     params, size, layouts = stages.params, stages.states, stages.layouts
     gathered_ones = params.all_gathered - stages.trained.all_gathered
@@ -103,10 +92,6 @@ def eight_bit_copies(stages: Stages) -> Float:
     Left out: embedding and head, which run in 16 bits; scales; norms, which have no copies.
     Transformer Engine @d0067d0d, module/linear.py: quantize_weight; csrc/quantizer.cpp:
     with_transpose; states.md#states-per-framework.
-
-    >>> stages = Stages.of_pipeline(make_scenario(machine="dgx-h100", precision="fp8"), Layout())
-    >>> eight_bit_copies(stages).item() / 2 / 32            # a layer of Llama 3 8B
-    218112000.0
     """
     params, scenario = stages.params, stages.scenario
     kernels = scenario.framework.kernels
@@ -124,11 +109,6 @@ def second_shard_bytes(stages: Stages, size: Float) -> Float:
 
     `size`: bytes of weights as ZeRO-3 gathers them. Counted: a rank's part, of experts over ranks
     with the same experts. Left out: padding. Wang et al. 2023, arXiv:2306.10209, section 3.2.
-
-    >>> scenario = make_scenario("llama-3-8b", "deepspeed")
-    >>> stages = Stages.of_pipeline(scenario, Layout(dp=64, zero_stage=3, reshard=4))
-    >>> second_shard_bytes(stages, 2.0 * stages.params.unsharded).item() / scenario.model.num_params
-    0.5
     """
     layouts = stages.layouts
     if not np.any(layouts.reshard):
@@ -157,14 +137,8 @@ class ResidentWeights(Arrays):
 def resident_weights(stages: Stages, weights: Float) -> ResidentWeights:
     """Resident weights from the loss to the optimizer step [B].
 
-    Counted: 16-bit copies of fp32 parameters, freed group by group in the last backward pass, or
-    when gradient sums over several passes are reduced. Left out: temporarily gathered weights.
-    memory.md#memory-per-device.
-
-    >>> stages = Stages.of_pipeline(make_scenario(framework="fsdp2"), Layout(dp=8, zero_stage=2))
-    >>> there = resident_weights(stages, resident(stages).weights)
-    >>> (there.all - there.without_head).item() == 2 * (128256 * 4096 + 4096)   # table and norm
-    True
+    Counted: 16-bit copies of fp32 parameters, freed group by group in the last backward pass or in
+    the reduction of gradient sums. Left out: gathered weights. memory.md#memory-per-device.
     """
     size, params, layouts = stages.states, stages.params, stages.layouts
     copies = ~layouts.shards_weights & (size.sharded_weight_bytes == 0)
@@ -207,15 +181,9 @@ class GatheredWeights(Arrays):
 def gathered(stages: Stages, busy: Float) -> GatheredWeights:
     """Temporarily all-gathered weights at the moments of a step [B].
 
-    `busy`: other temporaries of a layer, never alive together with copy-in buffers. Counted: the
-    computing layer, prefetched layers, a tied table, all weights in a pipeline that reduces once;
-    secondary shards of other layers between forward and backward. Left out: resident weights.
-    memory.md#memory-per-device.
-
-    >>> stages = Stages.of_pipeline(make_scenario(framework="fsdp2"), Layout(dp=8, zero_stage=3))
-    >>> window = gathered(stages, np.zeros(())).window      # 16 bits of a layer and of the next
-    >>> window.item() / (2 * 218_112_000)
-    2.0
+    `busy`: other temporaries of a layer, never alive together with copy-in buffers. Counted:
+    computing and prefetched layers, a tied table, all weights in a pipeline that reduces once;
+    secondary shards of other layers. Left out: resident weights. memory.md#memory-per-device.
     """
     weights = stages.of_states(_gathered)
     if not np.any(weights.copied):

@@ -91,9 +91,6 @@ def bus_factor(operation: str, size: float) -> float:
 
     Counted: bytes that one rank of a ring sends, as a part of the full buffer. Left out: latency.
     Definition: nccl-tests, doc/PERFORMANCE.md. Raises LayoutError for an unknown operation.
-
-    >>> bus_factor("all_reduce", 4), bus_factor("all_gather", 4), bus_factor("broadcast", 4)
-    (1.5, 0.75, 1.0)
     """
     if operation in _WHOLE_BUFFER:
         return 1.0
@@ -121,9 +118,6 @@ def whole_nodes(machine: Machine, nodes: int) -> GroupView:
 
     Counted: ranks in the order of devices. Left out: the position of the nodes in the network.
     network.md#what-a-group-sees. Raises LayoutError if the machine has fewer nodes.
-
-    >>> float(whole_nodes(load_machine("polaris"), 2).size)     # 2 nodes of 4
-    8.0
     """
     if not 1 <= nodes <= machine.num_nodes.value:
         raise LayoutError(
@@ -136,13 +130,8 @@ def whole_nodes(machine: Machine, nodes: int) -> GroupView:
 def group_of(machine: Machine, ranks: int, stride: int = 1) -> GroupView:
     """Network view of one group of `ranks` devices with `stride`, from a node's first device on.
 
-    Counted: other groups of this shape on the same nodes, which share interfaces. Left out: the
-    position of the nodes in the network. network.md#what-a-group-sees. Raises LayoutError if the
-    group does not fit the machine or has fewer than 2 ranks.
-
-    >>> view = group_of(load_machine("dgx-h200"), 5)            # 5 of the 8 devices of a node
-    >>> float(view.local), float(view.nodes)
-    (5.0, 1.0)
+    Counted: other groups of this shape on the same nodes. Left out: where the nodes are.
+    network.md#what-a-group-sees. Raises LayoutError if the machine is too small, or for one rank.
     """
     if ranks < 2 or stride < 1:
         raise LayoutError(
@@ -163,10 +152,6 @@ def table(group: GroupView, size_bytes: float) -> list[Row]:
 
     Counted: a full buffer of `size_bytes`; `used` marks the library's choice. Left out: other jobs
     on the network. network.md#algorithms. Raises LayoutError for a size of 0.
-
-    >>> eight = whole_nodes(load_machine("polaris"), 8)
-    >>> [row.algorithm for row in table(eight, 2**28) if row.used][0]
-    'ring, Simple'
     """
     if not 0 < size_bytes < math.inf:
         raise LayoutError(

@@ -6,13 +6,12 @@ import functools
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from planner.cost.arrays import Float
 from planner.cost.constants import PROTOCOLS, SIMPLE, Protocol, network_constants
 from planner.cost.network.in_network_reduction import network_all_reduce_s, switch_all_reduce_s
 from planner.cost.network.topology import GroupView, inter_node_latency_s, reduction_view
-
-Float = NDArray[np.float64]
 
 
 def _ring_rate(group: GroupView) -> Float:
@@ -58,9 +57,6 @@ def ring_all_reduce_s(
     Counted: 2 (n - 1)/n of the buffer at the rate of the ring's slowest link (in phases: inside the
     nodes, then between them), overlapped with the latency of 2 (n - 1) steps; the protocol's base
     latency once. Left out: congestion. Thakur et al. 2005; network.md#algorithms.
-
-    >>> round(float(ring_all_reduce_s(unit_view(8), 8.0)), 3)   # 2 * 7/8 of 8 bytes at 1 B/s
-    14.0
     """
     (once,) = _ring_s(group, size_bytes, (protocol,))
     return 2 * once - protocol.base_s
@@ -73,11 +69,7 @@ def tree_all_reduce_s(
 
     Counted: the buffer twice at the slower of the rates inside and between, the latency of the
     chain and of log2(nodes) levels, the base latency. Left out: LL128, congestion. Sanders et al.
-    2009, "Two-tree algorithms for full bandwidth broadcast, reduction and scan";
-    network.md#algorithms.
-
-    >>> round(float(tree_all_reduce_s(unit_view(8), 8.0)), 3)   # 8 bytes up and down at 1 B/s
-    16.0
+    2009, "Two-tree algorithms for full bandwidth broadcast"; network.md#algorithms.
     """
     (time,) = _tree_s(group, size_bytes, (protocol,))
     return time
@@ -106,10 +98,6 @@ def hierarchical_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
 
     Counted: 2 (g - 1)/g of the buffer inside and 2 (m - 1)/m between the m nodes, with the latency
     of every step. Left out: protocols and their base latency. network.md#algorithms.
-
-    >>> node = group_view(load_machine("polaris"), 4, 1)        # 222 GB/s per device
-    >>> round(1e3 * float(hierarchical_all_reduce_s(node, 2**30)), 2)   # 2 * 3/4 GiB
-    7.27
     """
     size_bytes = np.asarray(size_bytes, dtype=float)
     g, m = group.local, group.nodes
@@ -126,10 +114,6 @@ def all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
 
     Counted: latency, transfer and base latency of each; 0 for one rank. Left out: LL128,
     congestion. NVIDIA/nccl, src/graph/tuning.cc; network.md#algorithms.
-
-    >>> pair = group_view(load_machine("polaris"), 8, 1)        # 2 nodes of 4
-    >>> 0.045 < float(all_reduce_s(pair, 2**30)) < 0.060        # measured 0.0521 s
-    True
     """
     if not np.any(group.size > 1):
         return _zero_s(group, size_bytes)
@@ -149,9 +133,6 @@ def all_gather_s(group: GroupView, size_bytes: ArrayLike) -> Float:
 
     Counted: (n - 1)/n of the buffer, the latency of n - 1 steps, the base latency; 0 for one rank.
     Left out: trees, congestion. Thakur et al. 2005; network.md#algorithms.
-
-    >>> round(float(all_gather_s(unit_view(8), 8.0)), 3)        # 7/8 of 8 bytes at 1 B/s
-    7.0
     """
     if not np.any(group.size > 1):
         return _zero_s(group, size_bytes)
@@ -164,9 +145,6 @@ def reduce_scatter_s(group: GroupView, size_bytes: ArrayLike) -> Float:
 
     Counted: as `all_gather_s`, at the inter-node rate that reductions reach. Left out: additions
     inside a node. Thakur et al. 2005; network.md#algorithms.
-
-    >>> round(float(reduce_scatter_s(unit_view(8), 8.0)), 3)    # 7/8 of 8 bytes at 1 B/s
-    7.0
     """
     return all_gather_s(reduction_view(group), size_bytes)
 
@@ -179,12 +157,8 @@ def _zero_s(group: GroupView, size_bytes: ArrayLike) -> Float:
 def all_to_all_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """All-to-all: 1/n of the buffer to every peer, inside and between nodes in parallel [s].
 
-    Counted: the slower of the parts inside and between nodes, whose interfaces a node's ranks
-    share; one message per peer, in sequence. Left out: protocols, congestion beyond
-    `pairwise_bytes_per_s`. network.md#algorithms.
-
-    >>> float(all_to_all_s(unit_view(8), 8.0))                  # 7 of 8 bytes to others at 1 B/s
-    7.0
+    Counted: the slower of the parts inside and between nodes, whose interfaces ranks share; one
+    message per peer, in sequence. Left out: protocols, further congestion. network.md#algorithms.
     """
     size_bytes = np.asarray(size_bytes, dtype=float)
     n, g = group.size, group.local
@@ -202,9 +176,6 @@ def forwarded_all_to_all_s(group: GroupView, size_bytes: ArrayLike, crossing: Ar
     node. Counted: the slower of the network and the links inside nodes, which deliver every copy;
     one message per node and per rank of a node. Left out: as `all_to_all_s`; forwarding that waits
     for the network. DeepEP V1, docs/legacy.md; network.md#algorithms.
-
-    >>> float(forwarded_all_to_all_s(unit_view(8), 8.0, 7 / 8))     # as far as the other
-    7.0
     """
     size_bytes = np.asarray(size_bytes, dtype=float)
     n, g, nodes = group.size, group.local, group.nodes
@@ -220,9 +191,6 @@ def phased_all_to_all_s(group: GroupView, size_bytes: ArrayLike) -> Float:
 
     Counted: both phases in sequence, the second with 1/`local` of the buffer; one message per peer.
     Left out: as `all_to_all_s`; the additions. Wang et al. 2023, arXiv:2306.10209, section 3.3.
-
-    >>> float(phased_all_to_all_s(unit_view(8), 8.0))           # 7 of 8 bytes to others at 1 B/s
-    7.0
     """
     size_bytes = np.asarray(size_bytes, dtype=float)
     g, nodes = group.local, group.nodes
@@ -250,12 +218,8 @@ def _hops_s(group: GroupView, size_bytes: ArrayLike) -> tuple[Float, Float]:
 def ring_exchange_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """Send a message from every rank of a ring to the next; the slowest hop sets the pace [s].
 
-    Counted: latency and transfer inside the node if two ranks of the group share one, between nodes
-    if the group spans several. Left out: other transfers on the link. Hockney 1994;
-    network.md#algorithms.
-
-    >>> float(ring_exchange_s(unit_view(2), 8.0))                        # 8 bytes at 1 B/s
-    8.0
+    Counted: latency and transfer of the slowest hop, inside a node or between nodes. Left out:
+    other transfers on the link. Hockney 1994; network.md#algorithms.
     """
     return np.maximum(*_hops_s(group, size_bytes))
 
@@ -266,9 +230,6 @@ def p2p_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     Counted: as `ring_exchange_s`, but the mean of both hops if a node holds several ranks, because
     the rank at its border has one neighbour inside and one outside. Left out: other transfers on
     the same link. Hockney 1994; network.md#algorithms.
-
-    >>> float(p2p_s(unit_view(4), 8.0))                     # 8 bytes at 1 B/s
-    8.0
     """
     inside, between = _hops_s(group, size_bytes)
     several = (group.local > 1) & (group.nodes > 1)

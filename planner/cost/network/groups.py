@@ -28,10 +28,6 @@ def geometry(layouts: Layouts) -> dict[str, tuple[Int, Int]]:
 
     Counted: ranks with tp fastest, then cp, dp and pp; for experts etp fastest, then ep and
     replicas. Left out: other orders of ranks. network.md#what-a-group-sees.
-
-    >>> size, stride = geometry(Layouts.of(Layout(tp=4, dp=8, pp=2)))["data"]
-    >>> int(size), int(stride)
-    (8, 4)
     """
     return {kind: place for places in _GROUP_KINDS for kind, place in places(layouts).items()}
 

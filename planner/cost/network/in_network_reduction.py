@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from planner.cost.arrays import Float
 from planner.cost.constants import network_constants
 from planner.cost.network.topology import GroupView, inter_node_latency_s
-
-Float = NDArray[np.float64]
 
 
 def _through_switch_s(group: GroupView, size_bytes: Float) -> tuple[Float, Float]:
@@ -34,10 +33,6 @@ def switch_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     for two nodes), the latency of its levels, and the switch's lower rate with a tree. Left out:
     phases, registered buffers. Klenk et al. 2020, doi:10.1109/ISCA45697.2020.00085; NVIDIA/nccl,
     src/graph/tuning.cc; network.md#in-network-reduction.
-
-    >>> node = group_view(load_machine("dgx-h200"), 8, 1)       # bus bandwidth, measured 482 GB/s
-    >>> round(2 * 7 / 8 * 2**34 / float(switch_all_reduce_s(node, 2**34)) / 1e9)
-    489
     """
     if not np.any(group.switch_bytes_per_s):
         return _infinite_s(group, size_bytes)
@@ -65,11 +60,6 @@ def network_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     latency of either. Left out: levels of the network's tree, limits on the number of groups.
     Graham et al. 2016, doi:10.1109/COMHPC.2016.006; NVIDIA/nccl, src/graph/tuning.cc;
     network.md#in-network-reduction.
-
-    >>> from dataclasses import replace
-    >>> reducing = replace(unit_view(8), network_part=1.0)      # 8 nodes, 1 B/s
-    >>> round(float(network_all_reduce_s(reducing, 8e3)))       # 8 kB once, not 2 * 7/8 of it
-    8000
     """
     if not group.network_part:
         return _infinite_s(group, size_bytes)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from planner.cost.arrays import Float
 from planner.cost.constants import PROTOCOLS, SIMPLE, Protocol, network_constants
 from planner.cost.network.topology import GroupView, inter_node_latency_s
-
-Float = NDArray[np.float64]
 
 
 def chain_broadcast_s(
@@ -20,9 +19,6 @@ def chain_broadcast_s(
     the buffer at the rate of the slowest link (in phases: inside the nodes, then between them).
     Left out: the first piece's own time over each hop, congestion. NVIDIA/nccl,
     src/graph/tuning.cc; network.md#rooted-collectives.
-
-    >>> round(float(chain_broadcast_s(unit_view(8), 8.0)), 3)   # the buffer passes every rank once
-    8.0
     """
     size_bytes, m = np.asarray(size_bytes, dtype=float), group.nodes
     hops = (group.size - m) * protocol.ring_inside * group.local_latency_s
@@ -36,13 +32,9 @@ def chain_broadcast_s(
 def tree_broadcast_s(group: GroupView, size_bytes: ArrayLike, protocol: Protocol = SIMPLE) -> Float:
     """Tree broadcast: in pieces down a binary tree of nodes, and along a chain in each [s].
 
-    Counted: the base latency, the latency of the levels and of the chain, and the buffer, which an
-    inner node sends twice from three nodes on. Left out: scatter and gather of large buffers, as in
-    MPI. For comparison: NCCL has no broadcast tree. Thakur et al. 2005;
-    network.md#rooted-collectives.
-
-    >>> round(float(tree_broadcast_s(unit_view(8), 8.0)), 3)    # an inner rank sends 8 bytes twice
-    16.0
+    Counted: base latency, latency of levels and chain, and the buffer, which an inner node sends
+    twice from three nodes on. Left out: scatter and gather of large buffers (MPI). NCCL has no
+    broadcast tree. Thakur et al. 2005; network.md#rooted-collectives.
     """
     size_bytes, m = np.asarray(size_bytes, dtype=float), group.nodes
     piece = size_bytes / network_constants().inter_node.tree_pieces.value
@@ -60,9 +52,6 @@ def broadcast_s(group: GroupView, size_bytes: ArrayLike) -> Float:
 
     Counted: as `chain_broadcast_s`; 0 for one rank. Left out: trees of MPI and oneCCL.
     NVIDIA/nccl, src/graph/tuning.cc; network.md#rooted-collectives.
-
-    >>> round(float(broadcast_s(unit_view(8), 8.0)), 3)         # 8 bytes at 1 B/s
-    8.0
     """
     best = np.minimum(*(chain_broadcast_s(group, size_bytes, each) for each in PROTOCOLS))
     return np.where(group.size > 1, best, 0.0)
@@ -74,9 +63,6 @@ def scatter_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     Counted: one message per peer, in sequence, and the slower of the transfers inside the node and
     those through the root's interface, or its share of one. Left out: neighbours' interfaces over
     NVLink (PXN); protocols. As nccl-tests does it; network.md#rooted-collectives.
-
-    >>> float(scatter_s(unit_view(8), 8.0))                     # 7 of 8 bytes at 1 B/s
-    7.0
     """
     size_bytes = np.asarray(size_bytes, dtype=float)
     n, g = group.size, group.local

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -58,33 +59,14 @@ class GroupView(Arrays):
 def unit_view(size: ArrayLike) -> GroupView:
     """Network view of groups with one rank per node, a rate of 1 B/s and no latency.
 
-    Counted: the transfer alone, so that seconds are bytes that a rank sends. Left out: every
-    latency. Definition.
-
-    >>> view = unit_view(8)
-    >>> float(view.nodes), float(view.network_bytes_per_s), float(view.network_latency_s)
-    (8.0, 1.0, 0.0)
+    Counted: the transfer alone: seconds are bytes that a rank sends. Left out: latency. Definition.
     """
     ranks = np.asarray(size, dtype=np.float64)
-    unit, zero = np.ones(ranks.shape), np.zeros(ranks.shape)
-    return GroupView(
-        size=ranks,
-        local=unit,
-        nodes=ranks,
-        local_bytes_per_s=unit,
-        network_bytes_per_s=unit,
-        reducing_part=unit,
-        hop_bytes_per_s=unit,
-        local_latency_s=zero,
-        pairwise_bytes_per_s=unit,
-        network_latency_s=zero,
-        large_message_latency_s=zero,
-        local_pairwise_bytes_per_s=unit,
-        neighbour_bytes_per_s=unit,
-        in_phases=zero,
-        linked=unit,
-        islands=ranks,
-    )
+    zeros = ("local_latency_s", "network_latency_s", "large_message_latency_s", "in_phases")
+    figures: dict[str, Any] = dict.fromkeys(GroupView.__annotations__, np.ones(ranks.shape))
+    figures |= dict.fromkeys(zeros, np.zeros(ranks.shape))
+    figures |= dict.fromkeys(("size", "nodes", "islands"), ranks)
+    return GroupView(**figures | {"switch_bytes_per_s": 0.0, "network_part": 0.0})
 
 
 def group_view(
@@ -95,12 +77,6 @@ def group_view(
     Counted: groups of the axis on one node share its interfaces; a group that straddles a node
     boundary counts at its worst position, or with `first` starts at a node's first device. Left
     out: other jobs, routing, near and far interfaces of a device. network.md#what-a-group-sees.
-
-    >>> view = group_view(load_machine("polaris"), 8, 4)     # one rank on each of 8 nodes
-    >>> float(view.nodes), float(view.local)
-    (8.0, 1.0)
-    >>> float(view.network_bytes_per_s) / 1e9                # a fourth of 2 * 25 GB/s * 0.72
-    9.0
     """
     per_node = machine.node.num_devices
     size, stride = np.broadcast_arrays(
@@ -144,10 +120,6 @@ def reduction_view(group: GroupView) -> GroupView:
 
     Counted: the fraction of the inter-node rate that reductions reach. Left out: additions inside a
     node. network.md#algorithms.
-
-    >>> both = group_view(load_machine("aurora"), 3072, 1)       # 256 nodes of 12
-    >>> round(float(both.network_bytes_per_s / reduction_view(both).network_bytes_per_s), 1)
-    13.3
     """
     return replace(group, network_bytes_per_s=group.reducing_part * group.network_bytes_per_s)
 
@@ -158,10 +130,6 @@ def inter_node_latency_s(group: GroupView, message_bytes: ArrayLike) -> Float:
     Counted: the full latency of a large message (rendezvous and copy of a slice) from 512 KiB on;
     below that it falls with the cube root of the size, down to half of the network's latency. Left
     out: the transfer itself. network.md#algorithms; fitted as `collective_constants.toml` says.
-
-    >>> pair = group_view(load_machine("polaris"), 8, 1)        # 160 us for a large message
-    >>> [round(1e6 * float(inter_node_latency_s(pair, size))) for size in (2**16, 2**19, 2**30)]
-    [80, 160, 160]
     """
     large_bytes = network_constants().inter_node.large_message_bytes.value
     part = np.minimum(np.cbrt(np.asarray(message_bytes) / large_bytes), 1.0)
@@ -170,11 +138,8 @@ def inter_node_latency_s(group: GroupView, message_bytes: ArrayLike) -> Float:
 
 def _switches(machine: Machine) -> tuple[float, float]:
     """Relative rates of in-switch reduction in a node and in the network; 0 without it."""
-    fabric = machine.node.fabric
-    of_node, of_network = (
-        fabric.switch_reduction,
-        machine.network and machine.network.switch_reduction,
-    )
+    fabric, network = machine.node.fabric, machine.network
+    of_node, of_network = fabric.switch_reduction, network and network.switch_reduction
     return (
         of_node.value / fabric.efficiency.value if of_node else 0.0,
         of_network.value if of_network else 0.0,

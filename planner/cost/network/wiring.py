@@ -102,10 +102,6 @@ def wiring(node: Node) -> Wiring:
 
     Counted: links of the fabric and to the host, with their rates. Left out: interfaces to the
     network, which groups share (`group_view`). network.md#what-a-group-sees.
-
-    >>> polaris = wiring(load_machine("polaris").node)      # a mesh of 100 GB/s links
-    >>> polaris.fabric["device", 0]["device", 1] / 1e9
-    100.0
     """
     neighbours: dict[Kind, Neighbours] = {"fabric": {}, "host": {}}
     for (a, b), rate, kind in links(node):
@@ -127,14 +123,9 @@ def group_rate(node: Wiring, size: int, stride: int) -> float:
     """Send rate of each of `size` devices of a node, `stride` apart, within their group [B/s].
 
     Counted: the smallest minimum cut between a member and the others, over links inside the group;
-    devices outside do not forward. Cards connected by one link per device (`card_bytes_per_s`) cap
-    the rate. Host links count only if the fabric does not connect a member. Infinite for one
-    device. Left out: the fabric's efficiency, cuts around several members.
-    network.md#what-a-group-sees.
-
-    >>> polaris = wiring(load_machine("polaris").node)      # a mesh of 100 GB/s links
-    >>> [group_rate(polaris, size, 1) / 1e9 for size in (2, 3, 4)]
-    [100.0, 200.0, 300.0]
+    devices outside do not forward. One link per device between cards (`card_bytes_per_s`) caps it.
+    Host links count only if the fabric connects no member. Infinite for one device. Left out: the
+    fabric's efficiency, cuts around several members. network.md#what-a-group-sees.
     """
     if size <= 1:
         return np.inf

@@ -20,9 +20,6 @@ def stored_bytes(base: BaseFormat, columns: int) -> float:
     Counted: codes and scales: nf4 0.5 + 4 / 64, with double quantisation 0.5 + 1 / 64 + 4 / (64 *
     256), 8 bits with a scale per row. Left out: code tables, offsets, alignment. Dettmers et al.
     2023, arXiv:2305.14314, section 3; bitsandbytes 0.48, functional.py: quantize_blockwise.
-
-    >>> 8 * stored_bytes("nf4", 4096), round(8 * stored_bytes("nf4-double", 4096), 3)
-    (4.5, 4.127)
     """
     if base == "computed":
         return 0.0
@@ -36,16 +33,8 @@ def stored_bytes(base: BaseFormat, columns: int) -> float:
 def with_adapters(block: Block, workload: Workload, kernels: Kernels) -> Block:
     """Add frozen weights, their storage and adapters to a block; unchanged if all of it trains.
 
-    Counted: GEMMs without weight gradients, low-rank pairs and their additions, tensors saved by
-    dropout and DoRA, unpacking before forward and backward GEMMs. Left out: input casts for pairs.
-    parameters.md#frozen-weights-and-adapters.
-
-    >>> job = make_scenario(framework="fsdp2", lora_rank=16, lora_targets=("query",))
-    >>> layer = blocks_of(job)[1]
-    >>> [(gemm.n, gemm.k) for gemm in layer.gemms if gemm.weight_gradient]
-    [(16, 4096), (4096, 16)]
-    >>> [item.name for item in layer.saved if "input" in item.name]     # no mlp.input
-    ['attention.input', 'mlp.activation.input', 'norm.input', 'norm.input', 'layer.input']
+    Counted: GEMMs without weight gradients, pairs and their additions, tensors saved by dropout and
+    DoRA, unpacking. Left out: input casts for pairs. parameters.md#frozen-weights-and-adapters.
     """
     part = "layers" if block.kind == "layer" else block.kind
     if not workload.lora_rank and part not in workload.frozen:

@@ -16,15 +16,6 @@ def attention(sizes: Sizes, kind: LayerKind, *, cross: bool = False) -> Operator
     Counted: GEMMs, kernels, and bytes per token saved for backward: input, queries, keys and
     values, output and softmax statistics, or the scores. Left out: the norm before. Korthikanti et
     al. 2022, arXiv:2205.05198, section 4.1; activations.md#activations.
-
-    >>> from planner.describe.model.weight_blocks import layer_kinds
-    >>> llama = load_model("llama-3-8b")                    # h = 4096, a fourth as many keys
-    >>> sizes = Sizes(llama, Workload(), load_framework("megatron-lm"))
-    >>> operators = attention(sizes, layer_kinds(llama)[0])
-    >>> [(gemm.n, gemm.k) for gemm in operators.gemms]
-    [(6144, 4096), (4096, 4096)]
-    >>> sum(item.bytes_per_token for item in operators.saved)  # 7 h, and 4 bytes a head
-    28800
     """
     model, name = sizes.model, "cross_attention" if cross else "attention"
     heads, kv, eager = model.num_heads, model.num_kv_heads, sizes.workload.attention == "eager"

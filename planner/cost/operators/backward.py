@@ -26,13 +26,6 @@ def kept_selectively(sizes: Sizes, saved: tuple[Saved, ...], kind: LayerKind) ->
     bias is another operator. A row-parallel GEMM is saved before its reduction, unsplit on every
     rank; results of reduce-scatters and all-to-alls are saved too. Left out: recomputed FLOP
     (`block_time`). host.md#recompute.
-
-    >>> from planner.describe.model.weight_blocks import layer_kinds
-    >>> llama = load_model("llama-3-8b")                    # h = 4096, f = 3.5 h, a fourth the keys
-    >>> sizes = Sizes(llama, Workload(), load_framework("fsdp2"))
-    >>> kept = kept_selectively(sizes, (), layer_kinds(llama)[0])
-    >>> [(item.name, item.bytes_per_token / 4096) for item in kept if "output" in item.name][:4]
-    [('query.output', 2.0), ('value.output', 0.5), ('gate.output', 7.0), ('down.output', 2.0)]
     """
     policy, e, h = sizes.framework.selective_policy, sizes.element, sizes.model.hidden_size
     if policy == "attention-core":
@@ -100,11 +93,6 @@ def working(sizes: Sizes, experts: Experts | None) -> tuple[tuple[Saved, ...], .
 
     Counted: bytes per token of gradients of the residual stream and inside the half, less the last
     GEMM's input, which is freed. Left out: recomputed activations. memory.md#memory-per-device.
-
-    >>> sizes = Sizes(load_model("llama-3-8b"), Workload(), load_framework("megatron-lm"))
-    >>> ffn, attention = working(sizes, None)               # 4 h and 2 * 2 f; 4 h and 4 * 2 h
-    >>> [sum(item.bytes_per_token for item in items) / 4096 for items in (ffn, attention)]
-    [18.0, 12.0]
     """
     model, e = sizes.model, sizes.element
     stream = Saved("gradient", 2 * sizes.stream * model.hidden_size, "residual")
@@ -124,13 +112,8 @@ def working(sizes: Sizes, experts: Experts | None) -> tuple[tuple[Saved, ...], .
 def repeating(sizes: Sizes) -> tuple[Saved, ...]:
     """Temporaries, besides recomputed activations, when full recompute ends a layer.
 
-    Counted: bytes per token of the last GEMM's output, unsplit on every tp rank, its copy by rows,
-    its sum, the norm's output, the incoming gradient. Left out: larger gradients of an unsplit
-    sequence. memory.md#memory-per-device.
-
-    >>> sizes = Sizes(load_model("llama-3-8b"), Workload(), load_framework("fsdp2"))
-    >>> [(item.bytes_per_token / 4096, item.split) for item in repeating(sizes)]
-    [(4.0, 'whole'), (6.0, 'scattered')]
+    Counted: bytes per token of the last GEMM's unsplit output, its copy by rows, its sum, the
+    norm's output, the incoming gradient. Left out: unsplit sequences. memory.md#memory-per-device.
     """
     if not sizes.kernels.repeats_to_end:
         return ()
@@ -146,10 +129,6 @@ def after_ffn(sizes: Sizes, experts: Experts | None) -> tuple[Saved, ...]:
 
     Counted: bytes per token once the feed-forward's weight gradients are complete. Left out:
     activations that are still alive. memory.md#memory-per-device.
-
-    >>> sizes = Sizes(load_model("llama-3-8b"), Workload(), load_framework("megatron-lm"))
-    >>> sum(item.bytes_per_token for item in after_ffn(sizes, None)) / 4096     # 2 * 2 h
-    4.0
     """
     model, e = sizes.model, sizes.element
     stream = Saved("gradient", sizes.stream * model.hidden_size, "residual")
@@ -168,10 +147,6 @@ def deferred(sizes: Sizes, gemms: tuple[Gemm, ...], norms: int) -> tuple[Saved, 
     row-parallel GEMM, in 8 bits where inputs are (TransformerEngine, pytorch/module/linear.py:
     wgrad_store). Left out: norms of queries and keys. torch 2.13, pipelining/_backward.py:
     stage_backward_input; memory.md#memory-per-device.
-
-    >>> layer = blocks_of(make_scenario(framework="fsdp2"))[1]
-    >>> sum(item.bytes_per_token for item in layer.deferred)    # 2 (2 f + 5 h + 2 kv)
-    102400.0
     """
     e, h = sizes.element, sizes.model.hidden_size
     results = tuple(

@@ -31,9 +31,6 @@ def blocks_of(scenario: Scenario) -> tuple[Block, ...]:
     """Distinct blocks of the model under the scenario's workload and framework.
 
     Counted: as `blocks`. Left out: the machine. activations.md#activations.
-
-    >>> [block.count for block in blocks_of(scenario)]           # embedding, layers, head
-    [1, 32, 1]
     """
     return blocks(scenario.model, scenario.workload, scenario.framework)
 
@@ -44,12 +41,6 @@ def blocks(model: Model, workload: Workload, framework: Framework) -> tuple[Bloc
 
     Counted: every layer, with adapters and frozen parts. Left out: the layout; model buffers.
     activations.md#activations, parameters.md#parameters.
-
-    >>> llama = blocks(load_model("llama-3-8b"), Workload(), load_framework("fsdp2"))
-    >>> [(block.name, block.count) for block in llama]
-    [('embedding', 1), ('dense layer', 32), ('head', 1)]
-    >>> sum(block.count * block.num_params for block in llama)
-    8030261248
     """
     sizes = Sizes(model, workload, framework)
     if model.convolutional is not None:
@@ -142,11 +133,6 @@ def scale_to_decoder(model: Model, block: Block) -> Block:
     Counted: everything by the decoder's share of tokens; keys and values of cross attention by all
     encoder tokens. Left out: the number of tensor-parallel collectives, which stays. Raffel et al.
     2019, arXiv:1910.10683, section 3.1.4: 512 tokens, 114 of targets; activations.md#activations.
-
-    >>> t5 = make_scenario("t5-3b-nemo", sequence_length=512)
-    >>> _, encoder, decoder, _ = blocks_of(t5)
-    >>> [(gemm.name, gemm.rows) for gemm in decoder.gemms if "cross" in gemm.name]
-    [('cross_attention.query', 0.25), ('cross_attention.kv', 1), ('cross_attention.out', 0.25)]
     """
     share = model.decoder_share
     crossing = model.num_kv_heads * 2 / (model.num_heads + 2 * model.num_kv_heads)

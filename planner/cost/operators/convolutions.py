@@ -18,16 +18,9 @@ _INDEX = 8
 def stages(sizes: Sizes, net: Convolutional) -> tuple[Block, ...]:
     """Blocks of a convolutional network: its stages, then its fully connected layers.
 
-    Counted: GEMMs, memory passes of norms, activations, additions, poolings and concatenations,
-    bytes per sample saved for backward, layout transposes around GEMMs. Left out: library
-    workspaces, augmentation. He et al. 2015, arXiv:1512.03385, table 1;
-    convolutions.md#convolutions.
-
-    >>> resnet = load_model("resnet-50")
-    >>> found = stages(Sizes(resnet, Workload(), load_framework("ddp")), resnet.convolutional)
-    >>> products = [(block.count, g) for block in found for g in block.gemms]
-    >>> round(sum(n * g.rows * g.n * g.k for n, g in products) / 1e9, 3)    # He et al., GMAC
-    4.089
+    Counted: GEMMs, memory passes of all other operations, bytes per sample saved for backward,
+    layout transposes around GEMMs. Left out: library workspaces, augmentation. He et al. 2015,
+    arXiv:1512.03385, table 1; convolutions.md#convolutions.
     """
     placed, blocks = tuple(net.sized_stages()), []
     for number, (stage, block) in enumerate(zip(placed, weight_blocks(sizes.model), strict=False)):

@@ -23,20 +23,6 @@ def traced_blocks(sizes: Sizes, traced: Traced) -> tuple[Block, ...]:
     stream in fp32, else 16-bit weights; fp64 as twice fp32; results of forward, if the framework's
     loop holds them. Left out: compiler fusion; buffers; memory of a batch that does not grow with
     its size. convolutions.md#modules-of-your-own.
-
-    >>> from planner.describe.model.model import Model
-    >>> from planner.describe.model.traced_file import TracedWeight
-    >>> product = TracedOperation(kind="product", rows=196, n=64, k=32)
-    >>> weights = (TracedWeight(rows=64, columns=32),)
-    >>> net = Traced(blocks=(
-    ...     TracedBlock(name="a", role="first"),
-    ...     TracedBlock(name="b", role="repeated", count=3, weights=weights, operations=(product,)),
-    ...     TracedBlock(name="c", role="last"),
-    ... ))
-    >>> model = Model(name="m", family="traced", kind="traced", traced=net)
-    >>> sizes = Sizes(model, Workload(sequence_length=1), load_framework("ddp"))
-    >>> [(block.count, block.num_params, len(block.gemms)) for block in traced_blocks(sizes, net)]
-    [(1, 0, 0), (3, 2048, 1), (1, 0, 0)]
     """
     pairs = zip(traced_weights(traced), traced.blocks, strict=True)
     built = tuple(_block(sizes, block, traced_block) for block, traced_block in pairs)

@@ -14,10 +14,6 @@ def embedding(sizes: Sizes, block: Block) -> Block:
 
     Counted: bytes moved and saved per token, the GEMM of patches, one reduction of a split table.
     Left out: vocabulary padding. compute.md#memory-bound-kernels.
-
-    >>> lookup, = blocks_of(scenario)[0].pointwise
-    >>> lookup.forward_bytes == 2 * 2 * scenario.model.hidden_size   # 16 bits read and written
-    True
     """
     model, e, r, m = sizes.model, sizes.element, sizes.stream, sizes.mask
     h = model.hidden_size
@@ -50,10 +46,6 @@ def head(sizes: Sizes, block: Block) -> Block:
 
     Counted: the GEMM, bytes moved and saved per token, temporaries of its backward. Left out:
     metrics beyond `loss_metrics`. activations.md#activations.
-
-    >>> kept = {item.name: item.bytes_per_token for item in blocks_of(scenario)[-1].saved}
-    >>> kept["loss.logits"] / scenario.model.vocab_size              # one fp32 copy
-    4.0
     """
     model, e, r = sizes.model, sizes.element, sizes.stream
     h, vocab = model.hidden_size, model.vocab_size

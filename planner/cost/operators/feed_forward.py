@@ -19,13 +19,6 @@ def dense(sizes: Sizes, width: int) -> Operators:
 
     Counted: both GEMMs, the activation, bytes per token saved for backward. Left out: the
     norm before. Korthikanti et al. 2022, arXiv:2205.05198, section 4.1; activations.md#activations.
-
-    >>> sizes = Sizes(load_model("llama-3-8b"), Workload(), load_framework("megatron-lm"))
-    >>> found = dense(sizes, 14336)
-    >>> [(gemm.n, gemm.k) for gemm in found.gemms]          # gate and up in one
-    [(28672, 4096), (4096, 14336)]
-    >>> sum(item.bytes_per_token for item in found.saved)   # 2 h + 3 * 2 f
-    94208
     """
     size = sizes.product_input * sizes.model.hidden_size
     entering = Saved("mlp.input", size, "gathered", input_of=("gate", "up"), for_weights=1.0)
@@ -38,14 +31,8 @@ def dense(sizes: Sizes, width: int) -> Operators:
 def routed(sizes: Sizes, experts: Experts) -> Operators:
     """Operators of an expert layer: router, dispatch, routed experts and shared expert.
 
-    Counted: GEMMs of top_k experts per token, copies to the experts' order and back, bytes per
-    token saved for backward. Left out: uneven routing (`expert_load`). compute.md#matrix-products,
-    activations.md#activations.
-
-    >>> mixtral = load_model("mixtral-8x7b")                # 2 of 8 experts, f = 14336
-    >>> found = routed(Sizes(mixtral, Workload(), load_framework("megatron-lm")), mixtral.experts)
-    >>> [(gemm.n, gemm.k, gemm.top_k) for gemm in found.gemms]
-    [(8, 4096, 0), (28672, 4096, 2), (4096, 14336, 2)]
+    Counted: GEMMs of top_k experts per token, copies to the experts' order and back, saved bytes
+    per token. Left out: uneven routing (`expert_load`). compute.md#matrix-products.
     """
     h, e = sizes.model.hidden_size, sizes.element
     all_experts = sizes.kernels.transformers_blocks and sizes.model.written.all_experts

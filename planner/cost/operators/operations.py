@@ -18,13 +18,6 @@ def attention_flop(
     Counted: both GEMMs, 2 s_q s_k (d_qk + d_v) per head; with `skips_masked` half of the keys
     under a causal mask, w - w^2 / 2 s_k within a window w; chunks as sequences of their own. Left
     out: softmax. Dao 2023, arXiv:2307.08691, section 4; compute.md#attention.
-
-    >>> heads = Attention(num_heads=32, num_kv_heads=8, qk_dim=128, v_dim=128, causal=True)
-    >>> whole = float(attention_flop(heads, 1, 4096, skips_masked=False))
-    >>> whole == 2 * 4096 * (128 + 128) * 32
-    True
-    >>> float(attention_flop(heads, 1, 4096, skips_masked=True)) / whole
-    0.5
     """
     reach: Float = attention.keys * np.asarray(keys, dtype=float)
     visible = np.minimum(reach, attention.window) if attention.window else reach
@@ -45,13 +38,6 @@ def sequence_flop(
     Counted: `attention_flop` of whole sequences, or of documents that attend only to themselves,
     each by its share of the tokens. Left out: softmax. Llama 3, arXiv:2407.21783, section 3.2;
     compute.md#attention.
-
-    >>> heads = Attention(num_heads=32, num_kv_heads=8, qk_dim=128, v_dim=128, causal=True)
-    >>> whole = Workload(sequence_length=4096)
-    >>> packed = whole.replaced(document_lengths=(1024, 3072))  # 1024^2 + 3072^2 = 10/16 of 4096^2
-    >>> sums = [sequence_flop(heads, 4096, job, skips_masked=False) for job in (packed, whole)]
-    >>> float(sums[0] / sums[1])
-    0.625
     """
     if not workload.documents:
         return attention_flop(
@@ -69,15 +55,8 @@ def model_flop(blocks: tuple[Block, ...], workload: Workload, kept_share: ArrayL
 
     `kept_share`: share of routed tokens that experts process. Counted: GEMMs (6 per weight and
     token, without padding and dropped tokens) and full attention, 12 s h per token and layer, or
-    the square of every document: the convention of PaLM (Chowdhery et al. 2022, arXiv:2204.02311,
-    appendix B) and of nanoGPT. Left out: everything else.
-    compute.md#operations-and-utilisation.
-
-    >>> gpt2 = make_scenario("gpt2", "ddp", sequence_length=1024)       # 12 layers, h = 768
-    >>> float(model_flop(blocks_of(gpt2), gpt2.workload)) / gpt2.workload.tokens_per_step
-    854438400.0
-    >>> 6 * (12 * 12 * 768**2 + 50257 * 768) + 12 * 12 * 1024 * 768
-    854438400
+    the square of every document. Left out: everything else. PaLM (Chowdhery et al. 2022,
+    arXiv:2204.02311, appendix B), nanoGPT; compute.md#operations-and-utilisation.
     """
     tokens, routed_share = workload.tokens_per_step, np.asarray(kept_share, dtype=float)
     total = np.zeros_like(routed_share)

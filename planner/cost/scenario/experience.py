@@ -66,13 +66,6 @@ def outlook(prior: Prior, measured: MeasuredRuns | None, runs: Traits) -> Outloo
     Counted: see `predict_log_ratio`; without measured runs the quantiles of published runs' errors,
     which are skewed to the slow side; with them those of a Gaussian. Left out: stalls.
     intervals.md#intervals.
-
-    >>> from planner.cost.scenario.prior import priors
-    >>> from planner.cost.uncertainty import traits_of
-    >>> runs = traits_of(make_scenario("gpt2", "ddp"), Layouts.broadcast(dp=[4, 4, 4, 4]), {})
-    >>> slow = MeasuredRuns(runs, np.log([1.1, 1.1, 1.1, 1.1]))
-    >>> bool(1.05 < outlook(priors().step_time, slow, runs).expected[0] < 1.1)
-    True
     """
     if measured is None or not len(measured):
         expected, variance = np.ones(len(runs)), prior.variance(runs)
@@ -93,12 +86,6 @@ def most_informative_run(prior: Prior, runs: Traits, measured: MeasuredRuns | No
 
     Counted: the covariance of the runs, given those already measured. Left out: odd runs. Cohn
     1996, Neural Networks 9; intervals.md#intervals.
-
-    >>> from planner.cost.scenario.prior import priors
-    >>> from planner.cost.uncertainty import traits_of
-    >>> runs = traits_of(make_scenario("gpt2"), Layouts.broadcast(dp=[16, 8, 4], tp=[1, 2, 4]), {})
-    >>> most_informative_run(priors().step_time, runs)      # the middle
-    1
     """
     shared = prior.covariance(runs, runs)
     if measured is not None and len(measured):
@@ -146,13 +133,6 @@ def likelihoods(prior: Prior, measured: MeasuredRuns) -> Likelihoods:
     odd in turn (a change of one entry of the diagonal: Sherman and Morrison 1950). Left out: two
     odd runs, the constant n log(2 pi) / 2. Rasmussen and Williams 2006, equation 2.30;
     intervals.md#intervals.
-
-    >>> from planner.cost.scenario.prior import priors
-    >>> from planner.cost.uncertainty import traits_of
-    >>> runs = traits_of(make_scenario("gpt2", "ddp"), Layouts.broadcast(dp=[4, 4, 4, 4]), {})
-    >>> found = likelihoods(priors().step_time, MeasuredRuns(runs, np.log([1.0, 6.0, 1.1, 1.0])))
-    >>> [round(float(chance)) for chance in found.odd_runs]
-    [0, 1, 0, 0]
     """
     each = prior.odd_runs
     n = len(measured)
@@ -195,13 +175,6 @@ def predict_log_ratio(prior: Prior, measured: MeasuredRuns, runs: Traits) -> tup
     changes one entry of a diagonal (Sherman and Morrison 1950); the further run may be odd itself.
     Left out: two odd runs among the measured. Rasmussen and Williams 2006, equations 2.25 and 2.26;
     intervals.md#intervals.
-
-    >>> from planner.cost.scenario.prior import priors
-    >>> from planner.cost.uncertainty import traits_of
-    >>> runs = traits_of(make_scenario("gpt2", "ddp"), Layouts.broadcast(dp=[4, 4, 4, 4]), {})
-    >>> _, variance = predict_log_ratio(priors().step_time, MeasuredRuns(runs, np.zeros(4)), runs)
-    >>> bool(np.all(variance < priors().step_time.variance(runs) / 2))
-    True
     """
     evidence = likelihoods(prior, measured)
     effects = prior.effects(runs, measured.traits)

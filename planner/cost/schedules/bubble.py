@@ -28,9 +28,6 @@ def in_flight(layouts: Layouts, stage: ArrayLike) -> Float:
     """Micro-batches whose activations a stage holds at its peak [1].
 
     Counted: each schedule's own closed form. Left out: receive buffers. pipeline.md#pipeline.
-
-    >>> float(in_flight(Layouts.broadcast(pp=4, grad_accumulation=8, schedule=2), 1))
-    3.0
     """
     p, v, m = layouts.pp, layouts.vpp, layouts.num_microbatches
     first, *further_schedules = REGISTRY.values()
@@ -49,10 +46,6 @@ def chunks_in_flight(layouts: Layouts, stage: ArrayLike, layers: Float) -> Float
 
     `layers`: layers of each chunk; they and the result have the shape (chunks, ...). Counted: the
     schedule's order. Left out: receive buffers. pipeline.md#pipeline.
-
-    >>> layouts = Layouts.broadcast(pp=4, vpp=2, grad_accumulation=8, schedule=3)
-    >>> chunks_in_flight(layouts, 0, np.array([1.0, 2.0])).tolist()     # 11 passes
-    [7.0, 4.0]
     """
     p, v, m, stage = layouts.pp, layouts.vpp, layouts.num_microbatches, np.asarray(stage)
     micro_batches = np.zeros(np.shape(layers))
@@ -72,10 +65,6 @@ def chunks_waiting(layouts: Layouts, stage: ArrayLike, layers: Float) -> tuple[F
     Shapes as in `chunks_in_flight`. Counted: the moment with most pending weight gradients; the
     second result is part of the first, with its input gradients done. Left out: schedules that do
     not defer weight gradients (0). pipeline.md#pipeline.
-
-    >>> layouts = Layouts.broadcast(pp=4, vpp=2, grad_accumulation=8, schedule=5)
-    >>> [held.tolist() for held in chunks_waiting(layouts, 3, np.array([1.0, 1.0]))]
-    [[4.0, 3.0], [4.0, 3.0]]
     """
     p, v, m, stage = layouts.pp, layouts.vpp, layouts.num_microbatches, np.asarray(stage)
     in_flight_passes = waiting = np.zeros(np.shape(layers))
@@ -97,14 +86,6 @@ def bubble_s(layouts: Layouts, pipeline: PipelinePasses) -> Float:
     equal stages (p - 1)(t_f + t_b) / v (Narayanan et al. 2021, arXiv:2104.04473, section 2.2), less
     work that fills it; the longest path through unequal stages, if the schedule has a formula for
     it. Left out: the optimizer. pipeline.md#pipeline.
-
-    >>> from planner.cost.schedules.schedule import Passes
-    >>> layouts = Layouts.of(Layout(pp=4, schedule="1f1b", grad_accumulation=8))
-    >>> one, before, four = (Passes(*(n * np.array([3.0, 1.0, 1.0])[:, None])) for n in (1, 3, 4))
-    >>> all_stages = Passes(*(part[0] for part in (four.total_s, four.forward_s, four.weight_s)))
-    >>> pipeline = PipelinePasses(np.array([3]), one, before, one.minus(one), all_stages)
-    >>> float(bubble_s(layouts, pipeline))                      # 3 * 3 s
-    9.0
     """
     shape = (layouts.pp, layouts.vpp, layouts.num_microbatches)
     slowest = pipeline.at_stage.at(np.argmax(pipeline.at_stage.total_s, axis=-1)[..., None])
@@ -142,9 +123,6 @@ def fewest_micro_batches(layouts: Layouts) -> Int:
 
     Counted: two per stage if the schedule needs two rounds. Left out: the multiples of the stages
     that interleaving requires. pipeline.md#pipeline.
-
-    >>> int(fewest_micro_batches(Layouts.broadcast(pp=4, vpp=2, schedule=6)))
-    8
     """
     rounds = _any_of(layouts, lambda schedule: schedule.needs_two_rounds)
     return np.where(rounds, 2 * layouts.pp, 1)

@@ -76,10 +76,6 @@ def idle_s(p: Int, v: Int, m: Int, slowest: Passes, other_stages: Passes) -> Flo
 
     Counted: forward and backward. Left out: other work in the idle time. Narayanan et al. 2021,
     arXiv:2104.04473, section 2.2.
-
-    >>> one = Passes(np.asarray(3.0), np.asarray(1.0), np.asarray(1.0))
-    >>> float(idle_s(2, 2, 8, one, one))
-    1.5
     """
     return other_stages.total_s / v
 
@@ -88,9 +84,6 @@ def pair(first: Int, second: Int, layers: Float) -> Float:
     """Array (chunks, ...) with the passes of the two chunks of a V [1].
 
     Counted: the first two chunks. Left out: others, which a V does not have. Definition.
-
-    >>> pair(np.array([3]), np.array([1]), np.ones((3, 1))).tolist()
-    [[3.0], [1.0], [0.0]]
     """
     chunk = np.arange(len(layers)).reshape(-1, *[1] * np.ndim(first))
     return np.where(chunk == 0, first, np.where(chunk == 1, second, 0)).astype(float)

@@ -108,10 +108,6 @@ def simulate(
     and all other spans of the stages' work. Left out: anything else. Closed form:
     pipeline.md#pipeline. Raises LayoutError if the schedule does not allow these numbers of
     micro-batches or chunks.
-
-    >>> timeline = simulate([StageTime(1.0, 2.0)] * 4, 8, "1f1b")
-    >>> timeline.makespan_s                     # (m + p - 1) (t_f + t_b)
-    33.0
     """
     p, pipeline_schedule = len(stages), schedule_by_name(schedule)
     if pipeline_schedule.interleaves and micro_batches % p:

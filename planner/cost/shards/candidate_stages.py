@@ -22,10 +22,6 @@ def candidate_stages(blocks: tuple[Block, ...], layouts: Layouts, framework: Fra
     kind in each chunk and has more micro-batches in flight, or as many and receives too; in a V the
     first and last of stages with equal blocks, and stage pp - 2, the last one that sends both ways.
     Left out: that the last stage sends nothing. pipeline.md#pipeline.
-
-    >>> deep = Layouts.of(Layout(pp=8, schedule="1f1b", grad_accumulation=16))
-    >>> candidate_stages(blocks_of(scenario), deep, scenario.framework).tolist()
-    [0, 7]
     """
     decreases = _in_flight_decreases(layouts)
     unique, num_in_flight, index = distinct_stage_layouts(blocks, layouts, ~decreases * 1)

@@ -39,11 +39,6 @@ def layers_on_stage(
 
     Counted: even stages; if ends count as 0 layers, the first num_layers mod pp stages hold one
     more; splits that users set. Left out: cost differences between layers. pipeline.md#pipeline.
-
-    >>> [int(layers_on_stage(32, 4, i, LayerSplit(1, 1))[1]) for i in range(4)]
-    [8, 9, 8, 7]
-    >>> [int(layers_on_stage(16, 4, i, LayerSplit(0, 4.0, by_cost=True))[1]) for i in range(4)]
-    [6, 5, 5, 0]
     """
     pp, stage = np.broadcast_arrays(np.asarray(pp), np.asarray(stage))
     if split.layers_of_chunks:
@@ -70,11 +65,6 @@ def chunk_counts(
 
     Counted: layers split over all chunks as over as many stages; 0 for chunks that a layout does
     not have. Left out: nothing. pipeline.md#pipeline.
-
-    >>> job, layouts = make_scenario(framework="fsdp2"), Layouts.of(Layout(pp=4, vpp=2))
-    >>> counts = chunk_counts(blocks_of(job), layouts, np.asarray(0), job.framework)
-    >>> [count.tolist() for count in counts]        # 32 layers and 2 ends
-    [[1.0, 0.0], [4.0, 4.0], [0.0, 0.0]]
     """
     total, split_index, splits = _layer_splits(blocks, layouts, framework)
     most = int(np.max(layouts.vpp, initial=1))
@@ -124,12 +114,6 @@ def layer_split(num_layers: int, layout: Layout, usual: LayerSplit = _EVENLY) ->
     """Layer split that a layout sets: layers per chunk, or layers that the ends count as [1].
 
     Counted: the layout's settings, else `usual`. Left out: their validity. pipeline.md#pipeline.
-
-    >>> layer_split(126, Layout(pp=4, first_layers=31, last_layers=29)).layers_of_chunks
-    (31, 33, 33, 29)
-    >>> layout = Layout(pp=4, vpp=2, first_layers=2, schedule="interleaved-1f1b")
-    >>> layer_split(14, layout).layers_of_chunks
-    (1, 2, 2, 2, 1, 2, 2, 2)
     """
     if layout.split:
         return LayerSplit(layers_of_chunks=layout.chunk_layers)

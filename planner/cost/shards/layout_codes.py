@@ -22,9 +22,6 @@ def encode_layout(layout: Layout) -> dict[str, int]:
 
     Counted: every field; choices as tuple indices, modules as bits. Left out: nothing that an
     estimate reads. Definition.
-
-    >>> encode_layout(Layout(tp=4, recompute="full"))["recompute"]
-    2
     """
     plain = {name: getattr(layout, name) for name in type(layout).model_fields}
     plain["recompute_modules"] = module_bits(layout.recompute_modules)
@@ -56,9 +53,6 @@ def module_bits(names: Iterable[Module]) -> int:
     """Encode a set of RECOMPUTE_MODULES as one integer, a bit per module [1].
 
     Counted: every module once. Left out: nothing. Definition.
-
-    >>> module_bits(("core_attn", "layernorm"))             # the first and the third
-    5
     """
     return sum(1 << RECOMPUTE_MODULES.index(name) for name in set(names))
 

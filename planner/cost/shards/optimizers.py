@@ -54,11 +54,6 @@ def moment_bytes(optimizer: OptimizerName, states: States) -> float:
 
     Counted: moments in the framework's formats; 8-bit moments with their scales. Left out: states
     counted per tensor. Definition.
-
-    >>> plain = load_framework("megatron-lm")
-    >>> narrow = plain.with_switches("precision-aware", "fp8-moments")
-    >>> [moment_bytes("adamw", framework.states("bf16")) for framework in (plain, narrow)]
-    [8.0, 2.0]
     """
     record = OPTIMIZERS[optimizer]
     second = record.squares * states.second_moment_bytes

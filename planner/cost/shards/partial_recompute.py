@@ -19,10 +19,6 @@ def split_for_partial_recompute(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
 
     Counted: all layers, in the first block of each pair. Left out: counts on a stage, which
     `chunk_block_counts` returns. host.md#recompute.
-
-    >>> blocks = split_for_partial_recompute(blocks_of(scenario))
-    >>> [(block.kind, block.kept_whole, block.count) for block in blocks][1:3]
-    [('layer', False, 32), ('layer', True, 0)]
     """
     pairs = (
         (block, replace(block, kept_whole=True, count=0)) if block.kind == "layer" else (block,)
@@ -36,10 +32,6 @@ def recompute_columns(layouts: Layouts) -> tuple[Int, Int]:
 
     Counted: `recompute_layers` and `recompute_every` under partial recompute, else 0 and 1. Left
     out: `recompute_span`, which recomputes all layers. host.md#recompute.
-
-    >>> some = Layouts.of(Layout(recompute="full", recompute_layers=2))
-    >>> [int(column) for column in recompute_columns(some)]
-    [2, 1]
     """
     partly = layouts.recomputes_partly
     layers = np.where(partly, layouts.recompute_layers, 0)
@@ -60,12 +52,6 @@ def chunk_block_counts(
 
     Counted: as in `chunk_counts`; split layer blocks as recomputed and kept layers. Left
     out: nothing. host.md#recompute.
-
-    >>> llama = split_for_partial_recompute(blocks_of(scenario))
-    >>> two = Layouts.of(Layout(pp=4, recompute="full", recompute_layers=2))
-    >>> counts = chunk_block_counts(llama, two, np.asarray(0), scenario.framework)
-    >>> [float(count[0]) for count in counts]
-    [1.0, 2.0, 6.0, 0.0]
     """
     unsplit_blocks = tuple(block for block in blocks if not block.kept_whole)
     counts = chunk_counts(unsplit_blocks, layouts, stage, framework)
@@ -90,11 +76,6 @@ def stage_block_counts(
 
     Counted: the blocks of its chunks (`chunk_block_counts`). Left out: their order.
     pipeline.md#pipeline.
-
-    >>> two = Layouts.of(Layout(pp=2, vpp=2, recompute="full", recompute_layers=2))
-    >>> blocks = split_for_partial_recompute(blocks_of(scenario))
-    >>> [int(count) for count in stage_block_counts(blocks, two, 0, scenario.framework)]
-    [1, 4, 12, 0]
     """
     unique_layouts, stages, index = distinct_stage_layouts(blocks, layouts, stage)
     counts = chunk_block_counts(blocks, unique_layouts, stages, framework)
@@ -108,11 +89,6 @@ def distinct_stage_layouts(
 
     Counted: the split of layers over chunks and, with split blocks, which layers are recomputed.
     Left out: all other columns of layouts. pipeline.md#pipeline.
-
-    >>> some = Layouts.stack([Layout(pp=4, dp=2), Layout(pp=2), Layout(pp=4)])
-    >>> few, stages, which = distinct_stage_layouts(blocks_of(scenario), some, 1)
-    >>> few.pp.tolist(), stages.tolist(), which.tolist()
-    ([4, 2], [1, 1], [0, 1, 0])
     """
     repeated = recompute_columns(layouts) if any(block.kept_whole for block in blocks) else ()
     first, index = distinct(*split_columns(layouts), *repeated, np.asarray(column))
@@ -130,11 +106,6 @@ def model_block_counts(
 
     Counted: all blocks; split layer blocks as recomputed and kept layers. Left out: nothing.
     host.md#recompute.
-
-    >>> llama = split_for_partial_recompute(blocks_of(scenario))
-    >>> two = Layouts.of(Layout(pp=4, recompute="full", recompute_layers=2))
-    >>> [float(count) for count in model_block_counts(llama, two, scenario.framework)]
-    [1.0, 8.0, 24.0, 1.0]
     """
     if not any(block.kept_whole for block in blocks):
         return [np.asarray(float(block.count)) for block in blocks]
@@ -152,11 +123,6 @@ def block_counts_around(
 
     Counted: blocks in the order of the model. Left out: blocks between the stage's chunks.
     pipeline.md#pipeline.
-
-    >>> layouts, stage = Layouts.of(Layout(pp=4)), np.asarray(1)
-    >>> last, *around = block_counts_around(blocks_of(scenario), layouts, stage, scenario.framework)
-    >>> int(last), [[float(count) for count in side] for side in around]      # of 32 layers
-    (2, [[1.0, 16.0, 0.0], [0.0, 8.0, 1.0]])
     """
     unique_layouts, _, index = distinct_stage_layouts(blocks, layouts, np.zeros_like(layouts.pp))
     row, stages = enumerate_stages(unique_layouts)
@@ -188,10 +154,6 @@ def enumerate_stages(layouts: Layouts) -> tuple[Int, Int]:
     """Enumerate the stages of all layouts: index of the layout, index of the stage in it [1].
 
     Counted: all stages of each layout. Left out: their blocks. Definition.
-
-    >>> row, stage = enumerate_stages(Layouts.broadcast(pp=[2, 3]))
-    >>> row.tolist(), stage.tolist()
-    ([0, 0, 1, 1, 1], [0, 1, 0, 1, 2])
     """
     row = np.repeat(np.arange(len(layouts)), layouts.pp)
     return row, np.arange(len(row)) - np.repeat(np.cumsum(layouts.pp) - layouts.pp, layouts.pp)

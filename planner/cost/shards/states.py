@@ -20,9 +20,6 @@ def training_state_bytes(num_params: ArrayLike, dp: ArrayLike, zero_stage: Array
 
     Counted: 2 + 2 + 12 bytes per parameter, sharded by the ZeRO stage. Left out: activations,
     buffers. Rajbhandari et al. 2020, arXiv:1910.02054, figure 1.
-
-    >>> [round(float(training_state_bytes(7.5e9, 64, z)) / 1e9, 2) for z in range(4)]
-    [120.0, 31.41, 16.64, 1.88]
     """
     spread = Layouts.broadcast(dp=dp, zero_stage=zero_stage)
     num_params = np.asarray(num_params, dtype=float)
@@ -61,11 +58,6 @@ def largest_matrix(scenario: Scenario, block: Block, layouts: Layouts, names: st
 
     `names`: "stored" for matrices stored in fewer bits, "targeted" for targets of adapters.
     Counted: one expert of a layer, split over tp. Left out: data-parallel sharding. Definition.
-
-    >>> scenario = make_scenario(framework="ddp", lora_rank=8, base_format="nf4")
-    >>> layer, layouts = blocks_of(scenario)[1], Layouts.of(Layout())
-    >>> largest_matrix(scenario, layer, layouts, "stored").item() == 4096 * 14336
-    True
     """
     targets = scenario.workload.lora_targets
     largest = np.zeros(np.shape(layouts.tp))
@@ -111,11 +103,6 @@ def local_params(scenario: Scenario, block: Block, layouts: Layouts) -> LocalPar
 
     Counted: every tensor, split over tp, ep and the ranks that shard. Left out: a pipeline stage's
     other blocks. parameters.md#parameters.
-
-    >>> layer, norms = blocks_of(scenario)[1], 2 * scenario.model.hidden_size   # norms are whole
-    >>> local = local_params(scenario, layer, Layouts.of(Layout(tp=4)))
-    >>> float(local.unsharded) == (layer.num_params - norms) / 4 + norms == 54534144
-    True
     """
     framework, layouts = scenario.framework, layouts.with_default_etp(scenario.framework)
     sums = {field.name: np.zeros(np.shape(layouts.tp)) for field in fields(LocalParams)}
@@ -189,11 +176,6 @@ def stage_params(
 
     Counted: a tied output projection once; in a pipeline the last stage keeps its own copy, as in
     Megatron-LM. Left out: buffers. parameters.md#parameters.
-
-    >>> gpt2 = make_scenario("gpt2")
-    >>> whole = [np.asarray(float(block.count)) for block in blocks_of(gpt2)]
-    >>> float(stage_params(gpt2, blocks_of(gpt2), Layouts.of(Layout()), whole).unsharded)
-    124439808.0
     """
     shape = np.shape(counts[0])
     sums = {field.name: np.zeros(shape) for field in fields(Params)}
@@ -240,12 +222,6 @@ def without_tied(block: Block) -> Block:
     """Block without tied tensors, which another block counts.
 
     Counted: the block's own tensors. Left out: tied ones. Definition.
-
-    >>> *_, head = blocks_of(make_scenario("gpt2", "ddp"))
-    >>> [weight.num_params for weight in head.weights]      # its norm; the embedding's table
-    [1536, 38597376]
-    >>> [weight.num_params for weight in without_tied(head).weights]
-    [1536]
     """
     return replace(block, weights=tuple(w for w in block.weights if not w.tied))
 
@@ -254,10 +230,6 @@ def without_frozen(block: Block) -> Block:
     """Block with only its trainable tensors.
 
     Counted: adapters, and weights that are not frozen. Left out: frozen weights. Definition.
-
-    >>> layer = blocks_of(make_scenario("gpt2", "ddp", lora_rank=8, lora_targets=("query",)))[1]
-    >>> [weight.num_params for weight in without_frozen(layer).weights]     # 8 x 768, 768 x 8
-    [6144, 6144]
     """
     trained = tuple(weight for weight in block.weights if weight.trainable)
     return block if len(trained) == len(block.weights) else replace(block, weights=trained)
@@ -268,12 +240,6 @@ def expert_share(blocks: Sequence[Block], layouts: Layouts) -> Float:
 
     Counted: all blocks; experts divided by ep and etp, the rest by tp. Left out: tensors that tp
     does not split; differences between pipeline stages. Definition.
-
-    >>> layers = blocks_of(make_scenario("mixtral-8x7b"))
-    >>> round(float(expert_share(layers, Layouts.of(Layout()))), 3)
-    0.966
-    >>> round(32 * 8 * 3 * 4096 * 14336 / 46_702_792_704, 3)    # gate, up and down of 8 experts
-    0.966
     """
     weights = [(block.count, weight) for block in blocks for weight in block.weights]
     routed = sum(count * weight.num_params for count, weight in weights if weight.expert)

@@ -16,10 +16,6 @@ def split_over(split: Split, layouts: Layouts, *, gathered: bool = False) -> Flo
     `split`: see `planner.describe.model.block`. `gathered`: inputs of column-parallel GEMMs are
     saved gathered. Counted: the tensor-parallel group; infinity for a tensor that does not exist.
     Left out: data parallelism, rounding to heads. activations.md#activations.
-
-    >>> spread = Layouts.of(Layout(tp=4, sequence_parallel=True))
-    >>> [float(split_over(word, spread)) for word in ("sharded", "residual", "replicated")]
-    [4.0, 4.0, 1.0]
     """
     tp = layouts.tp.astype(float)
     if split == "dispatched":
@@ -40,13 +36,6 @@ def expert_load(workload: Workload, layouts: Layouts) -> Float:
     Counted: uneven routing over ranks, at most the expert capacity, or the capacity itself with
     padding. Left out: imbalance among the experts of one rank. Lepikhin et al. 2020,
     arXiv:2006.16668, section 2.2; experts.md#experts.
-
-    >>> alone, spread = Layouts.of(Layout(dp=8)), Layouts.of(Layout(dp=8, ep=8))
-    >>> uneven = Workload(expert_imbalance=1.5)
-    >>> float(expert_load(uneven, alone)), float(expert_load(uneven, spread))
-    (1.0, 1.5)
-    >>> float(expert_load(uneven.replaced(expert_capacity=1.25), spread))    # others are dropped
-    1.25
     """
     uneven = np.where(layouts.ep > 1, workload.expert_imbalance, 1.0)
     capacity = workload.expert_capacity
@@ -61,13 +50,6 @@ def kept_share(workload: Workload, layouts: Layouts) -> Float:
     Counted: tokens above capacity are dropped, on the rank with the highest load and on the others,
     which share the rest evenly. Left out: further imbalance, which drops more tokens. Lepikhin et
     al. 2020, arXiv:2006.16668, section 2.2; experts.md#experts.
-
-    >>> spread, even = Layouts.of(Layout(dp=8, ep=8)), Workload(expert_capacity=0.5)
-    >>> float(kept_share(even, spread))
-    0.5
-    >>> uneven = Workload(expert_imbalance=1.5, expert_capacity=1.25)
-    >>> float(kept_share(uneven, spread)) == 1 - 0.25 / 8       # the fullest of 8 ranks drops
-    True
     """
     capacity, ranks = workload.expert_capacity, layouts.ep.astype(float)
     if not capacity:

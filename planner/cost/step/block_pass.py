@@ -77,13 +77,6 @@ def block_passes(scenario: Scenario, blocks: tuple[Block, ...], layouts: Layouts
     Counted: computation, exposed traffic of layers, waiting for the host. Left out: data-parallel
     traffic, transfers between stages. compute.md#computation;
     overlap.md#traffic-per-axis-and-overlap.
-
-    >>> from planner.cost.network.collectives import all_reduce_s
-    >>> layouts = Layouts.of(Layout(tp=4))
-    >>> _, layer, _ = block_passes(scenario, blocks_of(scenario), layouts)
-    >>> reduce_s = all_reduce_s(Groups.of(layouts, scenario.machine).tensor, 2**24)
-    >>> round(float(layer.tensor_s / reduce_s), 3)    # two exposed; two hidden but for a fifth
-    2.4
     """
     with_etp = layouts.with_default_etp(scenario.framework)
     columns = [getattr(with_etp, name) for name in _SHAPES]
@@ -156,11 +149,6 @@ def chunk_passes(stages: Stages, passes: list[Pass]) -> ChunkPass:
     Shape (chunks, S). Counted: computation, traffic of layers, waiting for the host (split between
     the passes in proportion). Left out: data-parallel traffic, transfers between stages, the
     optimizer. pipeline.md#pipeline.
-
-    >>> stages = Stages.of_pipeline(scenario, Layout(pp=4))
-    >>> found = chunk_passes(stages, block_passes(scenario, stages.blocks, stages.layouts))
-    >>> np.round(1e3 * found.forward_with_traffic_s)[0]        # 8 layers of 4.9 ms; the head
-    array([39., 39., 39., 56.])
     """
     scenario, layouts = stages.scenario, stages.layouts
     groups = Groups.of(layouts, scenario.machine)

@@ -19,9 +19,6 @@ def num_kernels(block: Block, attention: str) -> int:
 
     Counted: matrix products, attention (three kernels if it is not fused), memory-bound kernels.
     Left out: views, copies, kernels that a library splits or adds. host.md#host.
-
-    >>> num_kernels(blocks_of(scenario)[1], "flash")    # 4 products, attention, 7 memory-bound ones
-    12
     """
     cores = len(block.attentions) * (1 if attention == "flash" else 3)
     return len(block.gemms) + cores + sum(operator.num_kernels for operator in block.pointwise)
@@ -34,13 +31,6 @@ def host_pass_s(scenario: Scenario, block: Block, layouts: Layouts, groups: Grou
     times the framework's dispatch ratio; tensor-parallel collectives, and the slowest host of their
     group if they are awaited. Left out: collectives of other axes, a framework's own selective
     recompute. host.md#host.
-
-    >>> scenario = make_scenario("gpt2", "ddp")
-    >>> layouts, (_, layer, _) = Layouts.of(Layout()), blocks_of(scenario)
-    >>> time = host_pass_s(scenario, layer, layouts, Groups.of(layouts, scenario.machine))
-    >>> kernels, ratio = num_kernels(layer, "flash"), scenario.framework.host.dispatch_ratio.value
-    >>> round(float(time) / (3 * kernels * ratio * scenario.machine.device.launch_s.value), 6)
-    1.0
     """
     host, device = scenario.framework.host, scenario.machine.device
     layer = block.kind == "layer"
@@ -107,12 +97,6 @@ def host_wait_s(
 
     Counted: host time beyond `busy_s`; all host time if every launch waits for its kernel or the
     layer's routing drains the queue. Left out: other synchronisations. host.md#host.
-
-    >>> scenario = make_scenario("gpt2", "ddp")
-    >>> layouts, (_, layer, _) = Layouts.of(Layout()), blocks_of(scenario)
-    >>> groups = Groups.of(layouts, scenario.machine)
-    >>> float(host_wait_s(scenario, layer, layouts, groups, np.asarray(1.0)))      # a second's work
-    0.0
     """
     least = host_pass_s(scenario, block, layouts, groups)
     host = scenario.framework.host

@@ -16,9 +16,6 @@ def update_bytes(stages: Stages) -> float:
 
     Counted: reads of gradient, fp32 copy and states; writes of copy, states and 16-bit weight. Left
     out: the norm of the gradients. compute.md#optimizer.
-
-    >>> update_bytes(Stages.of_pipeline(make_scenario("gpt2"), Layout()))       # 4 + 2 (4 + 8) + 2
-    30.0
     """
     size = stages.states
     states = size.master_bytes + moment_bytes(stages.scenario.workload.optimizer, size)
@@ -33,11 +30,6 @@ def device_optimizer_s(stages: Stages) -> Float:
     Counted: gradient, weight and states of every updated parameter, moved once by a fused optimizer
     and `unfused_passes` times by others; one read of the gradients for the norm. Left out: Muon's
     matrix products. compute.md#optimizer.
-
-    >>> scenario = make_scenario("gpt2-xl")
-    >>> seconds = (4 + 2 * 12 + 2 + 4) * scenario.model.num_params / (0.85 * 1.555e12)
-    >>> round(device_optimizer_s(Stages.of_pipeline(scenario, Layout())).item() / seconds, 3)
-    1.0
     """
     device = stages.scenario.machine.device
     rate = device.memory_bytes_per_s.value * device.memory_efficiency.value
@@ -55,10 +47,6 @@ def host_update_bytes(stages: Stages) -> float:
     Counted: reads of fp32 gradient, copy and states, writes of copy and states; unscaling, clipping
     and the 16-bit copy if they are separate; further passes if the optimizer is not fused. Left
     out: caches. Ren et al. 2021, arXiv:2101.06840, section 5.1; compute.md#optimizer.
-
-    >>> scenario = make_scenario("gpt2", "deepspeed")
-    >>> host_update_bytes(Stages.of_pipeline(scenario, Layout()))  # 28 and 14 around it
-    42.0
     """
     size, framework = stages.states, stages.scenario.framework
     updated = (size.master_bytes or size.weight_bytes) + _moments(stages)
@@ -76,10 +64,6 @@ def host_copy_s(stages: Stages, size: Float) -> Float:
 
     Counted: the link's rate; of pageable memory first the staging copy. Left out: NUMA, ranks that
     fill the host's memory bandwidth. offload.md#copies-between-device-and-host.
-
-    >>> stages = Stages.of_pipeline(make_scenario("gpt2-xl", "deepspeed"), Layout())
-    >>> round(host_copy_s(stages, np.asarray(25e9)).item(), 6)
-    1.0
     """
     link = size / stages.scenario.machine.node.host_link_bytes_per_s.value
     staging = step_constants().optimizer.staging_bytes_per_s.value
@@ -93,12 +77,6 @@ def offload_step_s(stages: Stages) -> Float:
     if ranks share cores; disk reads and writes of gradients and states, once each; upload of
     weights that live on the device. Left out: NUMA, a delayed update, reading ahead. Ren et al.
     2021 (ZeRO-Offload, arXiv:2101.06840); Rajbhandari et al. 2021 (arXiv:2104.07857).
-
-    >>> scenario = make_scenario("gpt2-xl", "deepspeed")
-    >>> layout = Layout(dp=4, zero_stage=2, offload="optimizer-cpu")
-    >>> seconds = scenario.model.num_params * (2 / 4 / 25e9 + 42 / (0.43 * 204.8e9))
-    >>> round(offload_step_s(Stages.of_pipeline(scenario, layout)).item() / seconds, 3)
-    1.0
     """
     workload, node = stages.scenario.workload, stages.scenario.machine.node
     layouts, size = stages.layouts, stages.states
@@ -125,12 +103,6 @@ def gradient_transfer_s(stages: Stages) -> Float:
     Counted: every pass if gradients accumulate or weights are sharded; fp32 gradients of the last
     pass, spread over all. Left out: overlap with backward; accumulation on the CPU (FSDP2).
     DeepSpeed 0.19.8, stage3.py: partition_grads; offload.md#host-memory-loading-offload.
-
-    >>> scenario = make_scenario("gpt2-xl", "deepspeed")
-    >>> layout = Layout(dp=4, zero_stage=3, grad_accumulation=8, offload="optimizer-cpu")
-    >>> sent = gradient_transfer_s(Stages.of_pipeline(scenario, layout)).item()
-    >>> round(8 * sent * 25e9 * 4 / scenario.model.num_params)       # bytes: 8 (2 down + 2 up) + 4
-    36
     """
     layouts, moves = stages.layouts, stages.scenario.framework.offloading
     m = layouts.num_microbatches
@@ -148,11 +120,6 @@ def parameter_transfer_s(stages: Stages) -> Float:
     of the host link and, for weights on disk, the node's disk, which its ranks share. Left out:
     overlap with computation, vectors, which DeepSpeed keeps on the device. Rajbhandari et al. 2021,
     arXiv:2104.07857; offload.md#copies-between-device-and-host.
-
-    >>> layout = Layout(dp=4, zero_stage=3, offload="all-cpu")
-    >>> stages = Stages.of_pipeline(make_scenario("gpt2-xl", "fsdp2"), layout)
-    >>> round(parameter_transfer_s(stages).item(), 4)       # a fourth, in fp32
-    0.0623
     """
     layouts, node = stages.layouts, stages.scenario.machine.node
     size = stages.weight_shard_bytes
@@ -176,14 +143,6 @@ def offload_pass_s(stages: Stages, forward_s: Float, backward_s: Float) -> Float
     up over the host link, all ranks of a node at once (torchtune 0.6,
     training/_activation_offloading.py); transfers that the framework overlaps hide behind the
     passes. Left out: kernels queued before an awaited copy. offload.md#host-memory-loading-offload.
-
-    >>> layout, second = Layout(dp=4, zero_stage=3, offload="all-cpu"), np.asarray(1.0)
-    >>> for name in ("deepspeed", "fsdp2"):     # awaited weights, twice; fp32 gradients
-    ...     stages = Stages.of_pipeline(make_scenario("gpt2-xl", name), layout)
-    ...     left = offload_pass_s(stages, second, second) / parameter_transfer_s(stages)
-    ...     print(round(left.item(), 2))
-    2.0
-    1.0
     """
     moves = stages.scenario.framework.offloading
     fetch, sent = parameter_transfer_s(stages), gradient_transfer_s(stages)

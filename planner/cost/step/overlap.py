@@ -40,13 +40,6 @@ def exposed_traffic(
     Counted: traffic that computation cannot hide, contention of hidden traffic, half a cycle of a
     thread that polls for gradients, quantising. Left out: traffic of layers and between stages,
     agreement of ranks before they reduce. overlap.md#traffic-per-axis-and-overlap.
-
-    >>> scenario = make_scenario("gpt2-xl", "deepspeed")
-    >>> stages, none = Stages.of_pipeline(scenario, Layout(dp=4, zero_stage=1)), np.zeros(())
-    >>> traffic = DataTraffic(np.asarray(0.5), *[none] * 6)
-    >>> left = exposed_traffic(stages, traffic, np.asarray(1.0), np.asarray(2.0))
-    >>> round(left.gradients_s.item(), 2)   # 0.5 (1 of 3.1 buckets + 0.2)
-    0.26
     """
     layouts, framework = stages.layouts, stages.scenario.framework
     rules, m = framework.communication, layouts.num_microbatches

@@ -29,10 +29,6 @@ def time_parts(stages: Stages) -> dict[str, Float]:
     `stages`: the candidate stages (L, S) of each layout. Counted: computation of the slowest stage
     for all micro-batches, exposed traffic, the pipeline's bubble, optimizer and offload. Left out:
     data loading, evaluation, checkpoints, stragglers. method.md#method.
-
-    >>> layouts = Layouts.of(Layout(pp=4, grad_accumulation=256, schedule="1f1b"))
-    >>> round(float(time_parts(Stages.candidates(scenario, layouts))["forward"]), 1)  # 256 x 56 ms
-    14.4
     """
     layouts, framework = stages.per_layout, stages.scenario.framework
     work, index = stages.by_work
@@ -74,11 +70,6 @@ def stage_overheads(stages: Stages, passes: list[Pass]) -> StageOverheads:
 
     Counted: as `time_parts`, for every stage instead of the slowest. Left out: passes, and waiting
     for other stages. pipeline.md#pipeline.
-
-    >>> stages = Stages.of_pipeline(scenario, Layout(pp=4, schedule="1f1b"))
-    >>> overheads = stage_overheads(stages, block_passes(scenario, stages.blocks, stages.layouts))
-    >>> np.round(1e3 * overheads.optimizer_s)       # embedding and head at the ends
-    array([58., 45., 45., 58.])
     """
     forward = stages.total([work.compute.forward_s for work in passes])
     back = stages.total([work.compute.backward_s + work.compute.recompute_s for work in passes])
@@ -171,11 +162,8 @@ class _PassTimes(Arrays):
     @classmethod
     def of(cls, passes: list[Pass]) -> list[_PassTimes]:
         """Pass times of every block."""
-        blocks = []
-        for work in passes:
-            forward = work.forward_with_traffic_s
-            blocks.append(cls(work.total_s - forward, forward, work.compute.weight_gradient_s))
-        return blocks
+        times = ((work, work.forward_with_traffic_s) for work in passes)
+        return [cls(w.total_s - ahead, ahead, w.compute.weight_gradient_s) for w, ahead in times]
 
     @classmethod
     def summed(cls, blocks: list[_PassTimes], total: Callable[[list[Float]], Float]) -> _PassTimes:
@@ -341,9 +329,6 @@ def smaller_step_s(parts_s: Mapping[str, float], share: float) -> float:
 
     Counted: passes in proportion; in full what a step does once. Left out: reductions after every
     micro-batch, which count once; longer or shorter bubbles. pipeline.md#time-to-tokens.
-
-    >>> smaller_step_s({"forward": 1.0, "backward": 2.0, "optimizer": 0.5}, 0.25)
-    1.25
     """
     once = sum(parts_s[name] for name in _ONCE_A_STEP if name in parts_s)
     return once + share * (sum(parts_s.values()) - once)

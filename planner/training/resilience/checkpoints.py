@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planner.cost.arrays import Arrays, Float, broadcast_values
+from planner.cost.arrays import Arrays, Float
 from planner.cost.network.collectives import all_gather_s
 from planner.cost.network.rooted_collectives import broadcast_s
 from planner.cost.network.topology import group_view
@@ -183,7 +183,7 @@ def checkpoint_of(
         blocking = copy + rates.staging_s.value
     shape = np.shape(layouts.dp)
     figures = (files, writers, most, blocking + behind, blocking, behind)
-    return Checkpoint(parts, *(broadcast_values(np.asarray(each), shape) for each in figures))
+    return Checkpoint(parts, *(np.broadcast_to(each, shape) for each in figures))
 
 
 def _shard_counts(layouts: Layouts, full: bool) -> tuple[Float, Float]:

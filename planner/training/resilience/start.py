@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from planner.cost.arrays import Float, broadcast_values
+from planner.cost.arrays import Float
 from planner.cost.network.groups import geometry
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
@@ -132,7 +132,7 @@ def start_up(
         "warm_up": options.warm_up_s,
     }
     arrays = {name: np.asarray(part, dtype=float) for name, part in parts.items()}
-    return {name: broadcast_values(part, shape) for name, part in arrays.items()}
+    return {name: np.broadcast_to(part, shape) for name, part in arrays.items()}
 
 
 def restart_s(

@@ -64,13 +64,6 @@ def block_traffic(
     `layouts`: as the block sees them; `stream`: times of the residual stream, computed here if
     None. Counted: traffic that `compute` can hide, and exposed traffic. Left out: data-parallel
     traffic, transfers between stages. overlap.md#traffic-per-axis-and-overlap.
-
-    >>> from planner.cost.step.compute.block_time import block_time
-    >>> layouts, layer = Layouts.of(Layout(tp=4)), blocks_of(scenario)[1]
-    >>> compute, groups = block_time(scenario, layer, layouts), Groups.of(layouts, scenario.machine)
-    >>> tensor, _, _ = block_traffic(scenario, layer, layouts, groups, compute)
-    >>> round(float(tensor.backward_s / tensor.sent_backward_s), 3)     # a fifth of it contends
-    0.2
     """
     stream = stream or StreamTraffic.of(scenario, layouts, groups)
     return (

@@ -30,11 +30,6 @@ def context_s(
     either pass, and n transfers of their fp32 gradients or a reduce-scatter; with Ulysses only a
     rank's own heads. Left out: overlap with attention. Liu et al. 2023, arXiv:2310.01889; Llama
     Team 2024, arXiv:2407.21783, section 3.3.2; overlap.md#traffic-per-axis-and-overlap.
-
-    >>> layouts, (_, layer, _) = Layouts.of(Layout(cp=4)), blocks_of(scenario)   # 512 tokens a rank
-    >>> sent = context_s(scenario, layer, layouts, Groups.unit(layouts))         # seconds are bytes
-    >>> [float(direction) / 2**20 for direction in sent]    # 3 * 512 tokens * 8 heads * 256 * 2 B
-    [6.0, 12.0]
     """
     workload, group, n = scenario.workload, groups.ring, layouts.ring
     tokens = layouts.tokens(workload.sequence_length) * layouts.ulysses
@@ -66,11 +61,6 @@ def heads_s(
     with fewer heads than ranks once per rank, or of all heads if the framework repeats them. Left
     out: overlap, copies before and after. Jacobs et al. 2023, arXiv:2309.14509, section 3.2;
     overlap.md#traffic-per-axis-and-overlap.
-
-    >>> layouts, (_, layer, _) = Layouts.of(Layout(cp=4, ulysses=4)), blocks_of(scenario)
-    >>> sent, _ = heads_s(scenario, layer, layouts, Groups.unit(layouts))        # seconds are bytes
-    >>> float(sent) / 2**20     # 3/4 of 512 tokens * (32 + 8 + 8 + 32) heads * 256 B
-    7.5
     """
     workload, group = scenario.workload, groups.heads
     element = float(workload.compute_bytes)

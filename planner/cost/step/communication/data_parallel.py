@@ -56,12 +56,6 @@ def data_traffic(stages: Stages, groups: Groups) -> DataTraffic:
     traffic counts in quantised bytes. Left out: overlap, quantising. Rajbhandari et al. 2020,
     arXiv:1910.02054; Zhao et al. 2023, arXiv:2304.11277; Wang et al. 2023, arXiv:2306.10209;
     overlap.md#traffic-per-axis-and-overlap.
-
-    >>> scenario = make_scenario("gpt2-xl", "ddp")
-    >>> stages = Stages.of(scenario, Layouts.of(Layout(dp=8)), 0)
-    >>> sent = data_traffic(stages, Groups.unit(stages.layouts)).gradients_s    # seconds are bytes
-    >>> round(float(sent) / (2 * 7 / 8 * scenario.model.num_params), 2)  # fp32 gradients
-    4.0
     """
     scenario, params, layouts = stages.scenario, stages.params, stages.layouts
     buffers, rules = scenario.framework.buffers, scenario.framework.communication
@@ -199,11 +193,6 @@ def num_buckets(stages: Stages, bucket: float) -> Float:
     by half a matrix (sum x^2 / 2 sum x). Left out: vectors, the order of matrices. torch 2.13,
     compute_bucket_assignment_by_size; Feller 1971, "An introduction to probability theory" II,
     XI.4; overlap.md#traffic-per-axis-and-overlap.
-
-    >>> scenario = make_scenario("llama-3-8b", "nanotron")
-    >>> stages = Stages.of_pipeline(scenario, Layout(tp=4))  # a layer: 6.3, 4.2, 29.4 and 14.7 M
-    >>> round(float(num_buckets(stages, 12.5 * 2**20)[0]))  # torch: 66, two per layer and the ends
-    68
     """
     if not bucket:
         return np.ones(stages.shape)

@@ -29,12 +29,6 @@ def expert_s(
     routing (`expert_load`), narrower elements in dispatch; if tokens go once per node, only
     `crossing_part` on the network. Left out: overlap, gathers of split experts (`split_expert_s`).
     Lepikhin et al. 2020, arXiv:2006.16668.
-
-    >>> scenario = make_scenario("mixtral-8x7b")
-    >>> layouts, (_, layer, _) = Layouts.of(Layout(dp=8, ep=8)), blocks_of(scenario)
-    >>> sent, _ = expert_s(scenario, layer, layouts, Groups.unit(layouts))       # seconds are bytes
-    >>> float(sent) / 2**20                                 # 2 * 7/8 * top 2 of a 16 MiB stream
-    56.0
     """
     size, rules = _sent_bytes(scenario, block, layouts), scenario.framework.communication
     # dispatch in forward and the gradient of combine in backward may use narrower elements
@@ -67,14 +61,6 @@ def split_expert_s(
     Counted: both forward and again backward, if ranks route their own tokens; otherwise 0, as the
     stream is already gathered (`tensor_s`). Left out: overlap. Liu et al. 2025, arXiv:2504.14960,
     section 3; experts.md#experts.
-
-    >>> scenario = make_scenario("mixtral-8x7b")
-    >>> layer = blocks_of(scenario)[1]
-    >>> for etp in (0, 1):                      # 2 * 3/4 * top 2 of a 16 MiB stream; nothing
-    ...     layouts = Layouts.of(Layout(tp=4, dp=2, ep=2, etp=etp, sequence_parallel=True))
-    ...     round(float(split_expert_s(scenario, layer, layouts, Groups.unit(layouts))[0]) / 2**20)
-    48
-    0
     """
     if not scenario.framework.communication.routes_own_tokens:
         zero = np.zeros(np.shape(layouts.tp))
@@ -91,11 +77,6 @@ def crossing_part(model: Model, nodes: ArrayLike) -> Float:
     Counted: nodes that hold the top_k experts, chosen evenly within the groups that the router
     picks (node-limited routing), less the token's own node. Left out: uneven routing. DeepSeek-AI
     2024, arXiv:2412.19437, section 2.1.2.
-
-    >>> float(crossing_part(load_model("deepseek-v3"), 8))      # 4 of 8 nodes, 7/8 of them others
-    0.4375
-    >>> round(float(crossing_part(load_model("qwen3-235b-a22b"), 4)), 3)   # 3.6 of 4 for 8 copies
-    0.337
     """
     experts, nodes = model.experts, np.asarray(nodes, dtype=float)
     assert experts is not None
@@ -114,14 +95,6 @@ def exposed_experts_s(
     Counted: all of it; with merged passes only what another micro-batch's computation does not
     hide, and contention. Left out: computation that waits for the exchange. Megatron-LM,
     transformer_config.py: overlap_moe_expert_parallel_comm; experts.md#experts.
-
-    >>> plain = load_framework("megatron-lm")
-    >>> both = plain.communication.replaced(overlap_experts=True).model_dump()
-    >>> merging, mixtral = plain.replaced(communication=both), load_model("mixtral-8x7b")
-    >>> job = Scenario(mixtral, scenario.machine, Workload(), merging)
-    >>> layout, second = Layout(dp=8, ep=8, grad_accumulation=4), np.asarray(1.0)
-    >>> float(exposed_experts_s(job, Layouts.of(layout), second, 3 * second))   # contention alone
-    0.2
     """
     framework = scenario.framework
     left = np.maximum(traffic_s - compute_s, 0.0)

@@ -20,10 +20,6 @@ def send_stage_s(scenario: Scenario, layouts: Layouts, groups: Groups) -> Float:
     Counted: every tensor-parallel rank sends its slice of the tokens (scatter/gather, Narayanan et
     al. 2021, arXiv:2104.04473, section 4.1), at the pace of ranks at a node's border. Left out:
     gathering the slices, overlap.
-
-    >>> layouts = Layouts.of(Layout(tp=4, pp=2))
-    >>> float(send_stage_s(scenario, layouts, Groups.unit(layouts))) / 2**20  # a fourth of 16 MiB
-    4.0
     """
     size = stream_bytes(scenario, layouts) / layouts.tp
     return where_any(layouts.piped, lambda: p2p_s(groups.pipeline, size))
@@ -34,10 +30,6 @@ def transfer_wait_s(scenario: Scenario, layouts: Layouts) -> Float:
 
     Counted: the profile's `transfer_delays`, linear in the logarithm of the job's nodes. Left out:
     the message itself. overlap.md#traffic-per-axis-and-overlap.
-
-    >>> scenario = make_scenario("llama-3-8b", machine="h100-cluster")
-    >>> float(transfer_wait_s(scenario, Layouts.of(Layout(dp=64, pp=8))))        # 64 nodes of 8
-    0.25
     """
     machine = scenario.machine
     delays = machine.network.transfer_delays if machine.network else None
@@ -69,12 +61,6 @@ def stage_transfer(scenario: Scenario, layouts: Layouts, groups: Groups, free_s:
     traffic hidden behind it. Counted: the message, and the machine's measured wait; if the
     framework overlaps transfers of stages with several chunks, only what a chunk's pass does not
     hide. Left out: launch latency. pipeline.md#pipeline.
-
-    >>> layouts = Layouts.of(Layout(tp=4, pp=2))
-    >>> groups = Groups.of(layouts, scenario.machine)
-    >>> transfer = stage_transfer(scenario, layouts, groups, np.asarray(0.1))
-    >>> round(1e6 * float(transfer.arrives_s))              # 160 us + 4 MiB at 9 GB/s
-    626
     """
     if not layouts.piped.any():
         zero = np.zeros(free_s.shape)

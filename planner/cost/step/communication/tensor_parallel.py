@@ -20,9 +20,6 @@ def stream_bytes(scenario: Scenario, layouts: Layouts) -> Float:
 
     Counted: tokens of the rank, times the hidden size, in the compute precision. Left out: its
     split over tensor-parallel ranks. Definition.
-
-    >>> float(stream_bytes(scenario, Layouts.of(Layout()))) / 2**20     # 2048 tokens, 4096 wide
-    16.0
     """
     tokens = layouts.tokens(scenario.workload.sequence_length)
     return tokens * scenario.model.hidden_size * float(scenario.workload.compute_bytes)
@@ -77,11 +74,6 @@ def tensor_s(
     parallelism an all-gather and a reduce-scatter of the same size, plus a second all-gather in
     backward unless the gathered input was kept. Left out: overlap. Shoeybi et al. 2019,
     arXiv:1909.08053; Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2.
-
-    >>> layouts, (_, layer, _) = Layouts.of(Layout(tp=4)), blocks_of(scenario)  # a stream of 16 MiB
-    >>> sent = tensor_s(scenario, layer, layouts, Groups.unit(layouts))          # seconds are bytes
-    >>> [round(float(direction) / 2**20) for direction in sent]             # 2 * 2 * 3/4 * 16 MiB
-    [48, 48]
     """
     return StreamTraffic.of(scenario, layouts, groups).tensor_s(scenario, block, layouts)
 
@@ -94,11 +86,6 @@ def repeated_tensor_s(
     Counted: with full recompute the forward traffic, less the layer's last reduction if recompute
     stops before it; with selective recompute the gathers. Left out: overlap.
     overlap.md#traffic-per-axis-and-overlap.
-
-    >>> scenario = make_scenario("llama-3-8b", "fsdp2")
-    >>> layouts, (_, layer, _) = Layouts.of(Layout(tp=4, recompute="full")), blocks_of(scenario)
-    >>> float(repeated_tensor_s(scenario, layer, layouts, np.asarray(48.0)))   # to the layer's end
-    48.0
     """
     if block.kind != "layer":
         return np.zeros_like(forward_s)

@@ -43,13 +43,6 @@ def block_time(scenario: Scenario, block: Block, layouts: Layouts) -> BlockTime:
     Counted: GEMMs, attention, memory-bound kernels; recompute repeats the forward pass of layers
     (full), or of the attention core or the named modules (selective). Left out: communication,
     waiting for the host. compute.md#computation.
-
-    >>> _, layer, _ = blocks_of(scenario)
-    >>> time = block_time(scenario, layer, Layouts.of(Layout()))
-    >>> round(2 * 2048 * layer.num_params / 222e12, 4)      # its products alone, at 222 TFLOP/s
-    0.004
-    >>> round(float(time.forward_s), 4), round(float(time.backward_s), 4)
-    (0.0048, 0.0097)
     """
     rates, recomputed = DeviceRates.of(scenario), _RecomputedModules(layouts)
     tokens = layouts.tokens(scenario.workload.sequence_length)

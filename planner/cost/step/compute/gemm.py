@@ -70,11 +70,6 @@ def attention_efficiency(framework: Framework, device: Device) -> float:
 
     Counted: the profile's figure, else the framework's kernel of its month. Left out: head widths
     but 128. Raises DescriptionError where neither is known. compute.md#kernels-by-month.
-
-    >>> newest, older = (load_framework(f"fsdp2{end}") for end in ("", "+software=2025-12"))
-    >>> device = load_machine("dgx-gb200").device
-    >>> attention_efficiency(newest, device) > attention_efficiency(older, device)
-    True
     """
     if device.attention_efficiency is not None:
         return device.attention_efficiency.value
@@ -113,10 +108,6 @@ def gemm_s(
     which may be partly empty, unless the inner dimension is split as libraries do for few tiles.
     Left out: the library's choice of kernel, clock changes, padding beyond tiles. Williams et al.
     2009, doi:10.1145/1498765.1498785; compute.md#matrix-products.
-
-    >>> t = gemm_s(8192, 8192, 8192, flop_per_s=271e12, bytes_per_s=1.4e12, num_units=108)
-    >>> 0.90 < 2 * 8192**3 / float(t) / 271e12 <= 1
-    True
     """
     m, n, k, batch = (np.asarray(x, dtype=float) for x in np.broadcast_arrays(m, n, k, batch))
     unit_rate = np.asarray(flop_per_s, dtype=float) / num_units
@@ -196,12 +187,6 @@ def gemm_times(
 
     Counted: the three products of each, with casts, dequantisation and gradient accumulation
     around them. Left out: attention. compute.md#matrix-products.
-
-    >>> gemm = Gemm("mlp.up", n=8192, k=2048)
-    >>> layouts, rates = Layouts.of(Layout()), DeviceRates.of(scenario)
-    >>> (times,) = gemm_times(scenario, (gemm,), np.asarray(8192.0), layouts, rates)
-    >>> [round(1e3 * float(time), 2) for time in times]     # 2 m n k / 222 TFLOP/s = 1.24 ms
-    [1.3, 1.32, 1.3]
     """
     if not gemms:
         return []
