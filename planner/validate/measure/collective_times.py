@@ -63,18 +63,6 @@ def alpha_beta(sizes_bytes: Sequence[float], times_s: Sequence[float]) -> AlphaB
     return AlphaBeta(float(alpha), 1 / float(beta) if beta > 0 else math.inf, mape)
 
 
-def interpolate(
-    size_bytes: ArrayLike, sizes_bytes: Sequence[float], times_s: Sequence[float]
-) -> Float:
-    """Interpolate measured times in logarithms; constant below all sizes, linear above them."""
-    x, sizes = np.asarray(size_bytes, dtype=float), np.asarray(sizes_bytes, dtype=float)
-    times = np.asarray(times_s, dtype=float)
-    inside = np.exp(np.interp(np.log(np.maximum(x, 1e-9)), np.log(sizes), np.log(times)))
-    slope = (times[-1] - times[-2]) / (sizes[-1] - sizes[-2]) if len(sizes) > 1 else 0.0
-    beyond = times[-1] + max(slope, times[-1] / sizes[-1] * 0.5) * (x - sizes[-1])
-    return np.where(x > sizes[-1], beyond, inside)
-
-
 OPERATIONS = (
     "broadcast", "reduce", "all_reduce", "all_gather", "reduce_scatter", "scatter", "gather",
     "all_to_all", "send_receive",

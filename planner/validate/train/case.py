@@ -20,12 +20,11 @@ import torch
 import torch.distributed as dist
 
 from planner.validate.measure.quiet import Disturbance, Load, Watch
-from planner.validate.ranks.rank import Rank, RankError, gather_objects, joined, num_cores
+from planner.validate.ranks.rank import Rank, RankError, gather_objects, joined
 from planner.validate.sharding.recorders import CollectiveRecorder, StorageTimeline
 from planner.validate.train.expected import expected_bytes, expected_state_bytes, wire_bytes
-from planner.validate.train.predict import StepModel
 from planner.validate.train.strategies import Spread, spread_of
-from planner.validate.train.tasks import MlpTask, Tensors, fit_task, make_task
+from planner.validate.train.tasks import Tensors, fit_task, make_task
 from planner.validate.train.trainer import Trainer
 
 _LOSS_TOLERANCE = 1e-6
@@ -243,10 +242,6 @@ class _Case:
 
     def _time_steps(self, trainer: Trainer, count: int) -> tuple[dict[str, Any], Load]:
         """Step times without recording, and the load; the slowest rank of each step counts."""
-        model = None
-        if isinstance(self.task, MlpTask) and self.rank.world <= num_cores():
-            # measured right before the steps that it predicts, under the same load by others
-            model = StepModel(self.rank)
         for step in range(_WARMUP):
             trainer.step(step)
         dist.barrier()
@@ -263,13 +258,6 @@ class _Case:
             "step_time_p90_s": sorted(slowest)[math.ceil(0.9 * len(slowest)) - 1],
             "threads_per_rank": torch.get_num_threads(),
         }
-        if model is not None:
-            predicted = model.predicted_s(self.task, self.spread)
-            measured["predicted_step_time_s"] = predicted
-            if predicted is not None:
-                measured["time_error"] = predicted / measured["step_time_s"] - 1
-                measured["calibration"] = model.as_dict()
-            load = replace(load, cpu_wall=min(load.cpu_wall, model.cpu_wall))
         return measured, load
 
     def _combine_loads(self, watch: Watch, times: list[float]) -> tuple[Load, list[float]]:

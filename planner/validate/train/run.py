@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import statistics
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -142,7 +141,6 @@ def run(options: RunOptions) -> dict[str, Any] | None:
             on_result=finished,
             outer=outer,
         )
-    results.extra["times"] = _times(results.cases)
     if writes:
         results.save()
     return results.as_dict() if writes else None
@@ -159,18 +157,6 @@ def _with_model(options: RunOptions) -> RunOptions:
     described = {**own_sizes, "sequence": sequence, "model": small_model.model_dump(mode="json")}
     sizes = {**options.sizes, OWN_MODEL: described}
     return replace(options, tasks=(*options.tasks, OWN_MODEL), sizes=sizes)
-
-
-def _times(cases: dict[str, Any]) -> dict[str, Any]:
-    timed = [case for case in cases.values() if case["load"]]
-    scored = [case for case in timed if case["load"]["scored"]]
-    errors = [abs(c["time_error"]) for c in scored if c.get("time_error") is not None]
-    return {
-        "num_scored": len(errors),
-        "num_not_scored": len(timed) - len(scored),
-        "median_error": statistics.median(errors) if errors else None,
-        "worst_error": max(errors, default=None),
-    }
 
 
 def _check(options: RunOptions, world: int) -> None:
@@ -279,9 +265,6 @@ def case_line(case: dict[str, Any]) -> str:
         )
     if case["step_time_s"] is not None:
         text += f"  {1e3 * case['step_time_s']:8.1f} ms"
-        predicted = case.get("predicted_step_time_s")
-        if predicted:
-            text += f" (predicted {1e3 * predicted:.1f})"
         if case.get("planned_step_time_s"):
             text += f" (planned {1e3 * case['planned_step_time_s']:.1f})"
         if case["load"]["why_not"]:
@@ -292,13 +275,6 @@ def case_line(case: dict[str, Any]) -> str:
 def run_text(results: dict[str, Any]) -> str:
     """Format the results as text."""
     lines = [case_line(case) for case in results["cases"]]
-    times = results.get("times") or {}
-    if times.get("num_scored"):
-        lines.append(
-            f"predicted step times: median error {100 * times['median_error']:.0f} %, worst "
-            f"{100 * times['worst_error']:.0f} % over {times['num_scored']} cases; "
-            f"{times['num_not_scored']} not scored"
-        )
     lines += [f"left out: {reason}" for reason in results.get("skipped", [])]
     lines.append(_verdict(results["cases"]))
     return "\n".join(lines)

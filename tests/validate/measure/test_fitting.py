@@ -12,7 +12,6 @@ pytest.importorskip("torch", exc_type=ImportError)
 
 from planner.validate.measure.collective_times import (
     alpha_beta,
-    interpolate,
     relative_least_squares,
 )
 
@@ -24,8 +23,6 @@ def test_fits_recover_what_they_were_made_of() -> None:
     assert fit.alpha_s == pytest.approx(1e-4)
     assert fit.bytes_per_s == pytest.approx(2e9)
     assert fit.mape < 1e-9
-    assert interpolate(sizes, sizes, times) == pytest.approx(times)
-    assert float(interpolate(1e9, sizes, times)) == pytest.approx(0.5, rel=0.05)
 
 
 def test_a_fit_gives_no_negative_rate() -> None:

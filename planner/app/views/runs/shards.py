@@ -115,7 +115,7 @@ def _show(mine: _Running, running: bool) -> None:
         return
     rows = []
     for case in results.get("cases", []):
-        predicted, measured = case.get("predicted_step_time_s"), case.get("step_time_s")
+        measured = case.get("step_time_s")
         rows.append(
             {
                 "strategy": case["strategy"],
@@ -125,7 +125,6 @@ def _show(mine: _Running, running: bool) -> None:
                 "sent per rank and step": format_bytes(max(case["sent_bytes_per_rank"])),
                 "bytes as estimated": "yes" if case["bytes_equal"] else "no",
                 "step": format_seconds(measured) if measured else "-",
-                "predicted": format_seconds(predicted) if predicted else "-",
                 "time not scored": (case.get("load") or {}).get("why_not") or "",
             }
         )
