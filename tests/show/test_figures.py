@@ -454,9 +454,9 @@ def test_comparisons(plan: Plan) -> None:
 
 
 def test_accuracy_of_the_example() -> None:
-    from planner.app.views import trust
+    from planner.app.views.runs import your_run
 
-    result = score(runs_from_text(trust._EXAMPLE.read_text(), "example"))
+    result = score(runs_from_text(your_run._EXAMPLE.read_text(), "example"))
     assert len(result.scores) == 9
     _check(accuracy.parity(result.scores))
     _check(accuracy.errors(result.scores))

@@ -40,7 +40,7 @@ def routed(sizes: Sizes, experts: Experts) -> Operators:
     first = 2 if sizes.model.gated_mlp else 1
     width = k * experts.ffn_size
     activation = _activation(sizes, width, "expert.activation", "expert", until_ffn=True)
-    routing, moved = FP32 * experts.num_experts, e * h * (2 + _copies(sizes) * k)
+    routing, moved = FP32 * experts.num_experts, e * h * (2 + 3 * k)
     num = experts.num_experts
     outside = Saved("mlp.input", e * h, "gathered", input_of=("gate", "up"), for_weights=1.0)
     outside = replace(outside, recomputed_with=("layernorm",))
@@ -57,6 +57,7 @@ def routed(sizes: Sizes, experts: Experts) -> Operators:
             Pointwise("router", 6 * routing, 6 * routing, num_kernels=6),
             # copy every token to its experts' order and back
             Pointwise("dispatch", moved, moved, num_kernels=8),
+            *_sort(sizes, e * h * 3 * k),
         ),
         saved=(
             Saved("router", 3 * routing, "gathered"),
@@ -73,15 +74,16 @@ def routed(sizes: Sizes, experts: Experts) -> Operators:
     return Operators(saved=(outside,)) + experts_operators.recomputed_with("moe")
 
 
-def _copies(sizes: Sizes) -> int:
-    """Reads and writes per token and expert: its order by expert, and back.
+def _sort(sizes: Sizes, moved: float) -> tuple[Pointwise, ...]:
+    """Second sort, by local expert, of the tokens that an all-to-all brings, and its way back.
 
-    A token that an all-to-all brings is sorted once more, by local expert (NVIDIA Megatron-LM,
-    core/transformer/moe/token_dispatcher.py, sort_chunks_by_idxs; torchtitan, distributed/
-    expert_parallel.py, _permute).
+    NVIDIA Megatron-LM, core/transformer/moe/token_dispatcher.py, sort_chunks_by_idxs; torchtitan,
+    distributed/expert_parallel.py, _permute. DeepEP copies tokens to their experts once.
     """
-    once = sizes.kernels.transformers_blocks or sizes.framework.communication.experts_once_per_node
-    return 3 if once else 6
+    if sizes.kernels.transformers_blocks:
+        return ()
+    once = sizes.framework.communication.experts_once_per_node
+    return (Pointwise("dispatch.sort", moved, moved, num_kernels=0, except_spread=once),)
 
 
 def _products(sizes: Sizes, width: int, name: str, *, until_ffn: bool = False) -> Operators:

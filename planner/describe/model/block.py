@@ -144,6 +144,8 @@ class Pointwise:
     """Whether the bytes are per token and per key (attention scores)."""
     recomputed_with: tuple[Module, ...] = ()
     """Modules of selective recompute that repeat it."""
+    except_spread: bool = False
+    """Whether it is left out where experts are spread over ranks."""
 
 
 @dataclass(frozen=True)

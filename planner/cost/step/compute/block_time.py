@@ -123,6 +123,8 @@ def _memory_bound_times(
     moved = units / split_over(operator.split, layouts)
     if operator.split == "expert":
         moved = moved * expert_load(scenario.workload, layouts)
+    if operator.except_spread:
+        moved = np.where(layouts.ep > 1, 0.0, moved)
     return (
         moved * operator.forward_bytes / rates.memory,
         moved * operator.backward_bytes / rates.memory,

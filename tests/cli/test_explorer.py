@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from planner.cli.app import app_command, server_command
+from planner.cli.explorer import app_command, server_command
 from planner.errors import PlannerError
 from tests import ROOT
 from tests.hub import TOKEN, serving
