@@ -38,7 +38,7 @@ from planner.describe.machine import Machine
 from planner.describe.machine.variants import override_fields
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
-from planner.emitters import emit_estimate
+from planner.emitters import emit
 from planner.errors import PlannerError
 from planner.units import GIB, format_seconds
 
@@ -158,7 +158,7 @@ def _files(job: Job, answer: Plan) -> str:
     if answer.recommended is None:
         return "nothing fits"
     try:
-        emit_estimate(answer, answer.recommended, model=job.model, machine=job.machine)
+        emit(answer, answer.recommended, model=job.model, machine=job.machine)
     except PlannerError as error:
         return str(error)
     return ""

@@ -33,7 +33,7 @@ from planner.cost.scenario import Scenario
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
-from planner.emitters import emit_estimate
+from planner.emitters import emit
 from planner.emitters.folder import write_folder
 from planner.emitters.registry import NO_FILES
 from planner.errors import EmitError, PlannerError
@@ -121,7 +121,7 @@ def _written(scenario: Scenario, nodes: int, layout: Layout, folder: Path) -> Ca
         ranked=(), recommended=None, strategies=(), dropped=(), notes=(), queues=(),
     )  # fmt: skip
     try:
-        files = emit_estimate(plan, estimate)
+        files = emit(plan, estimate)
     except EmitError as error:
         return Case(name, layout, "", str(error))
     write_folder(files, folder)

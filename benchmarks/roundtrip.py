@@ -29,7 +29,7 @@ from planner.describe.configurations.reading import read_configuration_text
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout, divisors, format_split
 from planner.describe.workload import Workload
-from planner.emitters import emit_estimate
+from planner.emitters import emit
 from planner.errors import EmitError, LayoutError
 
 __all__ = ["FRAMEWORKS", "OMITTED_FIELDS", "Case", "Emitted", "differences", "emitted"]
@@ -188,7 +188,7 @@ def _written(case: Case) -> Emitted | None:
     )  # fmt: skip
     files = {
         name: text
-        for name, text in emit_estimate(plan, estimate).items()
+        for name, text in emit(plan, estimate).items()
         if name not in NO_CONFIGURATION and not name.endswith(".sh")
     }
     shards = case.layout.world > 1 or scenario.framework.name != "accelerate"

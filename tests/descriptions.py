@@ -65,4 +65,4 @@ def searched(
         frameworks=frameworks,
         experience=experience,
     )
-    return search_job(job, scope).by_framework
+    return search_job(job, scope)

@@ -31,7 +31,7 @@ from planner.cost.memory.footprint import stage_memory
 from planner.describe.layout import Layout
 from planner.describe.machine.variants import take_devices
 from planner.describe.training.training_run import Training
-from planner.emitters import emit_estimate
+from planner.emitters import emit
 from planner.emitters.folder import zip_bytes
 from planner.errors import LayoutError, PlannerError
 from planner.training.whole_training import WholeTraining
@@ -117,9 +117,7 @@ def stage_memory_of(job: PageJob, packed: str) -> list[dict[str, float]]:
 def files_of(job: PageJob, packed: str) -> tuple[bytes, str]:
     """Return the files that run a layout as a ZIP archive, or the reason why there are none."""
     try:
-        files = emit_estimate(
-            plan_of(job), estimate_of(job, packed), model=job.model, machine=job.machine
-        )
+        files = emit(plan_of(job), estimate_of(job, packed), model=job.model, machine=job.machine)
     except PlannerError as refusal:
         return b"", refusal.plain
     return zip_bytes(files), ""

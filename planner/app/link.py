@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.cost.estimate import Estimate
-from planner.describe.files import parse_toml
+from planner.describe.files import parse_json, parse_toml
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.model.huggingface.config import from_config
@@ -48,18 +48,7 @@ def of(estimate: Estimate) -> str:
 def parse_config(data: bytes) -> dict[str, Any]:
     """Parse the JSON object in an uploaded file. Raises CatalogueError if there is none."""
     text = _decoded(data, "a config.json has a few kB: give the configuration, not weights")
-    try:
-        fields = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise CatalogueError(
-            f"the file is not valid JSON: {error.msg} at line {error.lineno}, column "
-            f"{error.colno}; give the config.json that transformers wrote"
-        ) from None
-    except (RecursionError, ValueError):
-        raise CatalogueError(
-            "the file is nested too deeply or holds a number with thousands of digits; give a "
-            "config.json"
-        ) from None
+    fields = parse_json(text, "the file")
     if not isinstance(fields, dict):
         raise CatalogueError("the file is not a JSON object; give a config.json")
     return fields

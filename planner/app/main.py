@@ -63,7 +63,6 @@ def _icon() -> Image.Image:
 
 
 def _page(path: str, url: str) -> Page:
-    """Create the Streamlit page with its title and URL path."""
     return st.Page(lambda: None, title=PAGES[path].TITLE, url_path=url, default=url == "start")
 
 
@@ -108,6 +107,5 @@ def _begin(path: str) -> tuple[PageRequest, dict[str, list[str]]]:
 
 
 def _read_query(path: str, reader: address.QueryReader, request: PageRequest) -> None:
-    """Read the parameters that only one page has."""
     if read_query := getattr(PAGES[path], "read_query", None):
         read_query(reader, request.job)

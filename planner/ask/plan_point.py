@@ -16,20 +16,20 @@ from planner.choose.preferences import preferences
 from planner.choose.search import Candidates, SearchScope, is_common, is_deep_pipeline
 from planner.choose.search.expected_time import likely_stalls
 from planner.choose.search.recommendation import recommend_sensible
+from planner.choose.verdicts.differences import largest_parts
 from planner.choose.verdicts.fixes import closest_to_fitting, shortage_sentence
 from planner.choose.verdicts.layout_words import layout_words
 from planner.cost.estimate import Estimate, estimate_times
 from planner.cost.memory.footprint import Footprints
-from planner.cost.parts import part
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.machine import Machine
 from planner.describe.workload import Workload
 from planner.errors import LayoutError, PlannerError
 from planner.training.steps import training_time
+from planner.training.whole_training import DAY_S
 from planner.units import counted, format_amount, format_seconds
 
-DAY_S = 86400.0
 _KINDS: tuple[Kind, ...] = ("batch", "sequence")
 """What a question may change in a job: its nodes are what it asks of."""
 _NO_TOKENS_STEPS = 1000
@@ -164,10 +164,9 @@ def plan_or_reason(job: JobSpec, **changes: Any) -> PlanPoint:
         return PlanPoint(nodes, machine, job.workload, error.plain)
 
 
-def point_of(job: JobSpec, candidates: JobCandidates, request: JobSpec | None = None) -> PlanPoint:
+def point_of(job: JobSpec, parts: JobCandidates, request: JobSpec | None = None) -> PlanPoint:
     """Make the plan point of a searched job, which may stand in for the job `request`."""
-    parts, workload = candidates.by_framework, job.workload
-    request = request or job
+    workload, request = job.workload, request or job
     best = recommend_sensible(parts.values(), job.tolerance)
     if best is None:
         return PlanPoint(job.nodes, job.machine, workload, _infeasible_reason(parts.values()))
@@ -201,10 +200,9 @@ def _uncommon_features(scenario: Scenario, best: Estimate) -> Iterator[str]:
 
 def closest_layout(parts: Iterable[Candidates]) -> tuple[Scenario, Estimate, Footprints] | None:
     """Find the layout that exceeds its memory by the smallest share; None if no layout is legal."""
-    closest = [(*closest_to_fitting(each), each.scenario) for each in parts if len(each.footprints)]
-    if not closest:
+    if (closest := closest_to_fitting(parts)) is None:
         return None
-    _, footprints, scenario = min(closest, key=lambda each: each[0])
+    scenario, footprints = closest
     return scenario, estimate_times(scenario, footprints)[0], footprints
 
 
@@ -243,16 +241,6 @@ def estimate_row(estimate: Estimate) -> Row:
 def is_safe(estimate: Estimate) -> bool:
     """True if a layout fits with an acceptable out-of-memory risk."""
     return estimate.fits and estimate.out_of_memory_probability <= preferences().risk
-
-
-def largest_parts(estimate: Estimate, count: int = 3) -> str:
-    """Name the largest parts of the step time, with their shares."""
-    parts = sorted(estimate.step_time_parts_s.items(), key=lambda item: -item[1])[:count]
-    return ", ".join(
-        f"{part(name).label} {100 * seconds / estimate.step_time_s:.0f} %"
-        for name, seconds in parts
-        if seconds > 0.02 * estimate.step_time_s
-    )
 
 
 def nodes_of(machine: Machine, nodes: int) -> str:

@@ -117,12 +117,18 @@ def _public_signature(function: Callable[..., Findings]) -> inspect.Signature:
     """Return the public signature: model, machine, the options, then the job fields."""
     _, *options, _ = inspect.signature(function, eval_str=True).parameters.values()
     bounds = _BOUNDS["every"] | _BOUNDS.get(function.__name__, {})
+    # parameters in the table get its help text and bounds
+    for place, each in enumerate(options):
+        if each.name in bounds:
+            kind: Any = each.annotation
+            option = Option(**bounds[each.name])
+            options[place] = each.replace(annotation=Annotated[kind, option])
     hints, new = typing.get_type_hints(JobFields), inspect.Parameter
     places = {"model": str | Model, "machine": str | Machine}
     return inspect.Signature(
         [
             *(new(name, new.POSITIONAL_OR_KEYWORD, annotation=a) for name, a in places.items()),
-            *(each.replace(annotation=_with_bounds(each, bounds)) for each in options),
+            *options,
             *(
                 new(name, new.KEYWORD_ONLY, annotation=hints[name], default=default)
                 for name, default in _DEFAULTS.items()
@@ -130,14 +136,6 @@ def _public_signature(function: Callable[..., Findings]) -> inspect.Signature:
         ],
         return_annotation=Answer,
     )
-
-
-def _with_bounds(parameter: inspect.Parameter, bounds: Mapping[str, Any]) -> Any:
-    """Return a parameter's type, annotated with help text and bounds if the table has them."""
-    kind = parameter.annotation
-    if parameter.name not in bounds:
-        return kind
-    return Annotated[kind, Option(**bounds[parameter.name])]
 
 
 def _refuse(name: str, signature: inspect.Signature, question_name: str) -> typing.NoReturn:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 
 from planner.choose.planning import estimate_job, job_of_layout
 from planner.choose.preferences import preferences
@@ -25,7 +24,15 @@ def best_micro_batch(
     Tried: powers of two that divide the sequences of a replica; if none fits, the one that takes
     the least memory. Layouts without a legal micro-batch are returned as they are.
     """
-    estimates = list(_estimates(model, machine, layout, workload, framework))
+    estimates: list[Estimate] = []
+    per_replica, size = layout.micro_batch * layout.grad_accumulation, 1
+    while per_replica % size == 0:
+        accumulation = per_replica // size
+        candidate = layout.replaced(micro_batch=size, grad_accumulation=accumulation)
+        job = job_of_layout(model, machine, candidate, workload, framework, Experience())
+        with contextlib.suppress(LayoutError):
+            estimates.append(estimate_job(job, candidate))
+        size *= 2
     return min(estimates, key=_rank).layout if estimates else layout
 
 
@@ -34,17 +41,3 @@ def _rank(estimate: Estimate) -> tuple[bool, bool, float, int]:
     is_risky = estimate.out_of_memory_probability > preferences().risk
     cost = estimate.step_time_s if estimate.fits else estimate.memory_bytes["total"]
     return not estimate.fits, is_risky, round(cost, 9), estimate.layout.micro_batch
-
-
-def _estimates(
-    model: Model, machine: Machine, layout: Layout, workload: Workload, framework: Framework | None
-) -> Iterator[Estimate]:
-    """Estimate every legal micro-batch."""
-    per_replica, size = layout.micro_batch * layout.grad_accumulation, 1
-    while per_replica % size == 0:
-        accumulation = per_replica // size
-        candidate = layout.replaced(micro_batch=size, grad_accumulation=accumulation)
-        job = job_of_layout(model, machine, candidate, workload, framework, Experience())
-        with contextlib.suppress(LayoutError):
-            yield estimate_job(job, candidate)
-        size *= 2

@@ -203,20 +203,13 @@ class Plan(Tabular[PlanTable]):
         """The plan as plain data."""
         ranked = [estimate_dict(e) for e in self.ranked]
         return {
-            "model": self.model,
-            "num_params": self.num_params,
-            "machine": self.machine,
-            "nodes": self.nodes,
-            "num_devices": self.num_devices,
-            "device_memory_bytes": self.device_memory_bytes,
+            **{name: getattr(self, name) for name in _PLAIN},
             "workload": self.workload.model_dump(mode="json"),
             "fits": self.fits,
             "recommended": estimate_dict(self.recommended) if self.recommended else None,
             "best": ranked[0] if ranked else None,
             "node_hours": self.node_hours(self.recommended) if self.recommended else None,
             "duration_s": self.duration_s(self.recommended) if self.recommended else None,
-            "num_candidates": self.num_candidates,
-            "num_estimated": self.num_estimated,
             "training": self.training.as_dict() if self.training else None,
             "ranked": ranked,
             "strategies": [
@@ -232,9 +225,6 @@ class Plan(Tabular[PlanTable]):
             "alternatives": list(map(_advice_dict, self.alternatives)),
             "reason": self.reason,
             "reasons": list(self.reasons),
-            "files_note": self.files_note,
-            "scale_note": self.scale_note,
-            "queued": self.queued,
             "queues": [queue.model_dump(mode="json") for queue in self.queues],
         }
 

@@ -85,14 +85,11 @@ def plan_job(job: JobSpec, top: int = TOP) -> Plan:
 def plan_with_candidates(job: JobSpec, top: int = TOP) -> tuple[Plan, list[Candidates]]:
     """Plan a job; also return the candidates that its plan was chosen from."""
     scope = SearchScope(near_factor=1 + job.tolerance, top=top)
-    job, result, alternatives = search_headline(job, scope)
-    candidates = result.by_framework
+    job, candidates, alternatives = search_headline(job, scope)
     scenarios = {name: part.scenario for name, part in candidates.items()}
     best = recommend(candidates.values(), job.tolerance)
     ranked = tuple(rank_layouts(candidates.values(), top))
-    verdicts = judge_strategies(
-        candidates, scenarios, job.nodes, bool(job.frameworks), job.tolerance
-    )
+    verdicts = judge_strategies(job, candidates)
     queues = job.machine.scheduler.queues
     plan = Plan(
         model=job.model.name,
@@ -107,8 +104,8 @@ def plan_with_candidates(job: JobSpec, top: int = TOP) -> tuple[Plan, list[Candi
         ranked=ranked,
         recommended=best,
         strategies=tuple(verdicts),
-        dropped=_dropped(result),
-        notes=_notes(job, scenarios, result, best, verdicts, ranked),
+        dropped=_dropped(candidates),
+        notes=_notes(job, scenarios, candidates, best, verdicts, ranked),
         alternatives=alternatives,
         reasons=reasons_against(scenarios, ranked, best),
         files_note=faster_without_files(job, best),
@@ -122,10 +119,9 @@ def plan_with_candidates(job: JobSpec, top: int = TOP) -> tuple[Plan, list[Candi
     return plan, list(candidates.values())
 
 
-def _dropped(result: JobCandidates) -> tuple[Dropped, ...]:
-    """Rejected candidates by reason, most frequent first."""
+def _dropped(candidates: JobCandidates) -> tuple[Dropped, ...]:
     counts: Counter[str] = Counter()
-    for part in result.by_framework.values():
+    for part in candidates.values():
         counts.update(part.dropped)
     return tuple(Dropped(*item) for item in sorted(counts.items(), key=lambda i: (-i[1], i)))
 
@@ -133,13 +129,11 @@ def _dropped(result: JobCandidates) -> tuple[Dropped, ...]:
 def _notes(
     job: JobSpec,
     scenarios: Mapping[str, Scenario],
-    result: JobCandidates,
+    candidates: JobCandidates,
     best: Estimate | None,
     verdicts: Sequence[Verdict],
     ranked: Sequence[Estimate],
 ) -> tuple[str, ...]:
-    """Notes of a plan, one sentence or more each."""
-    candidates = result.by_framework
     return (
         *plan_notes(tuple(scenarios.values()), job.nodes, best, verdicts),
         *switch_notes(candidates, best),

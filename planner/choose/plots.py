@@ -64,7 +64,7 @@ def layout_space(
     job = JobSpec(
         model, machine, nodes=nodes, workload=workload, frameworks=frameworks, experience=experience
     )
-    candidates = search_job(job, SearchScope(sys.maxsize)).by_framework
+    candidates = search_job(job, SearchScope(sys.maxsize))
     return space_of(list(candidates.values()))
 
 
@@ -97,8 +97,6 @@ def space_of(candidates: Sequence[Candidates], tolerance: float | None = None) -
 
 
 class _Table:
-    """The layouts of all frameworks as columns."""
-
     def __init__(self, parts: Sequence[Candidates]) -> None:
         self.parts = parts
         self._starts = np.cumsum([0, *(len(part.footprints) for part in parts)])
@@ -129,7 +127,6 @@ class _Table:
 
 
 def _front(table: _Table) -> Int:
-    """Rows of the Pareto front of memory and step time among layouts that fit."""
     order = np.lexsort((table.time_s, table.memory_bytes))
     order = order[table.fits[order]]
     time_s = table.time_s[order]
@@ -138,7 +135,6 @@ def _front(table: _Table) -> Int:
 
 
 def _cells(table: _Table) -> Int:
-    """Rows of the best layout for each pair of tp and pp."""
     key = table.tp * (int(table.pp.max()) + 1) + table.pp
     # the fastest that fits first; if none fits, the smallest
     figure = np.where(table.fits, table.time_s, table.memory_bytes)
@@ -204,19 +200,14 @@ class SimulatedStep:
         return cls(timeline, timeline.num_micro_batches, timeline.makespan_s)
 
     @functools.cached_property
-    def simulated_s(self) -> float:
-        """Length of the timeline [s]."""
-        return self.timeline.makespan_s
-
-    @functools.cached_property
     def middle_s(self) -> float:
         """Instant of the timeline where the difference to the estimate is inserted [s]."""
         return self.timeline.passes_s / 2
 
     def instant_s(self, time_s: float) -> float:
         """Map an instant of the timeline to the estimated step [s]."""
-        difference_s = self.step_s - self.simulated_s
-        return time_s if time_s <= self.middle_s else time_s + difference_s
+        added_s = self.step_s - self.timeline.makespan_s if time_s > self.middle_s else 0.0
+        return time_s + added_s
 
     @functools.cached_property
     def idle_s(self) -> float:

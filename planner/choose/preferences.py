@@ -211,7 +211,6 @@ def _overridden(
 
 
 def _values(tables: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """Flatten nested tables to numbers by dotted name."""
     values: dict[str, float] = {}
     for name, table in tables.items():
         if "value" in table:

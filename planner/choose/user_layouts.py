@@ -14,7 +14,7 @@ from planner.cost.scenario.experience import Experience
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.configurations.configuration import WIDTH_SQUARED, Changes, Configuration
 from planner.describe.framework.framework import Framework
-from planner.describe.layout import V_SHAPED, Layout
+from planner.describe.layout import Layout, with_schedule
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
@@ -56,7 +56,7 @@ def complete_layout(
     notes = [*files.notes, *override_notes, *_delegation_notes(files, values)]
     fields = {key: value for key, value in values.items() if key in Layout.model_fields}
     fields = _with_degrees(fields, files, machine, nodes, values)
-    shape = Layout.described(_with_schedule(_with_micro_batches(fields, values, files)))
+    shape = Layout.described(with_schedule(_with_micro_batches(fields, values, files)))
     own_length = model.default_sequence_length
     if "sequence_length" not in values and files.files:
         notes.append(f"sequence length {own_length}, the model's own")
@@ -143,7 +143,6 @@ def _check_world(
 
 
 def _dp_of_batch(values: Fields, files: Configuration) -> int:
-    """Derive dp from global batch, micro-batch and gradient accumulation."""
     sizes = [values.get(key) for key in ("global_batch", "micro_batch", "grad_accumulation")]
     if None in sizes:
         raise LayoutError(f"{files.name} does not state the number of ranks; give the nodes")
@@ -156,7 +155,6 @@ def _dp_of_batch(values: Fields, files: Configuration) -> int:
 def _sharding_group(
     fields: Fields, files: Configuration, machine: Machine, dp: int
 ) -> dict[str, int]:
-    """Derive the hybrid sharding group from the node size or the number of replicas."""
     if "dp_shard" in fields:
         return {}
     if files.shards_per_node:
@@ -186,7 +184,6 @@ def _with_micro_batches(fields: Fields, values: Fields, files: Configuration) ->
 
 
 def _micro_batch(files: Configuration, batch: int | None, passes: int | None, dp: int) -> int:
-    """Derive the micro-batch from global batch, gradient accumulation and dp."""
     if batch is None or passes is None:
         raise LayoutError(f"{files.name} does not state the micro-batch; give it")
     micro, rest = divmod(batch, dp * max(passes, 1))
@@ -198,7 +195,6 @@ def _micro_batch(files: Configuration, batch: int | None, passes: int | None, dp
 def _batch_message(
     files: Configuration, batch: int, micro: int | None, passes: int | None, dp: int | None
 ) -> str:
-    """Explain that the global batch is not the product of its factors, with a remedy."""
     sizes = {"micro-batch": micro, "passes": passes, "dp": dp}
     product = " * ".join(f"{name} {size}" for name, size in sizes.items() if size is not None)
     remedy = "change the global batch or the micro-batch"
@@ -208,14 +204,6 @@ def _batch_message(
         remedy = f"change the nodes to get {dp_choice}, or change the global batch"
     multiple = "a multiple of " if None in sizes.values() else ""
     return f"{files.name}: the global batch {batch} is not {multiple}{product}; {remedy}"
-
-
-def _with_schedule(fields: Fields) -> Fields:
-    """Add the default pipeline schedule, or two chunks if the schedule is V-shaped."""
-    if fields.get("schedule") in V_SHAPED and fields.get("pp", 1) != 1:
-        return {"vpp": 2, **fields}
-    usual = "1f1b" if fields.get("vpp", 1) == 1 else "interleaved-1f1b"
-    return {"schedule": "none" if fields.get("pp", 1) == 1 else usual, **fields}
 
 
 def _shape_notes(files: Configuration, model: Model) -> list[str]:
@@ -287,7 +275,6 @@ def _changes_as_switches(
 def _with_changes(
     framework: Framework, changes: Changes, precision: str, model: Model
 ) -> tuple[Framework, list[str]]:
-    """Apply changed values to the framework, with a note for each."""
     tables, notes = framework.model_dump(), []
     states, prefix = framework.states(precision), framework.states_of(precision)
     for key, change in changes.items():

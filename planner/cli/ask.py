@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
@@ -64,7 +63,8 @@ def _command(question: Question[...]) -> Callable[..., int]:
     command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [job_options, *map(_option, options.values()), *outputs]
     )
-    return spread(command) if nodes else _without_nodes(spread(command))
+    # a question without it varies the nodes itself
+    return spread(command, left_out=() if nodes else ("nodes",))
 
 
 def _option(parameter: Parameter) -> inspect.Parameter:
@@ -82,17 +82,3 @@ def _option(parameter: Parameter) -> inspect.Parameter:
     if kind is not bool:
         kind = kind | None
     return keyword(name, Annotated[kind, option], None if parameter.repeats else parameter.default)
-
-
-def _without_nodes(command: Callable[..., int]) -> Callable[..., int]:
-    """Remove the option --nodes from a question that varies the nodes itself."""
-    signature = cast(Any, command).__signature__
-    options = {name: each for name, each in signature.parameters.items() if name != "nodes"}
-
-    @functools.wraps(command)
-    def called(**values: Any) -> int:
-        return command(nodes=None, **values)
-
-    called.__signature__ = signature.replace(parameters=list(options.values()))  # type: ignore[attr-defined]
-    called.__annotations__ = {name: each.annotation for name, each in options.items()}
-    return called

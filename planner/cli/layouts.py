@@ -127,7 +127,6 @@ def estimate_command(
 
 
 def _print_link(options: LayoutOptions, machine: Machine, answer: Estimate) -> None:
-    """Print the explorer's address of a layout, unless it was read from files."""
     from planner.show.job_texts import address, pack_layout
     from planner.show.terminal import console, print_link
 
@@ -141,7 +140,6 @@ def _print_link(options: LayoutOptions, machine: Machine, answer: Estimate) -> N
 def _training(
     scenario: Scenario, answer: Estimate, tokens: float | None, options: TrainingOptions
 ) -> WholeTraining | None:
-    """Estimate the whole training on the layout; None without a number of tokens."""
     from planner.describe.training.training_run import Training
     from planner.training.campaign import whole_training
 

@@ -139,14 +139,6 @@ def _plain(message: str) -> str:
     return message
 
 
-def _command_path(context: Any) -> str:
-    words: list[str] = []
-    while context is not None and context.parent is not None:
-        words.insert(0, context.info_name)
-        context = context.parent
-    return " ".join(["planner", *words])
-
-
 def main(arguments: list[str] | None = None, *, owns_signals: bool = False) -> NoReturn:
     """Run the command line and exit; no traceback reaches a user."""
     try:
@@ -173,7 +165,8 @@ def main(arguments: list[str] | None = None, *, owns_signals: bool = False) -> N
             if message.startswith("Usage:"):  # a command group without a command
                 print(message, file=sys.stderr)
                 sys.exit(WRONG_USE)
-            command = _command_path(getattr(error, "ctx", None))
+            context = getattr(error, "ctx", None)
+            command = context.command_path if context else "planner"
             _fail(f"{shorten(_plain(message), _LONGEST)} (`{command} --help` shows the options)")
         if os.environ.get("PLANNER_DEBUG"):
             raise

@@ -13,7 +13,7 @@ Megatron-LM and in torchtitan's mesh.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -200,7 +200,6 @@ class Layout(Sharding, Chunks, Description):
     @field_validator("schedule", mode="before")
     @classmethod
     def _read_schedule(cls, schedule: Any) -> Any:
-        """Read the short name of Megatron's interleaved schedule, in any case."""
         name = _hyphenated(schedule)
         return "interleaved-1f1b" if name == "interleaved" else name
 
@@ -319,6 +318,15 @@ class Layout(Sharding, Chunks, Description):
             if (value := getattr(self, name)) != type(self).model_fields[name].default:
                 parts.append(f"{name.partition('_')[0]}{value}")
         return " ".join(parts)
+
+
+def with_schedule(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the usual pipeline schedule, or two chunks if the stated schedule is V-shaped."""
+    if fields.get("pp", 1) == 1:
+        return {"schedule": "none", **fields}
+    if fields.get("schedule") in V_SHAPED:
+        return {"vpp": 2, **fields}
+    return {"schedule": "1f1b" if fields.get("vpp", 1) == 1 else "interleaved-1f1b", **fields}
 
 
 def parse_split(text: str) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from planner.cost.scenario import Scenario
 from planner.describe.catalogue import load_machine, load_model, names
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
-from planner.describe.machine import Machine
+from planner.describe.machine import Launch, Machine
 from planner.describe.machine.variants import take_devices
 from planner.describe.model.huggingface.hub import is_from_hub
 from planner.describe.model.model import Model
@@ -23,6 +23,9 @@ CHECKPOINTS = "checkpoints"
 
 FINISHED = "finished"
 """Marker file that a job writes next to its script after the last step."""
+
+
+_STANDARD = Launch(source="not stated in the profile; standard options are used")
 
 
 def slug(text: str, limit: int = 40) -> str:
@@ -71,6 +74,11 @@ class BatchJob:
     def layout(self) -> Layout:
         """The layout."""
         return self.estimate.layout
+
+    @property
+    def launch(self) -> Launch:
+        """How the machine's site launches jobs, as its profile states it."""
+        return self.machine.scheduler.launch or _STANDARD
 
     @property
     def ranks_per_node(self) -> int:

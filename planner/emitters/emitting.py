@@ -18,7 +18,7 @@ from planner.errors import EmitError, shorten
 
 def emit(
     plan: Plan,
-    rank: int | None = None,
+    rank: int | Estimate | None = None,
     *,
     model: Model | None = None,
     machine: Machine | None = None,
@@ -30,44 +30,24 @@ def emit(
 ) -> dict[str, str]:
     """Return files (name to text) that run a plan's recommended layout, or its `rank`-th.
 
+    `rank` may also be an estimate of the plan's job.
+
     >>> import planner
     >>> workload = planner.Workload(sequence_length=1024, global_batch=64)
     >>> answer = planner.plan("gpt2", "polaris", nodes=1, workload=workload, frameworks=["ddp"])
     >>> sorted(planner.emit(answer))
     ['README.md', 'job.sh', 'layout.json', 'nanogpt.args', 'rank.sh', 'submit.sh']
     """
-    _check_whole("rank", rank)
-    return emit_estimate(
-        plan,
-        plan.ranked_at(rank),
-        model=model,
-        machine=machine,
-        framework=framework,
-        steps=steps,
-        queue=queue,
-        account=account,
-        benchmark=benchmark,
-    )
-
-
-def emit_estimate(
-    plan: Plan,
-    estimate: Estimate,
-    *,
-    model: Model | None = None,
-    machine: Machine | None = None,
-    framework: Framework | None = None,
-    steps: int | None = None,
-    queue: str = "",
-    account: str = "",
-    benchmark: bool = False,
-) -> dict[str, str]:
-    """Return files that run one estimate of a plan; other arguments as for `emit`."""
     # imported late: most plans write no files
     from planner.emitters.batch_job import BatchJob
     from planner.emitters.files import files_of
     from planner.training.job_slot import planned_steps
 
+    if isinstance(rank, Estimate):
+        estimate = rank
+    else:
+        _check_whole("rank", rank)
+        estimate = plan.ranked_at(rank)
     _check_whole("steps", steps)
     if steps is not None and steps < 1:
         raise EmitError(f"steps = {steps} must be at least 1; give a positive number")

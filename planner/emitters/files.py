@@ -14,7 +14,7 @@ from planner.describe.workload import LoraTarget
 from planner.emitters.batch_job import CHECKPOINTS, FINISHED, BatchJob, slug
 from planner.emitters.limits import TORCH_DTYPES, not_expressible
 from planner.emitters.recipe import OWN_PROGRAM, File, Page, Recipe
-from planner.emitters.registry import writer_of
+from planner.emitters.registry import recipe_of
 from planner.emitters.scripts.job_script import benchmark_files, job_files
 from planner.emitters.scripts.systems import SYSTEMS
 from planner.emitters.text import render
@@ -24,7 +24,7 @@ from planner.training.job_slot import Slot, walltime_text
 
 def files_of(job: BatchJob) -> dict[str, str]:
     """Write all files of a job: name to text, sorted by name."""
-    recipe = _with_own_program(job, writer_of(job.framework)(job))
+    recipe = _with_own_program(job, recipe_of(job))
     slot = job.slot
     files = [*recipe.files, *job_files(job, recipe, slot), _layout(job)]
     if job.benchmark:
@@ -79,7 +79,7 @@ def _layout(job: BatchJob) -> File:
 
 
 def _readme(job: BatchJob, recipe: Recipe, slot: Slot, files: Iterable[File]) -> str:
-    estimate, launch = job.estimate, job.machine.scheduler.launch
+    estimate, launch = job.estimate, job.launch
     variables, kind = _variables(job, recipe), job.machine.scheduler.kind
     words = [f"{name}=..." for name in variables]
     words += [f"PROGRAM={recipe.default_program}"] if recipe.default_program else []
@@ -105,18 +105,16 @@ def _readme(job: BatchJob, recipe: Recipe, slot: Slot, files: Iterable[File]) ->
             "memory of that rank": estimate.memory_bytes,
             "host memory of a node": estimate.host_memory_bytes,
         },
-        notes=[*recipe.notes, *(launch.notes if launch is not None else ())],
-        source=launch.source
-        if launch is not None
-        else "not stated in the profile; standard options are used",
+        notes=[*recipe.notes, *launch.notes],
+        source=launch.source,
         **_queue(job, slot),
     )
 
 
 def _variables(job: BatchJob, recipe: Recipe) -> dict[str, str]:
-    kind, launch = job.machine.scheduler.kind, job.machine.scheduler.launch
+    kind = job.machine.scheduler.kind
     required = SYSTEMS[kind].variables
-    if not required and kind != "none" and launch is not None and launch.account:
+    if not required and kind != "none" and job.launch.account:
         required = {"PROJECT": "the account that pays for the job"}
     if job.account:
         required = {name: text for name, text in required.items() if name != "PROJECT"}
@@ -127,7 +125,6 @@ def _queue(job: BatchJob, slot: Slot) -> dict[str, Any]:
     """Values for the README: the queue, queues with longer limits, and assumed numbers."""
     scheduler, cores, queue = job.machine.scheduler, job.machine.node.num_cores, slot.queue
     requests_cpus = scheduler.kind not in ("none", "pbs")
-    unknown = scheduler.launch is None or scheduler.launch.cpus is None
     return {
         "queue": _plain(queue.name) if queue is not None else None,
         "longer": [
@@ -137,7 +134,7 @@ def _queue(job: BatchJob, slot: Slot) -> dict[str, Any]:
         ],
         "limits_are_assumed": scheduler.kind_of_limits == "assumed",
         "assumed_cpus": f"{cores.value:.0f}"
-        * (requests_cpus and unknown and cores.kind == "assumed"),
+        * (requests_cpus and job.launch.cpus is None and cores.kind == "assumed"),
     }
 
 

@@ -5,46 +5,31 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from types import ModuleType
 
-from planner.describe.framework.framework import Framework
 from planner.emitters import recipes as folder
 from planner.emitters.batch_job import BatchJob
-from planner.emitters.limits import ExpressibleLayouts, check_job
+from planner.emitters.limits import check_job
 from planner.emitters.recipe import Recipe, switched_on
 from planner.errors import EmitError, shorten
-
-
-@dataclass(frozen=True, slots=True)
-class Writer:
-    """The `recipe` and `EXPRESSIBLE` of a recipe module."""
-
-    recipe: Callable[[BatchJob], Recipe]
-    expressible: ExpressibleLayouts
-
-    def __call__(self, job: BatchJob) -> Recipe:
-        check_job(job, self.expressible)
-        return switched_on(self.recipe(job), job.framework)
-
 
 NO_FILES = "none"
 """The `configuration` of a framework that is described for comparison only."""
 
 
 @functools.cache
-def recipes() -> Mapping[str, Writer]:
-    """Load all recipes by name."""
-    modules = {
+def recipes() -> Mapping[str, ModuleType]:
+    """Load all recipes by name: modules with a function `recipe` and `EXPRESSIBLE`."""
+    return {
         module.name: importlib.import_module(f"{folder.__name__}.{module.name}")
         for module in pkgutil.iter_modules(folder.__path__)
     }
-    return {name: Writer(module.recipe, module.EXPRESSIBLE) for name, module in modules.items()}
 
 
-def writer_of(framework: Framework) -> Writer:
-    """Get the writer of a framework's files; raises EmitError if it names no recipe."""
-    name = framework.configuration
+def recipe_of(job: BatchJob) -> Recipe:
+    """Get the recipe of a job's framework; raises EmitError if there is none for the job."""
+    framework, name = job.framework, job.framework.configuration
     if name == NO_FILES:
         raise EmitError(
             f"no files are written for {shorten(framework.name)}, which is described for "
@@ -56,4 +41,5 @@ def writer_of(framework: Framework) -> Writer:
             f"configuration = {shorten(name)!r} of {shorten(framework.name)} names no recipe; "
             f"use one of {', '.join(recipes())}, or {NO_FILES}"
         )
-    return recipes()[name]
+    check_job(job, recipes()[name].EXPRESSIBLE)
+    return switched_on(recipes()[name].recipe(job), framework)

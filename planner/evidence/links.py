@@ -75,7 +75,6 @@ def _evidence(machine: Machine, counts: Sequence[int], path: Path) -> str:
 
 
 def _ring_collectives(rows: Sequence[Measured]) -> list[Measured]:
-    """Select large ring collectives, which show link rates."""
     return [row for row in rows if row.operation in _RING and row.size_bytes >= _LARGE]
 
 

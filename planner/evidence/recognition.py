@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import tempfile
 from collections.abc import Mapping
@@ -17,8 +16,8 @@ from planner.describe.files import parse_toml
 from planner.errors import CatalogueError, PlannerError, shorten_path
 from planner.evidence.logs.log_files import read_log
 from planner.evidence.logs.scalars import is_table
-from planner.evidence.logs.steps import LogError, NoStepLineError, RunLog
-from planner.evidence.runs.run_files import COMPARED, is_table_of_runs
+from planner.evidence.logs.steps import LogError, NoStepLineError
+from planner.evidence.runs.run_files import COMPARED, decoded, is_table_of_runs
 
 LARGEST_TEXT = 5_000_000
 """Largest table of runs [B]."""
@@ -68,12 +67,11 @@ def recognise(data: bytes, name: str, columns: Mapping[str, str] | None = None) 
     if text is not None and not columns and (described := _described(text, name)):
         return described
     try:
-        log = _log(data, name, columns)
+        return _log(data, name, columns)
     except NoStepLineError:
         if name.endswith(".toml"):
             parse_toml(text or "", name)  # says which line is malformed
         raise CatalogueError(f"{name} is nothing that is read here; give {_SUPPORTED}") from None
-    return Recognised(name, "log", f"{log.title} log, {log.num_steps:,} steps", log)
 
 
 def _safe(name: str) -> str:
@@ -82,22 +80,16 @@ def _safe(name: str) -> str:
 
 def _text(data: bytes) -> str | None:
     """Decode a text; None for a binary file."""
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return data.decode("utf-16", errors="replace")
-    if b"\0" in data[:_PROBE] or data[:2] == b"\x1f\x8b":
-        return None
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        return data.decode("cp1252", errors="replace")
+    is_wide = data[:2] in (b"\xff\xfe", b"\xfe\xff")
+    is_binary = b"\0" in data[:_PROBE] or data[:2] == b"\x1f\x8b"
+    return None if is_binary and not is_wide else decoded(data)
 
 
 def _runs(text: str, name: str, first: str, columns: Mapping[str, str] | None) -> Recognised:
     names = {cell.strip().strip('"').lower() for cell in re.split("[,;\t]", first)}
     counters = sorted(names & _COUNTERS)
     if counters and names.isdisjoint({"model", "n_layers"}):
-        log = _log(text.encode(), name, columns)
-        return Recognised(name, "log", f"{log.title} log, {log.num_steps:,} steps", log)
+        return _log(text.encode(), name, columns)
     if counters:
         raise CatalogueError(
             f"{name} has a column {counters[0]!r} of a log and one of a table of runs; drop one: "
@@ -117,10 +109,8 @@ def _described(text: str, name: str) -> Recognised | None:
     if len(text) > (_LARGEST_MODEL if starts_object else MAX_BYTES):
         return None
     document = Document(name, text)
-    if starts_object and '"traceEvents"' in text[:_PROBE]:
-        return None
-    if starts_object and _is_object(text.lstrip().split("\n", 1)[0]) and "\n{" in text:
-        return None  # JSON lines
+    if starts_object and ('"traceEvents"' in text[:_PROBE] or is_table(text)):
+        return None  # a profile, or JSON lines
     keys = set(document.tables)
     if keys >= COMPARED:
         return Recognised(name, "comparison", "result of a comparison", dict(document.tables))
@@ -144,14 +134,7 @@ def _marks(kind: str, keys: set[str], is_json: bool) -> set[str]:
     return _KEYS[kind] if keys >= _KEYS[kind] else set()
 
 
-def _is_object(line: str) -> bool:
-    try:
-        return isinstance(json.loads(line), dict)
-    except (ValueError, RecursionError):
-        return False
-
-
-def _log(data: bytes, name: str, columns: Mapping[str, str] | None) -> RunLog:
+def _log(data: bytes, name: str, columns: Mapping[str, str] | None) -> Recognised:
     """Read a log of any known format; its messages name the file as the user does."""
     is_events = "tfevents" in name or b"brain.Event:" in data[:_PROBE]
     # readers of profiles and event files need a file on disk
@@ -159,8 +142,9 @@ def _log(data: bytes, name: str, columns: Mapping[str, str] | None) -> RunLog:
         path = Path(folder) / ("tfevents" if is_events else "log")
         path.write_bytes(data)
         try:
-            return replace(read_log(path, columns), source=name)
+            log = replace(read_log(path, columns), source=name)
         except PlannerError as error:
             error.plain = error.plain.replace(shorten_path(path), name)
             error.args = (error.plain,)
             raise
+    return Recognised(name, "log", f"{log.title} log, {log.num_steps:,} steps", log)

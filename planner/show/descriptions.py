@@ -219,7 +219,6 @@ def efficiency_records(machine: Machine) -> Iterator[Record]:
 
 
 def _system_lines(machine: Machine) -> Iterator[str]:
-    """Yield a line for every network, file system and queue of a machine."""
     for network in machine.all_networks if machine.networks else ():
         users = " and ".join(network.frameworks)
         users = users or ("all other jobs" if network is machine.network else "only with --network")

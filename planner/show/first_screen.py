@@ -160,7 +160,6 @@ def fit_of(verdict: Verdict) -> str:
 
 
 def _brief_reason(plan: Plan, verdict: Verdict) -> str:
-    """Say in a few words why a strategy does not fit, or why it is not recommended."""
     estimate, best = verdict.estimate, plan.recommended
     if estimate is None:
         return re.split("[;,(]", verdict.why.removeprefix("no legal layout: "))[0].strip()

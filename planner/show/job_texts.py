@@ -43,7 +43,6 @@ def command(start: str, job: JobDescription, **options: Any) -> str:
 
 
 def _option(name: str, value: Any) -> Iterator[str]:
-    """Yield the words of one option."""
     flag = f"--{_OPTIONS.get(name, name).replace('_', '-')}"
     for each in value if name in _REPEATED else (value,):
         yield from (flag,) if each is True else (flag, word_of(each))

@@ -290,7 +290,6 @@ def _memory_table(groups: Sequence[Group], group_title: str) -> Table:
 
 
 def _worst(scores: Sequence[Score]) -> list[Score]:
-    """Return the scores with the largest errors."""
 
     def ratio(score: Score) -> float:
         quotient = score.estimate.step_time_s / (score.run.step_time_s or 1.0)
@@ -303,6 +302,11 @@ def _worst(scores: Sequence[Score]) -> list[Score]:
 def worst_table(scores: Sequence[Score]) -> Table:
     """Return the runs with the largest errors of the step time, the worst first."""
     worst = _worst(scores)
+    return runs_table(worst, f"The {len(worst)} worst rows")
+
+
+def runs_table(scores: Sequence[Score], title: str = "") -> Table:
+    """Return measured runs with their estimates."""
     columns = (
         Column("row", "row", min_width=12),
         Column("model", "model"),
@@ -319,14 +323,14 @@ def worst_table(scores: Sequence[Score]) -> Table:
             "model": shorten(score.run.model.name, 24),
             "machine": score.run.machine_label,
             "layout": str(score.run.layout),
-            "measured_s": score.run.step_time_s or 0.0,
+            "measured_s": score.run.step_time_s,
             "estimated_s": score.estimate.step_time_s,
             "error": score.error,
             "memory_bytes": score.estimated_memory_bytes,
         }
-        for score in worst
+        for score in scores
     )
-    return Table(tuple(records), f"The {len(worst)} worst rows", columns)
+    return Table(tuple(records), title, columns)
 
 
 def _refused_table(backtest: Backtest) -> Table:

@@ -13,7 +13,7 @@ from planner.cost.estimate import Estimate
 from planner.evidence.learning import Learned
 from planner.show import answers, descriptions, training, words
 from planner.show.first_screen import alternatives_table
-from planner.show.measured_runs import corrected
+from planner.show.measured_runs import corrected, runs_table
 from planner.show.plan_report import estimate_tables, ranked_table, strategies_table
 from planner.sweeps import Swept
 from planner.tables import Block, Column, Line, Notes, Record, Table, page
@@ -69,28 +69,10 @@ def sweep_page(swept: Swept) -> list[Block]:
 @page.register
 def learned_page(learned: Learned) -> list[Block]:
     """Return every measured run with its estimate."""
-    columns = (
-        *(Column(name, name) for name in ("run", "model", "machine", "layout")),
-        Column("measured_s", "measured", format_seconds),
-        Column("estimated_s", "estimated", format_seconds),
-        Column("error", "error", lambda error: f"{100 * error:+.0f} %"),
-    )
     refused = tuple(f"{run.row_id}: {run.reason}" for run in learned.refused)
-    records = (
-        {
-            "run": score.run.row_id,
-            "model": score.run.model.name,
-            "machine": score.run.machine.name,
-            "layout": str(score.run.layout),
-            "measured_s": score.run.step_time_s or None,
-            "estimated_s": score.estimate.step_time_s,
-            "error": score.error,
-        }
-        for score in learned.scores
-    )
     return [
         Line(f"Estimates are {corrected(learned)}."),
-        Table(tuple(records), columns=columns),
+        runs_table(learned.scores),
         Notes(refused, f"{counted(len(refused), 'run')} not used"),
     ]
 
@@ -111,7 +93,6 @@ def simulation_page(simulation: Simulation) -> list[Block]:
 
 
 def _sentences(simulation: Simulation) -> Iterator[str]:
-    """Describe the simulated step, its length, and its critical path."""
     layout, step_s = simulation.estimate.layout, simulation.makespan_s
     yield f"{layout} [{simulation.estimate.framework}]: {_length(simulation)}"
     yield f"{len(simulation.events):,} events on {counted(layout.pp, 'stage')}"

@@ -62,7 +62,6 @@ def ranked_table(plan: Plan) -> Table:
 
 
 def _slowest(estimate: Estimate, count: int = 3) -> str:
-    """Name the longest parts of a step with their shares."""
     total = estimate.step_time_s
     parts = sorted(estimate.step_time_parts_s.items(), key=lambda item: -item[1])[:count]
     return ", ".join(
@@ -116,7 +115,6 @@ def estimate_tables(
 
 
 def _parts(title: str, parts: Mapping[str, float], text: Callable[[float], str]) -> Table:
-    """Return parts with their shares, and their sum."""
     total = parts.get("total") or sum(parts.values())
     records = tuple(
         {"part": part(name).label, "size": size, "share": size / total}
@@ -172,7 +170,6 @@ def _show_explanation(plan: Plan, out: Console) -> None:
 
 
 def _reason(record: Record) -> str:
-    """Format a strategy's layout, why it fits or not, and its cheapest fix."""
     layout = f"{record['layout']}: " if record["layout"] else ""
     return f"{layout}{record['why']}" + (f". Fix: {record['fix']}" if record["fix"] else "")
 

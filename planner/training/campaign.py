@@ -152,8 +152,7 @@ class _Campaign:
     @cached_property
     def jobs(self) -> Jobs:
         total, interval = self.losses.total_s, self.losses.interval_s
-        start_s = self.start_s + self.staging_s
-        return consecutive_jobs(total, self.wall_s, start_s, interval, self.checkpoint.blocking_s)
+        return consecutive_jobs(total, self.wall_s, self.start_s + self.staging_s, interval)
 
     @cached_property
     def power(self) -> NodePower | None:

@@ -91,7 +91,6 @@ def slot_of(run: Run) -> Slot:
 
 
 def _save_every(run: Run, steps: int) -> int:
-    """Steps between checkpoints: a tenth of a job's steps, at most an hour of steps."""
     return max(int(min(steps / _SAVES, _SAVE_S / run.step_s)), 1)
 
 

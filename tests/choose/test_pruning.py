@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
+from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.planning import plan
 from planner.choose.search import Candidates, SearchScope, enumerate_layouts, search
 from planner.choose.search.recommendation import rank_layouts, recommend
 from planner.choose.verdicts.strategy_verdicts import judge_strategies
 from planner.cost.estimate import Estimate
-from planner.describe.catalogue import load_machine, load_model
 from planner.describe.workload import Workload
 from tests import descriptions
 from tests.descriptions import searched
@@ -30,11 +30,11 @@ JOBS = {
 }
 
 
-def found_of(name: str, few: int) -> tuple[dict[str, Candidates], int]:
+def found_of(name: str, few: int) -> tuple[dict[str, Candidates], JobSpec]:
     model, machine, nodes, tokens, batch = JOBS[name]
-    job = Workload(sequence_length=tokens, global_batch=batch)
-    found = searched(load_model(model), load_machine(machine), nodes, job, scope=SearchScope(few))
-    return found, nodes
+    workload = Workload(sequence_length=tokens, global_batch=batch)
+    job = JobSpec(model, machine, nodes=nodes, workload=workload)
+    return searched(job.model, job.machine, nodes, workload, scope=SearchScope(few)), job
 
 
 def said(one: Estimate | None) -> tuple[str, str] | None:
@@ -44,16 +44,11 @@ def said(one: Estimate | None) -> tuple[str, str] | None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", JOBS)
 def test_bounds_change_no_answer(name: str) -> None:
-    (all_found, nodes), (found, _) = found_of(name, sys.maxsize), found_of(name, 0)
+    (all_found, job), (found, _) = found_of(name, sys.maxsize), found_of(name, 0)
     assert said(recommend(found.values())) == said(recommend(all_found.values()))
     listed = [said(one) for one in rank_layouts(found.values(), 20)]
     assert listed == [said(one) for one in rank_layouts(all_found.values(), 20)]
-    scenarios = {key: part.scenario for key, part in found.items()}
-    fates = zip(
-        judge_strategies(found, scenarios, nodes),
-        judge_strategies(all_found, scenarios, nodes),
-        strict=True,
-    )
+    fates = zip(judge_strategies(job, found), judge_strategies(job, all_found), strict=True)
     for mine, theirs in fates:
         assert (mine.name, mine.fits) == (theirs.name, theirs.fits)
         if mine.fits:

@@ -10,7 +10,7 @@ from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
-from planner.emitters import emit_estimate
+from planner.emitters import emit
 
 Files = dict[str, str]
 
@@ -37,7 +37,7 @@ def files_of(
     runs = framework if isinstance(framework, Framework) else load_framework(framework)
     found = planner.estimate(described, place, layout, workload=job, framework=runs)
     plan = plan_of(described.name, place.name, nodes, job)
-    return emit_estimate(
+    return emit(
         plan,
         found,
         model=described,

@@ -24,7 +24,7 @@ from planner.describe.catalogue import folder, load_framework, load_machine, loa
 from planner.describe.configurations.reading import read_configuration
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
-from planner.emitters import emit_estimate
+from planner.emitters import emit
 from planner.emitters.folder import write_folder, zip_bytes
 from planner.errors import EmitError
 from planner.evidence.logs.log_files import RunLog
@@ -352,7 +352,7 @@ def test_names_cannot_inject(framework: str, kind: str, tmp_path: Path) -> None:
     job = planner.Workload(sequence_length=1024, global_batch=layout.global_batch)
     found = planner.estimate(model, machine, layout, workload=job, framework=framework)
     plan = plan_of(HOSTILE, HOSTILE, 1, job)
-    files = emit_estimate(plan, found, model=model, machine=machine)
+    files = emit(plan, found, model=model, machine=machine)
     for name, text in files.items():
         assert not re.search(r"[$`;\"'(]\s*touch", text), name
     clean = place_files(kind, nodes=1)["job.sh"]

@@ -9,7 +9,7 @@ import pytest
 import planner
 from planner.describe.catalogue import load_model
 from planner.describe.layout import Layout
-from planner.emitters import emit_estimate
+from planner.emitters import emit
 from planner.emitters.folder import write_folder
 from tests.emitters.emitted import files_of, plan_of
 from tests.emitters.training import ddp, deepspeed, fsdp2, started, trainer
@@ -43,7 +43,7 @@ def test_ddp_starts_and_goes_on(tmp_path: Path) -> None:
     workload = planner.Workload(sequence_length=32, global_batch=layout.global_batch)
     found = planner.estimate(model, "vsc-5", layout, workload=workload, framework="ddp")
     plan = plan_of("small", "vsc-5", 1, workload)
-    write_folder(emit_estimate(plan, found, model=model, steps=40), tmp_path)
+    write_folder(emit(plan, found, model=model, steps=40), tmp_path)
     tokens, start, end, first, last = started(ddp, tmp_path, stop=20)
     assert (tokens, start, end) == (32 * 4 * 3 * 2, 0, 19)
     assert last < first

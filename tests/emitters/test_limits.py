@@ -12,7 +12,7 @@ from planner.choose.search import search
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.configurations.reading import read_configuration_text
 from planner.describe.layout import Layout
-from planner.emitters import emit_estimate
+from planner.emitters import emit
 from planner.emitters.limits import ExpressibleLayouts, FrameworkNames
 from planner.emitters.registry import NO_FILES, recipes
 from planner.errors import EmitError
@@ -66,7 +66,7 @@ def test_a_description_cannot_claim_what_its_recipe_has_no_words_for() -> None:
     workload = planner.Workload(sequence_length=1024, global_batch=8)
     found = planner.estimate(model, machine, layout, workload=workload, framework=mine)
     with pytest.raises(EmitError, match="the files of mine cannot express pp = 2; use pp = 1"):
-        emit_estimate(plan_of("gpt2", "polaris", 1, workload), found, framework=mine)
+        emit(plan_of("gpt2", "polaris", 1, workload), found, framework=mine)
 
 
 @pytest.mark.parametrize("name", names("framework"))
@@ -75,7 +75,7 @@ def test_recipes_have_words_for_what_frameworks_claim(name: str) -> None:
     framework = load_framework(name)
     if framework.configuration == NO_FILES:
         pytest.skip("described for comparison only")
-    expressible = recipes()[framework.configuration].expressible
+    expressible = recipes()[framework.configuration].EXPRESSIBLE
     assert set(framework.recompute) <= set(expressible.recompute)
     told = framework.code.recompute_by
     assert set(framework.recompute_by if told is None else told) <= set(expressible.recompute_by)

@@ -13,7 +13,7 @@ import pytest
 import planner
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.layout import Layout
-from planner.emitters import emit_estimate
+from planner.emitters import emit
 from planner.emitters import recipes as folder
 from planner.emitters.batch_job import BatchJob
 from planner.emitters.recipe import Recipe
@@ -55,7 +55,7 @@ def files_with(configuration: str) -> Files:
     workload = planner.Workload(sequence_length=1024, global_batch=4)
     found = planner.estimate(model, machine, layout, workload=workload, framework="ddp")
     plan = plan_of("gpt2", "polaris", 1, workload)
-    return emit_estimate(plan, found, framework=framework)
+    return emit(plan, found, framework=framework)
 
 
 def test_a_recipe_that_does_not_exist_is_refused() -> None:

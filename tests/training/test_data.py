@@ -112,7 +112,7 @@ def test_memory_helps_after_the_first_epoch() -> None:
     job = POLARIS, 256, 4, 256 * 28, STEP_S
     own = input_time(*job, large, Loader(staging="memory", sharded=True))
     assert own.cached == 1
-    assert own.first_epoch_bound == "file system"
+    assert max(own.first_epoch_stages, key=own.first_epoch_stages.__getitem__) == "file system"
     assert own.first_epoch_exposed_s > own.exposed_s
     any_part = input_time(*job, large, Loader(staging="memory"), epochs=100)
     second = input_time(*job, large, Loader(staging="memory"), epochs=2)
@@ -198,7 +198,7 @@ def test_a_machine_without_a_shared_file_system_reads_its_disks() -> None:
     assert found.bound == "local disk"
     assert found.delivery_s == pytest.approx(56 * 146600628 / 25e9)
     cached = input_time(dgx, 1, 8, 56, STEP_S, UNET3D, Loader(staging="memory"))
-    assert cached.first_epoch_bound == "local disk"
+    assert max(cached.first_epoch_stages, key=cached.first_epoch_stages.__getitem__) == "local disk"
     assert (cached.cached, cached.staging_s) == (1, 0)
     assert "local disk" not in cached.stages
 

@@ -57,7 +57,6 @@ def use(kind: str, description: OwnDescription) -> None:
 
 
 def _present(kind: str, job: PageJob | None) -> None:
-    """Show the model or machine in use, with buttons to edit or remove it."""
     description = own_description(kind)
     in_use = st.session_state.get(kind) == YOURS
     shown = f"In use: {st.session_state.get(kind)}"
@@ -87,7 +86,6 @@ def _catalogued(kind: str) -> OwnDescription:
 
 
 def _edit(kind: str, description: OwnDescription) -> None:
-    """Edit a description in a dialog."""
 
     @st.dialog(f"Numbers of your {kind}", width="large")
     def window() -> None:

@@ -172,7 +172,6 @@ def read(reader: QueryReader) -> PageRequest:
 
 
 def _overridden(machine: Machine, text: str) -> tuple[Machine, tuple[str, ...]]:
-    """Return the machine with overrides, one a line, and their lines."""
     lines = tuple(text.splitlines())
     return override_fields(machine, lines), lines
 
@@ -287,7 +286,6 @@ def _described(reader: QueryReader, kind: str, usual: str) -> Any:
 
 
 def _on_network(reader: QueryReader, machine: Machine) -> Machine:
-    """Return the machine with the requested network, if its software offers several."""
     if not machine.networks:
         return machine
     chosen = reader.choice("network", ("", *(each.name for each in machine.all_networks)), "")

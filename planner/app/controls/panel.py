@@ -66,7 +66,6 @@ def controls(request: PageRequest, beside: Any = None) -> PageJob | None:
 
 
 def _first_controls(widths: Sequence[int]) -> None:
-    """Draw model, machine, nodes and the first fields of the workload in rows of these widths."""
     places = (
         column
         for _ in range(0, 3 + len(_FIRST), len(widths))
@@ -80,7 +79,6 @@ def _first_controls(widths: Sequence[int]) -> None:
 
 
 def _more_controls(request: PageRequest) -> None:
-    """Draw the rest of the job, or the user's own model and machine."""
     tabs = st.tabs(("The rest of the job", "Your own model or machine"), on_change="rerun")
     for tab, is_job in zip(tabs, (True, False), strict=True):
         if tab.open:
@@ -111,7 +109,6 @@ def choice_box(place: Any, kind: str) -> None:
 
 
 def _workload(place: Any, name: str, **more: Any) -> None:
-    """Draw the control of a workload field."""
     label = _LABELS.get(name, name.replace("_", " ").capitalize())
     key = PARAMETERS.get(name, name)
     if name in _TEXT_FIELDS:
@@ -133,7 +130,6 @@ def _details(request: PageRequest) -> None:
 
 
 def _search(job: PageJob | None, machine: Machine | None) -> None:
-    """Draw the controls of the search: frameworks and their switches, devices, tolerance."""
     left, part, tolerance, exact = st.columns([2, 1, 1, 1], vertical_alignment="bottom")
     left.multiselect(
         "Frameworks",
@@ -167,7 +163,6 @@ def _search(job: PageJob | None, machine: Machine | None) -> None:
 
 
 def _machine(machine: Machine | None) -> None:
-    """Draw the controls of the machine (network, free memory, overrides) and of the list length."""
     if machine and machine.networks:
         topologies = {network.name: network.topology for network in machine.all_networks}
         st.selectbox(
@@ -202,7 +197,6 @@ def _machine(machine: Machine | None) -> None:
 
 
 def _switches(job: PageJob) -> None:
-    """Draw the selection of switches for the chosen frameworks, if there are any."""
     scope = job.machine, job.model, job.workload
     chosen = [name for name in st.session_state["frameworks"] if name in running_on(job.machine)]
     if not chosen:

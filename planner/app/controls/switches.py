@@ -89,7 +89,6 @@ def _is_fine(word: str) -> bool:
 
 
 def _full_name(name: str, words: Sequence[str]) -> str:
-    """Return a framework's name with all its switches."""
     chosen = [split_name(word) for word in words]
     return "+".join([name, *(each for of, all_on in chosen if of == name for each in all_on)])
 

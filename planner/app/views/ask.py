@@ -96,7 +96,6 @@ def _key(option: Parameter) -> str:
 
 
 def _initial_value(option: Parameter) -> Any:
-    """Return the initial value of a control."""
     if option.default is inspect.Parameter.empty:
         return _INITIAL_VALUES[option.name]
     return "" if option.repeats else option.default
@@ -116,7 +115,6 @@ def elsewhere(_: PageJob, described: JobDescription) -> tuple[str, str]:
 
 
 def _controls(name: str) -> dict[str, Any]:
-    """Draw the question's controls, and return their values."""
     options = _options(name)
     with st.container(key=f"{ROW}_ask"):
         for column, option in in_rows(options, _COLUMNS, vertical_alignment="bottom"):
@@ -125,13 +123,11 @@ def _controls(name: str) -> dict[str, Any]:
 
 
 def _value(option: Parameter) -> Any:
-    """Return the value of an option's control."""
     value = st.session_state[_key(option)]
     return (value or "").replace(",", " ").split() if option.repeats else value
 
 
 def _control(column: Any, option: Parameter) -> None:
-    """Draw one control."""
     label, bounds = option.bounds.label, option.bounds
     settings = {"key": _key(option), "help": bounds.help}
     if option.choices:

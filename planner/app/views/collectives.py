@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import streamlit as st
 
 from planner.app import address
 from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.controls.panel import choice_box
-from planner.app.draw import draw, draw_table, escape
+from planner.app.draw import draw, draw_table, escape, refuse
 from planner.cost.network.collective_table import group_of
 from planner.cost.network.topology import GroupView
 from planner.describe.catalogue import load_machine
 from planner.describe.job_description import JobDescription
 from planner.describe.machine import Machine
-from planner.evidence.nccl_tests import published_for
+from planner.errors import PlannerError
 from planner.show.figures import collective_times as figures
 from planner.show.reports.collective_report import group_text
 from planner.units import format_bytes, format_seconds
@@ -33,14 +31,6 @@ _STRIDE_HELP = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    machine: Machine
-    operation: str
-    ranks: int
-    stride: int
-
-
 def read_query(reader: address.QueryReader, job: PageJob | None) -> None:
     """Read this page's own parameters; the machine is the job's."""
     operations = list(figures.OPERATIONS)
@@ -55,26 +45,25 @@ def page(request: PageRequest) -> None:
     """Draw the controls (operation, machine, ranks, size), then the figures."""
     st.title(TITLE, anchor=False)
     machine = request.job.machine if request.job else load_machine("polaris")
-    group, size = _controls(machine)
-    if (group.ranks - 1) * group.stride >= machine.num_devices:
-        needed = (group.ranks - 1) * group.stride + 1
-        message = f"{group.ranks} ranks, {group.stride} apart, need {needed:,} devices; "
-        message += f"{machine.name} has {machine.num_devices:,}. Use fewer ranks."
-        st.error(escape(message))
+    operation, ranks, stride, size = _controls()
+    try:
+        figures.ranks_of(machine, ranks, stride)
+    except PlannerError as error:
+        refuse(error)
         return
     st.header("What it does to each rank's data", anchor=False)
-    draw(figures.data_picture(group.operation), key="picture", caption=True)
-    view = group_of(machine, group.ranks, group.stride)
+    draw(figures.data_picture(operation), key="picture", caption=True)
+    view = group_of(machine, ranks, stride)
     st.caption(escape(f"The group spans {group_text(view)}."))
     left, right = st.columns(2)
-    about = group.machine, group.operation, group.ranks, group.stride
+    about = machine, operation, ranks, stride
     with left:
         st.header("Time against size", anchor=False)
         draw(figures.times(*about, size), key="times")
     with right:
         st.header("Bus bandwidth, as nccl-tests defines it", anchor=False)
         draw(figures.bandwidth(*about), key="bandwidth")
-    _table(group, view, size)
+    _table(*about, view, size)
 
 
 def elsewhere(_: PageJob, described: JobDescription) -> tuple[str, str]:
@@ -84,7 +73,7 @@ def elsewhere(_: PageJob, described: JobDescription) -> tuple[str, str]:
     return f"{start} {group} --size {state['size'].replace(' ', '')}", ""
 
 
-def _controls(machine: Machine) -> tuple[_Group, int]:
+def _controls() -> tuple[str, int, int, int]:
     columns = st.columns([2, 2, 1, 1, 2], vertical_alignment="bottom")
     operation = columns[0].selectbox("Operation", list(figures.OPERATIONS), key="op")
     choice_box(columns[1], "machine")
@@ -93,19 +82,19 @@ def _controls(machine: Machine) -> tuple[_Group, int]:
         "Apart", 1, _MAX_STRIDE, step=1, key="apart", help=_STRIDE_HELP
     )
     size = columns[4].select_slider("Size of the full buffer", _SIZES, key="size")
-    return _Group(machine, operation, int(ranks), int(stride)), _BYTES[size]
+    return operation, int(ranks), int(stride), _BYTES[size]
 
 
-def _table(group: _Group, view: GroupView, size: int) -> None:
+def _table(
+    machine: Machine, operation: str, ranks: int, stride: int, view: GroupView, size: int
+) -> None:
     column = f"time for {format_bytes(size)}"
     rows = [
         {"algorithm": name, column: format_seconds(float(timer(view, size)))}
-        for name, timer in figures.algorithms_of(group.operation, view).items()
+        for name, timer in figures.algorithms_of(operation, view).items()
     ]
     draw_table(rows, key="algorithms", alt="Time by algorithm.")
-    per_node = group.machine.node.num_devices
-    row = published_for(group.machine.name, group.operation, group.ranks, per_node)
-    if row is not None and group.stride == 1:
+    if row := figures.published(machine, operation, ranks, stride):
         st.caption(escape(f"Measured: {row.library}, {row.nodes} nodes; {row.source}."))
     else:
         st.caption(

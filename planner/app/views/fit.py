@@ -18,7 +18,6 @@ from planner.app.controls.elsewhere import texts
 from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.controls.panel import controls
 from planner.app.controls.pins import pin_button
-from planner.app.controls.why import show_why
 from planner.app.draw import (
     announce,
     download,
@@ -31,6 +30,7 @@ from planner.app.draw import (
     refuse,
 )
 from planner.app.views import training
+from planner.app.views.layouts.choice import show_why
 from planner.choose.jobs.alternatives import of_kind
 from planner.choose.plan import Plan
 from planner.choose.preferences import preferences
@@ -109,7 +109,6 @@ def elsewhere(_: PageJob, described: JobDescription) -> tuple[str, str]:
 
 
 def _numbers(plan: Plan, job: PageJob, shown: Estimate | None) -> None:
-    """Draw the planned job and the numbers of the layout, a line each."""
     st.caption(escape(f"{job_sentence(plan)}. {headline(plan)}"))
     if shown is None:
         return
@@ -339,7 +338,6 @@ def _step(shown: Estimate | None) -> None:
     if shown is None:
         st.info("Nothing fits, so there is no step to take apart.")
         return
-    st.caption(escape(f"{layout_words(shown.layout, brief=True)} with {shown.framework}"))
     draw(bars.waterfall(shown), key="waterfall")
 
 

@@ -8,12 +8,11 @@ from typing import Any
 
 import streamlit as st
 
-from planner.app import address
-from planner.app.cached import kept_batch
+from planner.app import address, link
+from planner.app.cached import estimate_of, kept_batch
 from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.controls.panel import controls
 from planner.app.draw import draw, escape, refuse
-from planner.choose.planning import estimate
 from planner.choose.plots import SimulatedStep
 from planner.choose.verdicts.decision_guide import apply_guide
 from planner.cost.estimate import Estimate
@@ -58,7 +57,6 @@ def page(request: PageRequest) -> None:
 
 
 def _example(model: str) -> PageJob:
-    """Return a small job of a model."""
     workload = Workload(sequence_length=1024, global_batch=64)
     return PageJob(load_model(model), load_machine("polaris"), workload=workload)
 
@@ -91,15 +89,9 @@ def _estimates(job: PageJob, idea: dict[str, Any]) -> list[tuple[str, Estimate]]
     for name, fields in idea["layouts"].items():
         layout = Layout(**fields)
         if batch % layout.dp == 0:
-            packed = kept_batch(layout, batch).model_dump_json()
-            estimates.append((name, _estimated(job, packed, framework)))
+            packed = link.pack_layout(kept_batch(layout, batch), framework)
+            estimates.append((name, estimate_of(job, packed)))
     return estimates
-
-
-@st.cache_data(max_entries=256, show_spinner=False, hash_funcs={PageJob: repr})
-def _estimated(job: PageJob, layout: str, framework: str) -> Estimate:
-    described = Layout.model_validate_json(layout)
-    return estimate(job.model, job.machine, described, workload=job.workload, framework=framework)
 
 
 def _pipeline(_: PageJob | None, __: dict[str, Any]) -> None:

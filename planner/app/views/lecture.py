@@ -92,7 +92,6 @@ def _text(name: str) -> str:
 
 
 def _calls(cut: str) -> list[Call]:
-    """Return the recorded calls of a strategy."""
     return _records()[_STRATEGIES[cut][0]]
 
 
@@ -123,7 +122,6 @@ def _title(cut: str, call: Call) -> str:
 
 
 def _picture(title: str, sentence: str, before: Call, after: Call, file: str) -> str:
-    """Return the ranks as HTML."""
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters["bytes"] = _size
     text = (Path(__file__).parent / "texts" / "lecture.html.j2").read_text(encoding="utf-8")

@@ -45,7 +45,6 @@ def page(_: PageRequest) -> None:
 
 
 def _evidence() -> None:
-    """Draw all runs that this version was scored on, the totals first."""
     st.header("All measured runs", anchor=False)
     rows = residuals()
     unseen = [row for row in rows if not row.seen and row.step_time]

@@ -48,7 +48,7 @@ def memory(job: JobSpec, *, nodes: int = 1, **_: Unpack[JobFields]) -> Findings:
     point = point_of(chosen, candidates, job)
     if point.fits:
         scenario, best = point.recommended()
-    elif closest := closest_layout(candidates.by_framework.values()):
+    elif closest := closest_layout(candidates.values()):
         scenario, best, _footprints = closest
     else:
         verdict = f"{job.model.name} has no legal layout on {point.place}; try another batch."

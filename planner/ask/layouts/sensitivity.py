@@ -13,11 +13,10 @@ from planner.ask.plan_point import PlanPoint, plan_or_reason, plan_point, step_t
 from planner.ask.question import Findings, JobFields, nothing_fits, question
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.legality import broken
-from planner.choose.planning import estimate
+from planner.choose.planning import job_of_layout, scenario_for
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
-from planner.describe.catalogue import load_framework
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
@@ -209,19 +208,10 @@ def sensitivity(
 
 
 def _point_of_layout(job: JobSpec, layout: Layout, framework: str | Framework | None) -> PlanPoint:
-    """Return the plan point of a user's layout, with that layout's global batch."""
     workload = job.workload.replaced(global_batch=layout.global_batch, ramp="")
-    best = estimate(
-        job.model,
-        job.machine,
-        layout,
-        workload=workload,
-        framework=framework,
-        experience=job.experience,
-    )
-    if not isinstance(framework, Framework):
-        framework = load_framework(best.framework)
-    scenario = job.replaced(workload=workload).scenario(framework)
+    job = job_of_layout(job.model, job.machine, layout, workload, framework, job.experience)
+    scenario = scenario_for(job, layout)
+    best = estimate_layouts(scenario, Layouts.stack([layout]))[0]
     return PlanPoint(job.nodes, job.machine, workload, "", best, scenario)
 
 
@@ -270,7 +260,6 @@ def _move(scenario: Scenario, best: Estimate, fact: Fact, by: float) -> _MovedFa
 
 
 def _scaled_description(scenario: Scenario, fact: Fact, factor: float) -> dict[str, Any]:
-    """Return the description with one fact multiplied by a factor, keyed by its name."""
     name = str(fact.path[0])
     fields, inner = getattr(scenario, name).model_dump(), replace(fact, path=fact.path[1:])
     return {name: _DESCRIPTIONS[name].described(scaled(fields, inner, factor))}

@@ -13,7 +13,6 @@ import numpy as np
 from planner.ask.answer import Row
 from planner.ask.plan_point import (
     PlanPoint,
-    largest_parts,
     plan_point,
     point_of,
     search_every_layout,
@@ -24,6 +23,7 @@ from planner.ask.question import Findings, JobFields, nothing_fits, question
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.plots import parallel_axes
 from planner.choose.search.recommendation import recommend
+from planner.choose.verdicts.differences import largest_parts
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
@@ -67,7 +67,7 @@ def network(job: JobSpec, *, nodes: int = 2, **_: Unpack[JobFields]) -> Findings
     point = point_of(chosen, candidates, job)
     rows: list[Row] = []
     for name, is_kind in _KINDS.items():
-        of_kind = [each.only(is_kind) for each in candidates.by_framework.values()]
+        of_kind = [each.only(is_kind) for each in candidates.values()]
         if best := recommend(of_kind, job.tolerance):
             rows += _axis_rows(name, best, job, chosen.workload)
     share = max(round(job.workload.global_batch / nodes), 1)
@@ -173,8 +173,8 @@ def offload(
     enough.
     """
     job = job.replaced(nodes=nodes)
-    chosen, candidates = search_every_layout(job)
-    point, parts = point_of(chosen, candidates, job), candidates.by_framework
+    chosen, parts = search_every_layout(job)
+    point = point_of(chosen, parts, job)
     offloading = [each.only(lambda x: np.asarray(~x.keeps_states)) for each in parts.values()]
     best = recommend(offloading, job.tolerance)
     if best is None:

@@ -13,7 +13,6 @@ from planner.ask.plan_point import (
     closest_layout,
     estimate_row,
     is_safe,
-    largest_parts,
     nodes_of,
     percent,
     search_every_layout,
@@ -23,9 +22,11 @@ from planner.ask.plan_point import (
 )
 from planner.ask.question import Findings, JobFields, question
 from planner.choose.jobs.job_spec import JobSpec
+from planner.choose.jobs.neighbours import nearest_batches, nearest_multiples
 from planner.choose.preferences import preferences
 from planner.choose.search import Candidates
 from planner.choose.search.recommendation import recommend
+from planner.choose.verdicts.differences import largest_parts
 from planner.choose.verdicts.fixes import shortage_sentence
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.parts import part
@@ -81,7 +82,7 @@ def zero(job: JobSpec, *, nodes: int = 1, alone: bool = False, **_: Unpack[JobFi
     """
     job = job.replaced(nodes=nodes)
     chosen, candidates = search_every_layout(_with_shared_batch(job) if alone else job)
-    kinds = [*_kinds([*candidates.by_framework.values()], job, alone)]
+    kinds = [*_kinds([*candidates.values()], job, alone)]
     kinds.sort(key=lambda kind: kind.best.step_time_s)
     first = next((kind for kind in kinds if kind.safe), None)
     sentence = _fastest_kind(job, kinds, first) if kinds else _no_layout(job, alone)
@@ -101,23 +102,13 @@ def zero(job: JobSpec, *, nodes: int = 1, alone: bool = False, **_: Unpack[JobFi
 
 def _with_shared_batch(job: JobSpec) -> JobSpec:
     """Return the job with the nearest batch that its ranks share evenly, if one is near."""
-    batch = job.workload.global_batch
-    limit = preferences().offers.batch_change.value * batch
-    nearby_batches = [n for n in _shared_batches(job) if abs(n - batch) <= limit]
-    if not nearby_batches or job.workload.ramp:
+    sizes = nearest_multiples(job.workload.global_batch, job.num_devices)
+    if not sizes or job.workload.ramp:
         return job
-    nearest = min(nearby_batches, key=lambda n: (abs(n - batch), n))
-    return job.replaced(workload=job.workload.replaced(global_batch=nearest))
-
-
-def _shared_batches(job: JobSpec) -> list[int]:
-    """Return the multiples of the rank count nearest to the batch, below and above."""
-    ranks, batch = job.num_devices, job.workload.global_batch
-    return sorted({n for n in (batch // ranks * ranks, -(-batch // ranks) * ranks) if n})
+    return job.replaced(workload=job.workload.replaced(global_batch=sizes[0]))
 
 
 def _kinds(parts: list[Candidates], job: JobSpec, only_dp: bool) -> Iterator[_StageAndOffload]:
-    """Yield the stages and offloads that have a legal layout."""
     for stage in _STAGES:
         for code, offload in enumerate(OFFLOAD):
 
@@ -140,7 +131,7 @@ def _no_layout(job: JobSpec, is_data_parallel: bool) -> str:
     if is_data_parallel and batch % job.num_devices:
         remedy = (
             f"its {counted(job.num_devices, 'rank')} do not share {batch:,} sequences: "
-            f"try a batch of {either(map(str, _shared_batches(job)))}"
+            f"try a batch of {either(map(str, nearest_batches(batch, job.num_devices)))}"
         )
     return f"{job.model.name} has no legal layout on {nodes_of(job.machine, job.nodes)}; {remedy}."
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Unpack
 
 from planner.ask.plan_point import (
-    DAY_S,
     PlanPoint,
     needs_tokens,
     nodes_of,
@@ -19,6 +18,7 @@ from planner.choose.jobs.job_spec import JobSpec
 from planner.describe.catalogue import load_model, names
 from planner.describe.model.model import Model
 from planner.errors import LayoutError, UnknownNameError
+from planner.training.whole_training import DAY_S
 from planner.units import counted, format_count
 
 _LONGEST = 4_194_304
@@ -73,7 +73,6 @@ def model(
 
 
 def _models(job: JobSpec, family: str | None, among: tuple[str, ...]) -> list[Model]:
-    """Return the models to compare, smallest first."""
     if among:
         return sorted(map(load_model, dict.fromkeys(among)), key=_size)
     catalogue = families()
@@ -156,7 +155,6 @@ def sequence(
 
 
 def _check_grain(model: Model, grain: int) -> None:
-    """Raise LayoutError if no multiple of a grain is a sequence of the model."""
     longest = model.longest_sequence
     if model.counts_samples:
         raise LayoutError(

@@ -181,7 +181,6 @@ def _job_changes(job: JobSpec) -> Iterator[_Change]:
 
 
 def _software_changes(job: JobSpec, now: PlanPoint) -> Iterator[_Change]:
-    """Yield every other framework, and every inactive switch of the recommended one."""
     current = "" if now.best is None else now.best.framework
     for framework in frameworks_for((), job.machine):
         if strip_switches(framework.name) != strip_switches(current):

@@ -11,7 +11,6 @@ from typing import Any, Unpack
 
 from planner.ask.answer import Row
 from planner.ask.plan_point import (
-    DAY_S,
     PlanPoint,
     amount_of_training,
     needs_tokens,
@@ -21,12 +20,13 @@ from planner.ask.plan_point import (
     within_days,
 )
 from planner.ask.question import Findings, JobFields, question
-from planner.ask.scan import Scan, doublings, node_limit, scan, smallest
+from planner.ask.scan import doublings, node_limit, scan, smallest
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.preferences import preferences
 from planner.describe.machine import Machine, Queue
 from planner.errors import DescriptionError, LayoutError
 from planner.training.job_slot import START_S, Run, Slot, planned_steps, slot_of
+from planner.training.whole_training import DAY_S
 from planner.units import counted, format_amount, joined, parse_power
 
 _MOST_JOBS = 100
@@ -140,24 +140,17 @@ def sections(machine: Machine, counts: Sequence[int]) -> list[Sequence[int]]:
     return [tuple(part) for _, part in groupby(counts, key=longest_hours)]
 
 
-@dataclass(frozen=True, slots=True)
 class _Trainings:
     """A training planned on several node counts, and its limits."""
 
-    points: Scan
-    counts: Sequence[int]
-    """Node counts that queues admit."""
-    days: float
-    """Time limit from first job to last; infinite without a limit."""
-    most_jobs: int
-    """Largest number of consecutive jobs."""
-
-    @classmethod
-    def of(
-        cls, job: JobSpec, days: float | None, most_jobs: int, most_nodes: int | None
-    ) -> _Trainings:
-        counts = admitted_counts(job.machine, node_limit(job, most_nodes))
-        return cls(scan(job, "nodes"), counts, math.inf if days is None else days, most_jobs)
+    def __init__(
+        self, job: JobSpec, days: float | None, most_jobs: int, most_nodes: int | None
+    ) -> None:
+        self.points, self.most_jobs = scan(job, "nodes"), most_jobs
+        self.counts = admitted_counts(job.machine, node_limit(job, most_nodes))
+        """Node counts that queues admit."""
+        self.days = math.inf if days is None else days
+        """Time limit from first job to last; infinite without a limit."""
 
     @property
     def name(self) -> str:
@@ -242,7 +235,7 @@ def deadline(
     risk of being late follows from the interval of the step time.
     """
     needs_tokens(job, "how long it takes")
-    trainings = _Trainings.of(job, days, most_jobs, most_nodes)
+    trainings = _Trainings(job, days, most_jobs, most_nodes)
     likely = trainings.fewest(_EVEN)
     sure = likely and trainings.fewest(late / 100)
     return Findings(
@@ -299,7 +292,7 @@ def cheapest(
     if days is not None:
         needs_tokens(job, "whether it is done in time")
     watts = _watts(node_power)
-    trainings = _Trainings.of(job, days, most_jobs, most_nodes)
+    trainings = _Trainings(job, days, most_jobs, most_nodes)
     points = trainings.points
     for part in trainings.sections:
         points.plan_all(doublings(part))
@@ -360,9 +353,8 @@ def _refine(trainings: _Trainings) -> None:
 def _fewest_hours(trainings: _Trainings, best: PlanPoint, row: Row) -> str:
     """Name the cheapest node count, its cost, and node counts that cost about as much."""
     low, high = format_amount(row["node_hours_low"]), format_amount(row["node_hours_high"])
-    training = f"{amount_of_training(best.workload)} of {trainings.points.job.model.name}"
     sentence = (
-        f"{best.place} {verb(best.nodes, 'take')} the fewest node-hours for {training}: "
+        f"{best.place} {verb(best.nodes, 'take')} the fewest node-hours for {trainings.name}: "
         f"{format_amount(best.node_hours)} (90 % interval {low} to {high})"
     )
     sentence += f", price {format_amount(row['price'])}" if "price" in row else ""

@@ -109,7 +109,6 @@ def checkpoints(
 def _savings(
     point: PlanPoint, failures: Failures, interval_s: float | None, share: float
 ) -> Iterator[_Saving]:
-    """Estimate every way to save checkpoints on the machine."""
     scenario, best = point.recommended()
     layouts = Layouts.of(best.layout)
     weights = saved_bytes(scenario, layouts, "weights")["weights"]
@@ -146,7 +145,6 @@ def _savings(
 def _settings(
     scenario: Scenario, layouts: Layouts, share: float
 ) -> Iterator[tuple[str, Checkpoints]]:
-    """Yield the ways to save checkpoints: name and settings."""
     machine = scenario.machine
     rates = {s.name: s.bytes_per_s.value for s in machine.file_systems if s.bytes_per_s is not None}
     fastest = sorted(rates, key=lambda name: -rates[name])[:_FILE_SYSTEMS] or [""]
@@ -253,7 +251,6 @@ def _advice(point: PlanPoint, savings: list[_Saving], failures: Failures) -> Ite
 
 
 def _time_limit_cost(point: PlanPoint, best: Row, failures: Failures) -> Iterator[str]:
-    """State the cost of the longest queue's time limit."""
     queues = [q for q in point.machine.scheduler.queues if not q.on_request]
     admitting = [q for q in queues if q.min_nodes <= point.nodes <= q.max_nodes]
     if not admitting:

@@ -8,17 +8,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from planner.choose.jobs.job_search import JobCandidates, search_job
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.jobs.neighbours import KINDS, Kind, neighbours
 from planner.choose.preferences import preferences, user_file
 from planner.choose.search import SearchScope
-from planner.choose.search.expected_time import time_factors
+from planner.choose.search.expected_time import factors_of
 from planner.choose.search.recommendation import recommend
 from planner.cost.estimate import Estimate
-from planner.cost.shards.layouts import Layouts
 from planner.describe.machine.variants import take_devices
 from planner.tables import Record
 from planner.units import counted, format_seconds
@@ -66,8 +63,6 @@ PLAIN = (
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """A job that was searched as a way to do the one that was asked for."""
-
     job: JobSpec
     result: JobCandidates | None
     """Its candidates; None if its recommended layout was remembered."""
@@ -76,9 +71,9 @@ class _Way:
     """Useful tokens per expected second, less the cost of another batch [tokens/s]."""
 
 
-_WITHIN_A_JOB = ("stall", "depth")
+_WITHIN_A_JOB = ("stall", "depth", "spread")
 """Causes that do not count between jobs: stalls were measured on a few node counts and say nothing
-of those between, and the usual depth of a pipeline is a habit."""
+of those between, the usual depth of a pipeline is a habit, and node counts share their doubts."""
 
 
 _Recommended = tuple[Estimate | None, float]
@@ -102,11 +97,10 @@ def _recommended(job: JobSpec, scope: SearchScope) -> tuple[_Recommended, JobCan
     if answers:
         return answers[0], None
     candidates, slowdown = search_job(job, scope), 1.0
-    if estimate := recommend(candidates.by_framework.values(), job.tolerance):
-        scenario = candidates.by_framework[estimate.framework].scenario
-        risk = np.array([estimate.out_of_memory_probability])
-        factors = time_factors(scenario, Layouts.of(estimate.layout), risk)
-        slowdown = math.prod(float(factors[k].item()) for k in factors if k not in _WITHIN_A_JOB)
+    if estimate := recommend(candidates.values(), job.tolerance):
+        scenario = candidates[estimate.framework].scenario
+        factors = factors_of(scenario, estimate)
+        slowdown = math.prod(factors[cause] for cause in factors if cause not in _WITHIN_A_JOB)
     answers.append((estimate, slowdown))
     return answers[0], candidates
 
@@ -167,7 +161,13 @@ def _first(job: JobSpec, ways: Sequence[_Way]) -> _Way:
     eligible = [way for way in ways if _may_lead(job, way.alternative, ways[0].alternative)]
     limit = eligible[0].worth / preferences().offers.change_gain.value
     about_as_good = [way for way in eligible if way.worth >= limit]
-    return min(about_as_good, key=lambda way: _devices_then_change(job, way.alternative))
+
+    def devices_then_change(way: _Way) -> tuple[float, bool]:
+        is_spare = _spares_devices(job, way.alternative)
+        share = way.alternative.devices / job.num_devices if is_spare else 1.0
+        return share, way.alternative.kind != "as-asked"
+
+    return min(about_as_good, key=devices_then_change)
 
 
 def _may_lead(job: JobSpec, each: Alternative, best: Alternative) -> bool:
@@ -212,15 +212,8 @@ def wasted_nodes_note(job: JobSpec, best: Estimate | None) -> str:
 
 
 def _computing_share(estimate: Estimate) -> float:
-    """Share of the step in forward, backward and recompute [1]."""
     parts = estimate.step_time_parts_s
     return sum(parts[name] for name in ("forward", "backward", "recompute")) / estimate.step_time_s
-
-
-def _devices_then_change(job: JobSpec, each: Alternative) -> tuple[float, bool]:
-    """Sort key: devices if there are notably fewer, then whether anything changes."""
-    share = each.devices / job.num_devices if _spares_devices(job, each) else 1.0
-    return share, each.kind != "as-asked"
 
 
 def _spares_devices(job: JobSpec, each: Alternative) -> bool:
@@ -236,7 +229,6 @@ def _is_same_job(job: JobSpec, each: Alternative) -> bool:
 def _alternative(
     job: JobSpec, kind: Kind, neighbour: JobSpec, estimate: Estimate, as_asked: Alternative | None
 ) -> Alternative:
-    """Make the alternative that does `job` as `neighbour`."""
     length, padded = job.workload.sequence_length, neighbour.workload.sequence_length
     tokens_per_s = estimate.tokens_per_s * min(length / padded, 1.0)
     gain = tokens_per_s / as_asked.tokens_per_s - 1 if as_asked else None
@@ -266,7 +258,6 @@ def _worth(job: JobSpec, each: Alternative, slowdown: float) -> float:
 
 
 def _change(job: JobSpec, neighbour: JobSpec) -> str:
-    """Describe how a neighbour differs from the job, as the first half of a sentence."""
     before, after = job.workload, neighbour.workload
     changes = []
     if neighbour.nodes != job.nodes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from planner.choose.jobs.job_spec import JobSpec, running_frameworks
 from planner.choose.preferences import preferences
@@ -20,25 +20,21 @@ Within = Callable[[Layouts], Mask]
 """A condition on the layouts that are searched."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobCandidates:
-    """Candidates of a job by framework."""
-
-    by_framework: dict[str, Candidates]
-    """Every layout, by the framework's name."""
+JobCandidates = dict[str, Candidates]
+"""Candidates of a job by framework."""
 
 
 def search_job(
     job: JobSpec, scope: SearchScope = SearchScope(), within: Within | None = None
 ) -> JobCandidates:
     """Search every layout of a job, first those that configuration files can express."""
-    candidates: dict[str, Candidates] = {}
+    candidates: JobCandidates = {}
     for scenarios in _search_steps(job):
         candidates |= search_scenarios(scenarios, job.num_devices, scope, within)
         best = recommend(candidates.values(), job.tolerance)
         if best is not None and not is_deep_pipeline(job.model, best.layout.pp):
             break
-    return JobCandidates(candidates)
+    return candidates
 
 
 def search_scenarios(
@@ -46,9 +42,9 @@ def search_scenarios(
     world: int,
     scope: SearchScope = SearchScope(),
     within: Within | None = None,
-) -> dict[str, Candidates]:
+) -> JobCandidates:
     """Search every framework, those with the most axes first."""
-    candidates: dict[str, Candidates] = {}
+    candidates: JobCandidates = {}
     for name in sorted(reversed(scenarios), key=lambda name: -len(scenarios[name].framework.axes)):
         candidates[name] = search(scenarios[name], world, within, scope)
         scope = replace(scope, top_time_s=min(scope.top_time_s, candidates[name].top_time_s))

@@ -132,7 +132,6 @@ class JobSpec:
 
 
 def _usual_workload(model: Model) -> Workload:
-    """Default workload of a model; models of samples use their own default sequence length."""
     if model.counts_samples:
         return Workload(sequence_length=model.default_sequence_length)
     return Workload()

@@ -80,7 +80,7 @@ def _fewer(nodes: int, fewest: int, devices: int, batch: int) -> list[int]:
     def parts(count: int) -> int:
         """Ranks that share a sequence; of a nearby batch, if there are fewer of them."""
         ranks = count * devices
-        sizes = _nearest_multiples(batch, _ranks_with_sequence(ranks, batch)) if has_few else []
+        sizes = nearest_multiples(batch, _ranks_with_sequence(ranks, batch)) if has_few else []
         return min(uneven(ranks, size) for size in (batch, *sizes))
 
     least, better = uneven(nodes * devices, batch), []
@@ -110,11 +110,11 @@ def nearby_batches(job: JobSpec, fits: bool = True) -> list[int]:
     counts = {_ranks_with_sequence(job.nodes, batch), _ranks_with_sequence(world, batch)}
     if not fits:
         counts.add(world)
-    sizes = {size for ranks in counts for size in _nearest_multiples(batch, ranks, fits)}
+    sizes = {size for ranks in counts for size in nearest_multiples(batch, ranks, fits)}
     return sorted(sizes, key=lambda size: (abs(size - batch), size))
 
 
-def _nearest_multiples(batch: int, ranks: int, limited: bool = True) -> list[int]:
+def nearest_multiples(batch: int, ranks: int, limited: bool = True) -> list[int]:
     """The nearer multiple of `ranks`, if it is near enough; without limit both multiples.
 
     The farther one is as good as the nearer, unless nothing fits.

@@ -140,7 +140,6 @@ def _add_batches(grid: _Grid) -> None:
 
 
 def _add_sharding(grid: _Grid) -> None:
-    """Cross sequence parallelism, ZeRO stages and offload."""
     framework = grid.scenario.framework
     modes = {"never": [0], "with-tp": [1], "optional": [0, 1]}[framework.sequence_parallel]
     grid.cross("sequence_parallel", modes)

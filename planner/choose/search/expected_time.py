@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +13,7 @@ from planner.choose.legality import check, legal
 from planner.choose.preferences import preferences
 from planner.choose.search.pruning import is_common, is_deep_pipeline, is_starved
 from planner.cost.arrays import Float, Mask, is_in
-from planner.cost.estimate import Estimates
+from planner.cost.estimate import Estimate, Estimates
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.uncertainty import step_outlook
@@ -21,8 +21,6 @@ from planner.describe.framework.framework import Stall
 from planner.describe.layout import Layout
 from planner.errors import LayoutError
 
-CAUSES = ("memory", "stall", "wires", "slices", "depth", "starved", "offload", "files", "spread")
-"""Risks that are measured or judged; a factor of 1 is none."""
 _MOST = 0.999
 """Greatest chance to run out of memory that is told from certainty."""
 
@@ -35,14 +33,23 @@ def expected_time_s(
     recommendation.md#recommended.
     """
     layouts, risk = estimates.layouts, estimates.out_of_memory_probability
-    factors = time_factors(scenario, layouts, risk)
-    if "spread" not in without and len(layouts):
-        factors["spread"] = spread_factor(scenario, layouts, estimates.time_parts_s)
+    if not len(layouts):
+        return np.zeros(0)
+    factors = time_factors(scenario, layouts, risk, estimates.time_parts_s)
     chosen = [factor for cause, factor in factors.items() if cause not in without]
     return np.asarray(estimates.step_time_s * math.prod(chosen, start=np.ones(len(layouts))))
 
 
-def time_factors(scenario: Scenario, layouts: Layouts, risk: Float) -> dict[str, Float]:
+def factors_of(scenario: Scenario, estimate: Estimate) -> dict[str, float]:
+    """Factors on the step time of one layout by cause [1]."""
+    risk, layouts = np.array([estimate.out_of_memory_probability]), Layouts.of(estimate.layout)
+    factors = time_factors(scenario, layouts, risk, estimate.step_time_parts_s)
+    return {cause: float(factor.item()) for cause, factor in factors.items()}
+
+
+def time_factors(
+    scenario: Scenario, layouts: Layouts, risk: Float, parts_s: Mapping[str, ArrayLike]
+) -> dict[str, Float]:
     """Factors on the step time by cause; `risk` is the chance to run out of memory [1].
 
     A start that runs out of memory is repeated, p / (1 - p) times on average; a chance that counts
@@ -57,23 +64,19 @@ def time_factors(scenario: Scenario, layouts: Layouts, risk: Float) -> dict[str,
     slices = np.where(layouts.cp > 1, layouts.cp * policy.min_slice_tokens.value / tokens, 1.0)
     return {
         "memory": 1 + policy.failed_start.value * risk / (1 - risk),
-        "stall": stall_slowdown(scenario, layouts),
+        "stall": 1 + _largest(scenario, layouts, lambda stall: stall.slowdown.value - 1),
         "wires": np.where(beyond > 1, np.maximum(_for_doublings(beyond, rare), rare), 1.0),
         "slices": _for_doublings(slices, rare),
         "depth": np.where(is_deep_pipeline(model, layouts.pp), _for_doublings(stages, rare), 1.0),
         "starved": np.where(is_starved(layouts), rare, 1.0),
         "offload": np.where(layouts.keeps_states, 1.0, offload),
         "files": np.where(_has_files(scenario, layouts), 1.0, rare),
+        # mean of the log-normal interval of step times over its median
+        "spread": np.exp(np.square(step_outlook(scenario, layouts, parts_s).spread) / 2),
     }
 
 
-def spread_factor(scenario: Scenario, layouts: Layouts, parts_s: Mapping[str, ArrayLike]) -> Float:
-    """Mean of the log-normal interval of step times over its median [1]."""
-    return np.asarray(np.exp(np.square(step_outlook(scenario, layouts, parts_s).spread) / 2))
-
-
 def _has_files(scenario: Scenario, layouts: Layouts) -> Mask:
-    """Whether the framework's configuration files can express each layout."""
     model, workload, framework = scenario.model, scenario.workload, scenario.framework
     if framework.code.lacks(model, workload):
         return np.zeros(np.shape(layouts.dp), dtype=np.bool_)
@@ -97,22 +100,16 @@ def stall_applies(stall: Stall, scenario: Scenario, layouts: Layouts) -> Mask:
 
 def stall_probability(scenario: Scenario, layouts: Layouts) -> Float:
     """Largest share of a framework's measured runs in layouts like these that stalled [1]."""
-    probability = np.zeros(np.shape(layouts.dp))
-    for stall in scenario.framework.stalls:
-        share = np.where(stall_applies(stall, scenario, layouts), stall.share.value, 0.0)
-        probability = np.maximum(probability, share)
-    return probability
+    return _largest(scenario, layouts, lambda stall: 1.0)
 
 
-def stall_slowdown(scenario: Scenario, layouts: Layouts) -> Float:
-    """Mean of measured over estimated time, as far as stalls make it longer [1]."""
-    slowdown = np.ones(np.shape(layouts.dp))
+def _largest(scenario: Scenario, layouts: Layouts, weight: Callable[[Stall], float]) -> Float:
+    """Largest product of share and weight of the stalls that apply [1]."""
+    largest = np.zeros(np.shape(layouts.dp))
     for stall in scenario.framework.stalls:
-        mean = 1 + stall.share.value * (stall.slowdown.value - 1)
-        slowdown = np.maximum(
-            slowdown, np.where(stall_applies(stall, scenario, layouts), mean, 1.0)
-        )
-    return slowdown
+        applies = stall_applies(stall, scenario, layouts)
+        largest = np.maximum(largest, np.where(applies, stall.share.value * weight(stall), 0.0))
+    return largest
 
 
 def is_sensible(scenario: Scenario, estimates: Estimates) -> Mask:

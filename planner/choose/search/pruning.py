@@ -107,11 +107,6 @@ class SearchScope:
     top_time_s: float = np.inf
     """Step time of the slowest of the `top` strategies in frameworks searched before [s]."""
 
-    @property
-    def near_optimal_factor(self) -> float:
-        """Longest step time that may be recommended, over the fastest [1]."""
-        return 1 + preferences().tolerance if self.near_factor is None else self.near_factor
-
 
 def estimate_promising(
     scenario: Scenario, layouts: Layouts, estimate: Estimator, scope: SearchScope
@@ -123,7 +118,7 @@ def estimate_promising(
     if len(layouts) <= scope.exhaustive_up_to or is_corrected:
         return estimate(layouts), None
     pruner = Pruner(scenario, scope)
-    rounds = _Rounds.of(pruner, layouts)
+    rounds = _Rounds(pruner, layouts)
     if not np.any(rounds.over == 0):
         return estimate(layouts), None
     return rounds.run(estimate), pruner
@@ -153,7 +148,7 @@ class Pruner:
 
     def limits_s(self) -> Float:
         """Step time by class above which its layouts cannot matter for the answer [s]."""
-        factor = self.scope.near_optimal_factor
+        factor = self.scope.near_factor or 1 + preferences().tolerance
         limits_of_class, preferred = factor * self.fastest_s, factor * self.fastest_s[PREFERRED]
         limits = np.where(IS_PREFERRED, limits_of_class, np.minimum(limits_of_class, preferred))
         fastest = float(np.min(self.fastest_s[IS_PREFERRED]))
@@ -183,41 +178,22 @@ class Pruner:
         np.minimum.at(self.fastest_s, classes, estimates.step_time_s[safe])
 
 
-@dataclass(slots=True)
 class _Rounds:
     """Layouts with their bounds, estimated in rounds."""
 
-    pruner: Pruner
-    layouts: Layouts
-    over: Float
-    """Lower bound of the relative excess over device memory."""
-    bounds_s: Float
-    classes: Int
-    strategies: Int
-    """Number of each layout's strategy; variants of a strategy share it."""
-    is_open: Mask
-    """True for layouts that are not estimated yet."""
-    strategy_times_s: Float
-    """Shortest step time so far of each strategy."""
-    parts: list[tuple[Int, Candidates]]
-    """Estimated rows and their candidates."""
-
-    @classmethod
-    def of(cls, pruner: Pruner, layouts: Layouts) -> _Rounds:
-        """Compute the bounds of the layouts; none is estimated yet."""
+    def __init__(self, pruner: Pruner, layouts: Layouts) -> None:
+        self.pruner, self.layouts, self.over = pruner, layouts, pruner.over(layouts)
+        self.bounds_s = step_time_lower_bound_s(pruner.scenario, layouts)
+        self.classes = classify_layouts(pruner.scenario, layouts)
         columns = ("tp", "pp", "cp", "ep", "zero_stage", "offload")
-        first, strategies = distinct(*(getattr(layouts, name) for name in columns))
-        return cls(
-            pruner,
-            layouts,
-            pruner.over(layouts),
-            step_time_lower_bound_s(pruner.scenario, layouts),
-            classify_layouts(pruner.scenario, layouts),
-            strategies,
-            is_open=np.ones(len(layouts), dtype=np.bool_),
-            strategy_times_s=np.full(len(first), np.inf),
-            parts=[],
-        )
+        first, self.strategies = distinct(*(getattr(layouts, name) for name in columns))
+        """Number of each layout's strategy; variants of a strategy share it."""
+        self.is_open: Mask = np.ones(len(layouts), dtype=np.bool_)
+        """True for layouts that are not estimated yet."""
+        self.strategy_times_s: Float = np.full(len(first), np.inf)
+        """Shortest step time so far of each strategy."""
+        self.parts: list[tuple[Int, Candidates]] = []
+        """Estimated rows and their candidates."""
 
     def run(self, estimate: Estimator) -> Candidates:
         """Estimate in rounds until no open layout could be faster, or closer to fitting."""

@@ -46,7 +46,6 @@ def count_embedding_and_head(candidates: Candidates) -> Layouts:
 
 
 def _with_slots(layouts: Layouts) -> Layouts:
-    """Set one slot for the embedding and one for the head."""
     slots = np.ones_like(layouts.pp)
     return replace(layouts, embedding_slots=slots, head_slots=slots)
 

@@ -33,6 +33,16 @@ class PartChange(NamedTuple):
         return part(self.name).label
 
 
+def largest_parts(estimate: Estimate, count: int = 3, least: float = 0.02) -> str:
+    """Name the largest parts of the step time with their shares, those above the `least` share."""
+    parts = sorted(estimate.step_time_parts_s.items(), key=lambda item: -item[1])[:count]
+    return ", ".join(
+        f"{part(name).label} {100 * seconds / estimate.step_time_s:.0f} %"
+        for name, seconds in parts
+        if seconds > least * estimate.step_time_s
+    )
+
+
 def equal_work(before: Estimate, after: Estimate) -> float:
     """Factor on the second step for as many tokens as the first one trains [1]."""
     first, second = (each.tokens_per_s * each.step_time_s for each in (before, after))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -28,17 +28,14 @@ Scenarios = dict[str, Scenario]
 """Scenarios of a job by framework."""
 
 
-def closest_to_fitting(candidates: Candidates) -> tuple[float, Footprints]:
-    """Find the layout closest to fitting: its relative excess of memory and its footprint."""
-    excess = candidates.footprints.excess
-    index = int(np.argmin(excess))
-    return float(excess[index]), candidates.footprints.take(np.array([index]))
-
-
-def memory_margin(estimate: Estimate, limit_bytes: float) -> str:
-    """State the used and free memory of a layout that fits."""
-    total = estimate.memory_bytes["total"]
-    return f"{format_bytes(total)} per rank, {format_bytes(limit_bytes - total)} free"
+def closest_to_fitting(candidates: Iterable[Candidates]) -> tuple[Scenario, Footprints] | None:
+    """Find the layout that exceeds its memory by the smallest share; None if no layout is legal."""
+    parts = [part for part in candidates if len(part.footprints)]
+    if not parts:
+        return None
+    closest = min(parts, key=lambda part: float(np.min(part.footprints.excess)))
+    row = np.argmin(closest.footprints.excess)
+    return closest.scenario, closest.footprints.take(np.array([row]))
 
 
 def shortage_sentence(estimate: Estimate, footprint: Footprints) -> str:
@@ -174,7 +171,6 @@ def even_batch(scenarios: Scenarios, nodes: int) -> tuple[int, dict[str, Footpri
 
 
 def _footprints(scenarios: Scenarios, nodes: int) -> dict[str, Footprints]:
-    """Footprints of all layouts on a number of nodes, by framework."""
     return {
         name: footprints(each, enumerate_layouts(each, nodes * each.machine.node.num_devices)[0])
         for name, each in scenarios.items()

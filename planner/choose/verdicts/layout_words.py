@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout
+from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, with_schedule
 from planner.errors import LayoutError, shorten
 from planner.units import counted
 
@@ -32,9 +32,7 @@ class LayoutText:
     @property
     def layout(self) -> Layout:
         """The layout with defaults for what is left out, and the usual schedule of a pipeline."""
-        stages, chunks = self.fields.get("pp", 1), self.fields.get("vpp", 1)
-        usual = "1f1b" if chunks == 1 else "interleaved-1f1b"
-        return Layout.described({"schedule": "none" if stages == 1 else usual, **self.fields})
+        return Layout.described(with_schedule(self.fields))
 
 
 _NUMBER = r"(\d{1,9})"
@@ -128,7 +126,6 @@ def _splits(layout: Layout, ulysses: str = "") -> str:
 
 
 def _degrees(layout: Layout, brief: bool) -> Iterator[str]:
-    """Describe over how many devices the model and its states are split."""
     kinds = {1: "", layout.cp: " (Ulysses)"}
     yield _splits(layout, kinds.get(layout.ulysses, f" (Ulysses in groups of {layout.ulysses})"))
     if layout.ep > 1:
@@ -149,7 +146,6 @@ def _degrees(layout: Layout, brief: bool) -> Iterator[str]:
 
 
 def _batching(layout: Layout, brief: bool) -> Iterator[str]:
-    """Describe the micro-batches, the schedule and the memory savings of a step."""
     repeated = "" if brief else f" x {layout.grad_accumulation}"
     yield f"micro-batch {layout.micro_batch}{repeated}"
     if layout.recomputed:
@@ -168,7 +164,6 @@ def _batching(layout: Layout, brief: bool) -> Iterator[str]:
 
 
 def _stage_layers(layout: Layout) -> Iterator[str]:
-    """Describe how layers are assigned to pipeline stages, if the layout states it."""
     for name in ("embedding", "head"):
         if (slots := getattr(layout, f"{name}_slots")) >= 0:
             yield f"{name} dealt as {counted(slots, 'layer')}"

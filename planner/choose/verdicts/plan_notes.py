@@ -10,11 +10,11 @@ from planner.choose.legality.memory_rules import chunk_layers
 from planner.choose.plan import Verdict
 from planner.choose.preferences import preferences, user_changes, user_file
 from planner.choose.verdicts.decision_guide import GuideCase, apply_guide
+from planner.choose.verdicts.differences import largest_parts, time_changes
 from planner.cost.estimate import Estimate
 from planner.cost.operators.backward import FREES_NOTHING, selective_frees_nothing
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.operators.operations import model_flop, sequence_flop
-from planner.cost.parts import part
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.optimizers import OPTIMIZERS
@@ -34,12 +34,7 @@ def plan_notes(
     yield f"The field's guide: {advice}."
     if best is None:
         return
-    parts = sorted(best.step_time_parts_s.items(), key=lambda item: -item[1])
-    shares = ", ".join(
-        f"{part(name).label} {100 * value / best.step_time_s:.0f} %"
-        for name, value in parts[:4]
-        if value > 0.005 * best.step_time_s
-    )
+    shares = largest_parts(best, 4, least=0.005)
     yield f"The estimate: {_strategy(best.layout)} is recommended; its step is {shares}."
     if difference := _guide_difference(case, best, verdicts):
         yield f"They differ{difference}."
@@ -78,7 +73,6 @@ def evidence_notes(scenario: Scenario, nodes: int) -> Iterator[str]:
 
 
 def _strategy(layout: Layout) -> str:
-    """Name the strategy of a layout in the guide's words."""
     axes = [name.upper() for name in ("tp", "pp", "cp", "ep") if getattr(layout, name) > 1]
     if layout.dp > 1:
         axes.append("DP" if not layout.shards_states else f"ZeRO-{layout.zero_stage}")
@@ -108,16 +102,10 @@ def _guide_difference(case: GuideCase, best: Estimate, verdicts: Sequence[Verdic
         return f"{result} but runs out of memory with a probability of {100 * risk:.0f} %"
     if slowdown <= same:
         return result if slowdown < 1 / same else f", at about equal speed{result}"
-    return f"{result}, {100 * (slowdown - 1):.0f} % more; {_largest_loss(guided, best)}"
-
-
-def _largest_loss(slower: Estimate, best: Estimate) -> str:
-    """Name the part of the step in which a slower layout loses most."""
-    parts = slower.step_time_parts_s
-    name = max(parts, key=lambda name: parts[name] - best.step_time_parts_s[name])
+    loss = max(time_changes(best, guided), key=lambda each: each.change)
     return (
-        f"mostly {part(name).label}: {format_seconds(parts[name])} instead of "
-        f"{format_seconds(best.step_time_parts_s[name])}"
+        f"{result}, {100 * (slowdown - 1):.0f} % more; mostly {loss.label}: "
+        f"{format_seconds(loss.after)} instead of {format_seconds(loss.before)}"
     )
 
 
@@ -213,7 +201,6 @@ def unused_option_notes(scenario: Scenario, layout: Layout) -> list[str]:
 
 
 def _unused_recompute(scenario: Scenario, layout: Layout) -> Iterator[str]:
-    """Report selective recompute that frees no memory."""
     if layout.recompute_modules:
         saved = [item for block in blocks_of(scenario) for item in block.saved]
         freed = {name for item in saved for name in item.recomputed_with}
@@ -229,7 +216,6 @@ def _unused_recompute(scenario: Scenario, layout: Layout) -> Iterator[str]:
 
 
 def _unused_layer_counts(scenario: Scenario, layout: Layout) -> Iterator[str]:
-    """Report recompute of more layers than a chunk has."""
     layers, step = layout.recompute_layers, layout.recompute_every
     most = int(np.max(chunk_layers(scenario, layout))) if max(layers, step) > 1 else 1
     if layers > most:

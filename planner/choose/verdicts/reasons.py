@@ -7,15 +7,8 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from planner.choose.preferences import preferences
-from planner.choose.search.expected_time import (
-    spread_factor,
-    stall_applies,
-    time_factors,
-    why_no_files,
-)
+from planner.choose.search.expected_time import factors_of, stall_applies, why_no_files
 from planner.choose.search.recommendation import setup_effort
 from planner.cost.estimate import Estimate
 from planner.cost.scenario import Scenario
@@ -44,11 +37,7 @@ class Contender(NamedTuple):
     @property
     def factors(self) -> dict[str, float]:
         """Factors on the step time by cause, uncertainty included [1]."""
-        scenario, estimate = self
-        risk, layouts = np.array([estimate.out_of_memory_probability]), Layouts.of(estimate.layout)
-        factors = time_factors(scenario, layouts, risk)
-        factors["spread"] = spread_factor(scenario, layouts, estimate.step_time_parts_s)
-        return {cause: float(factor.item()) for cause, factor in factors.items()}
+        return factors_of(self.scenario, self.estimate)
 
     @property
     def effort(self) -> float:

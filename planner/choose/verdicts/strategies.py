@@ -56,17 +56,6 @@ def _model_parallel(x: Layouts) -> Mask:
     return (x.tp > 1) & x.piped & (x.cp == 1) & x.keeps_states
 
 
-def _tiled(scenario: Scenario, x: Layouts) -> Layouts:
-    """Split the largest matrix into tiles, for each count in TILES."""
-    return Layouts.joined([replace(x, tiles=np.full(len(x), count)) for count in TILES])
-
-
-def _sharded_in_nodes(scenario: Scenario, x: Layouts) -> Layouts:
-    """Shard inside a node and replicate across nodes, without offload."""
-    group = np.gcd(x.dp, scenario.machine.node.num_devices)
-    return replace(x, offload=np.zeros(len(x), dtype=np.int64), dp_shard=group)
-
-
 _MODEL_PARALLEL = ("megatron-lm", "megatron-deepspeed", "fsdp2")
 
 CLASSIC: tuple[Strategy, ...] = (
@@ -90,7 +79,12 @@ CLASSIC: tuple[Strategy, ...] = (
         ("fsdp2",),
         lambda x: _data_parallel(x) & x.shards_weights & (x.dp_shard < x.dp) & (x.dp_shard > 1),
         "several nodes that groups of whole nodes divide",
-        of_sharded=_sharded_in_nodes,
+        # groups inside nodes, without offload
+        of_sharded=lambda scenario, x: replace(
+            x,
+            offload=np.zeros(len(x), dtype=np.int64),
+            dp_shard=np.gcd(x.dp, scenario.machine.node.num_devices),
+        ),
     ),
     Strategy(
         "ZeRO + CPU offload",
@@ -109,7 +103,10 @@ CLASSIC: tuple[Strategy, ...] = (
         ("deepspeed",),
         lambda x: _no_model_parallel(x) & x.shards_weights & (x.tiles > 1),
         "one device",
-        of_sharded=_tiled,
+        # the largest matrix in tiles
+        of_sharded=lambda _, x: Layouts.joined(
+            [replace(x, tiles=np.full(len(x), count)) for count in TILES]
+        ),
     ),
     Strategy("TP", _MODEL_PARALLEL, lambda x: _unsharded(x) & (x.tp > 1) & ~x.piped),
     Strategy("PP", _MODEL_PARALLEL, lambda x: _unsharded(x) & (x.tp == 1) & x.piped),

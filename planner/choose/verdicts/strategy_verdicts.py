@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from planner.choose.verdicts.fixes import (
     closest_to_fitting,
     double_nodes,
     even_batch,
-    memory_margin,
     shortage_sentence,
 )
 from planner.choose.verdicts.strategies import (
@@ -34,25 +33,26 @@ from planner.cost.memory.footprint import Footprints
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.framework.switches import strip_switches
-from planner.units import counted
+from planner.units import counted, format_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class _Searched:
     """The candidates of a job by framework, on all devices and on one."""
 
-    scenarios: dict[str, Scenario]
+    job: JobSpec
     candidates: dict[str, Candidates]
-    world: int
-    chosen: bool
-    """Whether the user named the frameworks."""
-    on_one_device: dict[str, Candidates]
+    on_one_device: dict[str, Candidates] = field(default_factory=dict)
     """Searched on demand."""
-    tolerance: float | None
+
+    @property
+    def scenarios(self) -> dict[str, Scenario]:
+        """Scenario of the job under each framework, as it was searched."""
+        return {name: part.scenario for name, part in self.candidates.items()}
 
     def for_strategy(self, strategy: Strategy) -> dict[str, Candidates]:
         """Candidates on one device for a single-device strategy, else on all devices."""
-        if self.world == 1 or not strategy.single:
+        if self.job.num_devices == 1 or not strategy.single:
             return self.candidates
         for name, scenario in self.scenarios.items():
             if name not in self.on_one_device:
@@ -60,60 +60,47 @@ class _Searched:
         return self.on_one_device
 
 
-def judge_strategies(
-    candidates: dict[str, Candidates],
-    scenarios: dict[str, Scenario],
-    nodes: int,
-    chosen: bool = False,
-    tolerance: float | None = None,
-) -> list[Verdict]:
-    """Judge every classic strategy by a job's candidates; `chosen`: the user named frameworks."""
-    first = next(iter(scenarios.values()))
-    world = nodes * first.machine.node.num_devices
-    verdicts = list(_verdicts(_Searched(scenarios, candidates, world, chosen, {}, tolerance)))
+def judge_strategies(job: JobSpec, candidates: dict[str, Candidates]) -> list[Verdict]:
+    """Judge every classic strategy by the candidates of a job."""
+    searched = _Searched(job, candidates)
+    verdicts = list(_verdicts(searched))
     if not any(len(part.estimates) for part in candidates.values()):
-        if chosen:
-            verdicts = _with_other_frameworks(verdicts, first, nodes)
-        verdicts = _with_more_nodes(verdicts, scenarios, nodes)
-    return _with_even_batch(verdicts, scenarios, nodes)
+        if job.frameworks:
+            verdicts = _with_other_frameworks(verdicts, job)
+        verdicts = _with_more_nodes(verdicts, searched.scenarios, job.nodes)
+    return _with_even_batch(verdicts, searched.scenarios, job.nodes)
 
 
 def _verdicts(searched: _Searched) -> Iterator[Verdict]:
     """Yield the verdict on each strategy; estimate layouts that do not fit together."""
     layouts = [list(_strategy_candidates(strategy, searched)) for strategy in CLASSIC]
-    best = [_best(parts, searched.tolerance) for parts in layouts]
+    best = [_best(parts, searched.job.tolerance) for parts in layouts]
     closest = [
-        _closest(parts) if parts and estimate is None else None
+        closest_to_fitting(parts) if estimate is None else None
         for parts, estimate in zip(layouts, best, strict=True)
     ]
     estimates = iter(_estimates([pair for pair in closest if pair]))
     for strategy, parts, estimate, pair in zip(CLASSIC, layouts, best, closest, strict=True):
         if estimate is not None:
-            why = memory_margin(estimate, parts[0].footprints.device_limit_bytes)
+            used, limit = estimate.memory_bytes["total"], parts[0].footprints.device_limit_bytes
+            why = f"{format_bytes(used)} per rank, {format_bytes(limit - used)} free"
             yield Verdict(strategy.name, True, why, "", estimate)
         elif pair is not None:
             estimate = next(estimates)
             fix = cheapest_change(estimate, searched.for_strategy(strategy))
-            yield Verdict(strategy.name, False, shortage_sentence(estimate, pair[0]), fix, estimate)
+            yield Verdict(strategy.name, False, shortage_sentence(estimate, pair[1]), fix, estimate)
         else:
-            job = searched.scenarios, searched.world, searched.chosen
-            why = explain_infeasibility(strategy, *job)
+            chosen, world = bool(searched.job.frameworks), searched.job.num_devices
+            why = explain_infeasibility(strategy, searched.scenarios, world, chosen)
             yield Verdict(strategy.name, False, f"no legal layout: {why}", "", None)
 
 
-def _closest(parts: list[Candidates]) -> tuple[Footprints, Scenario]:
-    """Find the layout that exceeds its limits least, and its scenario."""
-    closest = [(*closest_to_fitting(part), part.scenario) for part in parts]
-    _, footprint, scenario = min(closest, key=lambda each: each[0])
-    return footprint, scenario
-
-
-def _estimates(layouts: list[tuple[Footprints, Scenario]]) -> list[Estimate]:
+def _estimates(layouts: list[tuple[Scenario, Footprints]]) -> list[Estimate]:
     """Estimate single layouts, all layouts of a scenario together."""
     estimates: dict[int, Estimate] = {}
-    for scenario in {id(scenario): scenario for _, scenario in layouts}.values():
-        rows = [row for row, (_, each) in enumerate(layouts) if each is scenario]
-        times = estimate_times(scenario, Footprints.joined([layouts[row][0] for row in rows]))
+    for scenario in {id(scenario): scenario for scenario, _ in layouts}.values():
+        rows = [row for row, (each, _) in enumerate(layouts) if each is scenario]
+        times = estimate_times(scenario, Footprints.joined([layouts[row][1] for row in rows]))
         estimates |= {row: times[number] for number, row in enumerate(rows)}
     return [estimates[row] for row in range(len(layouts))]
 
@@ -130,9 +117,8 @@ def _best(parts: list[Candidates], tolerance: float | None) -> Estimate | None:
 
 
 def _strategy_candidates(strategy: Strategy, searched: _Searched) -> Iterator[Candidates]:
-    """Yield a strategy's candidates in each framework that has any."""
     candidates = searched.for_strategy(strategy)
-    for name in strategy_frameworks(strategy, searched.scenarios, searched.chosen):
+    for name in strategy_frameworks(strategy, candidates, bool(searched.job.frameworks)):
         part = candidates[name].only(strategy.holds)
         if strategy.of_sharded is not None and not len(part.footprints):
             part = _derived(strategy.of_sharded, strategy, candidates[name])
@@ -148,8 +134,8 @@ def _derived(
     sharded = candidates.only(lambda x: x.shards_weights & (x.tp * x.pp * x.cp * x.ep == 1))
     if len(sharded.estimates):
         layouts = sharded.estimates.layouts.take(rank_fastest(sharded.estimates, 1))
-    elif len(sharded.footprints):
-        layouts = closest_to_fitting(sharded)[1].layouts
+    elif closest := closest_to_fitting([sharded]):
+        layouts = closest[1].layouts
     else:
         return sharded
     layouts = legal_layouts(scenario, change(scenario, layouts))
@@ -158,12 +144,10 @@ def _derived(
     return replace(candidates, footprints=footprints, estimates=estimates)
 
 
-def _with_other_frameworks(verdicts: list[Verdict], first: Scenario, nodes: int) -> list[Verdict]:
+def _with_other_frameworks(verdicts: list[Verdict], job: JobSpec) -> list[Verdict]:
     """Add fixes: layouts that fit in a framework that the user did not name."""
-    job = JobSpec(first.model, first.machine, nodes=nodes, workload=first.workload)
-    candidates = search_job(job).by_framework
-    scenarios = {name: part.scenario for name, part in candidates.items()}
-    searched = _Searched(scenarios, candidates, job.num_devices, False, {}, None)
+    job = JobSpec(job.model, job.machine, nodes=job.nodes, workload=job.workload)
+    searched = _Searched(job, search_job(job))
     return [
         replace(
             verdict, fix=f"with {alternative.estimate.framework}: {alternative.estimate.layout}"
@@ -202,7 +186,6 @@ def _with_even_batch(verdicts: list[Verdict], scenarios: Scenarios, nodes: int) 
 
 
 def _fits_in(strategy: Strategy, footprints: dict[str, Footprints]) -> bool:
-    """True if any layout of the strategy fits in one of its frameworks."""
     parts = [
         part for name, part in footprints.items() if strip_switches(name) in strategy.frameworks
     ]

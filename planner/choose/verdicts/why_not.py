@@ -124,12 +124,6 @@ def why_not(job: JobSpec, plan: Plan, layout_text: LayoutText) -> WhyNot:
     return answer
 
 
-def why_degrees(job: JobSpec, plan: Plan, **degrees: int) -> WhyNot:
-    """Say what speaks against the best layout of some degrees, such as tp=16 and pp=2."""
-    text = " ".join(f"{name}{degree}" for name, degree in degrees.items())
-    return why_not(job, plan, LayoutText(degrees, text=text))
-
-
 def _world(fields: Mapping[str, Any]) -> int | None:
     """Ranks of a stated layout; None if the data-parallel degree is open."""
     axes = ("dp", "tp", "pp", "cp")
@@ -158,10 +152,9 @@ def _completions(
     parts = _search(job, _with_axes(fields), most_changes=0)
     if (best := recommend(parts.values(), job.tolerance)) is not None:
         return [(scenarios.get(best.framework) or job.scenario_of(best), best.layout)]
-    legal = {name: closest_to_fitting(p) for name, p in parts.items() if len(p.footprints)}
-    if legal:
-        name = min(legal, key=lambda name: legal[name][0])
-        return [(scenarios.get(name) or parts[name].scenario, legal[name][1].layouts[0])]
+    if closest := closest_to_fitting(parts.values()):
+        scenario, footprint = closest
+        return [(scenarios.get(scenario.framework.name, scenario), footprint.layouts[0])]
     return [(each, y) for each in scenarios.values() for y in _usual_layouts(job, fields)]
 
 
@@ -176,7 +169,6 @@ def _usual_layouts(job: JobSpec, fields: Mapping[str, Any]) -> Iterator[Layout]:
 
 
 def _with_axes(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Add axes of degree 1 to fields that state the data-parallel degree."""
     axes = ("tp", "pp", "cp", "ep") if "dp" in fields else ()
     return dict.fromkeys(axes, 1) | dict(fields)
 
@@ -193,7 +185,7 @@ def _search(
         return np.sum([layouts.dp < 0, *different], axis=0) <= most_changes
 
     scope = SearchScope(near_factor=1 + job.tolerance, top=1)
-    return search_job(job, scope, matches).by_framework
+    return search_job(job, scope, matches)
 
 
 def _with_change(job: JobSpec, answer: WhyNot, layout_text: LayoutText) -> WhyNot:

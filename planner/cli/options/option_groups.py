@@ -91,15 +91,15 @@ def keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     )
 
 
-def spread(command: Callable[..., int]) -> Callable[..., int]:
-    """Put the options of a command's groups into its own signature."""
-    options = list(_options(command))
+def spread(command: Callable[..., int], left_out: tuple[str, ...] = ()) -> Callable[..., int]:
+    """Put the options of a command's groups into its own signature, but those `left_out`."""
+    options = [option for option in _options(command) if option.name not in left_out]
 
     @functools.wraps(command)
     def called(**values: Any) -> int:
         if values.get("as_json") and values.get("as_csv"):
             raise PlannerError("--json and --csv exclude each other; give one of them")
-        return int(_call(command, values))
+        return int(_call(command, {**dict.fromkeys(left_out), **values}))
 
     called.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
     called.__annotations__ = {option.name: option.annotation for option in options}

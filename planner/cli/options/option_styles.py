@@ -17,7 +17,6 @@ from planner.describe.machine.variants import MAX_FREE_PERCENT
 from planner.describe.workload import Workload, parse_tokens, read_documents
 from planner.errors import PlannerError
 
-FRAMEWORK_METAVAR = "NAME[+SWITCH...]"
 FRAMEWORK_HELP = (
     "Framework or TOML file, with switches: fsdp2+compile, deepspeed+bucket=5e7; "
     "`planner frameworks` lists all"
@@ -109,7 +108,7 @@ STYLES = {
     "frameworks": OptionStyle(
         ("--framework", "-f"),
         settings={
-            "metavar": FRAMEWORK_METAVAR,
+            "metavar": "NAME[+SWITCH...]",
             "help": f"{FRAMEWORK_HELP} (repeatable).",
             "autocompletion": complete_framework,
         },
@@ -158,11 +157,8 @@ AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
 FrameworkName = Annotated[
     str | None,
     typer.Option(
-        "--framework",
-        "-f",
-        metavar=FRAMEWORK_METAVAR,
-        help=f"{FRAMEWORK_HELP}.",
-        autocompletion=complete_framework,
+        *STYLES["frameworks"].flags,
+        **{**STYLES["frameworks"].settings, "help": f"{FRAMEWORK_HELP}."},
     ),
 ]
 Tokens = Annotated[

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -47,19 +47,12 @@ class Reduction(Arrays):
     """Bucket that gathers updated weights (ZeRO-1 and 2)."""
 
 
-def reduction(stages: Stages, activations: Activations, gradients: Float) -> Reduction:
-    """Gradients and reduction buffers of a stage; `gradients`: those that the optimizer reads [B].
-
-    Counted: sums over passes, gradients of the layer in backward, inputs and outputs of reductions,
-    buckets. Left out: tensors freed within a layer. memory.md#memory-per-device.
-    """
-    return Unreduced.of(stages, gradients).with_activations(stages, activations)
-
-
 @dataclass(frozen=True, slots=True)
 class Unreduced(Arrays):
-    """Gradients and buffers of a `Reduction` that do not depend on activations [B]."""
+    """A `Reduction` without activations, and what completes it with those [B]."""
 
+    base: Reduction
+    """With no activations, and with gradients in flight before the activation peak."""
     preallocates: bool
     """True if gradients have a preallocated buffer."""
     in_pieces: bool
@@ -68,60 +61,27 @@ class Unreduced(Arrays):
     """True where unsharded sums over all passes are reduced once per step."""
     split: Mask
     """True where the gradients of an FSDP group are reduced together."""
-    gradients: Float
-    """Gradients between two passes."""
-    sums: Float
-    passed: Float
-    """Gradients at the end of a pass, if nothing is summed."""
-    summed: Float
-    buckets: Float
-    throughout: Float
-    filling: Float
-    """Buckets, and the copy of a bucket during its reduction."""
-    computing: Float
-    """Gradients of the layer in backward."""
-    tied: Float
-    head: Float
-    reduced: Float
-    after_last_layer: Float
-    copied: Float
-    in_loss: Float
-    """Gradient of the head, if the loss is fused with its GEMM; else 0."""
     of_piece: Float
     """Gradient sum of the head over loss chunks."""
     of_last_piece: Float
     """Input and output of the reduction of this sum."""
-    in_embedding: Float
-    of_sums: Float
-    gather_bucket: Float
-
-    @classmethod
-    def of(cls, stages: Stages, gradients: Float) -> Unreduced:
-        """Compute for stages; `gradients`: those that the optimizer reads."""
-        return _Sizes(stages, gradients).unreduced()
 
     def with_activations(self, stages: Stages, activations: Activations) -> Reduction:
         """Complete the `Reduction` with the stage's activations."""
-        early = self.computing * activations.layer.early_gradients
+        base, once = self.base, self.reduces_once
+        early = base.of_layer * activations.layer.early_gradients
         following = stages.layouts.num_microbatches > activations.in_flight
-        before = np.where(self.preallocates | following, self.gradients, 0.0)
-        return Reduction(
+        before = np.where(self.preallocates | following, base.before, 0.0)
+        in_first_layer = base.in_first_layer + early
+        return replace(
+            base,
             before=before,
-            at_end=np.where(self.reduces_once, self.sums, np.maximum(before, self.passed)),
-            summed=self.summed,
-            buckets=self.throughout,
-            in_loss=self._in_loss(before, activations) if self.in_pieces else self.in_loss,
-            in_last_layer=self.buckets + early + self.tied + self.head,
-            in_next_to_last_layer=self.buckets + early + self.tied + self.reduced,
-            after_last_layer=self.after_last_layer,
-            of_layer=self.computing,
-            copied=self.copied,
-            in_second_layer=self.filling
-            + np.where(self.reduces_once, self.computing, early + self.reduced),
-            in_first_layer=self.filling + early + self.reduced,
-            in_embedding=self.in_embedding,
-            of_sums=self.of_sums,
-            gather_bucket=self.gather_bucket,
+            at_end=np.where(once, base.at_end, np.maximum(before, base.at_end)),
+            in_loss=self._in_loss(before, activations) if self.in_pieces else base.in_loss,
+            in_last_layer=base.in_last_layer + early,
+            in_next_to_last_layer=base.in_next_to_last_layer + early,
+            in_second_layer=np.where(once, base.in_second_layer, in_first_layer),
+            in_first_layer=in_first_layer,
         )
 
     def _in_loss(self, before: Float, activations: Activations) -> Float:
@@ -130,6 +90,15 @@ class Unreduced(Arrays):
         summed = np.where(self.reduces_once & (before > 0), 0.0, self.of_piece)
         reducing = summed + self.of_last_piece - activations.loss
         return np.where(self.split, np.maximum(summed, reducing), 0.0)
+
+
+def unreduced(stages: Stages, gradients: Float) -> Unreduced:
+    """Gradients and reduction buffers of a stage; `gradients`: those that the optimizer reads [B].
+
+    Counted: sums over passes, gradients of the layer in backward, inputs and outputs of reductions,
+    buckets. Left out: tensors freed within a layer. memory.md#memory-per-device.
+    """
+    return _Sizes(stages, gradients).unreduced()
 
 
 class _Sizes:
@@ -179,31 +148,32 @@ class _Sizes:
         copies, largest = self.copies(), np.maximum(params.embedding, layer)
         late = np.where(self.reduces_late, layer * ahead, 0.0)
         filling, in_loss = buckets + self.bucket_copy(), self.gradient_in_loss
+        base = Reduction(
+            before=np.where(self.reduces_once, sums, self.gradients),
+            at_end=np.where(self.reduces_once, sums, self.gradients + self.largest_live_gradient()),
+            summed=np.where(self.reduces_once, self.summed(), self.gradients),
+            buckets=np.where(only_in_backward, 0.0, buckets),
+            # a loss fused with the head's GEMM computes its gradient in the weights' precision
+            in_loss=params.head * self.element * in_loss,
+            in_last_layer=buckets + tied + np.where(self.reduces_every_pass, late_head * ahead, 0),
+            in_next_to_last_layer=buckets + tied + reduced,
+            after_last_layer=buckets + computing + tied + reduced + late + self.outputs() + copies,
+            of_layer=computing,
+            copied=copies + late,
+            in_second_layer=filling + computing,
+            in_first_layer=filling + reduced,
+            in_embedding=filling + table + np.where(self.reduces_every_pass, largest * ahead, 0.0),
+            of_sums=np.where(self.reduces_late, table + params.embedding * ahead, self.groups()),
+            gather_bucket=self.gather_bucket(),
+        )
         return Unreduced(
+            base,
             preallocates=buffers.preallocates_gradients,
             in_pieces=not in_loss and self.loss_chunks > 1,
             reduces_once=self.reduces_once,
             split=self.split,
-            gradients=np.where(self.reduces_once, sums, self.gradients),
-            sums=sums,
-            passed=self.gradients + self.largest_live_gradient(),
-            summed=np.where(self.reduces_once, self.summed(), self.gradients),
-            buckets=buckets,
-            throughout=np.where(only_in_backward, 0.0, buckets),
-            filling=filling,
-            computing=computing,
-            tied=tied,
-            head=np.where(self.reduces_every_pass, late_head * ahead, 0.0),
-            reduced=reduced,
-            after_last_layer=buckets + computing + tied + reduced + late + self.outputs() + copies,
-            copied=copies + late,
-            # a loss fused with the head's GEMM computes its gradient in the weights' precision
-            in_loss=params.head * self.element * in_loss,
             of_piece=params.head * ahead,
             of_last_piece=params.head * (ahead + self.reduced_bytes),
-            in_embedding=filling + table + np.where(self.reduces_every_pass, largest * ahead, 0.0),
-            of_sums=np.where(self.reduces_late, table + params.embedding * ahead, self.groups()),
-            gather_bucket=self.gather_bucket(),
         )
 
     def outputs(self) -> Float:

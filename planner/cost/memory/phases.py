@@ -11,7 +11,7 @@ import numpy as np
 from planner.cost.arrays import Arrays, Float
 from planner.cost.memory.activations import Activations, stage_activations
 from planner.cost.memory.deferred_weight_gradients import DeferredGradients, deferred_gradients
-from planner.cost.memory.gradients import Reduction, Unreduced
+from planner.cost.memory.gradients import Reduction, Unreduced, unreduced
 from planner.cost.memory.layer_activations import LayerActivations
 from planner.cost.memory.weights import (
     GatheredWeights,
@@ -55,7 +55,7 @@ def _resident_tensors(stages: Stages) -> _ResidentTensors:
     return _ResidentTensors(
         resident_state,
         resident_weights(stages, resident_state.weights),
-        Unreduced.of(stages, resident_state.gradients),
+        unreduced(stages, resident_state.gradients),
         _optimizer_temporaries(stages),
     )
 

@@ -6,26 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from planner.cost.arrays import Arrays, Float, Int
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.optimizers import OPTIMIZERS, SMALLEST_IN_BLOCKS, moment_bytes
 from planner.describe.model.block import Block, Weight
-
-
-def training_state_bytes(num_params: ArrayLike, dp: ArrayLike, zero_stage: ArrayLike) -> Float:
-    """Weights, gradients and Adam states per rank in 16-bit training [B].
-
-    Counted: 2 + 2 + 12 bytes per parameter, sharded by the ZeRO stage. Left out: activations,
-    buffers. Rajbhandari et al. 2020, arXiv:1910.02054, figure 1.
-    """
-    spread = Layouts.broadcast(dp=dp, zero_stage=zero_stage)
-    num_params = np.asarray(num_params, dtype=float)
-    weights = 2 * num_params / np.where(spread.shards_weights, dp, 1)
-    gradients = 2 * num_params / np.where(spread.shards_gradients, dp, 1)
-    return weights + gradients + 12 * num_params / np.where(spread.shards_states, dp, 1)
 
 
 def _local_elements(

@@ -201,7 +201,8 @@ class Framework(Description):
 
     def with_switches(self, *words: str) -> Framework:
         """Turn on more switches; raises UnknownNameError or DescriptionError."""
-        plain = {**self.model_dump(), "name": self.name.removesuffix(self._switch_suffix)}
+        suffix = "".join(f"+{word}" for word in self.switched)
+        plain = {**self.model_dump(), "name": self.name.removesuffix(suffix)}
         changed = apply_switches(plain, (*self.switched, *words))
         return type(self).described(changed, where=shorten(changed["name"]))
 
@@ -269,10 +270,6 @@ class Framework(Description):
         """Environment variables of the switches that are on."""
         active = self.active_switches.values()
         return {name: value for switch in active for name, value in switch.environment.items()}
-
-    @property
-    def _switch_suffix(self) -> str:
-        return "".join(f"+{word}" for word in self.switched)
 
     def on(self, runtime: Runtime) -> Framework:
         """Copy for a device runtime, without the kernels that are missing there."""

@@ -100,7 +100,6 @@ class SupportedModels(Description):
         return next((difference for difference, differs in differences.items() if differs), "")
 
     def _model_differences(self, model: Model) -> dict[str, bool]:
-        """Features of the whole model, and whether each is unsupported."""
         return {
             f"is of kind {model.kind} (only decoders are supported)": model.kind != "decoder",
             f"has {model.position} positions": model.position not in self.positions,
@@ -117,13 +116,15 @@ class SupportedModels(Description):
         }
 
     def _layer_differences(self, model: Model, sequence_length: int) -> dict[str, bool]:
-        """Features of attention and feed-forward, and whether each is unsupported."""
         layers = model.num_window_layers
         windowed = 0 < model.sliding_window < sequence_length and layers > 0
         allowed = {"none": False, "all": layers == model.num_layers, "some": True}
         latent = "heads" if model.latent_attention is None else "latent"
         activation = non_linearity(model)
-        kind = _feed_forward(model)
+        experts, kind = model.experts, "dense"
+        if experts is not None:
+            biased = experts.expert_bias or experts.router_bias
+            kind = "biased experts" if biased else "experts"
         return {
             f"has {latent} attention": latent not in self.attention,
             f"has {kind}" if kind != "dense" else "has no experts": kind not in self.feed_forward,
@@ -147,13 +148,6 @@ class SupportedModels(Description):
 def non_linearity(model: Model) -> str:
     """Activation of the feed-forward in words."""
     return f"{'gated ' if model.gated_mlp else ''}{model.activation}"
-
-
-def _feed_forward(model: Model) -> Literal["dense", "experts", "biased experts"]:
-    if model.experts is None:
-        return "dense"
-    biased = model.experts.expert_bias or model.experts.router_bias
-    return "biased experts" if biased else "experts"
 
 
 class EmitSupport(Description):

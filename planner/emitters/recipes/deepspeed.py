@@ -22,7 +22,7 @@ def config_file(job: BatchJob) -> File:
 
 def disk_folder(job: BatchJob) -> dict[str, str]:
     """Folder that the user must provide for NVMe offload if the profile states no local disk."""
-    if "nvme" not in job.layout.offload or _stated_disk(job):
+    if "nvme" not in job.layout.offload or job.launch.local_disk:
         return {}
     return {_OWN_DISK: "make it a folder on the disk of every node, or a link to one"}
 
@@ -55,16 +55,11 @@ def _page(job: BatchJob) -> Page:
         accumulated="fp32" if widens else precision,
         mics=layout.dp_shard not in (0, layout.dp),
         offloads=dict(list(_SWAP_BUFFERS.items())[:moved]),
-        disk=_stated_disk(job) or _OWN_DISK,
+        disk=job.launch.local_disk or _OWN_DISK,
         # a buffer must hold the largest parameter
         largest=_largest_parameter(job),
         needed=disk_folder(job),
     )
-
-
-def _stated_disk(job: BatchJob) -> str:
-    launch = job.machine.scheduler.launch
-    return launch.local_disk if launch is not None else ""
 
 
 def _largest_parameter(job: BatchJob) -> int:

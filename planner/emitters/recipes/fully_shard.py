@@ -27,8 +27,6 @@ def recipe(job: BatchJob) -> Recipe:
         offloads=offloads,
         replicate=replicate,
         shard=shard,
-        micro_batch=layout.micro_batch,
-        grad_accumulation=layout.grad_accumulation,
         device="cuda" if runtime == "rocm" else runtime,
         reshard=layout.reshard or layout.shards_weights,
     )

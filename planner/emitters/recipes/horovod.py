@@ -19,16 +19,14 @@ def recipe(job: BatchJob) -> Recipe:
     """Write `horovod_plan.py`, and set the variables of the fusion buffer."""
     if job.machine.scheduler.kind == "kubernetes":
         raise not_expressible("a PyTorchJob, which has no MPI", "Horovod", "framework ddp")
-    launch, framework = job.machine.scheduler.launch, job.framework
+    framework = job.framework
     states = framework.states(job.workload.precision)
     page = Page(
         "horovod",
         job,
         dtype=_PRECISIONS[job.workload.precision],
-        micro_batch=job.layout.micro_batch,
-        grad_accumulation=job.layout.grad_accumulation,
         compression="none" if states.reduce_bytes > 2 else "fp16",
-        sees_one_device=launch is not None and launch.one_device_each,
+        sees_one_device=job.launch.one_device_each,
     )
     threshold = framework.buffers.reduce_bucket_elements * states.reduce_bytes
     return Recipe(

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from planner.describe.machine import Launch
 from planner.emitters.batch_job import CHECKPOINTS, FINISHED, BatchJob
 from planner.emitters.recipe import File, Recipe
 from planner.emitters.scripts.systems import BREAK, SYSTEMS, BatchSystem, values_of
@@ -38,12 +37,10 @@ def job_files(job: BatchJob, recipe: Recipe, slot: Slot) -> list[File]:
         )
     if kind == "none" and job.nodes > 1:
         raise EmitError(f"{job.where} has no scheduler to start {job.nodes} nodes; use one node")
-    system, launch = SYSTEMS[kind], job.machine.scheduler.launch
+    system = SYSTEMS[kind]
     script = _Script(job, recipe, slot, system)
     files = [File("job.sh", "the job script", script.text())]
-    if script.wrapped and launch is not None:
-        purpose = "tells torch which rank a process is; `job.sh` starts it once per device"
-        files.append(File("rank.sh", purpose, _rank_script(launch)))
+    files += script.wrapper()
     if system.resources:
         files.append(_manifest(job, slot, system, _passed_variables(recipe)))
     if kind != "none":
@@ -54,7 +51,7 @@ def job_files(job: BatchJob, recipe: Recipe, slot: Slot) -> list[File]:
 
 def benchmark_files(job: BatchJob, slot: Slot) -> list[File]:
     """Write `collectives.sh`, which times collectives on the job's nodes, launched like the job."""
-    kind, launch = job.machine.scheduler.kind, job.machine.scheduler.launch
+    kind = job.machine.scheduler.kind
     if SYSTEMS[kind].resources:
         raise EmitError(f"{job.where}: no benchmark is written for {kind}; leave it out")
     longest = slot.queue.max_hours * 3600 if slot.queue is not None else _BENCHMARK_S
@@ -65,10 +62,7 @@ def benchmark_files(job: BatchJob, slot: Slot) -> list[File]:
         "with the `planner` of `environment.sh`; submit it instead of `job.sh`, then "
         f"`planner calibrate --from-collectives collectives.csv -m {job.machine.name} -o own.toml`"
     )
-    files = [File("collectives.sh", meaning, script.text("collectives.sh"))]
-    if script.wrapped and launch is not None:
-        files.append(File("rank.sh", "tells torch which rank a process is", _rank_script(launch)))
-    return files
+    return [File("collectives.sh", meaning, script.text("collectives.sh")), *script.wrapper()]
 
 
 class _Script:
@@ -76,13 +70,8 @@ class _Script:
 
     def __init__(self, job: BatchJob, recipe: Recipe, slot: Slot, system: BatchSystem) -> None:
         self.job, self.recipe, self.slot, self.system = job, recipe, slot, system
-        launch = job.machine.scheduler.launch
-        self.wrapped = (
-            launch is not None
-            and launch.tasks == "device"
-            and launch.rank_variables is not None
-            and recipe.launcher == "torch"
-        )
+        starts_each = job.launch.tasks == "device" and job.launch.rank_variables is not None
+        self.wrapped = starts_each and recipe.launcher == "torch"
         """Whether the site's launcher starts every process through `rank.sh`."""
         self.per_device = self.wrapped or recipe.launcher in ("ezpz", "horovod")
         self.tasks = job.ranks_per_node if self.per_device else 1
@@ -91,9 +80,20 @@ class _Script:
         """Fill in the script."""
         return render(template, **self._values())
 
+    def wrapper(self) -> list[File]:
+        """Write `rank.sh`, if processes start through it."""
+        launch = self.job.launch
+        if not self.wrapped or launch.rank_variables is None:
+            return []
+        rank, local_rank = launch.rank_variables
+        one_device_each = launch.one_device_each
+        text = render("rank.sh", rank=rank, local_rank=local_rank, one_device_each=one_device_each)
+        purpose = "tells torch which rank a process is; `job.sh` starts it once per device"
+        return [File("rank.sh", purpose, text)]
+
     def _values(self) -> dict[str, Any]:
         job, recipe, system = self.job, self.recipe, self.system
-        launch, network = job.machine.scheduler.launch, job.machine.network
+        network = job.machine.network
         variables = self._variables()
         needed = {
             f'"{name}"': f"{name} is missing: {meaning}" for name, meaning in recipe.needed.items()
@@ -111,10 +111,7 @@ class _Script:
             "variables": recipe.variables,
             "program": recipe.default_program,
             "needed": needed,
-            "setup": [
-                *(launch.setup if launch is not None else ()),
-                *(network.setup if network is not None else ()),
-            ],
+            "setup": [*job.launch.setup, *(network.setup if network is not None else ())],
             "exports": dict(sorted(variables.items())),
             "unset": sorted(self._stray_variables() - set(variables)),
             "hosts": system.hosts,
@@ -127,10 +124,9 @@ class _Script:
         }
 
     def _variables(self) -> dict[str, str]:
-        launch = self.job.machine.scheduler.launch
-        variables = dict(launch.environment) if launch is not None else {}
-        if launch is not None:
-            variables |= launch.device_environment if self.per_device else launch.node_environment
+        launch = self.job.launch
+        places = launch.device_environment if self.per_device else launch.node_environment
+        variables = {**launch.environment, **places}
         if (network := self.job.machine.network) is not None:
             variables |= network.environment
         if self._binds:
@@ -150,9 +146,11 @@ class _Script:
 
     def _stray_variables(self) -> set[str]:
         """Variables of all networks of the machine and of one process per device."""
-        launch = self.job.machine.scheduler.launch
-        names = {name for network in self.job.machine.networks for name in network.environment}
-        return names | (set(launch.device_environment) if launch is not None else set())
+        networks = self.job.machine.networks
+        return {
+            *(n for each in networks for n in each.environment),
+            *self.job.launch.device_environment,
+        }
 
     def _command(self, variables: Mapping[str, str]) -> str:
         """The command: the scheduler's launcher, the process it starts, the program's arguments."""
@@ -206,14 +204,6 @@ def _array(name: str) -> str:
     return name.partition(".")[0].upper()
 
 
-def _rank_script(launch: Launch) -> str:
-    assert launch.rank_variables is not None, "asked only where it is known"
-    rank, local_rank = launch.rank_variables
-    return render(
-        "rank.sh", rank=rank, local_rank=local_rank, one_device_each=launch.one_device_each
-    )
-
-
 def _passed_variables(recipe: Recipe) -> list[str]:
     return [*recipe.variables, *(["PROGRAM"] if recipe.default_program else [])]
 
@@ -242,9 +232,7 @@ def _manifest(job: BatchJob, slot: Slot, system: BatchSystem, exported: list[str
 
 
 def _submit_script(job: BatchJob, recipe: Recipe, slot: Slot, system: BatchSystem) -> str:
-    """Write `submit.sh`, which stops if a value that only the user can give is missing."""
-    launch = job.machine.scheduler.launch
-    has_account = launch is not None and launch.account
+    has_account = job.launch.account
     required = {"PROJECT": "the account that pays for the job"} if has_account else {}
     exported = _passed_variables(recipe)
     return render(

@@ -88,12 +88,10 @@ SYSTEMS: Mapping[str, BatchSystem] = {
 
 def values_of(job: BatchJob, slot: Slot, tasks: int, exported: Iterable[str]) -> dict[str, Any]:
     """Values that fill in a batch system's templates for `tasks` processes per node."""
-    launch, node = job.machine.scheduler.launch, job.machine.node
-    cpus = (launch.cpus if launch is not None else None) or int(node.num_cores.value)
-    options: list[str] = []
-    if launch is not None:
-        site_options = launch.options if tasks == job.ranks_per_node else launch.node_options
-        options = [shlex.quote(option) for option in site_options]
+    launch = job.launch
+    cpus = launch.cpus or int(job.machine.node.num_cores.value)
+    site_options = launch.options if tasks == job.ranks_per_node else launch.node_options
+    options = [shlex.quote(option) for option in site_options]
     return {
         "job": job,
         "runtime": job.machine.device.runtime,
@@ -104,7 +102,7 @@ def values_of(job: BatchJob, slot: Slot, tasks: int, exported: Iterable[str]) ->
         "ranks": job.nodes * tasks,
         "cpus": cpus,
         "task_cpus": max(cpus // tasks, 1),
-        "openmpi": launch is not None and launch.mpi == "openmpi",
+        "openmpi": launch.mpi == "openmpi",
         "options": " ".join(options),
         "binds": any(option.startswith("--cpu-bind") for option in options),
         "exported": list(exported),

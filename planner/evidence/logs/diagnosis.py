@@ -137,7 +137,6 @@ def _contradiction(scenario: Scenario, layout: Layout, measured: Measured) -> st
 def _changes(
     scenario: Scenario, layout: Layout, measured: Measured, ratio: float
 ) -> Iterator[Explanation]:
-    """Yield each change that a log seldom states."""
     yield from _batches(scenario, layout, measured, ratio)
     for name, (label, values) in _LAYOUT_CHOICES.items():
         for value in values:

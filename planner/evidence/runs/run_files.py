@@ -45,14 +45,17 @@ _WAYS = (
 def read_runs(path: str | Path, own_machine: Machine | None = None) -> list[Run | RefusedRun]:
     """Read every row of a CSV of runs; CatalogueError if the file is none."""
     data = read_bytes(Path(path), _MAX_TABLE_BYTES, "split it")
+    return runs_from_text(decoded(data), shorten_path(path), own_machine)
+
+
+def decoded(data: bytes) -> str:
+    """Decode a text in UTF-8, in UTF-16, or in the code page of old Windows programs."""
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        text = data.decode("utf-16", errors="replace")
-    else:
-        try:
-            text = data.decode("utf-8-sig")
-        except UnicodeDecodeError:
-            text = data.decode("cp1252", errors="replace")
-    return runs_from_text(text, shorten_path(path), own_machine)
+        return data.decode("utf-16", errors="replace")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return data.decode("cp1252", errors="replace")
 
 
 def runs_from_text(

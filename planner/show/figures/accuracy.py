@@ -56,7 +56,6 @@ def parity(scores: Sequence[Score]) -> Drawing:
 
 
 def _group(figure: Any, number: int, name: str, items: Sequence[Score]) -> None:
-    """Draw the runs of one machine, with the intervals of their estimates."""
     values = [s.estimate.step_time_s for s in items]
     figure.add_scatter(
         x=[s.run.step_time_s for s in items],
@@ -103,19 +102,7 @@ def measured_step(comparison: Comparison) -> Drawing:
     drawing = bars.waterfall(comparison.estimate)
     figure, name, measured_s = drawing.figure, "measured", comparison.step_time_s
     scale = comparison.estimate.step_time_s / figure.data[-1].x[0]  # seconds of its unit
-    figure.add_bar(
-        y=[name],
-        x=[measured_s / scale],
-        orientation="h",
-        showlegend=False,
-        error_x=interval_bars([measured_s], [comparison.spread_s], scale, color=GREY),
-        marker={"color": HUES[1]},
-        insidetextfont={"color": "#000000"},
-        text=[format_seconds(measured_s)],
-        textposition="inside",
-        insidetextanchor="start",
-        constraintext="none",
-    )
+    bars.total_bar(figure, name, measured_s, comparison.spread_s, scale, HUES[1], {"color": GREY})
     rows = figure.layout.yaxis
     labels = [*rows.ticktext[:-1], "estimated", name]
     figure.update_yaxes(

@@ -74,7 +74,6 @@ def strategy_bars(strategies: Sequence[Verdict], machine: Machine) -> Drawing:
 
 
 def _order(entry: Verdict, estimate: Estimate) -> tuple[bool, float]:
-    """Return the sort key of a strategy: step time if it fits, else its memory."""
     return not entry.fits, estimate.step_time_s if entry.fits else estimate.memory_bytes["total"]
 
 
@@ -111,7 +110,6 @@ def _fate(entry: Verdict, total: float, limit: float) -> str:
 
 
 def _strategy_text(entry: Verdict) -> str:
-    """Describe a strategy's memory, whether it fits, and its step time."""
     if entry.estimate is None:
         return "no legal layout"
     total = format_bytes(entry.estimate.memory_bytes["total"])
@@ -145,18 +143,9 @@ def host_bars(estimate: Estimate, host_limit_bytes: float) -> Drawing:
     figure = framed(height=210, x="host memory per node [GiB]")
     limit = format_bytes(host_limit_bytes)
     table = estimate.host_memory_bytes
-    for part in _parts([table]):
-        figure.add_bar(
-            y=["host"],
-            x=[table[part] / GIB],
-            name=label(part),
-            orientation="h",
-            marker=bar_style(part),
-            hovertemplate=f"{label(part)}: {format_bytes(table[part])}<extra></extra>",
-        )
+    stack_parts(figure, ["host"], [table], _parts([table]))
     side = "right" if host_limit_bytes >= table["total"] else "center"
     draw_limit(figure, host_limit_bytes, f"host memory {limit}", side)
-    figure.update_layout(barmode="stack")
     figure.update_yaxes(showticklabels=False)
     return Drawing(figure, f"Host memory per node: {format_bytes(table['total'])} of {limit}.")
 
@@ -167,8 +156,7 @@ def memory_bars(estimates: Named, device_limit_bytes: float) -> Drawing:
     tables = [estimate.memory_bytes for _, estimate in estimates]
     totals, limit = [table["total"] for table in tables], device_limit_bytes
     ends = [max(total, limit) / GIB for total in totals]
-    parts = dict.fromkeys(n for t in reversed(tables) for n, v in t.items() if v and n != "total")
-    title = "memory per device [GiB]"
+    title, parts = "memory per device [GiB]", _parts(tables[::-1])
     figure, texts = _compare(estimates, title, tables, parts, totals, ends, GIB, format_bytes)
     figure.update_xaxes(range=[0, 1.7 * max([limit, *totals]) / GIB])
     draw_limit(figure, limit, f"device limit {format_bytes(limit)}")
@@ -180,9 +168,8 @@ def time_bars(estimates: Named) -> Drawing:
     """Step time by part, stacked."""
     tables = [estimate.step_time_parts_s for _, estimate in estimates]
     totals = [estimate.step_time_s for _, estimate in estimates]
-    names = dict.fromkeys(n for t in reversed(tables) for n, v in t.items() if v)
     least = 0.001 * max(totals, default=0.0)
-    parts = [name for name in names if max(t.get(name, 0.0) for t in tables) >= least]
+    parts = [n for n in _parts(tables[::-1]) if max(t.get(n, 0.0) for t in tables) >= least]
     title = "step time [s]"
     figure, texts = _compare(estimates, title, tables, parts, totals, totals, 1.0, format_seconds)
     figure.update_xaxes(range=[0, 1.6 * max(totals, default=1.0)])
@@ -277,7 +264,8 @@ def _falling(
             hovertemplate=f"{name}: {text}<extra></extra>",
         )
         start += seconds
-    _total_bar(figure, sum_name, total_s, interval_s, scale)
+    line = {"color": LIMIT, "thickness": 2}
+    total_bar(figure, sum_name, total_s, interval_s, scale, "#A6A6A6", line)
     figure.update_yaxes(categoryorder="array", categoryarray=names[::-1])
     named_rows(figure, names)
     # space for text right of the last bar, also on a phone
@@ -286,16 +274,23 @@ def _falling(
     return figure, ", ".join(f"{name} {text}" for name, _, text, _ in longest_first)
 
 
-def _total_bar(
-    figure: Any, sum_name: str, total: float, interval_s: tuple[float, float], scale: float
+def total_bar(
+    figure: Any,
+    name: str,
+    total: float,
+    interval_s: tuple[float, float],
+    scale: float,
+    hue: str,
+    line: Mapping[str, Any],
 ) -> None:
+    """Draw the time of a step or a training as one bar, with a line for its interval."""
     figure.add_bar(
-        y=[sum_name],
+        y=[name],
         x=[total / scale],
         orientation="h",
         showlegend=False,
-        error_x=interval_bars([total], [interval_s], scale, color=LIMIT, thickness=2),
-        marker={"color": "#A6A6A6"},
+        error_x=interval_bars([total], [interval_s], scale, **line),
+        marker={"color": hue},
         insidetextfont={"color": "#000000"},
         text=[format_seconds(total)],
         textposition="inside",

@@ -122,7 +122,7 @@ def times(
             hovertemplate=name + "<br>%{customdata}<extra></extra>",
         )
         texts.append(f"{name} {format_seconds(float(timer(group, size_bytes)))}")
-    row = _measured(machine, operation, ranks, stride)
+    row = published(machine, operation, ranks, stride)
     if row is not None:
         _points(figure, row, row.times_s)
         texts.append(f"measured points from {format_bytes(row.sizes_bytes[0])} on")
@@ -156,7 +156,7 @@ def bandwidth(
         best = max(best, float(rate.max()))
         line, text = _line(name, number), name + ": %{y:.3g} GB/s<extra></extra>"
         figure.add_scatter(x=_SIZES, y=rate, name=name, mode="lines", line=line, hovertemplate=text)
-    row = _measured(machine, operation, ranks, stride)
+    row = published(machine, operation, ranks, stride)
     if row is not None:
         pairs = zip(row.sizes_bytes, row.times_s, strict=True)
         _points(figure, row, [factor * size / seconds / 1e9 for size, seconds in pairs])
@@ -164,7 +164,7 @@ def bandwidth(
     return Drawing(figure, f"Bus bandwidth of {operation}; the best reaches {best:.3g} GB/s.")
 
 
-def _measured(machine: Machine, operation: str, ranks: int, stride: int) -> Published | None:
+def published(machine: Machine, operation: str, ranks: int, stride: int) -> Published | None:
     """Return published times for a group of stride 1; None if there are none."""
     per_node = machine.node.num_devices
     return published_for(machine.name, operation, ranks, per_node) if stride == 1 else None
@@ -229,7 +229,6 @@ def _diagonal(blocks: Blocks) -> Blocks:
 
 
 def _root_only(blocks: Blocks) -> Blocks:
-    """Keep the blocks of rank 0."""
     return [blocks[0], *([""] * len(row) for row in blocks[1:])]
 
 

@@ -81,7 +81,6 @@ def _curve(answer: Answer, x: str, y: str) -> Drawing | None:
 
 
 def _interval(rows: list[Row], name: str) -> dict[str, Any] | None:
-    """Return the error bars of a column; None if the rows have no interval."""
     low, high = interval_names(name)
     if any(low not in row for row in rows):
         return None
@@ -159,7 +158,6 @@ def scaling(points: Sequence[ScalePoint], what: str = "time") -> Drawing:
 
 
 def _scale_value(point: ScalePoint, first: ScalePoint, quantity: str) -> float:
-    """Return step time, efficiency or node-hours of a point."""
     if quantity == "time":
         return point.step_time_s or 0.0
     return 100 * point.efficiency(first) if quantity == "efficiency" else point.node_hours

@@ -68,7 +68,6 @@ def ink(name: str) -> Ink:
 
 
 def _record(name: str) -> Part:
-    """Return the record of a part of an estimate or of a whole training."""
     return of_training.part(name) if name in of_training.PARTS else part(name)
 
 

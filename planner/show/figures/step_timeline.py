@@ -64,7 +64,7 @@ class _Clock:
         """Yield the drawn parts of a span of the timeline, as positions on the axis."""
         if not self.broken:
             # the simulated schedule differs by a percent or two from the estimate's length
-            stretch = self.simulated.step_s / self.simulated.simulated_s
+            stretch = self.simulated.step_s / self.simulated.timeline.makespan_s
             yield start_s * stretch, end_s * stretch
             return
         at = self.simulated.instant_s
@@ -102,13 +102,15 @@ def _clock(simulated: SimulatedStep) -> _Clock:
     shown = set(_sampled(timeline))
     events = [e for e in timeline.events if e.stage in shown and e.stream == "compute"]
     if len(events) <= _FEW_BARS and timeline.num_micro_batches == simulated.micro_batches:
-        return _Clock(simulated, simulated.simulated_s, simulated.simulated_s)
+        return _Clock(simulated, simulated.timeline.makespan_s, simulated.timeline.makespan_s)
     ends, starts = sorted(e.end_s for e in events), sorted(e.start_s for e in events)
     min_index, max_index = (min(bars // 2, len(events) // 3) for bars in (_FEW_BARS, _MAX_BARS))
     filled = min(e.start_s for e in timeline.computed(0) if e.task.kind != "forward")
     head = min(max(ends[min_index], 1.1 * filled), ends[max_index], 0.9 * simulated.middle_s)
-    left = simulated.simulated_s - max(e.end_s for e in timeline.computed(0) if e.kind == "forward")
-    tail = min(starts[-min_index], simulated.simulated_s - 1.1 * left)
+    left = simulated.timeline.makespan_s - max(
+        e.end_s for e in timeline.computed(0) if e.kind == "forward"
+    )
+    tail = min(starts[-min_index], simulated.timeline.makespan_s - 1.1 * left)
     return _Clock(simulated, head, max(tail, starts[-max_index], 1.1 * simulated.middle_s))
 
 
@@ -257,7 +259,6 @@ def _path_text(path: Sequence[Event]) -> str:
 
 
 def _sums(parts: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """Sum seconds by name, the largest first [s]."""
     sums: dict[str, float] = {}
     for name, seconds in parts:
         sums[name] = sums.get(name, 0.0) + seconds
@@ -276,7 +277,7 @@ def memory_over_step(
     for number, stage in enumerate(sorted({0, fullest, len(stages) - 1})):
         times, values = _stage_memory(simulated, stages[stage], stage)
         peaks[stage] = max(values)
-        ends = [*times[1:], simulated.simulated_s]
+        ends = [*times[1:], simulated.timeline.makespan_s]
         xs, ys = _line(zip(times, ends, values, strict=True), clock, crossing=True)
         dash = ("solid", "dash", "dot")[number]
         figure.add_scatter(

@@ -56,7 +56,6 @@ _SPACINGS = {2: ", every second device", 3: ", every third device"}
 
 
 def _legend(rows: Sequence[Row], size: int) -> list[str]:
-    """Explain sizes, bus bandwidths and algorithms of the table."""
     factors: dict[str, list[str]] = {}
     for name in dict.fromkeys(row.operation for row in rows):
         factor = bus_factor(name, size)

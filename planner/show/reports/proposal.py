@@ -89,7 +89,6 @@ def _assumptions(plan: Plan, machine: Machine) -> str:
 
 
 def _scores(architecture: str, framework: str) -> str:
-    """State how well runs of a framework on the same devices were estimated."""
     rows = [r for r in residuals() if (r.architecture, r.framework) == (architecture, framework)]
     runs = f"of {framework} on devices of the architecture {architecture}"
     if (scores := summary([r for r in rows if not r.seen]) or summary(rows)) is None:

@@ -219,12 +219,7 @@ class InputTime:
     @property
     def bound(self) -> NDArray[np.str_]:
         """The slowest stage in epochs after the first."""
-        return _slowest(self.stages)
-
-    @property
-    def first_epoch_bound(self) -> NDArray[np.str_]:
-        """The slowest stage in the first epoch."""
-        return _slowest(self.first_epoch_stages)
+        return np.array(list(self.stages))[np.argmax(list(self.stages.values()), axis=0)]
 
 
 def input_time(
@@ -279,10 +274,6 @@ def input_time(
 
 def _longest(stages: dict[str, Float]) -> Float:
     return np.max(list(stages.values()), axis=0)
-
-
-def _slowest(stages: dict[str, Float]) -> NDArray[np.str_]:
-    return np.array(list(stages))[np.argmax(list(stages.values()), axis=0)]
 
 
 def _exposed(stages: dict[str, Float], step: Float, loader: Loader) -> Float:

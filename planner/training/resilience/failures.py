@@ -149,10 +149,9 @@ def training_losses(
 
 @dataclass(frozen=True, slots=True)
 class Jobs(Arrays):
-    """Number of consecutive jobs, their start-up time, and time lost at the ends of jobs [s]."""
+    """Number of consecutive jobs, and time lost at the ends of jobs [s]."""
 
     jobs: Float
-    starts_s: Float
     ends_s: Float
 
 
@@ -161,20 +160,17 @@ def consecutive_jobs(
     wall_s: ArrayLike,
     start_s: ArrayLike,
     interval_s: ArrayLike,
-    write_s: ArrayLike,
-    *,
-    saves_at_end: bool = False,
 ) -> Jobs:
-    """Jobs within a queue's wall time that a training needs, with time for starts and ends [1, s].
+    """Jobs within a queue's wall time that a training needs, and the time lost at ends [1, s].
 
-    A job loses half an interval at its end, or with `saves_at_end` (a signal before the limit) the
-    time of one more checkpoint. The number is infinite if start and end take all of `wall_s`.
+    A job loses half an interval at its end. The number is infinite if start and end take all of
+    `wall_s`.
     """
-    total, wall, start, interval, write = _floats(total_s, wall_s, start_s, interval_s, write_s)
-    end = write if saves_at_end else interval / 2
+    total, wall, start, interval = _floats(total_s, wall_s, start_s, interval_s)
+    end = interval / 2
     room = wall - start - end
     # the last job ends with the training and loses nothing
     most = np.maximum((total - end) / np.where(room > 0, room, 1.0), 0.0)
     jobs = np.where(room > 0, np.maximum(np.ceil(most), 1.0), np.inf)
     counted = np.where(np.isfinite(jobs), jobs, 0.0)
-    return Jobs(jobs, counted * start, np.maximum(counted - 1, 0.0) * end)
+    return Jobs(jobs, np.maximum(counted - 1, 0.0) * end)

@@ -88,7 +88,6 @@ def communicators_s(layouts: Layouts) -> Float:
 
 
 def _sizes(layouts: Layouts) -> list[Float]:
-    """Group size of every axis; 1 if the axis is not used or spans the whole job."""
     axes = geometry(layouts)
     sizes = [axes[name][0] for name in _AXES]
     sizes += [np.where(layouts.ep > 1, axes[name][0], 1) for name in _EXPERT_AXES]

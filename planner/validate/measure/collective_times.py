@@ -80,8 +80,6 @@ def _bus_factor(name: str, size: int) -> float:
 
 
 class _Buffers:
-    """Tensors of one operation and size on one rank."""
-
     def __init__(self, rank: Rank, size_bytes: int) -> None:
         self.rank, self.world, device = rank.rank, rank.world, rank.device
         count = max(size_bytes // 4 // rank.world, 1) * rank.world

@@ -49,8 +49,6 @@ _RESIDENT = (
 
 
 class _Step:
-    """One rank's stages, optimizer and inputs, and the step that is traced."""
-
     def __init__(self, request: dict[str, Any]) -> None:
         """`request` comes from `planner.validate.trace.stage_trace`."""
         self.model = Model.model_validate_json(json.dumps(request["model"]))

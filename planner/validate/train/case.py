@@ -55,8 +55,6 @@ def run_cases(
 
 
 class _Case:
-    """One strategy on one task."""
-
     def __init__(self, rank: Rank, case: dict[str, Any], fault: str) -> None:
         self.rank, self.case, self.fault = rank, case, fault
         self.spread = spread_of(case["strategy"], rank.world)

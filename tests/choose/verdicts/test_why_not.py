@@ -16,7 +16,7 @@ from planner.choose.preferences import preferences
 from planner.choose.search import SearchScope
 from planner.choose.search.recommendation import recommend
 from planner.choose.verdicts.layout_words import parse_layout
-from planner.choose.verdicts.why_not import WhyNot, why_degrees, why_not
+from planner.choose.verdicts.why_not import WhyNot, why_not
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 from planner.errors import PlannerError
@@ -100,7 +100,7 @@ def random_layouts(count: int) -> list[Layout]:
 def test_random_layouts_agree_with_the_search_and_every_change_lifts_its_reason(
     plan: Plan,
 ) -> None:
-    everything = search_job(JOB, SearchScope(exhaustive_up_to=10**9)).by_framework
+    everything = search_job(JOB, SearchScope(exhaustive_up_to=10**9))
     listed = {
         (name, str(layout)): bool(fits)
         for name, part in everything.items()
@@ -172,7 +172,7 @@ def test_a_faster_safe_layout_is_answered_by_the_preference_that_decides(large: 
     assert answer.source.startswith("min_slice_tokens: published runs")
     assert answer.change.startswith("if min_slice_tokens did not count")
     # checked by another way: the search without this cause prefers it to the recommended one
-    parts = search_job(LARGE).by_framework
+    parts = search_job(LARGE)
     assert answer.recommended == large.recommended
     only = {(str(e.layout), e.framework) for e in (answer.estimate, large.recommended) if e}
     best = recommend(
@@ -195,10 +195,10 @@ def test_a_faster_safe_layout_is_answered_by_the_preference_that_decides(large: 
 
 
 def test_degrees_alone_are_answered_by_their_best_layout(plan: Plan) -> None:
-    answer = why_degrees(JOB, plan, tp=2, pp=1)
+    answer = why_not(JOB, plan, parse_layout("tp2 pp1"))
     assert (answer.layout.tp, answer.layout.pp) == (2, 1)
     assert answer.kind in FITS
-    assert why_degrees(JOB, plan, tp=5, pp=1).kind == "not legal"
+    assert why_not(JOB, plan, parse_layout("tp5 pp1")).kind == "not legal"
 
 
 def test_a_job_that_stands_in_for_the_asked_one_is_the_measure() -> None:

@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.cost.memory.activations import stage_activations
-from planner.cost.memory.gradients import reduction
+from planner.cost.memory.gradients import unreduced
 from planner.cost.memory.peak import device_memory
 from planner.cost.memory.weights import resident
 from planner.cost.scenario import Scenario
@@ -91,7 +90,7 @@ def test_gradients_of_a_deepspeed_engine(
     params = stages.params.unsharded
     assert np.max(stay / params) == pytest.approx(gradients)
     if bucket is not None:
-        found = reduction(stages, stage_activations(stages), stay).buckets
+        found = unreduced(stages, stay).base.buckets
         assert np.max(found) == bucket
 
 

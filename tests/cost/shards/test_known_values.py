@@ -30,7 +30,6 @@ from planner.cost.shards.states import (
     largest_matrix,
     local_params,
     stage_params,
-    training_state_bytes,
     without_frozen,
     without_tied,
 )
@@ -157,15 +156,6 @@ def test_block_counts_around() -> None:
 def test_enumerate_stages() -> None:
     row, stage = enumerate_stages(Layouts.broadcast(pp=[2, 3]))
     assert (row.tolist(), stage.tolist()) == ([0, 0, 1, 1, 1], [0, 1, 0, 1, 2])
-
-
-def test_training_state_bytes() -> None:
-    assert [round(float(training_state_bytes(7.5e9, 64, z)) / 1e9, 2) for z in range(4)] == [
-        120.0,
-        31.41,
-        16.64,
-        1.88,
-    ]
 
 
 def test_largest_matrix() -> None:

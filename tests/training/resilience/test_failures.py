@@ -171,20 +171,19 @@ def test_noticing_and_waiting_add_up() -> None:
 
 
 def test_jobs_hold_all_the_work() -> None:
-    day = consecutive_jobs(86_400, 21_600, 300, 1800, 20)
+    day = consecutive_jobs(86_400, 21_600, 300, 1800)
     room = 21_600 - 300 - 900
     assert float(day.jobs) == np.ceil((86_400 - 900) / room)
-    saving = consecutive_jobs(86_400, 21_600, 300, 1800, 20, saves_at_end=True)
-    assert float(saving.ends_s) == 20 * (float(saving.jobs) - 1) < float(day.ends_s)
+    assert float(day.ends_s) == 900 * (float(day.jobs) - 1)
 
 
 def test_one_job_loses_nothing_at_its_end() -> None:
-    one = consecutive_jobs(3600, 86_400, 300, 1800, 20)
-    assert (float(one.jobs), float(one.starts_s), float(one.ends_s)) == (1.0, 300.0, 0.0)
+    one = consecutive_jobs(3600, 86_400, 300, 1800)
+    assert (float(one.jobs), float(one.ends_s)) == (1.0, 0.0)
 
 
 def test_jobs_that_only_start_are_endless() -> None:
-    assert float(consecutive_jobs(3600, 600, 700, 60, 1).jobs) == np.inf
+    assert float(consecutive_jobs(3600, 600, 700, 60).jobs) == np.inf
 
 
 def test_impossible_rates_are_refused() -> None:

@@ -121,7 +121,6 @@ def _fact(key: str, value: str) -> str:
 
 
 def _list(answers: Sequence[_Answer], labels: Sequence[str], queries: Sequence[Query]) -> None:
-    """Draw a table of the answers, and buttons that open one on the other pages or remove it."""
     rows = [_row(each) for each in answers]
     draw_table(rows, key="answers", alt="The compared answers, one a row, with their numbers.")
     cleared: dict[str, str | None] = dict.fromkeys(job_query())
@@ -185,7 +184,6 @@ def _changed(base: _Answer, change: str, value: str) -> Query:
 
 
 def _differences(answers: Sequence[_Answer], labels: Sequence[str]) -> None:
-    """Say how each answer differs from the first, part by part."""
     st.header("What makes the difference", anchor=False)
     first = answers[0]
     rows: dict[str, dict[str, str]] = {}
@@ -201,7 +199,6 @@ def _differences(answers: Sequence[_Answer], labels: Sequence[str]) -> None:
 
 
 def _figures(answers: Sequence[_Answer], labels: Sequence[str]) -> None:
-    """Draw steps and memory side by side on one axis, and every step as a waterfall."""
     estimates = [each.estimate for each in answers]
     named = list(zip(labels, estimates, strict=True))
     limits = [each.job.machine.device.memory_bytes.value for each in answers]

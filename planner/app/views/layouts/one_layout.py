@@ -15,9 +15,8 @@ from planner.app.controls.fields import widget
 from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.controls.panel import ROW, controls
 from planner.app.controls.pins import pin_button
-from planner.app.controls.why import show_why
 from planner.app.draw import announce, draw, draw_table, in_rows, refuse
-from planner.choose.plan import Plan
+from planner.app.views.layouts.choice import layout_box, show_why
 from planner.choose.verdicts.answer_lines import AnswerLine, estimate_lines
 from planner.cost.estimate import Estimate
 from planner.describe.job_description import JobDescription
@@ -58,7 +57,7 @@ def page(request: PageRequest) -> None:
         if shown := chosen(job, plan) or closest(plan):
             # the answer stands before the controls that change it
             _fate(shown, job)
-            _choice(plan, shown)
+            layout_box(plan, shown, "Layout")
             _change(shown, job)
             pin_button()
         else:
@@ -97,35 +96,7 @@ def elsewhere(job: PageJob, described: JobDescription) -> tuple[str, str] | None
     return texts("planner estimate", job_of_layout, call, "step_time_s", **fields)
 
 
-def _choice(plan: Plan, shown: Estimate) -> None:
-    """Draw the selection of a layout: those of the plan, and the current one."""
-    labels: dict[str, str] = {}
-    for number, e in enumerate(plan.listed, 1):
-        labels.setdefault(
-            link.of(e), f"{number}. {e.layout} [{e.framework}] {format_seconds(e.step_time_s)}"
-        )
-    for verdict in plan.strategies:
-        if verdict.estimate is not None:
-            e = verdict.estimate
-            fate = "" if verdict.fits else ", does not fit"
-            labels.setdefault(link.of(e), f"{verdict.name}: {e.layout} [{e.framework}]{fate}")
-    current = link.of(shown)
-    labels.setdefault(current, f"{shown.layout} [{shown.framework}], changed by hand or sent")
-    # each layout has its own key: the widget would otherwise keep its previous choice
-    key = f"pick_{current}"
-    st.selectbox(
-        "Layout",
-        list(labels),
-        index=list(labels).index(current),
-        format_func=lambda packed: labels[packed],
-        key=key,
-        on_change=_pick,
-        args=(key,),
-    )
-
-
 def _why(job: PageJob) -> None:
-    """Draw a field for any layout, and what speaks against it."""
     text = st.text_input(
         "Why not this layout?",
         key=_WHY,
@@ -135,10 +106,6 @@ def _why(job: PageJob) -> None:
     )
     if text.strip():
         show_why(job, text)
-
-
-def _pick(key: str) -> None:
-    address.request(layout=st.session_state[key])
 
 
 def _change(shown: Estimate, job: PageJob) -> None:

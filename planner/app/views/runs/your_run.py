@@ -23,6 +23,7 @@ from planner.app.draw import (
     metrics,
     refuse,
 )
+from planner.app.views.layouts.choice import layout_box
 from planner.app.views.runs.shards import shards
 from planner.choose.plots import scenario_of
 from planner.choose.verdicts.answer_lines import estimate_lines
@@ -105,7 +106,6 @@ def _present(files: list[Recognised | PlannerError]) -> None:
 
 
 def _columns(names: tuple[str, ...]) -> None:
-    """Draw the choice of the columns that hold figures."""
     with st.form("columns"):
         places = st.columns(len(_FIGURES), vertical_alignment="bottom")
         chosen = {
@@ -150,23 +150,11 @@ def _log(log: RunLog, job: PageJob, shown: Estimate) -> None:
 
 
 def _layout(job: PageJob) -> Estimate | None:
-    """Draw the choice of the run's layout; also return the estimate of the chosen one."""
     plan = cached.plan_of(job)
     shown = cached.chosen(job, plan) or cached.closest(plan)
-    if shown is None:
-        return None
-    listed = (*plan.listed, *(each.estimate for each in plan.strategies if each.estimate))
-    labels = {link.of(each): f"{each.layout} [{each.framework}]" for each in (shown, *listed)}
-    # each layout has its own key: the widget would otherwise keep its previous choice
-    key = f"run_layout_{link.of(shown)}"
-    st.selectbox(
-        "Layout of the run",
-        list(labels),
-        format_func=lambda packed: labels[packed],
-        key=key,
-        on_change=lambda: address.request(layout=st.session_state[key]),
-        help="Those of the search for this job. The page One layout changes its every field.",
-    )
+    if shown is not None:
+        about = "Those of the search for this job. The page One layout changes its every field."
+        layout_box(plan, shown, "Layout of the run", about)
     return shown
 
 
@@ -202,7 +190,6 @@ def _explain(comparison: Comparison, job: PageJob, shown: Estimate) -> None:
 
 
 def _query(each: Explanation, job: PageJob, framework: str) -> address.Query:
-    """Return the query for the job of an explanation."""
     query = {PARAMETERS.get(name, name): str(value) for name, value in each.workload.items()}
     if each.network:
         query["network"] = each.network
@@ -239,7 +226,6 @@ def _printed(each: Recognised, job: PageJob | None) -> None:
 
 
 def _runs(each: Recognised) -> None:
-    """Draw a table of runs against its estimates."""
     try:
         result = _scored(each.content)
     except PlannerError as error:

@@ -32,7 +32,6 @@ def state(job: StatedJob, table: Table) -> None:
 
 
 def _batch(job: StatedJob, table: Table) -> None:
-    """Read the batch sizes; DeepSpeed takes one micro-batch per step if only one is stated."""
     train_batch = table.number("train_batch_size")
     micro = table.number("train_micro_batch_size_per_gpu")
     passes = table.number("gradient_accumulation_steps")

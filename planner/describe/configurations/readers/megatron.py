@@ -241,7 +241,6 @@ def _ramp(job: StatedJob, flags: Table) -> None:
 
 
 def _rising(job: StatedJob, increment: str, global_batch: int | None, length: int) -> str:
-    """Build the ramp from Megatron's start, increment and number of samples."""
     numbers = re.findall(r"\d{1,15}", increment.replace("_", ""))
     start, more, samples = map(int, numbers) if len(numbers) == 3 else (0, 0, 0)
     if not more or not global_batch or start > global_batch:
