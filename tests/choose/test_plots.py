@@ -95,7 +95,7 @@ def test_waiting_for_the_host_and_blocking_transfers_are_drawn() -> None:
     assert "host_overhead" in kinds
     works = stage_work(Scenario(model, machine, workload, framework), layout)
     free = [replace(work, blocked_s=0.0) for work in works]
-    assert simulate(free, 32, "1f1b").makespan_s < step.simulated_s
+    assert simulate(free, 32, "1f1b").makespan_s < step.timeline.makespan_s
 
 
 JOBS = [
