@@ -145,7 +145,6 @@ def show_plan(
 
 
 def _show_explanation(plan: Plan, out: Console) -> None:
-    """Print what is behind a plan: training, layouts with their code, strategies, notes."""
     if plan.training is not None:
         show(plan.training, out)
         out.print()

@@ -139,7 +139,9 @@ def read(reader: QueryReader) -> PageRequest:
     model: Model = _described(reader, "model", "llama-3-8b")
     machine: Machine = _described(reader, "machine", "polaris")
     machine = _on_network(reader, machine)
-    machine, overrides = reader.checked("set", lambda text: _overridden(machine, text))
+    machine, overrides = reader.checked(
+        "set", lambda text: (override_fields(machine, lines := tuple(text.splitlines())), lines)
+    )
     free = reader.number("free", 0, MAX_FREE_PERCENT, 0)
     machine = reserve_memory(machine, free)
     devices = reader.number("devices", 0, machine.node.num_devices, 0)
@@ -171,11 +173,6 @@ def read(reader: QueryReader) -> PageRequest:
     return PageRequest(reader, job, description=_describe(reader, job, overrides))
 
 
-def _overridden(machine: Machine, text: str) -> tuple[Machine, tuple[str, ...]]:
-    lines = tuple(text.splitlines())
-    return override_fields(machine, lines), lines
-
-
 def _describe(reader: QueryReader, job: PageJob, overrides: tuple[str, ...]) -> JobDescription:
     """Describe a job as a user would: batch, sequence, and what differs from the defaults."""
     shape = {"sequence_length": job.workload.sequence_length}
@@ -196,7 +193,6 @@ def _describe(reader: QueryReader, job: PageJob, overrides: tuple[str, ...]) -> 
 
 
 def _name(reader: QueryReader, kind: str) -> str:
-    """Return the name of the model or machine, or of the user's own file."""
     if reader.values[kind] == YOURS:
         return link.unpack_own(reader.query[OWN_PARAMETER[kind]]).file_name
     return str(reader.values[kind])

@@ -33,6 +33,8 @@ ROW = "job_row"
 
 _LABELS, _TEXT_FIELDS = LABELS["workload"], LABELS["workload_texts"]
 """Labels of fields; of text fields also maximum length, placeholder and help."""
+_NUMBERS = LABELS["job_numbers"]
+"""Numbers of the job: label and help."""
 _FIRST = ("global_batch", "sequence_length", "tokens")
 """Workload fields in the first row."""
 _HUB = (
@@ -73,7 +75,7 @@ def _first_controls(widths: Sequence[int]) -> None:
     )
     choice_box(next(places), "model")
     choice_box(next(places), "machine")
-    integer(next(places), "Nodes", "nodes", (1, _MAX_NODES), "Nodes that the job may use.")
+    _number(next(places), "nodes", 1, _MAX_NODES)
     for column, name in zip(places, _FIRST, strict=True):
         _workload(column, name)
 
@@ -141,20 +143,8 @@ def _search(job: PageJob | None, machine: Machine | None) -> None:
     )
     if job:
         _switches(job)
-    integer(
-        part,
-        "Devices of one node",
-        "devices",
-        (0, _MAX_DEVICES),
-        "A job on a part of one node; 0 means whole nodes.",
-    )
-    integer(
-        tolerance,
-        "Tolerance [%]",
-        "tolerance",
-        (0, MOST_TOLERANCE),
-        "By how much the recommended layout may be slower than the fastest, if it is simpler.",
-    )
+    _number(part, "devices", 0, _MAX_DEVICES)
+    _number(tolerance, "tolerance", 0, MOST_TOLERANCE)
     exact.checkbox(
         "Exactly this job",
         key="exact",
@@ -175,17 +165,8 @@ def _machine(machine: Machine | None) -> None:
             help="Network topology between nodes, as the software uses it.",
         )
     free, middle, right = st.columns([1, 1, 2])
-    integer(
-        free,
-        "Leave free [%]",
-        "free",
-        (0, MAX_FREE_PERCENT),
-        "Share of every device's memory that no layout may need: room for what the estimate "
-        "leaves out, such as evaluation, other processes and its own error.",
-        step=5,
-    )
-    top_help = "How many of the fastest layouts are ranked."
-    integer(middle, "Layouts to list", "top", (1, MOST_LAYOUTS), top_help)
+    _number(free, "free", 0, MAX_FREE_PERCENT, step=5)
+    _number(middle, "top", 1, MOST_LAYOUTS)
     right.text_area(
         "Other numbers of the machine",
         key="set",
@@ -194,6 +175,11 @@ def _machine(machine: Machine | None) -> None:
         placeholder="network.latency_s=3us",
         help="One section.field=value a line, as the page Machines names them; values take units.",
     )
+
+
+def _number(place: Any, key: str, least: int, most: int, step: int = 1) -> None:
+    label, about = _NUMBERS[key]
+    integer(place, label, key, (least, most), about, step)
 
 
 def _switches(job: PageJob) -> None:

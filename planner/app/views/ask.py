@@ -87,7 +87,6 @@ def page(request: PageRequest) -> None:
 
 
 def _options(name: str) -> list[Parameter]:
-    """Return the options of a question that have a control on this page."""
     return [option for option in parameters(QUESTIONS[name]) if option.name != "nodes"]
 
 

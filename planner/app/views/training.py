@@ -116,7 +116,7 @@ def _controls() -> None:
     first[1].selectbox("Staging", _STAGING, key="staging", help=about)
     about = "Processes that read and decode; 0: the rank does it between its steps."
     integer(first[2], "Workers of a rank", "workers", (0, _MAX_WORKERS), about)
-    about = "Checkpoints are text_values while training continues."
+    about = "Checkpoints are written while training continues."
     first[3].toggle("Asynchronous checkpoints", key="async", help=about)
     second = st.columns(4, vertical_alignment="bottom")
     for column, (key, label) in zip(second, _STEPS.items(), strict=False):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
@@ -18,6 +18,7 @@ from planner.describe.job_description import JobDescription, is_job_file
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
+from planner.describe.training.training_run import Staging
 from planner.describe.workload import Workload
 from planner.errors import DescriptionError, PlannerError
 from planner.units import parse_power
@@ -164,9 +165,6 @@ class LayoutOptions:
     def learned(self) -> Learned | None:
         """Learn from the measured runs; None without measured runs."""
         return learned_from(self.description())
-
-
-Staging = Literal["none", "local-disk", "memory"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,8 +66,6 @@ def complete_machine(incomplete: str) -> list[str]:
 
 
 def _parser(parse: Callable[[str], Any]) -> Callable[[Any], Any]:
-    """Make a parser for typer that reports the planner's own error messages."""
-
     def parsed(text: Any) -> Any:
         try:
             return parse(str(text))

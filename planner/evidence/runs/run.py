@@ -140,7 +140,6 @@ def run_of(row_id: str, source: str, cells: Cells, own_machine: Machine | None =
 
 
 def _check_waits(cells: Cells) -> None:
-    """Raise PlannerError if a row's notes say that its step includes waiting for input."""
     notes = normalised(cells.text("notes"))
     if reason := next((w for w in known_labels().words["waiting"] if w in notes), ""):
         raise PlannerError(

@@ -164,7 +164,6 @@ _NAMES = {"step_time": "step time", "memory": "memory"}
 
 
 def _short(name: str) -> str:
-    """Wrap the name of a source into at most two lines."""
     lines = textwrap.wrap(name, 24, max_lines=2, placeholder=" ...")
     return "<br>".join(plain(line) for line in lines)
 

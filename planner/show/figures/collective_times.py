@@ -85,7 +85,6 @@ def algorithms_of(operation: str, group: GroupView) -> dict[str, Timer]:
 
 
 def _line(name: str, number: int) -> dict[str, Any]:
-    """Return the line style of an algorithm; solid for the library's choice."""
     dash = "solid" if name == _CHOICE else _DASHES[number]
     return {"color": HUES[number], "width": 2, "dash": dash}
 

@@ -149,7 +149,6 @@ def _row(each: _Answer) -> dict[str, Any]:
 
 
 def _add(answers: Sequence[_Answer], queries: Sequence[Query]) -> None:
-    """Draw controls that add an answer in which one thing is changed."""
     with st.container(key=f"{ROW}_change"):
         columns = st.columns([1, 2, 3, 2], vertical_alignment="bottom")
     letters = {each.letter: each for each in answers}

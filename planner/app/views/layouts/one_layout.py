@@ -109,7 +109,6 @@ def _why(job: PageJob) -> None:
 
 
 def _change(shown: Estimate, job: PageJob) -> None:
-    """Draw a form that edits the layout; submitting it estimates the result."""
     layout, packed = shown.layout, link.of(shown)
     # gradient accumulation follows from the other fields and the job's batch
     common = _COMMON.split()

@@ -13,6 +13,7 @@ from planner.app.controls import drop, own_runs
 from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.controls.panel import controls
 from planner.app.draw import (
+    LABELS,
     announce,
     download,
     draw,
@@ -46,13 +47,7 @@ from planner.units import counted, format_bytes, format_seconds
 TITLE = "Your run"
 
 _EXAMPLE = Path(__file__).with_name("example_runs.csv")
-_FIGURES = {
-    "time_s": "Time of a step [s]",
-    "tokens_per_s": "Tokens per second",
-    "tokens_per_s_per_device": "Tokens per second and device",
-    "samples_per_s": "Samples per second",
-    "loss": "Loss",
-}
+_FIGURES = LABELS["step_columns"]
 """Figures of a table of steps whose columns can be chosen, with their labels."""
 _BY_NAME = "by its name"
 
@@ -84,7 +79,6 @@ def page(request: PageRequest) -> None:
 
 
 def _present(files: list[Recognised | PlannerError]) -> None:
-    """Say what every file is, how it filled the job, and why others are not read."""
     if not files:
         with st.container(horizontal=True):
             example = [(_EXAMPLE.name, _EXAMPLE.read_bytes())]
@@ -118,7 +112,6 @@ def _columns(names: tuple[str, ...]) -> None:
 
 
 def _job(log: RunLog | None, job: PageJob) -> None:
-    """Draw the layout and its estimate, against the log if there is one."""
     try:
         shown = _layout(job)
         if shown is None:
@@ -176,7 +169,6 @@ def _answer(comparison: Comparison) -> None:
 
 
 def _explain(comparison: Comparison, job: PageJob, shown: Estimate) -> None:
-    """Draw what would explain the difference, each with a button that takes it."""
     if not comparison.explanations:
         return
     st.header("What would explain it", anchor=False)
