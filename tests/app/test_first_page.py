@@ -182,7 +182,7 @@ def test_a_clicked_bar_is_its_strategys_layout(
 
 
 @pytest.mark.alone
-def test_a_clicked_cell_is_its_best_layout_or_says_what_it_lacks(
+def test_a_clicked_cell_is_its_best_layout_or_says_why_not(
     window: Callable[[], Any],
 ) -> None:
     workload = Workload(global_batch=64, sequence_length=2048)
@@ -196,7 +196,9 @@ def test_a_clicked_cell_is_its_best_layout_or_says_what_it_lacks(
     places = {(p["x"], p["y"]): p for p in _places(here, "", "pipeline stages")}
     grey = next(cell for cell in cells if cell not in fitting)
     here.page.mouse.click(places[grey]["left"], places[grey]["top"])
-    here.reads(f"Nothing fits with tp {grey[0]} and pp {grey[1]}")
+    answer = here.says("does not fit: needs")
+    assert f"tp{grey[0]} " in answer
+    assert "Smallest change" in answer
     assert "layout=" not in here.settle().asked
     places = {(p["x"], p["y"]): p for p in _places(here, "", "pipeline stages")}
     # not only the middle of a cell answers
