@@ -99,6 +99,8 @@ def page(request: PageRequest) -> None:
         _numbers(plan, job, shown)
     with right:
         _trade_off(plan, job, shown)
+        if shown is not None:
+            pin_button()
     _views(plan, job, shown)
     drop_place(job)
 
@@ -371,7 +373,6 @@ def _take_away(plan: Plan, job: PageJob, shown: Estimate | None) -> None:
             archive, refusal = cached.files_of(job, link.of(shown))
             if archive:
                 download("Files to run it (ZIP)", archive, f"{name}-run.zip", "get_files")
-            pin_button()
     if shown is not None and refusal:
         st.caption(escape(f"No files to run this layout: {refusal}."))
         _with_files(plan, job)
