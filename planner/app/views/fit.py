@@ -95,6 +95,8 @@ def page(request: PageRequest) -> None:
         shown = chosen(job, plan)
         fits, tight = (shown.fits, shown.tight) if shown else (False, False)
         announce(short_answer(plan, shown), fits, tight)
+        if changed := headline(plan):
+            st.info(escape(changed))
     with left:
         _numbers(plan, job, shown)
     with right:
@@ -111,7 +113,7 @@ def elsewhere(_: PageJob, described: JobDescription) -> tuple[str, str]:
 
 
 def _numbers(plan: Plan, job: PageJob, shown: Estimate | None) -> None:
-    st.caption(escape(f"{job_sentence(plan)}. {headline(plan)}"))
+    st.caption(escape(f"{job_sentence(plan)}."))
     if shown is None:
         return
     # always one line, so that nothing below moves when a layout is chosen
@@ -213,8 +215,8 @@ def _strategies(plan: Plan, job: PageJob) -> None:
             " Tight: it fits by the estimate, but measured runs have taken more; run it once first."
         )
         st.caption(
-            "Bold is the step time, a star the fastest. Strategies are the classic ones, each with "
-            "its best layout; click a bar to choose it."
+            "Bold is the step time, a star the fastest of these. They are the classic ones, each "
+            "with its best layout; click a bar to choose it."
             f"{tight * any(each.tight for each in estimates.values())}"
         )
     else:
