@@ -41,7 +41,7 @@ def escape(text: str) -> str:
 _CONFIG = {
     "displaylogo": False,
     "responsive": True,
-    "modeBarButtonsToRemove": ["lasso2d", "select2d", "autoScale2d"],
+    "modeBarButtons": [["toImage", "resetScale2d"]],
 }
 _INK = "#333333"
 """Colour of text in figures, which style.css replaces in the dark theme."""
@@ -51,7 +51,7 @@ def draw(drawing: Drawing, key: str, caption: bool = False, **settings: Any) -> 
     """Draw a figure with a text alternative for screen readers; `caption` also shows it as text."""
     font = {"color": _INK}
     figure = drawing.figure
-    figure.update_layout(font=font, legend={"font": font}, modebar={"orientation": "v"})
+    figure.update_layout(font=font, legend={"font": font}, modebar={"orientation": "h"})
     figure.update_xaxes(tickfont=font, title={"font": font})
     figure.update_yaxes(tickfont=font, title={"font": font})
     figure.update_traces(textfont=font, selector={"type": "bar", "textposition": "outside"})

@@ -14,6 +14,7 @@ from streamlit.navigation.page import Page
 from planner.app import address
 from planner.app.controls import elsewhere, own_runs, page_job
 from planner.app.controls.page_job import PageRequest
+from planner.app.controls.panel import CONTENT
 from planner.app.draw import escape
 from planner.app.views import ask, collectives, fit, learn, lecture, machines, trust
 from planner.app.views.layouts import compare, one_layout
@@ -35,10 +36,6 @@ PAGES = {
 """Pages by their path in the address, in order of navigation; the first is the start page."""
 FIRST = next(iter(PAGES))
 NAME = "Parallelism planner"
-_PURPOSE = (
-    "Which way to spread a model's training over a machine fits, how long a step takes, and how "
-    "sure that is."
-)
 _FOLDER = Path(__file__).parent
 
 
@@ -69,11 +66,16 @@ def _page(path: str, url: str) -> Page:
 def open_page(path: str, pages: Mapping[str, Page] | None = None) -> None:
     """Draw one page for the query of the address, below links to `pages`."""
     request, keys = _begin(path)
+    first = "job" if hasattr(PAGES[path], "controls") else "page"
     if pages:
         with st.container(horizontal=True, vertical_alignment="center"):
-            st.markdown(f":material/hub: **{NAME}**", width="content", help=_PURPOSE)
-            for path_shown, page in pages.items():
-                st.page_link(page, query_params=address.stated_query(keys[path_shown]))
+            st.html(f'<a href="#content">Skip to the {first}</a>', width="content")
+            st.markdown(f":material/hub: **{NAME}**", width="content")
+            with st.container(horizontal=True, key="pages"):
+                for path_shown, page in pages.items():
+                    st.page_link(page, query_params=address.stated_query(keys[path_shown]))
+    if first == "page":
+        st.html(CONTENT)
     if request.reader.messages:
         st.warning(escape(" ".join(request.reader.messages)))
     PAGES[path].page(request)

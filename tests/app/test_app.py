@@ -167,11 +167,20 @@ def test_a_batch_that_divides_is_a_button_away() -> None:
     app = _app(**job)
     assert "Use a batch of 516 instead of 512" in _said(app)
     assert "12 replicas" in _answer(app)["Run"]
-    app.button(key="batch_516").click().run()
+    # what was entered, what the answer is for, and what each button does
+    assert "This answers a changed job, not the one entered. Use a batch of 516" in _said(app)
+    assert app.number_input(key="batch").value == 512
+    next(b for b in app.button if b.label == "Answer exactly as entered").click().run()
+    assert "instead of 512" not in _said(app)
+    assert app.query_params["exact"] == "True"
+    next(b for b in app.button if b.label == "Consider nearby jobs too").click().run()
+    assert "exact" not in app.query_params
+    app.button(key="Enter batch 516").click().run()
     assert not app.exception
     assert app.number_input(key="batch").value == 516
     assert "12 replicas" in _answer(app)["Run"]
-    assert not [button for button in app.button if button.label.startswith("Take a batch")]
+    assert "not the one entered" not in _said(app)
+    assert not [button for button in app.button if button.label.startswith(("Enter", "Answer"))]
     # the job to the letter: layers are cut
     app = _app(**job, exact="True")
     assert app.checkbox(key="exact").value
@@ -565,8 +574,8 @@ def test_compare_and_the_first_page_say_the_same_step() -> None:
     query = {"nodes": "12", "batch": "768"}
     page = _app("fit", **query)
     step = _answer(page)["Step"].partition(" (")[0]
-    table = next(t.value for t in _app("compare", **query).dataframe if "tokens/s" in t.value)
-    assert table["step"][0] == step
+    table = _app("compare", **query).dataframe[0].value
+    assert f"{table[table[''] == 'step [s]'].iloc[0]['A'].partition(' (')[0]} s" == step
 
 
 @pytest.mark.slow
@@ -589,7 +598,7 @@ def test_controls_follow_the_machine(machine: str, precision: str, nodes: int) -
 def test_a_sequence_longer_than_the_models_own_is_planned() -> None:
     app = _app(seq="32768", nodes="16", frameworks="fsdp2")
     assert app.number_input(key="seq").value == 32768
-    assert any("sequences of 32,768 tokens" in str(c.value) for c in app.caption)
+    assert any("256 x 32,768 tokens a step" in str(c.value) for c in app.caption)
     assert next(iter(_answer(app))).startswith("Fits")
 
 

@@ -33,6 +33,22 @@ def words(app: Any) -> str:
     return " ".join(str(e.value) for kind in kinds for e in app.get(kind)).replace("\\", "")
 
 
+def facts(app: Any, name: str) -> list[str]:
+    """One fact of all compared answers."""
+    table = app.dataframe[0].value
+    return list(table[table[""] == name].iloc[0])[1:]
+
+
+def test_what_estimates_cannot_rank_is_said() -> None:
+    job = {"model": "llama-3-8b", "nodes": "4"}
+    pins = [job, {**job, "machine": "a100-40gb-roce", "nodes": "2"}, {**job, "nodes": "16"}]
+    lines = [str(each.value) for each in _app("compare", pins=pack_pins(pins)).markdown]
+    close, far = (line for line in lines if "against A" in line)
+    assert "too close for estimates to rank" in close
+    assert "overlap" not in far
+    assert "too close" not in far
+
+
 def test_pins_are_read_back() -> None:
     pins = [SMALL, {"model": "llama-3-8b", "layout": "fsdp2~dp.16~zero_stage.3"}]
     assert unpack_pins(pack_pins(pins)) == pins
@@ -75,7 +91,7 @@ def test_a_pin_that_states_no_job_is_told_beside_the_others() -> None:
     assert any(text.startswith("C: ") and "address" in text for text in told)
     assert any("D: " in text and "'abc' is not valid" in text for text in told)
     # nothing of them runs, and all that can be planned is compared
-    assert list(app.dataframe[0].value[""]) == ["A", "B", "D"]
+    assert list(app.dataframe[0].value.columns) == ["", "A", "B", "D"]
 
 
 def test_differences_on_the_page_are_those_of_the_estimates() -> None:
@@ -85,9 +101,10 @@ def test_differences_on_the_page_are_those_of_the_estimates() -> None:
     said = words(app)
     assert "B: polaris, batch 128 against A: step for as many tokens" in said
     assert "C: dgx-h100, batch 64 against A: step " in said
-    assert list(app.dataframe[1].value.columns) == ["part", "A", "B - A", "C - A"]
+    parts = app.dataframe[1].value
+    assert list(parts.columns) == ["part", "A", "B", "B - A", "C", "C - A"]
     app.button(key="remove_A").click().run()
-    assert list(app.dataframe[0].value["machine"]) == ["polaris", "dgx-h100"]
+    assert facts(app, "machine") == ["polaris", "dgx-h100"]
     app.button(key="use_B").click().run()
     assert "machine=dgx-h100" in " ".join(str(e.value) for e in app.code)
 
@@ -100,7 +117,7 @@ def test_what_does_not_fit_is_told_and_the_rest_is_compared() -> None:
     app = _app("compare", pins=pack_pins([job, large, *chosen]))
     assert not app.exception
     assert any("B: does not fit" in str(e.value).replace("\\", "") for e in app.warning)
-    assert list(app.dataframe[0].value[""]) == ["A", "C", "D"]
+    assert list(app.dataframe[0].value.columns) == ["", "A", "C", "D"]
     # answers that differ in the layout alone are named by it
     assert "C: fsdp2, dp16 zero3 mb1x16 against A" in words(app)
 
@@ -111,13 +128,13 @@ def test_one_change_adds_an_answer_until_there_are_four() -> None:
         app.selectbox(key="change_what").set_value(what).run()
         control = app.number_input if what == "Batch" else app.selectbox
         control(key=f"change_to_{what}").set_value(value).run()
+        # as many devices: a node of polaris has four, one of vsc-5 two
+        assert ("Nodes of vsc-5: 2, for the 4 devices of A" in words(app)) is (what == "Machine")
         app.button(key="change_add").click().run()
         assert not app.exception
-    table = app.dataframe[0].value
-    assert list(table["batch"]) == ["64", "128", "64", "64"]
-    assert table["framework"][2] == "fsdp2"
-    # as many devices: a node of polaris has four, one of vsc-5 two
-    assert table["nodes"][3] == "2"
+    assert facts(app, "batch") == ["64", "128", "64", "64"]
+    assert facts(app, "framework")[2] == "fsdp2"
+    assert facts(app, "nodes")[3] == "2"
     assert app.button(key="change_add").disabled
 
 

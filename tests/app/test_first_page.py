@@ -175,7 +175,7 @@ def test_a_clicked_bar_is_its_strategys_layout(
     here = window().open(_QUERY).drawn()
     tp = next(each.estimate for each in plan.strategies if each.name == "TP")
     assert tp is not None
-    here.page.get_by_text("Bold is the step time").scroll_into_view_if_needed()
+    here.page.get_by_text("The classic strategies, each").scroll_into_view_if_needed()
     row = here.page.locator(".js-plotly-plot .ytick", has_text=re.compile(r"^TP$")).bounding_box()
     here.page.mouse.click(row["x"] + row["width"] + 20, row["y"] + row["height"] / 2)
     _as_one_layout(here, tp)
@@ -223,6 +223,45 @@ def test_the_slider_is_moved_by_keys_and_the_star_follows(
     here.page.keyboard.press("ArrowLeft")
     here.reads("Numbers of the recommended layout")
     assert "layout=" not in here.settle().asked
+
+
+@pytest.mark.alone
+def test_ten_keys_lead_from_the_top_to_another_answer(window: Callable[[], Any]) -> None:
+    # with the buttons of a changed job between the navigation and the controls
+    here = window().open("?model=gpt2&nodes=3&batch=512&seq=1024").drawn()
+    here.page.get_by_role("button", name="Answer exactly as entered").wait_for()
+    focus = "() => [document.activeElement.tagName, document.activeElement.ariaLabel, "
+    focus += "document.activeElement.textContent]"
+    stops = []
+    while len(stops) < 10 and "Nodes" not in stops:
+        here.page.keyboard.press("Tab")
+        tag, label, text = here.page.evaluate(focus)
+        if (tag, text) == ("A", "Skip to the job"):
+            assert here.page.get_by_role("link", name=text).bounding_box()["height"] > 10
+            here.page.keyboard.press("Enter")
+        stops.append(label or text)
+    assert stops[-1] == "Nodes", stops
+    assert len(stops) <= 8
+    here.page.keyboard.press("ControlOrMeta+a")
+    here.page.keyboard.type("2")
+    here.page.keyboard.press("Enter")
+    here.says("on 2 nodes")
+    assert "nodes=2" in here.settle().asked
+
+
+@pytest.mark.alone
+def test_the_navigation_of_a_phone_takes_two_lines(window: Callable[[], Any]) -> None:
+    here = window()
+    here.page.set_viewport_size({"width": 390, "height": 844})
+    here.open(_QUERY)
+    name, *links = (
+        here.page.get_by_text("Parallelism planner").first.bounding_box(),
+        *(link.bounding_box() for link in here.page.locator(".st-key-pages a").all()),
+    )
+    assert len(links) == 10
+    assert len({link["y"] for link in links}) == 1
+    assert name["y"] < links[0]["y"] < 90
+    here.go("Lecture")
 
 
 @pytest.mark.alone

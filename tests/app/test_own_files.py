@@ -98,7 +98,9 @@ def test_a_log_fills_the_job_with_what_it_states() -> None:
     # 262,144 tokens in sequences of 1,024, those of the page
     assert query == {"batch": "256", "nodes": "2", "devices": "", "frameworks": "ddp"}
     assert notes[0] == "model wordplay-85m-char, by its 85,003,776 parameters"
-    assert "does not state its layout" in notes[1]
+    assert "does not state its layout: choose it below" in drop.notes(read, job)[-1]
+    chosen = job.replaced(layout="ddp~dp.8")
+    assert "the one chosen below is used" in drop.notes(read, chosen)[-1]
     _, notes = drop.query_of(read, JOB)
     assert "llama-3-8b has others: choose its model" in notes[0]
 

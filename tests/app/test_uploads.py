@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pytest
 
@@ -85,12 +86,42 @@ def test_a_log_is_compared_explained_and_learned_from() -> None:
     assert app.query_params["batch"] == "512"
     assert float(_measured(app)["measured / estimated"]) == pytest.approx(1, abs=0.1)
     assert "inside the estimate's interval" in _text(app)
-    before = _first_page(app)
+    before, layouts = _first_page(app), _layout_box(app).options
+    assert "layout: the one chosen below is used" in _text(app)
+    assert "with your runs" not in _measured(app)
     app.button(key="learn_nano.log").click().run()
     assert not app.exception
     assert "corrected by 1 measured run (nano.log)" in _text(app)
     assert app.button(key="learn_nano.log").disabled
     assert _first_page(app) != before
+    # what the run taught stands beside the estimate without it, and in the list of layouts
+    corrected = _measured(app)["with your runs"]
+    assert corrected != _measured(app)["estimated"]
+    assert _layout_box(app).options != layouts
+    assert corrected in _layout_box(app).options[0]
+    # an address opened anew knows that the session has lost it
+    query = {name: "".join(value) for name, value in app.query_params.items()}
+    assert query["measured"] == "yes"
+    there = _app("fit", **query)
+    assert "No longer corrected by measured runs" in _text(there)
+    there.button(key="own_runs_remove").click().run()
+    assert "No longer corrected" not in _text(there)
+    assert "measured" not in there.query_params
+
+
+def _layout_box(app: AppTest) -> Any:
+    return next(box for box in app.selectbox if box.label == "Layout of the run")
+
+
+def test_a_log_says_what_it_leaves_as_entered() -> None:
+    app = _drop(_app(**_JOB, tokens="300B"), ("nano.log", _lines(0.1)))
+    assert "training on 300 B tokens, as the job before; no log states it" in _text(app)
+    assert "the log does not state its layout: choose it below" in _text(app)
+    box = _layout_box(app)
+    box.set_value(box.options[1]).run()
+    assert not app.exception
+    assert "choose it below" not in _text(app)
+    assert "layout: the one chosen below is used" in _text(app)
 
 
 def _first_page(app: AppTest) -> str:

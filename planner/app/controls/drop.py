@@ -16,6 +16,7 @@ from planner.evidence.logs.log_job import is_of_size, models_of_size
 from planner.evidence.logs.steps import RunLog
 from planner.evidence.recognition import Recognised, recognise
 from planner.show.job_texts import PARAMETERS
+from planner.units import format_count
 
 PATH = "run"
 """Path of the page that shows the files."""
@@ -86,9 +87,13 @@ def problem() -> PlannerError | None:
     return error
 
 
-def notes() -> list[str]:
-    """Return how the files filled the job, and what was assumed."""
-    return list(st.session_state.get(_NOTES, ()))
+def notes(read: Sequence[Recognised], job: PageJob | None) -> list[str]:
+    """Return how the files filled the job, and what is assumed."""
+    lines = list(st.session_state.get(_NOTES, ()))
+    if job and log_of(read) and not _configurations(read):
+        remedy = "the one chosen below is used" if job.layout else "choose it below"
+        lines.append(f"the log does not state its layout: {remedy}")
+    return lines
 
 
 def files() -> list[Recognised | PlannerError]:
@@ -169,14 +174,12 @@ def query_of(read: Sequence[Recognised], job: PageJob) -> tuple[address.Query, l
         # the layout has its own framework, which the search need not be limited to
         query |= {**of_files, "frameworks": ""}
         return query, [*lines, *(more or ["the files state everything; nothing was assumed"])]
-    if log:
-        lines.append("the log does not state its layout: choose it below")
     return query, lines
 
 
 def query_of_log(log: RunLog, job: PageJob) -> tuple[address.Query, list[str]]:
     """Return the query for what a log states of its job, and a note on its model."""
-    count, model = log.fact("num_params"), job.model.name
+    count, model, tokens = log.fact("num_params"), job.model.name, job.workload.tokens
     if count is None:
         note = f"the log does not state its model: that of the job, {model}"
     elif is_of_size(job.model, count):
@@ -188,7 +191,8 @@ def query_of_log(log: RunLog, job: PageJob) -> tuple[address.Query, list[str]]:
         query |= query_of_ranks(ranks, job)
     if log.framework in running_on(job.machine):
         query["frameworks"] = log.framework
-    return query, [note]
+    training = f"training on {format_count(tokens)} tokens, as the job before; no log states it"
+    return query, [note, training][: 1 + bool(tokens)]
 
 
 def query_of_ranks(ranks: int, job: PageJob) -> address.Query:

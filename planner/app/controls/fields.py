@@ -78,7 +78,6 @@ def widget(
     *,
     key: str,
     options: typing.Sequence[str] = (),
-    least: float | None = None,
     value: Any = None,
 ) -> Any:
     """Draw a widget for a field, with `value` at first; None: the session state has its value."""
@@ -102,4 +101,4 @@ def widget(
     elif value is not None:
         settings |= {"value": number(value)}
     settings = {"step": number(1), "max_value": number(most), **settings}
-    return place.number_input(label, min_value=number(low if least is None else least), **settings)
+    return place.number_input(label, min_value=number(low), **settings)

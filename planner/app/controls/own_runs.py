@@ -9,6 +9,7 @@ from typing import Any
 
 import streamlit as st
 
+from planner.app import address
 from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.draw import escape
 from planner.choose.plots import scenario_of
@@ -27,7 +28,7 @@ from planner.evidence.runs.run import Run
 from planner.evidence.runs.run_files import runs_from_text
 from planner.show.measured_runs import corrected, lessons
 
-_KEY = "own_runs"
+_KEY, _MEASURED = "own_runs", "measured"
 _HASH: dict[Any, Any] = {Machine: lambda machine: machine.model_dump_json()}
 
 
@@ -65,13 +66,16 @@ def use_run(run: Run) -> None:
 
 def _remove() -> None:
     st.session_state.pop(_KEY, None)
+    address.request(measured=None)
 
 
 def with_own_runs(request: PageRequest) -> PageRequest:
     """Return the request with its job corrected by the user's own runs."""
     job, runs = request.job, session_runs()
+    request.reader.packed(_MEASURED)
     if job is None or runs == OwnRuns():
         return request
+    request.reader.query[_MEASURED] = "yes"
     digest = hashlib.sha256(repr(runs).encode()).hexdigest()
     try:
         learned = _learned(digest, runs, whole_machine(job))
@@ -99,9 +103,12 @@ def _learned(digest: str, _runs: OwnRuns, machine: Machine) -> Learned:
 
 def present(job: PageJob | None) -> None:
     """Show which runs correct the estimates, with a button to remove them."""
-    if job is None or job.learned is None:
+    if job is None or not address.requested(_MEASURED):
         return
-    badge = f"All estimates are {corrected(job.learned)} ({', '.join(session_runs().file_names)})"
+    badge = "No longer corrected by measured runs: give them again on the page Your run"
+    if job.learned is not None:
+        files = ", ".join(session_runs().file_names)
+        badge = f"All estimates are {corrected(job.learned)} ({files}) until a page is reloaded"
     with st.container(horizontal=True, vertical_alignment="center"):
         st.badge(escape(badge), icon=":material/straighten:", color="blue")
         st.button("Remove", key="own_runs_remove", on_click=_remove)

@@ -31,6 +31,8 @@ from planner.units import format_bytes, format_count
 ROW = "job_row"
 """Start of the keys of containers with rows of controls, two beside each other on a phone."""
 
+CONTENT = '<span id="content"></span>'  # the first link of a page leads here
+
 _LABELS, _TEXT_FIELDS = LABELS["workload"], LABELS["workload_texts"]
 """Labels of fields; of text fields also maximum length, placeholder and help."""
 _NUMBERS = LABELS["job_numbers"]
@@ -52,6 +54,7 @@ def controls(request: PageRequest, beside: Any = None) -> PageJob | None:
     """
     box = st.container(border=beside is None)
     with beside or box, st.container(key=ROW):
+        st.html(CONTENT)
         _first_controls([1, 1] if beside else [3, 3, 2, 2, 2, 2])
     with box:
         # drawn only when open: the rest of the job are some sixty controls
@@ -200,17 +203,12 @@ def _switches(job: PageJob) -> None:
 
 
 def _summary(job: PageJob) -> None:
-    machine = job.machine
-    length, unit = job.workload.sequence_length, job.workload.unit
-    batch = f"{job.workload.global_batch:,} {job.workload.batch_unit}"
-    reserved = f" ({job.free} % of the memory left free)" if job.free else ""
+    device, workload = job.machine.device, job.workload
+    free = f" ({job.free} % of the memory left free)" * bool(job.free)
     summary = (
-        f"{job.model.name}: {format_count(job.model.num_params)} parameters. "
-        f"{job.nodes:,} of {machine.num_nodes.value:,.0f} nodes of {machine.title}, "
-        f"{job.num_devices:,} devices ({machine.device.name}) with "
-        f"{format_bytes(machine.device.memory_bytes.value)} each{reserved}. "
-        f"{format_count(job.workload.tokens_per_step)} {unit} per step: "
-        f"{batch}{f' of {length:,} tokens' * (unit == 'tokens')}, {job.workload.precision}."
+        f"{job.model.name}: {format_count(job.model.num_params)} parameters on {job.num_devices:,} "
+        f"devices ({device.name}) with {format_bytes(device.memory_bytes.value)} each{free}; "
+        f"{format_count(workload.tokens_per_step)} {workload.unit} per step."
     )
     st.caption(escape(summary))
 

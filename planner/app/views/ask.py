@@ -40,7 +40,6 @@ _INITIAL_VALUES: dict[str, Any] = {
 }
 """Initial values of options that have no default."""
 _MAX_VALUE = 1e9
-_COLUMNS = 4
 
 
 def read_query(reader: QueryReader, job: PageJob | None) -> None:
@@ -116,7 +115,7 @@ def elsewhere(_: PageJob, described: JobDescription) -> tuple[str, str]:
 def _controls(name: str) -> dict[str, Any]:
     options = _options(name)
     with st.container(key=f"{ROW}_ask"):
-        for column, option in in_rows(options, _COLUMNS, vertical_alignment="bottom"):
+        for column, option in in_rows(options, 4, vertical_alignment="bottom"):
             _control(column, option)
     return {o.name: value for o in options if (value := _value(o)) not in ("", None)}
 

@@ -96,8 +96,3 @@ def _table(
     draw_table(rows, key="algorithms", alt="Time by algorithm.")
     if row := figures.published(machine, operation, ranks, stride):
         st.caption(escape(f"Measured: {row.library}, {row.nodes} nodes; {row.source}."))
-    else:
-        st.caption(
-            "No measured points for this choice; all-reduce on 8, 32 and 1,024 ranks of "
-            "Polaris has some, and on all devices of a node of dgx-h200 or dgx-b200."
-        )

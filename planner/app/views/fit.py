@@ -31,7 +31,7 @@ from planner.app.draw import (
 )
 from planner.app.views import training
 from planner.app.views.layouts.choice import show_why
-from planner.choose.jobs.alternatives import of_kind
+from planner.choose.jobs.alternatives import Alternative
 from planner.choose.plan import Plan
 from planner.choose.preferences import preferences
 from planner.choose.verdicts.answer_lines import (
@@ -93,10 +93,8 @@ def page(request: PageRequest) -> None:
             refuse(error, title="This job cannot be planned")
             return
         shown = chosen(job, plan)
-        fits, tight = (shown.fits, shown.tight) if shown else (False, False)
-        announce(short_answer(plan, shown), fits, tight)
-        if changed := headline(plan):
-            st.info(escape(changed))
+        announce(short_answer(plan, shown), bool(shown and shown.fits), bool(shown and shown.tight))
+        _as_entered(plan, job)
     with left:
         _numbers(plan, job, shown)
     with right:
@@ -159,8 +157,7 @@ def _stop(choices: Sequence[Estimate], shown: Estimate | None) -> int:
 
 def _stop_label(stop: int, choices: Sequence[Estimate], plan: Plan) -> str:
     """Name a position of the slider by what its layout is best at, and by its step time."""
-    marks = {"safest and simplest": 0, "fastest": len(choices) - 1}
-    roles = [role for role, place in marks.items() if place == stop]
+    roles = ["safest and simplest"] * (stop == 0) + ["fastest"] * (stop == len(choices) - 1)
     roles += ["recommended"] * (choices[stop] == plan.recommended)
     return ", ".join([*roles, format_seconds(choices[stop].step_time_s)])
 
@@ -168,8 +165,7 @@ def _stop_label(stop: int, choices: Sequence[Estimate], plan: Plan) -> str:
 def _choose(estimate: Estimate, plan: Plan) -> None:
     """Choose a layout for all pages; the recommended one is chosen by no choice."""
     _forget_clicks()
-    is_recommended = estimate == plan.recommended
-    address.request(layout=None if is_recommended else link.of(estimate))
+    address.request(layout=None if estimate == plan.recommended else link.of(estimate))
 
 
 def _forget_clicks() -> None:
@@ -195,14 +191,28 @@ def _draw_clickable(
     draw(drawing, key=key, on_select=click, selection_mode="points")
 
 
-def _other_ways(plan: Plan, job: PageJob) -> None:
-    """Draw a button for each nearby batch that divides better over the devices."""
-    batches = [each.global_batch for each in of_kind(plan.alternatives, "batch")]
+def _as_entered(plan: Plan, job: PageJob) -> None:
+    """Say whether the answer is for the job as entered, with buttons that change either."""
+    take, changed = functools.partial(address.request, layout=None), headline(plan)
+    if changed:
+        start = "This answers a changed job, not the one entered. " * (not job.layout)
+        st.info(escape(f"{start}{changed}"))
+    ways = [way for way in plan.alternatives if way is plan.advice or way.kind == "batch"]
     with st.container(horizontal=True):
-        for size in batches:
-            if size != job.workload.global_batch:
-                take = functools.partial(address.request, batch=str(size), layout=None)
-                st.button(f"Take a batch of {size:,}", on_click=take, key=f"batch_{size}")
+        for query in filter(None, (_entries(way, job) for way in ways)):
+            label = "Enter " + " and ".join(f"{key} {value}" for key, value in query.items())
+            st.button(label, key=label, on_click=take, kwargs=query)
+        if changed or job.exact:
+            label = "Consider nearby jobs too" if job.exact else "Answer exactly as entered"
+            st.button(label, on_click=take, kwargs={"exact": "" if job.exact else "True"})
+
+
+def _entries(way: Alternative, job: PageJob) -> dict[str, str]:
+    """Return the fields to enter for another way to do the job: name and value."""
+    values = {"nodes": way.nodes, "batch": way.global_batch, "seq": way.sequence_length}
+    if way.devices < way.nodes * job.machine.node.num_devices:
+        values["devices"] = way.devices
+    return {key: str(value) for key, value in values.items() if value != st.session_state[key]}
 
 
 def _strategies(plan: Plan, job: PageJob) -> None:
@@ -215,17 +225,14 @@ def _strategies(plan: Plan, job: PageJob) -> None:
             " Tight: it fits by the estimate, but measured runs have taken more; run it once first."
         )
         st.caption(
-            "Bold is the step time, a star the fastest of these. They are the classic ones, each "
-            "with its best layout; click a bar to choose it."
+            "The classic strategies, each with its best layout and step time, the fastest on top; "
+            "the slider and the table Layouts also hold others. Click a bar to choose it."
             f"{tight * any(each.tight for each in estimates.values())}"
         )
     else:
         st.info("No classic strategy has a layout for this job; why is said of each below.")
     with st.expander("Every strategy: layout, why, and the cheapest change that makes it fit"):
         st.table(escaped_rows(strategies_table(plan)), hide_index=True)
-
-
-_RISKY = f"Risky: out-of-memory risk above {100 * preferences().risk:.0f} %."
 
 
 def _ranked(plan: Plan, job: PageJob) -> None:
@@ -259,7 +266,8 @@ def _ranked(plan: Plan, job: PageJob) -> None:
     )
     st.caption(
         f"{words.search_summary(plan)}; of each framework, degrees and sharding "
-        f"the fastest is here. {_RISKY} Select one to study it here and on the page *One layout*."
+        f"the fastest is here. Risky: out-of-memory risk above {100 * preferences().risk:.0f} %. "
+        "Select one to study it here and on the page *One layout*."
     )
     with st.expander("How to read a layout"):
         st.table([{"code": code, "means": means} for code, means in CODE.items()], hide_index=True)
@@ -299,7 +307,6 @@ def _row(estimate: Estimate, limit: float, roles: list[str], rate: str) -> dict[
 
 
 def _views(plan: Plan, job: PageJob, shown: Estimate | None) -> None:
-    _other_ways(plan, job)
     if shown is not None:
         own_runs.show_lessons(job, shown)
     # only the open tab is computed, so that changing a control stays quick

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import streamlit as st
 
 from planner.app.controls.page_job import PageJob, PageRequest
@@ -77,11 +75,8 @@ def _facts(machine: Machine) -> None:
     rows = [{**record, "source": _spelled(record["source"], machine)} for record in records]
     alt = "Every quantity of the machine with value, kind and source."
     draw_table(rows, height=420, key="facts", alt=alt)
-    counts = Counter(row["kind"] for row in rows)
-    kinds = ("datasheet", "measured", "calibrated", "assumed")
     st.caption(
-        ", ".join(f"{counts[kind]} {kind}" for kind in kinds if counts[kind])
-        + ". Any of them can be changed by its name, with a line such as "
+        "Any of them can be changed by its name, with a line such as "
         "`device.memory_bytes=80GB`, under *More about the job*, *Other numbers of the machine*."
     )
 

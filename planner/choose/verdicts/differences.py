@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from planner.choose.preferences import preferences
 from planner.cost.estimate import Estimate
 from planner.cost.parts import part
 from planner.units import format_bytes, format_seconds
@@ -75,6 +76,17 @@ def difference_sentence(before: Estimate, after: Estimate, names: tuple[str, str
         f"{names[1]} against {names[0]}: step{equal} {_compared(times, format_seconds)}. "
         f"Memory {_compared(memory, format_bytes)}."
     )
+
+
+def closeness(before: Estimate, after: Estimate) -> str:
+    """Say whether step times for as many tokens are too close to rank; empty if far apart."""
+    scale, (low, high) = equal_work(before, after), before.interval_step_time_s
+    times = before.step_time_s, scale * after.step_time_s
+    if max(times) <= (1 + preferences().tolerance) * min(times):
+        return "The two step times are too close for estimates to rank."
+    least, most = after.interval_step_time_s
+    overlap = low <= scale * most and scale * least <= high
+    return "Their 90 % intervals overlap." * overlap
 
 
 def _compared(parts: list[PartChange], text: Callable[[float], str]) -> str:

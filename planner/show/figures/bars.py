@@ -48,7 +48,7 @@ def _parts(tables: Sequence[Parts]) -> list[str]:
 def strategy_bars(strategies: Sequence[Verdict], machine: Machine) -> Drawing:
     """Memory per device of every classic strategy by part, whether it fits, and its step time.
 
-    Strategies that fit come first, the fastest with a star, then those that need the least.
+    Strategies that fit come first, the fastest on top, then those that need the least.
     """
     limit = machine.device.memory_bytes.value
     estimated = [(entry, entry.estimate) for entry in strategies if entry.estimate is not None]
@@ -56,14 +56,13 @@ def strategy_bars(strategies: Sequence[Verdict], machine: Machine) -> Drawing:
     estimated.sort(key=lambda row: _order(*row), reverse=True)
     shown = [entry for entry, _ in estimated]
     tables = [estimate.memory_bytes for _, estimate in estimated]
-    figure = framed(height=180 + 34 * max(len(shown), 5), x="memory per device [GiB]")
+    cut = any(table["total"] > _CUT * limit for table in tables)
+    x = "memory per device [GiB]" + f"<br>// the bar is cut off at {_CUT} times the limit" * cut
+    figure = framed(height=180 + 34 * max(len(shown), 5), x=x)
     stack_parts(figure, [entry.name for entry in shown], tables, _parts(tables))
     _clip(figure, _CUT * limit / GIB)
     for entry, table in zip(shown, tables, strict=True):
         _mark(figure, entry, table["total"], limit)
-    if shown and shown[-1].fits:
-        starred = [f"<b>&#9733; {e.name}</b>" if e is shown[-1] else e.name for e in shown]
-        figure.update_yaxes(tickvals=[entry.name for entry in shown], ticktext=starred)
     draw_limit(figure, limit, f"device limit {format_bytes(limit)}")
     figure.update_layout(bargap=0.3)
     figure.update_xaxes(range=[0, _ROOM * limit / GIB])
@@ -104,7 +103,7 @@ def _fate(entry: Verdict, total: float, limit: float) -> str:
         mark = "&#9888; tight" if entry.estimate.tight else "&#10003; fits"
         return f"{mark}, <b>{format_seconds(entry.estimate.step_time_s)}</b>"
     if total > limit:
-        mark = "&#10142;" if total > _CUT * limit else "&#10007;"
+        mark = "<b>//</b>" if total > _CUT * limit else "&#10007;"
         return f"{mark} +{format_bytes(total - limit)}"
     return "&#10007; host memory or disk"
 
@@ -147,6 +146,7 @@ def host_bars(estimate: Estimate, host_limit_bytes: float) -> Drawing:
     side = "right" if host_limit_bytes >= table["total"] else "center"
     draw_limit(figure, host_limit_bytes, f"host memory {limit}", side)
     figure.update_yaxes(showticklabels=False)
+    figure.update_xaxes(range=[0, 1.15 * max(host_limit_bytes, table["total"]) / GIB])
     return Drawing(figure, f"Host memory per node: {format_bytes(table['total'])} of {limit}.")
 
 
@@ -187,7 +187,7 @@ def _compare(
     text: Callable[[float], str],
 ) -> tuple[Any, str]:
     """Stack bars of named estimates and label them with totals; also return the totals as text."""
-    figure = framed(height=230 + 46 * len(estimates), x=title)
+    figure = framed(height=230 + 62 * len(estimates), x=title)
     names = [plain(name) for name, _ in estimates][::-1]
     stack_parts(figure, names, tables[::-1], parts, unit=unit, text=text)
     marks = ["" if estimate.fits else "(does not fit)" for _, estimate in estimates]

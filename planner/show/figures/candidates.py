@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from planner.choose.plots import LayoutSpace
@@ -22,7 +22,7 @@ from planner.show.figures.frame import (
     plain,
 )
 from planner.show.figures.palette import GREY, HUES, readable_on
-from planner.units import GIB, format_bytes, format_seconds
+from planner.units import GIB, counted, format_bytes, format_seconds
 
 _SCALE = "Cividis_r"
 _UNFIT = "#6E6E6E"
@@ -169,17 +169,23 @@ def pareto(
     if not shown:
         return Drawing(figure, "No layout is legal for this job.")
     star = chosen or marked
-    _draw_dots(figure, shown, device_limit_bytes)
+    slowest_s = _SLOWEST * (marked or star).step_time_s if star else math.inf
+    drawn = {n: each for n, each in enumerate(shown) if each.step_time_s <= slowest_s}
+    _draw_dots(figure, drawn, device_limit_bytes)
     if marked is not None and star != marked:
         _draw_star(figure, marked, "recommended", device_limit_bytes, symbol="star-open")
     if star is not None:
         role = "recommended" if star == marked else "chosen"
         _draw_star(figure, star, role, device_limit_bytes, symbol="star")
-    _axes(figure, shown, (marked, star), device_limit_bytes)
+    _axes(figure, drawn.values(), (marked, star), device_limit_bytes)
+    rest = ""
+    if slower := len(shown) - len(drawn):
+        rest = f"; {counted(slower, 'layout')} slower than {format_seconds(slowest_s)} not drawn"
+        figure.layout.xaxis.title.text += rest.replace("; ", "<br>")
     figure.update_layout(legend={"traceorder": "reversed"})
     count = f"{space.num_fitting:,} of {space.num_candidates:,} layouts fit"
     text = f" The star: {'; '.join(_lines(star, device_limit_bytes))}." if star else ""
-    return Drawing(figure, f"Memory against step time: {count}.{text}")
+    return Drawing(figure, f"Memory against step time: {count}{rest}.{text}")
 
 
 def dots(space: LayoutSpace) -> tuple[Estimate, ...]:
@@ -188,11 +194,11 @@ def dots(space: LayoutSpace) -> tuple[Estimate, ...]:
     return tuple({(each.framework, each.layout): each for each in layouts}.values())
 
 
-def _draw_dots(figure: Any, shown: Sequence[Estimate], limit_bytes: float) -> None:
+def _draw_dots(figure: Any, shown: Mapping[int, Estimate], limit_bytes: float) -> None:
     """Draw layouts, each strategy with its marker; the first of `customdata` is their number."""
-    strategies = [_strategy(each) for each in shown]
+    strategies = {number: _strategy(each) for number, each in shown.items()}
     for name, symbol, hue in _STRATEGIES:
-        numbers = [number for number, strategy in enumerate(strategies) if strategy == name]
+        numbers = [number for number, strategy in strategies.items() if strategy == name]
         figure.add_scatter(
             x=[shown[number].memory_bytes["total"] / GIB for number in numbers],
             y=[shown[number].step_time_s for number in numbers],
@@ -255,18 +261,15 @@ def _draw_star(
 
 def _axes(
     figure: Any,
-    shown: Sequence[Estimate],
+    shown: Collection[Estimate],
     stars: Sequence[Estimate | None],
     limit_bytes: float,
 ) -> None:
-    """Draw the limit, and axes from the fastest layout to those that take several times longer."""
+    """Draw the limit, and axes that hold the layouts and the intervals of the stars."""
     draw_limit(figure, limit_bytes, f"device limit {format_bytes(limit_bytes)}", "right")
     most = max(each.memory_bytes["total"] for each in shown)
     figure.update_xaxes(range=[0, 1.04 * max(most, limit_bytes) / GIB])
     times = [each.step_time_s for each in shown]
-    for first, star in enumerate(each for each in stars if each is not None):
-        if not first:
-            times = [time_s for time_s in times if time_s <= _SLOWEST * star.step_time_s]
-        times += star.interval_step_time_s
+    times += [time_s for star in stars if star is not None for time_s in star.interval_step_time_s]
     log_axis(figure.update_yaxes, log_ticks(times), format_seconds)
     figure.update_yaxes(range=[math.log10(min(times) / 1.1), math.log10(max(times) * 1.1)])

@@ -29,8 +29,8 @@ def layout_box(plan: Plan, shown: Estimate, label: str, about: str | None = None
             labels.setdefault(link.of(e), f"{verdict.name}: {e.layout} [{e.framework}]{fate}")
     current = link.of(shown)
     labels.setdefault(current, f"{shown.layout} [{shown.framework}], changed by hand or sent")
-    # each layout has its own key: the widget would otherwise keep its previous choice
-    key = f"pick_{current}"
+    # a key of its own: the widget would otherwise keep its previous choice, and its step time
+    key = f"pick_{current}_{shown.step_time_s}"
     st.selectbox(
         label,
         list(labels),

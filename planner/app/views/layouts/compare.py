@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import streamlit as st
 
@@ -15,10 +14,10 @@ from planner.app.controls import own_runs, page_job
 from planner.app.controls.page_job import PageJob, PageRequest, running_on
 from planner.app.controls.panel import ROW
 from planner.app.controls.pins import job_query, pinned, pins_button
-from planner.app.draw import draw, draw_table, escape, in_rows, refuse
+from planner.app.draw import draw, draw_table, escape, refuse
 from planner.choose.plan import Plan
+from planner.choose.verdicts import differences
 from planner.choose.verdicts.answer_lines import closest_strategy, percent_chance, training_cost
-from planner.choose.verdicts.differences import difference_sentence, signed, time_changes
 from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_machine, names
 from planner.errors import PlannerError
@@ -121,8 +120,11 @@ def _fact(key: str, value: str) -> str:
 
 
 def _list(answers: Sequence[_Answer], labels: Sequence[str], queries: Sequence[Query]) -> None:
-    rows = [_row(each) for each in answers]
-    draw_table(rows, key="answers", alt="The compared answers, one a row, with their numbers.")
+    columns = {each.letter: _column(each) for each in answers}
+    first = columns[answers[0].letter]
+    rows = [{"": name} | {key: each[name] for key, each in columns.items()} for name in first]
+    alt = "The compared answers, one a column, with their numbers."
+    draw_table(rows, key="answers", alt=alt, height="content")
     cleared: dict[str, str | None] = dict.fromkeys(job_query())
     with st.container(horizontal=True):
         for each, label in zip(answers, labels, strict=True):
@@ -133,18 +135,18 @@ def _list(answers: Sequence[_Answer], labels: Sequence[str], queries: Sequence[Q
                 pins_button(st, f"Remove {each.letter}", rest, f"remove_{each.letter}")
 
 
-def _row(each: _Answer) -> dict[str, Any]:
+def _column(each: _Answer) -> dict[str, str]:
     estimate = each.estimate
+    low, high = estimate.interval_step_time_s
     return {
-        "": each.letter,
         **each.facts,
-        "step": format_seconds(estimate.step_time_s),
+        "step [s]": f"{estimate.step_time_s:.3g} ({low:.3g} to {high:.3g})",
         "tokens/s": format_amount(estimate.tokens_per_s),
-        "MFU [%]": round(100 * estimate.mfu, 1),
-        "memory": format_bytes(estimate.memory_bytes["total"]),
+        "MFU [%]": f"{100 * estimate.mfu:.1f}",
+        "memory [GiB]": f"{estimate.memory_bytes['total'] / GIB:.2f}",
         "fits": "yes" if estimate.fits else "no",
         "out of memory": percent_chance(estimate.out_of_memory_probability),
-        "cost": ", ".join(training_cost(each.plan, estimate)),
+        **dict(zip(("work", "time", "cost"), training_cost(each.plan, estimate), strict=True)),
     }
 
 
@@ -164,8 +166,11 @@ def _add(answers: Sequence[_Answer], queries: Sequence[Query]) -> None:
         offered = running_on(job.machine) if change == "Framework" else names(change.lower())
         options = [name for name in offered if name != base.facts[change.lower()]]
         value = str(columns[2].selectbox(change, options, key=key))
-    pins = [*queries, _changed(base, change, value)]
+    pins = [*queries, query := _changed(base, change, value)]
     pins_button(columns[3], "Add to compare", pins, "change_add", ":material/add:")
+    if change == "Machine":
+        nodes, devices = query["nodes"], f"{job.num_devices:,} devices of {base.letter}"
+        st.caption(f"Nodes of {escape(value)}: {nodes}, for the {devices}.")
 
 
 def _changed(base: _Answer, change: str, value: str) -> Query:
@@ -187,22 +192,24 @@ def _differences(answers: Sequence[_Answer], labels: Sequence[str]) -> None:
     first = answers[0]
     rows: dict[str, dict[str, str]] = {}
     for each, label in zip(answers[1:], labels[1:], strict=True):
-        text = difference_sentence(first.estimate, each.estimate, (first.letter, label))
-        st.markdown(f"- {escape(text)}")
-        for change in time_changes(first.estimate, each.estimate):
+        text = differences.difference_sentence(first.estimate, each.estimate, (first.letter, label))
+        doubt = differences.closeness(first.estimate, each.estimate)
+        st.markdown(f"- {escape(f'{text} {doubt}')}")
+        for change in differences.time_changes(first.estimate, each.estimate):
+            more = differences.signed(change.change, format_seconds)
             row = rows.setdefault(change.name, {"part": change.label})
             row[first.letter] = format_seconds(change.before)
-            row[f"{each.letter} - {first.letter}"] = signed(change.change, format_seconds)
+            row[each.letter] = format_seconds(change.after)
+            row[f"{each.letter} - {first.letter}"] = more
     draw_table(list(rows.values()), key="parts", alt="Every part of the step and its differences.")
-    st.caption(f"Differences are for as many tokens as one step of {first.letter} trains.")
+    st.caption(f"All for as many tokens as one step of {first.letter} trains.")
 
 
 def _figures(answers: Sequence[_Answer], labels: Sequence[str]) -> None:
-    estimates = [each.estimate for each in answers]
-    named = list(zip(labels, estimates, strict=True))
+    named = [(label, each.estimate) for label, each in zip(labels, answers, strict=True)]
     limits = [each.job.machine.device.memory_bytes.value for each in answers]
     drawings = {"Step time": bars.time_bars(named)}
-    longest = max([*limits, *(each.memory_bytes["total"] for each in estimates)])
+    longest = max([*limits, *(each.memory_bytes["total"] for _, each in named)])
     for limit in dict.fromkeys(limits):
         group = [pair for pair, size in zip(named, limits, strict=True) if size == limit]
         title = f"Memory of devices with {format_bytes(limit)}"
@@ -212,11 +219,3 @@ def _figures(answers: Sequence[_Answer], labels: Sequence[str]) -> None:
         st.header(title, anchor=False)
         named_rows(drawing.figure, labels)
         draw(drawing, key=f"compare_{title}")
-    st.header("Every step, part by part", anchor=False)
-    end = max(max(1.6 * e.step_time_s, 1.1 * e.interval_step_time_s[1]) for e in estimates)
-    for column, (label, estimate) in in_rows(named, 2):
-        with column:
-            st.subheader(escape(label), anchor=False)
-            drawing = bars.waterfall(estimate)
-            drawing.figure.update_xaxes(range=[0, end])
-            draw(drawing, key=f"waterfall_{label[0]}")

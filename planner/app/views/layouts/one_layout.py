@@ -35,8 +35,6 @@ _COMMON = """
 dp tp pp cp ep micro_batch zero_stage dp_shard sequence_parallel recompute schedule vpp
 """
 """Fields of a layout that are changed every day; the others are folded away."""
-
-
 _WHY = "why"
 
 

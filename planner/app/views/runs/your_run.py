@@ -66,7 +66,7 @@ def page(request: PageRequest) -> None:
     drop.fill(request.job)
     files = drop.files()
     with above:
-        _present(files)
+        _present(files, request.job)
     kinds = {each.kind for each in files if isinstance(each, Recognised)}
     if job is not None and kinds - {"runs", "comparison"}:
         _job(drop.log_of(files), job)
@@ -78,7 +78,7 @@ def page(request: PageRequest) -> None:
     shards()
 
 
-def _present(files: list[Recognised | PlannerError]) -> None:
+def _present(files: list[Recognised | PlannerError], job: PageJob | None) -> None:
     if not files:
         with st.container(horizontal=True):
             example = [(_EXAMPLE.name, _EXAMPLE.read_bytes())]
@@ -91,7 +91,7 @@ def _present(files: list[Recognised | PlannerError]) -> None:
             if isinstance(each, UnnamedColumnsError):
                 _columns(each.columns)
     if read := [each for each in files if isinstance(each, Recognised)]:
-        lines = [f"{each.name}: {each.title}" for each in read] + drop.notes()
+        lines = [f"{each.name}: {each.title}" for each in read] + drop.notes(read, job)
         st.info("\n".join(f"- {escape(line)}" for line in lines))
     if error := drop.problem():
         refuse(error, title="The job stays as it was")
@@ -131,7 +131,7 @@ def _log(log: RunLog, job: PageJob, shown: Estimate) -> None:
     workload = job.workload.replaced(global_batch=shown.layout.global_batch)
     scenario = scenario_of(job.model, job.machine, workload, shown)
     comparison = compare(log, Job(scenario, shown.layout, ()))
-    _answer(comparison)
+    _answer(comparison, shown if job.learned else None)
     draw(accuracy.measured_step(comparison), key="measured", caption=True)
     _explain(comparison, job, shown)
     _learn(run_of_comparison(comparison, log.source), job, shown)
@@ -151,13 +151,16 @@ def _layout(job: PageJob) -> Estimate | None:
     return shown
 
 
-def _answer(comparison: Comparison) -> None:
+def _answer(comparison: Comparison, corrected: Estimate | None) -> None:
     low, high = map(format_seconds, comparison.interval_s)
     facts = [
         ("measured", format_seconds(comparison.step_time_s), "a step, median"),
         ("estimated", format_seconds(comparison.estimate.step_time_s), f"90 %: {low} to {high}"),
         ("measured / estimated", f"{comparison.ratio:.2f}", "of the step time"),
     ]
+    if corrected:
+        ratio = f"measured / this: {comparison.step_time_s / corrected.step_time_s:.2f}"
+        facts.append(("with your runs", format_seconds(corrected.step_time_s), ratio))
     for each in comparison.figures:
         if each.name.endswith("_bytes"):
             name = f"memory, {each.name.removesuffix('_bytes')}"
@@ -175,8 +178,7 @@ def _explain(comparison: Comparison, job: PageJob, shown: Estimate) -> None:
     st.caption("One change of the job at a time, by the cost model; the closest first.")
     for number, each in enumerate(comparison.explanations):
         left, right = st.columns([6, 1], vertical_alignment="center")
-        mark = ":material/check_circle:" if each.inside else ":material/radio_button_unchecked:"
-        left.markdown(f"{mark} {escape(capital(each.sentence(comparison.measured)))}.")
+        left.markdown(f"{escape(capital(each.sentence(comparison.measured)))}.")
         take = functools.partial(address.request, **_query(each, job, shown.framework))
         right.button("Take it", key=f"explain_{number}", on_click=take)
 
