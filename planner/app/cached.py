@@ -126,15 +126,9 @@ def files_of(job: PageJob, packed: str) -> tuple[bytes, str]:
 @st.cache_data(max_entries=64, show_spinner="Computing ...", hash_funcs=_HASH)
 def answer_of(job: PageJob, question: str, options: str) -> Answer:
     """Answer a question about a job; `options` is JSON."""
-    return QUESTIONS[question](
-        job.model,
-        job.machine,
-        workload=job.workload,
-        frameworks=job.frameworks,
-        tolerance=job.tolerance,
-        experience=job.experience,
-        **{k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(options).items()},
-    )
+    values = json.loads(options).items()
+    chosen = {name: tuple(v) if isinstance(v, list) else v for name, v in values}
+    return QUESTIONS[question].of_job(job, **chosen)
 
 
 def chosen(job: PageJob, plan: Plan) -> Estimate | None:

@@ -96,7 +96,7 @@ def announce(sentence: str | Iterable[AnswerLine], fits: bool, tight: bool = Fal
 def labelled(lines: Iterable[AnswerLine]) -> str:
     """Return answer lines as Markdown, a line each."""
     # two blanks break a line
-    return "  \n".join(f"**{escape(label)}:** {escape(text)}" for label, text in lines)
+    return "  \n".join(f"**{escape(line.label)}:** {escape(line.plain)}" for line in lines)
 
 
 def download(label: str, data: str | bytes | Callable[[], str], name: str, key: str) -> None:

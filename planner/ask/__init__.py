@@ -28,15 +28,20 @@ __all__ += ["deadline", "host", "largest_batch", "learning_rate", "machine", "me
 __all__ += ["network", "nodes", "offload", "scaling", "sensitivity", "sequence", "startup", "why"]
 __all__ += ["zero"]
 
-QUESTIONS: dict[str, Question[...]] = {
-    question.__name__.replace("_", "-"): question
-    for question in (
-        *(nodes, deadline, cheapest, scaling, machine, startup, checkpoints, model, sequence),
-        *(batch, largest_batch, learning_rate, why, change, sensitivity, memory, zero, offload),
-        *(buckets, host, data, network),
-    )
+
+def _named(*questions: Question[...]) -> dict[str, Question[...]]:
+    return {each.__name__.replace("_", "-"): each for each in questions}
+
+
+GROUPS = {
+    "Resources": _named(nodes, deadline, cheapest, scaling, machine, change),
+    "Limits": _named(model, sequence, batch, largest_batch, learning_rate),
+    "Layouts": _named(why, sensitivity, memory, zero, offload, buckets, host, network),
+    "Training": _named(startup, checkpoints, data),
 }
-"""Every question by its name, in the order in which the command line lists them."""
+"""Questions by subject and name, in the order in which they are listed."""
+QUESTIONS = {name: each for group in GROUPS.values() for name, each in group.items()}
+"""Every question by its name."""
 
 
 def __dir__() -> list[str]:

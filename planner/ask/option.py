@@ -31,6 +31,8 @@ class Option:
     """Placeholder for the value in help texts."""
     label: str = ""
     """Label of the control on a page, with the unit."""
+    initial: Any = None
+    """Initial value of the control of an option without a default."""
 
     def broken_bound(self, value: float) -> str:
         """Name the bound that a value violates; empty if it is within bounds."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -16,9 +17,10 @@ from planner.choose.preferences import preferences
 from planner.choose.search import Candidates, SearchScope, is_common, is_deep_pipeline
 from planner.choose.search.expected_time import likely_stalls
 from planner.choose.search.recommendation import recommend_sensible
+from planner.choose.verdicts.answer_lines import percent_chance
 from planner.choose.verdicts.differences import largest_parts
 from planner.choose.verdicts.fixes import closest_to_fitting, shortage_sentence
-from planner.choose.verdicts.layout_words import layout_words
+from planner.choose.verdicts.layout_words import estimate_words
 from planner.cost.estimate import Estimate, estimate_times
 from planner.cost.memory.footprint import Footprints
 from planner.cost.scenario import Scenario
@@ -26,8 +28,8 @@ from planner.cost.shards.layouts import Layouts
 from planner.describe.machine import Machine
 from planner.describe.workload import Workload
 from planner.errors import LayoutError, PlannerError
-from planner.training.steps import training_time
-from planner.training.whole_training import DAY_S
+from planner.training.campaign import whole_training
+from planner.training.whole_training import Amount, WholeTraining
 from planner.units import counted, format_amount, format_seconds
 
 _KINDS: tuple[Kind, ...] = ("batch", "sequence")
@@ -52,6 +54,8 @@ class PlanPoint:
     """The job under the framework of that layout."""
     uncommon_features: tuple[str, ...] = ()
     """Uncommon features of the layout, for example offload or a very deep pipeline."""
+    training: WholeTraining | None = None
+    """The whole training; None if nothing fits or the workload states no tokens."""
 
     @property
     def fits(self) -> bool:
@@ -74,11 +78,19 @@ class PlanPoint:
         return self.best.tokens_per_s if self.best else 0.0
 
     @property
-    def seconds(self) -> float:
-        """Time for all tokens, else for a thousand steps; infinite if nothing fits [s]."""
+    def time(self) -> Amount:
+        """Time of the whole training, else of a thousand steps; infinite if nothing fits [s]."""
+        if self.training is not None:
+            return self.training.time
         if self.best is None:
-            return float("inf")
-        return training_time(self.workload, self.best) or _NO_TOKENS_STEPS * self.best.step_time_s
+            return Amount(math.inf, math.inf, math.inf)
+        times_s = self.best.step_time_s, *self.best.interval_step_time_s
+        return Amount(*times_s).times(_NO_TOKENS_STEPS)
+
+    @property
+    def seconds(self) -> float:
+        """Expected time of the whole training, else of a thousand steps [s]."""
+        return self.time.expected
 
     @property
     def node_hours(self) -> float:
@@ -109,19 +121,18 @@ class PlanPoint:
     def describe(self) -> str:
         """Return layout, framework and step time as a phrase."""
         _, best = self.recommended()
-        return f"{best.framework}, {layout_words(best.layout, brief=True)}, {step_time(best)}"
+        return f"{estimate_words(best)}, {step_time(best)}"
 
     def row(self, reason: str = "", **columns: Any) -> Row:
         """Return a table row: nodes, estimate, extra columns, and the reason last."""
         row = self.columns
         if self.best is not None:
             row |= estimate_row(self.best)
-            low, high = (end / self.best.step_time_s for end in self.best.interval_step_time_s)
-            durations = {"node_hours": self.node_hours}
-            if self.workload.all_tokens:
-                durations["days"] = self.seconds / DAY_S
+            durations = {"node_hours": self.time.times(self.nodes / 3600)}
+            if self.training is not None:
+                durations["days"] = self.training.days
             for name, value in durations.items():
-                row |= with_interval(name, value, (low * value, high * value))
+                row |= with_interval(name, value.expected, (value.low, value.high))
         return {**row, **columns, "reason": reason or self.reason}
 
 
@@ -177,14 +188,16 @@ def point_of(job: JobSpec, parts: JobCandidates, request: JobSpec | None = None)
         reason = f"batch {workload.global_batch:,}; {reason}"
     if workload.sequence_length != request.workload.sequence_length:
         reason = f"sequences of {workload.sequence_length:,}; {reason}"
-    return PlanPoint(job.nodes, scenario.machine, workload, reason, best, scenario, uncommon)
+    training = whole_training(scenario, best, job.nodes, job.training)
+    about = reason, best, scenario, uncommon, training
+    return PlanPoint(job.nodes, scenario.machine, workload, *about)
 
 
 def _uncommon_features(scenario: Scenario, best: Estimate) -> Iterator[str]:
     """List features of a layout that teams use only when nothing else fits."""
     layout, layouts = best.layout, Layouts.stack([best.layout])
     if best.out_of_memory_probability > preferences().risk:
-        yield f"out-of-memory risk {percent(best.out_of_memory_probability)}"
+        yield f"out-of-memory risk {percent_chance(best.out_of_memory_probability)}"
     if layout.offload != "none":
         yield f"offload {layout.offload}"
     if is_deep_pipeline(scenario.model, layout.pp):
@@ -211,7 +224,7 @@ def _infeasible_reason(parts: Iterable[Candidates]) -> str:
     parts = list(parts)
     if closest := closest_layout(parts):
         _, estimate, footprints = closest
-        return f"{estimate.layout} [{estimate.framework}] {shortage_sentence(estimate, footprints)}"
+        return f"{estimate_words(estimate)} {shortage_sentence(estimate, footprints)}"
     rejected = [item for each in parts for item in each.dropped.items()]
     no_framework = "no framework can run it here", 0
     return f"no legal layout: {max(rejected, key=lambda item: item[1], default=no_framework)[0]}"
@@ -252,17 +265,6 @@ def step_time(estimate: Estimate) -> str:
     """Return a step time with its interval as a phrase."""
     low, high = (format_seconds(end) for end in estimate.interval_step_time_s)
     return f"{format_seconds(estimate.step_time_s)} a step (90 % interval {low} to {high})"
-
-
-def percent(probability: float) -> str:
-    """Format a probability in percent; never 0 or 100, because no estimate is certain.
-
-    >>> percent(0.0004), percent(0.47), percent(1.0)
-    ('less than 1 %', '47 %', 'more than 99 %')
-    """
-    if 0.01 <= probability <= 0.99:
-        return f"{100 * probability:.0f} %"
-    return "less than 1 %" if probability < 0.01 else "more than 99 %"
 
 
 def within_days(days: float) -> str:

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from planner.ask import QUESTIONS
+from planner.ask import GROUPS, QUESTIONS
 from planner.ask.option import Parameter, parameters
 from planner.ask.question import Question
 from planner.cli.exit_codes import FITS, NOTHING_FITS
@@ -19,10 +20,21 @@ from planner.cli.options.option_styles import AsCsv, AsJson
 from planner.cli.waiting import waiting
 
 
+class QuestionGroup(TyperGroup):
+    """The group of all questions."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write one section for each subject."""
+        for title, questions in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, each.summary) for name, each in questions.items()])
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
     summary = "Answer a question with many plans: a sentence, a table, the reasons."
-    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=summary)
+    settings: Any = {"no_args_is_help": True, "rich_markup_mode": None, "help": summary}
+    group = typer.Typer(cls=QuestionGroup, **settings)
     for name, question in QUESTIONS.items():
         add_command = group.command(
             name, cls=PanelCommand, help=question.description, short_help=question.summary

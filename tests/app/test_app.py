@@ -629,7 +629,7 @@ def test_another_job_has_no_chosen_layout() -> None:
         Layout(dp=16, zero_stage=3, micro_batch=1, grad_accumulation=16), "fsdp2"
     )
     app = _app(layout=packed)
-    assert any("Numbers of the chosen layout: 16 replicas" in _plain(c) for c in app.caption)
+    assert any("Numbers of the chosen layout: fsdp2, 16 replicas" in _plain(c) for c in app.caption)
     app.number_input(key="nodes").set_value(8).run()
     assert any("Numbers of the recommended layout" in _plain(c) for c in app.caption)
     assert "layout" not in app.query_params

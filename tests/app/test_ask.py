@@ -14,7 +14,7 @@ from streamlit.testing.v1 import AppTest
 import planner
 from planner.app.draw import LABELS, escape
 from planner.app.views.ask import AT_ONCE
-from planner.ask import QUESTIONS
+from planner.ask import GROUPS, QUESTIONS
 from planner.ask.option import parameters
 from planner.describe.workload import Workload
 
@@ -68,9 +68,23 @@ def test_questions_are_sentences() -> None:
     assert sentences.keys() == QUESTIONS.keys()
     assert all(each.endswith("?") and len(each.split()) > 3 for each in sentences.values())
     assert len(set(sentences.values())) == len(sentences)
-    options = _page().selectbox(key="question").options
-    assert sorted(options) == sorted(sentences.values())
-    assert options[: len(AT_ONCE)] == [sentences[name] for name in AT_ONCE]
+
+
+def test_questions_are_listed_by_subject() -> None:
+    app, listed = _page(), []
+    for subject, questions in GROUPS.items():
+        [radio] = app.radio
+        radio.set_value(subject).run()
+        assert not app.exception
+        options = app.selectbox(key="question").options
+        assert sorted(options) == sorted(LABELS["questions"][name] for name in questions)
+        # those that are answered on opening stand first, and one of them is answered
+        quick = [LABELS["questions"][name] in options[: len(AT_ONCE)] for name in AT_ONCE]
+        at_once = [name in questions for name in AT_ONCE]
+        assert quick == at_once
+        assert bool(app.success or app.error) == any(at_once)
+        listed += questions
+    assert listed == list(QUESTIONS)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +131,7 @@ def test_an_answer_is_in_the_address_until_the_question_changes() -> None:
     verdict = app.success[0].value
     # the link alone answers, in a session of its own
     assert _page(question="batch", answer="1").success[0].value == verdict
-    app.selectbox(key="question").set_value("scaling").run()
+    app.selectbox(key="question").set_value("sequence").run()
     assert "answer" not in app.query_params
     assert "An answer takes some seconds" in app.info[0].value
 
@@ -154,6 +168,7 @@ def test_the_address_states_question_and_controls() -> None:
     app = _page(question="scaling")
     app.selectbox(key="ask_kind").set_value("weak").run()
     assert "weak" in app.query_params["ask_kind"]
+    app.radio[0].set_value("Layouts").run()
     app.selectbox(key="question").set_value("host").run()
     assert "host" in app.query_params["question"]
     assert "ask_kind" not in app.query_params

@@ -141,7 +141,7 @@ def test_one_change_adds_an_answer_until_there_are_four() -> None:
 def test_any_layout_is_answered_on_one_layout() -> None:
     app = _app("layout", why="tp5")
     assert "tp5 is not legal: tp = 5 does not divide num heads = 32" in words(app)
-    assert "Smallest change: tp 5 -> " in words(app).replace("**", "").replace("\\", "")
+    assert "Cheapest change: tp 5 -> " in words(app).replace("**", "").replace("\\", "")
     app.button(key="take_Show the changed layout").click().run()
     assert not app.exception
     app.text_input(key="why").set_value("dp4 <img src=x>").run()
@@ -159,7 +159,7 @@ def test_a_refused_edit_is_answered_in_full() -> None:
     assert not app.exception
     said = words(app)
     assert "tp = 3 does not divide" in said
-    assert "Smallest change" in said
+    assert "Cheapest change" in said
 
 
 @pytest.mark.alone

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import shlex
+import sys
 import urllib.parse
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,21 @@ import pytest
 pytest.importorskip("streamlit")
 pytest.importorskip("plotly")
 
+from streamlit.testing.v1 import AppTest
+
 from planner.app import link
 from planner.app.address import QueryReader
 from planner.app.controls import elsewhere, page_job
+from planner.app.draw import escape
 from planner.app.views import fit
 from planner.app.views.layouts import one_layout
+from planner.ask import QUESTIONS
 from planner.choose.planning import estimate, plan_job
 from planner.cli import main
+from planner.cli.exit_codes import FITS, NOTHING_FITS
 from planner.describe.job_description import JobDescription
 from planner.show.job_texts import EXPLORER, address
+from tests.ask.jobs import OWN
 
 _SMALL = {"model": "gpt2", "nodes": "2", "batch": "64"}
 _JOBS = [
@@ -61,7 +68,7 @@ def _printed(words: list[str]) -> str:
     out = io.StringIO()
     with contextlib.redirect_stdout(out), pytest.raises(SystemExit) as end:
         main(words)
-    assert end.value.code in (0, None)
+    assert end.value.code in (FITS, NOTHING_FITS, None)
     return out.getvalue()
 
 
@@ -149,3 +156,63 @@ def test_a_job_of_own_files_has_no_link(fields: dict[str, Any]) -> None:
     job = {"model": "gpt2", "machine": "polaris"}
     assert address(JobDescription(**job)).startswith(EXPLORER)
     assert address(JobDescription(**{**job, **fields})) == ""
+
+
+def _texts(path: str, **query: str) -> tuple[AppTest, tuple[str, str]]:
+    """Open a page; return it with the command and the Python lines that it offers, if any."""
+    main_before = sys.modules["__main__"]
+    app = AppTest.from_string(
+        f"from planner.app.main import open_page\nopen_page({path!r})", default_timeout=120
+    )
+    for name, value in query.items():
+        app.query_params[name] = value
+    app.run()
+    # AppTest leaves its page behind, which a process started later would run
+    sys.modules["__main__"] = main_before
+    assert not app.exception
+    command, *python = [each.value for each in app.code[:-1]]
+    assert command.startswith("planner ")
+    return app, (command, python[0] if python else "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_all_ways_to_an_answer_give_the_sentence_of_the_page(name: str) -> None:
+    options = {
+        f"ask_{k}": " ".join(v) if isinstance(v, tuple) else str(v)
+        for k, v in OWN[name].items()
+        if k != "nodes"
+    }
+    query = {**_SMALL, "seq": "1024", "tokens": "1B", **options}
+    app, texts = _texts("ask", question=name, answer="1", **query)
+    [shown] = [*app.success, *app.error]
+    command, python = _run(texts)
+    assert shown.value == escape(python.verdict)
+    assert command == json.loads(python.to_json())
+
+
+@pytest.mark.parametrize("machine", ["polaris", "vsc-5"])
+def test_the_command_prints_the_facts_of_the_machine(machine: str) -> None:
+    app, (command, python) = _texts("machines", **_SMALL, machine=machine)
+    assert not python
+    printed = " ".join(_printed(shlex.split(command)[1:]).split())
+    facts = next(each.value for each in app.dataframe if "kind" in each.value)
+    assert len(facts) > 20
+    for value, kind in zip(facts["value"], facts["kind"], strict=True):
+        assert str(value) in printed, value
+        assert kind in printed
+
+
+@pytest.mark.parametrize(
+    "query",
+    [{}, {"op": "all-gather", "ranks": "16", "apart": "4", "size": "1 MiB"}, {"op": "send-recv"}],
+)
+def test_the_command_prints_the_times_of_the_collective(query: dict[str, str]) -> None:
+    app, (command, python) = _texts("collectives", **_SMALL, **query)
+    assert not python
+    printed = _printed(shlex.split(command)[1:])
+    [table] = [each.value for each in app.dataframe]
+    assert len(table)
+    for row in table.itertuples(index=False):
+        name = "<- taken" if row[0] == "the library's choice" else row[0]
+        assert any(name in line and row[1] in line for line in printed.splitlines()), row

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -11,13 +12,15 @@ import planner
 from planner import Workload, ask
 from planner.ask import Answer
 from planner.ask.plan_point import plan_point
-from planner.ask.resources.training_time import admitted_counts, chain_of, sections
+from planner.ask.resources.training_time import admitted_counts, late_probability, sections
 from planner.ask.scan import doublings, largest, scan, smallest
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.plan import Plan
 from planner.choose.preferences import preferences
+from planner.choose.verdicts.answer_lines import cost_sentence
 from planner.describe.machine import Machine
 from planner.errors import LayoutError
+from planner.units import format_amount, format_seconds
 from tests.ask.jobs import SHORT, small_machine
 
 RISK = preferences().risk
@@ -53,6 +56,18 @@ def sensible(answer: Plan) -> bool:
     return layout.offload == "none" and layout.tp <= 2 and layout.pp <= 16 and layout.cp == 1
 
 
+def days_of(answer: Plan) -> float:
+    """Days of the whole training, as the first page has them."""
+    assert answer.training is not None
+    return answer.training.days.expected
+
+
+def hours_of(answer: Plan) -> float:
+    """Node-hours of the whole training, as the first page has them."""
+    assert answer.training is not None
+    return answer.training.bill.node_hours.expected
+
+
 def first(every: dict[int, Plan], holds: Any) -> int | None:
     return next((n for n, answer in every.items() if holds(answer)), None)
 
@@ -75,8 +90,8 @@ def test_rows_are_the_plans(every: dict[int, Plan]) -> None:
         assert one is not None
         assert row["step_time_s"] == one.step_time_s
         assert row["layout"] == str(one.layout)
-        assert row["node_hours"] == pytest.approx(plan.node_hours(one))
-        assert row["days"] == pytest.approx(plan.duration_s(one) / 86400)
+        assert row["node_hours"] == hours_of(plan)
+        assert row["days"] == days_of(plan)
 
 
 def test_where_nothing_fits_it_is_said_by_how_much() -> None:
@@ -126,20 +141,6 @@ def test_largest_finds_any_threshold() -> None:
 # --- deadlines --------------------------------------------------------------------------------
 
 
-def days_of(plan: Plan) -> float:
-    """Days of all jobs, worked out from the queue that is known to be the only one."""
-    one = plan.recommended
-    assert one is not None
-    steps_a_job = int((72 * 3600 - 600) / one.interval_step_time_s[1])
-    every = max(int(min(steps_a_job / 10, 3600 / one.interval_step_time_s[1])), 1)
-    steps_a_job -= steps_a_job % every
-    steps = plan.workload.steps  # of its batch, which may be a nearby one
-    jobs = -(-steps // steps_a_job)
-    if steps * one.interval_step_time_s[1] + 600 <= 72 * 3600:
-        jobs = 1
-    return (plan.duration_s(one) + 600 * jobs) / 86400
-
-
 @pytest.mark.parametrize("days", [3.0, 6.0])
 def test_a_deadline_is_kept_by_the_fewest_nodes(every: dict[int, Plan], days: float) -> None:
     answer = ask.deadline(MODEL, small_machine(), days=days, workload=JOB)
@@ -147,21 +148,22 @@ def test_a_deadline_is_kept_by_the_fewest_nodes(every: dict[int, Plan], days: fl
     assert answer.asked["fewest"]["likely"] == min(inside)
     rows = {row["nodes"]: row for row in answer.rows}
     for count, row in rows.items():
-        assert row["days"] == pytest.approx(days_of(every[count]))
+        assert row["days"] == days_of(every[count])
         assert row["late_probability"] == pytest.approx(0.5) or (
             (row["days"] > days) == (row["late_probability"] > 0.5)
         )
 
 
 def test_the_interval_is_the_chance_to_be_late() -> None:
-    run = chain_of(plan_point(JobSpec("gpt2", "polaris", workload=SHORT)))
-    assert run is not None
-    expected, low, high = run.days
-    assert run.late_probability(expected) == pytest.approx(0.5)
-    assert run.late_probability(high) == pytest.approx(0.05)
-    assert run.late_probability(low) == pytest.approx(0.95)
-    assert run.late_probability(run.starting_s / 86400) == 1.0
-    chances = [run.late_probability(expected * factor) for factor in (0.5, 0.8, 1.0, 1.3, 3.0)]
+    training = plan_point(JobSpec("gpt2", "polaris", workload=SHORT)).training
+    assert training is not None
+    days = training.days
+    assert late_probability(days, days.expected) == pytest.approx(0.5)
+    assert late_probability(days, days.high) == pytest.approx(0.05)
+    assert late_probability(days, days.low) == pytest.approx(0.95)
+    assert late_probability(days, math.inf) == 0.0
+    limits = [days.expected * factor for factor in (0.5, 0.8, 1.0, 1.3, 3.0)]
+    chances = [late_probability(days, limit) for limit in limits]
     assert chances == sorted(chances, reverse=True)
 
 
@@ -170,7 +172,7 @@ def test_an_impossible_deadline_names_the_best(every: dict[int, Plan]) -> None:
     assert not answer.found
     assert "No node count that was planned" in answer.verdict
     fastest = min(row["days"] for row in answer.rows if row["fits"])
-    assert f"takes {float(f'{fastest:.3g}'):g} days" in answer.verdict
+    assert f"takes {format_seconds(fastest * 86400)} " in answer.verdict
     assert answer.rows[-1]["nodes"] == 10
 
 
@@ -198,7 +200,9 @@ def test_hundreds_of_short_jobs_are_no_answer() -> None:
     count = found.asked["fewest"]["sure"]
     assert count >= 10
     assert rows[count]["jobs"] <= 100
-    assert "At most 100 jobs in a row." in found.notes
+    assert "Rows that need more than 100 jobs in a row are no answer." in found.notes
+    for row in found.rows:
+        assert ("too many" in row["reason"]) == (row["jobs"] > 100), row["nodes"]
     more = ask.deadline("llama-3-8b", "polaris", most_jobs=1000, **asked)
     # debug queues are for trying, however many jobs may be
     assert more.asked["fewest"]["likely"] >= 10
@@ -226,7 +230,7 @@ def test_nodes_that_a_queue_of_long_jobs_admits_are_not_passed_over() -> None:
     own = machine.replaced(scheduler={**machine.scheduler.model_dump(), "queues": queues})
     plan = planner.plan(MODEL, own, nodes=7, workload=JOB)
     assert plan.recommended is not None
-    days = 1.1 * plan.duration_s(plan.recommended) / 86400
+    days = 1.1 * days_of(plan)
     found = ask.deadline(MODEL, own, days=days, workload=JOB, most_jobs=3)
     assert found.asked["fewest"]["likely"] <= 7
     parts = sections(own, range(1, 33))
@@ -302,11 +306,7 @@ def test_without_tokens_there_is_no_deadline() -> None:
 
 def test_the_cheapest_is_that_of_all_plans(every: dict[int, Plan]) -> None:
     answer = ask.cheapest(MODEL, small_machine(), workload=JOB)
-    costs = {
-        n: plan.node_hours(plan.recommended)
-        for n, plan in every.items()
-        if plan.recommended and safe(plan)
-    }
+    costs = {n: hours_of(plan) for n, plan in every.items() if plan.recommended and safe(plan)}
     rows = {row["nodes"]: row["node_hours"] for row in answer.rows if row["fits"]}
     assert rows == pytest.approx({n: costs[n] for n in rows})
     assert min(rows.values()) <= 1.05 * min(costs.values())
@@ -320,10 +320,33 @@ def test_nodes_that_cost_about_as_much_are_told_of() -> None:
     assert told is not None
     near = [row["nodes"] for row in answer.rows if best < row["node_hours"] <= 1.05 * best]
     assert [int(number) for number in re.findall(r"\d+", told[1])] == near
+    cheapest, *_ = sorted(answer.rows, key=lambda row: row.get("node_hours", math.inf))
+    fastest = min((row for row in answer.rows if row["nodes"] in near), key=lambda row: row["days"])
+    assert fastest["days"] < cheapest["days"]
+    first, last = (format_seconds(86400 * row["days"]) for row in (fastest, cheapest))
+    more = 100 * (fastest["node_hours"] / cheapest["node_hours"] - 1)
+    assert answer.verdict.endswith(
+        f"; {fastest['nodes']} nodes finish in {first} instead of {last}, "
+        f"for {more:.0f} % more node-hours."
+    )
     alone = ask.cheapest("gpt2", "polaris", most_nodes=2, workload=SHORT)
     assert (alone.rows[1]["node_hours"] > 1.05 * alone.rows[0]["node_hours"]) == (
         "within 5 %" not in alone.verdict
     )
+
+
+def test_the_first_page_has_the_jobs_and_node_hours_of_the_question(
+    every: dict[int, Plan],
+) -> None:
+    answer = ask.cheapest(MODEL, small_machine(), workload=JOB)
+    for row in answer.rows:
+        plan = every[row["nodes"]]
+        assert plan.training is not None
+        assert plan.recommended is not None
+        assert (row["jobs"], row["queue"]) == (plan.training.jobs, plan.training.queue)
+        cost = cost_sentence(plan, plan.recommended)
+        assert f"{format_amount(row['node_hours'])} node-hours" in cost
+        assert f"{format_seconds(86400 * row['days'])}, " in cost
 
 
 def test_price_and_energy_are_node_hours_times_what_was_said() -> None:

@@ -15,7 +15,8 @@ from planner.app.controls.elsewhere import texts
 from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.controls.panel import ROW, controls
 from planner.app.draw import LABELS, announce, draw, draw_table, escape, in_rows, refuse
-from planner.ask import QUESTIONS, Answer
+from planner.app.views.layouts.choice import show_code
+from planner.ask import GROUPS, QUESTIONS, Answer
 from planner.ask.option import Parameter, parameters
 from planner.describe.job_description import JobDescription
 from planner.errors import PlannerError
@@ -25,20 +26,13 @@ from planner.show.job_texts import arguments
 
 TITLE = "Questions"
 _QUESTION, _ANSWER = "question", "answer"
-AT_ONCE = (
-    *("machine", "zero", "memory", "largest-batch", "offload", "buckets"),
-    *("host", "data", "checkpoints", "network"),
-)
+AT_ONCE: tuple[str, ...] = tuple(LABELS["at_once"])
 """Questions that are answered on opening: they take about a second; the others many plans."""
-_SENTENCES = {name: LABELS["questions"][name] for name in (*AT_ONCE, *QUESTIONS)}
-"""Questions as sentences, those that are answered at once first."""
-_INITIAL_VALUES: dict[str, Any] = {
-    "days": 30.0,
-    "against": "dgx-h100",
-    "base_batch": 256,
-    "base_rate": 1e-4,
+_SENTENCES: dict[str, str] = LABELS["questions"]
+_BY_GROUP = {
+    title: sorted(group, key=lambda name: name not in AT_ONCE) for title, group in GROUPS.items()
 }
-"""Initial values of options that have no default."""
+"""Questions by subject, those that are answered at once first."""
 _MAX_VALUE = 1e9
 
 
@@ -65,7 +59,7 @@ def page(request: PageRequest) -> None:
     job = controls(request)
     if job is None:
         return
-    name = st.selectbox("Question", _SENTENCES, key=_QUESTION, format_func=_SENTENCES.__getitem__)
+    name = _question()
     described = " ".join(QUESTIONS[name].description.split())
     st.caption(escape(described.replace("`", "")))
     values = _controls(name)
@@ -75,14 +69,27 @@ def page(request: PageRequest) -> None:
         if not address.requested(_ANSWER):
             st.info("An answer takes some seconds: many jobs are planned for it.")
             return
-    if _takes_nodes(name):
-        values["nodes"] = job.nodes
     try:
         answer = cached.answer_of(job, name, json.dumps(values, sort_keys=True))
     except PlannerError as error:
         refuse(error)
         return
     _show(answer, job)
+
+
+def _question() -> str:
+    """Draw the subjects and the questions of the chosen one."""
+    current = st.session_state[_QUESTION]
+    subjects = list(_BY_GROUP)
+    place, listed = next(item for item in enumerate(_BY_GROUP.values()) if current in item[1])
+    # each question has its own key: the widget would otherwise keep its previous subject
+    key = f"subject_{current}"
+
+    def take() -> None:
+        address.request(**{_QUESTION: _BY_GROUP[st.session_state[key]][0], _ANSWER: None})
+
+    st.radio("Subject", subjects, place, horizontal=True, key=key, on_change=take)
+    return st.selectbox("Question", listed, key=_QUESTION, format_func=_SENTENCES.__getitem__)
 
 
 def _options(name: str) -> list[Parameter]:
@@ -95,20 +102,18 @@ def _key(option: Parameter) -> str:
 
 def _initial_value(option: Parameter) -> Any:
     if option.default is inspect.Parameter.empty:
-        return _INITIAL_VALUES[option.name]
+        return option.bounds.initial
     return "" if option.repeats else option.default
-
-
-def _takes_nodes(name: str) -> bool:
-    return any(option.name == "nodes" for option in parameters(QUESTIONS[name]))
 
 
 def elsewhere(_: PageJob, described: JobDescription) -> tuple[str, str]:
     """Return the command and the Python lines that answer the question."""
     name, job = st.session_state[_QUESTION], described
-    changed = {o.name: v for o in _options(name) if (v := _value(o)) not in (o.default, None, [])}
+    values = {option.name: (_value(option), option.default) for option in _options(name)}
+    changed = {k: v for k, (v, usual) in values.items() if v not in (usual, None, [], "")}
     call = f"ask.{name.replace('-', '_')}({arguments(changed)})"
-    job = job if _takes_nodes(name) else job.replaced(nodes=1)
+    takes_nodes = any(option.name == "nodes" for option in parameters(QUESTIONS[name]))
+    job = job if takes_nodes else job.replaced(nodes=1)
     return texts(f"planner ask {name}", job, call, "verdict", **changed)
 
 
@@ -147,6 +152,7 @@ def _show(answer: Answer, job: PageJob) -> None:
     if answer.rows:
         alt = "Options that were compared for the answer, a row each, with the reason."
         draw_table(answer_table(answer).text_records(), key="ask_table", alt=alt)
+        show_code()
     for note in answer.notes:
         st.caption(escape(note))
     file = f"{job.file_name}-{answer.question}"

@@ -30,7 +30,7 @@ from planner.app.draw import (
     refuse,
 )
 from planner.app.views import training
-from planner.app.views.layouts.choice import show_why
+from planner.app.views.layouts.choice import show_code, show_why
 from planner.choose.jobs.alternatives import Alternative
 from planner.choose.plan import Plan
 from planner.choose.preferences import preferences
@@ -44,7 +44,7 @@ from planner.choose.verdicts.answer_lines import (
     percent_chance,
     short_answer,
 )
-from planner.choose.verdicts.layout_words import CODE, layout_words
+from planner.choose.verdicts.layout_words import estimate_words, layout_words
 from planner.cost.estimate import Estimate
 from planner.cost.parts import part
 from planner.describe.job_description import JobDescription
@@ -116,11 +116,10 @@ def _numbers(plan: Plan, job: PageJob, shown: Estimate | None) -> None:
         return
     # always one line, so that nothing below moves when a layout is chosen
     role = "chosen" if job.layout else "recommended"
-    layout = f"{layout_words(shown.layout, brief=True)} with {shown.framework}"
     rate = f"MFU {100 * shown.mfu:.0f} %, {format_amount(shown.tokens_per_s)} {job.workload.unit}/s"
     risk = f"out-of-memory risk {percent_chance(shown.out_of_memory_probability)}"
     numbers = f"{rate}, {risk}; {cost_sentence(plan, shown)}"
-    st.caption(escape(f"Numbers of the {role} layout: {layout}: {numbers}"))
+    st.caption(escape(f"Numbers of the {role} layout: {estimate_words(shown)}: {numbers}"))
 
 
 def _trade_off(plan: Plan, job: PageJob, shown: Estimate | None) -> None:
@@ -233,6 +232,7 @@ def _strategies(plan: Plan, job: PageJob) -> None:
         st.info("No classic strategy has a layout for this job; why is said of each below.")
     with st.expander("Every strategy: layout, why, and the cheapest change that makes it fit"):
         st.table(escaped_rows(strategies_table(plan)), hide_index=True)
+    show_code()
 
 
 def _ranked(plan: Plan, job: PageJob) -> None:
@@ -269,8 +269,7 @@ def _ranked(plan: Plan, job: PageJob) -> None:
         f"the fastest is here. Risky: out-of-memory risk above {100 * preferences().risk:.0f} %. "
         "Select one to study it here and on the page *One layout*."
     )
-    with st.expander("How to read a layout"):
-        st.table([{"code": code, "means": means} for code, means in CODE.items()], hide_index=True)
+    show_code()
 
 
 def _select(key: str, packed: list[str]) -> None:
@@ -335,7 +334,7 @@ def _heatmap(plan: Plan, job: PageJob) -> None:
         if cell.fits:
             _choose(cell, plan)
         else:
-            st.session_state["cell"] = f"tp{cell.layout.tp} pp{cell.layout.pp}"
+            st.session_state["cell"] = f"{cell.layout} [{cell.framework}]"
             _forget_clicks()
 
     _draw_clickable(candidates.heatmap(space, limit), "heatmap", job, take)
@@ -391,8 +390,7 @@ def _with_files(plan: Plan, job: PageJob) -> None:
     """Draw a button for the first listed layout that files can be written for."""
     for candidate in plan.listed:
         if cached.files_of(job, link.of(candidate))[0]:
-            first = f"{candidate.layout} with {candidate.framework}"
             take = functools.partial(address.request, layout=link.of(candidate))
-            label = escape(f"Take the first that has files: {first}")
+            label = escape(f"Take the first that has files: {estimate_words(candidate)}")
             st.button(label, key="take_files", on_click=take)
             return

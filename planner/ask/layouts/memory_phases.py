@@ -17,6 +17,7 @@ from planner.ask.plan_point import (
 )
 from planner.ask.question import Findings, JobFields, question
 from planner.choose.jobs.job_spec import JobSpec
+from planner.choose.verdicts.layout_words import estimate_words
 from planner.cost.estimate import Estimate
 from planner.cost.memory.host_memory import host_memory_phases
 from planner.cost.memory.phases import MOMENTS, PeakInputs
@@ -61,7 +62,7 @@ def memory(job: JobSpec, *, nodes: int = 1, **_: Unpack[JobFields]) -> Findings:
     fits = "fits with" if best.fits else "does not fit; closest to fitting is"
     peak = f"{'in' if best.peak_moment in ('forward', 'backward') else 'at'} the {best.peak_moment}"
     return Findings(
-        f"{job.model.name} {fits} {best.layout} [{best.framework}]: at its peak, {peak}, "
+        f"{job.model.name} {fits} {estimate_words(best)}: at its peak, {peak}, "
         f"a device of {capacity} holds {amounts} (90 % interval {low} to {high}).",
         [*_phase_rows(scenario, best), *reported.values()],
         notes=[
@@ -137,11 +138,11 @@ def host(job: JobSpec, *, nodes: int = 1, **_: Unpack[JobFields]) -> Findings:
         reads = "every rank reads the whole checkpoint where the node can hold that"
     return Findings(
         f"The {format_bytes(capacity)} of a node's host memory on {job.machine.name} {suffices} "
-        f"for {job.model.name} with {layout} [{best.framework}]: {', '.join(amounts)}; most at "
+        f"for {job.model.name} with {estimate_words(best)}: {', '.join(amounts)}; most at "
         f"{fullest['moment']} ({fullest['reason']}).",
         rows,
         notes=[
-            f"{node.num_devices} ranks a node; {reads}.",
+            f"The layout: {layout} [{best.framework}]; {node.num_devices} ranks a node; {reads}.",
             "A save gathers the weights on one rank; sharded checkpoints take less.",
             "Not counted: page cache, data loaders' own data. Too few measurements exist for an "
             "interval.",

@@ -24,6 +24,7 @@ from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.plots import parallel_axes
 from planner.choose.search.recommendation import recommend
 from planner.choose.verdicts.differences import largest_parts
+from planner.choose.verdicts.layout_words import estimate_words
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
@@ -254,7 +255,5 @@ def _slowest_path(best: Estimate, point: PlanPoint, rows: list[Row], share: floa
         )
     if plain is not None and plain.layout.offload == "none":
         ratio = best.step_time_s / plain.step_time_s
-        sentence += (
-            f"; without offload {plain.layout} [{plain.framework}] is {ratio:.2f} times as fast"
-        )
+        sentence += f"; without offload {estimate_words(plain)} is {ratio:.2f} times as fast"
     return f"{sentence}."

@@ -4,37 +4,39 @@ from __future__ import annotations
 
 from typing import Unpack
 
+from planner.ask.answer import Row
 from planner.ask.plan_point import estimate_row
 from planner.ask.question import Findings, JobFields, question
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.planning import plan_job
-from planner.choose.verdicts.answer_lines import fastest_gain
+from planner.choose.verdicts.answer_lines import closest_strategy, fastest_gain
 from planner.choose.verdicts.layout_words import parse_layout
 from planner.choose.verdicts.why_not import why_not
+from planner.describe.layout import Layout
 
 
 @question
 def why(job: JobSpec, *, nodes: int = 1, layout: str = "", **_: Unpack[JobFields]) -> Findings:
-    """Say why a layout is not recommended: the rule, its source, and the smallest change.
+    """Say why a layout is not recommended: the rule, its source, and the cheapest change.
 
-    Write the layout in the code of the tables, in any order; what is left out is chosen as the
-    search would. Without a layout, rows are all ranked layouts that are faster than the recommended
-    one.
+    Write any part of a layout in the code of the tables, in any order. Axes that are left out are 1
+    and nothing is offloaded, if a degree or a ZeRO stage is stated; the search chooses the rest.
+    Without a layout, rows are all ranked layouts that are faster than the recommended one.
     """
     job = job.replaced(nodes=nodes)
     plan = plan_job(job)
     if layout.strip():
         answer = why_not(job, plan, parse_layout(layout))
-        verdict = f"The layout {answer.lines[0].text}"
-        best = answer.recommended
+        verdict, best = answer.lines[0].text, answer.recommended
         fits = answer.estimate is not None and answer.estimate.fits
-        pairs = ((answer.estimate, answer.reason), (answer.changed, answer.change))
-        rows = [estimate_row(e) | {"reason": text} for e, text in pairs if e and text]
+        pairs = [(answer.estimate, answer.reason), (answer.changed, "the cheapest change")]
         notes = [f"{line.label}: {line.text}" for line in answer.lines[1:]]
     else:
-        fits, best, notes = plan.fits, plan.recommended, []
-        rows = [estimate_row(each) | {"reason": reason} for each, reason in plan.passed_over]
-        verdict = fastest_gain(plan) or f"Nothing fits: {plan.why}."
-    if best is not None:
-        rows.append(estimate_row(best) | {"reason": "recommended"})
-    return Findings(verdict, rows, notes, success=fits)
+        fits, best, pairs, notes = plan.fits, plan.recommended, list(plan.passed_over), []
+        verdict = fastest_gain(plan) or f"Nothing fits. {closest_strategy(plan)}"
+    rows: dict[tuple[Layout, str], Row] = {}
+    for estimate, reason in (*pairs, (best, "recommended")):
+        if estimate is not None:
+            row = rows.setdefault((estimate.layout, estimate.framework), estimate_row(estimate))
+            row["reason"] = "; ".join(filter(None, (row.get("reason"), reason)))
+    return Findings(verdict, list(rows.values()), notes, success=fits)

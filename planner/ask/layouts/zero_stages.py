@@ -14,7 +14,6 @@ from planner.ask.plan_point import (
     estimate_row,
     is_safe,
     nodes_of,
-    percent,
     search_every_layout,
     step_time,
     verb,
@@ -26,8 +25,10 @@ from planner.choose.jobs.neighbours import nearest_batches, nearest_multiples
 from planner.choose.preferences import preferences
 from planner.choose.search import Candidates
 from planner.choose.search.recommendation import recommend
+from planner.choose.verdicts.answer_lines import percent_chance
 from planner.choose.verdicts.differences import largest_parts
 from planner.choose.verdicts.fixes import shortage_sentence
+from planner.choose.verdicts.layout_words import estimate_words
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.parts import part
 from planner.cost.shards.layouts import Layouts
@@ -64,7 +65,8 @@ class _StageAndOffload:
     def failure(self) -> str:
         """Reason why the layout is not safe."""
         if self.best.fits:
-            return f"has an out-of-memory risk of {percent(self.best.out_of_memory_probability)}"
+            risk = percent_chance(self.best.out_of_memory_probability)
+            return f"has an out-of-memory risk of {risk}"
         return self.reason
 
     def row(self) -> Row:
@@ -148,7 +150,7 @@ def _fastest_kind(
         )
     best, tolerance = first.best, preferences().tolerance
     sentence = (
-        f"{first.name} is the fastest that is safe on {place}: {best.layout} [{best.framework}], "
+        f"{first.name} is the fastest that is safe on {place}: {estimate_words(best)}, "
         f"{step_time(best)}"
     )
     within = [k for k in kinds if k.best.step_time_s <= (1 + tolerance) * best.step_time_s]

@@ -20,6 +20,7 @@ from planner.ask.scan import Scan, largest, nearest_as_good
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.legality import broken
 from planner.choose.preferences import preferences
+from planner.choose.verdicts.layout_words import estimate_words
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
@@ -192,7 +193,7 @@ def _largest_verdict(job: JobSpec, point: PlanPoint, estimates: list[Estimate]) 
     sentence = (
         f"{size} is the largest micro-batch of {job.model.name} on {point.place}, with "
         f"{_recompute(most)}, a global batch of {most.layout.global_batch:,} in one pass: "
-        f"{most.layout} [{most.framework}], {step_time(most)}"
+        f"{estimate_words(most)}, {step_time(most)}"
     )
     if fastest is not most:
         sentence += (

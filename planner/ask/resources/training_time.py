@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple
 from itertools import groupby
 from statistics import NormalDist
 from typing import Any, Unpack
@@ -14,20 +14,18 @@ from planner.ask.plan_point import (
     PlanPoint,
     amount_of_training,
     needs_tokens,
-    percent,
     verb,
-    with_interval,
     within_days,
 )
 from planner.ask.question import Findings, JobFields, question
 from planner.ask.scan import doublings, node_limit, scan, smallest
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.preferences import preferences
+from planner.choose.verdicts.answer_lines import percent_chance
 from planner.describe.machine import Machine, Queue
 from planner.errors import DescriptionError, LayoutError
-from planner.training.job_slot import START_S, Run, Slot, planned_steps, slot_of
-from planner.training.whole_training import DAY_S
-from planner.units import counted, format_amount, joined, parse_power
+from planner.training.whole_training import Amount, WholeTraining
+from planner.units import counted, format_amount, format_seconds, joined, parse_power
 
 _MOST_JOBS = 100
 # our choice: nobody trains in a longer chain, though short debug queues would admit it
@@ -37,78 +35,27 @@ _REFINEMENTS = 2
 _NORMAL = NormalDist()
 
 
-@dataclass(frozen=True, slots=True)
-class JobChain:
-    """Consecutive jobs that a training needs on a number of nodes under the queue limits."""
+def late_probability(time: Amount, limit: float) -> float:
+    """Probability that a training takes longer than a limit in the same unit [1].
 
-    point: PlanPoint
-    slot: Slot
-
-    @property
-    def starting_s(self) -> float:
-        """Start-up time of all jobs [s]."""
-        return self.slot.jobs * START_S
-
-    @property
-    def days(self) -> tuple[float, float, float]:
-        """Days of all jobs: the estimate, then the ends of its 90 % interval."""
-        _, best = self.point.recommended()
-        expected, low, high = (
-            (self.point.seconds * each / best.step_time_s + self.starting_s) / DAY_S
-            for each in (best.step_time_s, *best.interval_step_time_s)
-        )
-        return expected, low, high
-
-    def late_probability(self, days: float) -> float:
-        """Probability that the training takes longer than a number of days [1].
-
-        The logarithm of the step time is taken as normal on each side of the estimate; the ends of
-        the 90 % interval are its 5 % and 95 % quantiles. Left out: waiting in queues, failures.
-        intervals.md#intervals.
-        """
-        working_s = days * DAY_S - self.starting_s
-        if working_s <= 0 or math.isinf(working_s):
-            return float(working_s <= 0)
-        _, best = self.point.recommended()
-        low, high = best.interval_step_time_s
-        margin = math.log(working_s / self.point.seconds)
-        spread = math.log(high / best.step_time_s if margin > 0 else best.step_time_s / low)
-        return 1 - _NORMAL.cdf(margin / (spread / _NORMAL.inv_cdf(0.95)))
-
-    def describe_jobs(self) -> str:
-        """Return number and length of the jobs as a phrase."""
-        queue, jobs = self.slot.queue.name if self.slot.queue else "", self.slot.jobs
-        if jobs == 1:
-            return f"in 1 job of {queue}" if queue else "in 1 job"
-        row = f"in {counted(jobs, 'job')} of {self.slot.seconds / 3600:.3g} h in a row"
-        return f"{row} ({queue})" if queue else row
-
-    def describe_days(self) -> str:
-        """Return the days with their interval as a phrase."""
-        expected, low, high = (f"{float(f'{value:.3g}'):g}" for value in self.days)
-        return f"{expected} days (90 % interval {low} to {high})"
-
-    def row(self, days: float, **columns: Any) -> Row:
-        """Return a table row, with the risk of being late if the time limit is finite."""
-        expected, *ends = self.days
-        queue = self.slot.queue.name if self.slot.queue else ""
-        row = {**with_interval("days", expected, ends), "jobs": self.slot.jobs, "queue": queue}
-        if not math.isinf(days):
-            row["late_probability"] = self.late_probability(days)
-        return self.point.row(**row, **columns)
+    The logarithm of its time is taken as normal on each side of the estimate; the ends of the 90 %
+    interval are its 5 % and 95 % quantiles. Left out: waiting in queues. intervals.md#intervals.
+    """
+    if math.isinf(limit):
+        return 0.0
+    spread = time.high / time.expected if limit > time.expected else time.expected / time.low
+    deviations = math.log(limit / time.expected) / math.log(spread)
+    return 1 - _NORMAL.cdf(deviations * _NORMAL.inv_cdf(0.95))
 
 
-def chain_of(point: PlanPoint) -> JobChain | None:
-    """Return the chain of jobs of a plan point; None if nothing fits."""
-    if point.best is None or point.scenario is None:
-        return None
-    run = Run(
-        point.scenario.machine,
-        point.nodes,
-        planned_steps(point.workload),
-        point.best.interval_step_time_s[1],
-    )
-    return JobChain(point, slot_of(run))
+def _jobs(training: WholeTraining) -> str:
+    queue = f" in {training.queue}" if training.queue else ""
+    return f"in {counted(training.jobs, 'job')}{queue}"
+
+
+def _time(training: WholeTraining) -> str:
+    expected, low, high = map(format_seconds, astuple(training.time))
+    return f"{expected} (90 % interval {low} to {high})"
 
 
 def _training_queues(machine: Machine) -> list[Queue]:
@@ -158,63 +105,70 @@ class _Trainings:
         return f"{amount_of_training(job.workload)} of {job.model.name}"
 
     @property
-    def sections(self) -> list[Sequence[int]]:
-        return sections(self.points.job.machine, self.counts)
-
-    @property
     def planned(self) -> str:
         return f"{len(self.points)} of {counted(len(self.counts), 'node count')} planned"
 
+    @property
+    def limit(self) -> str:
+        return f"Rows that need more than {counted(self.most_jobs, 'job')} in a row are no answer."
+
     def accept(self, point: PlanPoint, risk: float = _EVEN) -> bool:
         """True if a training fits, in at most `most_jobs` jobs, and is late with at most `risk`."""
-        chain = chain_of(point)
-        if chain is None or (point.workload.all_tokens and chain.slot.jobs > self.most_jobs):
-            return False
-        return chain.late_probability(self.days) <= risk
+        if point.training is None:
+            return point.fits
+        return point.training.jobs <= self.most_jobs and self._late(point.training) <= risk
+
+    def _late(self, training: WholeTraining) -> float:
+        return late_probability(training.days, self.days)
 
     def accepted(self) -> list[PlanPoint]:
         return [point for point in self.points.fitting() if self.accept(point)]
 
     def fewest(self, risk: float) -> int | None:
         """Return the fewest nodes whose risk of being late is at most `risk`; None without any."""
-        results = (
-            smallest(part, lambda n: self.accept(self.points[n], risk)) for part in self.sections
-        )
+        parts = sections(self.points.job.machine, self.counts)
+        results = (smallest(part, lambda n: self.accept(self.points[n], risk)) for part in parts)
         return next((count for count in results if count is not None), None)
 
-    def chains(self) -> list[JobChain]:
-        """Return the chain of jobs of every point where something fits, by ascending nodes."""
-        return [chain for point in self.points.fitting() if (chain := chain_of(point))]
+    def trained(self) -> dict[int, WholeTraining]:
+        """Return the whole training on every planned node count where something fits."""
+        return {point.nodes: point.training for point in self.points.fitting() if point.training}
 
-    def risk(self, chain: JobChain) -> str:
-        return percent(chain.late_probability(self.days))
+    def risk(self, training: WholeTraining) -> str:
+        return percent_chance(self._late(training))
 
     def row(self, point: PlanPoint, **columns: Any) -> Row:
-        """Return a table row, with the chain of jobs if the workload states tokens."""
-        chain = chain_of(point) if point.workload.all_tokens else None
-        return chain.row(self.days, **columns) if chain else point.row(**columns)
+        """Return a table row, with jobs and the risk to be late if the workload states tokens."""
+        if (training := point.training) is None:
+            return point.row(**columns)
+        row: Row = {"jobs": training.jobs, "queue": training.queue}
+        if not math.isinf(self.days):
+            row["late_probability"] = self._late(training)
+        too_many = f"{training.jobs} jobs, too many; " * (training.jobs > self.most_jobs)
+        return point.row(f"{too_many}{point.reason}", **row, **columns)
 
     def with_more_jobs(self, below: float) -> str:
         """Name a smaller node count that is in time but needs too many jobs; empty if none."""
-        for chain in self.chains():
-            in_time = chain.late_probability(self.days) <= _EVEN
-            if chain.point.nodes < below and in_time and chain.slot.jobs > self.most_jobs:
-                return f"; {chain.point.place} would, {chain.describe_jobs()}, which is too many"
+        for nodes, training in self.trained().items():
+            is_late = self._late(training) > _EVEN
+            if nodes < below and not is_late and training.jobs > self.most_jobs:
+                return f"; {self.points[nodes].place} would, {_jobs(training)}, which is too many"
         return ""
 
     def none_accepted(self) -> str:
         """Explain why no node count is accepted."""
-        chains, points = self.chains(), self.points
-        if not chains:
+        trained, points = self.trained(), self.points
+        if not trained:
             reason = points[max(points.points)].reason if len(points) else "no queue admits any"
             return f"{self.name} cannot be trained on {points.job.machine.name}: {reason}."
         in_time = "" if math.isinf(self.days) else f" in {within_days(self.days)}"
-        short = [chain for chain in chains if chain.slot.jobs <= self.most_jobs]
-        fastest = min(short or chains, key=lambda chain: chain.days[0])
+        short = [nodes for nodes, each in trained.items() if each.jobs <= self.most_jobs]
+        fastest = min(short or trained, key=lambda nodes: trained[nodes].time.expected)
         return (
             f"No node count that was planned trains {self.name}{in_time} with at most "
-            f"{counted(self.most_jobs, 'job')} in a row: the fastest, {fastest.point.place}, takes "
-            f"{fastest.describe_days()}, {fastest.describe_jobs()}{self.with_more_jobs(math.inf)}."
+            f"{counted(self.most_jobs, 'job')} in a row: the fastest, {points[fastest].place}, "
+            f"takes {_time(trained[fastest])}, {_jobs(trained[fastest])}"
+            f"{self.with_more_jobs(math.inf)}."
         )
 
 
@@ -230,9 +184,9 @@ def deadline(
 ) -> Findings:
     """Find the fewest nodes that train the workload's tokens in a number of days, job after job.
 
-    Job length is the limit of the shortest queue that holds the whole training, else of the longest
-    queue; each job takes ten minutes to start. Node counts that need too many jobs are skipped. The
-    risk of being late follows from the interval of the step time.
+    Days and jobs are those of a plan: steps, starts, checkpoints and failures, in the queue
+    of the longest jobs. Node counts that need too many jobs are skipped. The risk of being late
+    follows from the interval of the days.
     """
     needs_tokens(job, "how long it takes")
     trainings = _Trainings(job, days, most_jobs, most_nodes)
@@ -242,9 +196,9 @@ def deadline(
         _deadline_verdict(trainings, likely, sure, late) if likely else trainings.none_accepted(),
         [trainings.row(point) for _, point in trainings.points.by_value()],
         notes=[
-            "Not counted: waiting in queues, failures, checkpoints, evaluation.",
+            "Counted: steps, starts, checkpoints, failures; not waiting in queues.",
             f"{trainings.planned} that queues admit without a request.",
-            f"At most {counted(most_jobs, 'job')} in a row."
+            trainings.limit
             if job.machine.scheduler.queues
             else f"{job.machine.name} lists no queues: the training is planned as one job.",
         ],
@@ -255,19 +209,18 @@ def deadline(
 
 def _deadline_verdict(trainings: _Trainings, likely: int, sure: int | None, late: float) -> str:
     """Name the node counts that are in time with low risk, and in time at even odds."""
-    chains = {chain.point.nodes: chain for chain in trainings.chains()}
-    best, even = chains[sure or likely], chains[likely]
+    trained, nodes = trainings.trained(), sure or likely
     sentence = (
-        f"{best.point.place} {verb(best.point.nodes, 'are the fewest that train', 'trains')} "
-        f"{trainings.name} within {within_days(trainings.days)}: {best.describe_days()}, "
-        f"{best.describe_jobs()}, risk to be late {trainings.risk(best)}"
+        f"{trainings.points[nodes].place} {verb(nodes, 'are the fewest that train', 'trains')} "
+        f"{trainings.name} within {within_days(trainings.days)}: {_time(trained[nodes])}, "
+        f"{_jobs(trained[nodes])}, risk to be late {trainings.risk(trained[nodes])}"
     )
     if sure is None:
         sentence += f"; no node count that was planned has a risk of {late:g} % or less"
     elif sure != likely:
         sentence += (
-            f"; {counted(likely, 'node')} {verb(likely, 'take')} {even.describe_days()}, risk "
-            f"{trainings.risk(even)}"
+            f"; {counted(likely, 'node')} {verb(likely, 'take')} {_time(trained[likely])}, risk "
+            f"{trainings.risk(trained[likely])}"
         )
     return f"{sentence}{trainings.with_more_jobs(likely)}."
 
@@ -294,7 +247,7 @@ def cheapest(
     watts = _watts(node_power)
     trainings = _Trainings(job, days, most_jobs, most_nodes)
     points = trainings.points
-    for part in trainings.sections:
+    for part in sections(job.machine, trainings.counts):
         points.plan_all(doublings(part))
     for _round in range(_REFINEMENTS):
         _refine(trainings)
@@ -308,13 +261,11 @@ def cheapest(
         rows[count] = trainings.row(point, **charges)
     notes = [
         f"{trainings.planned}: doublings, and between the cheapest and its neighbours.",
-        "Node-hours count steps only: no waiting, failures, checkpoints or evaluation.",
+        "Counted: steps, starts, checkpoints, failures; not waiting in queues."
+        if job.workload.all_tokens
+        else "Node-hours count steps only.",
     ]
-    if job.workload.all_tokens:
-        notes.append(
-            f"At most {counted(most_jobs, 'job')} in a row; days count ten minutes for "
-            "each to start."
-        )
+    notes += [trainings.limit] * bool(job.workload.all_tokens)
     best = _cheapest(trainings)
     return Findings(
         _fewest_hours(trainings, best, rows[best.nodes]) if best else trainings.none_accepted(),
@@ -359,22 +310,30 @@ def _fewest_hours(trainings: _Trainings, best: PlanPoint, row: Row) -> str:
     )
     sentence += f", price {format_amount(row['price'])}" if "price" in row else ""
     sentence += f", {format_amount(row['energy_kWh'])} kWh" if "energy_kWh" in row else ""
-    chain = chain_of(best)
-    if chain is not None and best.workload.all_tokens:
-        sentence += f", {chain.describe_jobs()}"
+    if best.training is not None:
+        sentence += f", {_jobs(best.training)}"
         if not math.isinf(trainings.days):
             days = within_days(trainings.days)
-            sentence += f", risk to take more than {days} {trainings.risk(chain)}"
+            sentence += f", risk to take more than {days} {trainings.risk(best.training)}"
     sentence += f"; {best.describe()}."
     limit = (1 + preferences().tolerance) * best.node_hours
-    about_as_cheap = [p for p in trainings.accepted() if p is not best and p.node_hours <= limit]
-    tied = [point for point in about_as_cheap if point.safe or not best.safe]
+    close = [p for p in trainings.accepted() if p is not best and p.node_hours <= limit]
+    tied = [point for point in close if point.safe or not best.safe]
     if not tied:
         return sentence
     most = format_amount(max(point.node_hours for point in tied))
     subject = "node takes" if [point.nodes for point in tied] == [1] else "nodes take"
-    return (
-        f"{sentence} {joined(f'{point.nodes:,}' for point in tied)} {subject} "
+    sentence += (
+        f" {joined(f'{point.nodes:,}' for point in tied)} {subject} "
         f"{'up to ' * (len(tied) > 1)}{most}, within {100 * preferences().tolerance:.0f} % of it: "
-        "too close for estimates to rank."
+        "too close for estimates to rank"
+    )
+    first = min(tied, key=lambda point: point.seconds)
+    if first.seconds >= best.seconds:
+        return f"{sentence}."
+    more = 100 * (first.node_hours / best.node_hours - 1)
+    return (
+        f"{sentence}; {counted(first.nodes, 'node')} {verb(first.nodes, 'finish', 'finishes')} in "
+        f"{format_seconds(first.seconds)} instead of {format_seconds(best.seconds)}, for "
+        f"{more:.0f} % more node-hours."
     )

@@ -27,6 +27,7 @@ from planner.training.resilience.failures import (
     training_losses,
 )
 from planner.training.resilience.start import restart_s
+from planner.training.steps import training_time
 from planner.units import counted, format_bytes, format_rate, format_seconds
 
 _MONTH_S = 30 * 86400.0
@@ -113,7 +114,7 @@ def _savings(
     layouts = Layouts.of(best.layout)
     weights = saved_bytes(scenario, layouts, "weights")["weights"]
     mtbf_s = float(mean_time_between_failures_s(point.devices, failures))
-    work_s = point.seconds if point.workload.all_tokens else _MONTH_S
+    work_s = training_time(point.workload, best) or _MONTH_S
     for name, settings in _settings(scenario, layouts, share):
         saved = checkpoint_of(scenario, layouts, settings)
         again_s = restart_s(scenario, layouts, failures=failures, checkpoints=settings)

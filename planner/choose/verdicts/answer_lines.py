@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from planner.choose.plan import Plan, Verdict
 from planner.choose.preferences import preferences
-from planner.choose.verdicts.layout_words import degree_words, layout_words
+from planner.choose.verdicts.layout_words import degree_words, estimate_words
 from planner.cost.estimate import Estimate
 from planner.units import (
     GIB,
@@ -24,6 +25,11 @@ class AnswerLine(NamedTuple):
 
     label: str
     text: str
+
+    @property
+    def plain(self) -> str:
+        """The text without a bar of characters."""
+        return re.sub(r"\[[#.>]+\] ", "", self.text)
 
 
 def answer_lines(plan: Plan) -> list[AnswerLine]:
@@ -85,8 +91,7 @@ def _memory(plan: Plan, estimate: Estimate) -> str:
 
 def estimate_lines(estimate: Estimate, device_bytes: float) -> Iterator[AnswerLine]:
     """Yield the layout in words, its step time, and its memory on devices of `device_bytes`."""
-    layout = layout_words(estimate.layout, brief=True)
-    yield AnswerLine("Run", f"{estimate.framework}, {layout}")
+    yield AnswerLine("Run", estimate_words(estimate))
     yield AnswerLine(
         "Step",
         f"{format_seconds(estimate.step_time_s)} ({step_interval(estimate)}), "
@@ -212,8 +217,8 @@ def fastest_gain(plan: Plan) -> str:
     if not safe or safe[0][0] is best or _share_saved(safe[0][0], estimate) < NOTABLE:
         return fastest
     second, why = safe[0]
-    words = f"{second.framework}, {layout_words(second.layout, brief=True)}"
-    return f"{fastest} The fastest as safe takes {_gain(second, estimate)}: {words}; but {why}."
+    words = f"{_gain(second, estimate)}: {estimate_words(second)}"
+    return f"{fastest} The fastest as safe takes {words}; but {why}."
 
 
 def _share_saved(faster: Estimate, estimate: Estimate) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -70,46 +70,30 @@ def shortage_summary(estimate: Estimate, machine: Machine) -> str:
     return "the node's disk is too small for the offloaded data"
 
 
-def cheapest_change(estimate: Estimate, candidates: Mapping[str, Candidates]) -> str:
-    """Describe the cheapest change to a layout that fits; empty if nothing fits."""
-    layout, framework = estimate.layout, estimate.framework
-    new = cheapest_fit(layout, framework, candidates, estimate.step_time_s)
-    if new is None:
-        return ""
-    changes = ", ".join(layout_changes(layout, framework, new))
-    return f"{changes} ({format_bytes(new.memory_bytes['total'])})"
-
-
-def cheapest_fit(
-    layout: Layout,
-    framework: str,
-    candidates: Mapping[str, Candidates],
-    time_s: float = np.inf,
-    risk: float = 1.0,
-) -> Estimate | None:
-    """Find the layout within a risk that takes the least effort to change to, and time."""
-    options: list[tuple[float, float, Estimates, int]] = []
+def cheapest_change(estimate: Estimate, candidates: Mapping[str, Candidates]) -> Estimate | None:
+    """Find the layout that takes the least effort to change to, and time; safe ones come first."""
+    options: list[tuple[bool, float, float, Estimates, int]] = []
     for source in candidates.values():
         estimates = source.estimates
-        rows = np.flatnonzero(estimates.out_of_memory_probability <= risk)
-        if len(rows):
-            times_s = estimates.step_time_s[rows]
-            cost = _change_effort(layout, framework, source)[rows]
-            cost = cost + np.log2(times_s / min(times_s.min(), time_s))
-            index = int(np.lexsort((times_s, cost))[0])
-            options.append((float(cost[index]), float(times_s[index]), estimates, int(rows[index])))
+        if not len(estimates):
+            continue
+        times_s = estimates.step_time_s
+        risky = estimates.out_of_memory_probability > preferences().risk
+        cost = _change_effort(estimate, source) + np.log2(times_s)
+        row = int(np.lexsort((times_s, cost, risky))[0])
+        options.append((bool(risky[row]), float(cost[row]), float(times_s[row]), estimates, row))
     if not options:
         return None
-    _, _, estimates, row = min(options, key=lambda option: option[:2])
+    *_, estimates, row = min(options, key=lambda option: option[:3])
     return estimates[row]
 
 
-def _change_effort(layout: Layout, framework: str, candidates: Candidates) -> Float:
+def _change_effort(estimate: Estimate, candidates: Candidates) -> Float:
     """Effort of each layout that fits, plus the effort of changing to it [1]."""
     efforts = {name: effort.value for name, effort in preferences().change.items()}
     beyond_wires, other_framework = efforts.pop("tp_beyond_wires"), efforts.pop("framework")
-    layouts, old = candidates.estimates.layouts, Layouts.of(layout)
-    is_other = candidates.scenario.framework.name != framework
+    layouts, old = candidates.estimates.layouts, Layouts.of(estimate.layout)
+    is_other = candidates.scenario.framework.name != estimate.framework
     total = setup_effort(layouts) + other_framework * is_other
     for column, effort in efforts.items():
         total = total + effort * (getattr(layouts, column) != getattr(old, column))
@@ -117,28 +101,37 @@ def _change_effort(layout: Layout, framework: str, candidates: Candidates) -> Fl
 
 
 _NAMED = (
-    *("zero_stage", "dp_shard", "reshard", "tp", "pp", "cp", "ulysses", "ep", "etp"),
-    *("recompute", "micro_batch", "offload", "tiles"),
+    *("zero_stage", "dp_shard", "reshard", "tp", "sequence_parallel", "pp", "vpp", "cp", "ulysses"),
+    *("ep", "etp", "recompute", "micro_batch", "offload", "offload_activations", "tiles"),
+    *("embedding_slots", "head_slots"),
 )
-"""Columns named in a change, in this order."""
+"""Fields named in a change, in this order; the others follow from them."""
 
 
 def layout_changes(
     old: Layout, framework: str, new: Estimate, names: Collection[str] = _NAMED
-) -> list[str]:
+) -> str:
     """Describe the named fields that change from a layout with its framework to an estimate's."""
     changes = []
     for name in names:
-        before, after = getattr(old, name), getattr(new.layout, name)
-        if name == "dp_shard":
-            # 0 means all replicas; following a change of dp is not a change by itself
-            if bool(before) == bool(after):
-                continue
-            before, after = before or old.dp, after or new.layout.dp
-        if before != after and name != "grad_accumulation":
+        before, after = _setting(old, name), _setting(new.layout, name)
+        # sharding over all replicas follows dp
+        follows = name == "dp_shard" and not (old.dp_shard or new.layout.dp_shard)
+        if before != after and not follows:
             label = name.replace("_", " ").replace("zero stage", "ZeRO stage")
             changes.append(f"{label} {before} -> {after}")
-    return changes + [f"with {new.framework}"] * (framework != new.framework)
+    return ", ".join(changes + [f"with {new.framework}"] * (framework != new.framework))
+
+
+def _setting(layout: Layout, name: str) -> Any:
+    """Value of a field as a change names it."""
+    if name == "dp_shard":
+        return layout.dp_shard or layout.dp
+    if name == "recompute":
+        return layout.recomputed.replace(" recompute", "") or "none"
+    value = getattr(layout, name)
+    words = ("off", "on") if isinstance(value, bool) else ("none",) if value == -1 else ()
+    return words[value] if words else value
 
 
 def double_nodes(scenarios: Scenarios, nodes: int) -> Iterator[tuple[int, dict[str, Footprints]]]:

@@ -5,14 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from planner.cost.estimate import Estimate
+from planner.describe.files import read_toml
 from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, with_schedule
 from planner.errors import LayoutError, shorten
 from planner.units import counted
 
 _COMPLETE = {"dp", "zero_stage", "micro_batch", "grad_accumulation"}
 """Fields that every printed layout states."""
+_AXES = {"tp": 1, "pp": 1, "cp": 1, "ep": 1}
+_PLAIN = {**_AXES, "dp_shard": 0, "offload": "none", "offload_activations": False, "tiles": 1}
+"""Values of fields that a text leaves out if it states a degree or a ZeRO stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +34,12 @@ class LayoutText:
     def complete(self) -> bool:
         """Whether a printed layout was copied: what it leaves out then has its default."""
         return self.fields.keys() >= _COMPLETE
+
+    @property
+    def read(self) -> dict[str, Any]:
+        """The fields that are fixed: those stated, and with a degree or a ZeRO stage plain ones."""
+        is_split = self.fields.keys() & {"dp", "zero_stage", *_AXES}
+        return {**_PLAIN, **self.fields} if is_split else self.fields
 
     @property
     def layout(self) -> Layout:
@@ -104,6 +116,11 @@ def layout_words(layout: Layout, brief: bool = False) -> str:
     return ", ".join(words if brief else (*words, *_stage_layers(layout)))
 
 
+def estimate_words(estimate: Estimate, brief: bool = True) -> str:
+    """Name the framework of an estimate and describe its layout."""
+    return f"{estimate.framework}, {layout_words(estimate.layout, brief)}"
+
+
 def degree_words(layout: Layout) -> str:
     """Describe a layout in a few words: its degrees, and ZeRO or offload.
 
@@ -174,20 +191,7 @@ def _stage_layers(layout: Layout) -> Iterator[str]:
         yield f"layers of chunks {shorten(layout.split)}"
 
 
-CODE = {
-    "dp4": "4 replicas of the model, each with its part of the batch (data parallel)",
-    "(shard 8)": "ZeRO or FSDP shards over groups of 8 of them (hybrid)",
-    "tp4": "every matrix is cut over 4 devices (tensor parallel)",
-    "sp": "norms and dropouts are cut over the tensor-parallel group too (sequence parallel)",
-    "pp8": "8 pipeline stages",
-    "vpp2": "2 chunks of layers per stage (interleaved schedule)",
-    "cp2": "every sequence is cut over 2 devices (context parallel)",
-    "(ulysses 2)": "which exchange their tokens for heads around attention",
-    "ep8": "experts are spread over 8 devices (expert parallel)",
-    "zero1": "the ZeRO stage: 0 shards nothing, 1 optimizer states, 2 gradients too, 3 weights too",
-    "embedding1 head1": "embedding and head count as a layer each when stages get their layers",
-    "first7 last5": "layers of the first and the last stage; the others share the rest",
-    "split7,8*2,7": "layers of every chunk of the pipeline, in the order of the model",
-    "mb2x32": "micro-batches of 2 sequences, 32 of them per step and replica",
-}
+TEXTS = read_toml(Path(__file__).with_name("texts.toml"))
+"""Texts of verdicts."""
+CODE: dict[str, str] = TEXTS["code"]
 """The code of layouts, by example."""

@@ -10,21 +10,13 @@ from typing import NamedTuple
 from planner.choose.preferences import preferences
 from planner.choose.search.expected_time import factors_of, stall_applies, why_no_files
 from planner.choose.search.recommendation import setup_effort
+from planner.choose.verdicts.layout_words import TEXTS
 from planner.cost.estimate import Estimate
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.units import counted
 
-PREFERENCES = {
-    "memory": "failed_start",
-    "wires": "uncommon_slowdown",
-    "slices": "min_slice_tokens",
-    "depth": "max_pipeline_stages",
-    "starved": "uncommon_slowdown",
-    "offload": "offload_slowdown",
-    "files": "uncommon_slowdown",
-    "effort": "tolerance",
-}
+PREFERENCES = {cause: each["preference"] for cause, each in TEXTS["reasons"].items()}
 """Preference behind each cause."""
 
 
@@ -94,7 +86,6 @@ def _reason(cause: str, faster: Contender, chosen: Contender) -> str:
     """Write one cause with its number and the preference or measurement behind it."""
     scenario, estimate = faster
     layout, factor = estimate.layout, faster.factors.get(cause, 1.0)
-    times = f"{factor:.2g} times the time"
     if cause == "stall":
         layouts = Layouts.of(layout)
         applying = (s for s in scenario.framework.stalls if stall_applies(s, scenario, layouts))
@@ -107,23 +98,16 @@ def _reason(cause: str, faster: Contender, chosen: Contender) -> str:
         return f"its step time is less sure, and its mean counts as {factor:.3g} times the estimate"
     used = preferences().effort.used
     more = [n for n in used if getattr(layout, n) > getattr(chosen.estimate.layout, n)]
-    axes = f" ({', '.join(more)})" if more else ""
-    micro_batches = counted(layout.grad_accumulation, "micro-batch")
-    slice_tokens = scenario.workload.sequence_length // layout.cp
-    text = {
-        "memory": f"its out-of-memory risk of {100 * estimate.out_of_memory_probability:.0f} % "
-        f"counts as {times}",
-        "wires": f"tensor parallelism over {layout.tp}, beyond the {scenario.machine.wired_devices}"
-        f" wired devices, counts as {times}",
-        "slices": f"slices of {slice_tokens:,} tokens, shorter than in published runs, count as "
-        f"{times}",
-        "depth": f"{layout.pp} stages, more than in published runs of this size, count as {times}",
-        "starved": f"{layout.pp} stages with {micro_batches}, so that some always wait, count as "
-        f"{times}",
-        "offload": f"offload counts as {times}",
-        "files": f"no files can be written for it ({why_no_files(scenario, layout)}), which "
-        f"counts as {times}",
-        "effort": f"it takes more effort to set up{axes}, {faster.effort:.3g} against "
-        f"{chosen.effort:.3g}, than its gain is worth",
-    }[cause]
+    text = TEXTS["reasons"][cause]["text"].format(
+        times=f"{factor:.2g} times the time",
+        risk=100 * estimate.out_of_memory_probability,
+        layout=layout,
+        machine=scenario.machine,
+        slice_tokens=scenario.workload.sequence_length // layout.cp,
+        micro_batches=counted(layout.grad_accumulation, "micro-batch"),
+        no_files=why_no_files(scenario, layout),
+        axes=f" ({', '.join(more)})" if more else "",
+        faster=faster,
+        chosen=chosen,
+    )
     return f"{text} (preference {PREFERENCES[cause]})"

@@ -20,6 +20,7 @@ from planner.choose.verdicts.fixes import (
     closest_to_fitting,
     double_nodes,
     even_batch,
+    layout_changes,
     shortage_sentence,
 )
 from planner.choose.verdicts.strategies import (
@@ -87,12 +88,20 @@ def _verdicts(searched: _Searched) -> Iterator[Verdict]:
             yield Verdict(strategy.name, True, why, "", estimate)
         elif pair is not None:
             estimate = next(estimates)
-            fix = cheapest_change(estimate, searched.for_strategy(strategy))
+            fix = _fix(estimate, searched.for_strategy(strategy))
             yield Verdict(strategy.name, False, shortage_sentence(estimate, pair[1]), fix, estimate)
         else:
             chosen, world = bool(searched.job.frameworks), searched.job.num_devices
             why = explain_infeasibility(strategy, searched.scenarios, world, chosen)
             yield Verdict(strategy.name, False, f"no legal layout: {why}", "", None)
+
+
+def _fix(estimate: Estimate, candidates: dict[str, Candidates]) -> str:
+    """Describe the cheapest change to a layout that fits; empty if nothing fits."""
+    if (new := cheapest_change(estimate, candidates)) is None:
+        return ""
+    changes = layout_changes(estimate.layout, estimate.framework, new)
+    return f"{changes} ({format_bytes(new.memory_bytes['total'])})"
 
 
 def _estimates(layouts: list[tuple[Scenario, Footprints]]) -> list[Estimate]:

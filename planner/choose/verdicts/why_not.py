@@ -20,12 +20,12 @@ from planner.choose.search.recommendation import recommend
 from planner.choose.verdicts.answer_lines import AnswerLine, percent_chance
 from planner.choose.verdicts.differences import difference_sentence
 from planner.choose.verdicts.fixes import (
-    cheapest_fit,
+    cheapest_change,
     closest_to_fitting,
     layout_changes,
     shortage_sentence,
 )
-from planner.choose.verdicts.layout_words import LayoutText
+from planner.choose.verdicts.layout_words import TEXTS, LayoutText, layout_words
 from planner.choose.verdicts.reasons import (
     PREFERENCES,
     Contender,
@@ -45,15 +45,6 @@ Kind = Literal[
     "recommended", "passed over", "slower", "risky", "does not fit", "not legal", "not searched"
 ]
 """Verdicts on a layout, against the recommended one of its job."""
-_WORDS: Mapping[Kind, str] = {
-    "recommended": "is recommended",
-    "passed over": "fits and is faster than the recommended, but is passed over",
-    "slower": "fits, but is slower",
-    "risky": "fits, but may run out of memory",
-    "does not fit": "does not fit",
-    "not legal": "is not legal",
-    "not searched": "fits, but is not searched",
-}
 _SIZES = {"dp", "micro_batch", "grad_accumulation"}
 """Fields whose rules depend on the number of devices."""
 _FOLLOWING = ("dp", "dp_shard", "grad_accumulation", "schedule", "vpp", "sequence_parallel")
@@ -68,15 +59,17 @@ class WhyNot:
 
     kind: Kind
     name: str
-    """The layout and its framework; of a partial layout that is not legal what was layout_text."""
+    """The layout in words and its framework; a partial layout as it was written."""
     layout: Layout
     framework: str
     reason: str = ""
     """The rule that it breaks, the memory that it lacks, or what puts it behind."""
     source: str = ""
     """Where the rule was read; empty if it is arithmetic."""
+    reading: str = ""
+    """What was chosen for a partial layout."""
     change: str = ""
-    """The smallest change that lifts the reason, checked."""
+    """The cheapest change that lifts the reason, checked: every field that it changes."""
     changed: Estimate | None = None
     """Estimate of the changed layout; None if no layout changes."""
     estimate: Estimate | None = None
@@ -86,16 +79,17 @@ class WhyNot:
 
     @property
     def lines(self) -> list[AnswerLine]:
-        """The verdict, its source, the smallest change, and the difference by part."""
+        """The verdict, its source, the cheapest change, and the difference by part."""
         difference, best = "", self.recommended
         if self.estimate is not None and best is not None and self.kind != "recommended":
             names = "the recommended layout", "this layout"
             difference = difference_sentence(best, self.estimate, names)
         reason = f": {self.reason}" if self.reason else ""
         lines = (
-            AnswerLine("Why not", f"{self.name} {_WORDS[self.kind]}{reason}."),
+            AnswerLine("Why not", f"{self.name} {TEXTS['kinds'][self.kind]}{reason}."),
+            AnswerLine("Read as", self.reading),
             AnswerLine("Source", self.source),
-            AnswerLine("Smallest change", self.change),
+            AnswerLine("Cheapest change", self.change),
             AnswerLine("By part", difference),
         )
         return [line for line in lines if line.text]
@@ -104,8 +98,8 @@ class WhyNot:
 def why_not(job: JobSpec, plan: Plan, layout_text: LayoutText) -> WhyNot:
     """Say what speaks against a layout, given the plan of its job.
 
-    What a partial layout leaves open is chosen as the search would; with a data-parallel degree,
-    axes that are left out are 1.
+    A partial layout is completed as the search would. If it states a degree or a ZeRO stage, axes
+    that it leaves out are 1, and nothing is offloaded.
     """
     job, best = _reference(job, plan, layout_text)
     scenarios = {each.name: job.scenario(each) for each in job.searched_frameworks()}
@@ -114,14 +108,23 @@ def why_not(job: JobSpec, plan: Plan, layout_text: LayoutText) -> WhyNot:
     pairs = [(scenario, layout_text.layout) for scenario in scenarios.values()]
     if not layout_text.complete and _world(layout_text.fields) in (None, job.num_devices):
         narrowed = job.replaced(frameworks=[s.framework for s in scenarios.values()])
-        pairs = _completions(narrowed if name else job, scenarios, layout_text.fields) or pairs
+        pairs = _completions(narrowed if name else job, scenarios, layout_text.read) or pairs
+        pairs = _listed(job, plan, scenarios, layout_text.read) or pairs
     scenario, layout = min(pairs, key=lambda pair: len(list(broken(*pair))))
     answer = judge_layout(job, scenario, layout, best)
-    if answer.kind == "not legal" and not layout_text.complete:
-        answer = replace(answer, name=layout_text.text)
-    if answer.kind in ("not legal", "does not fit", "risky"):
-        return _with_change(job, answer, layout_text)
-    return answer
+    if not layout_text.complete:
+        answer = _with_reading(answer, layout_text)
+    return _with_change(job, answer, layout_text)
+
+
+def _with_reading(answer: WhyNot, layout_text: LayoutText) -> WhyNot:
+    """Say how a partial layout was read: what is plain, and what the search chose."""
+    is_split = layout_text.read != layout_text.fields
+    rules = ["axes that are not named are 1, nothing is offloaded"] * is_split
+    if answer.kind != "not legal":
+        rules = [answer.name, *rules, "the search chose the rest"]
+    reading = f"{'; '.join(rules)}." if rules else ""
+    return replace(answer, name=layout_text.text, reading=reading)
 
 
 def _world(fields: Mapping[str, Any]) -> int | None:
@@ -149,13 +152,27 @@ def _completions(
 ) -> list[tuple[Scenario, Layout]]:
     """Complete a partial layout: to the best that fits, else the closest to fitting, else in
     every usual way."""
-    parts = _search(job, _with_axes(fields), most_changes=0)
+    parts = _search(job, fields, most_changes=0)
     if (best := recommend(parts.values(), job.tolerance)) is not None:
         return [(scenarios.get(best.framework) or job.scenario_of(best), best.layout)]
     if closest := closest_to_fitting(parts.values()):
         scenario, footprint = closest
         return [(scenarios.get(scenario.framework.name, scenario), footprint.layouts[0])]
     return [(each, y) for each in scenarios.values() for y in _usual_layouts(job, fields)]
+
+
+def _listed(
+    job: JobSpec, plan: Plan, scenarios: Mapping[str, Scenario], fields: Mapping[str, Any]
+) -> list[tuple[Scenario, Layout]]:
+    """Find the layout of a classic strategy that the plan of the job lists and the fields state."""
+    size = job.num_devices, job.workload.global_batch
+    return [
+        (scenarios[each.framework], each.layout)
+        for each in (verdict.estimate for verdict in plan.strategies)
+        if each is not None and each.framework in scenarios and "zero_stage" in fields
+        if (each.layout.world, each.layout.global_batch) == size
+        if all(getattr(each.layout, name) == value for name, value in fields.items())
+    ][:1]
 
 
 def _usual_layouts(job: JobSpec, fields: Mapping[str, Any]) -> Iterator[Layout]:
@@ -168,11 +185,6 @@ def _usual_layouts(job: JobSpec, fields: Mapping[str, Any]) -> Iterator[Layout]:
         yield LayoutText({"dp": dp, "grad_accumulation": passes, **options, **fields}).layout
 
 
-def _with_axes(fields: Mapping[str, Any]) -> dict[str, Any]:
-    axes = ("tp", "pp", "cp", "ep") if "dp" in fields else ()
-    return dict.fromkeys(axes, 1) | dict(fields)
-
-
 def _search(
     job: JobSpec, fields: Mapping[str, Any], most_changes: int, free: Collection[str] = ()
 ) -> dict[str, Candidates]:
@@ -181,7 +193,9 @@ def _search(
     names = [name for name in fields if name not in free]
 
     def matches(layouts: Layouts) -> Mask:
-        different = [getattr(layouts, name) != getattr(wanted, name) for name in names]
+        # sharding over all replicas follows dp
+        shards = {} if fields.get("dp_shard") else {"dp_shard": layouts.dp}
+        different = [getattr(layouts, n) != shards.get(n, getattr(wanted, n)) for n in names]
         return np.sum([layouts.dp < 0, *different], axis=0) <= most_changes
 
     scope = SearchScope(near_factor=1 + job.tolerance, top=1)
@@ -189,29 +203,39 @@ def _search(
 
 
 def _with_change(job: JobSpec, answer: WhyNot, layout_text: LayoutText) -> WhyNot:
+    """Add the cheapest change to a layout that fits safely."""
+    if answer.kind == "not legal":
+        return _with_legal(job, answer, layout_text)
+    if answer.kind not in ("does not fit", "risky") or answer.estimate is None:
+        return answer
+    new = cheapest_change(answer.estimate, _search(job, {}, most_changes=0))
+    old = answer.layout, answer.framework
+    return answer if new is None else _changed(answer, new, layout_changes(*old, new))
+
+
+def _with_legal(job: JobSpec, answer: WhyNot, layout_text: LayoutText) -> WhyNot:
     """Add the best layout that fits safely and changes the fewest of the stated fields."""
-    fields = answer.layout.model_dump() if layout_text.complete else _with_axes(layout_text.fields)
+    fields = answer.layout.model_dump() if layout_text.complete else layout_text.read
     for most_changes in range(_MOST_CHANGES + 1):
         parts = _search(job, fields, most_changes, free=_FOLLOWING)
         best = recommend(parts.values(), job.tolerance)
-        if layout_text.complete:
-            risk = preferences().risk
-            best = cheapest_fit(answer.layout, answer.framework, parts, risk=risk)
-        if best is None or best.out_of_memory_probability > preferences().risk:
-            continue
-        is_named = layout_text.complete or layout_text.framework
-        framework = answer.framework if is_named else best.framework
-        changes = layout_changes(LayoutText(fields).layout, framework, best, fields)
-        step_time = format_seconds(best.step_time_s)
-        text = f"{', '.join(changes)}: {best.layout} [{best.framework}] fits, {step_time} a step."
-        return replace(answer, change=text, changed=best)
+        if best is not None and best.out_of_memory_probability <= preferences().risk:
+            names = [name for name in fields if not name.startswith("recompute_")]
+            old = LayoutText(dict(fields)).layout
+            return _changed(answer, best, layout_changes(old, layout_text.framework, best, names))
     return answer
+
+
+def _changed(answer: WhyNot, new: Estimate, changes: str) -> WhyNot:
+    result = f"{layout_words(new.layout)} fits, {format_seconds(new.step_time_s)} a step."
+    return replace(answer, change=f"{changes}: {result}", changed=new)
 
 
 def judge_layout(job: JobSpec, scenario: Scenario, layout: Layout, best: Estimate | None) -> WhyNot:
     """Judge a layout against the recommended one of its job."""
     name = scenario.framework.name
-    answer = WhyNot("not legal", f"{layout} [{name}]", layout, name, recommended=best)
+    words = f"{name}, {layout_words(layout)}"
+    answer = WhyNot("not legal", words, layout, name, recommended=best)
     is_sized = layout.world == job.num_devices
     for rule in broken(scenario, layout):
         if is_sized or not rule.needs & _SIZES:
@@ -244,7 +268,7 @@ def _against_recommended(
     pair = Contender(scenario, estimate), Contender(job.scenario_of(best), best)
     risk = estimate.out_of_memory_probability
     is_risky = risk > max(policy.out_of_memory_risk.value, best.out_of_memory_probability)
-    chosen = f"{best.layout} [{best.framework}] takes {format_seconds(best.step_time_s)}"
+    chosen = f"the recommended layout takes {format_seconds(best.step_time_s)}"
     if estimate.step_time_s >= best.step_time_s:
         more = 100 * (estimate.step_time_s / best.step_time_s - 1)
         reason = f"{format_seconds(estimate.step_time_s)} a step, {more:.0f} % more; {chosen}"
@@ -258,7 +282,7 @@ def _against_recommended(
     causes = causes_against(*pair)
     names = dict.fromkeys(PREFERENCES[cause] for cause in causes if cause in PREFERENCES)
     source = "; ".join(f"{name}: {getattr(policy, name).source}" for name in names)
-    reason = f"{reason_against(*pair)}; recommended {chosen}"
+    reason = f"{reason_against(*pair)}; {chosen}"
     answer = replace(answer, reason=reason, source=source)
     if is_risky:
         return replace(answer, kind="risky")

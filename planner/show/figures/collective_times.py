@@ -35,7 +35,7 @@ def _timers(name: str) -> dict[str, Timer]:
 
 
 _CHOICE = "the library's choice"
-_NAMES = {"send" if name == "send_recv" else name.replace("_", "-"): name for name in ALGORITHMS}
+_NAMES = {name.replace("_", "-"): name for name in ALGORITHMS}
 """Operations as nccl-tests names them."""
 
 OPERATIONS = {word: _timers(name) for word, name in _NAMES.items()}
@@ -53,7 +53,7 @@ _EFFECTS = {
     "scatter": "the root gives one part to each rank",
     "gather": "the root ends with the parts of all",
     "all-to-all": "every rank gives one part to each other rank",
-    "send": "each rank gives its buffer to the next",
+    "send-recv": "each rank gives its buffer to the next",
 }
 
 
@@ -214,7 +214,7 @@ def _before_and_after(operation: str) -> tuple[Blocks, Blocks]:
         "scatter": (_root_only(full), _diagonal([full[0]] * count)),
         "gather": (_diagonal(gathered), _root_only(gathered)),
         "all-to-all": (full, [list(column) for column in zip(*full, strict=True)]),
-        "send": (full, [full[-1], *full[:-1]]),
+        "send-recv": (full, [full[-1], *full[:-1]]),
     }
     return changes[operation]
 

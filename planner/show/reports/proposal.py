@@ -53,7 +53,7 @@ def report(plan: Plan, model: Model | None = None, machine: Machine | None = Non
 
 def _answer(plan: Plan) -> str:
     """Write the lines of the answer, with the layout's code and the interval of its memory."""
-    lines = [(label, re.sub(r"\[[#.>]+\] ", "", text)) for label, text in answer_lines(plan)]
+    lines = [(line.label, line.plain) for line in answer_lines(plan)]
     if (best := plan.recommended) is not None:
         lines.append(("Layout", f"{layout_words(best.layout)} ({best.layout})"))
         lines.append(("Range", f"Memory: {words.memory_interval(best)}."))

@@ -15,7 +15,7 @@ from planner.choose.planning import estimate_job, plan_job
 from planner.choose.preferences import preferences
 from planner.choose.search import SearchScope
 from planner.choose.search.recommendation import recommend
-from planner.choose.verdicts.layout_words import parse_layout
+from planner.choose.verdicts.layout_words import estimate_words, parse_layout
 from planner.choose.verdicts.why_not import WhyNot, why_not
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
@@ -136,7 +136,7 @@ def test_random_layouts_agree_with_the_search_and_every_change_lifts_its_reason(
     [
         ("tp3", "not legal", "tp = 3 does not divide num_heads = 32", "tp 3 -> "),
         ("dp4 tp2", "not legal", "dp * tp * pp * cp = 8 is not the 16 devices", "dp 4 -> "),
-        ("dp16 zero0 mb1x4 full recompute", "does not fit", "gradients: ", ""),
+        ("dp16 zero0 mb1x4 full recompute", "does not fit", "gradients: ", "ZeRO stage 0 -> "),
         ("ep2", "not legal", "llama-3-8b has no experts", "ep 2 -> 1"),
         (
             "dp16 tp1 zero3 mb3x1 [fsdp2]",
@@ -211,6 +211,60 @@ def test_a_job_that_stands_in_for_the_asked_one_is_the_measure() -> None:
     assert of(plan, f"{best.layout} [{best.framework}]", job).kind == "recommended"
 
 
+@pytest.mark.parametrize("text", ["zero0", "zero1", "dp16 zero1", "zero2", "zero3"])
+def test_a_classic_strategy_is_answered_as_it_is_listed(plan: Plan, text: str) -> None:
+    """The table of strategies and the question have one layout, one reason and one change."""
+    names = {"0": "DDP", "1": "ZeRO-1", "2": "ZeRO-2", "3": "ZeRO-3 / FSDP"}
+    listed = next(each for each in plan.strategies if each.name == names[text[-1]])
+    answer = of(plan, text)
+    assert answer.estimate == listed.estimate
+    if not listed.fits:
+        assert answer.reason == listed.why
+        assert listed.fix.startswith(f"{answer.change.partition(':')[0]} (")
+
+
+@pytest.mark.parametrize("text", ["zero0", "dp16 zero1", "tp4", "pp2", "cp2 tp2", "dp2 pp8"])
+def test_what_is_not_named_is_not_split_nor_offloaded(plan: Plan, text: str) -> None:
+    answer = of(plan, text)
+    stated = parse_layout(text).fields
+    for name, plain in (("tp", 1), ("pp", 1), ("cp", 1), ("ep", 1), ("offload", "none")):
+        assert getattr(answer.layout, name) == stated.get(name, plain)
+    lines = {line.label: line.text for line in answer.lines}
+    assert lines["Why not"].startswith(f"{text} ")
+    assert answer.estimate is not None
+    assert lines["Read as"].startswith(estimate_words(answer.estimate, brief=False))
+    assert "axes that are not named are 1" in lines["Read as"]
+
+
+def test_without_degrees_the_search_chooses_all(plan: Plan) -> None:
+    fits = [each for each in plan.ranked if each.framework == "fsdp2"]
+    answer = of(plan, "[fsdp2]")
+    assert answer.framework == "fsdp2"
+    assert answer.estimate is not None
+    assert answer.estimate.step_time_s <= 1.06 * min(each.step_time_s for each in fits)
+    assert "axes" not in answer.reading
+
+
+@pytest.mark.parametrize(
+    "text", ["zero1", "tp3", "dp8 tp3 vpp2 sp", "dp16 zero1 mb1x16", "dp4 tp2 pp3 [fsdp2]", "zero0"]
+)
+def test_a_change_names_every_field_that_it_changes(plan: Plan, text: str) -> None:
+    answer = of(plan, text)
+    assert answer.changed is not None
+    new, old = answer.changed.layout, answer.layout
+    stated = parse_layout(text).fields
+    # these follow from the others
+    free = {"dp", "dp_shard", "grad_accumulation", "schedule"} - stated.keys()
+    changes, known = answer.change.partition(":")[0], stated
+    if answer.kind != "not legal" or parse_layout(text).complete:
+        known = old.model_dump()
+    for name in known.keys() - free:
+        before, after = known[name], getattr(new, name)
+        if before != after and not name.startswith("recompute_"):
+            label = name.replace("_", " ").replace("zero stage", "ZeRO stage")
+            assert f"{label} " in changes, (name, answer.change)
+
+
 @pytest.mark.parametrize("text", ["", "dp4 foo", "tp0", "dp4 dp4", "[nothing]", "tp4 [nofw]"])
 def test_text_that_is_no_layout_is_refused_in_a_sentence(plan: Plan, text: str) -> None:
     with pytest.raises(PlannerError) as error:
@@ -221,5 +275,5 @@ def test_text_that_is_no_layout_is_refused_in_a_sentence(plan: Plan, text: str) 
 def test_lines_tell_the_difference_by_part(plan: Plan) -> None:
     slower = plan.ranked[-1]
     lines = {line.label: line.text for line in of(plan, str(slower.layout)).lines}
-    assert lines["Why not"].startswith(str(slower.layout))
+    assert lines["Why not"].startswith(estimate_words(slower, brief=False))
     assert "against the recommended layout" in lines["By part"]

@@ -10,6 +10,7 @@ from planner.app import address, cached, link
 from planner.app.controls.page_job import PageJob
 from planner.app.draw import announce, refuse
 from planner.choose.plan import Plan
+from planner.choose.verdicts.layout_words import CODE, estimate_words
 from planner.cost.estimate import Estimate
 from planner.errors import PlannerError
 from planner.units import format_seconds
@@ -20,16 +21,16 @@ def layout_box(plan: Plan, shown: Estimate, label: str, about: str | None = None
     labels: dict[str, str] = {}
     for number, e in enumerate(plan.listed, 1):
         labels.setdefault(
-            link.of(e), f"{number}. {e.layout} [{e.framework}] {format_seconds(e.step_time_s)}"
+            link.of(e), f"{number}. {estimate_words(e)}: {format_seconds(e.step_time_s)}"
         )
     for verdict in plan.strategies:
         if verdict.estimate is not None:
             e = verdict.estimate
             fate = "" if verdict.fits else ", does not fit"
-            labels.setdefault(link.of(e), f"{verdict.name}: {e.layout} [{e.framework}]{fate}")
+            labels.setdefault(link.of(e), f"{verdict.name}: {estimate_words(e)}{fate}")
     current = link.of(shown)
-    labels.setdefault(current, f"{shown.layout} [{shown.framework}], changed by hand or sent")
-    # a key of its own: the widget would otherwise keep its previous choice, and its step time
+    labels.setdefault(current, f"{estimate_words(shown)}, changed by hand or sent")
+    # each layout and step time has its own key: the widget would otherwise keep its previous choice
     key = f"pick_{current}_{shown.step_time_s}"
     st.selectbox(
         label,
@@ -40,6 +41,14 @@ def layout_box(plan: Plan, shown: Estimate, label: str, about: str | None = None
         on_change=lambda: address.request(layout=st.session_state[key]),
         help=about,
     )
+
+
+def show_code(shown: Estimate | None = None) -> None:
+    """Draw what the code of layouts means, folded, with the code of one to copy."""
+    with st.expander("How to read and write the code of a layout"):
+        if shown is not None:
+            st.code(f"{shown.layout} [{shown.framework}]", language=None, wrap_lines=True)
+        st.table([{"code": code, "means": means} for code, means in CODE.items()], hide_index=True)
 
 
 def show_why(job: PageJob, text: str) -> None:

@@ -14,7 +14,7 @@ from planner.app.controls import own_runs, page_job
 from planner.app.controls.page_job import PageJob, PageRequest, running_on
 from planner.app.controls.panel import ROW
 from planner.app.controls.pins import job_query, pinned, pins_button
-from planner.app.draw import draw, draw_table, escape, refuse
+from planner.app.draw import draw, draw_table, escape, in_rows, refuse
 from planner.choose.plan import Plan
 from planner.choose.verdicts import differences
 from planner.choose.verdicts.answer_lines import closest_strategy, percent_chance, training_cost
@@ -219,3 +219,11 @@ def _figures(answers: Sequence[_Answer], labels: Sequence[str]) -> None:
         st.header(title, anchor=False)
         named_rows(drawing.figure, labels)
         draw(drawing, key=f"compare_{title}")
+    st.header("Every step, part by part", anchor=False)
+    end = max(max(1.6 * e.step_time_s, 1.1 * e.interval_step_time_s[1]) for _, e in named)
+    for column, (label, estimate) in in_rows(named, 2):
+        with column:
+            st.subheader(escape(label), anchor=False)
+            drawing = bars.waterfall(estimate)
+            drawing.figure.update_xaxes(range=[0, end])
+            draw(drawing, key=f"waterfall_{label[0]}")

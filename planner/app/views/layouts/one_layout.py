@@ -16,7 +16,7 @@ from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.controls.panel import ROW, controls
 from planner.app.controls.pins import pin_button
 from planner.app.draw import announce, draw, draw_table, in_rows, refuse
-from planner.app.views.layouts.choice import layout_box, show_why
+from planner.app.views.layouts.choice import layout_box, show_code, show_why
 from planner.choose.verdicts.answer_lines import AnswerLine, estimate_lines
 from planner.cost.estimate import Estimate
 from planner.describe.job_description import JobDescription
@@ -61,12 +61,14 @@ def page(request: PageRequest) -> None:
         else:
             st.info("No strategy has a legal layout for this job; change the job above.")
         _why(job)
+        show_code(shown)
     except PlannerError as error:
         refuse(error, title="This layout cannot be estimated")
     drop_place(job)
     if shown is None:
         return
     packed = link.of(shown)
+    _memory(shown, job)
     _where(shown, job)
     _carried(shown, job, packed)
     _when(shown, job, packed)
@@ -100,7 +102,7 @@ def _why(job: PageJob) -> None:
         key=_WHY,
         max_chars=400,
         placeholder="such as dp4 tp4 zero1, tp16 pp2, or a layout of a table",
-        help="The code of the tables in any order. What is left out is chosen as the search would.",
+        help="Any part of a layout, in code. The answer says how it was read.",
     )
     if text.strip():
         show_why(job, text)
@@ -145,6 +147,12 @@ def _fate(shown: Estimate, job: PageJob) -> None:
     limit = job.machine.device.memory_bytes.value
     lines = [AnswerLine(label, f"{margin}."), *estimate_lines(shown, limit)]
     announce(lines, shown.fits, shown.tight)
+
+
+def _memory(shown: Estimate, job: PageJob) -> None:
+    st.header("Memory of a device", anchor=False)
+    limit = job.machine.device.memory_bytes.value
+    draw(bars.memory_bars([("this layout", shown)], limit), key="memory")
 
 
 def _where(shown: Estimate, job: PageJob) -> None:
