@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, fields
-from typing import Literal, get_args
+from dataclasses import dataclass, fields, replace
+from typing import Literal, Self, get_args
 
 import numpy as np
 
 from planner.cost.arrays import Arrays, Float, map_in_batches
 from planner.cost.memory.footprint import Footprints, check_figures, footprints_of
 from planner.cost.memory.phases import MOMENTS
+from planner.cost.operators.blocks import blocks_of
 from planner.cost.operators.operations import model_flop
 from planner.cost.parts import TIME_CAUSES, TIME_PARTS, TimeCause, part
 from planner.cost.scenario import Scenario
@@ -125,6 +126,15 @@ class Estimates(Footprints):
         """Model FLOPs utilisation: model operations over time * ranks * dense peak."""
         available = self.step_time_s * self.layouts.world * self.peak_flop_per_s
         return self.model_flop / available
+
+    def of_scenario(self, scenario: Scenario) -> Self:
+        """Estimates of a scenario that was estimated with one of another batch."""
+        return replace(
+            self,
+            scenario=scenario,
+            tokens_per_step=scenario.workload.tokens_per_step,
+            model_flop=_model_flop(scenario, self.layouts),
+        )
 
     def __getitem__(self, index: int) -> Estimate:
         def floats_at(parts: dict[str, Float]) -> dict[str, float]:
@@ -242,14 +252,18 @@ def _timed(stages: Stages, footprints: Footprints) -> Estimates:
         **{field.name: getattr(footprints, field.name) for field in fields(footprints)},
         time_parts_s={name: np.broadcast_to(values, shape) for name, values in parts.items()},
         tokens_per_step=workload.tokens_per_step,
-        model_flop=np.broadcast_to(
-            model_flop(stages.blocks, workload, kept_share(workload, footprints.layouts)), shape
-        ),
+        model_flop=_model_flop(scenario, footprints.layouts),
         peak_flop_per_s=machine.peak(workload.base_precision),
         scenario=scenario,
     )
     check_figures(scenario, estimates.step_time_s)
     return estimates
+
+
+def _model_flop(scenario: Scenario, layouts: Layouts) -> Float:
+    workload, shape = scenario.workload, np.shape(layouts.dp)
+    flop = model_flop(blocks_of(scenario), workload, kept_share(workload, layouts))
+    return np.broadcast_to(flop, shape)
 
 
 def _as_measured(

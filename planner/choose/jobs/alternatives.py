@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from planner.choose.jobs.job_search import JobCandidates, search_job
+from planner.choose.jobs.job_search import JobCandidates, search_job, search_jobs
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.jobs.neighbours import KINDS, Kind, neighbours
 from planner.choose.preferences import preferences, user_file
@@ -71,6 +71,10 @@ class _Way:
     """Useful tokens per expected second, less the cost of another batch [tokens/s]."""
 
 
+_FEW = 16_384
+"""Number of a job's layouts below which its neighbours are searched together."""
+
+
 _WITHIN_A_JOB = ("stall", "depth", "spread")
 """Causes that do not count between jobs: stalls were measured on a few node counts and say nothing
 of those between, the usual depth of a pipeline is a habit, and node counts share their doubts."""
@@ -88,21 +92,35 @@ def _remembered(*_: Any) -> list[_Recommended]:
 
 def _recommended(job: JobSpec, scope: SearchScope) -> tuple[_Recommended, JobCandidates | None]:
     """Recommend a layout of a job; also return its candidates if they were searched just now."""
-    answers: list[_Recommended] = []
-    if not job.experience.is_known:
-        machine, options = job.machine.model_dump_json(), (job.frameworks, job.tolerance)
-        answers = _remembered(
-            job.model, machine, job.nodes, job.workload, options, scope, user_file()
-        )
-    if answers:
-        return answers[0], None
-    candidates, slowdown = search_job(job, scope), 1.0
-    if estimate := recommend(candidates.values(), job.tolerance):
-        scenario = candidates[estimate.framework].scenario
-        factors = factors_of(scenario, estimate)
+    return _recommend_each([job], scope)[0]
+
+
+def _recommend_each(
+    jobs: Sequence[JobSpec], scope: SearchScope
+) -> list[tuple[_Recommended, JobCandidates | None]]:
+    """Recommend a layout of each job; search those that are not remembered together."""
+    answers = [_answers_of(job, scope) for job in jobs]
+    open_rows = [row for row, known in enumerate(answers) if not known]
+    found = search_jobs([jobs[row] for row in open_rows], scope)
+    searched = dict(zip(open_rows, found, strict=True))
+    for row, candidates in searched.items():
+        answers[row].append(_judged(jobs[row], candidates))
+    return [(known[0], searched.get(row)) for row, known in enumerate(answers)]
+
+
+def _answers_of(job: JobSpec, scope: SearchScope) -> list[_Recommended]:
+    if job.experience.is_known:
+        return []
+    machine, options = job.machine.model_dump_json(), (job.frameworks, job.tolerance)
+    return _remembered(job.model, machine, job.nodes, job.workload, options, scope, user_file())
+
+
+def _judged(job: JobSpec, candidates: JobCandidates) -> _Recommended:
+    estimate, slowdown = recommend(candidates.values(), job.tolerance), 1.0
+    if estimate is not None:
+        factors = factors_of(candidates[estimate.framework].scenario, estimate)
         slowdown = math.prod(factors[cause] for cause in factors if cause not in _WITHIN_A_JOB)
-    answers.append((estimate, slowdown))
-    return answers[0], candidates
+    return estimate, slowdown
 
 
 def search_headline(
@@ -135,11 +153,21 @@ def _search_ways(
     if estimate is not None:
         as_asked = _alternative(job, "as-asked", job, estimate, None)
         ways.append(_Way(job, result, as_asked, _worth(job, as_asked, slowdown)))
-    for kind, neighbour in neighbours(job, estimate):
-        if kind not in kinds or (as_asked is not None and not _can_keep_up(neighbour, ways)):
-            continue
-        (estimate, slowdown), candidates = _recommended(neighbour, scope)
-        if estimate is not None:
+    near = [pair for pair in neighbours(job, estimate) if pair[0] in kinds]
+    if as_asked is not None:
+        near = [pair for pair in near if _can_keep_up(pair[1], ways)]
+    # many layouts are searched job by job: a good neighbour spares the search of the next
+    step = len(near) if sum(len(part.footprints) for part in result.values()) < _FEW else 1
+    for start in range(0, len(near), max(step, 1)):
+        several = near[start : start + step]
+        if as_asked is not None:
+            several = [pair for pair in several if _can_keep_up(pair[1], ways)]
+        found = _recommend_each([neighbour for _, neighbour in several], scope)
+        for (kind, neighbour), ((estimate, slowdown), candidates) in zip(
+            several, found, strict=True
+        ):
+            if estimate is None or (as_asked is not None and not _can_keep_up(neighbour, ways)):
+                continue
             each = _alternative(job, kind, neighbour, estimate, as_asked)
             ways.append(_Way(neighbour, candidates, each, _worth(job, each, slowdown)))
     return ways

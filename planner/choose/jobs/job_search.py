@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from planner.choose.jobs.job_spec import JobSpec, running_frameworks
 from planner.choose.preferences import preferences
-from planner.choose.search import Candidates, SearchScope, is_deep_pipeline, search
+from planner.choose.search import Candidates, SearchScope, is_deep_pipeline, search_together
 from planner.choose.search.expected_time import why_no_files
 from planner.choose.search.recommendation import recommend
 from planner.cost.arrays import Mask
@@ -28,13 +28,29 @@ def search_job(
     job: JobSpec, scope: SearchScope = SearchScope(), within: Within | None = None
 ) -> JobCandidates:
     """Search every layout of a job, first those that configuration files can express."""
-    candidates: JobCandidates = {}
-    for scenarios in _search_steps(job):
-        candidates |= search_scenarios(scenarios, job.num_devices, scope, within)
-        best = recommend(candidates.values(), job.tolerance)
-        if best is not None and not is_deep_pipeline(job.model, best.layout.pp):
-            break
+    return search_jobs([job], scope, within)[0]
+
+
+def search_jobs(
+    jobs: Sequence[JobSpec], scope: SearchScope = SearchScope(), within: Within | None = None
+) -> list[JobCandidates]:
+    """Search jobs like `search_job`; those that differ in nodes and batch alone share arrays."""
+    candidates: list[JobCandidates] = [{} for _ in jobs]
+    rows, steps = list(range(len(jobs))), [_search_steps(job) for job in jobs]
+    while rows:
+        scenarios = [next(steps[row], {}) for row in rows]
+        worlds = [jobs[row].num_devices for row in rows]
+        for row, found in zip(rows, _search_all(scenarios, worlds, scope, within), strict=True):
+            candidates[row] |= found
+        rows = [row for row, found in zip(rows, scenarios, strict=True) if found]
+        rows = [row for row in rows if _is_open(jobs[row], candidates[row])]
     return candidates
+
+
+def _is_open(job: JobSpec, candidates: JobCandidates) -> bool:
+    """Whether the layouts found so far leave a job without a recommendation of usual depth."""
+    best = recommend(candidates.values(), job.tolerance)
+    return best is None or bool(is_deep_pipeline(job.model, best.layout.pp))
 
 
 def search_scenarios(
@@ -44,11 +60,45 @@ def search_scenarios(
     within: Within | None = None,
 ) -> JobCandidates:
     """Search every framework, those with the most axes first."""
-    candidates: JobCandidates = {}
+    return _search_all([scenarios], [world], scope, within)[0]
+
+
+def _search_all(
+    jobs: Sequence[dict[str, Scenario]],
+    worlds: Sequence[int],
+    scope: SearchScope,
+    within: Within | None,
+) -> list[JobCandidates]:
+    """Search every framework of jobs, those with the most axes first."""
+    scenarios = {name: scenario for job in jobs for name, scenario in job.items()}
+    found: list[JobCandidates] = [{} for _ in jobs]
+    scopes = [scope] * len(jobs)
     for name in sorted(reversed(scenarios), key=lambda name: -len(scenarios[name].framework.axes)):
-        candidates[name] = search(scenarios[name], world, within, scope)
-        scope = replace(scope, top_time_s=min(scope.top_time_s, candidates[name].top_time_s))
-    return {name: candidates[name] for name in scenarios}
+        keys = {row: (job[name], scopes[row]) for row, job in enumerate(jobs) if name in job}
+        for rows in _alike(keys):
+            pairs = [(jobs[row][name], worlds[row]) for row in rows]
+            parts = search_together(pairs, within, scopes[rows[0]])
+            for row, part in zip(rows, parts, strict=True):
+                found[row][name] = part
+                top_time_s = min(scopes[row].top_time_s, part.top_time_s)
+                scopes[row] = replace(scopes[row], top_time_s=top_time_s)
+    return [{name: each[name] for name in job} for job, each in zip(jobs, found, strict=True)]
+
+
+def _alike(scenarios: Mapping[int, tuple[Scenario, SearchScope]]) -> list[list[int]]:
+    """Group scenarios of one scope that differ in their batch alone."""
+    groups: list[tuple[Scenario, SearchScope, list[int]]] = []
+    for row, (each, scope) in scenarios.items():
+        batch = each.workload.global_batch
+        for first, scope_of_first, rows in groups:
+            workload = first.workload.model_copy(update={"global_batch": batch})
+            is_alike = replace(first, workload=workload) == each and scope == scope_of_first
+            if is_alike and first.experience is each.experience:
+                rows.append(row)
+                break
+        else:
+            groups.append((each, scope, [row]))
+    return [rows for _, _, rows in groups]
 
 
 def _search_steps(job: JobSpec) -> Iterator[dict[str, Scenario]]:

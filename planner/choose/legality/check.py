@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
@@ -153,12 +153,29 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def legal(scenario: Scenario, layouts: Layouts, columns: set[str]) -> tuple[Mask, dict[str, int]]:
-    """Check layouts by every rule that reads only these columns, and count failures by reason."""
+_ALL = frozenset(Layout.model_fields)
+_REFINED = frozenset(
+    {"vpp", "schedule", "embedding_slots", "head_slots", "dp_shard", "reshard", "ulysses"}
+    | {"offload_activations", "tiles"}
+    | {name for name in _ALL if name.startswith("recompute")}
+)
+"""Columns that a refinement of the search may change."""
+
+
+def legal(
+    scenario: Scenario,
+    layouts: Layouts,
+    columns: Collection[str],
+    known: frozenset[str] = frozenset(),
+) -> tuple[Mask, dict[str, int]]:
+    """Check layouts by every rule that reads only these columns, and count failures by reason.
+
+    Rules that read only `known` columns were checked before.
+    """
     alive = np.ones(np.shape(layouts.dp), dtype=np.bool_)
     dropped: dict[str, int] = {}
     for rule in RULES:
-        if not rule.needs <= columns:
+        if not rule.needs <= set(columns) or rule.needs <= known:
             continue
         holds = rule.holds(scenario, layouts)
         if fell := int(np.count_nonzero(alive & np.logical_not(holds))):
@@ -169,8 +186,13 @@ def legal(scenario: Scenario, layouts: Layouts, columns: set[str]) -> tuple[Mask
 
 def legal_layouts(scenario: Scenario, layouts: Layouts) -> Layouts:
     """Keep the layouts that meet every rule."""
-    is_legal, _ = legal(scenario, layouts, set(Layout.model_fields))
+    is_legal, _ = legal(scenario, layouts, _ALL)
     return layouts.take(np.flatnonzero(is_legal))
+
+
+def legal_refined(scenario: Scenario, layouts: Layouts) -> Mask:
+    """True for refined layouts that meet every rule that a refinement can break."""
+    return legal(scenario, layouts, _ALL, _ALL - _REFINED)[0]
 
 
 def check(scenario: Scenario, layout: Layout) -> None:

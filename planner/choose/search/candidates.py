@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.choose.preferences import preferences
-from planner.cost.arrays import Mask
+from planner.cost.arrays import Float, Mask, distinct
 from planner.cost.estimate import Estimates
 from planner.cost.memory.footprint import Footprints
 from planner.cost.scenario import Scenario
@@ -69,6 +69,41 @@ class Candidates:
         return replace(
             self, footprints=self.footprints.take(rows), estimates=self.estimates.take(fitting)
         )
+
+    def of_job(self, scenario: Scenario, world: int) -> Candidates:
+        """Keep the candidates of one of several jobs that were searched together."""
+        batch = scenario.workload.global_batch
+        part = self.only(lambda x: (x.world == world) & (x.global_batch == batch))
+        estimates = part.estimates.of_scenario(scenario)
+        return replace(part, scenario=scenario, estimates=estimates, dropped={})
+
+    def least_of_each_job(self, values: Float) -> Float:
+        """For each candidate, the least value among the candidates of its job."""
+        first, job = _job_numbers(self.footprints.layouts)
+        return _least(values, job, len(first))[job]
+
+    def fastest_s(self, fits: Mask, layouts: Layouts) -> Float:
+        """For each layout, the shortest step time of estimates of its job that `fits` [s]."""
+        jobs = Layouts.joined([self.estimates.layouts, layouts])
+        first, job = _job_numbers(jobs)
+        times_s = np.where(fits, self.estimates.step_time_s, np.inf)
+        return _least(times_s, job[: len(times_s)], len(first))[job[len(times_s) :]]
+
+    def nothing_fits(self) -> Mask:
+        """True for the candidates of jobs without a layout that fits."""
+        fits = self.footprints.fits
+        return self.least_of_each_job(np.where(fits, 0.0, 1.0)) > 0
+
+
+def _job_numbers(layouts: Layouts) -> tuple[Int, Int]:
+    """Number the jobs: those that are searched together differ in ranks or batch."""
+    return distinct(layouts.world, layouts.global_batch)
+
+
+def _least(values: Float, groups: Int, count: int) -> Float:
+    least: Float = np.full(count, np.inf)
+    np.minimum.at(least, groups, values)
+    return least
 
 
 def fits_safely(scenario: Scenario, footprints: Footprints) -> Mask:

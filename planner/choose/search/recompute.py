@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from planner.choose.legality import legal, legal_layouts
+from planner.choose.legality import legal_refined
 from planner.choose.search.candidates import Candidates, fits_safely
 from planner.choose.search.lower_bounds import memory_lower_bound_bytes, step_time_lower_bound_s
 from planner.cost.arrays import Arrays, Int, Mask, distinct
@@ -18,7 +18,7 @@ from planner.cost.operators.blocks import blocks_of
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layout_codes import module_bits
 from planner.cost.shards.layouts import Layouts
-from planner.describe.layout import RECOMPUTE, Layout
+from planner.describe.layout import RECOMPUTE
 
 _BOUNDED_FROM = 4096
 """Number of layouts above which lower bounds are checked before estimates."""
@@ -53,9 +53,8 @@ class _Goals(Arrays):
         for safely in (False, True):
             rows = np.flatnonzero(_needs_recompute(memory, _fits(scenario, memory, safely)))
             fits = _fits(scenario, candidates.estimates, safely)
-            fastest_s = np.min(candidates.estimates.step_time_s[fits], initial=np.inf)
             goals.append(cls(memory.layouts.take(rows), np.full(len(rows), safely)))
-            limits_s.append(np.full(len(rows), _NEAR_FACTOR * fastest_s))
+            limits_s.append(_NEAR_FACTOR * candidates.fastest_s(fits, goals[-1].layouts))
         joined, limit_s = cls.joined(goals), np.concatenate(limits_s)
         none = np.full_like(joined.safely, RECOMPUTE.index("none"), dtype=np.int64)
         without = replace(joined.layouts, recompute=none)
@@ -126,7 +125,8 @@ def _fewest_layers(scenario: Scenario, goals: _Goals) -> Layouts:
         fitting[rows] = np.where(fits, middle, fitting[rows])
         failing[rows] = np.where(fits, failing[rows], middle)
     rows = np.flatnonzero(np.where(is_every, fitting > 1, fitting < deepest))
-    return legal_layouts(scenario, partly(rows, fitting[rows]).layouts)
+    found = partly(rows, fitting[rows]).layouts
+    return found.take(np.flatnonzero(legal_refined(scenario, found)))
 
 
 def _fewest_modules(scenario: Scenario, goals: _Goals) -> Layouts:
@@ -173,7 +173,7 @@ def _suffices(scenario: Scenario, goals: _Goals) -> Mask:
     """True for layouts that are legal and fit, safely where required."""
     if not len(goals.layouts):
         return np.zeros(0, dtype=np.bool_)
-    suffices, _ = legal(scenario, goals.layouts, set(Layout.model_fields))
+    suffices = legal_refined(scenario, goals.layouts)
     if len(goals.layouts) > _BOUNDED_FROM:
         limit = scenario.machine.device.memory_bytes.value
         suffices &= memory_lower_bound_bytes(scenario, goals.layouts) <= limit

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from planner.choose.legality import legal, legal_layouts
+from planner.choose.legality import legal_refined
 from planner.choose.legality.check import check_routing, check_sequence
 from planner.choose.preferences import preferences
 from planner.choose.search.candidates import Candidates
@@ -22,7 +22,7 @@ from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.partial_recompute import stage_block_counts
 from planner.cost.step.block_pass import block_passes
-from planner.describe.layout import RECOMPUTE, SCHEDULES, Layout, divisors
+from planner.describe.layout import RECOMPUTE, SCHEDULES, divisors
 
 _HEAD_WEIGHTS = (0.5, 1.0, 2.0)
 """Assumed ratios of the head's time per parameter to a layer's; its time is unknown here."""
@@ -42,7 +42,11 @@ def count_embedding_and_head(candidates: Candidates) -> Layouts:
     is_even = (piped.vpp == 1) | _is_even(piped.pp * piped.vpp, scenario.model.depth + 2)
     helped = piped.take(np.flatnonzero(helps & is_even))
     layouts = Layouts.joined([_with_slots(helped), *_interleaved(scenario, piped)])
-    return legal_layouts(scenario, layouts)
+    return _legal(scenario, layouts)
+
+
+def _legal(scenario: Scenario, refined: Layouts) -> Layouts:
+    return refined.take(np.flatnonzero(legal_refined(scenario, refined)))
 
 
 def _with_slots(layouts: Layouts) -> Layouts:
@@ -120,14 +124,19 @@ def shard_in_groups(candidates: Candidates) -> Layouts:
     layouts = footprints.layouts
     if not scenario.framework.hybrid_stages or not len(layouts):
         return layouts.take(np.zeros(0, dtype=np.int64))
-    fits = footprints.fits.copy()
-    fits[np.argmin(footprints.memory_bytes)] = True
+    least = candidates.least_of_each_job(footprints.memory_bytes)
+    fits = footprints.fits | (footprints.memory_bytes == least)
     sharded = layouts.take(np.flatnonzero(fits & layouts.shards_weights & layouts.keeps_states))
     groups = []
-    for size in divisors(int(np.max(sharded.dp, initial=1)))[1:]:
+    for size in _divisors(sharded.dp):
         divided = sharded.take(np.flatnonzero((sharded.dp % size == 0) & (size < sharded.dp)))
         groups.append(replace(divided, dp_shard=np.full(len(divided), size)))
-    return legal_layouts(scenario, Layouts.joined(groups or [sharded]))
+    return _legal(scenario, Layouts.joined(groups or [sharded]))
+
+
+def _divisors(degrees: Int) -> list[int]:
+    """Numbers above 1 that divide one of the degrees."""
+    return sorted({size for degree in np.unique(degrees) for size in divisors(int(degree))[1:]})
 
 
 def keep_weights_near(candidates: Candidates) -> Layouts:
@@ -139,7 +148,7 @@ def keep_weights_near(candidates: Candidates) -> Layouts:
     node, shards = scenario.machine.node.num_devices, layouts.num_shards
     spans_nodes = layouts.shards_weights & (shards > node) & (shards % node == 0)
     layouts = layouts.take(np.flatnonzero(footprints.fits & spans_nodes))
-    return legal_layouts(scenario, replace(layouts, reshard=np.full(len(layouts), node)))
+    return _legal(scenario, replace(layouts, reshard=np.full(len(layouts), node)))
 
 
 def exchange_heads(candidates: Candidates) -> Layouts:
@@ -157,10 +166,10 @@ def exchange_heads(candidates: Candidates) -> Layouts:
         return np.sum([b.count * p.total_s for b, p in zip(blocks, passes, strict=True)], axis=0)
 
     best_size, least_s = np.ones_like(rings.cp), layers_s(rings)
-    for size in divisors(int(np.max(rings.cp)))[1:]:
+    for size in _divisors(rings.cp):
         rows = np.flatnonzero(rings.cp % size == 0)
         exchanged = replace(rings.take(rows), ulysses=np.full(len(rows), size))
-        is_legal, _ = legal(scenario, exchanged, set(Layout.model_fields))
+        is_legal = legal_refined(scenario, exchanged)
         rows = rows[is_legal]
         time_s = layers_s(exchanged.take(np.flatnonzero(is_legal)))
         is_faster = time_s < least_s[rows]
@@ -177,18 +186,19 @@ def offload_activations(candidates: Candidates) -> Layouts:
     """Offload activations to host memory, if no layout fits without it."""
     layouts = candidates.footprints.layouts
     modes = candidates.scenario.framework.offload_activations
-    if not modes or not len(layouts) or candidates.footprints.fits.any():
-        return layouts.take(np.zeros(0, dtype=np.int64))
     codes = [RECOMPUTE.index(mode) for mode in modes]
-    layouts = layouts.take(np.flatnonzero(is_in(layouts.recompute, codes)))
+    is_tried = is_in(layouts.recompute, codes) & candidates.nothing_fits()
+    layouts = layouts.take(np.flatnonzero(is_tried))
+    if not len(layouts):
+        return layouts
     offloaded = replace(layouts, offload_activations=np.ones_like(layouts.recompute))
-    return legal_layouts(candidates.scenario, offloaded)
+    return _legal(candidates.scenario, offloaded)
 
 
 def tile_matrices(candidates: Candidates) -> Layouts:
     """Compute the largest matrix in tiles with sharded weights, if no layout fits without it."""
-    footprints, layouts = candidates.footprints, candidates.footprints.layouts
-    is_tried = candidates.scenario.framework.tiling and not footprints.fits.any()
+    layouts = candidates.footprints.layouts
+    is_tried = candidates.nothing_fits() & candidates.scenario.framework.tiling
     sharded = layouts.take(np.flatnonzero(layouts.shards_weights & is_tried))
     return Layouts.joined([replace(sharded, tiles=np.full(len(sharded), n)) for n in TILES])
 
@@ -212,14 +222,46 @@ def search(
     scope: SearchScope = SearchScope(),
 ) -> Candidates:
     """Search every legal layout of `world` ranks under one framework."""
-    check_sequence(scenario.model, scenario.workload)
-    check_routing(scenario.model, scenario.workload)
-    layouts, dropped = enumerate_layouts(scenario, world)
+    return search_together([(scenario, world)], within, scope)[0]
+
+
+def search_together(
+    jobs: Sequence[tuple[Scenario, int]],
+    within: Callable[[Layouts], Mask] | None = None,
+    scope: SearchScope = SearchScope(),
+) -> list[Candidates]:
+    """Search scenarios that differ only in their batch, each on its ranks, in one array."""
+    enumerated = []
+    for scenario, world in jobs:
+        check_sequence(scenario.model, scenario.workload)
+        check_routing(scenario.model, scenario.workload)
+        layouts, dropped = enumerate_layouts(scenario, world)
+        enumerated.append((_restrict(layouts, within), dropped))
+    if len(jobs) > 1 and sum(len(layouts) for layouts, _ in enumerated) <= scope.exhaustive_up_to:
+        scenario, layouts = jobs[0][0], Layouts.joined([layouts for layouts, _ in enumerated])
+        joined = _refined(scenario, layouts, within, scope)
+        found = [joined.of_job(*job) for job in jobs]
+    else:
+        pairs = zip(jobs, enumerated, strict=True)
+        found = [_refined(job[0], layouts, within, scope) for job, (layouts, _) in pairs]
+    for candidates, (_, dropped) in zip(found, enumerated, strict=True):
+        candidates.dropped.update(dropped)
+        _count_dropped(candidates)
+    return found
+
+
+def _refined(
+    scenario: Scenario,
+    layouts: Layouts,
+    within: Callable[[Layouts], Mask] | None,
+    scope: SearchScope,
+) -> Candidates:
+    """Estimate layouts and their refinements."""
 
     def estimate(layouts: Layouts) -> Candidates:
-        return Candidates(scenario, *estimate_fitting(scenario, layouts), dropped)
+        return Candidates(scenario, *estimate_fitting(scenario, layouts), {})
 
-    candidates, pruner = estimate_promising(scenario, _restrict(layouts, within), estimate, scope)
+    candidates, pruner = estimate_promising(scenario, layouts, estimate, scope)
     for refine in REFINEMENTS:
         refined = _restrict(refine(candidates), within)
         refined = refined if pruner is None else pruner.promising(refined)
@@ -231,7 +273,6 @@ def search(
     if pruner is not None:
         large, slow = candidates.too_large + pruner.too_large, candidates.too_slow + pruner.too_slow
         candidates = replace(candidates, too_large=large, too_slow=slow)
-    _count_dropped(candidates)
     return candidates
 
 

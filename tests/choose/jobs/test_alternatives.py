@@ -6,20 +6,23 @@ import itertools
 import json
 import math
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import planner
-from planner.choose.jobs import alternatives
+from planner.choose.jobs import alternatives, job_search
 from planner.choose.jobs.alternatives import Alternative
-from planner.choose.jobs.job_search import JobCandidates, search_job
+from planner.choose.jobs.job_search import JobCandidates, Within, search_jobs
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.jobs.neighbours import nearby_batches, nearest_batches, uneven
+from planner.choose.legality import check
 from planner.choose.plan import Plan
 from planner.choose.planning import plan, plan_job
 from planner.choose.preferences import preferences
-from planner.choose.search import SearchScope
+from planner.choose.search import SearchScope, search, search_together
 from planner.choose.verdicts.answer_lines import answer_lines, headline, other_ways
 from planner.describe.workload import Workload
 from planner.units import format_seconds
@@ -248,11 +251,14 @@ def test_a_remembered_neighbour_changes_no_plan(monkeypatch: pytest.MonkeyPatch)
     fresh = [plan_job(job(nodes, 64)).to_json() for nodes in (5, 9)]
     calls = []
 
-    def counted(searched: JobSpec, scope: SearchScope) -> JobCandidates:
-        calls.append((searched.nodes, searched.workload.global_batch))
-        return search_job(searched, scope)
+    def counted(
+        jobs: Sequence[JobSpec], scope: SearchScope, within: Within | None = None
+    ) -> list[JobCandidates]:
+        calls.extend((searched.nodes, searched.workload.global_batch) for searched in jobs)
+        return search_jobs(jobs, scope, within)
 
-    monkeypatch.setattr(alternatives, "search_job", counted)
+    for module in (alternatives, job_search):  # `search_job` searches by the other module
+        monkeypatch.setattr(module, "search_jobs", counted)
     assert [plan_job(job(nodes, 64)).to_json() for nodes in (5, 9)] == fresh
     # the job itself and the one that leads, no other neighbour
     assert len(calls) <= 4
@@ -273,3 +279,26 @@ def test_preferences_of_the_user_are_not_answered_from_memory(
     changed = plan_job(job(5, 64)).to_json()
     alternatives._remembered.cache_clear()
     assert plan_job(job(5, 64)).to_json() == changed
+
+
+def test_jobs_of_several_batches_and_node_counts_are_searched_as_alone() -> None:
+    for framework in ("fsdp2", "megatron-lm", "deepspeed"):
+        scenarios = [
+            (job(nodes, batch, frameworks=framework), 4 * nodes)
+            for nodes, batch in ((5, 60), (5, 64), (4, 64), (4, 48), (7, 9))
+        ]
+        pairs = [(each.scenario(each.frameworks[0]), world) for each, world in scenarios]
+        together = search_together(pairs)
+        for (scenario, world), shared in zip(pairs, together, strict=True):
+            alone = search(scenario, world)
+            assert shared.dropped == alone.dropped
+            assert shared.scenario == alone.scenario
+            assert shared.estimates.tokens_per_step == alone.estimates.tokens_per_step
+            for name in ("memory_bytes", "host_memory_bytes", "excess"):
+                one, other = (getattr(part.footprints, name) for part in (shared, alone))
+                np.testing.assert_allclose(one, other, rtol=1e-12)
+            for name in ("step_time_s", "mfu"):
+                one, other = (getattr(part.estimates, name) for part in (shared, alone))
+                np.testing.assert_allclose(one, other, rtol=1e-12)
+            for layout in list(map(shared.estimates.layouts.__getitem__, range(0, len(one), 37))):
+                check(scenario, layout)
