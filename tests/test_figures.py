@@ -67,7 +67,7 @@ def test_every_figure_of_the_explorer_has_its_name() -> None:
                 if public and ast.unparse(node.returns) == "Drawing":
                     drawings.add(node.name)
     assert drawings - _LEFT_OUT == set(planner.figures.__all__) == set(dir(planner.figures))
-    named = {*_OF_PLAN, *_OF_MACHINE, *_OF_RUNS, "scaling", "data_picture"}
+    named = {*_OF_PLAN, *_OF_MACHINE, *_OF_RUNS, "curve", "data_picture"}
     assert named == set(planner.figures.__all__)
     assert all(inspect.getdoc(_drawn(name)) for name in named)
 
@@ -99,8 +99,19 @@ def test_figures_say_the_numbers_of_the_answer(answer: planner.Plan) -> None:
     assert "mine" in _alt(figures.time_bars(both))
     said = _alt(figures.memory_bars(both, machine="polaris"))
     assert format_bytes(best.memory_bytes["total"]) in said
-    assert format_seconds(best.step_time_s) in _alt(figures.scaling([answer]))
     assert "sum" in _alt(figures.data_picture("reduce-scatter"))
+
+
+def test_the_curve_of_a_question_has_its_rows() -> None:
+    job = planner.Workload(global_batch=64, sequence_length=1024)
+    scaling = planner.ask.scaling("gpt2", "polaris", workload=job, most_nodes=2)
+    assert all(
+        f"{row['nodes']} {row['efficiency']:.1%}"[:4] in _alt(planner.figures.curve(scaling))
+        for row in scaling.rows
+    )
+    host = planner.ask.host("gpt2", "polaris", workload=job)
+    with pytest.raises(PlannerError, match=r"no figure shows this answer of host; use answer\."):
+        planner.figures.curve(host)
 
 
 def test_words_and_lines_can_be_seen_on_light_and_dark_pages(answer: planner.Plan) -> None:
@@ -151,8 +162,6 @@ def test_words_and_sizes_that_say_nothing_are_not_drawn(answer: planner.Plan) ->
             figures.times("polaris", size_bytes=size)
     with pytest.raises(PlannerError, match=r"^axis = 'px' is not known; use dp, tp, pp, cp or ep"):
         figures.rank_map(answer, axis="px")
-    with pytest.raises(PlannerError, match=r"^what = 'cost' is not known; use time, efficiency or"):
-        figures.scaling([answer], "cost")
     with pytest.raises(PlannerError, match=r"^operation = 'barrier' is not known"):
         figures.data_picture("barrier")
 

@@ -16,7 +16,6 @@ import planner.figures
 PAGE = "gallery.md"
 _SCRIPT = "assets/plotly.min.js"
 _RUNS = Path(planner.__file__).parent / "app" / "views" / "runs" / "example_runs.csv"
-_NODES = (1, 2, 4, 8, 16)
 _HEIGHT = "460px"
 _INTRODUCTION = """\
 # Gallery
@@ -51,8 +50,8 @@ def _learned() -> Any:
     return planner.learn(_RUNS)
 
 
-def _scaling() -> list[planner.Plan]:
-    return [_plan(nodes) for nodes in _NODES]
+def _scaling() -> Any:
+    return planner.ask.scaling("llama-3-8b", "polaris", workload=_workload(), most_nodes=32)
 
 
 _SUBJECTS: dict[str, Callable[[], Any]] = {
@@ -61,9 +60,9 @@ _SUBJECTS: dict[str, Callable[[], Any]] = {
     "learned": _learned,
     "machine": lambda: planner.load_machine("polaris"),
 }
-_OWN = {"scaling": _scaling}
+_OWN = {"curve": _scaling}
 _ORDER = (
-    ("The answer", ("waterfall", "strategy_bars", "pareto", "heatmap", "scaling")),
+    ("The answer", ("waterfall", "strategy_bars", "pareto", "heatmap", "curve")),
     ("Layouts side by side", ("time_bars", "memory_bars")),
     ("One layout", ("stage_bars", "host_bars", "gantt", "memory_over_step")),
     ("Ranks and links", ("rank_map", "link_loads", "topology")),

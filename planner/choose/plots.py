@@ -143,32 +143,6 @@ def _cells(table: _Table) -> Int:
     return np.asarray(order[firsts])
 
 
-@dataclass(frozen=True, slots=True)
-class ScalePoint:
-    """Best layout of a job on a number of nodes."""
-
-    nodes: int
-    step_time_s: float | None
-    """None if nothing fits."""
-    tokens_per_s: float
-    node_hours: float
-    layout: str
-
-    @classmethod
-    def of(cls, plan: Plan) -> ScalePoint:
-        """Make the point of a plan."""
-        best = plan.best
-        if best is None:
-            return cls(plan.nodes, None, 0.0, 0.0, "nothing fits")
-        layout = f"{best.layout} [{best.framework}]"
-        hours = plan.node_hours(best)
-        return cls(plan.nodes, best.step_time_s, best.tokens_per_s, hours, layout)
-
-    def efficiency(self, first: ScalePoint) -> float:
-        """Tokens per second and node, relative to the first point [1]."""
-        return self.tokens_per_s / self.nodes / (first.tokens_per_s / first.nodes)
-
-
 _MOST_TASKS = 8_000
 """Most passes to simulate for a plot (half a second); further steady-state passes are skipped."""
 

@@ -1,7 +1,5 @@
 """Command line: `planner ask QUESTION`, a command for every question."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """Command line, catalogue: `planner models`, `machines`, `frameworks`, `datasets`, `show`."""
 
-from __future__ import annotations
-
 import json
 import os
 import textwrap

@@ -1,7 +1,5 @@
 """Command line: `planner app`."""
 
-from __future__ import annotations
-
 import ipaddress
 import sys
 import urllib.parse

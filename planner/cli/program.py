@@ -1,7 +1,5 @@
 """Command line: the program and its commands; errors and progress go to standard error."""
 
-from __future__ import annotations
-
 import errno
 import functools
 import importlib

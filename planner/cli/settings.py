@@ -5,8 +5,6 @@ The user's file is `~/.config/planner/settings.toml` (or PLANNER_SETTINGS), the 
 first. Paths are relative to the file that states them.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -85,7 +85,7 @@ def _show_first(path: Path) -> int:
 
     questions, first = dry_run(path)
     number = counted(len(questions.questions), "question")
-    noun = {"plan": "a plan", "estimate": "an estimate", "trace": "a trace"}[questions.kind]
+    noun = {"plan": "a plan", "estimate": "an estimate"}[questions.kind]
     print(f"{number}: {noun} each. The first:")
     for name, value in first.items():
         print(f"  {name} = {value}")

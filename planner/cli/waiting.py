@@ -1,7 +1,5 @@
 """Waiting: a line on the terminal while something takes more than two seconds."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import threading

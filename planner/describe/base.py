@@ -1,7 +1,5 @@
 """Base of all descriptions: frozen, strict, no unknown fields; `replaced` makes a valid copy."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import inspect

@@ -1,7 +1,5 @@
 """Files: bounded reads and atomic writes, with one-sentence errors."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

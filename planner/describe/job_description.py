@@ -1,7 +1,5 @@
 """JobDescription: a training job as a user writes it, with names and plain values."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Batch job: one estimated layout, and everything that its files are written from."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Emitting: the files that run one layout of a plan, with checks of the arguments."""
 
-from __future__ import annotations
-
 import numbers
 import re
 from types import UnionType

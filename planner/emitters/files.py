@@ -1,7 +1,5 @@
 """Files: everything that starts a job: the recipe's files, scripts, layout and README."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable

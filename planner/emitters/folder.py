@@ -1,7 +1,5 @@
 """Folder: write all files or none, and pack them into a reproducible ZIP."""
 
-from __future__ import annotations
-
 import io
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Limits: settings that a framework's configuration files cannot express."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path

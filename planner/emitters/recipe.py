@@ -1,7 +1,5 @@
 """Recipe: a framework's files, program, arguments and variables for one layout."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Registry: the recipes by name, one module of the folder `recipes` each."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import pkgutil

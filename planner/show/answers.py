@@ -1,12 +1,12 @@
 """Answers: display of an answer as sentence, table and notes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from planner.ask.answer import Answer, Row
 from planner.choose.verdicts.answer_lines import percent_chance
+from planner.describe.files import read_toml
 from planner.show.descriptions import format_quantity
 from planner.tables import Block, Column, Line, Notes, Table, page
 from planner.units import format_amount, format_bytes, format_count, format_rate, format_seconds
@@ -21,41 +21,8 @@ _FORMS: tuple[tuple[str, Callable[[float], str]], ...] = (
     ("_elements", format_count),
 )
 """Formats of numbers, by the suffix of their column."""
-_SHARES = ("mfu", "efficiency", "utilisation", "kept", "step_fraction")
-_SIGNED = ("gain", "step_change", "memory_change")
-_AMOUNTS = ("tokens_per_s", "node_hours", "days", "price")
-_TITLES = {
-    "tokens_per_s": "tokens/s",
-    "tokens_per_s_per_device": "tokens/s per device",
-    "mfu": "MFU",
-    "step_time_s": "step",
-    "memory_bytes": "memory",
-    "host_memory_bytes": "memory",
-    "out_of_memory_probability": "OOM",
-    "late_probability": "late",
-    "num_params": "parameters",
-    "energy_kWh": "energy [kWh]",
-    "node_hours": "node-hours",
-    "zero_stage": "ZeRO",
-    "step_elasticity": "step [% per %]",
-    "memory_elasticity": "memory [% per %]",
-    "bytes_per_s": "rate",
-    "needed_bytes_per_s": "rate needed",
-    "first_epoch_waits_s": "waits in epoch 1",
-    "utilisation": "AU",
-    "staging_s": "copied in",
-    "delivery_s": "arrives in",
-}
-_MIN_WIDTHS = {"reason": 24, "layout": 16, "recommendation": 14, "measure next": 14}
-"""Titles of columns that a narrow terminal wraps, and their smallest width."""
-_OMITTED = (
-    *("framework", "devices", "mfu", "group_nodes", "peak", "queue"),
-    *("step_change_low", "step_change_high", "memory_change_low", "memory_change_high"),
-)
-"""Columns that a table omits; JSON and CSV have them."""
-_TOTALS = ("memory_bytes", "host_memory_bytes")
-_INTERVALS = ("step_time_s", "days")
-"""Columns that are shown with their 90 % intervals."""
+_COLUMNS = read_toml(Path(__file__).parents[1] / "ask" / "columns.toml")
+"""Titles and formats of columns by name."""
 
 
 @page.register
@@ -77,7 +44,9 @@ def _column(name: str, samples: bool) -> Column:
     title = column_title(name)
     if samples:
         title = title.replace("tokens/s", "samples/s")
-    return Column("", title, lambda row: _cell(row, name), min_width=_MIN_WIDTHS.get(title, 0))
+    return Column(
+        "", title, lambda row: _cell(row, name), min_width=_COLUMNS["min_widths"].get(title, 0)
+    )
 
 
 def _names(rows: Sequence[Row]) -> list[str]:
@@ -91,14 +60,14 @@ def _is_shown(rows: Sequence[Row], name: str) -> bool:
     """True if a column is shown: it distinguishes rows and is not the end of an interval."""
     if name == "fits":
         return not all(row.get(name, True) for row in rows)
-    if name.endswith("_bytes") and _base(name) not in _TOTALS:
+    if name.endswith("_bytes") and _base(name) not in _COLUMNS["totals"]:
         distinct = {row[name] for row in rows if row.get(name) is not None}
         if len(distinct) == 1 or not any(distinct):
             # a part that is equal in all rows does not distinguish them
             return len(rows) == 1 and any(distinct)
     if name == "framework" and not any("layout" in row for row in rows):
         return True
-    return name not in _OMITTED and _base(name) == name
+    return name not in _COLUMNS["omitted"] and _base(name) == name
 
 
 def _base(name: str) -> str:
@@ -127,7 +96,7 @@ def _cell(row: Row, name: str) -> str:
     if name == "layout" and "framework" in row:
         return f"{text} [{row['framework']}]"
     ends = [row.get(end) for end in interval_names(name)]
-    if name not in _INTERVALS or None in ends:
+    if name not in _COLUMNS["intervals"] or None in ends:
         return text
     low, high = (column_text(name, end) for end in ends)
     unit = text.partition(" ")[2]
@@ -145,11 +114,11 @@ def column_text(name: str, value: Any) -> str:
     if isinstance(value, int) and name != "num_params":
         return f"{value:,}"
     plain = name.removesuffix("_low").removesuffix("_high")
-    if plain in _SIGNED:
+    if plain in _COLUMNS["signed_shares"]:
         return f"{100 * value:+.1f} %"
-    if plain in _SHARES or plain.endswith("_share"):
+    if plain in _COLUMNS["shares"] or plain.endswith("_share"):
         return f"{100 * value:.1f} %"
-    if plain in _AMOUNTS:
+    if plain in _COLUMNS["amounts"]:
         return format_amount(value)
     form = next((form for end, form in _FORMS if name.endswith(end)), None)
     if form is not None:
@@ -161,4 +130,5 @@ def column_text(name: str, value: Any) -> str:
 
 def column_title(name: str) -> str:
     """Return the title of a column."""
-    return _TITLES.get(name, name.removesuffix("_bytes").removesuffix("_s").replace("_", " "))
+    plain = name.removesuffix("_bytes").removesuffix("_s").replace("_", " ")
+    return str(_COLUMNS["titles"].get(name, plain))

@@ -1,7 +1,5 @@
 """Descriptions: display of machines, frameworks, models, layouts and configuration files."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """First screen: the answer of a plan, its alternatives and the classic strategies, in short."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Iterable

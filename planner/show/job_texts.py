@@ -1,7 +1,5 @@
 """Job texts: a job as a command, as Python lines, and as an address of the explorer."""
 
-from __future__ import annotations
-
 import shlex
 import urllib.parse
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Pages of results: plans, estimates, steps, sweeps and measured runs; import registers all."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Plan report: plans and single estimates as printed by the command line."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal

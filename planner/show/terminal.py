@@ -1,7 +1,5 @@
 """Terminal: print pages and tables with rich, complete at any terminal width."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterable, Sequence

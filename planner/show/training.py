@@ -1,7 +1,5 @@
 """Whole training: display of a training as a sentence, its costs, and the parts of its time."""
 
-from __future__ import annotations
-
 from planner.tables import Block, Column, Line, Notes, Table, page
 from planner.training.whole_training import DAY_S, Amount, WholeTraining, part
 from planner.units import counted, format_amount, format_bytes, format_seconds

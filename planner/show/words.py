@@ -1,7 +1,5 @@
 """Words: sentences about plans and estimates, the same in the terminal, notebooks and pages."""
 
-from __future__ import annotations
-
 from planner.choose.plan import Plan
 from planner.choose.verdicts.answer_lines import fit_word, step_interval, throughput_unit
 from planner.choose.verdicts.fixes import shortage_summary

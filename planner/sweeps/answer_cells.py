@@ -1,29 +1,21 @@
 """Answers: the cells of the table that a worker computes for the questions of a task."""
 
-from __future__ import annotations
-
-import contextlib
 import functools
-import importlib.util
 import json
 import socket
-from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.planning import estimate, plan_job
-from planner.choose.user_layouts import CompletedLayout, complete_layout
+from planner.choose.user_layouts import complete_layout
 from planner.choose.verdicts.fixes import shortage_summary
-from planner.cost.scenario import Scenario
 from planner.describe.base import Description
-from planner.describe.catalogue import load_framework
 from planner.describe.framework.framework import Framework
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.errors import LayoutError, PlannerError, shorten
-from planner.sweeps.columns import FASTEST, cell
-from planner.sweeps.definition import Kind
+from planner.sweeps.columns import FASTEST
 from planner.sweeps.questions import Question, Task, fingerprint
 from planner.training.steps import node_hours, training_time
 
@@ -32,7 +24,6 @@ Answer = tuple[str, Cells]
 """Key of a question, and the cells of its answer."""
 
 D = TypeVar("D", bound=Description)
-AnswerQuestion = Callable[["_LoadedQuestion"], Cells]
 
 
 class _LoadedQuestion:
@@ -43,7 +34,7 @@ class _LoadedQuestion:
         self.model = _load(Model, content[question.model])
         self.machine = _load(Machine, content[question.machine])
         self.frameworks = [_load(Framework, content[name]) for name in question.frameworks]
-        self.nodes, self.stage = question.nodes, question.stage
+        self.nodes = question.nodes
         self.workload, self.layout = question.workload, question.layout
         self.exact = question.exact
 
@@ -64,49 +55,32 @@ def _load(kind: type[D], text: str) -> D:
 
 
 def answer_task(task: Task) -> list[Answer]:
-    """Answer a task; raises PlannerError if the worker has other code, or no torch for traces."""
+    """Answer a task; raises PlannerError if the worker has other code."""
     if task.fingerprint != fingerprint():
         raise PlannerError(
             f"the worker on {socket.gethostname()} runs a different planner version; "
             "install the same version on both"
         )
-    with _answering(task.kind) as answer:
-        return [(question.key, _cells(answer, task, question)) for question in task.questions]
+    return [(question.key, _cells(task, question)) for question in task.questions]
 
 
-def _cells(answer: AnswerQuestion, task: Task, question: Question) -> Cells:
+def _cells(task: Task, question: Question) -> Cells:
+    answer = _plan_cells if task.kind == "plan" else _estimate_cells
     try:
         cells = answer(_LoadedQuestion(task, question))
     except PlannerError as error:
-        return _refused(task.kind, str(error))
+        return _refused(str(error))
     except (OSError, MemoryError):
         raise  # a fault of the worker, not of the question: another call may answer it
     except Exception as error:
         fault = shorten(f"{type(error).__name__}: {error}", 200)
-        return _refused(
-            task.kind, f"a fault of the planner ({fault}); please report it with this row"
-        )
+        return _refused(f"a fault of the planner ({fault}); please report it with this row")
     return {name: value for name, value in cells.items() if value is not None}
 
 
-def _refused(kind: Kind, reason: str) -> Cells:
+def _refused(reason: str) -> Cells:
     # without an empty cell, `fits` is a boolean column by which pandas can filter
-    return {"error": reason} if kind == "trace" else {"fits": False, "error": reason}
-
-
-@contextlib.contextmanager
-def _answering(kind: Kind) -> Iterator[AnswerQuestion]:
-    if kind != "trace":
-        yield {"plan": _plan_cells, "estimate": _estimate_cells}[kind]
-        return
-    if importlib.util.find_spec("torch") is None:
-        raise PlannerError(
-            "traces need torch; install it with `pip install 'parallelism-planner[torch]'`"
-        )
-    from planner.validate.trace.tracer import Tracer
-
-    with Tracer() as tracer:  # one import of torch for all traces
-        yield functools.partial(_trace_cells, tracer)
+    return {"fits": False, "error": reason}
 
 
 def _plan_cells(question: _LoadedQuestion) -> Cells:
@@ -148,20 +122,16 @@ def _plan_cells(question: _LoadedQuestion) -> Cells:
     }
 
 
-def _completed(question: _LoadedQuestion, **changes: Any) -> CompletedLayout:
-    fields: dict[str, Any] = {"workload": question.workload, "framework": question.framework}
-    return complete_layout(
+def _estimate_cells(question: _LoadedQuestion) -> Cells:
+    completed = complete_layout(
         question.model,
         question.machine,
         nodes=question.nodes,
         layout=question.layout,
+        workload=question.workload,
+        framework=question.framework,
         tuned=True,
-        **{**fields, **changes},
     )
-
-
-def _estimate_cells(question: _LoadedQuestion) -> Cells:
-    completed = _completed(question)
     layout, workload = completed.layout, completed.workload
     result = estimate(
         question.model, question.machine, layout, workload=workload, framework=completed.framework
@@ -175,35 +145,4 @@ def _estimate_cells(question: _LoadedQuestion) -> Cells:
         "layout": str(layout),
         **result.record(),
         "why": None if result.fits else shortage_summary(result, question.machine),
-    }
-
-
-def _trace_cells(tracer: Any, question: _LoadedQuestion) -> Cells:
-    from planner.validate.trace.compare import compare
-    from planner.validate.trace.stage_trace import trace
-
-    completed = _completed(
-        question,
-        workload={"dropout": 0.0, **question.workload},  # a trace and its estimate have none
-        framework=question.framework or load_framework("fsdp2"),
-    )
-    layout, framework = completed.layout, completed.framework
-    assert framework is not None
-    scenario = Scenario(question.model, question.machine, completed.workload, framework)
-    traced = trace(scenario, layout, stage=question.stage, tracer=tracer)
-    comparison = compare(scenario, layout, traced)
-    collectives_agree = all(
-        (row.count, row.traced_bytes) == (row.estimated_count, row.estimated_bytes)
-        for row in comparison.collectives
-    )
-    return {
-        "num_devices": layout.world,
-        "global_batch": completed.workload.global_batch,
-        "layout": str(layout),
-        "framework": framework.name,
-        **{name: cell(value) for name, value in layout.model_dump(mode="json").items()},
-        **{f"traced_{part.name}_bytes": part.traced_bytes for part in comparison.parts},
-        **{f"estimated_{part.name}_bytes": part.estimated_bytes for part in comparison.parts},
-        "collectives_agree": collectives_agree,
-        "torch": comparison.trace.torch,
     }

@@ -1,7 +1,5 @@
 """Backends: run tasks in this process, on the cores of this machine or on a cluster (joblib)."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib.util

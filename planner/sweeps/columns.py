@@ -1,7 +1,5 @@
 """Columns: the columns of a sweep's table, and its Parquet or CSV file."""
 
-from __future__ import annotations
-
 import importlib.util
 import io
 import typing
@@ -51,7 +49,6 @@ _PARTS: Columns = {
 FASTEST = (*_LAYOUT, *_FIGURES)
 """Columns of a plan's fastest layout, with the prefix `fastest_`."""
 _COST: Columns = {"duration_s": float, "node_hours": float}
-_TRACED = ("weights", "gradients", "optimizer_states", "activations", "logits_and_loss", "peak")
 
 _ANSWERS: dict[Kind, Columns] = {
     "plan": {
@@ -70,13 +67,6 @@ _ANSWERS: dict[Kind, Columns] = {
         **_PARTS,
     },
     "estimate": {"num_devices": int, **_COST, **_LAYOUT, **_FIGURES, **_PARTS},
-    "trace": {
-        "num_devices": int,
-        **_LAYOUT,
-        **{f"{how}_{part}_bytes": int for part in _TRACED for how in ("traced", "estimated")},
-        "collectives_agree": bool,
-        "torch": str,
-    },
 }
 
 
@@ -94,10 +84,7 @@ def columns(kind: Kind, workload_fields: Iterable[str]) -> Columns:
         **_types(Workload, [name for name in Workload.model_fields if name in chosen]),
     }
     question |= {"exact": bool} if kind == "plan" else {"asked_layout": str}
-    if kind == "trace":
-        question["stage"] = int
-    reason: Columns = {} if kind == "trace" else {"why": str}  # a trace has nothing to fit
-    return {**question, **_ANSWERS[kind], "key": str, **reason, "error": str}
+    return {**question, **_ANSWERS[kind], "key": str, "why": str, "error": str}
 
 
 def cell(value: Any) -> Any:

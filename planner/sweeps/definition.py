@@ -1,7 +1,5 @@
 """Definition: the lists of a sweep, from a file or a call; each combination is a question."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math
@@ -21,9 +19,8 @@ from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.errors import CatalogueError, DescriptionError, UnknownNameError, shorten, shorten_path
 
-Kind = Literal["plan", "estimate", "trace"]
-"""plan: search every layout of a job; estimate: one stated layout; trace: one rank of a stated
-layout, traced with torch and compared with its estimate."""
+Kind = Literal["plan", "estimate"]
+"""plan: search every layout of a job; estimate: one stated layout."""
 
 MAX_QUESTIONS = 1_000_000
 """Most questions of one sweep."""
@@ -37,7 +34,7 @@ class SweepPart(Description):
     """Lists of values; each combination is a question."""
 
     kind: Kind = "plan"
-    """Kind of answer: plan, estimate or trace."""
+    """Kind of answer: plan or estimate."""
     models: tuple[Any, ...] = Field(min_length=1)
     """Names or paths of models."""
     machines: tuple[Any, ...] = Field(min_length=1)
@@ -57,11 +54,9 @@ class SweepPart(Description):
     workload: tuple[dict[str, Any], ...] = ({},)
     """Workload fields, each one value or a list."""
     layout: tuple[dict[str, Any], ...] = ({},)
-    """Layout fields, each one value or a list, for an estimate or a trace."""
+    """Layout fields, each one value or a list, for an estimate."""
     exact: tuple[bool, ...] = (False,)
     """Whether a plan keeps to its nodes, batch and sequence, and changes none for throughput."""
-    stages: tuple[int, ...] = (0,)
-    """Pipeline stages to trace."""
 
     @field_validator("models", "machines", "frameworks")
     @classmethod
@@ -142,10 +137,6 @@ def _check_kind(part: SweepPart, where: str) -> None:
     if part.kind != "plan" and part.exact != (False,):
         raise DescriptionError(
             f"{where}: only plans may change a job; leave exact out, or set kind = 'plan'"
-        )
-    if part.kind != "trace" and part.stages != (0,):
-        raise DescriptionError(
-            f"{where}: only traces have stages; leave stages out, or set kind = 'trace'"
         )
 
 

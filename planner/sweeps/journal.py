@@ -4,25 +4,18 @@ SQLite's rollback journal undoes an unfinished transaction of a killed process. 
 lock, which the kernel frees when the process ends, keeps two sweeps from sharing one journal.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
-import os
-import socket
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import quote
 
-from planner.errors import PlannerError, WriteError, shorten, shorten_path
+from planner.errors import PlannerError, WriteError, shorten_path
 from planner.units import counted
 
 _APPLICATION = 0x706C616E
 """SQLite's `application_id` of a journal: "plan"."""
-_TEXT_FORMAT = b'{"journal": "planner sweep"'
-"""First bytes of an earlier planner's journal, which had one JSON line per answer."""
 _SETTINGS = (
     "PRAGMA locking_mode = EXCLUSIVE",
     # unlike a write-ahead log it needs no memory shared between hosts
@@ -32,7 +25,6 @@ _SETTINGS = (
 )
 _SCHEMA = (
     "CREATE TABLE answers (key TEXT PRIMARY KEY, cells TEXT NOT NULL)",
-    "CREATE TABLE writer (process INTEGER NOT NULL, host TEXT NOT NULL)",
     f"PRAGMA application_id = {_APPLICATION}",
 )
 
@@ -82,7 +74,7 @@ class Journal:
         self.answers.update(answers)
 
     def _open(self, database: sqlite3.Connection, path: Path) -> None:
-        """Lock the journal, name this process in it, and read its answers."""
+        """Lock the journal, and read its answers."""
         try:
             for setting in _SETTINGS:
                 database.execute(setting)
@@ -91,9 +83,6 @@ class Journal:
                     database.execute(statement)
             if database.execute("PRAGMA application_id").fetchone() != (_APPLICATION,):
                 raise _foreign_file(path)
-            database.execute("DELETE FROM writer")
-            writer = (os.getpid(), socket.gethostname())
-            database.execute("INSERT INTO writer VALUES (?, ?)", writer)
             database.execute("COMMIT")
             rows = database.execute("SELECT key, cells FROM answers ORDER BY rowid")
             self.answers.update((key, json.loads(cells)) for key, cells in rows)
@@ -116,10 +105,7 @@ def _refusal(path: Path, error: sqlite3.DatabaseError) -> PlannerError:
     if code & 0xFF in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
         return _foreign_file(path)
     if code & 0xFF == sqlite3.SQLITE_BUSY:
-        writer = _writer_of(path)
-        return PlannerError(
-            f"another sweep is writing {where}{writer}; wait for it, or give another file"
-        )
+        return PlannerError(f"another sweep is writing {where}; wait for it, or give another file")
     if code in (sqlite3.SQLITE_IOERR_LOCK, sqlite3.SQLITE_IOERR_RDLOCK):
         return WriteError(
             f"cannot lock {where}: {error}; choose a path on a file system with locks"
@@ -135,24 +121,6 @@ def _full_disk(path: Path, error: sqlite3.Error, answers: int) -> WriteError:
 
 
 def _foreign_file(path: Path) -> WriteError:
-    with path.open("rb") as file:
-        is_earlier = file.read(len(_TEXT_FORMAT)) == _TEXT_FORMAT
-    complaint = "is not a journal of a sweep; move it away, or give another file"
-    if is_earlier:
-        complaint = (
-            "is a journal of an earlier planner, whose answers cannot be reused; remove it and "
-            "its table, or give another file"
-        )
-    return WriteError(f"{shorten_path(path)} {complaint}")
-
-
-def _writer_of(path: Path) -> str:
-    """Name the process that holds a journal, reading past its lock."""
-    name = f"file:{quote(str(path))}?immutable=1"
-    with (
-        contextlib.suppress(sqlite3.Error, TypeError),
-        contextlib.closing(sqlite3.connect(name, uri=True)) as database,
-    ):
-        process, host = database.execute("SELECT process, host FROM writer").fetchone()
-        return f" (process {process} on {shorten(host)})"
-    return ""
+    return WriteError(
+        f"{shorten_path(path)} is not a journal of a sweep; move it away, or give another file"
+    )

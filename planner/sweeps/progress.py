@@ -1,7 +1,5 @@
 """Progress: a bar on a terminal, occasional lines elsewhere, while a sweep runs."""
 
-from __future__ import annotations
-
 import sys
 import time
 from typing import Any, Self

@@ -1,7 +1,5 @@
 """Questions: the combinations of a sweep, each with a key of everything its answer depends on."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import itertools
@@ -24,7 +22,7 @@ from planner.sweeps.definition import Kind, SweepPart, combinations
 
 _PACKAGE = Path(__file__).parents[1]
 _ANSWERING = (
-    "errors.py", "units.py", "describe", "cost", "training", "choose", "validate",
+    "errors.py", "units.py", "describe", "cost", "training", "choose",
     "sweeps/answer_cells.py", "sweeps/columns.py",
 )  # fmt: skip
 """Files and folders of code that answers and their cells depend on."""
@@ -62,9 +60,9 @@ NAMED = ("sequence_length", "global_batch", "precision", "optimizer")
 """Workload fields that are columns of every table."""
 D = TypeVar("D", bound=Description)
 
-_TASK_SIZES: dict[Kind, int] = {"plan": 4, "estimate": 50, "trace": 8}
+_TASK_SIZES: dict[Kind, int] = {"plan": 4, "estimate": 50}
 """Most questions per task: about a second of work, so that a kill loses little."""
-_MIN_TASKS: dict[Kind, int] = {"plan": 32, "estimate": 32, "trace": 4}
+_MIN_TASKS: dict[Kind, int] = {"plan": 32, "estimate": 32}
 """Tasks to split a small sweep into, so that no worker waits long for the last one."""
 
 
@@ -81,7 +79,6 @@ class Question:
     workload: dict[str, Any]
     layout: dict[str, Any]
     exact: bool
-    stage: int
     cells: dict[str, Any]
     """Cells of the columns that describe the question."""
 
@@ -134,11 +131,11 @@ def _questions_of(part: SweepPart, descriptions: dict[str, str]) -> Iterator[Que
         for together in part.frameworks
     ]
     workloads, layouts = combinations(part.workload), combinations(part.layout)
-    lists = workloads, layouts, part.exact, part.stages
+    lists = workloads, layouts, part.exact
     for model, (machine, variant), nodes, frameworks, *fields in itertools.product(
         models, machines, part.nodes, frameworks_searched, *lists
     ):
-        varied = dict(zip(("workload", "layout", "exact", "stage"), fields, strict=True))
+        varied = dict(zip(("workload", "layout", "exact"), fields, strict=True))
         nodes = 1 if nodes is None and part.kind == "plan" else nodes
         content: dict[str, Any] = {
             "model": model[0],
@@ -176,7 +173,7 @@ def _varied_cells(model: Model, varied: dict[str, Any], kind: Kind) -> dict[str,
     if kind != "plan":
         defaults["global_batch"] = None  # the layout decides
     workload = {name: cell(value) for name, value in varied["workload"].items()}
-    rest = {"asked_layout": layout, "exact": varied["exact"], "stage": varied["stage"]}
+    rest = {"asked_layout": layout, "exact": varied["exact"]}
     return {**defaults, **workload, **rest}
 
 

@@ -1,7 +1,5 @@
 """Runner: answer the open questions of a sweep, and write its table."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -63,8 +61,8 @@ def sweep(
     """Answer thousands of questions, on cores or a cluster, and write the answers as one table.
 
     State the sweep in a file, or by the same fields: `models`, `machines`, `sets`, `leave_free`,
-    `devices`, `nodes`, `frameworks`, `workload`, `layout`, `stages`, `rows` and `kind` (plan,
-    estimate, trace). Each combination of the lists is a question. `into` is a .parquet or .csv
+    `devices`, `nodes`, `frameworks`, `workload`, `layout`, `rows` and `kind` (plan, estimate). Each
+    combination of the lists is a question. `into` is a .parquet or .csv
     file; a journal next to it keeps the answers, so that the same call resumes a stopped sweep.
     `backend` is loky, sequential, dask, ray or another of joblib's; `address` is that of a cluster.
     A refused question is a row whose column `error` gives the reason.

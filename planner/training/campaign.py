@@ -1,7 +1,5 @@
 """Campaign: time and bill of a whole training, from its first job to its last step."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property

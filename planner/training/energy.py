@@ -1,7 +1,5 @@
 """Energy: the power of nodes in training, and the energy that follows from it."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 from pathlib import Path

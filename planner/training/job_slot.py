@@ -1,7 +1,5 @@
 """Job slot: queue, wall time and number of jobs of a run, and its checkpoint interval."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass

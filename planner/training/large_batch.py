@@ -1,7 +1,5 @@
 """Large batch: learning rate, warm-up steps and samples needed for a batch size."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 

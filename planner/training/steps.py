@@ -1,7 +1,5 @@
 """Steps: time and node-hours of a training's steps alone, and time of an evaluation."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from planner.cost.estimate import Estimate

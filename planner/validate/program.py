@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from planner.errors import PlannerError, shorten_path
-from planner.validate.train.strategies import STRATEGIES, TASKS
+from planner.validate.train.strategies import STRATEGIES
 
 WRONG_USE, INTERRUPTED = 2, 130
 
@@ -102,9 +102,6 @@ def run_command(
         list[str] | None,
         typer.Option(help=f"Repeatable: all, {', '.join(STRATEGIES)}.", show_default="all"),
     ] = None,
-    task: Annotated[
-        list[str] | None, typer.Option(help=f"Repeatable: {', '.join(TASKS)}.", show_default="both")
-    ] = None,
     world: World = 2,
     steps: Annotated[int, typer.Option(help="Timed steps; 0 times nothing.")] = 10,
     attempts: Annotated[int, typer.Option(help="Timings while cores are busy.")] = 2,
@@ -113,23 +110,19 @@ def run_command(
         str, typer.Option(help="Hardware profile for which step times are estimated, too.")
     ] = "",
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", help="JSON file of results; finished cases in it are skipped."
-        ),
+        Path | None, typer.Option("--output", "-o", help="JSON file of the results.")
     ] = None,
-    sizes: Annotated[
-        str, typer.Option(help='Sizes by task, such as {"mlp": {"width": 256}}.')
-    ] = "{}",
     model: Annotated[
-        str, typer.Option(help="Train this instead: model name, TOML file, config.json, org/name.")
+        str, typer.Option(help="Model name, TOML file, config.json, org/name; else a small GPT.")
     ] = "",
+    batch: Annotated[int, typer.Option(help="Sequences of a step.")] = 8,
+    seq_length: Annotated[int, typer.Option(help="Tokens of a sequence.")] = 128,
     exact: Annotated[bool, typer.Option("--exact", help="Full-size model, not reduced.")] = False,
     as_json: AsJson = False,
     cpu: Annotated[bool, typer.Option("--cpu", help="Run on the CPU only.")] = False,
     fault: Annotated[str, typer.Option(hidden=True)] = "",
 ) -> int:
-    """Train small shards on real ranks, and check them; --model trains your own model.
+    """Train a small model on real ranks under every strategy, and check them.
 
     Losses and final parameters must equal those of a single process, bytes per step and rank must
     be exact, peak memory within 10 % of the estimate. Times count only if the cores were otherwise
@@ -145,13 +138,13 @@ def run_command(
         os.environ["PLANNER_CPU"] = "1"
     options = RunOptions(
         strategies=tuple(strategy or ("all",)),
-        tasks=tuple(task or (() if model else TASKS)),
         world=world,
         timed_steps=steps,
         attempts=attempts,
         limit_s=limit,
         output=output,
-        sizes=_sizes(sizes),
+        batch=batch,
+        sequence=seq_length,
         profile=profile,
         fault=fault,
         model=model,
@@ -160,19 +153,10 @@ def run_command(
     try:
         results = run(options)
     except KeyboardInterrupt:
-        return _say("interrupted; finished cases are kept", INTERRUPTED)
+        return _say("interrupted", INTERRUPTED)
     if results is not None:
         print(json.dumps(results, indent=1) if as_json else run_text(results))
     return exit_code(results)
-
-
-def _sizes(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        raise PlannerError(
-            f'sizes = {text[:60]!r} is not valid JSON; give for example {{"mlp": {{"width": 256}}}}'
-        ) from None
 
 
 @app.command("collectives")

@@ -16,7 +16,6 @@ from plotly.colors import sample_colorscale
 import planner
 from planner.choose.plan import Plan
 from planner.choose.plots import (
-    ScalePoint,
     SimulatedStep,
     layout_space,
     parallel_axes,
@@ -40,7 +39,6 @@ from planner.show.figures import (
     bars,
     candidates,
     collective_times,
-    curves,
     node_topology,
     palette,
     rank_layout,
@@ -512,14 +510,6 @@ def test_figures_leave_room_on_a_phone(plan: Plan) -> None:
 def test_times_of_collectives_have_units() -> None:
     drawing = collective_times.times(load_machine("vsc-5"), "all-reduce", 8, 1, 2.0**26)
     assert {"100 us", "1 ms", "10 ms"} <= set(drawing.figure.layout.yaxis.ticktext)
-
-
-def test_scaling_without_points() -> None:
-    none = ScalePoint(4, None, 0.0, 0.0, "nothing fits")
-    assert "Nothing fits" in curves.scaling([none], "time").alt
-    some = [ScalePoint(n, 8.0 / n, 100.0 * n, 2.0, "x") for n in (1, 2, 4)]
-    for what in ("time", "efficiency", "node-hours"):
-        _check(curves.scaling(some, what))
 
 
 def test_hostile_names_lose_their_force() -> None:

@@ -248,27 +248,3 @@ def test_a_task_travels_as_data() -> None:
     assert answers.answer_task(
         answers.Task(**plain, questions=tuple(asked))
     ) == answers.answer_task(task)
-
-
-@pytest.mark.slow
-def test_traces_are_those_of_the_validation() -> None:
-    pytest.importorskip("torch")
-    from planner.validate.trace.compare import compare_trace
-
-    found = swept(
-        kind="trace",
-        models="gpt2",
-        machines="dgx-h100",
-        nodes=1,
-        workload={"sequence_length": 512},
-        layout={"tp": [1, 2, 3], "zero_stage": 3},
-    )
-    assert not list(of_types(found, "trace", set()))
-    assert [row["error"] is None for row in found.rows] == [True, True, False]
-    for row in found.rows[:2]:
-        job = Workload(sequence_length=512, global_batch=8 // row["tp"], dropout=0.0)
-        one = compare_trace("gpt2", world=8, workload=job, tp=row["tp"], zero_stage=3)
-        for part in one.parts:
-            assert row[f"traced_{part.name}_bytes"] == part.traced_bytes > 0
-            assert row[f"estimated_{part.name}_bytes"] == part.estimated_bytes
-        assert row["collectives_agree"] is True

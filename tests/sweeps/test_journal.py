@@ -66,10 +66,10 @@ def test_a_journal_that_was_killed_anywhere_goes_on(tmp_path: Path) -> None:
     assert acknowledged
 
 
-def test_a_journal_of_the_earlier_format_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_journal_is_refused(tmp_path: Path) -> None:
     table = tmp_path / "results.csv"
     journal_of(table).write_text('{"journal": "planner sweep", "process": 1, "host": "login"}\n')
-    with pytest.raises(WriteError, match=r"of an earlier planner, .*; remove it and its"):
+    with pytest.raises(WriteError, match=r"is not a journal of a sweep; move it away"):
         swept(table)
 
 
@@ -94,7 +94,6 @@ def test_two_sweeps_at_once_are_refused_and_a_dead_one_is_not(tmp_path: Path) ->
         second = done(written(tmp_path, FEW), "--into", table, "--backend", "sequential")
         assert (second.returncode, second.stdout) == (2, "")
         assert second.stderr.startswith("planner: another sweep is writing ")
-        assert f"(process {holder.pid} on " in second.stderr
         assert second.stderr.count("\n") == 1
         assert not table.exists()
     finally:

@@ -53,18 +53,13 @@ def test_keys_are_the_same_in_every_process() -> None:
         {"nodes": [2, 8]},
         {"frameworks": ["fsdp2"]},
         {"frameworks": [["fsdp2", "ddp"]]},
-        {"kind": "trace"},
+        {"kind": "plan", "layout": {}},
         {"workload": {"global_batch": 128}},
         {"layout": {"tp": [2, 4], "pp": [2, 4]}},
     ],
 )
 def test_every_part_of_a_question_is_in_its_key(changes: dict[str, Any]) -> None:
     assert not set(keys(**changes)) & set(keys())
-
-
-def test_a_stage_is_in_the_key_of_its_trace() -> None:
-    first, second = (keys(kind="trace", stages=stage) for stage in (0, 1))
-    assert not set(first) & set(second)
 
 
 def test_a_changed_file_is_another_question(tmp_path: Path) -> None:

@@ -19,9 +19,7 @@ Captured = pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["run", "--sizes", "{x"], "sizes = '{x' is not valid JSON"),
-        (["run", "--sizes", "["], "sizes = '[' is not valid JSON"),
-        (["run", "--sizes", 100_000 * "["], "is not valid JSON"),
+        (["run", "--batch", "0"], "batch = 0 must be at least 1"),
         (["run", "--limit", "inf"], "limit = inf s"),
         (["collectives", "--limit", "nan"], "limit = nan s"),
         (["calibrate", "-o", "here.toml", "--limit", "nan"], "limit = nan s"),
@@ -71,17 +69,17 @@ def test_options_of_a_run_reach_it(monkeypatch: Any, capsys: Captured) -> None:
         return {"cases": []}
 
     monkeypatch.setattr(train, "run", run)
-    asked = ["--strategy", "ddp", "--strategy", "tp", "--task", "mlp", "--steps", "0", "--json"]
-    assert main(["run", *asked, "--sizes", '{"mlp": {"width": 8}}', "--limit", "9"]) == 0
+    asked = ["--strategy", "ddp", "--strategy", "tp", "--batch", "16", "--steps", "0", "--json"]
+    assert main(["run", *asked, "--seq-length", "64", "--limit", "9"]) == 0
     assert capsys.readouterr().out == '{\n "cases": []\n}\n'
     assert main(["run"]) == 0
     assert given == [
         train.RunOptions(
             strategies=("ddp", "tp"),
-            tasks=("mlp",),
             timed_steps=0,
             limit_s=9.0,
-            sizes={"mlp": {"width": 8}},
+            batch=16,
+            sequence=64,
         ),
         train.RunOptions(),
     ]
@@ -95,7 +93,7 @@ def test_an_interruption_is_no_error(monkeypatch: Any, capsys: Captured) -> None
 
     monkeypatch.setattr(train, "run", run)
     assert main(["run"]) == program.INTERRUPTED
-    assert capsys.readouterr().err == "planner: interrupted; finished cases are kept\n"
+    assert capsys.readouterr().err == "planner: interrupted\n"
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """Checks of a job independent of its layouts, and of layouts by all rules."""
 
-from __future__ import annotations
-
 import math
 import numbers
 from collections.abc import Collection, Iterator

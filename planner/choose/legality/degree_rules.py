@@ -1,7 +1,5 @@
 """Rules of the degrees tp, cp and ep: sizes that they must divide, axes of the framework."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

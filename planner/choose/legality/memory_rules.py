@@ -1,7 +1,5 @@
 """Rules of batch and memory: recompute, offload, tiles, and sharding over replicas."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Rules of the pipeline: stages, chunks, schedules."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rule: a condition on layouts `x` of a scenario `q`, with messages for a single layout `y`."""
 
-from __future__ import annotations
-
 import functools
 import math
 import operator

@@ -1,7 +1,5 @@
 """Chrome trace: a timeline in the Trace Event Format (Google 2016) for Perfetto; microseconds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

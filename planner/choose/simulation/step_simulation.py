@@ -1,7 +1,5 @@
 """Simulate one step of a layout event by event, and compare it with the estimate."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Tasks of every pipeline stage in a step, with the times of the cost model."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 

@@ -1,7 +1,5 @@
 """Help panels: the help of a command with many options, by topic."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from importlib import resources

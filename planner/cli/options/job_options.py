@@ -12,16 +12,22 @@ from typer import Option
 from planner.cli.options.option_groups import FieldsOf
 from planner.cli.options.option_styles import Files, FrameworkName, ModelName
 from planner.cli.settings import value_of
+from planner.describe.base import Description
 from planner.describe.catalogue import load_dataset
 from planner.describe.files import read_toml
 from planner.describe.job_description import JobDescription, is_job_file
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
-from planner.describe.training.training_run import Staging
+from planner.describe.training.training_run import (
+    Charges,
+    Checkpoints,
+    Evaluation,
+    Failures,
+    Loader,
+)
 from planner.describe.workload import Workload
 from planner.errors import DescriptionError, PlannerError
-from planner.units import parse_power
 
 if TYPE_CHECKING:
     from planner.choose.user_layouts import CompletedLayout
@@ -167,6 +173,10 @@ class LayoutOptions:
         return learned_from(self.description())
 
 
+def _fields_of(description: type[Description], **names: str) -> FieldsOf:
+    return FieldsOf(description, only=names)
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingOptions:
     """Options of a training beyond its steps: data, evaluation, checkpoints, failures, costs."""
@@ -177,90 +187,39 @@ class TrainingOptions:
     dataset: Annotated[str | None, Option(metavar="NAME", help="Dataset: name or TOML file.")] = (
         None
     )
-    staging: Annotated[
-        Staging | None,
-        Option(help="Where a node stages it: nowhere, on its disk, or in memory."),
-    ] = None
-    workers: Annotated[int | None, Option(min=0, help="Workers of every rank that read it.")] = None
-    evaluate_every: Annotated[
-        int | None, Option(metavar="STEPS", min=0, help="Steps per evaluation.")
-    ] = None
-    evaluation_sequences: Annotated[
-        int | None, Option(min=0, help="Sequences (samples) of an evaluation.")
-    ] = None
-    checkpoint_every: Annotated[
-        int | None,
-        Option(
-            metavar="STEPS", min=0, show_default="least lost time", help="Steps per checkpoint."
+    loader: Annotated[dict[str, Any], _fields_of(Loader, staging="staging", workers="workers")]
+    evaluation: Annotated[
+        dict[str, Any],
+        _fields_of(Evaluation, every_steps="evaluate_every", sequences="evaluation_sequences"),
+    ]
+    checkpoints: Annotated[
+        dict[str, Any],
+        _fields_of(Checkpoints, every_steps="checkpoint_every", asynchronous="async_checkpoints"),
+    ]
+    failures: Annotated[dict[str, Any], _fields_of(Failures, per_device_hour="failures")]
+    charges: Annotated[
+        dict[str, Any],
+        _fields_of(
+            Charges,
+            node_power_watts="node_power",
+            pue="pue",
+            carbon_g_per_kwh="carbon",
+            price_per_node_hour="price",
+            price_per_kwh="price_per_kwh",
         ),
-    ] = None
-    async_checkpoints: Annotated[
-        bool | None,
-        Option(
-            "--async-checkpoints/--sync-checkpoints",
-            help="Whether training continues while checkpoints are written.",
-        ),
-    ] = None
-    failures: Annotated[
-        float | None,
-        Option(
-            metavar="RATE",
-            min=0,
-            max=1,
-            show_default="of Llama 3",
-            help="Interruptions of the job per device and hour.",
-        ),
-    ] = None
-    node_power: Annotated[
-        str | None, Option(metavar="POWER", help="Power draw of a node, such as 2.5kW.")
-    ] = None
-    pue: Annotated[
-        float | None, Option(min=1, help="Power draw of the centre over that of its nodes.")
-    ] = None
-    carbon: Annotated[float | None, Option(metavar="G", min=0, help="Grams of CO2e per kWh.")] = (
-        None
-    )
-    price: Annotated[
-        float | None, Option(min=0, help="Price of a node-hour, in your currency.")
-    ] = None
-    price_per_kwh: Annotated[
-        float | None, Option(min=0, help="Price of a kWh, in your currency.")
-    ] = None
+    ]
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of the training from file and options; options override the file."""
         fields = {} if self.training is None else read_toml(Path(self.training))
         if self.dataset is not None:
             fields["dataset"] = load_dataset(self.dataset).model_dump()
-        for name, values in self._values_by_table().items():
-            set_values = {key: value for key, value in values.items() if value is not None}
-            before = fields.get(name, {})
-            if set_values and not isinstance(before, Mapping):
+        for name in ("loader", "evaluation", "checkpoints", "failures", "charges"):
+            values, before = getattr(self, name), fields.get(name, {})
+            if values and not isinstance(before, Mapping):
                 raise DescriptionError(
                     f"{self.training}: {name} = {before!r} is not a table; write [{name}]"
                 )
-            if set_values:
-                fields[name] = {**before, **set_values}
+            if values:
+                fields[name] = {**before, **values}
         return fields
-
-    def _values_by_table(self) -> dict[str, dict[str, Any]]:
-        watts = None if self.node_power is None else parse_power(self.node_power)
-        return {
-            "loader": {"staging": self.staging, "workers": self.workers},
-            "evaluation": {
-                "every_steps": self.evaluate_every,
-                "sequences": self.evaluation_sequences,
-            },
-            "checkpoints": {
-                "every_steps": self.checkpoint_every,
-                "asynchronous": self.async_checkpoints,
-            },
-            "failures": {"per_device_hour": self.failures},
-            "charges": {
-                "node_power_watts": watts,
-                "pue": self.pue,
-                "carbon_g_per_kwh": self.carbon,
-                "price_per_node_hour": self.price,
-                "price_per_kwh": self.price_per_kwh,
-            },
-        }

@@ -1,7 +1,5 @@
 """Option groups: the fields of a dataclass or of a description, as one parameter."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import inspect
@@ -26,17 +24,20 @@ class FieldsOf:
     """Fields that are not options of the command."""
     defaults: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Defaults shown in the help, for fields whose own default does not apply."""
+    only: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Names of the options by field, if only these fields are options."""
 
-    def names(self) -> list[str]:
-        """Fields that are options, in the order of the description."""
-        return [name for name in self.description.model_fields if name not in self.left_out]
+    def names(self) -> Mapping[str, str]:
+        """Names of the options by field, in the order of the command line."""
+        fields = self.description.model_fields
+        return self.only or {name: name for name in fields if name not in self.left_out}
 
     def options(self) -> Iterator[inspect.Parameter]:
         """Yield the options as parameters for typer."""
-        for name in self.names():
+        for field, name in self.names().items():
             style = STYLES.get(name, OptionStyle())
             flags = style.flags or (f"--{name.replace('_', '-')}",)
-            kind, settings = self._settings(name, style)
+            kind, settings = self._settings(field, style)
             option = typer.Option(*flags, **settings)
             yield keyword(name, Annotated[kind | None, option], None)
 
@@ -59,8 +60,8 @@ class FieldsOf:
     def stated_values(self, values: dict[str, Any]) -> dict[str, Any]:
         """Select the fields that the user stated from the values of all options."""
         return {
-            name: STYLES.get(name, OptionStyle()).value(values[name])
-            for name in self.names()
+            field: STYLES.get(name, OptionStyle()).value(values[name])
+            for field, name in self.names().items()
             if values[name] not in (None, [])
         }
 

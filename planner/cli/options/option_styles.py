@@ -1,9 +1,9 @@
 """Option styles: flags and settings of the fields' options, and options shared by commands."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import resources
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +16,7 @@ from planner.describe.layout import SCHEDULES
 from planner.describe.machine.variants import MAX_FREE_PERCENT
 from planner.describe.workload import Workload, parse_tokens, read_documents
 from planner.errors import PlannerError
+from planner.units import parse_power
 
 FRAMEWORK_HELP = (
     "Framework or TOML file, with switches: fsdp2+compile, deepspeed+bucket=5e7; "
@@ -75,63 +76,37 @@ def _parser(parse: Callable[[str], Any]) -> Callable[[Any], Any]:
     return parsed
 
 
-STYLES = {
-    "sequence_length": OptionStyle(("--seq-length", "--sequence-length")),
-    "global_batch": OptionStyle(("--global-batch", "--global-batch-size")),
-    "dp": OptionStyle(("--dp", "--data-parallel-size")),
-    "tp": OptionStyle(("--tp", "--tensor-parallel-size")),
-    "sequence_parallel": OptionStyle(("--sequence-parallel", "--sp")),
-    "pp": OptionStyle(("--pp", "--pipeline-parallel-size")),
-    "cp": OptionStyle(("--cp", "--context-parallel-size")),
-    "ep": OptionStyle(("--ep", "--expert-parallel-size")),
-    "zero_stage": OptionStyle(
-        ("--zero", "--zero-stage"), kind=str, settings={"metavar": "STAGE", "show_default": "0"}
-    ),
-    "schedule": OptionStyle(
-        kind=str,
-        settings={"metavar": "NAME", "help": f"Pipeline schedule: {', '.join(SCHEDULES)}."},
-    ),
-    "micro_batch": OptionStyle(("--micro-batch", "--micro-batch-size")),
-    "tokens": OptionStyle(settings={"parser": _parser(parse_tokens), "metavar": "NUMBER"}),
-    "document_lengths": OptionStyle(
-        kind=str,
-        settings={"parser": _parser(read_documents), "metavar": "MEAN|FILE", "show_default": False},
-    ),
-    "machine": OptionStyle(("--machine", "-m"), settings={"autocompletion": complete_machine}),
-    "nodes": OptionStyle(("--nodes", "-n")),
-    "set": OptionStyle(("--set",), convert=tuple),
-    "network": OptionStyle(settings={"metavar": "NAME", "show_default": "the framework's own"}),
-    "leave_free": OptionStyle(settings={"metavar": "PERCENT", "min": 0, "max": MAX_FREE_PERCENT}),
-    "devices": OptionStyle(settings={"min": 1}),
-    "frameworks": OptionStyle(
-        ("--framework", "-f"),
-        settings={
-            "metavar": "NAME[+SWITCH...]",
-            "help": f"{FRAMEWORK_HELP} (repeatable).",
-            "autocompletion": complete_framework,
-        },
-        convert=tuple,
-    ),
-    "tolerance": OptionStyle(
-        settings={
-            "metavar": "PERCENT",
-            "show_default": "5",
-            "min": 0,
-            "max": 100,
-            "help": "By how much the recommended layout may be slower than the fastest, if it is "
-            "simpler.",
-        },
-        convert=lambda percent: percent / 100,
-    ),
-    "measured": OptionStyle(
-        settings={
-            "metavar": "FILE",
-            "help": "Measured runs that correct the estimates: a CSV of runs, LOG=JOB.json, or the "
-            "output of `planner compare --json` (repeatable).",
-        },
-        convert=tuple,
-    ),
+_CODE: Mapping[str, Mapping[str, Any]] = {
+    "schedule": {"help": f"Pipeline schedule: {', '.join(SCHEDULES)}."},
+    "tokens": {"parser": _parser(parse_tokens)},
+    "document_lengths": {"parser": _parser(read_documents)},
+    "machine": {"autocompletion": complete_machine},
+    "leave_free": {"max": MAX_FREE_PERCENT},
+    "frameworks": {
+        "help": f"{FRAMEWORK_HELP} (repeatable).",
+        "autocompletion": complete_framework,
+    },
+    "node_power": {"parser": _parser(parse_power)},
 }
+"""Settings that are code, or take their words from it."""
+_CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("set", "frameworks", "measured"), tuple),
+    "tolerance": lambda percent: percent / 100,
+}
+
+
+def _style(
+    name: str, flags: Sequence[str] = (), text: bool = False, **settings: Any
+) -> OptionStyle:
+    kind = str if text else None
+    settings |= _CODE.get(name, {})
+    return OptionStyle(tuple(flags), kind, settings, _CONVERSIONS.get(name))
+
+
+_TABLES = tomllib.loads(
+    resources.files(__package__).joinpath("option_styles.toml").read_text(encoding="utf-8")
+)
+STYLES = {name: _style(name, **_TABLES.get(name, {})) for name in {**_TABLES, **_CONVERSIONS}}
 """Styles by field name; all other fields have plain options."""
 
 

@@ -1,7 +1,5 @@
 """Kernel releases: rates of matrix products and fused attention by device and date of software."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 from typing import Annotated

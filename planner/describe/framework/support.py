@@ -1,7 +1,5 @@
 """Support: models that a framework's own code builds, and settings that its files can state."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal
 

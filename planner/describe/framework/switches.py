@@ -1,7 +1,5 @@
 """Switches: options of a framework that users turn on by name, such as `fsdp2+compile`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, get_args

@@ -1,7 +1,5 @@
 """Traits of a framework: collectives, bytes per parameter, buffers, kernels, host time."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

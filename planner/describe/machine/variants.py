@@ -1,7 +1,5 @@
 """Machine variants: overridden fields, memory left free, or a part of one node."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

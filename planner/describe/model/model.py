@@ -1,7 +1,5 @@
 """Model: an architecture as read from a catalogue or a config.json, and its parameter count."""
 
-from __future__ import annotations
-
 from planner.describe.model.shapes import Shapes
 from planner.describe.model.weight_blocks import num_params
 

@@ -1,7 +1,5 @@
 """Weight blocks: every parameter tensor of every distinct layer or stage of a model."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial

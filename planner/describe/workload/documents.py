@@ -1,7 +1,5 @@
 """Documents: their lengths in a data set, from numbers or files."""
 
-from __future__ import annotations
-
 import csv
 import itertools
 import json

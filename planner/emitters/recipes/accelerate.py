@@ -1,7 +1,5 @@
 """Accelerate: `accelerate.yaml`, and `training_arguments.json` for the Hugging Face Trainer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from planner.emitters.batch_job import BatchJob

@@ -1,7 +1,5 @@
 """DDP: the user's own program under torchrun; nanoGPT's options if the model is a GPT-2."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from planner.describe.framework.support import SupportedModels

@@ -1,7 +1,5 @@
 """DeepSpeed: `ds_config.json` with every value written out, and `accelerate.yaml`."""
 
-from __future__ import annotations
-
 from planner.describe.layout import OFFLOAD
 from planner.emitters.batch_job import BatchJob
 from planner.emitters.limits import ExpressibleLayouts, framework_names

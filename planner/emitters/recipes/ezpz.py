@@ -1,7 +1,5 @@
 """ezpz: wordplay's `key=value` settings, started by ezpz's launcher."""
 
-from __future__ import annotations
-
 from planner.emitters.batch_job import CHECKPOINTS, BatchJob
 from planner.emitters.limits import TORCH_DTYPES, ExpressibleLayouts, not_expressible
 from planner.emitters.recipe import Page, Recipe, Resume

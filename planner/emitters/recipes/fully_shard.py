@@ -1,7 +1,5 @@
 """fully_shard: FSDP2 for the user's own model, as one short Python module."""
 
-from __future__ import annotations
-
 from planner.emitters.batch_job import BatchJob
 from planner.emitters.limits import TORCH_DTYPES, ExpressibleLayouts, FrameworkNames
 from planner.emitters.recipe import Page, Recipe

@@ -1,7 +1,5 @@
 """Horovod: one process per device under the site's MPI, and a module to wrap the optimizer."""
 
-from __future__ import annotations
-
 from planner.emitters.batch_job import BatchJob
 from planner.emitters.limits import (
     TORCH_DTYPES,

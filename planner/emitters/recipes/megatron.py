@@ -1,7 +1,5 @@
 """Megatron: Megatron-LM's arguments for the model, the job and the layout, one per line."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Megatron-DeepSpeed: Megatron's arguments in that fork's spelling, and DeepSpeed's JSON."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from planner.emitters.batch_job import BatchJob

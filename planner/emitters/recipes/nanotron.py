@@ -1,7 +1,5 @@
 """nanotron: one YAML file with model, degrees, batch and optimizer."""
 
-from __future__ import annotations
-
 from planner.emitters.batch_job import BatchJob
 from planner.emitters.limits import TORCH_DTYPES, ExpressibleLayouts, FrameworkNames, built
 from planner.emitters.recipe import Page, Recipe

@@ -1,7 +1,5 @@
 """torchtitan: a Python configuration for release 0.3.0, and the TOML file of 0.2.2 for Llamas."""
 
-from __future__ import annotations
-
 import tomllib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Job script: the batch script of a machine, and the scripts that it starts or that submit it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Systems: commands and options of every batch system (`systems.toml`), and their values."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path

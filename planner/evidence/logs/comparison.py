@@ -1,7 +1,5 @@
 """Comparison: a real run's log against its estimate, and what would explain the difference."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Diagnosis: changes of a job that would explain why a run differs from its estimate."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Profiles of torch.profiler (Kineto): steps, each with the device's time by activity."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import zlib

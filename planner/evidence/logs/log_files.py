@@ -1,7 +1,5 @@
 """Log files: read logs of real runs as profile, events, table or lines, by their content."""
 
-from __future__ import annotations
-
 import stat
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Log job: the job of a logged run, from a JSON file, or from the log itself with a note."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Scalars: named figures in tables (CSV, JSON lines) and event files of loggers."""
 
-from __future__ import annotations
-
 import csv
 import itertools
 import json

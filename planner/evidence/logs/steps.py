@@ -1,7 +1,5 @@
 """Steps: the steps of a log in the form all readers share; `summary` drops the warm-up."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

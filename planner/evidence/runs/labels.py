@@ -1,7 +1,5 @@
 """Labels: meanings of a row's words, from `labels.toml` and the catalogue, and its software."""
 
-from __future__ import annotations
-
 import functools
 import re
 from pathlib import Path

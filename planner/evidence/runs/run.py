@@ -1,7 +1,5 @@
 """Run: one measured training run, read from the cells of a row."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from planner.cost.parts import MemoryKind
+from planner.cost.scenario import Scenario
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.files import read_bytes, read_text
 from planner.describe.layout import Layout
@@ -198,22 +199,22 @@ def run_of_comparison(comparison: Comparison, name: str) -> Run | RefusedRun:
     if comparison.doubts:
         return RefusedRun(name, source, comparison.doubts[0])
     figures = {figure.name: figure.measured for figure in comparison.figures}
-    memory, kind = _memory(figures)
-    return Run(
-        name,
-        source,
-        scenario.machine,
-        scenario.machine.name,
-        scenario.framework,
-        scenario.model,
-        scenario.workload,
-        comparison.job.layout,
-        comparison.step_time_s,
-        memory,
-        kind,
-        True,
-        comparison.job.assumptions,
-    )
+    measured = (comparison.step_time_s, *_memory(figures))
+    return _run(name, source, scenario, comparison.job.layout, measured, comparison.job.assumptions)
+
+
+def _run(
+    name: str,
+    source: str,
+    scenario: Scenario,
+    layout: Layout,
+    measured: tuple[float, float | None, MemoryKind],
+    assumptions: tuple[str, ...],
+) -> Run:
+    """Make a run that succeeded; `measured`: step time, memory and its kind."""
+    machine, model, workload = scenario.machine, scenario.model, scenario.workload
+    job = (machine, machine.name, scenario.framework, model, workload, layout)
+    return Run(name, source, *job, *measured, True, assumptions)
 
 
 def _memory(figures: dict[str, float]) -> tuple[float | None, MemoryKind]:
@@ -246,21 +247,11 @@ def run_compared(
         machine = own_machine if own_machine and is_own else load_machine(machine_name)
         if model is None or model.name != model_name:
             model = load_model(model_name, run=False)
-        return Run(
-            name,
-            source,
-            machine,
-            machine.name,
-            framework,
-            model,
-            Workload.described(printed["workload"], where="workload"),
-            Layout.described(printed["layout"], where="layout"),
-            step,
-            memory,
-            kind,
-            True,
-            tuple(map(str, printed.get("assumptions", ()))),
-        )
+        workload = Workload.described(printed["workload"], where="workload")
+        layout = Layout.described(printed["layout"], where="layout")
+        scenario = Scenario(model, machine, workload, framework)
+        assumptions = tuple(map(str, printed.get("assumptions", ())))
+        return _run(name, source, scenario, layout, (step, memory, kind), assumptions)
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, PlannerError):
             raise

@@ -1,7 +1,5 @@
 """Layouts of runs: degrees, batches and choices from the cells of a row, or the usual ones."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

@@ -1,7 +1,5 @@
 """Machines of runs: the hardware profile for the cells of a row."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

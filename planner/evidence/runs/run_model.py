@@ -1,7 +1,5 @@
 """Models of runs: an architecture from the cells of a row, or from the catalogue by name."""
 
-from __future__ import annotations
-
 import bisect
 import functools
 import math

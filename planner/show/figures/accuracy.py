@@ -1,7 +1,5 @@
 """Accuracy figures: estimates against measurements."""
 
-from __future__ import annotations
-
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Bar figures: bytes and seconds by part, for strategies, stages, hosts, steps and trainings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 

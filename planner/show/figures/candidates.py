@@ -1,7 +1,5 @@
 """Candidate figures: the best layout per tp and pp, and memory against step time."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Collective figures: time against size by algorithm, and the data before and after."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,19 +1,15 @@
 """Curve figures: answers against the varied quantity, as a curve with intervals or as bars."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 from planner.ask.answer import Answer, Row
-from planner.choose.plots import ScalePoint
+from planner.errors import PlannerError
 from planner.show.answers import column_text, column_title, interval_names
 from planner.show.figures.figure_registry import figure_of
 from planner.show.figures.frame import (
     Drawing,
     capital,
-    check_word,
     draw_curve,
     framed,
     interval_bars,
@@ -22,8 +18,7 @@ from planner.show.figures.frame import (
     named_rows,
     plain,
 )
-from planner.show.figures.palette import GREY, HUES
-from planner.units import counted, format_amount, format_seconds
+from planner.show.figures.palette import HUES
 
 _MOST_BARS = _MOST_MARKS = 12
 """Largest number of bars, and of positions that all get an axis label."""
@@ -48,6 +43,16 @@ def answer_figure(answer: Answer) -> Drawing | None:
     if answer.question in _BARS:
         return _bars(answer, *_BARS[answer.question])
     return None
+
+
+@figure_of("answer")
+def curve(answer: Answer) -> Drawing:
+    """Rows of an answer of `planner.ask` against what it varies, such as nodes, or as bars."""
+    if (drawing := answer_figure(answer)) is None:
+        raise PlannerError(
+            f"no figure shows this answer of {answer.question}; use answer.to_frame()"
+        )
+    return drawing
 
 
 def _curve(answer: Answer, x: str, y: str) -> Drawing | None:
@@ -114,50 +119,3 @@ def _bars(answer: Answer, name: str, value: str) -> Drawing | None:
         figure.update_xaxes(tickformat="+.0%")
     bars = ", ".join(f"{row[name]} {column_text(value, row[value])}" for row in rows[::-1])
     return Drawing(figure, f"{capital(column_title(value))}: {bars}.")
-
-
-_QUANTITIES = {
-    "time": ("step time", format_seconds),
-    "efficiency": ("tokens/s of a node, of the first [%]", "{:.0f} %".format),
-    "node-hours": ("node-hours", format_amount),
-}
-
-
-@figure_of("answers")
-def scaling(points: Sequence[ScalePoint], what: str = "time") -> Drawing:
-    """`time`, `efficiency` or `node-hours` against the number of nodes."""
-    check_word("what", what, _QUANTITIES)
-    fitting = [point for point in points if point.step_time_s is not None]
-    title, form = _QUANTITIES[what]
-    figure = framed(height=350, x="nodes", y=title, legend=False)
-    if not fitting:
-        return Drawing(figure, "Nothing fits on any of these node counts.")
-    first, nodes = fitting[0], [point.nodes for point in fitting]
-    values = [_scale_value(point, first, what) for point in fitting]
-    words = [(counted(p.nodes, "node"), form(v)) for p, v in zip(fitting, values, strict=True)]
-    draw_curve(
-        figure,
-        nodes,
-        values,
-        customdata=[[*pair, p.layout] for pair, p in zip(words, fitting, strict=True)],
-        hovertemplate="%{customdata[0]}: %{customdata[1]}<br>%{customdata[2]}<extra></extra>",
-    )
-    ideal: list[float] = []
-    if what == "time":
-        ideal = [(first.step_time_s or 0.0) * first.nodes / count for count in nodes]
-        log_axis(figure.update_yaxes, log_ticks([*values, *ideal]), form)
-    else:
-        ideal = [100.0] * len(nodes) if what == "efficiency" else []
-        figure.update_yaxes(rangemode="tozero")
-    if ideal:
-        line = {"color": GREY, "dash": "dot"}
-        figure.add_scatter(x=nodes, y=ideal, mode="lines", line=line, hoverinfo="skip")
-    log_axis(figure.update_xaxes, nodes, "{:,}".format)
-    texts = ", ".join(f"{count} {value}" for count, value in words)
-    return Drawing(figure, f"{capital(title)} against nodes: {texts}.")
-
-
-def _scale_value(point: ScalePoint, first: ScalePoint, quantity: str) -> float:
-    if quantity == "time":
-        return point.step_time_s or 0.0
-    return 100 * point.efficiency(first) if quantity == "efficiency" else point.node_hours

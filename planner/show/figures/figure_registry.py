@@ -1,7 +1,5 @@
 """Registry of figures: every figure by name, and how its arguments are taken from a result."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable, Mapping
@@ -12,7 +10,6 @@ from typing import Any, Literal, TypeVar
 from planner.choose.plan import Plan
 from planner.choose.plots import (
     LayoutSpace,
-    ScalePoint,
     layout_space,
     parallel_axes,
     scenario_of,
@@ -134,9 +131,6 @@ _SOURCES = {
         lambda request: simulate_step(*request.job, request.options["experience"]),
         (*_OF_JOB, "experience"),
     ),
-    "points": _Source(
-        lambda request: sorted(map(ScalePoint.of, request.result), key=attrgetter("nodes"))
-    ),
     "scores": _Source(attrgetter("result.scores")),
     "space": _Source(attrgetter("space"), ("model", "machine", "frameworks", "experience")),
     "stages": _Source(
@@ -182,7 +176,7 @@ def _public_signature(draw: Callable[..., Drawing], subject: Subject) -> inspect
     parameters = inspect.signature(draw).parameters
     needs = {need for name in parameters if name in _SOURCES for need in _SOURCES[name].needs}
     needs -= {subject}
-    options = [each for name, each in parameters.items() if name not in _SOURCES]
+    options = [each for name, each in parameters.items() if name not in {*_SOURCES, subject}]
     first = [inspect.Parameter(subject, inspect.Parameter.POSITIONAL_OR_KEYWORD)] if subject else []
     kinds = {"estimate": inspect.Parameter.POSITIONAL_OR_KEYWORD}
     named = [

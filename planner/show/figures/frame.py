@@ -1,7 +1,5 @@
 """Frame: the common base of figures: text alternative, axes, bars and escaping."""
 
-from __future__ import annotations
-
 import html
 import math
 import textwrap

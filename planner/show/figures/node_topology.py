@@ -1,7 +1,5 @@
 """Machine figures: the node's topology from its graph."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

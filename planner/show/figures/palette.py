@@ -4,8 +4,6 @@ Six hues of Okabe and Ito (2008, "Color universal design") that are visible on w
 if a figure shows more than six things, hatches distinguish the second six from the first.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Layout figures: placement of ranks, and traffic of links and interfaces in one step."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Pipeline figures: one step, event by event, without the middle of a long step."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Proposal: one plan as a document of some A4 pages, for a request of compute time."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from html import escape

@@ -1,7 +1,5 @@
 """SVG bars: stacked bars as small SVG pictures, drawn without plotly."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from html import escape
 

@@ -1,7 +1,5 @@
 """Input: time to deliver a batch, and the part of it that prefetch does not hide."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Loader changes: single changes of loader or dataset, and the input time after each."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

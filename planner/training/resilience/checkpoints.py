@@ -1,7 +1,5 @@
 """Checkpoints: their size, the ranks that write them, and the time that steps wait."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass

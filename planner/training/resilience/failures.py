@@ -1,7 +1,5 @@
 """Failures: time lost to interruptions (a Poisson process), and the best checkpoint interval."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Start-up: time of a job before its first step, by part."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 

@@ -7,8 +7,6 @@ torch's `elastic.multiprocessing.start_processes` (2.13) blames the first rank t
 runs one that had lost its peers. It tracks no progress, so a hanging rank never ends a run.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import multiprocessing

@@ -4,8 +4,6 @@ torch's wheels have no MPI backend; mpiexec only numbers the ranks. Before the w
 without progress, every rank prints its line: the one at fault does not wait in a collective.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

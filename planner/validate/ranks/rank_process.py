@@ -1,7 +1,5 @@
 """Rank process: its start and end, its messages to the supervisor, and the folder of a run."""
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import functools

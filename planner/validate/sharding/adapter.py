@@ -1,7 +1,5 @@
 """Adapter: the private or unstable torch calls of validation, each guarded."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import warnings

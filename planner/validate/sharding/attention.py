@@ -5,8 +5,6 @@ what accelerator kernels save. Ring attention is torch's own around this kernel,
 values gathered once in forward and once in backward, as torchtitan does by default.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

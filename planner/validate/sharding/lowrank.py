@@ -1,7 +1,5 @@
 """Low rank: frozen linear layers in 16 or 4 bits, with LoRA or DoRA adapters."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -4,8 +4,6 @@ Parameter counts equal `Model.num_params`. An expert-parallel group exchanges to
 does: one all-to-all of counts, one of tokens, one of results.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 

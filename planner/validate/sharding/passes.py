@@ -5,8 +5,6 @@ head's weights are all-gathered once for all chunks, its gradient is summed over
 after the last one, and the gradient of the residual stream is collected in fp32.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ torch's own (2.13) are not exact: CommDebugMode counts neither bytes nor groups;
 FSDPMemTracker miss the buffers of reduce-scatters, 16 to 23 % of the peak of GPT-2.
 """
 
-from __future__ import annotations
-
 import contextlib
 import weakref
 from collections import Counter

@@ -1,7 +1,5 @@
 """Case: train on every rank, compare with a single process, count bytes, measure times."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import math
@@ -24,7 +22,7 @@ from planner.validate.ranks.rank import Rank, RankError, gather_objects, joined
 from planner.validate.sharding.recorders import CollectiveRecorder, StorageTimeline
 from planner.validate.train.expected import expected_bytes, expected_state_bytes, wire_bytes
 from planner.validate.train.strategies import Spread, spread_of
-from planner.validate.train.tasks import Tensors, fit_task, make_task
+from planner.validate.train.tasks import Tensors, fields_of, fit_task, make_task
 from planner.validate.train.trainer import Trainer
 
 _LOSS_TOLERANCE = 1e-6
@@ -58,7 +56,7 @@ class _Case:
     def __init__(self, rank: Rank, case: dict[str, Any], fault: str) -> None:
         self.rank, self.case, self.fault = rank, case, fault
         self.spread = spread_of(case["strategy"], rank.world)
-        self.task = fit_task(make_task(case["task"], case["sizes"]), self.spread)
+        self.task = fit_task(make_task(**case["task"]), self.spread)
 
     def run(self, references: dict[str, tuple[list[float], Tensors]]) -> dict[str, Any]:
         case = self.case
@@ -71,15 +69,13 @@ class _Case:
         trainer = Trainer(self.task, self.spread, self.rank)
         losses, recorder = self._check_steps(trainer)
         return {
-            "key": case["key"],
-            "task": self.task.name,
-            "sizes": self.task.sizes,
             "strategy": case["strategy"],
+            "task": fields_of(self.task),
             "world": self.rank.world,
             "spread": asdict(self.spread),
             "device": self.rank.device.split(":")[0],
             "torch": str(torch.__version__),
-            "num_params": self.task.num_params,
+            "num_params": self.task.model.num_params,
             **self._compare(trainer, losses, references[key]),
             **self._count_traffic(trainer, recorder),
             "peak_bytes_per_rank": self._peaks(trainer),
@@ -87,7 +83,7 @@ class _Case:
         }
 
     def _say(self, message: str) -> None:
-        self.rank.report(f"{self.task.name} {self.case['strategy']}: {message}")
+        self.rank.report(f"{self.case['strategy']}: {message}")
 
     def _reference(self) -> tuple[list[float], Tensors]:
         """Train in a single process on rank 0. Returns its losses and final parameters."""
@@ -148,15 +144,15 @@ class _Case:
         if error > 1:
             raise RankError(
                 f"rank {rank} of {self.rank.world} disagrees with the single process in "
-                f"{self.task.name} {self.case['strategy']}: parameter {everyone[rank][2]} differs "
-                f"by {error:.3g} times the tolerance of {_PARAMETER_TOLERANCE:g}"
+                f"{self.case['strategy']}: parameter {everyone[rank][2]} differs by {error:.3g} "
+                f"times the tolerance of {_PARAMETER_TOLERANCE:g}"
             )
         mean_losses = _mean_losses([item[0] for item in everyone])
         gaps = [abs(a / b - 1) for a, b in zip(mean_losses, expected_losses, strict=True)]
         if not max(gaps) <= _LOSS_TOLERANCE:
             raise RankError(
-                f"{self.task.name} {self.case['strategy']}: the losses {mean_losses} differ from "
-                f"the single process's {expected_losses} by more than {_LOSS_TOLERANCE:g}"
+                f"{self.case['strategy']}: the losses {mean_losses} differ from the single "
+                f"process's {expected_losses} by more than {_LOSS_TOLERANCE:g}"
             )
         return {
             "equal": True,

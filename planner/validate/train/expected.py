@@ -4,8 +4,6 @@ Bytes follow from what each strategy of torch is defined to send and keep, witho
 sizes are full buffers. Peak and time are those of `planner estimate`. Nothing is fitted to a case.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator
@@ -19,11 +17,11 @@ from planner.describe.catalogue import load_framework, load_machine
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
+from planner.describe.model.model import Model
 from planner.describe.model.weight_blocks import weight_blocks
 from planner.describe.workload import Workload
-from planner.errors import PlannerError
 from planner.validate.train.strategies import SCHEDULES, Spread
-from planner.validate.train.tasks import MlpTask, ModelTask, Task, make_task
+from planner.validate.train.tasks import Task, make_task
 
 PEAK_TOLERANCE = 0.1
 """Relative tolerance of the peak; in shards this small, single temporaries decide it."""
@@ -45,10 +43,6 @@ def _tensors(task: Task, spread: Spread, pp_rank: int) -> Iterator[tuple[int, in
     total, tp = spread.pp * spread.chunks, spread.tp
     per_chunk = task.depth // total
     for chunk in _chunks(spread, pp_rank):
-        if isinstance(task, MlpTask):
-            for rows, columns in task.matrices(per_chunk, tp):
-                yield from ((rows, columns), (rows, 1))
-            continue
         embedding, layer, *_, head = weight_blocks(task.model)
         # all layers of a dense model have the same shapes
         blocks = [embedding] * (chunk == 0) + [layer] * per_chunk + [head] * (chunk == total - 1)
@@ -101,14 +95,11 @@ def expected_bytes(task: Task, spread: Spread, pp_rank: int) -> Traffic:
     stream_bytes = task.batch // spread.dp * math.prod(task.stream) * _ELEMENT
     for chunk in _chunks(spread, pp_rank):
         ends = (chunk == 0, chunk == last)
-        if isinstance(task, MlpTask):
-            _add_mlp_tensor(traffic, task, spread, stream_bytes, ends)
-        else:
-            _add_tensor(traffic, task, spread, stream_bytes, ends)
+        _add_tensor(traffic, task, spread, stream_bytes, ends)
         if spread.pp > 1:
             for name in ("send", "receive"):
                 traffic[name, "pp"] += (2 - sum(ends)) * stream_bytes
-    if spread.tp > 1 and isinstance(task, ModelTask):
+    if spread.tp > 1:
         traffic["all_reduce", "tp"] += _partial_bytes(task, spread)
     return Counter({key: value for key, value in traffic.items() if value})
 
@@ -126,7 +117,7 @@ def _add_data(traffic: Traffic, task: Task, spread: Spread, pp_rank: int) -> Non
 
 
 def _add_tensor(
-    traffic: Traffic, task: ModelTask, spread: Spread, stream_bytes: int, ends: tuple[bool, bool]
+    traffic: Traffic, task: Task, spread: Spread, stream_bytes: int, ends: tuple[bool, bool]
 ) -> None:
     """Add stream and full logits of a transformer's chunk; `ends`: is it the first, the last."""
     if spread.tp == 1:
@@ -141,24 +132,7 @@ def _add_tensor(
         traffic[name, "tp"] += stream_bytes * crossings
 
 
-def _add_mlp_tensor(
-    traffic: Traffic, task: MlpTask, spread: Spread, stream_bytes: int, ends: tuple[bool, bool]
-) -> None:
-    """Add the stream of a perceptron's chunk; the input data needs no gradient."""
-    layers = task.depth // (spread.pp * spread.chunks)
-    if spread.tp == 1:
-        return
-    if layers % 2:
-        raise PlannerError(f"{layers} layers per chunk do not pair up; use an even number")
-    if spread.sequence_parallel:
-        traffic["all_gather", "tp"] += stream_bytes * (layers - 2)
-        traffic["reduce_scatter", "tp"] += stream_bytes * (layers - 2)
-        traffic["all_reduce", "tp"] += stream_bytes * (2 - ends[0])
-    else:
-        traffic["all_reduce", "tp"] += stream_bytes * (layers - ends[0])
-
-
-def _partial_bytes(task: ModelTask, spread: Spread) -> int:
+def _partial_bytes(task: Task, spread: Spread) -> int:
     """Gradients, summed once a step, of weights that see part of the heads or tokens [B]."""
     parts = {"qk_norm", "norm", "position"} if spread.sequence_parallel else {"qk_norm"}
     return _ELEMENT * sum(
@@ -170,12 +144,7 @@ def _partial_bytes(task: ModelTask, spread: Spread) -> int:
 
 
 def estimate_peak(case: dict[str, Any]) -> dict[str, Any]:
-    """Estimate the peak of the fullest rank and its error; or give the reason why not.
-
-    Left out: the device's context and the allocator's reserve, which ranks do not count either.
-    """
-    if case["task"] == "mlp":
-        return {"planned_peak_bytes": None, "peak_why_not": f"{case['task']} is not a transformer"}
+    """Estimate the peak of the fullest rank, without context and reserve, and its error."""
     # the peak does not depend on the machine's rates
     memory = _estimate(case, load_machine("laptop")).memory_bytes
     peak = memory["total"] - sum(memory.get(part, 0.0) for part in _LEFT_OUT)
@@ -184,14 +153,11 @@ def estimate_peak(case: dict[str, Any]) -> dict[str, Any]:
         "planned_peak_bytes": round(peak),
         "peak_error": error,
         "peak_within": abs(error) <= PEAK_TOLERANCE,
-        "peak_why_not": "",
     }
 
 
 def estimate_time(case: dict[str, Any], machine: Machine) -> dict[str, Any]:
-    """Estimate the step time of a finished case; empty for the perceptron."""
-    if case["task"] == "mlp":
-        return {}
+    """Estimate the step time of a finished case."""
     estimate = _estimate(case, machine)
     fields: dict[str, Any] = {
         "planned_step_time_s": estimate.step_time_s,
@@ -203,8 +169,7 @@ def estimate_time(case: dict[str, Any], machine: Machine) -> dict[str, Any]:
 
 
 def _estimate(case: dict[str, Any], machine: Machine) -> Any:
-    task, spread = make_task(case["task"], case["sizes"]), case["spread"]
-    assert isinstance(task, ModelTask)
+    task, spread = make_task(**case["task"]), case["spread"]
     shared_fields = ("dp", "tp", "pp", "sequence_parallel", "zero_stage")
     layout = Layout.described(
         {
@@ -218,21 +183,20 @@ def _estimate(case: dict[str, Any], machine: Machine) -> Any:
     workload = Workload(
         sequence_length=task.sequence, global_batch=task.batch, precision="fp32", dropout=0.0
     )
-    scenario = Scenario(task.model, machine, workload, _framework(case))
+    scenario = Scenario(task.model, machine, workload, _framework(case, task.model))
     return estimate_layouts(scenario, Layouts.stack([layout]))[0]
 
 
-def _framework(case: dict[str, Any]) -> Framework:
+def _framework(case: dict[str, Any], model: Model) -> Framework:
     plain = case["strategy"] in ("single", "ddp", "zero1")
     framework = load_framework("ddp" if plain else "fsdp2")
     # a gate is a separate product; on a CPU, RMS norm is several kernels, layer norm one
-    model = case["sizes"].get("model", {})
-    unfused_norm = case["device"] == "cpu" and model.get("norm") == "rmsnorm"
+    unfused_norm = case["device"] == "cpu" and model.norm == "rmsnorm"
     kernels = framework.kernels.replaced(
         fused_norm=not unfused_norm,
         # the loss is that of a single process, on full logits
         gathers_logits=True,
-        fused_activation=framework.kernels.fused_activation and not model.get("gated_mlp"),
+        fused_activation=framework.kernels.fused_activation and not model.gated_mlp,
     )
     framework = framework.replaced(kernels=kernels.model_dump())
     if plain:

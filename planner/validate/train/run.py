@@ -1,88 +1,33 @@
 """Run: train small shards on real ranks under every strategy, and compare the estimates."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from planner.describe.catalogue import load_machine
 from planner.describe.files import write_atomically
-from planner.errors import PlannerError, shorten, shorten_path
+from planner.describe.model.model import Model
+from planner.errors import PlannerError, shorten
 from planner.validate.ranks.launch import launch
 from planner.validate.ranks.rank import RankError, check_limit, external_rank, num_cores
 from planner.validate.sharding.adapter import require_torch
 from planner.validate.trace.limits import load_transformer
 from planner.validate.train.expected import PEAK_TOLERANCE, estimate_peak, estimate_time
-from planner.validate.train.strategies import OWN_MODEL, STRATEGIES, TASKS, spread_of
-from planner.validate.train.tasks import RULES, fit_task, make_task, reduced, untie_embeddings
-
-
-class ResultsError(PlannerError):
-    """Results that cannot be read back."""
-
-
-class ResultsFile:
-    """Results by case, saved after each case; finished cases are not run again."""
-
-    def __init__(self, path: Path | None, settings: dict[str, Any]) -> None:
-        self.path, self.settings = path, settings
-        self.cases: dict[str, Any] = {}
-        self.extra: dict[str, Any] = {}
-        if path is not None and path.exists():
-            self._load(path)
-        if path is not None:
-            self.save()  # an unwritable path fails before the work, not after it
-
-    def _load(self, path: Path) -> None:
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-            settings, cases = data["settings"], data["cases"]
-        except OSError as error:
-            raise ResultsError(
-                f"cannot read {shorten_path(path)}: {error.strerror}; check the path"
-            ) from None
-        except (ValueError, KeyError, TypeError):
-            raise ResultsError(
-                f"{shorten_path(path)} holds no results of this command; move it or choose "
-                "another path"
-            ) from None
-        if settings != self.settings:
-            raise ResultsError(
-                f"{shorten_path(path)} holds results of other settings "
-                f"({_difference(settings, self.settings)}); move it or choose another path"
-            )
-        self.cases = {case["key"]: case for case in cases}
-
-    def add(self, case: dict[str, Any]) -> None:
-        """Add a finished case, and save."""
-        self.cases[case["key"]] = case
-        self.save()
-
-    def save(self) -> None:
-        """Write all results to the file."""
-        if self.path is not None:
-            text = json.dumps(self.as_dict(), indent=1, allow_nan=False)
-            write_atomically(self.path, text + "\n")
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {"settings": self.settings, **self.extra, "cases": list(self.cases.values())}
-
-
-def _difference(old: Any, new: dict[str, Any]) -> str:
-    if not isinstance(old, dict):
-        return "unreadable"
-    changed = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
-    return ", ".join(f"{n}: {shorten(str(old.get(n)), 40)} in the file" for n in changed[:3])
-
+from planner.validate.train.strategies import STRATEGIES, spread_of
+from planner.validate.train.tasks import (
+    RULES,
+    SMALL_GPT,
+    fields_of,
+    fit_task,
+    make_task,
+    reduced,
+    untie_embeddings,
+)
 
 MAX_WORLD = 64
-_SEQUENCE = 128
-"""Default sequence length of a user's model, in tokens."""
 FAULTS = ("die", "hang", "disagree")
 
 
@@ -91,18 +36,18 @@ class RunOptions:
     """Options of a validation run."""
 
     strategies: tuple[str, ...] = ("all",)
-    tasks: tuple[str, ...] = TASKS
     world: int = 2
     timed_steps: int = 10
     attempts: int = 2
     limit_s: float = 60.0
     output: Path | None = None
-    sizes: dict[str, dict[str, Any]] = field(default_factory=dict)
     model: str = ""
-    """User's model in addition to the tasks: catalogue name, config.json or its folder."""
+    """User's model instead of the small GPT: catalogue name, config.json or its folder."""
     exact: bool = False
+    batch: int = 8
+    sequence: int = 128
     profile: str = ""
-    """Machine name or profile; if stated, transformer cases get a step time estimated for it."""
+    """Machine name or profile; if stated, cases get a step time estimated for it."""
     fault: str = ""
     """For tests: `kind:rank:step`, kind one of FAULTS."""
 
@@ -113,50 +58,57 @@ def run(options: RunOptions) -> dict[str, Any] | None:
     outer = external_rank(options.limit_s)
     world = outer.world if outer else options.world
     _check(options, world)
-    if options.model:
-        options = _with_model(options)
     machine = load_machine(options.profile) if options.profile else None
     cases, skipped = _cases(options, world)
     writes = outer is None or outer.rank == 0
-    results = ResultsFile(options.output if writes else None, _settings(options, world, version))
-    results.extra = {"skipped": skipped, "num_cores": num_cores()}
-    # under a launcher only rank 0 reads the results, and all ranks must run the same cases
-    todo = [case for case in cases if outer is not None or case["key"] not in results.cases]
-    progress = _Progress(len(cases), len(cases) - len(todo), quiet=not writes)
+    results: dict[str, Any] = {
+        "world": world,
+        "profile": options.profile,
+        "torch": version,
+        "num_cores": num_cores(),
+        "skipped": skipped,
+        "cases": [],
+    }
+    output = options.output if writes else None
+    _save(results, output)  # an unwritable path fails before the work, not after it
+    progress = _Progress(len(cases), quiet=not writes)
 
     def finished(case: dict[str, Any]) -> None:
         case |= estimate_peak(case)
         if machine is not None:
             case |= estimate_time(case, machine)
-        results.add(case)
+        results["cases"].append(case)
+        _save(results, output)
         progress.finished(case)
 
-    if todo:
-        launch(
-            "planner.validate.train.case:run_cases",
-            world,
-            {"cases": todo, "fault": options.fault},
-            limit_s=options.limit_s,
-            progress=progress.at,
-            on_result=finished,
-            outer=outer,
+    launch(
+        "planner.validate.train.case:run_cases",
+        world,
+        {"cases": cases, "fault": options.fault},
+        limit_s=options.limit_s,
+        progress=progress.at,
+        on_result=finished,
+        outer=outer,
+    )
+    return results if writes else None
+
+
+def _save(results: dict[str, Any], output: Path | None) -> None:
+    if output is not None:
+        write_atomically(output, json.dumps(results, indent=1, allow_nan=False) + "\n")
+
+
+def _model(options: RunOptions) -> Model:
+    if not options.model:
+        return SMALL_GPT.replaced(
+            num_position_rows=options.sequence, max_sequence_length=options.sequence
         )
-    if writes:
-        results.save()
-    return results.as_dict() if writes else None
-
-
-def _with_model(options: RunOptions) -> RunOptions:
-    model, own_sizes = load_transformer(options.model), options.sizes.get(OWN_MODEL, {})
-    sequence = own_sizes.get("sequence", _SEQUENCE)
-    small_model = untie_embeddings(model)
-    if not options.exact and isinstance(sequence, int):
-        small_model = reduced(model, sequence)
-        message = f"Running a reduced {model.name} ({RULES}); use --exact for the full size"
-        print(message, file=sys.stderr)
-    described = {**own_sizes, "sequence": sequence, "model": small_model.model_dump(mode="json")}
-    sizes = {**options.sizes, OWN_MODEL: described}
-    return replace(options, tasks=(*options.tasks, OWN_MODEL), sizes=sizes)
+    model = load_transformer(options.model)
+    if options.exact:
+        return untie_embeddings(model)
+    message = f"Running a reduced {model.name} ({RULES}); use --exact for the full size"
+    print(message, file=sys.stderr)
+    return reduced(model, options.sequence)
 
 
 def _check(options: RunOptions, world: int) -> None:
@@ -171,11 +123,6 @@ def _check(options: RunOptions, world: int) -> None:
             f"steps = {options.timed_steps} must not be negative, and attempts = "
             f"{options.attempts} must be at least 1"
         )
-    if not isinstance(options.sizes, dict) or not all(
-        name in (*TASKS, OWN_MODEL) and isinstance(fields, dict)
-        for name, fields in options.sizes.items()
-    ):
-        raise RankError('sizes must name sizes by task, such as {"mlp": {"width": 256}}')
     faults = rf"({'|'.join(FAULTS)}):\d{{1,4}}:\d{{1,4}}"
     if options.fault and not re.fullmatch(faults, options.fault):
         raise RankError(
@@ -185,55 +132,32 @@ def _check(options: RunOptions, world: int) -> None:
     for name in options.strategies:
         if name != "all" and name not in STRATEGIES:
             raise RankError(f"unknown strategy {name!r}; use all or {', '.join(STRATEGIES)}")
-    for name in options.tasks:
-        if name not in TASKS:
-            raise RankError(f"unknown task {name!r}; use one of {', '.join(TASKS)}")
 
 
 def _cases(options: RunOptions, world: int) -> tuple[list[dict[str, Any]], list[str]]:
+    task = make_task(_model(options).model_dump(mode="json"), options.batch, options.sequence)
     cases, skipped = [], []
     everything = "all" in options.strategies
-    for task in options.tasks:
-        for strategy in STRATEGIES if everything else options.strategies:
-            try:
-                fit_task(make_task(task, options.sizes.get(task)), spread_of(strategy, world))
-            except PlannerError as error:
-                if not everything:
-                    raise
-                skipped.append(str(error))
-                continue
-            cases.append(
-                {
-                    "key": f"{task}/{strategy}/{world}",
-                    "task": task,
-                    "strategy": strategy,
-                    "sizes": options.sizes.get(task, {}),
-                    "timed_steps": options.timed_steps,
-                    "attempts": options.attempts,
-                }
-            )
+    for strategy in STRATEGIES if everything else options.strategies:
+        try:
+            fit_task(task, spread_of(strategy, world))
+        except PlannerError as error:
+            if not everything:
+                raise
+            skipped.append(str(error))
+            continue
+        timed = {"timed_steps": options.timed_steps, "attempts": options.attempts}
+        cases.append({"strategy": strategy, "task": fields_of(task), **timed})
     if not cases:
         raise RankError(f"no strategy fits world = {world}: {'; '.join(skipped[:3])}")
     return cases, sorted(set(skipped))
 
 
-def _settings(options: RunOptions, world: int, version: str) -> dict[str, Any]:
-    return {
-        "world": world,
-        "timed_steps": options.timed_steps,
-        "sizes": options.sizes,
-        "profile": options.profile,
-        "torch": version,
-    }
-
-
 class _Progress:
     """Lines on standard error, at most one per step of rank 0."""
 
-    def __init__(self, total: int, done: int, *, quiet: bool) -> None:
-        self._total, self._done, self._quiet, self._last = total, done, quiet, ""
-        if done and not quiet:
-            print(f"{done} of {total} cases were finished before", file=sys.stderr)
+    def __init__(self, total: int, *, quiet: bool) -> None:
+        self._total, self._done, self._quiet, self._last = total, 0, quiet, ""
 
     def at(self, rank: int, text: str) -> None:
         """Print the current activity of rank 0."""
@@ -252,17 +176,16 @@ def case_line(case: dict[str, Any]) -> str:
     """Format a case as one line."""
     sent = max(case["sent_bytes_per_rank"])
     text = (
-        f"{case['task']:6}{case['strategy']:12}world {case['world']}  equal to 1 process "
+        f"{case['strategy']:12}world {case['world']}  equal to 1 process "
         f"(loss {case['loss_error']:.0e})  {sent / 1e6:9.3f} MB sent, "
         f"{'as expected' if case['bytes_equal'] else 'NOT AS EXPECTED'}"
     )
-    if case.get("planned_peak_bytes"):
-        peak, error = max(case["peak_bytes_per_rank"]), case["peak_error"]
-        within = "within" if case["peak_within"] else "NOT WITHIN"
-        text += (
-            f"  peak {peak / 1e6:.1f} MB, estimate {100 * error:+.1f} % ({within} "
-            f"{100 * PEAK_TOLERANCE:.0f} %)"
-        )
+    peak, error = max(case["peak_bytes_per_rank"]), case["peak_error"]
+    within = "within" if case["peak_within"] else "NOT WITHIN"
+    text += (
+        f"  peak {peak / 1e6:.1f} MB, estimate {100 * error:+.1f} % ({within} "
+        f"{100 * PEAK_TOLERANCE:.0f} %)"
+    )
     if case["step_time_s"] is not None:
         text += f"  {1e3 * case['step_time_s']:8.1f} ms"
         if case.get("planned_step_time_s"):
@@ -284,7 +207,7 @@ def _differences(case: dict[str, Any]) -> list[str]:
     differences = {
         "bytes sent": case["bytes_equal"],
         "states": case["state_bytes_equal"],
-        "peak": case.get("peak_within", True),
+        "peak": case["peak_within"],
     }
     return [name for name, as_expected in differences.items() if not as_expected]
 
@@ -293,9 +216,7 @@ def _verdict(cases: list[dict[str, Any]]) -> str:
     wrong = [(case, _differences(case)) for case in cases if _differences(case)]
     if not wrong:
         return f"all {len(cases)} cases as expected"
-    named = "; ".join(
-        f"{c['task']} {c['strategy']}: {', '.join(problems)}" for c, problems in wrong
-    )
+    named = "; ".join(f"{c['strategy']}: {', '.join(problems)}" for c, problems in wrong)
     return f"{len(wrong)} of {len(cases)} cases NOT AS EXPECTED ({named})"
 
 

@@ -1,18 +1,10 @@
 """Strategies: the validated strategies, and their degrees at a world size; loads no torch."""
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import dataclass, replace
 
 from planner.describe.layout import Sharding
 from planner.errors import LayoutError
-
-TASKS = ("mlp", "gpt")
-"""Names of the tasks: a multilayer perceptron and a small GPT."""
-
-OWN_MODEL = "model"
-"""Name of the task that trains a user's model."""
 
 _ZERO_STAGES = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}
 _TENSOR = ("tp", "sp")

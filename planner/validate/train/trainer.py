@@ -1,7 +1,5 @@
 """Trainer: spread a task over real ranks with torch's own tools, and train it."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -10,13 +8,10 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor import DTensor, Partial
 from torch.nn.parallel import DistributedDataParallel
 
-from planner.errors import LayoutError
 from planner.validate.ranks.rank import Rank
-from planner.validate.sharding.models import Stage
 from planner.validate.sharding.passes import Pipeline, optimizer_groups
 from planner.validate.sharding.shard import make_mesh, tensor_parallel
 from planner.validate.train.strategies import SCHEDULES, Spread
@@ -66,17 +61,11 @@ class Trainer:
         chunk = self.task.module(range(index * per_chunk, (index + 1) * per_chunk))
         chunk.load_state_dict({name: state[name] for name in chunk.state_dict()})
         chunk.to(self.device)
-        if isinstance(chunk, Stage):
-            rows = self.task.stream[0]
-            chunk.default_rope = chunk.tables(rows, self.device, torch.float32)
+        chunk.default_rope = chunk.tables(self.task.sequence, self.device, torch.float32)
         if spread.tp > 1:
-            mesh, sequence = self._axis("tp"), spread.sequence_parallel
-            if isinstance(chunk, Stage):
-                tensor_parallel(chunk, mesh, sequence, whole_logits=True)
-            else:
-                _split_mlp(chunk, self.task, mesh, sequence)
+            tensor_parallel(chunk, self._axis("tp"), spread.sequence_parallel, whole_logits=True)
         if spread.shards_gradients and spread.dp > 1:
-            for part in (*chunk.layers.values(), chunk):  # type: ignore[operator]
+            for part in (*chunk.layers.values(), chunk):
                 fully_shard(
                     part, mesh=self._axis("dp"), reshard_after_forward=spread.shards_weights
                 )
@@ -160,24 +149,3 @@ class Trainer:
             name: sum((t.to_local() if isinstance(t, DTensor) else t).nbytes for t in tensors)
             for name, tensors in self.resident_tensors().items()
         }
-
-
-def _split_mlp(chunk: nn.Module, task: Task, mesh: DeviceMesh, sequence: bool) -> None:
-    """Split the perceptron as Megatron does. Raises LayoutError if sizes do not divide by tp."""
-    if task.depth % 2 or task.width % mesh.size() or (sequence and task.batch % mesh.size()):
-        raise LayoutError(
-            f"depth {task.depth} must be even, and width {task.width} and batch {task.batch} "
-            f"divide by tp = {mesh.size()}; change one of them"
-        )
-    plan: dict[str, Any] = {}
-    names = list(chunk.layers)  # type: ignore[arg-type]
-    for place, name in enumerate(names):
-        # the stream is unsharded at both ends: the data is, and the loss needs it
-        start = Shard(0) if sequence and place else Replicate()
-        stop = Shard(0) if sequence and place < len(names) - 1 else Replicate()
-        plan[f"layers.{name}.linear"] = (
-            RowwiseParallel(output_layouts=stop)
-            if place % 2
-            else ColwiseParallel(input_layouts=start)
-        )
-    parallelize_module(chunk, mesh, plan)

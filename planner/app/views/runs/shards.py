@@ -15,7 +15,7 @@ import streamlit as st
 
 from planner.app.draw import draw_table, escape
 from planner.units import format_bytes, format_seconds
-from planner.validate.train.strategies import TASKS, strategies_on
+from planner.validate.train.strategies import strategies_on
 
 _WORLDS = (2, 4)
 _LIMIT_S = 60
@@ -66,19 +66,18 @@ def shards() -> None:
 
 
 def _panel(was_running: bool) -> None:
-    columns = st.columns([3, 1, 1, 1, 1], vertical_alignment="bottom")
+    columns = st.columns([4, 1, 1, 1], vertical_alignment="bottom")
     chosen = columns[0].multiselect(
         "Strategies", strategies_on(_WORLDS[0]), default=["ddp", "zero3"], key="shard_strategies"
     )
-    task = columns[1].selectbox("Model", TASKS, key="shard_task")
-    world = columns[2].selectbox("Ranks", _WORLDS, key="shard_world")
+    world = columns[1].selectbox("Ranks", _WORLDS, key="shard_world")
     mine: _Running | None = st.session_state.get("shards")
     busy = any(item.process.poll() is None for item in _slot())
-    if columns[3].button("Run", key="shard_run", type="primary", disabled=busy or not chosen):
-        _start(chosen, task, world)
+    if columns[2].button("Run", key="shard_run", type="primary", disabled=busy or not chosen):
+        _start(chosen, world)
         st.rerun()
     running = mine is not None and mine.process.poll() is None
-    if columns[4].button("Stop", key="shard_stop", disabled=not running) and mine is not None:
+    if columns[3].button("Stop", key="shard_stop", disabled=not running) and mine is not None:
         mine.process.terminate()
         mine.process.wait(timeout=15)
         running = False
@@ -90,9 +89,9 @@ def _panel(was_running: bool) -> None:
         st.info("A validation of another session is running; this page shows when it has ended.")
 
 
-def _start(chosen: list[str], task: str, world: int) -> None:
+def _start(chosen: list[str], world: int) -> None:
     command = [sys.executable, *["-m", "planner.validate", "run", "--json", "--cpu"]]
-    command += ["--world", str(world), "--task", task, "--limit", str(_LIMIT_S)]
+    command += ["--world", str(world), "--limit", str(_LIMIT_S)]
     command += [f"--strategy={strategy}" for strategy in chosen]
     # kept open as long as the validation, then deleted with it
     output = tempfile.TemporaryFile()  # noqa: SIM115
@@ -133,6 +132,6 @@ def _show(mine: _Running, running: bool) -> None:
 
 
 def _share(line: str) -> float:
-    """Return the finished share from a line such as `[2/5] mlp ddp: step 1 of 4`."""
+    """Return the finished share from a line such as `[2/5] ddp: step 1 of 4`."""
     match = re.match(r"\[?(\d+)/(\d+)(\]|$)", line)
     return min((int(match[1]) - 1) / int(match[2]), 1.0) if match and int(match[2]) else 0.0

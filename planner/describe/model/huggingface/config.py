@@ -1,7 +1,5 @@
 """Config: a Hugging Face config.json, read as a Model without transformers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path

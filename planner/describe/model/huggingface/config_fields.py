@@ -1,7 +1,5 @@
 """Config fields: checked access to a config.json, with types and plausible sizes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Readers of shapes: one function per way in which families state them in a config.json."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from planner.describe.model.huggingface.config_fields import Fields, parse_activation, quote

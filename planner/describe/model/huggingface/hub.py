@@ -1,7 +1,5 @@
 """Hugging Face hub: models by name, from config.json only, with `huggingface_hub`'s settings."""
 
-from __future__ import annotations
-
 import functools
 import json
 import re
