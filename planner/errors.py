@@ -5,6 +5,7 @@
     |-- CatalogueError        a catalogue or configuration file that cannot be read
     |-- WriteError            a file that cannot be written
     |-- DescriptionError      a description whose numbers are impossible or implausible
+    |-- UnstatedError         a job that leaves out what an estimate needs
     |-- LayoutError           degrees that do not fit the model, the machine or the framework
     `-- EmitError             a layout that a framework's own files or a job script cannot express
 
@@ -53,6 +54,10 @@ class CatalogueError(PlannerError):
 
 class WriteError(PlannerError):
     """A file that cannot be written; what was there before is unchanged."""
+
+
+class UnstatedError(PlannerError):
+    """A job that leaves out what an estimate needs; the message asks for it by name."""
 
 
 class DescriptionError(PlannerError):

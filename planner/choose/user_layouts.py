@@ -18,7 +18,7 @@ from planner.describe.layout import Layout, with_schedule
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
-from planner.errors import DescriptionError, LayoutError
+from planner.errors import DescriptionError, LayoutError, UnstatedError
 
 Fields = dict[str, Any]
 _SIZES = {"micro_batch", "grad_accumulation"}
@@ -145,7 +145,7 @@ def _check_world(
 def _dp_of_batch(values: Fields, files: Configuration) -> int:
     sizes = [values.get(key) for key in ("global_batch", "micro_batch", "grad_accumulation")]
     if None in sizes:
-        raise LayoutError(f"{files.name} does not state the number of ranks; give the nodes")
+        raise UnstatedError(f"{files.name} does not state the number of ranks; give the nodes")
     batch, micro, passes = (int(size or 0) for size in sizes)
     if micro < 1 or passes < 1 or batch % (micro * passes):
         raise LayoutError(_batch_message(files, batch, micro, passes, None))
@@ -185,7 +185,7 @@ def _with_micro_batches(fields: Fields, values: Fields, files: Configuration) ->
 
 def _micro_batch(files: Configuration, batch: int | None, passes: int | None, dp: int) -> int:
     if batch is None or passes is None:
-        raise LayoutError(f"{files.name} does not state the micro-batch; give it")
+        raise UnstatedError(f"{files.name} does not state the micro-batch; give it")
     micro, rest = divmod(batch, dp * max(passes, 1))
     if rest or micro < 1:
         raise LayoutError(_batch_message(files, batch, None, passes, dp))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, get_args
 
 from planner.choose.verdicts.answer_lines import estimate_lines
+from planner.choose.verdicts.plan_notes import network_notes
 from planner.describe.configurations.readers.huggingface import MODULES
 from planner.describe.workload import LoraTarget
 from planner.emitters.batch_job import CHECKPOINTS, FINISHED, BatchJob, slug
@@ -103,7 +104,7 @@ def _readme(job: BatchJob, recipe: Recipe, slot: Slot, files: Iterable[File]) ->
             "memory of that rank": estimate.memory_bytes,
             "host memory of a node": estimate.host_memory_bytes,
         },
-        notes=[*recipe.notes, *launch.notes],
+        notes=[*recipe.notes, *network_notes(job.scenario, job.nodes), *launch.notes],
         source=launch.source,
         **_queue(job, slot),
     )

@@ -58,7 +58,11 @@ def plan_of(model: str, machine: str, nodes: int, workload: planner.Workload) ->
 
 
 def place_files(
-    name: str | Machine, framework: str = "deepspeed", nodes: int = 2, **options: Any
+    name: str | Machine,
+    framework: str = "deepspeed",
+    nodes: int = 2,
+    model: str = "gpt2",
+    **options: Any,
 ) -> Files:
     """Files of a plain job on a machine."""
     machine = name if isinstance(name, Machine) else load_machine(name)
@@ -69,7 +73,7 @@ def place_files(
     if framework == "accelerate" and ranks == 1:
         zero = 0
     layout = Layout(dp=ranks, zero_stage=zero)
-    return files_of("gpt2", machine, nodes, layout, framework, precision=precision, **options)
+    return files_of(model, machine, nodes, layout, framework, precision=precision, **options)
 
 
 def scripts(files: Files) -> Files:

@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -61,7 +61,7 @@ def _which(name: str) -> str | None:
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 
 
-def _configuration(folder: Path, port: int) -> str:
+def _configuration(folder: Path, port: int, plugins: Mapping[str, str]) -> str:
     lines = [
         "ClusterName=test",
         f"SlurmctldHost={socket.gethostname()}(127.0.0.1)",
@@ -79,6 +79,7 @@ def _configuration(folder: Path, port: int) -> str:
         "ResumeProgram=/bin/true",
         "SuspendProgram=/bin/true",
         "SuspendTime=60",
+        *(f"{option}={plugin}" for option, plugin in plugins.items()),
     ]
     sites = [(site[0], min(site[1], _MOST_NODES), *site[2:]) for site in _SITES]
     for name, nodes, threads, devices, features, *_ in sites:
@@ -95,7 +96,9 @@ def _configuration(folder: Path, port: int) -> str:
 
 
 @contextmanager
-def controller(folder: Path) -> Iterator[dict[str, str]]:
+def controller(
+    folder: Path, plugins: Mapping[str, str] | None = None, **variables: str
+) -> Iterator[dict[str, str]]:
     """The environment in which `sbatch` finds the controller; both daemons end with the block."""
     (folder / "state").mkdir()
     key = folder / "munge.key"
@@ -104,8 +107,8 @@ def controller(folder: Path) -> Iterator[dict[str, str]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    (folder / "slurm.conf").write_text(_configuration(folder, port))
-    environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
+    (folder / "slurm.conf").write_text(_configuration(folder, port, plugins or {}))
+    environment = {**os.environ, **variables, "SLURM_CONF": str(folder / "slurm.conf")}
     munged = _munged(folder)
     try:
         ctld = _start([_which("slurmctld") or "", "-D"], folder / "slurmctld.log", environment)

@@ -115,8 +115,10 @@ def layout_changes(
     changes = []
     for name in names:
         before, after = _setting(old, name), _setting(new.layout, name)
-        # sharding over all replicas follows dp
-        follows = name == "dp_shard" and not (old.dp_shard or new.layout.dp_shard)
+        # sharding over all replicas follows dp; without stages none counts the embedding
+        follows = (name == "dp_shard" and not (old.dp_shard or new.layout.dp_shard)) or (
+            name.endswith("_slots") and new.layout.pp == 1
+        )
         if before != after and not follows:
             label = name.replace("_", " ").replace("zero stage", "ZeRO stage")
             changes.append(f"{label} {before} -> {after}")

@@ -59,6 +59,14 @@ def preference_notes() -> Iterator[str]:
 
 def evidence_notes(scenario: Scenario, nodes: int) -> Iterator[str]:
     """Name the estimated network if the machine has several, and the machine's measured runs."""
+    yield from network_notes(scenario, nodes)
+    if scenario.machine.evidence:
+        runs = f"Measured runs behind estimates for {scenario.machine.name}"
+        yield f"{runs}: {scenario.machine.evidence}"
+
+
+def network_notes(scenario: Scenario, nodes: int) -> Iterator[str]:
+    """Name the network of a job of several nodes, if the machine has several."""
     machine, network = scenario.machine, scenario.machine.network
     if machine.networks and network is not None and nodes > 1:
         alternatives = either(each.name for each in machine.networks)
@@ -68,8 +76,6 @@ def evidence_notes(scenario: Scenario, nodes: int) -> Iterator[str]:
             f"{network.name!r}: {network.topology}{remark}. Its job script sets this up; the "
             f"machine also has {alternatives}."
         )
-    if machine.evidence:
-        yield f"Measured runs behind estimates for {machine.name}: {machine.evidence}"
 
 
 def _strategy(layout: Layout) -> str:

@@ -121,12 +121,12 @@ _JOB = FieldsOf(
     left_out=("model", "frameworks", "tolerance", "workload", "training"),
     defaults={"nodes": "as the layout needs"},
 )
-_WORKLOAD = FieldsOf(
+WORKLOAD_FIELDS = FieldsOf(
     Workload,
     left_out=("tokens", "samples", "epochs"),
     defaults={**OWN_SEQUENCE, "global_batch": "one pass of every replica"},
 )
-_LAYOUT = FieldsOf(
+LAYOUT_FIELDS = FieldsOf(
     Layout,
     left_out=("grad_accumulation",),
     defaults={"dp": "fills --nodes", "schedule": "1f1b, or interleaved with --vpp"},
@@ -139,8 +139,8 @@ class LayoutOptions:
 
     model: ModelName
     fields: Annotated[dict[str, Any], _JOB]
-    layout: Annotated[dict[str, Any], _LAYOUT]
-    workload: Annotated[dict[str, Any], _WORKLOAD]
+    layout: Annotated[dict[str, Any], LAYOUT_FIELDS]
+    workload: Annotated[dict[str, Any], WORKLOAD_FIELDS]
     framework: FrameworkName = None
     files: Files = None
 

@@ -40,6 +40,8 @@ class Configuration(NotebookView):
     """The software's defaults for layout and workload fields that no file states."""
     world: int = 0
     """Ranks that the files start; 0: not stated."""
+    steps: int = 0
+    """Optimizer steps of the run; 0: not stated."""
     replicas: int = 0
     """Sharding groups, each with a full copy of the training states; 0: not stated."""
     group_ranks: int = 0
@@ -66,7 +68,7 @@ class Configuration(NotebookView):
 
 
 _TABLES = ("layout", "workload", "shape", "changes")
-_SINGLE = ("world", "replicas", "group_ranks", "model")
+_SINGLE = ("world", "steps", "replicas", "group_ranks", "model")
 
 
 def joined(parts: Sequence[Configuration]) -> Configuration:

@@ -16,6 +16,7 @@ from planner.describe.configurations.readers import (
     nanotron,
     torchtitan,
 )
+from planner.describe.configurations.stated_job import Reader
 from planner.describe.files import read_text
 from planner.errors import CatalogueError, shorten
 
@@ -52,11 +53,15 @@ def read_configuration_text(text: str, name: str) -> Configuration:
             f"{document.name} has {len(text)} characters; configurations above {MAX_BYTES} are "
             "refused: give the configuration alone"
         )
-    for reader in READERS.values():
-        if reader.recognises(document):
-            return joined([reader.read(document)])
+    if reader := reader_of(document):
+        return joined([reader.read(document)])
     kinds = ", ".join(sorted(reader.kind for reader in READERS.values()))
     raise CatalogueError(
         f"{document.name} is not a supported configuration file. Supported: {kinds}; give one of "
         "these, or set the options instead"
     )
+
+
+def reader_of(document: Document) -> Reader | None:
+    """Find the reader that recognises a file; None if it is no configuration."""
+    return next((reader for reader in READERS.values() if reader.recognises(document)), None)

@@ -7,6 +7,7 @@ import operator
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 _OPERATIONS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
@@ -51,6 +52,7 @@ def evaluate_integer(node: ast.expr) -> int | None:
 
 _OPENERS, _CLOSERS = "({", ")}"
 _HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?")
+_WRITTEN = re.compile(r"(?<!<)>\s*['\"]?([^\s'\";&|<>]+)")
 
 
 def _statements(script: str) -> Iterator[tuple[str, str]]:
@@ -120,16 +122,25 @@ def _bare(text: str, *, comments: bool = False) -> Iterator[tuple[int, str]]:
 
 
 def _without_documents(text: str) -> str:
+    return _parted(text)[0]
+
+
+def _parted(text: str) -> tuple[str, dict[str, str]]:
+    """Split a script into its lines and the texts that they write into files, by file."""
     lines: list[str] = []
-    until = ""
+    texts: dict[str, list[str]] = {}
+    until = target = ""
     for line in text.splitlines():
         if until:
             until = "" if line.strip() == until else until
+            texts.setdefault(target, []).extend([line] if until else [])
             continue
         lines.append(line)
         match = _HEREDOC.search(line) if not line.lstrip().startswith("#") else None
         until = match[1] if match else ""
-    return "\n".join(lines)
+        written = _WRITTEN.search(line)
+        target = written[1] if written else ""
+    return "\n".join(lines), {name: "\n".join(rows) for name, rows in texts.items() if name}
 
 
 _OPTION = re.compile(r"--([A-Za-z][\w.-]*)(?:=(.*))?", re.DOTALL)
@@ -183,6 +194,28 @@ def settings_of(text: str) -> dict[str, Any]:
     return settings
 
 
+@dataclass(frozen=True, slots=True)
+class FollowedScript:
+    """What a script does, without running it."""
+
+    variables: Mapping[str, str]
+    commands: tuple[tuple[str, ...], ...]
+    """Words of every command that runs."""
+    files: Mapping[str, str]
+    """Texts that it writes into files, by name."""
+
+
+def follow_script(text: str) -> FollowedScript:
+    """Follow a shell script: variables, commands, and the texts that it writes into files."""
+    script = _Script()
+    script.follow(text)
+    files = {
+        script.expanded(name): script.filled(body)[:_MOST_TEXT]
+        for name, body in _parted(text)[1].items()
+    }
+    return FollowedScript(script.variables, tuple(script.commands), files)
+
+
 def _named(words: Sequence[str]) -> dict[str, Any]:
     named_values: dict[str, Any] = {}
     name = ""
@@ -206,6 +239,7 @@ class _Script:
     def __init__(self) -> None:
         self.variables: dict[str, str] = {}
         self.words: list[str] = []
+        self.commands: list[tuple[str, ...]] = []
         self.blocks: list[list[bool]] = []
         # per open block: whether the current branch runs, and whether any branch has run
 
@@ -255,23 +289,30 @@ class _Script:
         assigned = [_ASSIGNMENT.fullmatch(word) for word in words]
         for index, match in enumerate(assigned):
             if match is None:
+                command = " ".join(map(self.expanded, words[index:])).split()
+                self.commands.append(tuple(command))
                 if words[index] not in _IGNORED_COMMANDS:
-                    for word in words[index:]:
-                        self.words += self._expanded(word).split()
+                    self.words += command
                 return
             before = f"{self.variables.get(match[1], '')} " if match[2] else ""
             value = match[3]
             inner = value[1:-1] if value.startswith("(") else ""
-            parts = [self._expanded(part) for part in _cut(inner)] if inner else []
-            text = before + (" ".join(parts) if inner else self._expanded(value))
+            parts = [self.expanded(part) for part in _cut(inner)] if inner else []
+            text = before + (" ".join(parts) if inner else self.expanded(value))
             self.variables[match[1]] = text[:_MOST_TEXT].strip()
 
-    def _expanded(self, word: str) -> str:
+    def expanded(self, word: str) -> str:
+        """Fill in the variables of a word, and remove its quotes."""
         parts = re.split(r"('[^']*')", word)
         expanded = [p[1:-1] if p.startswith("'") else self._substituted(p) for p in parts]
         return "".join(expanded).replace("\\\n", " ").replace("\\", "")[:_MOST_TEXT]
 
-    def _substituted(self, text: str, depth: int = 0) -> str:
+    def _substituted(self, text: str) -> str:
+        return self.filled(text.replace('"', ""))[:_MOST_TEXT]
+
+    def filled(self, text: str, depth: int = 0) -> str:
+        """Fill in variables and integer arithmetic; unknown ones stay as they are."""
+
         def value(match: re.Match[str]) -> str:
             if match["sum"] is not None:
                 names = re.sub(r"\$\{?(\w+)\}?", r"\1", match["sum"])
@@ -280,16 +321,16 @@ class _Script:
             name = match["braced"] or match["plain"]
             stored = self.variables.get(name)
             if stored is None and match["default"] is not None and depth < 3:
-                return self._substituted(match["default"], depth + 1)
+                return self.filled(match["default"], depth + 1)
             return match[0] if stored is None else stored
 
-        return _EXPANSION.sub(value, text.replace('"', ""))[:_MOST_TEXT]
+        return _EXPANSION.sub(value, text)
 
     def _holds(self, words: Sequence[str]) -> bool | None:
         """Evaluate a shell test; None if the script alone does not decide it."""
         tested = [word for word in words if word not in ("[", "]", "[[", "]]", "test")]
         # variables that were never assigned are empty
-        inner = [_EXPANSION.sub("", self._expanded(word)) for word in tested]
+        inner = [_EXPANSION.sub("", self.expanded(word)) for word in tested]
         if len(inner) == 2 and inner[0] in ("-z", "-n"):
             return (inner[1] == "") == (inner[0] == "-z")
         if len(inner) != 3 or inner[1] not in _TESTS:

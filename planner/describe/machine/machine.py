@@ -68,6 +68,10 @@ class Launch(Description):
     """Folder of the node-local disk."""
     notes: tuple[str, ...] = ()
     """Warnings of the site."""
+    script_words: tuple[str, ...] = ()
+    """Words that only job scripts of this machine have: hosts, file systems, modules, accounts."""
+    warns: dict[str, str] = Field(default_factory=dict)
+    """Words of a job script that the site warns of, with the reason and the remedy."""
     source: str = Field(min_length=2)
     """Where the launch was read."""
 

@@ -54,6 +54,8 @@ def _batch(job: StatedJob, flags: Table) -> None:
     job.layout(micro_batch=flags.number("micro-batch-size"))
     job.workload(global_batch=flags.number("global-batch-size"))
     job.workload(sequence_length=flags.number("seq-length"))
+    samples, tokens = flags.number("train-samples"), flags.real("train-tokens")
+    job.workload(samples=samples, tokens=None if samples else tokens)
     if "global-batch-size" not in flags and "step-batch-size-schedule" not in flags:
         job.layout(grad_accumulation=1)
     per_node = flags.number("nproc-per-node", "num-gpus")

@@ -1,0 +1,1 @@
+torchrun --nproc_per_node=1 --nnodes=8 --node_rank=$OMPI_COMM_WORLD_RANK --master_addr=$H train.py config.py --batch_size=12 --block_size=1024 --gradient_accumulation_steps=40 --n_layer=12 --n_head=12 --n_embd=768 --max_iters=600000 --dtype=bfloat16
