@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 
 from planner.choose.plan import estimate_dict
 from planner.choose.planning import estimate_job, job_of_layout, plan_with_candidates
-from planner.choose.preferences import preferences
 from planner.choose.user_layouts import complete_layout
 from planner.choose.verdicts.answer_lines import AnswerLine, estimate_lines, fit_word
-from planner.choose.verdicts.fixes import cheapest_fit, layout_changes, shortage_summary
+from planner.choose.verdicts.fixes import cheapest_change, layout_changes, shortage_summary
 from planner.cost.estimate import Estimate
 from planner.cost.scenario.experience import Experience
 from planner.describe.catalogue import load_model
@@ -99,10 +98,9 @@ def check_job(
         if not estimate.fits:
             parts = plan_with_candidates(spec.replaced(exact=True), top=1)[1]
             searched = {each.scenario.framework.name: each for each in parts}
-            risk = preferences().risk
-            better = cheapest_fit(job.layout, estimate.framework, searched, risk=risk)
-            changes = layout_changes(job.layout, estimate.framework, better) if better else ()
-            change = ", ".join(changes) or "take more nodes (`planner ask nodes`)"
+            better = cheapest_change(estimate, searched)
+            change = better and layout_changes(job.layout, estimate.framework, better)
+            change = change or "take more nodes (`planner ask nodes`)"
             short = shortage_summary(estimate, part)
             findings.insert(0, _finding("memory", short=short, change=change))
         planned = planned_steps(job.workload) if job.workload.all_tokens else 0
