@@ -96,11 +96,8 @@ def _joined(values: Sequence[Any]) -> Any:
 
 def _spread(values: Any, index: Int) -> Any:
     first_value = values.ravel()[:1]
-    return (
-        first_value.reshape(())
-        if np.size(values) and np.all(values == first_value)
-        else values.take(index, 0)
-    )
+    is_constant = values.size and (values == first_value).all()
+    return first_value.reshape(()) if is_constant else values.take(index, 0)
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -126,6 +123,11 @@ def map_in_batches(work: Callable[[_Rows], _Result], rows: _Rows, count: int) ->
     with ThreadPoolExecutor(_NUM_THREADS) as threads:
         results = list(threads.map(work, pieces))
     return type(results[0]).joined(results)
+
+
+def broadcast_to(values: Any, shape: tuple[int, ...]) -> Any:
+    """Broadcast values to a shape; arrays of that shape are returned as they are."""
+    return values if getattr(values, "shape", None) == shape else np.broadcast_to(values, shape)
 
 
 def where_any(condition: Mask, compute: Callable[[], Float]) -> Float:

@@ -8,7 +8,7 @@ from typing import Literal, Self, get_args
 
 import numpy as np
 
-from planner.cost.arrays import Arrays, Float, map_in_batches
+from planner.cost.arrays import Arrays, Float, broadcast_to, map_in_batches
 from planner.cost.memory.footprint import Footprints, check_figures, footprints_of
 from planner.cost.memory.phases import MOMENTS
 from planner.cost.operators.blocks import blocks_of
@@ -250,7 +250,7 @@ def _timed(stages: Stages, footprints: Footprints) -> Estimates:
     parts = _as_measured(scenario, footprints.layouts, parts)
     estimates = Estimates(
         **{field.name: getattr(footprints, field.name) for field in fields(footprints)},
-        time_parts_s={name: np.broadcast_to(values, shape) for name, values in parts.items()},
+        time_parts_s={name: broadcast_to(values, shape) for name, values in parts.items()},
         tokens_per_step=workload.tokens_per_step,
         model_flop=_model_flop(scenario, footprints.layouts),
         peak_flop_per_s=machine.peak(workload.base_precision),
@@ -263,7 +263,7 @@ def _timed(stages: Stages, footprints: Footprints) -> Estimates:
 def _model_flop(scenario: Scenario, layouts: Layouts) -> Float:
     workload, shape = scenario.workload, np.shape(layouts.dp)
     flop = model_flop(blocks_of(scenario), workload, kept_share(workload, layouts))
-    return np.broadcast_to(flop, shape)
+    return broadcast_to(flop, shape)
 
 
 def _as_measured(

@@ -97,7 +97,7 @@ def _needs_recompute(memory: Footprints, fits: Mask) -> Mask:
 
 
 def _fewest_layers(scenario: Scenario, goals: _Goals) -> Layouts:
-    """Bisect the recomputed layers of a chunk: the first `layers`, then `every` n-th."""
+    """Find the fewest recomputed layers of a chunk: the first `layers`, then `every` n-th."""
     names = [name for name in ("layers", "every") if name in scenario.framework.recompute_by]
     if not names or not len(goals.layouts):
         return goals.layouts.take(np.zeros(0, dtype=np.int64))
@@ -119,14 +119,28 @@ def _fewest_layers(scenario: Scenario, goals: _Goals) -> Layouts:
     fitting, failing = np.where(is_every, 1, deepest), np.where(is_every, deepest + 1, 0)
     while np.any(is_open := np.abs(fitting - failing) > 1):
         rows = np.flatnonzero(is_open)
-        middle = (fitting[rows] + failing[rows]) // 2
-        trial = partly(rows, middle)
-        fits = trial.met_by(scenario, footprints(scenario, trial.layouts))
-        fitting[rows] = np.where(fits, middle, fitting[rows])
-        failing[rows] = np.where(fits, failing[rows], middle)
+        between = _between(fitting[rows], failing[rows])
+        trial = partly(np.tile(rows, len(between)), between.ravel())
+        fits = trial.met_by(scenario, footprints(scenario, trial.layouts)).reshape(between.shape)
+        # the numbers go from fitting to failing: keep the last that fits and the first that fails
+        count = np.where(fits.all(0), len(fits), fits.argmin(0))
+        bounds = np.concatenate([[fitting[rows]], between, [failing[rows]]])
+        fitting[rows], failing[rows] = (
+            np.take_along_axis(bounds, each[None], 0)[0] for each in (count, count + 1)
+        )
     rows = np.flatnonzero(np.where(is_every, fitting > 1, fitting < deepest))
     found = partly(rows, fitting[rows]).layouts
     return found.take(np.flatnonzero(legal_refined(scenario, found)))
+
+
+_TRIALS = 3
+"""Numbers of layers tried at once: two rounds of bisection in one, about as fast as one."""
+
+
+def _between(fitting: Int, failing: Int) -> Int:
+    """Numbers that divide the ranges evenly, none of them failing. Shape (_TRIALS, layouts)."""
+    parts, width = np.arange(1, _TRIALS + 1)[:, None], failing - fitting
+    return np.asarray(fitting + np.sign(width) * (np.abs(width) * parts // (_TRIALS + 1)))
 
 
 def _fewest_modules(scenario: Scenario, goals: _Goals) -> Layouts:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.cost.arrays import Arrays, Float, Int, Mask, map_in_batches
+from planner.cost.arrays import Arrays, Float, Int, Mask, broadcast_to, map_in_batches
 from planner.cost.memory.host_memory import disk_bytes, host_memory
 from planner.cost.memory.peak import Peak, device_memory
 from planner.cost.scenario import Scenario
@@ -104,10 +104,9 @@ def footprints_of(stages: Stages) -> Footprints:
         worst_stage=worst,
         peak_moment=moment,
         host_parts_bytes={
-            name: np.broadcast_to(part, shape)
-            for name, part in host_memory(first, on_device).items()
+            name: broadcast_to(part, shape) for name, part in host_memory(first, on_device).items()
         },
-        disk_bytes=np.broadcast_to(disk_bytes(first), shape),
+        disk_bytes=broadcast_to(disk_bytes(first), shape),
         device_limit_bytes=scenario.machine.device.memory_bytes.value,
         host_limit_bytes=node.host_memory_bytes.value,
         disk_limit_bytes=node.local_disk.capacity_bytes.value if node.local_disk else 0.0,
@@ -142,7 +141,7 @@ def _worst_stage(stages: Stages) -> tuple[dict[str, Float], Int, Int]:
     peak = Peak.of(stages)
     worst = np.argmax(peak.total, axis=-1)
     places = (*np.indices(worst.shape, sparse=True), worst)
-    stage = np.broadcast_to(stages.stage, peak.total.shape)
+    stage = broadcast_to(stages.stage, peak.total.shape)
     return peak.parts(*places), stage[places], peak.moment[places]
 
 

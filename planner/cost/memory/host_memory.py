@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.cost.arrays import Arrays, Float
+from planner.cost.arrays import Arrays, Float, broadcast_to
 from planner.cost.memory.activations import stage_activations
 from planner.cost.memory.weights import resident
 from planner.cost.parts import HOST_PARTS
@@ -61,7 +61,7 @@ def host_memory_phases(
 
 def _spread(parts: Mapping[str, Float | float], shape: tuple[int, ...]) -> dict[str, Float]:
     """Broadcast the parts in the order of HOST_PARTS; missing parts are 0."""
-    return {name: np.broadcast_to(parts.get(name, 0.0), shape) for name in HOST_PARTS}
+    return {name: broadcast_to(parts.get(name, 0.0), shape) for name in HOST_PARTS}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.cost.arrays import Float, Int, distinct
+from planner.cost.arrays import Float, Int, broadcast_to, distinct
 from planner.cost.schedules.bubble import chunks_in_flight, chunks_waiting
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.partial_recompute import chunk_block_counts, recompute_columns
@@ -95,12 +95,12 @@ def passes_in_flight(stages: Stages) -> InFlight:
     columns = (*counted, *recompute_columns(layouts), *layouts.split_settings, stages.stage)
     first_rows, index = distinct(*columns, merged)
     pairs = layouts.of_each(first_rows, index.size)
-    stage = np.broadcast_to(stages.stage, stages.shape).ravel()[first_rows]
+    stage = broadcast_to(stages.stage, stages.shape).ravel()[first_rows]
     counts = chunk_block_counts(stages.blocks, pairs, stage, stages.scenario.framework)
     kinds = zip(stages.blocks, counts, strict=True)
     layers = np.sum([count for block, count in kinds if block.kind == "layer"], axis=0)
     passes = chunks_in_flight(pairs, stage, layers)
-    extra = np.broadcast_to(merged, stages.shape).ravel()[first_rows]
+    extra = broadcast_to(merged, stages.shape).ravel()[first_rows]
     largest = np.arange(len(passes))[:, None] == np.argmax(layers, axis=0)
     passes = passes + extra * largest * (passes < pairs.num_microbatches)
     return InFlight(pairs, stage, counts, layers, passes, index)

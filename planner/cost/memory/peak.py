@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from planner.cost.arrays import Float, Int
+from planner.cost.arrays import Float, Int, broadcast_to
 from planner.cost.memory.phases import MOMENTS, LiveTensors, PeakInputs
 from planner.cost.parts import DEVICE_PARTS, order_parts
 from planner.cost.shards.layouts import Layouts
@@ -66,17 +66,17 @@ class Peak:
         stages, moment = self.inputs.stages, np.asarray(self.moment[places])
 
         def at_places(values: Float) -> Float:
-            return np.broadcast_to(values, self.moment.shape)[places]
+            return broadcast_to(values, self.moment.shape)[places]
 
         part_bytes = {"optimizer_states": at_places(self.inputs.resident.optimizer_states)}
         part_bytes |= {name: np.zeros(moment.shape) for name in self.live_tensors[0]}
-        flat = [np.broadcast_to(place, moment.shape).ravel() for place in places]
+        flat = [broadcast_to(place, moment.shape).ravel() for place in places]
         for number, parts in enumerate(self.live_tensors):
             rows = np.flatnonzero(moment == number)
             row_places = tuple(place[rows] for place in flat)
             for name, values in parts.items() if len(rows) else ():
                 if values.ndim or values:
-                    all_values = np.broadcast_to(values, self.moment.shape)
+                    all_values = broadcast_to(values, self.moment.shape)
                     part_bytes[name].reshape(-1)[rows] = all_values[row_places]
         allocated, context = np.asarray(sum(part_bytes.values())), at_places(self.context)
         before_update = part_bytes["optimizer_states"] + at_places(self.before_update)

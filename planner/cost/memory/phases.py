@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from planner.cost.arrays import Arrays, Float
+from planner.cost.arrays import Arrays, Float, broadcast_to
 from planner.cost.memory.activations import Activations, stage_activations
 from planner.cost.memory.deferred_weight_gradients import DeferredGradients, deferred_gradients
 from planner.cost.memory.gradients import Reduction, Unreduced, unreduced
@@ -292,4 +292,4 @@ def resident_bytes(stages: Stages) -> Float:
     inputs = PeakInputs.of(stages)
     alive = _backward(inputs)
     resident_total = alive.weights + alive.gradients + inputs.resident.optimizer_states
-    return np.broadcast_to(resident_total, stages.shape)
+    return broadcast_to(resident_total, stages.shape)

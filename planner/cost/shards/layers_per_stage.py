@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planner.cost.arrays import Float, Int, Mask
+from planner.cost.arrays import Float, Int, Mask, broadcast_to
 from planner.cost.shards.layouts import Layouts
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import STAGE_FIELDS, Layout
@@ -70,8 +70,8 @@ def chunk_counts(
     most = int(np.max(layouts.vpp, initial=1))
     number = np.arange(most).reshape(-1, *[1] * np.ndim(stage))
     shape = (most, *np.shape(stage))
-    pp = np.broadcast_to(layouts.pp * layouts.vpp, shape)
-    exists = np.broadcast_to(number < layouts.vpp, shape)
+    pp = broadcast_to(layouts.pp * layouts.vpp, shape)
+    exists = broadcast_to(number < layouts.vpp, shape)
     chunk = np.where(exists, layouts.chunk(stage, number), 0)
     counts = [np.zeros(shape) for _ in blocks]
     for number_of_split, split in enumerate(splits):

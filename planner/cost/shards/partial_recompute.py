@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planner.cost.arrays import Float, Int, distinct
+from planner.cost.arrays import Float, Int, broadcast_to, distinct
 from planner.cost.shards.layers_per_stage import chunk_counts, split_columns
 from planner.cost.shards.layouts import Layouts
 from planner.describe.framework.framework import Framework
@@ -94,7 +94,7 @@ def distinct_stage_layouts(
     first, index = distinct(*split_columns(layouts), *repeated, np.asarray(column))
     return (
         layouts.of_each(first, index.size),
-        np.broadcast_to(column, index.shape).ravel()[first],
+        broadcast_to(column, index.shape).ravel()[first],
         index,
     )
 
@@ -131,7 +131,7 @@ def block_counts_around(
     number = np.arange(len(counts[0]))[:, None]
     exists = number < each.vpp
     place = each.chunk(stages, number)[exists] + 1
-    rows = np.broadcast_to(row, exists.shape)[exists]
+    rows = broadcast_to(row, exists.shape)[exists]
     _, group = distinct(row, *np.concatenate(counts).astype(np.int64))
     latest = np.zeros(len(row), dtype=np.int64)
     np.maximum.at(latest, group, stages)

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planner.cost.arrays import Arrays, Float, Int, Mask, distinct
+from planner.cost.arrays import Arrays, Float, Int, Mask, broadcast_to, distinct
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.scenario import Scenario
 from planner.cost.shards.candidate_stages import candidate_stages
@@ -141,7 +141,7 @@ class Stages:
         )
 
     def _chosen(self, values: Any, places: tuple[Any, ...]) -> Any:
-        broadcast = values if values.shape == self.shape else np.broadcast_to(values, self.shape)
+        broadcast = values if values.shape == self.shape else broadcast_to(values, self.shape)
         return broadcast[places]
 
     @functools.cached_property

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from planner.cost.arrays import Arrays, Float, Int, Mask
+from planner.cost.arrays import Arrays, Float, Int, Mask, broadcast_to
 from planner.cost.network.groups import Groups
 from planner.cost.parts import TIME_PARTS, order_parts
 from planner.cost.schedules.bubble import bubble_s
@@ -34,7 +34,7 @@ def time_parts(stages: Stages) -> dict[str, Float]:
     work, index = stages.by_work
     slowest_stage, pipeline = _slowest_stage(work)
     slowest_stage = slowest_stage if index is None else slowest_stage.spread(index)
-    slowest = stages.at(np.broadcast_to(slowest_stage.index, np.shape(layouts.dp))[..., None])
+    slowest = stages.at(broadcast_to(slowest_stage.index, np.shape(layouts.dp))[..., None])
     sent = slowest.of_states(_sent)
     exposed = _exposed(slowest, sent, slowest_stage.overlap_window)
     waits = _waits(exposed, layouts, framework)
@@ -79,7 +79,7 @@ def stage_overheads(stages: Stages, passes: list[Pass]) -> StageOverheads:
     overheads = StageOverheads(
         window.transfer, exposed, sent.traffic, sent.optimizer_s, sent.offload_s
     )
-    return overheads.map(lambda values: np.broadcast_to(values, stages.shape))
+    return overheads.map(lambda values: broadcast_to(values, stages.shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,10 +173,8 @@ class _PassTimes(Arrays):
 
     def stretched(self, ahead: Float, back: Float, shape: tuple[int, ...]) -> Passes:
         """Multiply forward by `ahead` and backward by `back`, for waits in the passes."""
-        forward = np.broadcast_to(ahead * self.forward_s, shape)
-        return Passes(
-            back * self.backward_s + forward, forward, np.broadcast_to(self.weight_s, shape)
-        )
+        forward = broadcast_to(ahead * self.forward_s, shape)
+        return Passes(back * self.backward_s + forward, forward, broadcast_to(self.weight_s, shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,8 +277,8 @@ def _bubble_with_waits(
         return idle_s
     if index is None:
         return np.where(slowed, _bubble_s(layouts, pipeline, waits), idle_s)
-    rows, idle = np.flatnonzero(slowed), np.array(np.broadcast_to(idle_s, slowed.shape))
-    ahead, back = (np.broadcast_to(wait, slowed.shape)[rows] for wait in waits)
+    rows, idle = np.flatnonzero(slowed), np.array(broadcast_to(idle_s, slowed.shape))
+    ahead, back = (broadcast_to(wait, slowed.shape)[rows] for wait in waits)
     idle[rows] = _bubble_s(layouts.take(rows), pipeline.take(index[rows]), (ahead, back))
     return idle
 
@@ -293,7 +291,7 @@ def _bubble_s(layouts: Layouts, pipeline: _PipelineTimes, waits: tuple[Float, Fl
     back = 1 + waits[1] / np.maximum(pipeline.slowest.backward_s, tiny)
     both = (np.asarray(ahead)[..., None], np.asarray(back)[..., None])
     slowed = PipelinePasses(
-        np.broadcast_to(pipeline.stage, shape),
+        broadcast_to(pipeline.stage, shape),
         pipeline.each.stretched(*both, shape),
         pipeline.before.stretched(*both, shape),
         pipeline.after.stretched(*both, shape),

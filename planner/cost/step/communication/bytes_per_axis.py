@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.cost.arrays import Float, Int
+from planner.cost.arrays import Float, Int, broadcast_to
 from planner.cost.network.groups import AXES, Groups, geometry
 from planner.cost.network.topology import group_view
 from planner.cost.scenario import Scenario
@@ -46,7 +46,7 @@ def step_traffic(scenario: Scenario, layout: Layout) -> dict[str, AxisTraffic]:
     """
     stages = Stages.candidates(scenario, Layouts.of(layout))
     kinds_sent = {**_activations(stages), **_parameters(stages), "pipeline": _transfers(stages)}
-    sent = {kind: np.broadcast_to(figure, stages.shape) for kind, figure in kinds_sent.items()}
+    sent = {kind: broadcast_to(figure, stages.shape) for kind, figure in kinds_sent.items()}
     places = geometry(Layouts.of(layout).with_default_etp(scenario.framework))
     traffic = {}
     for axis, group in AXES.items():
