@@ -86,6 +86,35 @@ def test_a_mended_script_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert (code, "ranks start" in said) == (0, False)
 
 
+def test_one_device_of_a_node_is_one_rank(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "job.sh"
+    script.write_text(
+        "#!/bin/bash\n#SBATCH -p zen3_0512_a100x2 --qos=zen3_0512_a100x2 -N 1 --gres=gpu:1 -t 60\n"
+        "python train.py --model_name_or_path gpt2 --per_device_train_batch_size 4 --bf16\n",
+        encoding="utf-8",
+    )
+    code, said = _check(capsys, script, "--steps", "100", "--seq-length", "1024", "--json")
+    answer = json.loads(said)
+    assert (code, answer["findings"], answer["estimate"]["layout"]["dp"]) == (0, [], 1)
+
+
+def test_a_script_of_lsf(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "job.lsf"
+    script.write_text(
+        "#!/bin/bash\n#BSUB -nnodes 2\n#BSUB -W 1:00\n#BSUB -q batch\n#BSUB -P abc\n"
+        "jsrun --nrs=2 --tasks_per_rs=6 --gpu_per_rs=6 python pretrain_gpt.py --num-layers 24 "
+        "--hidden-size 1024 --num-attention-heads 16 --seq-length 1024 --micro-batch-size 1 "
+        "--global-batch-size 24 --fp16 --train-iters 100\n",
+        encoding="utf-8",
+    )
+    code, said = _check(capsys, script, "--model", "gpt2-medium")
+    assert code == 0
+    assert "gpt2-medium on 2 nodes of summit, queue batch" in said
+    assert "12 replicas" in said
+
+
 @pytest.mark.parametrize(
     ("text", "asks"),
     [

@@ -125,5 +125,6 @@ def lacking(script: BatchScript, machine: Machine) -> list[str]:
     queues = queues_of(script, machine, script.nodes)
     own_lines = (line for queue in queues[:1] for line in queue_lines(machine, queue))
     lines = dict.fromkeys([*launch.directives, *own_lines])
-    fields = {*script.requested, *(["devices"] if script.devices else [])}
+    has_devices = script.devices or "--gpus" in script.text  # as an option of srun
+    fields = {*script.requested, *(["devices"] if has_devices else [])}
     return [line for line in lines if not fields >= directives(script.scheduler, [line]).keys()]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.plan import estimate_dict
 from planner.choose.planning import estimate_job, job_of_layout, plan_with_candidates
 from planner.choose.user_layouts import complete_layout
@@ -19,7 +20,8 @@ from planner.describe.configurations.batch_script import BatchScript
 from planner.describe.configurations.batch_site import lacking, on_stated_network, queues_of
 from planner.describe.configurations.configuration import Configuration
 from planner.describe.files import read_toml
-from planner.describe.machine import Machine
+from planner.describe.layout import Layout
+from planner.describe.machine import Machine, Queue
 from planner.describe.machine.variants import take_devices
 from planner.errors import LayoutError
 from planner.training.job_slot import START_S, planned_steps, walltime_text
@@ -80,41 +82,47 @@ def check_job(
     framework = overrides.get("framework") or files.framework or files.usual_framework
     place, model = on_stated_network(script, machine, framework), load_model(model_name)
     nodes, devices = script.nodes or 1, place.node.num_devices
-    ranks = script.ranks_per_node or files.world // nodes or devices
+    ranks = script.ranks_per_node or files.world // nodes or script.devices or devices
     findings = [*_ranks(script, files, place, ranks), *_queue(script, place)]
     findings += [*_site(script, place), *_variables(script, machine, place, framework)]
     part = take_devices(place, ranks) if ranks < devices else place
-    files, estimate, time = replace(files, world=0), None, ""
-    notes: tuple[str, ...] = ()
+    queues = queues_of(script, place, nodes)
+    where = f"{model.name} on {counted(nodes, 'node')} of {place.name}"
+    where += f", queue {queues[0].name}" if queues else ""
+    files, estimate = replace(files, world=0), None
     try:
         job = complete_layout(model, part, files, nodes=nodes, tuned=True, **overrides)
         spec = job_of_layout(model, part, job.layout, job.workload, job.framework, Experience())
-        estimate, notes = estimate_job(spec, job.layout), job.notes
+        estimate = estimate_job(spec, job.layout)
     except LayoutError as refusal:
+        lines = [AnswerLine("Will not run", where)]
         findings.insert(0, _finding("refused", rule=refusal))
     else:
-        if job.layout.tp > part.wired_devices and devices > 1:
-            findings.append(_finding("tensor", tp=job.layout.tp, devices=part.wired_devices))
-        if not estimate.fits:
-            parts = plan_with_candidates(spec.replaced(exact=True), top=1)[1]
-            searched = {each.scenario.framework.name: each for each in parts}
-            better = cheapest_change(estimate, searched)
-            change = better and layout_changes(job.layout, estimate.framework, better)
-            change = change or "take more nodes (`planner ask nodes`)"
-            short = shortage_summary(estimate, part)
-            findings.insert(0, _finding("memory", short=short, change=change))
         planned = planned_steps(job.workload) if job.workload.all_tokens else 0
-        time, late = _time(script, estimate, steps or files.steps or planned)
-        findings += late
-    queue = next((f", queue {each.name}" for each in queues_of(script, place, nodes)), "")
-    where = f"{model.name} on {counted(nodes, 'node')} of {place.name}{queue}"
-    lines = [AnswerLine(fit_word(estimate) if estimate else "Will not run", where)]
-    lines += estimate_lines(estimate, part.device.memory_bytes.value) if estimate else ()
-    lines.append(AnswerLine("Time", time))
+        time, late = _time(script, estimate, steps or files.steps or planned, queues)
+        findings = [*_layout(spec, job.layout, estimate), *findings, *late]
+        lines = [AnswerLine(fit_word(estimate), where)]
+        lines += estimate_lines(estimate, part.device.memory_bytes.value)
+        lines.append(AnswerLine("Time", time))
     lines += [AnswerLine("Check", each.sentence) for each in findings]
     lines.append(AnswerLine("Fix", "; ".join(filter(None, (each.fix for each in findings)))))
+    notes = job.notes if estimate else ()
     lines += [AnswerLine("Assumed", note) for note in notes if note.startswith(_ASSUMED)]
     return JobCheck(tuple(line for line in lines if line.text), tuple(findings), estimate)
+
+
+def _layout(spec: JobSpec, layout: Layout, estimate: Estimate) -> Iterator[Finding]:
+    """Compare the layout with the memory and the links of the devices."""
+    machine = spec.machine
+    if not estimate.fits:
+        parts = plan_with_candidates(spec.replaced(exact=True), top=1)[1]
+        candidates = {each.scenario.framework.name: each for each in parts}
+        better = cheapest_change(estimate, candidates)
+        change = better and layout_changes(layout, estimate.framework, better)
+        change = change or "take more nodes (`planner ask nodes`)"
+        yield _finding("memory", short=shortage_summary(estimate, machine), change=change)
+    if layout.tp > machine.wired_devices and machine.node.num_devices > 1:
+        yield _finding("tensor", tp=layout.tp, devices=machine.wired_devices)
 
 
 def _ranks(
@@ -125,8 +133,8 @@ def _ranks(
     allocated = min(script.devices or devices, devices)
     if ranks > allocated:
         yield _finding("ranks", ranks=ranks, devices=allocated)
-    elif ranks < devices:
-        yield _finding("idle", ranks=ranks, devices=devices)
+    elif ranks < allocated:
+        yield _finding("idle", ranks=ranks, devices=allocated)
     if (started := script.starts.get("nodes", nodes)) != nodes:
         yield _finding("nodes", started=started, nodes=nodes)
     if script.starts_alone and nodes > 1:
@@ -182,7 +190,9 @@ def _variables(
         yield _finding("stray", name=name, framework=framework, note=network.note)
 
 
-def _time(script: BatchScript, estimate: Estimate, steps: int) -> tuple[str, list[Finding]]:
+def _time(
+    script: BatchScript, estimate: Estimate, steps: int, queues: list[Queue]
+) -> tuple[str, list[Finding]]:
     """State how many steps the wall time holds, at the slow end of a step."""
     wall, slow = script.walltime_s, estimate.interval_step_time_s[1]
     needed = steps * slow + START_S
@@ -198,6 +208,8 @@ def _time(script: BatchScript, estimate: Estimate, steps: int) -> tuple[str, lis
         jobs = counted(-(-steps // completed), "job")
         return f"{text}; {limit}: {jobs} in a row, from checkpoints", []
     values = {"wall": walltime_text(wall), "completed": completed, "steps": steps}
-    longer = walltime_text(-(-needed // 600) * 600)
-    late = [_finding("time", needed=longer, **values)] if needed > wall else []
+    longest = max((queue.max_hours * 3600 for queue in queues), default=needed)
+    longer = -(-needed // 600) * 600
+    fix = f"ask for {walltime_text(longer)}" if longer <= longest else "go on from checkpoints"
+    late = [_finding("time", change=fix, **values)] if needed > wall else []
     return f"{text}; {limit}", late
