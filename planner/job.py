@@ -13,6 +13,7 @@ import tomlkit
 from planner.ask import QUESTIONS
 from planner.ask.answer import Answer
 from planner.choose.jobs.job_spec import JobSpec
+from planner.choose.jobs.probe import Probe, choose_probe
 from planner.choose.plan import Plan
 from planner.choose.planning import TOP, estimate_job, plan_job, scenario_for, train_job
 from planner.choose.simulation.step_simulation import Simulation, simulate_scenario
@@ -114,6 +115,12 @@ class Job(JobSpec):
         job = self if answer.advice is None else answer.advice.applied(self)
         descriptions = {"model": job.model, "machine": job.machine, "framework": framework}
         return emit(answer, rank, **{**descriptions, **settings})
+
+    def probe(self, rank: int | None = None, *, answer: Plan | None = None) -> Probe:
+        """Choose small runs that narrow the interval of the recommended or `rank`-th layout."""
+        answer = answer or self.plan()
+        job = self if answer.advice is None else answer.advice.applied(self)
+        return choose_probe(job, answer.ranked_at(rank))
 
     @property
     def ask(self) -> JobQuestions:

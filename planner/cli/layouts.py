@@ -332,6 +332,10 @@ def emit_command(
         bool,
         typer.Option("--benchmark", help="Also a script that times collectives on these nodes."),
     ] = False,
+    probe: Annotated[
+        bool,
+        typer.Option("--probe", help="Instead small runs of ten minutes that narrow its interval."),
+    ] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder; default: named after the job.")
     ] = None,
@@ -354,15 +358,23 @@ def emit_command(
     if instead := headline(answer):
         print(instead, file=sys.stderr)
     account = value_of("account") or "" if account is None else account
-    choices = {"steps": steps, "queue": queue, "account": account, "benchmark": benchmark}
-    files = _files(job, answer, rank, choices)
+    if probe:
+        from planner.emitters.probe_files import probe_files
+
+        runs = job.probe(rank, answer=answer)
+        print("\n".join(runs.lines()), file=sys.stderr)
+        files = probe_files(runs, queue=queue, account=account)
+    else:
+        choices = {"steps": steps, "queue": queue, "account": account, "benchmark": benchmark}
+        files = _files(job, answer, rank, choices)
     if dry_run:
         print("\n".join(f"==> {name} <==\n{text}" for name, text in files.items()))
         return FITS
     from planner.emitters.batch_job import slug
     from planner.emitters.folder import write_folder
 
-    folder = output or Path(f"{slug(job.model.name, _LONGEST)}-{slug(job.machine.name)}")
+    name = f"{slug(job.model.name, _LONGEST)}-{slug(job.machine.name)}"
+    folder = output or Path(f"{name}-probe" if probe else name)
     write_folder(files, folder, force=force)
     print(f"{folder}: {', '.join(files)}")
     return FITS

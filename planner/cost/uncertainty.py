@@ -43,6 +43,8 @@ def traits_of(
     degrees = (layouts.tp, layouts.pp, layouts.ep, layouts.micro_batch, replicas)
     recomputes = 2.0 * layouts.recomputes_layers
     inside = layouts.world <= machine.node.num_devices
+    prior = priors().step_time
+    rate, links = machine.device.sustained_fraction, machine.node.fabric.efficiency
     network = machine.network.efficiency.kind if machine.network else "assumed"
     return Traits(
         shares=by_cause / np.where(total > 0, total, 1.0),
@@ -50,10 +52,10 @@ def traits_of(
             np.stack([column(model.num_params), column(scenario.workload.sequence_length)], axis=-1)
         ),
         shape=np.stack([*(np.log2(degree) for degree in degrees), recomputes], axis=-1),
-        assumed_rate=column(_assumed(machine.device.sustained_fraction.kind)),
+        assumed_rate=column(_doubt(rate.kind, rate.error / prior.assumed_rate)),
         assumed_links=np.where(
-            inside, _assumed(machine.node.fabric.efficiency.kind), _assumed(network)
-        ).astype(float),
+            inside, _doubt(links.kind, links.error / prior.assumed_links), _doubt(network, 0.0)
+        ),
         experts=column(model.experts is not None),
         guessed=column(guessed),
         machine=np.full(n, machine.name),
@@ -62,9 +64,9 @@ def traits_of(
     )
 
 
-def _assumed(kind: Kind) -> bool:
-    """True if a figure is neither measured nor calibrated."""
-    return kind not in ("calibrated", "measured")
+def _doubt(kind: Kind, error: float) -> float:
+    """Error of a fitted figure, 0 if it was measured without a fit, or 1 if nobody measured it."""
+    return error if kind in ("calibrated", "measured") else 1.0
 
 
 def step_outlook(

@@ -71,6 +71,8 @@ class Quantity(Description):
     """datasheet, measured, calibrated or assumed."""
     source: str = Field(min_length=2)
     """Where the number was read, or how it was obtained."""
+    error: float = Field(ge=0, default=0.0)
+    """Mean relative error of the fit that gave the number; widens intervals."""
 
 
 class Fraction(Quantity):

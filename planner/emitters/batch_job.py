@@ -1,7 +1,7 @@
 """Batch job: one estimated layout, and everything that its files are written from."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.cost.estimate import Estimate
 from planner.cost.scenario import Scenario
@@ -47,6 +47,8 @@ class BatchJob:
     """Account that pays; empty: the user sets it."""
     benchmark: bool = False
     """Whether to add a script that times collectives on these nodes."""
+    saves: bool = True
+    """Whether the run saves checkpoints before its end."""
 
     @property
     def model(self) -> Model:
@@ -156,4 +158,5 @@ class BatchJob:
     @property
     def slot(self) -> Slot:
         """Queue, wall time and number of jobs of the run."""
-        return slot_of(self.run)
+        slot = slot_of(self.run)
+        return slot if self.saves else replace(slot, save_every=self.steps + 1)

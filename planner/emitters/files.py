@@ -71,8 +71,14 @@ def _layout(job: BatchJob) -> File:
         "workload": job.workload.model_dump(mode="json"),
         "framework": job.framework.name,
     }
+    model = job.model
     if job.model_is_catalogued:
-        data["model"] = job.model.name
+        data["model"] = model.name
+    elif not job.saves and model.traced is None:
+        # the smaller model of a probe is in no catalogue and no file
+        texts = {"source", "note", "reported_how"}
+        shapes = model.model_dump(mode="json", exclude_defaults=True, exclude=texts)
+        data["model"] = {**shapes, "name": job.name}
     text = json.dumps(data, indent=1, allow_nan=False) + "\n"
     return File("layout.json", "the layout, for `planner compare`", text)
 

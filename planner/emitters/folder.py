@@ -62,9 +62,11 @@ def _replace(files: Mapping[str, str], folder: Path) -> None:
     try:
         for name, text in files.items():
             draft = drafts / name
+            draft.parent.mkdir(parents=True, exist_ok=True)
             draft.write_text(text, encoding="utf-8", newline="\n")
             draft.chmod(_mode(name))
         for name in files:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             os.replace(drafts / name, folder / name)
     finally:
         shutil.rmtree(drafts, ignore_errors=True)

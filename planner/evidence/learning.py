@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,6 +23,7 @@ from planner.cost.scenario.experience import (
 from planner.cost.scenario.prior import Traits, priors
 from planner.cost.shards.layouts import Layouts
 from planner.cost.uncertainty import memory_outlook, step_outlook, traits_of
+from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.errors import CatalogueError
@@ -71,7 +74,7 @@ class Learned(Tabular[LearnedTable]):
 def learn_from(
     *files: str | Path, machine: Machine | None = None, model: Model | None = None
 ) -> Learned:
-    """Learn from CSVs, logs (LOG=JOB.json) and `planner compare`; CatalogueError without runs."""
+    """Learn from CSVs, logs (LOG=JOB.json), comparisons, probes; CatalogueError without runs."""
     runs: list[Run | RefusedRun] = []
     for file in files:
         file_runs = read_measured(file, machine, model)
@@ -144,6 +147,8 @@ class Change:
     """90 % interval relative to the corrected estimate."""
     by_cause: dict[TimeCause, float]
     """Factor of each cause of step time that this job has [1]; empty for memory."""
+    suspect: str = ""
+    """The assumption behind the cause that deviates most; empty if all causes deviate alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,12 +171,33 @@ def change_by_experience(scenario: Scenario, estimate: Estimate) -> EstimateChan
         by_cause = zip(get_args(TimeCause), after.by_cause[0].tolist(), strict=True)
         factors = {cause: factor for cause, factor in by_cause if cause in present}
         corrected = step_outlook(scenario, layouts, estimate.step_time_parts_s)
-        factor = float(after.expected[0])
-        step = Change(factor, before.around(), corrected.around(), factors)
+        factor, suspect = float(after.expected[0]), _suspect(scenario, estimate.layout, factors)
+        step = Change(factor, before.around(), corrected.around(), factors, suspect)
     if scenario.experience.memory is not None:
         before, after = (memory_outlook(each, layouts) for each in (uncorrected, scenario))
         memory = Change(float(after.expected[0]), before.around(), after.around(), {})
     return EstimateChange(step, memory)
+
+
+_NOTABLE, _ALIKE = 0.03, 0.002
+"""Deviation from which a cause is suspected, and by which it must exceed the next one's."""
+_ASSUMPTIONS = {"compute": "device.sustained_fraction", "traffic": "network.efficiency"}
+"""The figure of a machine that decides a cause."""
+
+
+def _suspect(scenario: Scenario, layout: Layout, factors: Mapping[TimeCause, float]) -> str:
+    """Name the assumption behind the cause that deviates most, with its kind and machine."""
+    deviations = {cause: abs(math.log(factor)) for cause, factor in factors.items()}
+    worst = max(deviations, key=lambda cause: deviations[cause])
+    second = max((value for cause, value in deviations.items() if cause != worst), default=0.0)
+    if deviations[worst] < max(_NOTABLE, second + _ALIKE):
+        return ""
+    machine = scenario.machine
+    is_inside = machine.network is None or layout.world <= machine.node.num_devices
+    name = "node.fabric.efficiency" if worst == "traffic" and is_inside else _ASSUMPTIONS.get(worst)
+    if name is None:
+        return f"{worst} times of {scenario.framework.name}"
+    return f"{name} of {machine.name} ({operator.attrgetter(name)(machine).kind})"
 
 
 def most_informative(candidates: Sequence[tuple[Scenario, Estimate]]) -> Estimate | None:
@@ -183,4 +209,5 @@ def most_informative(candidates: Sequence[tuple[Scenario, Estimate]]) -> Estimat
         for scenario, estimate in candidates
     ]
     measured = candidates[0][0].experience.step_time
-    return candidates[most_informative_run(priors().step_time, Traits.joined(traits), measured)][1]
+    before = None if measured is None else measured.traits
+    return candidates[most_informative_run(priors().step_time, Traits.joined(traits), before)][1]

@@ -62,7 +62,9 @@ def lessons(
         lines.append(f"{runs}: {_change('this job takes', taught.step_time)}.")
         causes = taught.step_time.by_cause.items()
         factors = (f"{_CAUSES[cause]} {factor:.2f} x" for cause, factor in causes)
-        lines.append(f"By cause: {', '.join(factors)}.")
+        suspect = taught.step_time.suspect
+        check = f"; check first: {suspect}" if suspect else ""
+        lines.append(f"By cause: {', '.join(factors)}{check}.")
     if taught.memory is not None:
         runs = counted(learned.num_weighed, "measured peak") + " of memory"
         lines.append(f"{runs}: {_change('this job needs', taught.memory)}.")
@@ -126,7 +128,8 @@ def _change_dict(change: Change | None) -> dict[str, Any] | None:
         return None
     before, after = list(change.before), list(change.after)
     intervals = {"interval_before": before, "interval_after": after}
-    return {"factor": change.factor, "by_cause": change.by_cause, **intervals}
+    causes = {"by_cause": change.by_cause, "suspect": change.suspect}
+    return {"factor": change.factor, **causes, **intervals}
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ _DESCRIPTIONS: dict[str, type[Machine] | type[Model] | type[Framework]] = {
 }
 _NEGLIGIBLE = 1e-4
 """Facts with a smaller elasticity are not listed."""
-_QUANTITY = {"value", "kind", "source"}
+_QUANTITY = ("value", "kind", "source")
 _ENDS = (0, "low"), (1, "high")
 _CURVES = ("fraction", "seconds")
 _SOURCE_OF_LIST = {"wires": "device_bytes_per_s"}
@@ -82,8 +82,8 @@ def facts_of(fields: Any, path: tuple[str | int, ...] = ()) -> Iterator[Fact]:
     if not isinstance(fields, dict):
         yield from _fact(path, fields, _NO_SOURCE, "")
         return
-    if set(fields) == _QUANTITY:
-        yield from _fact(path, **fields)
+    if set(_QUANTITY) <= set(fields):
+        yield from _fact(path, **{name: fields[name] for name in _QUANTITY})
         return
     for name, value in fields.items():
         inner = (*path, name)

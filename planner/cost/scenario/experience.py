@@ -81,22 +81,51 @@ def outlook(prior: Prior, measured: MeasuredRuns | None, runs: Traits) -> Outloo
     return Outlook(expected, by_cause, *limits, spread)
 
 
-def most_informative_run(prior: Prior, runs: Traits, measured: MeasuredRuns | None = None) -> int:
+def most_informative_run(prior: Prior, runs: Traits, measured: Traits | None = None) -> int:
     """Index of the run whose measurement would reduce the others' variance most [1].
+
+    Counted: `variance_removed`. Left out: odd runs. Cohn 1996, Neural Networks 9;
+    intervals.md#intervals.
+    """
+    removed = variance_removed(prior, runs, measured)
+    np.fill_diagonal(removed, 0.0)
+    return int(np.argmax(removed.sum(axis=0)))
+
+
+def variance_removed(prior: Prior, runs: Traits, measured: Traits | None = None) -> Float:
+    """Variance (n, n) of each run's error that measuring each run would remove [1].
 
     Counted: the covariance of the runs, given those already measured. Left out: odd runs. Cohn
     1996, Neural Networks 9; intervals.md#intervals.
     """
     shared = prior.covariance(runs, runs)
     if measured is not None and len(measured):
-        conditioning = prior.covariance(measured.traits, measured.traits)
-        conditioning = conditioning + np.diag(prior.variance_alone(measured.traits))
-        across = prior.covariance(runs, measured.traits)
+        conditioning = prior.covariance(measured, measured)
+        conditioning = conditioning + np.diag(prior.variance_alone(measured))
+        across = prior.covariance(runs, measured)
         shared = shared - across @ np.linalg.solve(conditioning, across.T)
-    variance = np.diag(shared) + prior.variance_alone(runs)
-    squares = shared**2
-    np.fill_diagonal(squares, 0.0)
-    return int(np.argmax(squares.sum(axis=0) / variance))
+    return np.asarray(shared**2 / (np.diag(shared) + prior.variance_alone(runs)))
+
+
+_SIMULATIONS = 100
+
+
+def expected_spread(prior: Prior, job: Traits, runs: Traits) -> float:
+    """Spread of log(measured / estimated) of a job that runs still to be measured will leave [1].
+
+    Counted: the mean over results drawn from the prior, each learned from as real ones are; odd
+    sites, sites that scatter, odd runs. Left out: what is already known of the site.
+    intervals.md#intervals.
+    """
+    rng, shared = np.random.default_rng(0), _shared(prior, runs)
+    weights = [float(np.mean(prior.site_share(runs, site))) for site in SITES]
+    spreads = []
+    for place in rng.choice(len(SITES), _SIMULATIONS, p=weights):
+        odd = prior.odd**2 * (rng.random(len(runs)) < prior.odd_runs)
+        covariance = _covariance(prior, runs, SITES[place], shared) + np.diag(odd)
+        results = rng.multivariate_normal(np.zeros(len(runs)), covariance)
+        spreads.append(float(outlook(prior, MeasuredRuns(runs, results), job).spread[0]))
+    return float(np.mean(spreads))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +166,7 @@ def likelihoods(prior: Prior, measured: MeasuredRuns) -> Likelihoods:
     each = prior.odd_runs
     n = len(measured)
     sound, odd_run = np.empty(len(SITES)), np.empty((len(SITES), n))
-    shared = _shared(prior, measured)
+    shared = _shared(prior, measured.traits)
     for place, site in enumerate(SITES):
         weight = float(np.mean(prior.site_share(measured.traits, site)))
         inverse, fitted, likelihood = _conditioned(prior, measured, site, shared)
@@ -148,18 +177,23 @@ def likelihoods(prior: Prior, measured: MeasuredRuns) -> Likelihoods:
     return Likelihoods(sound, odd_run)
 
 
-def _shared(prior: Prior, measured: MeasuredRuns) -> tuple[Float, Float]:
-    """Covariance of measured runs of a sound site, and of an odd one."""
-    sound = prior.covariance(measured.traits, measured.traits)
-    return sound, sound + prior.covariance_of_odd(measured.traits, measured.traits)
+def _shared(prior: Prior, runs: Traits) -> tuple[Float, Float]:
+    """Covariance of runs of a sound site, and of an odd one."""
+    sound = prior.covariance(runs, runs)
+    return sound, sound + prior.covariance_of_odd(runs, runs)
+
+
+def _covariance(prior: Prior, runs: Traits, site: Site, shared: tuple[Float, Float]) -> Float:
+    """Covariance of the measurements of runs under one hypothesis of the site."""
+    repeats = prior.covariance_alone(runs, runs, scatters=site.scatters)
+    return np.asarray(shared[site.odd] + repeats + REPEAT**2 * np.eye(len(runs)))
 
 
 def _conditioned(
     prior: Prior, measured: MeasuredRuns, site: Site, shared: tuple[Float, Float]
 ) -> tuple[Float, Float, float]:
     """Inverse covariance, its product with the log ratios, and the log likelihood."""
-    repeats = prior.covariance_alone(measured.traits, measured.traits, scatters=site.scatters)
-    covariance = shared[site.odd] + repeats + REPEAT**2 * np.eye(len(measured))
+    covariance = _covariance(prior, measured.traits, site, shared)
     inverse = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
     fitted = inverse @ measured.log_ratios
     likelihood = -(measured.log_ratios @ fitted + np.linalg.slogdet(covariance)[1]) / 2
@@ -180,7 +214,10 @@ def predict_log_ratio(prior: Prior, measured: MeasuredRuns, runs: Traits) -> tup
     effects = prior.effects(runs, measured.traits)
     by_cause = np.zeros((len(runs), runs.shares.shape[1] + 1))
     mean, square = np.zeros(len(runs)), np.zeros(len(runs))
-    shared, sound = _shared(prior, measured), prior.covariance_of_whole(runs, measured.traits)
+    shared, sound = (
+        _shared(prior, measured.traits),
+        prior.covariance_of_whole(runs, measured.traits),
+    )
     odd = prior.covariance_of_odd(runs, measured.traits)
     for place, site in enumerate(SITES):
         inverse, fitted, _ = _conditioned(prior, measured, site, shared)

@@ -27,9 +27,9 @@ class Traits(Arrays):
     shape: Float
     """(n, 6) log2 of tp, pp, ep, micro-batch, dp * cp; then 2 with full recompute, else 0."""
     assumed_rate: Float
-    """(n,) 1 if the device's sustained rate was not measured."""
+    """(n,) 1 if the device's sustained rate was not measured; if fitted, its error over that."""
     assumed_links: Float
-    """(n,) 1 if the rate of the network (in one node: of its fabric) was not measured."""
+    """(n,) The same for the rate of the network (in one node: of its fabric)."""
     experts: Float
     """(n,) 1 if the model has experts."""
     guessed: Float
@@ -160,8 +160,8 @@ class Prior(Description):
         return np.asarray(
             self.common**2
             + (self.offload * offload) ** 2
-            + (self.compute**2 + self.assumed_rate**2 * a.assumed_rate) * compute**2
-            + (self.traffic**2 + self.assumed_links**2 * a.assumed_links) * traffic**2
+            + (self.compute**2 + self.assumed_rate**2 * a.assumed_rate**2) * compute**2
+            + (self.traffic**2 + self.assumed_links**2 * a.assumed_links**2) * traffic**2
             + (self.host * host) ** 2
             + self.model**2
             + self.layout**2

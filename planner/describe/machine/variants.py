@@ -129,7 +129,7 @@ def _check_field(table: Any, name: str, key: str) -> None:
 
 def _replace(table: dict[str, Any], last: str, key: str, text: str) -> None:
     old, origin = table[last], {"kind": "assumed", "source": "set by the user"}
-    if old is None or (isinstance(old, dict) and set(old) == {"value", *origin}):
+    if old is None or (isinstance(old, dict) and set(old) >= {"value", *origin}):
         table[last] = {"value": parse_quantity(text), **origin}
     elif isinstance(old, dict):
         raise DescriptionError(

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from planner.choose.jobs.probe import STEPS, Probe
 from planner.emitters.batch_job import CHECKPOINTS, FINISHED, BatchJob
 from planner.emitters.recipe import File, Recipe
 from planner.emitters.scripts.systems import BREAK, SYSTEMS, BatchSystem, values_of
@@ -63,6 +64,22 @@ def benchmark_files(job: BatchJob, slot: Slot) -> list[File]:
     return [File("collectives.sh", meaning, script.text("collectives.sh")), *script.wrapper()]
 
 
+def probe_scripts(job: BatchJob, recipe: Recipe, slot: Slot, probe: Probe) -> list[File]:
+    """Write `job.sh`, which makes several runs in one job, each in its folder, and `submit.sh`."""
+    system = SYSTEMS[job.machine.scheduler.kind]
+    if system.resources:
+        raise EmitError(
+            f"{job.where}: no probe is written for Kubernetes; emit its runs one by one"
+        )
+    script = _Script(job, recipe, slot, system)
+    text = script.text("probe.sh", probe=probe, steps=STEPS, links=list(recipe.needed), job=job)
+    files = [File("job.sh", "the job script", text)]
+    if system.submission is not None:
+        text = _submit_script(job, recipe, slot, system)
+        files.append(File("submit.sh", "submits `job.sh` from this folder", text))
+    return files
+
+
 class _Script:
     """The values that fill in a job script."""
 
@@ -74,9 +91,9 @@ class _Script:
         self.per_device = self.wrapped or recipe.launcher in ("ezpz", "horovod")
         self.tasks = job.ranks_per_node if self.per_device else 1
 
-    def text(self, template: str = "job.sh") -> str:
+    def text(self, template: str = "job.sh", **values: Any) -> str:
         """Fill in the script."""
-        return render(template, **self._values())
+        return render(template, **self._values(), **values)
 
     def wrapper(self) -> list[File]:
         """Write `rank.sh`, if processes start through it."""

@@ -19,9 +19,9 @@ from planner.describe.workload import Workload
 from planner.errors import CatalogueError, DescriptionError, shorten
 from planner.evidence.logs.steps import RunLog
 
-_FIELDS: dict[str, tuple[type, str]] = {
+_FIELDS: dict[str, tuple[Any, str]] = {
     "layout": (dict, 'an object, such as {"dp": 4}'),
-    "model": (str, 'a name, such as "llama-3-8b"'),
+    "model": ((str, dict), 'a name, such as "llama-3-8b", or a description'),
     "workload": (dict, 'an object, such as {"sequence_length": 4096}'),
     "framework": (str, 'a name, such as "fsdp2"'),
 }
@@ -155,9 +155,11 @@ def _read_fields(layout: str | Path | Mapping[str, Any] | None) -> dict[str, Any
     return {"layout": {}, **fields}
 
 
-def _model(model: str | Model | None, log: RunLog, assumed: list[str]) -> Model:
+def _model(model: str | Mapping[str, Any] | Model | None, log: RunLog, assumed: list[str]) -> Model:
     if isinstance(model, Model):
         return model
+    if isinstance(model, Mapping):
+        return Model.described(dict(model), where="model")
     if model:
         return load_model(str(model), run=False)
     count = log.fact("num_params")

@@ -8,6 +8,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,7 +118,7 @@ def _read_row(
 def read_measured(
     file: str | Path, own_machine: Machine | None = None, model: Model | None = None
 ) -> list[Run | RefusedRun]:
-    """Read a file of runs: a CSV, a log as LOG or LOG=JOB.json, or a printed comparison.
+    """Read a file of runs: a CSV, a log as LOG or LOG=JOB.json, a comparison, a probe's folder.
 
     `own_machine` and `model` are those of the job: logs ran on it, and files may name both.
     Raises PlannerError if the file holds no run.
@@ -127,6 +128,8 @@ def read_measured(
     if log and not Path(text).expanduser().exists():
         return [_of_log(log, job, own_machine, model)]
     path = Path(text).expanduser()
+    if jobs := sorted(path.glob("*/layout.json")):
+        return [_of_probe(job, own_machine) for job in jobs]
     head = "" if path.is_dir() else _head(path)
     if is_table_of_runs(head.split("\n", 1)[0]):
         return read_runs(path, own_machine)
@@ -164,6 +167,16 @@ def _json(path: Path) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
+def _of_probe(job: Path, own_machine: Machine | None) -> Run | RefusedRun:
+    """Read one run of a probe's folder; a refused one if it did not come to its steps."""
+    log, name = job.with_name("run.log"), f"{job.parent.name}/run.log"
+    try:
+        run = _of_log(str(log), str(job), own_machine, None)
+    except PlannerError as error:
+        return RefusedRun(name, str(log), str(error))
+    return replace(run, row_id=name)
+
+
 def _of_log(
     log: str, job: str | None, own_machine: Machine | None, model: Model | None
 ) -> Run | RefusedRun:
@@ -177,13 +190,13 @@ def _of_log(
             "--json`"
         )
     # compare_log reports what is wrong with the job's file
-    model_name = _json(Path(job).expanduser()).get("model") if job else None
+    states_model = job and "model" in _json(Path(job).expanduser())
     try:
         result = compare_log(
             log,
             own_machine,
             job,
-            model=model_name if model_name and isinstance(model_name, str) else model,
+            model=None if states_model else model,
         )
     except LogError:
         raise  # its message names the file, and stating a job would not help

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from planner.cost.network.collective_table import OPERATIONS as ESTIMATED
 from planner.cost.network.collective_table import bus_factor
 from planner.errors import CatalogueError
-from planner.validate.measure.quiet import Watch
+from planner.validate.measure.quiet import Repeated, Watch, repeat
 from planner.validate.ranks.launch import Progress, launch
 from planner.validate.ranks.rank import Rank, RankError, external_rank, gather_objects, joined
 
@@ -166,22 +166,27 @@ def _isolated_s(name: str, rank: Rank, size_bytes: int) -> list[float]:
     return slowest(rounds)
 
 
-def _in_step_s(name: str, rank: Rank, size_bytes: int) -> list[float]:
-    """Times of one operation between matrix products, which make ranks arrive unevenly [s]."""
+def _in_step(name: str, rank: Rank, size_bytes: int) -> Repeated:
+    """Time of one operation between matrix products, of the rank that arrives last [s]."""
     call = _call(name, _Buffers(rank, size_bytes))
     a = torch.ones(512, 512, device=rank.device)
     call()
-    measured = []
-    for _ in range(2 * _ROUNDS):
-        rank.seconds(lambda: (a @ a, a @ a))
-        measured.append(rank.seconds(call))
-    return slowest(measured)
+
+    def rounds() -> list[float]:
+        measured = []
+        for _ in range(2 * _ROUNDS):
+            rank.seconds(lambda: (a @ a, a @ a))
+            measured.append(rank.seconds(call))
+        # a rank that arrives early waits for what others do before the operation
+        return [min(column) for column in zip(*gather_objects(measured), strict=True)]
+
+    return repeat(rounds)
 
 
 def time_operations(
-    rank: Rank, operations: Sequence[str], sizes: Sequence[int]
+    rank: Rank, operations: Sequence[str], sizes: Sequence[int], *, refuses_scatter: bool = False
 ) -> list[dict[str, Any]]:
-    """Time every operation at every size, inside a process group of two or more ranks."""
+    """Time every operation at every size on two or more ranks; RankError if times scatter."""
     rows = []
     for name, size in itertools.product(operations, sizes):
         rank.report(f"{name} of {size} bytes")
@@ -199,7 +204,10 @@ def time_operations(
             "bus_bytes_per_s": size / time_s * _bus_factor(name, rank.world),
         }
         if name in IN_STEP:
-            row["in_step_s"] = float(np.median(_in_step_s(name, rank, size))) / half
+            in_step = _in_step(name, rank, size)
+            if refuses_scatter:
+                in_step.checked()
+            row |= {"in_step_s": in_step.time_s / half, "scatter": in_step.scatter}
         rows.append(row)
     return rows
 

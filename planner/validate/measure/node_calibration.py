@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import resource
+import time
 from collections.abc import Callable
 from datetime import date
 from functools import partial
@@ -22,7 +23,7 @@ from planner.describe.machine import Machine
 from planner.errors import shorten
 from planner.validate.measure.collective_times import IN_STEP, time_operations
 from planner.validate.measure.profile import machine_of, toml_of
-from planner.validate.measure.quiet import Load, Watch
+from planner.validate.measure.quiet import Load, Watch, repeat
 from planner.validate.ranks.launch import Progress, launch
 from planner.validate.ranks.rank import Rank, RankError, gather_objects, joined, num_cores
 from planner.validate.sharding.adapter import require_torch
@@ -36,11 +37,13 @@ _MIN_S, _MAX_REPEATS, _ROUNDS = 0.06, 2000, 6
 
 
 def _best_s(rank: Rank, call: Callable[[], Any]) -> float:
-    """Time of one call, as a low quantile: other processes only make it slower [s]."""
+    """Time of one call, on a CPU its processor time; RankError if its fastest rounds differ [s]."""
+    clock = time.thread_time if rank.device == "cpu" else time.perf_counter
     rank.seconds(call)
-    call_s = max(rank.seconds(call), 1e-7)
+    call_s = max(rank.seconds(call, 1, clock), 1e-7)
     repeats = int(min(max(_MIN_S / _ROUNDS / call_s, 1), _MAX_REPEATS))
-    return sorted(rank.seconds(call, repeats) for _ in range(_ROUNDS))[1]
+    rounds = repeat(lambda: [rank.seconds(call, repeats, clock) for _ in range(_ROUNDS)])
+    return rounds.checked().time_s
 
 
 def _gemms(rank: Rank) -> list[dict[str, Any]]:
@@ -195,9 +198,12 @@ def run_rank(rank: Rank, *_: Any) -> dict[str, Any]:
             "launch_s": _launch_s(rank),
             "host_copies": _host_copies(rank),
         }
+        collectives: list[dict[str, Any]] = []
+        if rank.world > 1:
+            collectives = time_operations(rank, _OPERATIONS, _SIZES, refuses_scatter=True)
         return {
             "kernels": kernels,
-            "collectives": time_operations(rank, _OPERATIONS, _SIZES) if rank.world > 1 else [],
+            "collectives": collectives,
             "communicator_bytes": 1024.0 * (after - before),
             "load": watch.load(gather_objects(watch.report())),
         }
@@ -244,12 +250,7 @@ def _count(device: str, devices: int | None) -> int:
 def _merge_answers(answers: list[dict[str, Any]], device: str, version: str) -> dict[str, Any]:
     count, today = len(answers), date.today().isoformat()
     load: Load = answers[0]["load"]
-    notes = [
-        f"Measured on {today} with torch {version}, {count} ranks at once, "
-        f"cpu/wall {load.cpu_wall:.2f}."
-    ]
-    if load.why_not:
-        notes.append(f"The cores were shared while measuring ({load.why_not}): measure again.")
+    when = f"Measured on {today} with torch {version}, {count} ranks at once"
     return {
         "runtime": "rocm" if device == "cuda" and torch.version.hip else device,
         "num_devices": count,
@@ -260,7 +261,7 @@ def _merge_answers(answers: list[dict[str, Any]], device: str, version: str) -> 
         "communicator_bytes": max(answer["communicator_bytes"] for answer in answers),
         "load": load.as_dict(),
         "how": f"{today}, torch {version}, {count} at once",
-        "notes": notes,
+        "notes": [f"{when}, cpu/wall {load.cpu_wall:.2f}."],
     }
 
 

@@ -21,6 +21,9 @@ _FITTED = {
     "reduce_scatter": reduce_scatter_s,
 }
 
+_MAX_ERROR = 0.5
+"""Mean |error| of a fit above which no profile is made."""
+
 
 def machine_of(name: str, measured: dict[str, Any]) -> Machine:
     """Make the profile of one node from the measurements of `node_calibration`."""
@@ -36,8 +39,17 @@ def machine_of(name: str, measured: dict[str, Any]) -> Machine:
     return Machine.described(fields, where=name)
 
 
-def _quantity(value: float, how: str, quantity: str, kind: str = "measured") -> dict[str, Any]:
-    return {"value": float(value), "kind": kind, "source": f"{quantity}; {how}"}
+def _quantity(
+    value: float, how: str, quantity: str, kind: str = "measured", error: float = 0.0
+) -> dict[str, Any]:
+    if error > _MAX_ERROR:
+        raise PlannerError(
+            f"{quantity}: the fit misses its own measurements by {100 * error:.0f} % on average, "
+            f"more than {100 * _MAX_ERROR:.0f} %; measure again on idle cores"
+        )
+    text = f"{quantity}, error {100 * error:.0f} %" if error else quantity
+    fields = {"value": float(value), "kind": kind, "source": f"{text}; {how}"}
+    return fields | {"error": float(error)} if error else fields
 
 
 def _device(measured: dict[str, Any]) -> dict[str, Any]:
@@ -68,11 +80,11 @@ def _device(measured: dict[str, Any]) -> dict[str, Any]:
         "num_units": _quantity(device["num_units"], how, "units or threads of one device"),
         "gemm_efficiency": _quantity(1, how, "the peak is itself the fastest product"),
         "sustained_fraction": _quantity(
-            sustained, how, f"median over sizes through gemm_s, error {100 * gemm_error:.0f} %"
+            sustained, how, "median over sizes through gemm_s", error=gemm_error
         ),
         "grouped_gemm_fraction": _grouped(kernels, how),
         "attention_efficiency": _quantity(
-            attention, how, f"fused causal forward, error {100 * attention_error:.0f} %"
+            attention, how, "fused causal forward", error=attention_error
         ),
         "memory_efficiency": _quantity(1, how, "the bandwidth is itself a copy's"),
         "launch_s": _quantity(kernels["launch_s"], how, "chain of tiny operations"),
@@ -135,12 +147,12 @@ def _node(measured: dict[str, Any]) -> dict[str, Any]:
         }
     else:
         latency, rate, error = _links(measured["collectives"])
-        text = f"all_reduce, all_gather, reduce_scatter in a step, error {100 * error:.0f} %"
+        text = "all_reduce, all_gather, reduce_scatter in a step"
         fabric = {
             "kind": "switch",
-            "device_bytes_per_s": _quantity(rate, how, text),
-            "efficiency": _quantity(1, how, "the rate is itself a collective's"),
-            "latency_s": _quantity(latency, how, text),
+            "device_bytes_per_s": _quantity(rate, how, text, error=error),
+            "efficiency": _quantity(1, how, "the rate is itself a collective's", error=error),
+            "latency_s": _quantity(latency, how, text, error=error),
         }
     return {
         "num_devices": count,

@@ -1,15 +1,18 @@
-"""Quiet: detect other processes on the cores, by this process's CPU time and by /proc/stat."""
+"""Quiet: times that other processes on the cores hardly change, and the load of the cores."""
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from planner.validate.ranks.rank import num_cores
+import numpy as np
+
+from planner.validate.ranks.rank import RankError, num_cores
 
 _MIN_CPU_WALL = 0.9
 """CPU time / wall time below which a time is not scored."""
@@ -17,6 +20,44 @@ _SHORTEST_S = 0.5
 # the kernel counts in ticks of 10 ms per core
 _MAX_FOREIGN = 0.15
 """Fraction of all cores that other processes may use before a time is not scored."""
+
+
+_QUANTILES = (0.05, 0.1, 0.15)
+"""Low quantiles of a call's times: the middle one is its time, the outer ones must agree."""
+_MOST_ROUNDS, _MOST_S = 300, 4.0
+"""Rounds and time after which a call is no longer repeated."""
+_AGREEMENT, _MAX_SCATTER = 0.05, 0.5
+"""Scatter from which a call is no longer repeated, and above which its time is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """A call's time by its fast rounds: other processes only make a call slower."""
+
+    time_s: float
+    scatter: float
+    """Upper over lower of the quantiles, minus one."""
+
+    def checked(self) -> Repeated:
+        """Return itself. Raises RankError if the fast rounds differ too much."""
+        if self.scatter > _MAX_SCATTER:
+            raise RankError(
+                f"its fastest times differ by {100 * self.scatter:.3g} %, more than "
+                f"{100 * _MAX_SCATTER:.0f} %, as others use these cores; measure on idle cores"
+            )
+        return self
+
+
+def repeat(rounds: Callable[[], list[float]]) -> Repeated:
+    """Run rounds of a call until its fastest times agree, or are found not to."""
+    times: list[float] = []
+    while True:
+        times += rounds()
+        low, middle, high = map(float, np.quantile(times, _QUANTILES))
+        measured = Repeated(middle, high / low - 1)
+        is_over = len(times) >= _MOST_ROUNDS or sum(times) > _MOST_S
+        if measured.scatter <= _AGREEMENT or is_over:
+            return measured
 
 
 class Disturbance(Enum):

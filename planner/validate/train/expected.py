@@ -169,6 +169,12 @@ def estimate_time(case: dict[str, Any], machine: Machine) -> dict[str, Any]:
 
 
 def _estimate(case: dict[str, Any], machine: Machine) -> Any:
+    scenario, layout = scenario_of(case, machine)
+    return estimate_layouts(scenario, Layouts.stack([layout]))[0]
+
+
+def scenario_of(case: dict[str, Any], machine: Machine) -> tuple[Scenario, Layout]:
+    """Return the scenario and the layout of a finished case on a machine."""
     task, spread = make_task(**case["task"]), case["spread"]
     shared_fields = ("dp", "tp", "pp", "sequence_parallel", "zero_stage")
     layout = Layout.described(
@@ -178,13 +184,13 @@ def _estimate(case: dict[str, Any], machine: Machine) -> Any:
             "micro_batch": task.batch // spread["dp"] // spread["micro_batches"],
             "grad_accumulation": spread["micro_batches"],
             "schedule": SCHEDULES[spread["schedule"]],
+            "recompute": case.get("recompute", "none"),
         }
     )
     workload = Workload(
         sequence_length=task.sequence, global_batch=task.batch, precision="fp32", dropout=0.0
     )
-    scenario = Scenario(task.model, machine, workload, _framework(case, task.model))
-    return estimate_layouts(scenario, Layouts.stack([layout]))[0]
+    return Scenario(task.model, machine, workload, _framework(case, task.model)), layout
 
 
 def _framework(case: dict[str, Any], model: Model) -> Framework:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from planner.cost.scenario.experience import (
     MeasuredRuns,
+    expected_spread,
     likelihoods,
     most_informative_run,
     outlook,
     predict_log_ratio,
+    variance_removed,
 )
 from planner.cost.scenario.prior import priors
 from planner.cost.shards.layouts import Layouts
@@ -39,3 +42,22 @@ def test_predict_log_ratio() -> None:
     runs = traits_of(make_scenario("gpt2", "ddp"), Layouts.broadcast(dp=[4, 4, 4, 4]), {})
     _, variance = predict_log_ratio(priors().step_time, MeasuredRuns(runs, np.zeros(4)), runs)
     assert bool(np.all(variance < priors().step_time.variance(runs) / 2))
+
+
+def test_variance_removed() -> None:
+    runs = traits_of(make_scenario("gpt2"), Layouts.broadcast(dp=[16, 8], tp=[1, 2]), {})
+    prior = priors().step_time
+    shared = prior.covariance(runs, runs)
+    removed = variance_removed(prior, runs)
+    alone = prior.variance_alone(runs)[1]
+    assert removed[0, 1] == pytest.approx(shared[0, 1] ** 2 / (shared[1, 1] + alone))
+    # what was measured before says most of it
+    assert variance_removed(prior, runs, runs)[0, 1] < removed[0, 1] / 2
+
+
+def test_expected_spread() -> None:
+    runs = traits_of(make_scenario("gpt2"), Layouts.broadcast(dp=[16, 8, 4], tp=[1, 2, 4]), {})
+    prior, job = priors().step_time, runs.take(np.array([0]))
+    before = float(np.sqrt(prior.variance(job))[0])
+    one, two = (expected_spread(prior, job, runs.take(np.arange(1, n))) for n in (2, 3))
+    assert before > one > two

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from planner.validate.measure.quiet import Disturbance, Load
+from planner.validate.measure.quiet import Disturbance, Load, repeat
+from planner.validate.ranks.rank import RankError
 
 
 @pytest.mark.parametrize(
@@ -23,3 +25,25 @@ def test_times_count_only_on_quiet_cores(
     assert load.disturbance is disturbance
     assert words in load.why_not
     assert load.scored is not bool(words)
+
+
+def test_a_call_is_repeated_until_its_fast_rounds_agree() -> None:
+    # a busy core: two of three rounds wait for others
+    rng = np.random.default_rng(1)
+    seen: list[float] = []
+
+    def rounds() -> list[float]:
+        own = 1e-3 * (1 + 0.03 * rng.random(14))
+        waits = 1e-2 * rng.exponential(size=14) * (rng.random(14) < 2 / 3)
+        seen.extend(own + waits)
+        return list(own + waits)
+
+    measured = repeat(rounds)
+    assert 1e-3 < measured.checked().time_s < 1.03e-3 < float(np.median(seen)) / 2
+
+
+def test_a_call_whose_fastest_times_differ_is_refused() -> None:
+    times = (9.0**k for k in range(10_000))
+    measured = repeat(lambda: [next(times) for _ in range(3)])
+    with pytest.raises(RankError, match=r"differ by .* %, more than 50 %.* idle cores"):
+        measured.checked()
