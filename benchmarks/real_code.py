@@ -30,7 +30,6 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 import planner  # noqa: E402
-from benchmarks.referee.configs import configuration  # noqa: E402
 from planner.cost.memory.peak import device_memory  # noqa: E402
 from planner.cost.scenario import Scenario  # noqa: E402
 from planner.cost.shards.stages import Stages  # noqa: E402
@@ -41,6 +40,7 @@ from planner.describe.model.model import Model  # noqa: E402
 from planner.describe.workload import Workload  # noqa: E402
 from planner.emitters.batch_job import BatchJob  # noqa: E402
 from planner.emitters.recipes.deepspeed import config_file  # noqa: E402
+from planner.validate.folder.configs import configuration  # noqa: E402
 
 KEPT, PAGE = Path("real_code.jsonl"), ROOT / "docs" / "reference" / "real_code.md"
 GIB = 2**30

@@ -16,7 +16,7 @@ from deepspeed.comm import torch as communication
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from benchmarks.referee.tracked import world
+from planner.validate.folder.tracked import world
 from planner.validate.sharding.recorders import Direction, Phase, StorageTimeline
 
 __all__ = ["run"]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from benchmarks.referee.tracked import Job, measure
+from planner.validate.folder.tracked import Job, measure
 
 __all__ = ["run"]
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.referee.tracked import Job, measure
+from planner.validate.folder.tracked import Job, measure
 from planner.validate.sharding.attention import fused_rms_norm
 
 __all__ = ["run"]

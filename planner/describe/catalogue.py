@@ -186,4 +186,9 @@ def _complete(fields: dict[str, Any]) -> dict[str, Any]:
             raise UnknownNameError("bundle", str(bundle), names("bundle"))
         table = read_toml(folder("bundle") / f"{bundle}.toml")
         traits = merge_tables(traits, {key: table[key] for key in table if key != "title"})
-    return merge_tables(traits, {key: value for key, value in fields.items() if key != "bundles"})
+    traits = merge_tables(traits, {key: value for key, value in fields.items() if key != "bundles"})
+    blocks = traits.get("code", {}).get("other_blocks")
+    if isinstance(blocks, str):
+        wrapped = _complete(read_toml(folder("framework") / f"{blocks}.toml"))
+        traits["code"]["other_blocks"] = wrapped["kernels"]
+    return traits

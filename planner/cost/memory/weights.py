@@ -28,7 +28,9 @@ def resident(stages: Stages) -> Resident:
     """
     size, params, layouts = stages.states, stages.params, stages.layouts
     framework = stages.scenario.framework
-    copies = np.where(layouts.shards_weights, 0.0, stages.trained.all_gathered * size.weight_bytes)
+    copies = stages.trained.all_gathered * size.weight_bytes * ~layouts.shards_weights
+    if not size.sharded_weight_bytes:
+        copies = copies * _keeps_copies(stages)
     weights = np.where(layouts.shards_weights, stages.weight_shard_bytes, copies + frozen(stages))
     weights = weights + params.trainable * size.cached_weight_bytes + eight_bit_copies(stages)
     second_shards = second_shard_bytes(stages, params.all_gathered * stages.element)
@@ -54,6 +56,13 @@ def resident(stages: Stages) -> Resident:
         gradients=np.where(on_device, gradients, 0.0),
         optimizer_states=np.where(layouts.keeps_states, optimizer, 0.0),
     )
+
+
+def _keeps_copies(stages: Stages) -> Mask:
+    """True where compute copies stay beside fp32 shards; one device in fp32 shards nothing."""
+    layouts = stages.layouts
+    exact = stages.states.weight_bytes >= 4
+    return np.asarray(~layouts.shards_weights & ((layouts.dp * layouts.cp > 1) | (not exact)))
 
 
 def _reduced_twice(stages: Stages) -> Float:
@@ -141,7 +150,7 @@ def resident_weights(stages: Stages, weights: Float) -> ResidentWeights:
     the reduction of gradient sums. Left out: gathered weights. memory.md#memory-per-device.
     """
     size, params, layouts = stages.states, stages.params, stages.layouts
-    copies = ~layouts.shards_weights & (size.sharded_weight_bytes == 0)
+    copies = _keeps_copies(stages) & (size.sharded_weight_bytes == 0)
     plain = copies & ~layouts.piped
     once = layouts.sums_gradients(stages.scenario.framework)
 

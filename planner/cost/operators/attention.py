@@ -151,7 +151,8 @@ def _projections(sizes: Sizes, name: str) -> tuple[tuple[Gemm, ...], int, int, t
     if mla.q_lora_rank:
         gemms += (Gemm(f"{name}.query_down", mla.q_lora_rank, h),)
     # the compressed tensors before and after their norms
-    low_rank = 2 * e * (mla.q_lora_rank + mla.kv_lora_rank) + e * mla.qk_rope_head_dim
+    low_rank = (sizes.norm_bytes(e) + e) * (mla.q_lora_rank + mla.kv_lora_rank)
+    low_rank += e * mla.qk_rope_head_dim * sizes.fuses_norm
     latent_keys = e * heads * mla.qk_nope_head_dim * sizes.kernels.keeps_latent_keys
     latent = (
         Saved(f"{name}.latent", low_rank, "replicated"),

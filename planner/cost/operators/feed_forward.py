@@ -42,6 +42,7 @@ def routed(sizes: Sizes, experts: Experts) -> Operators:
     activation = _activation(sizes, width, "expert.activation", "expert", until_ffn=True)
     routing, moved = FP32 * experts.num_experts, e * h * (2 + 3 * k)
     num = experts.num_experts
+    exact = sizes.kernels.transformers_blocks and sizes.model.written.exact_router
     outside = Saved("mlp.input", e * h, "gathered", input_of=("gate", "up"), for_weights=1.0)
     outside = replace(outside, recomputed_with=("layernorm",))
     experts_operators = Operators(
@@ -60,7 +61,7 @@ def routed(sizes: Sizes, experts: Experts) -> Operators:
             *_sort(sizes, e * h * 3 * k),
         ),
         saved=(
-            Saved("router", 3 * routing, "gathered"),
+            Saved("router", 3 * routing + FP32 * h * exact, "gathered"),
             *_dispatched(sizes, e * h * k),
             activation.saved[0],
             replace(activation.saved[1], recomputed_with=("moe_act",)),
@@ -102,7 +103,8 @@ def _activation(
     e, gated, fused = sizes.element, sizes.model.gated_mlp, sizes.fuses_activation
     if gated:
         forward, backward = (3, 5) if fused else (5, 8)
-        saved_tensors = 2 if fused else 3  # gate, up, and the activated gate where not fused
+        # gate, up, and the activated gate where not fused
+        saved_tensors = 2 if fused else sizes.model.written.gate_tensors
     else:
         forward, backward = (2, 3) if fused else (4, 5)
         # ReLU keeps its result, which is the input of the down GEMM unless it is dropped out (T5)

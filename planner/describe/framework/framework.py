@@ -236,6 +236,11 @@ class Framework(Description):
                 return f"switch {word} of {self.family} {why} {where}; leave it out"
             if workload is not None and (why := switch.refuses_workload(workload, model)):
                 return f"switch {word} of {self.family} {why}; leave it out"
+        if model is not None and model.kind in self.code.unsharded_kinds:
+            return (
+                f"{self.name} cannot shard {model.name}: a tied tensor of this {model.kind} is in "
+                "two of its groups; use ddp or deepspeed"
+            )
         if workload is not None and workload.pad_experts and not self.code.pads_experts:
             return (
                 f"pad_experts with expert_capacity = {workload.expert_capacity:g}: the token "
@@ -278,6 +283,17 @@ class Framework(Description):
             return self
         changes = lacking[0].model_dump(exclude={"runtimes"}, exclude_none=True)
         return self.model_copy(update={"kernels": self.kernels.replaced(**changes)})
+
+    def around(self, model: Model, workload: Workload) -> Framework:
+        """Copy for a model that its own code does not build: with the kernels of the user's."""
+        if not self.code.other_blocks or self.code.builds(model, workload) is not None:
+            return self
+        kernels = {**self.code.other_blocks, "fused_optimizer": self.kernels.fused_optimizer}
+        for switch in self.active_switches.values():
+            names = [path.split(".") for path in switch.takes if path.startswith("kernels.")]
+            kernels |= {name: getattr(self.kernels, name) for _, name in names}
+            kernels |= switch.changes.get("kernels", {})
+        return self.model_copy(update={"kernels": Kernels(**kernels)})
 
     def with_attention(self, workload: Workload, model: Model) -> Workload:
         """Copy of a workload with the attention that the library runs, if it states none."""

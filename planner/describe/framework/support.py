@@ -1,7 +1,9 @@
 """Support: models that a framework's own code builds, and settings that its files can state."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
+
+from pydantic import Field
 
 from planner.describe.base import Description, Width, ZeroStage
 from planner.describe.layout import Schedule
@@ -155,6 +157,10 @@ class EmitSupport(Description):
     """Models that its own code builds; empty: it runs the user's model code."""
     other_models: Literal["none", "data-parallel"] = "none"
     """Support of other models: none, or data parallelism around their own code."""
+    other_blocks: dict[str, Any] = Field(default_factory=dict)
+    """Kernels of these other models; in TOML the framework that runs them so."""
+    unsharded_kinds: tuple[str, ...] = ()
+    """Kinds of model that it cannot shard: their tied tensors belong to two groups."""
     precisions: tuple[TrainingPrecision, ...] = PRECISIONS
     """Precisions that its files can set."""
     optimizers: tuple[OptimizerName, ...] = OPTIMIZERS

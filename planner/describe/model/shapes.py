@@ -107,6 +107,10 @@ class Written(Description):
     """Whether logits are cast to fp32 for the loss; False: BERT, RoBERTa."""
     clipped_qkv: bool = False
     """Whether queries, keys and values are clamped (OLMo, MPT)."""
+    exact_router: bool = False
+    """Whether the router reads a copy of its input in fp32 (DeepSeek-V3, GLM-4.5)."""
+    gate_tensors: int = Field(default=3, ge=0, le=12)
+    """Tensors that an unfused gated activation saves besides its output (gpt-oss: 6)."""
     all_experts: bool = False
     """Whether every token passes through all experts, weighted by zero or not (Llama 4)."""
     norm_saved_bytes: int = Field(default=0, ge=0, le=100)

@@ -26,7 +26,7 @@ from planner.validate.trace.limits import load_transformer
 from planner.validate.trace.stage_trace import Trace, trace
 from planner.validate.trace.tracer import Tracer
 
-_NOT_TRACED = ("runtime_context", "allocator_reserve")
+NOT_TRACED = ("runtime_context", "allocator_reserve")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def compare(scenario: Scenario, layout: Layout, traced: Trace) -> Comparison:
     """Compare a trace with the estimate of its stage."""
     stages = Stages.of(scenario, Layouts.of(layout), traced.stage)
     parts, moment = device_memory(stages)
-    peak = sum(float(value) for name, value in parts.items() if name not in _NOT_TRACED)
+    peak = sum(float(value) for name, value in parts.items() if name not in NOT_TRACED)
     return Comparison(
         traced,
         _parts(stages, layout, traced, peak),

@@ -7,6 +7,7 @@ aborts the interpreter ends the worker, not the caller; the next request starts 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import re
@@ -118,6 +119,8 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
         from planner.validate.trace.module_trace import trace_file
 
         return trace_file(request["module"], request["function"], request["said"])
+    if "code" in request:
+        return dict(importlib.import_module(request["code"]).run(request))
     from planner.validate.trace.step import measure
 
     return {**measure(request), "torch": version}

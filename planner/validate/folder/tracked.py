@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
 from planner.validate.sharding import adapter
-from planner.validate.sharding.recorders import Direction, Phase, StorageTimeline
+from planner.validate.sharding.recorders import (
+    CollectiveRecorder,
+    Direction,
+    Phase,
+    StorageTimeline,
+)
 
 __all__ = ["Job", "Tracked", "measure", "world"]
 
@@ -43,7 +48,7 @@ def world(ranks: int) -> Iterator[None]:
 
 
 class Tracked:
-    """Memory of a step: the peak, resident tensors, and live tensors when backward starts."""
+    """Peak memory and collectives of a step."""
 
     def __init__(self, job: Job) -> None:
         self.job, self.timeline = job, StorageTimeline()
@@ -57,7 +62,7 @@ class Tracked:
                 param.grad = torch.empty_like(param)
         job.optimizer.step()
         job.optimizer.zero_grad(set_to_none=True)
-        with timeline:
+        with timeline, CollectiveRecorder() as self.collectives:
             timeline.restart()
             self._watch()
             timeline.phase = Phase(Direction.FORWARD)
@@ -65,7 +70,6 @@ class Tracked:
             for left in reversed(range(job.passes)):
                 job.before(left == 0)
                 self._pass()
-            timeline.moment("reduced")
             timeline.phase = Phase(Direction.OPTIMIZER)
             job.optimizer.step()
             timeline.phase = Phase(Direction.END)
@@ -79,40 +83,24 @@ class Tracked:
             # a loop's variables keep their objects alive until they are assigned again
             self.kept = self.job.forward()
             loss = self.kept[0] if isinstance(self.kept, tuple) else self.kept
-            self.timeline.moment("loss")
             self.timeline.phase = Phase(Direction.BACKWARD)
             loss.backward()
 
     def _watch(self) -> None:
-        job, watch = self.job, self.timeline.watch
-        self.weights = {watch(param) for param in job.model.parameters()}
-        self.states = {
-            watch(value)
-            for state in job.optimizer.state.values()
-            for value in state.values()
-            if isinstance(value, torch.Tensor) and value.dim()
-        }
-        for tensor in (*job.batch, *job.model.buffers()):
-            watch(tensor)
+        job, states = self.job, self.job.optimizer.state.values()
+        moments = [value for state in states for value in state.values() if torch.is_tensor(value)]
+        for tensor in (*job.model.parameters(), *moments, *job.batch, *job.model.buffers()):
+            self.timeline.watch(tensor)
 
     def _readout(self) -> dict[str, Any]:
         timeline, moments = self.timeline, self.timeline.moments
         peaks = timeline.peaks(moments["begin"], moments["end"])
         phase = max(peaks, key=lambda name: peaks[name][0])
-
-        def alive(moment: str) -> dict[int, int]:
-            return {live.key: live.bytes for live in timeline.live(moments[moment])}
-
-        begin, loss, reduced = alive("begin"), alive("loss"), alive("reduced")
-        known = self.weights | self.states
         return {
             "peak": peaks[phase][0],
             "phase": str(phase),
             "phases": {str(name): size for name, (size, _) in peaks.items()},
-            "weights": sum(size for key, size in begin.items() if key in self.weights),
-            "optimizer_states": sum(size for key, size in begin.items() if key in self.states),
-            "gradients": sum(size for key, size in reduced.items() if key not in begin),
-            "at_loss": sum(size for key, size in loss.items() if key not in known),
+            "collectives": [asdict(item) for item in self.collectives.operations()],
             "torch": torch.__version__,
         }
 

@@ -1,0 +1,1 @@
+"""Folder: one rank of an emitted job in its real framework, beside the estimate."""
