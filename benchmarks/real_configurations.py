@@ -21,7 +21,7 @@ from planner.describe.catalogue import load_machine, load_model
 from planner.describe.configurations.reading import read_configuration
 from planner.errors import PlannerError
 
-SUFFIXES = (".json", ".yaml", ".yml", ".toml", ".sh", ".args", ".py")
+SUFFIXES = (".json", ".yaml", ".yml", ".toml", ".sh", ".slurm", ".args", ".py")
 MODEL, MACHINE = "llama-3.2-1b", "dgx-h100"
 LONGEST_SENTENCE = 600
 

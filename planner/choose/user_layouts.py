@@ -95,6 +95,9 @@ def _merge(files: Configuration, user: Fields) -> tuple[Fields, list[str]]:
 
 def _delegation_notes(files: Configuration, values: Fields) -> list[str]:
     """Note offload that a file leaves to another file. Raises DescriptionError for other fields."""
+    for field, words in files.unclear.items():
+        if field not in values:
+            raise DescriptionError(f"{files.name}: {words} is not known here; state {field}")
     left = {field: target for field, target in files.left_to.items() if field not in values}
     for field, target in left.items():
         if field != "offload":

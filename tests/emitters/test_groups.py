@@ -11,7 +11,7 @@ from planner.choose.user_layouts import complete_layout
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.configurations.reading import read_configuration
 from planner.describe.layout import Layout
-from planner.errors import EmitError
+from planner.errors import EmitError, PlannerError
 from tests.emitters.emitted import Files, files_of
 
 CASES = {
@@ -45,12 +45,6 @@ CASES = {
         Layout(dp=16, zero_stage=3, reshard=8),
         "ds_config.json",
         ('"zero_hpz_partition_size": 8',),
-    ),
-    "mics": (
-        "deepspeed",
-        Layout(dp=16, dp_shard=8, zero_stage=3),
-        "ds_config.json",
-        ('"mics_shard_size": 8',),
     ),
     "quantised": (
         "deepspeed+quantized-weights+quantized-gradients",
@@ -99,20 +93,12 @@ def test_ulysses_of_megatron_deepspeed() -> None:
     assert "mics_shard_size" not in zero
 
 
-def test_groups_of_megatron_deepspeed_are_read_back(tmp_path: Path) -> None:
-    """MiCS counts ranks, of which a sequence takes several."""
-    layout = Layout(dp=6, dp_shard=2, cp=4, ulysses=4, zero_stage=3, recompute="full")
-    files = files_of("llama-3-8b", "aurora", 2, layout, load_framework("megatron-deepspeed"))
-    assert json.loads(files["ds_config.json"])["zero_optimization"]["mics_shard_size"] == 8
-    paths = [tmp_path / name for name in ("ds_config.json", "megatron.args")]
-    for path in paths:
-        path.write_text(files[path.name])
-    for given in (paths, paths[::-1]):
-        read = read_configuration(*given)
-        found = complete_layout(load_model("llama-3-8b"), load_machine("aurora"), read, nodes=2)
-        assert found.layout == layout
-        # its own [bf16] sums gradients in fp32, as the file says
-        assert not [note for note in found.notes if "gradients" in note], found.notes
+@pytest.mark.parametrize("framework", ["deepspeed", "megatron-deepspeed"])
+def test_deepspeed_has_no_hybrid_sharding(framework: str) -> None:
+    """DeepSpeed 0.19.8 refuses mics_shard_size; hpZ shards weights again, and no states."""
+    layout = Layout(dp=16, dp_shard=8, zero_stage=3, recompute="full")
+    with pytest.raises(PlannerError, match=r"hybrid|group|replica"):
+        _files(framework, layout)
 
 
 def test_fully_shard_is_told_the_number() -> None:

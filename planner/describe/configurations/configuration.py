@@ -58,6 +58,8 @@ class Configuration(NotebookView):
     """Framework switches that the files turn on."""
     left_to: Mapping[str, str] = field(default_factory=dict)
     """Fields that another file must state, with that file's name."""
+    unclear: Mapping[str, str] = field(default_factory=dict)
+    """Fields whose value the files state in words that are not known, with these words."""
     notes: tuple[str, ...] = ()
     """Notes on settings that were approximated, not counted or not read."""
 
@@ -76,9 +78,11 @@ def joined(parts: Sequence[Configuration]) -> Configuration:
     merged = functools.reduce(_both, parts)
     keys = {*merged.layout, *merged.workload}
     left_to = {name: owner for name, owner in merged.left_to.items() if name not in keys}
+    unclear = {name: words for name, words in merged.unclear.items() if name not in keys}
+    keys |= unclear.keys()
     usual = {name: value for name, value in merged.usual.items() if name not in keys}
     layout = {**merged.layout, **_group(merged)}
-    return replace(merged, left_to=left_to, usual=usual, layout=layout)
+    return replace(merged, left_to=left_to, unclear=unclear, usual=usual, layout=layout)
 
 
 def _group(configuration: Configuration) -> dict[str, int]:
@@ -114,6 +118,7 @@ def _both(first: Configuration, second: Configuration) -> Configuration:
         shards_per_node=first.shards_per_node or second.shards_per_node,
         usual={**second.usual, **first.usual},
         left_to={**first.left_to, **second.left_to},
+        unclear={**first.unclear, **second.unclear},
         notes=first.notes + second.notes,
         **fields,
     )

@@ -36,6 +36,10 @@ class Table:
     def __contains__(self, key: str) -> bool:
         return key in self._values
 
+    def items(self) -> Iterator[tuple[str, Any]]:
+        """Yield all keys with their raw values."""
+        yield from self._values.items()
+
     def name(self, key: str) -> str:
         """The dotted path of a key, with the tables around it."""
         return f"{self._where}{key}"
@@ -103,13 +107,21 @@ class Table:
         value = shorten(str(self._values.get(key)), 40)
         return CatalogueError(f"{self._file}: {self.name(key)} = {value} {rule}")
 
-    def unread(self) -> Iterator[str]:
-        """Yield the paths of keys that were never read."""
+    def unread(self) -> Iterator[tuple[str, Any]]:
+        """Yield the paths of keys that were never read, with their values."""
         for key, value in self._values.items():
             if key in self._tables:
                 yield from self._tables[key].unread()
             elif key not in self._taken and value is not None and not str(key).startswith("__"):
-                yield self.name(str(key))
+                yield from _leaves(self.name(str(key)), value)
+
+
+def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if not isinstance(value, Mapping) or not value:
+        yield path, value
+        return
+    for key, inner in value.items():
+        yield from _leaves(f"{path}.{key}", inner)
 
 
 def _integer(value: Any) -> int:

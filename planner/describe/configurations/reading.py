@@ -6,14 +6,17 @@ from pathlib import Path
 
 from planner.describe.configurations.configuration import Configuration, joined
 from planner.describe.configurations.document import MAX_BYTES, Document
+from planner.describe.configurations.foreign import foreign_kind
 from planner.describe.configurations.readers import (
     accelerate,
+    axolotl,
     deepspeed,
     emitted,
     huggingface,
     megatron,
     nanogpt,
     nanotron,
+    neox,
     torchtitan,
 )
 from planner.describe.configurations.stated_job import Reader
@@ -22,6 +25,8 @@ from planner.errors import CatalogueError, shorten
 
 READERS = {
     "accelerate": accelerate.ACCELERATE,
+    "axolotl": axolotl.AXOLOTL,
+    "neox": neox.NEOX,
     "deepspeed": deepspeed.DEEPSPEED,
     "fully_shard": emitted.FULLY_SHARD,
     "horovod": emitted.HOROVOD,
@@ -52,6 +57,11 @@ def read_configuration_text(text: str, name: str) -> Configuration:
         raise CatalogueError(
             f"{document.name} has {len(text)} characters; configurations above {MAX_BYTES} are "
             "refused: give the configuration alone"
+        )
+    if kind := foreign_kind(document):
+        raise CatalogueError(
+            f"{document.name} looks like {kind}, which is not read; give its layout and batch as "
+            "options, such as --tp, --zero-stage and --micro-batch"
         )
     if reader := reader_of(document):
         return joined([reader.read(document)])

@@ -57,7 +57,8 @@ _WRITTEN = re.compile(r"(?<!<)>\s*['\"]?([^\s'\";&|<>]+)")
 
 def _statements(script: str) -> Iterator[tuple[str, str]]:
     """Yield statements with their terminators: a line end, `;`, `&&`, `||`, `|` or `&`."""
-    text = _without_documents(script.replace("\\\n", " "))
+    # a comment ends with its line, also behind a backslash
+    text = _bare_text(_without_documents(script)).replace("\\\n", " ")
     start = 0
     for index, sign in _bare(text):
         if index < start or sign not in "\n;&|":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,8 +24,16 @@ DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 _VALUE = "{value}"
 _MOST_NAMED = 12
+_FIELDS = ("layout", "workload", "usual", "shape", "changes", "left_to", "unclear")
 _OFF = ("none", "false", "no", "off", "0", "1", "{}", "[]", "")
 """Values that leave a setting off; a degree of 1 splits nothing."""
+_NONE = re.compile("(?!)")
+_DECISIVE = re.compile("|".join(KEYS["decisive"]))
+"""Words in the names of keys that may decide layout, memory or time."""
+
+
+def _is_on(value: Any) -> bool:
+    return str(value).lower() not in _OFF
 
 
 class StatedJob:
@@ -33,9 +42,7 @@ class StatedJob:
     def __init__(self, kind: str, document: Document, table: Table) -> None:
         self.kind, self.document, self.table = kind, document, table
         self.single: dict[str, Any] = {}
-        self.fields: dict[str, dict[str, Any]] = {
-            name: {} for name in ("layout", "workload", "usual", "shape", "changes", "left_to")
-        }
+        self.fields: dict[str, dict[str, Any]] = {name: {} for name in _FIELDS}
         self.notes: list[str] = []
         self.on: list[str] = []
         self.off: list[str] = []
@@ -59,6 +66,10 @@ class StatedJob:
     def left_to(self, owner: Any, *names: str) -> None:
         """Leave fields to another file, `owner`."""
         self._state("left_to", dict.fromkeys(names, str(owner)))
+
+    def unclear(self, words: str, *names: str) -> None:
+        """Leave fields to the user, since the file states them in unknown words."""
+        self._state("unclear", dict.fromkeys(names, words))
 
     def set_single(self, **values: Any) -> None:
         """Set single values of the configuration, such as framework, world or replicas."""
@@ -90,7 +101,7 @@ class StatedJob:
         """Note keys that change memory or time but that the estimate does not count."""
         for key, meaning in meanings.items():
             value = table.get(key)
-            if str(value).lower() in _OFF:
+            if not _is_on(value):
                 continue
             plain = value is True or isinstance(value, (Mapping, list))
             shown = "" if plain else f" = {shorten(str(value), 40)}"
@@ -107,23 +118,56 @@ class StatedJob:
             if value is not None and value != counted:
                 self.note(f"{table.name(key)} = {value} is ignored; the estimate uses {counted:g}")
 
-    def named(self, table: Table, key: str, names: Mapping[str, Any], otherwise: Any) -> Any:
-        """Translate a word through `names`; an unknown word gives `otherwise` and a note."""
+    def refuse(self, table: Table, reasons: Mapping[str, str]) -> None:
+        """Raise CatalogueError for a key that is on and that no estimate can follow."""
+        for key, reason in reasons.items():
+            if _is_on(value := table.get(key)):
+                shown = shorten(str(value), 40)
+                raise self.refused(f"{table.name(key)} = {shown} is not estimated: {reason}")
+
+    def named(self, table: Table, key: str, names: Mapping[str, Any], field: str = "") -> Any:
+        """Translate a word through `names`; an unknown one leaves the field to the user."""
         word = table.word(key)
         if word is None or word in names:
             return None if word is None else names[word]
-        self.note(f"{table.name(key)} = {word} is not supported; {otherwise} is estimated")
-        return otherwise
+        if not field:
+            raise table.refused(key, f"is not estimated; write {' or '.join(map(str, names))}")
+        self.unclear(f"{table.name(key)} = {shorten(word, 40)}", field)
+        return None
+
+    def _open(self, key: str, words: str) -> None:
+        """Leave the field of a key to the user; raises CatalogueError if it has none."""
+        plain = key.replace("-", "_")
+        if plain in KEYS["fields"]:
+            self.unclear(words, KEYS["fields"][plain])
+        elif plain not in KEYS["launch"]:
+            raise self.refused(f"{words} may change layout, memory or time; write its value")
 
     def refused(self, message: str) -> CatalogueError:
         """Make an error that names the file."""
         return CatalogueError(f"{self.document.name}: {message}")
 
-    def configuration(self, hides: Callable[[str], bool]) -> Configuration:
+    def check_unread(self, table: Table, harmless: re.Pattern[str] = _NONE) -> list[str]:
+        """List unread keys that are on; raises CatalogueError for one that may be decisive."""
+        unread = {k: v for k, v in table.unread() if not harmless.fullmatch(k) and _is_on(v)}
+        for key, value in unread.items():
+            if _DECISIVE.search(key.lower()):
+                raise self.refused(
+                    f"{key} = {shorten(str(value), 40)} may change layout, memory or time and is "
+                    "not known here; remove it, and give what it sets as an option"
+                )
+        return list(unread)
+
+    def configuration(self, harmless: re.Pattern[str]) -> Configuration:
         """Build the configuration from the collected fields, with a note on unread keys."""
         on = self.switches()
-        rest = [key for key in self.table.unread() if not hides(key)]
-        if rest:
+        for key, variable in self.table.undecided():
+            self._open(key, f"{key} = {variable}, which the file does not set,")
+        unread = self.check_unread(self.table, harmless)
+        for name in self.fields["unclear"]:
+            for table in ("layout", "workload", "usual"):
+                self.fields[table].pop(name, None)
+        if rest := unread:
             shown = ", ".join(rest[:_MOST_NAMED])
             more = f" and {len(rest) - _MOST_NAMED} more" if len(rest) > _MOST_NAMED else ""
             self.note(f"not read: {shown}{more}")
@@ -149,15 +193,15 @@ class Reader:
     """Framework that these files configure; empty if the file itself decides."""
     table: Callable[[Document], Table] = Document.table
     """Gets the table of a file: its assignments, options or settings."""
-    hides: Callable[[str], bool] = lambda key: True
-    """Whether the note on unread keys leaves out a key."""
+    harmless: Sequence[str] = ()
+    """Patterns of keys that change neither layout nor memory nor time."""
 
     def read(self, document: Document) -> Configuration:
         """Read the configuration of a file."""
         job = StatedJob(self.kind, document, self.table(document))
         job.set_single(framework=self.framework)
         self.state(job, job.table)
-        return job.configuration(self.hides)
+        return job.configuration(re.compile("|".join(self.harmless)) if self.harmless else _NONE)
 
 
 def has_any(*marks: str) -> Callable[[Document], bool]:

@@ -51,7 +51,6 @@ def _page(job: BatchJob) -> Page:
         precision=precision,
         reduced="fp32" if states.reduce_bytes == 4 else precision,
         accumulated="fp32" if widens else precision,
-        mics=layout.dp_shard not in (0, layout.dp),
         offloads=dict(list(_SWAP_BUFFERS.items())[:moved]),
         disk=job.launch.local_disk or _OWN_DISK,
         # a buffer must hold the largest parameter

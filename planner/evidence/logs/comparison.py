@@ -12,7 +12,7 @@ from planner.cost.parts import MemoryKind
 from planner.cost.shards.layouts import Layouts
 from planner.evidence.logs.diagnosis import Explanation, Measured, explanations, peak_bytes
 from planner.evidence.logs.log_files import read_log
-from planner.evidence.logs.log_job import Job, read_job
+from planner.evidence.logs.log_job import ANOTHER_RUN, Job, read_job
 from planner.evidence.logs.steps import RunLog
 from planner.units import format_bytes, format_count, format_seconds
 
@@ -250,7 +250,9 @@ def comparison_rows(result: Comparison) -> list[dict[str, str]]:
 def comparison_text(result: Comparison) -> str:
     """Format a comparison as text."""
     log, job = result.log, result.job
-    lines = [
+    doubtful = [text for text in job.assumptions if text.endswith(ANOTHER_RUN)]
+    lines = [f"doubt: {text}" for text in doubtful]
+    lines += [
         f"{log.title} log: {log.num_steps} steps, {log.num_warmup} of warm-up dropped, "
         f"{log.num_slow} slow ones kept",
         f"{job.scenario.model.name} on {job.scenario.machine.name}, {job.layout}, "
@@ -267,7 +269,7 @@ def comparison_text(result: Comparison) -> str:
         lines.append(verdict(result))
     changes = (each.sentence(result.measured) for each in result.explanations)
     lines += [f"would explain it: {text}" for text in changes]
-    lines += [f"assumed: {text}" for text in job.assumptions]
+    lines += [f"assumed: {text}" for text in job.assumptions if text not in doubtful]
     lines += [f"note: {text}" for text in log.notes]
     return "\n".join(lines)
 

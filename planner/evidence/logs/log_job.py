@@ -27,6 +27,8 @@ _FIELDS: dict[str, tuple[Any, str]] = {
 }
 """Fields of a job file: type, and description for messages."""
 _CLOSE = 0.005
+ANOTHER_RUN = "they may not be the same run"
+"""End of an assumption on figures that log and layout do not share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,11 @@ def _configured_job(
     job = complete_layout(
         model, machine, files, layout=layout, workload=workload, framework=framework
     )
+    if batch and batch != job.layout.global_batch:
+        assumed.append(
+            f"the files make {job.layout.global_batch} sequences per step but the log states "
+            f"{batch}: {ANOTHER_RUN}"
+        )
     scenario = Scenario(model, machine, job.workload, job.framework or load_framework(usual))
     check(scenario, job.layout)
     return Job(scenario, job.layout, (*assumed, *job.notes))

@@ -125,7 +125,7 @@ def steady(durations: NDArray[np.float64]) -> int:
     """
     count = durations.size
     if count < 3:
-        return 0
+        return int(count == 2 and durations[0] > 1.5 * durations[1])
     half = durations[count // 2 :]
     middle = float(np.median(half))
     deviation = 1.4826 * float(np.median(np.abs(half - middle)))
@@ -155,6 +155,10 @@ def summary(
             "(nan or 0 throughout); give the log of a run that made real steps"
         )
     times = measured[measured > 0]
+    if len(usable) == 1 and usable[0].get("step") in (0, 1):
+        raise LogError(
+            f"{where} holds only the first iteration, whose time is warm-up; give a log of more"
+        )
     warmup = steady(times)
     steady_steps, rest = usable[warmup:], times[warmup:]
     notes = [source.note] if source.note else []

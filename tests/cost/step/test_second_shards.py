@@ -91,18 +91,3 @@ def test_sums_inside_a_node_leave_less_for_the_network() -> None:
     size = 2.0**33
     flat, phased = (float(found(group, size)) for found in (all_to_all_s, phased_all_to_all_s))
     assert phased < flat / 3
-
-
-def test_mics_sums_replicas_once_a_step() -> None:
-    """MiCS, arXiv:2205.00119, section 3.4: of four passes FSDP2 all-reduces shards in each."""
-    hybrid = Layout(dp=96, dp_shard=12, zero_stage=3, grad_accumulation=4, recompute="full")
-    for framework, often in (("deepspeed", 1), ("fsdp2", 4)):
-        q = _scenario(framework)
-        whole, split = (step_traffic(q, layout)["dp"] for layout in (FAR, hybrid))
-        psi, reduced = q.model.num_params, q.framework.states("bf16").reduce_bytes
-        passes = 4 * (2 * 2 + reduced)
-        fewer = passes * psi * (95 / 96 - 11 / 12)
-        across = often * 2 * reduced * psi / 12 * 7 / 8
-        assert whole.device_bytes - split.device_bytes == pytest.approx(
-            fewer - across, abs=0.01 * psi
-        )

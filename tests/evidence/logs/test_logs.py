@@ -330,3 +330,16 @@ def test_a_log_may_be_a_text() -> None:
         for i, t in enumerate((9000, 290, 285, 284, 286))
     ]
     assert read_log_text("\n".join(lines)).median("time_s") == pytest.approx(0.2855)
+
+
+def test_llm_c_and_nanochat() -> None:
+    """train_gpt2.cu and scripts/base_train.py print these lines."""
+    c = "step {:4d}/18865 | loss 7.03 (+nanz)| norm 2.1 (+nanz)| lr 1e-6 | {} ms | 38.5% bf16 MFU"
+    log = read_log_text("\n".join(f"{c.format(i, 250.5)} | 209450 tok/s" for i in range(1, 8)))
+    assert (log.format, log.median("time_s"), log.median("mfu")) == ("llm.c", 0.2505, 0.385)
+    chat = "step {:05d}/21400 (0.05%) | loss: 9.1 | lrm: 1.00 | dt: 1041.03ms | tok/sec: 503,621"
+    log = read_log_text("\n".join(f"{chat.format(i)} | bf16_mfu: 47.30" for i in range(7)))
+    assert (log.format, log.median("time_s")) == ("nanochat", pytest.approx(1.04103))
+    assert log.median("tokens_per_s") == 503621
+    with pytest.raises(LogError, match="only the first iteration"):
+        read_log_text(chat.format(0))

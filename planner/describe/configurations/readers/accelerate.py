@@ -14,7 +14,7 @@ _STRATEGY_NUMBERS = dict(zip("12345", _STRATEGIES, strict=True))
 
 def _state(job: StatedJob, table: Table) -> None:
     job.set_single(world=table.number("num_processes"))
-    precision = job.named(table, "mixed_precision", _KEYS["precisions"], "bf16")
+    precision = job.named(table, "mixed_precision", _KEYS["precisions"], "precision")
     # `no` is the file's default; the program may set another precision
     job.workload(precision=None if precision == "fp32" else precision)
     job.by_default(precision="fp32")
@@ -39,7 +39,8 @@ def _state(job: StatedJob, table: Table) -> None:
         job.turn_on("compile")
 
 
-def _fsdp(job: StatedJob, plugin: Table) -> None:
+def state_fsdp(job: StatedJob, plugin: Table) -> None:
+    """Read the section of the FSDP plugin."""
     job.set_single(framework="accelerate")
     strategy = plugin.word("fsdp_sharding_strategy")
     stage, hybrid = fsdp_stage(job, strategy) if strategy else (None, False)
@@ -89,7 +90,7 @@ def _mesh(job: StatedJob, mesh: Table) -> None:
     if shard == 1 and replicate > 1 and (sizes["cp"] or 1) == 1:
         job.layout(zero_stage=0)  # groups of one rank shard nothing
     mesh.skip("parallelism_config_cp_comm_strategy", "parallelism_config_cp_backend")
-    job.not_counted(mesh, _KEYS["not_counted"])
+    job.refuse(mesh, _KEYS["refused"])
 
 
 def _deepspeed(job: StatedJob, plugin: Table) -> None:
@@ -128,18 +129,16 @@ def _megatron(job: StatedJob, plugin: Table) -> None:
 
 
 _PLUGINS = {
-    "fsdp": ("fsdp_config", _fsdp),
-    "fsdp2": ("fsdp_config", _fsdp),
+    "fsdp": ("fsdp_config", state_fsdp),
+    "fsdp2": ("fsdp_config", state_fsdp),
     "deepspeed": ("deepspeed_config", _deepspeed),
     "megatron_lm": ("megatron_lm_config", _megatron),
 }
 """By `distributed_type`: the section of the file, and the function that reads it."""
-_SECTIONS = (*(f"{section}." for section, _ in _PLUGINS.values()), "parallelism_config.")
-"""Sections whose keys change memory or time; other keys say where and how to launch."""
 
 ACCELERATE = Reader(
     "Accelerate's configuration",
-    has_any("distributed_type", "fsdp_config", "deepspeed_config", "compute_environment"),
+    has_any("distributed_type", "compute_environment"),
     _state,
-    hides=lambda key: not key.startswith(_SECTIONS),
+    harmless=_KEYS["harmless"],
 )

@@ -21,7 +21,7 @@ def state(job: StatedJob, table: Table) -> None:
     job.layout(offload=_offload(job, zero))
     _buffers(job, table, zero, stage or 0)
     kind = table.table("optimizer")
-    job.workload(optimizer=job.named(kind, "type", _KEYS["optimizers"], "adamw"))
+    job.workload(optimizer=job.named(kind, "type", _KEYS["optimizers"], "optimizer"))
     job.layout(tp=table.table("tensor_parallel").number("autotp_size"))
     job.not_counted(table, _KEYS["not_counted"])
     job.not_counted(zero, _KEYS["not_counted_in_zero"])
@@ -137,5 +137,5 @@ DEEPSPEED = Reader(
     has_any("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"),
     state,
     "deepspeed",
-    hides=lambda key: False,
+    harmless=_KEYS["harmless"],
 )

@@ -36,18 +36,23 @@ def _horovod(job: StatedJob, table: Table) -> None:
     job.layout(zero_stage=0, **table.numbers(_BATCH))
     dtype = (table.word("DTYPE") or "").removeprefix("torch.")
     job.workload(precision=DTYPES.get(dtype))
-    sent_bytes = job.named(table, "COMPRESSION", _COMPRESSION_BYTES, 4)
+    sent_bytes = job.named(table, "COMPRESSION", _COMPRESSION_BYTES)
     job.changes({"states.reduce_bytes": sent_bytes})
 
 
 FULLY_SHARD = Reader(
-    "FSDP2 module of planner emit", has_all("REPLICATE", "SHARD"), _fully_shard, "fsdp2"
+    "FSDP2 module of planner emit",
+    has_all("REPLICATE", "SHARD"),
+    _fully_shard,
+    "fsdp2",
+    harmless=(".*",),
 )
 HOROVOD = Reader(
     "Horovod module of planner emit",
     has_all("COMPRESSION", "GRAD_ACCUMULATION"),
     _horovod,
     "horovod",
+    harmless=(".*",),
 )
 
 

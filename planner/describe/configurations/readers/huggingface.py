@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from planner.describe.configurations.document import Document, Table
 from planner.describe.configurations.readers import deepspeed
-from planner.describe.configurations.readers.accelerate import fsdp_stage
+from planner.describe.configurations.readers.accelerate import fsdp_stage, state_fsdp
 from planner.describe.configurations.stated_job import KEYS, Reader, StatedJob
 from planner.describe.workload import BaseFormat, LoraTarget
+from planner.errors import shorten
 
 _MARK = "per_device_train_batch_size"
 _PEFT = "peft_type"
@@ -39,12 +41,16 @@ def _state(job: StatedJob, settings: Table) -> None:
         job.kind = "a quantization of transformers"
         _quantization(job, settings)
     else:
-        _trainer(job, settings)
+        job.refuse(settings, _KEYS["refused"])
+        state_trainer(job, settings)
 
 
-def _trainer(job: StatedJob, settings: Table) -> None:
+def state_trainer(job: StatedJob, settings: Table) -> None:
+    """Read arguments of the Trainer, or axolotl's names of them."""
+    if settings.word("stage") not in (None, "pt", "sft"):
+        raise settings.refused("stage", "is not estimated; only pt and sft are")
     job.layout(
-        micro_batch=settings.number(_MARK),
+        micro_batch=settings.number(_MARK, "micro_batch_size"),
         grad_accumulation=_one_if_absent(settings, "gradient_accumulation_steps"),
     )
     job.layout(recompute="full" if _recomputes(settings) else None)
@@ -52,7 +58,8 @@ def _trainer(job: StatedJob, settings: Table) -> None:
         sequence_length=settings.number(*_KEYS["lengths"]), precision=_precision(job, settings)
     )
     job.by_default(recompute="none")
-    kind = job.named(settings, "optim", _KEYS["optimizers"], "adamw")
+    key = "optimizer" if "optimizer" in settings else "optim"
+    kind = job.named(settings, key, _KEYS["optimizers"], "optimizer")
     job.workload(optimizer=kind, attention=_attention(settings))
     _read_adapters(job, settings)
     _sharding(job, settings)
@@ -77,6 +84,9 @@ def _one_if_absent(settings: Table, key: str) -> int | None:
 
 def _precision(job: StatedJob, settings: Table) -> str | None:
     bf16, fp16 = settings.flag("bf16"), settings.flag("fp16")
+    dtype = settings.word("torch_dtype", "dtype")
+    if dtype in ("bfloat16", "float16"):
+        job.note(f"a model loaded in {dtype} is estimated as trained in mixed precision")
     if bf16 and fp16:
         raise job.refused("bf16 and fp16 are both true; set one of them")
     if bf16 or fp16:
@@ -85,9 +95,7 @@ def _precision(job: StatedJob, settings: Table) -> str | None:
         return None
     if settings.flag("fp8"):
         return "fp8"
-    dtype = settings.word("torch_dtype", "dtype")
     if dtype in ("bfloat16", "float16"):
-        job.note(f"a model loaded in {dtype} is estimated as trained in mixed precision")
         return "bf16" if dtype == "bfloat16" else "fp16"
     job.by_default(precision="tf32" if settings.flag("tf32") else "fp32")
     return None
@@ -96,7 +104,8 @@ def _precision(job: StatedJob, settings: Table) -> str | None:
 def _attention(settings: Table) -> str | None:
     kind = settings.word("attn_implementation", "flash_attn")
     if kind is None:
-        return None
+        fused = any([settings.flag(key) for key in _KEYS["fused"]])
+        return "eager" if settings.flag("eager_attention") else "flash" if fused else None
     return "eager" if kind in ("eager", "disabled") else "flash"
 
 
@@ -120,6 +129,10 @@ def _sharding(job: StatedJob, settings: Table) -> None:
         job.left_to(engine.rpartition("/")[2], "zero_stage", "offload")
         return
     words = settings.get("fsdp")
+    section = settings.table("fsdp_config") if "fsdp_config" in settings else None
+    if section is not None and ("base_model" in settings or words):
+        _fsdp(job, settings, section)
+        return
     if isinstance(words, str):
         words = words.replace(",", " ").split()
     if not isinstance(words, list) or not words:
@@ -133,9 +146,23 @@ def _sharding(job: StatedJob, settings: Table) -> None:
     job.by_default(offload="none")
     job.set_single(shards_per_node=hybrid)
     job.changes(_accumulation(settings))
-    config: Any = settings.get("fsdp_config")
-    if isinstance(config, Mapping) and config.get("activation_checkpointing") is True:
-        job.layout(recompute="full")
+
+
+def _fsdp(job: StatedJob, settings: Table, section: Table) -> None:
+    """Read FSDP's section, whose keys may lack the prefix that Accelerate's have."""
+    words = settings.get("fsdp") or []
+    words = words.replace(",", " ").split() if isinstance(words, str) else list(words)
+    values = {f"fsdp_{key.removeprefix('fsdp_')}": value for key, value in section.items()}
+    version = settings.number("fsdp_version")
+    values |= {"fsdp_version": version} if version else {}
+    strategies = [str(word) for word in words if str(word) not in ("auto_wrap", "offload")]
+    values |= {"fsdp_sharding_strategy": strategies[0]} if strategies else {}
+    values |= {"fsdp_offload_params": True} if "offload" in words else {}
+    plugin = Table(values, job.document.name, "fsdp_config.")
+    state_fsdp(job, plugin)
+    job.changes(_accumulation(settings))
+    settings.skip("fsdp_config")
+    job.check_unread(plugin)
 
 
 def _accumulation(settings: Table) -> dict[str, bool]:
@@ -168,19 +195,21 @@ def _deepspeed(job: StatedJob, engine: Mapping[str, Any]) -> None:
 
 def _read_adapters(job: StatedJob, settings: Table) -> None:
     rank = settings.number(*_KEYS["ranks"])
-    kind = settings.word("finetuning_type", _PEFT)
+    kind = settings.word("finetuning_type", _PEFT, "adapter")
+    if kind is None and "base_model" in settings:
+        kind = "full"  # axolotl: without an adapter, its rank is not used
     wanted = settings.flag("use_peft", "use_lora")
-    settings.skip("lora_alpha", "use_rslora")
-    dropout, dora = settings.real("lora_dropout"), settings.flag("use_dora")
+    settings.skip("lora_alpha", "use_rslora", "lora_target_linear", *_KEYS["targets"])
+    dropout, dora = settings.real("lora_dropout"), settings.flag("use_dora", "peft_use_dora")
     base = _read_base(job, settings)
-    if kind == "lora" or wanted or (wanted is None and kind is None and rank):
+    if kind in ("lora", "qlora") or wanted or (wanted is None and kind is None and rank):
         job.workload(lora_rank=rank or 8, lora_dropout=dropout, dora=dora, base_format=base)
         job.workload(lora_targets=_targets(job, settings))
         return
     if kind == "freeze":
         job.note("frozen layers are not read; set --frozen")
     elif kind not in (None, "full"):
-        job.note(f"{kind} is not supported; all weights are estimated as trained")
+        raise job.refused(f"{kind} adapters are not estimated; use lora, or full weights")
     if base:
         job.note("the 4/8-bit base is ignored because no adapters are trained")
 
@@ -193,7 +222,7 @@ def _read_base(job: StatedJob, settings: Table) -> BaseFormat | None:
     settings.skip("quantization_method", "quantization_type")
     if four or bits == 4:
         # LLaMA-Factory quantises the scales by default
-        nested = double or (double is None and bits == 4)
+        nested = double or (double is None and (bits == 4 or "base_model" in settings))
         return "nf4-double" if nested else "nf4"
     if inner.flag("load_in_8bit") or bits == 8:
         return "int8"
@@ -206,16 +235,29 @@ def _read_base(job: StatedJob, settings: Table) -> BaseFormat | None:
 
 
 def _targets(job: StatedJob, settings: Table) -> tuple[str, ...] | None:
-    named = settings.get("lora_target", "lora_target_modules", "target_modules")
-    words = named.replace(",", " ").split() if isinstance(named, str) else named
+    if settings.flag("lora_target_linear"):
+        return tuple(MODULES.values())
+    named = settings.get(*_KEYS["targets"])
+    words = _module_names(named) if isinstance(named, str) else named
     if not isinstance(words, list) or not words:
         return None
+    words = [str(word).rpartition(".")[2] for word in words]
     if words in (["all"], ["all-linear"]):
         return tuple(MODULES.values())
     targets = tuple(target for name, target in MODULES.items() if name in words)
-    if len(targets) < len(words):
-        job.note(f"LoRA on {words} is estimated as LoRA on {', '.join(targets) or 'attention'}")
+    if set(words) - MODULES.keys():
+        job.unclear(f"LoRA on {shorten(str(named), 60)}", "lora_targets")
     return targets or None
+
+
+def _module_names(text: str) -> list[str]:
+    """Read module names from words, or from a pattern such as `self_attn.(q|k)_proj`."""
+    if "(" not in text:
+        return text.replace(",", " ").split()
+    groups = re.findall(r"\(([\w|]+)\)_proj", text)
+    # a digit picks layers, or modules of other kinds
+    picks = not groups or re.search(r"(?<!\\)\d|vision|expert", text)
+    return [text] if picks else [f"{w}_proj" for group in groups for w in group.split("|")]
 
 
 TRAINER = Reader(
@@ -223,4 +265,5 @@ TRAINER = Reader(
     _recognises,
     _state,
     table=lambda file: file.table() if _in_tables(file) else file.python_arguments(),
+    harmless=_KEYS["harmless"],
 )

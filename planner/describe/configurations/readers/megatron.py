@@ -11,7 +11,6 @@ from planner.describe.layout import RECOMPUTE_MODULES
 from planner.errors import shorten
 
 _KEYS = KEYS["megatron"]
-_UNREPORTED_OPTIONS = re.compile("|".join(_KEYS["unreported"]))
 _MERGED = "overlap-moe-expert-parallel-comm"
 
 
@@ -38,8 +37,6 @@ def _state(job: StatedJob, flags: Table) -> None:
     _recompute(job, flags, deepspeed)
     counted = _graphed(job)
     job.not_counted(flags, {k: v for k, v in _KEYS["not_counted"].items() if k not in counted})
-    for name, variable in flags.undecided():
-        job.note(f"--{name} is {variable}, which the script does not set")
 
 
 def _graphed(job: StatedJob) -> tuple[str, ...]:
@@ -79,6 +76,7 @@ def _degrees(job: StatedJob, flags: Table) -> None:
         sequence_parallel=split,
     )
     _context(job, flags)
+    flags.skip("pp-partition-method")
     if pp > 1:
         chunks = _chunks(job, flags, pp)
         job.layout(vpp=chunks, schedule="1f1b" if chunks == 1 else "interleaved-1f1b")
@@ -165,8 +163,8 @@ def _stages_of(spelled: str) -> list[str]:
 def _sharding(job: StatedJob, flags: Table, deepspeed: bool) -> None:
     if deepspeed:
         job.layout(zero_stage=flags.number("zero-stage"))
-        config = flags.get("deepspeed-config")
-        if isinstance(config, str):
+        if "deepspeed-config" in flags:
+            config = str(flags.get("deepspeed-config") or "its DeepSpeed configuration")
             job.set_single(hosts=("deepspeed",))
             job.left_to(config.rpartition("/")[2], "zero_stage", "offload")
         else:
@@ -188,11 +186,12 @@ def _sharding(job: StatedJob, flags: Table, deepspeed: bool) -> None:
 
 
 def _training(job: StatedJob, flags: Table, deepspeed: bool) -> None:
-    precision = "bf16" if flags.flag("bf16") else "fp16" if flags.flag("fp16") else "fp32"
+    bf16, fp16 = flags.flag("bf16"), flags.flag("fp16")
+    precision = "bf16" if bf16 else "fp16" if fp16 else "fp32"
     if any(flags.get(name) is not None for name in _KEYS["fp8"]):
         precision = "fp8"
-    kind = job.named(flags, "optimizer", _KEYS["optimizers"], "adamw")
-    attention = job.named(flags, "attention-backend", _KEYS["attentions"], "flash")
+    kind = job.named(flags, "optimizer", _KEYS["optimizers"], "optimizer")
+    attention = job.named(flags, "attention-backend", _KEYS["attentions"], "attention")
     flash = any([flags.flag(name) for name in _KEYS["flash"]])
     if attention is None:
         attention = "flash" if flash or not deepspeed else "eager"
@@ -309,5 +308,5 @@ MEGATRON = Reader(
     _recognises,
     _state,
     table=Document.arguments,
-    hides=lambda key: bool(_UNREPORTED_OPTIONS.match(key)),
+    harmless=_KEYS["harmless"],
 )

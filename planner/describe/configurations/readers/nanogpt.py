@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.describe.configurations.document import Document, Table
-from planner.describe.configurations.stated_job import DTYPES, Reader, StatedJob
+from planner.describe.configurations.stated_job import DTYPES, KEYS, Reader, StatedJob
 
 _MARKS = ("batch_size", "block_size")
 _WORDPLAY_MARKS = ("n_layer", "n_embd", *_MARKS)
@@ -41,7 +41,7 @@ def _nanogpt(job: StatedJob, flags: Table) -> None:
     passes = flags.number("gradient_accumulation_steps") or 40  # default of train.py
     if micro is not None:
         job.workload(global_batch=micro * passes)
-    job.workload(precision=job.named(flags, "dtype", DTYPES, "bf16") or "bf16")
+    job.workload(precision=job.named(flags, "dtype", DTYPES, "precision") or "bf16")
     _compiles(job, flags)
 
 
@@ -53,15 +53,21 @@ def _is_wordplay(document: Document) -> bool:
 def _wordplay(job: StatedJob, settings: Table) -> None:
     """Read wordplay's settings; unset ones keep wordplay's defaults, which its files may change."""
     model, optimizer, train = (settings.table(name) for name in ("model", "optimizer", "train"))
-    job.named(train, "backend", {"ddp": "ddp"}, "ddp")
+    job.named(train, "backend", {"ddp": "ddp"})
     _read_gpt_flags(job, model)
     job.layout(grad_accumulation=optimizer.number("gas"))
-    job.workload(precision=job.named(train, "dtype", DTYPES, "bf16"))
+    job.workload(precision=job.named(train, "dtype", DTYPES, "precision"))
     job.by_default(precision="bf16", grad_accumulation=1)
     _compiles(job, train)
 
 
-NANOGPT = Reader("options of nanoGPT", _is_nanogpt, _nanogpt, "ddp", _flags)
+_HARMLESS = KEYS["nanogpt"]["harmless"]
+NANOGPT = Reader("options of nanoGPT", _is_nanogpt, _nanogpt, "ddp", _flags, harmless=_HARMLESS)
 WORDPLAY = Reader(
-    "settings of wordplay", _is_wordplay, _wordplay, "ezpz", lambda d: Table(d.settings, d.name)
+    "settings of wordplay",
+    _is_wordplay,
+    _wordplay,
+    "ezpz",
+    lambda d: Table(d.settings, d.name),
+    harmless=_HARMLESS,
 )

@@ -18,11 +18,11 @@ def _state(job: StatedJob, table: Table) -> None:
     job.layout(**tokens.numbers(_KEYS["batch"]))
     job.workload(sequence_length=tokens.number("sequence_length"))
     model, optimizer = table.table("model"), table.table("optimizer")
-    job.workload(precision=job.named(model, "dtype", DTYPES, "bf16"))
+    job.workload(precision=job.named(model, "dtype", DTYPES, "precision"))
     job.shape(**model.table("model_config").numbers(_KEYS["shape"]))
     job.layout(zero_stage=optimizer.number("zero_stage") or 0)
     factory = optimizer.table("optimizer_factory")
-    job.workload(optimizer=job.named(factory, "name", _KEYS["optimizers"], "adamw"))
+    job.workload(optimizer=job.named(factory, "name", _KEYS["optimizers"], "optimizer"))
     if optimizer.flag("accumulate_grad_in_fp32") is False:
         job.note(
             "optimizer.accumulate_grad_in_fp32 = false is ignored: gradients are estimated as "
@@ -42,7 +42,7 @@ def _degrees(job: StatedJob, mesh: Table) -> None:
         sequence_parallel=tp > 1 and mode != "all_reduce",
         recompute="full" if mesh.flag("recompute_layer") else "none",
     )
-    schedule = job.named(mesh, "pp_engine", _KEYS["schedules"], "1f1b")
+    schedule = job.named(mesh, "pp_engine", _KEYS["schedules"], "schedule")
     if pp > 1:
         job.layout(schedule=schedule or "1f1b")
     if mesh.flag("tp_linear_async_communication") is False and tp > 1:
@@ -57,5 +57,5 @@ NANOTRON = Reader(
     _recognises,
     _state,
     "nanotron",
-    hides=lambda key: not key.startswith("parallelism."),
+    harmless=_KEYS["harmless"],
 )

@@ -60,13 +60,6 @@ def _constructed(table: Table) -> Table:
     return table.table("config") if isinstance(table.get("config"), Mapping) else table
 
 
-def _is_harmless(key: str) -> bool:
-    section, _, name = key.partition(".")
-    if section in _KEYS["harmless"] or not name:
-        return True
-    return section in ("training", "optimizer") and name not in ("implementation",)
-
-
 def _sharding(job: StatedJob, mesh: Table, pp: int) -> None:
     replicate = mesh.number("data_parallel_replicate_degree") or 1
     shard = mesh.number("data_parallel_shard_degree")
@@ -162,14 +155,14 @@ def _training(job: StatedJob, table: Table, mesh: Table, pp: int) -> None:
         job.workload(global_batch=train_batch)
     offloads = training.flag("enable_cpu_offload")
     job.layout(offload="all-cpu" if offloads else "none")
-    dtype = job.named(training, "mixed_precision_param", DTYPES, "bf16")
+    dtype = job.named(training, "mixed_precision_param", DTYPES, "precision")
     job.workload(
         sequence_length=training.number("seq_len"),
         precision="fp8" if _is_fp8(table) else dtype or "bf16",
     )
     training.skip("mixed_precision_reduce")
     optimizer = table.table("optimizer")
-    job.workload(optimizer=job.named(optimizer, "name", _KEYS["optimizers"], "adamw"))
+    job.workload(optimizer=job.named(optimizer, "name", _KEYS["optimizers"], "optimizer"))
 
 
 def _is_fp8(table: Table) -> bool:
@@ -183,7 +176,7 @@ def _is_fp8(table: Table) -> bool:
 def _recompute(job: StatedJob, table: Table, usual: Mapping[str, str]) -> None:
     checkpointing = _checkpointing(job, table, usual)
     mode = checkpointing.word("mode")
-    kind = job.named(checkpointing, "mode", _KEYS["checkpointing"], "none") if mode else None
+    kind = job.named(checkpointing, "mode", _KEYS["checkpointing"], "recompute") if mode else None
     option = checkpointing.word("selective_ac_option")
     if kind == "selective" and option is not None and option.isdecimal():
         # whole layers, every n-th one
@@ -241,4 +234,4 @@ def _compile(job: StatedJob, table: Table) -> None:
         job.turn_on("async-tp")
 
 
-TORCHTITAN = Reader("torchtitan's configuration", _recognises, _state, hides=_is_harmless)
+TORCHTITAN = Reader("torchtitan's configuration", _recognises, _state, harmless=_KEYS["harmless"])
